@@ -1,0 +1,123 @@
+package limit
+
+import "math/bits"
+
+// tokenBucket is a bucket of Capacity tokens that refills at Max per period, in
+// the arithmetic of the generic cell rate algorithm (GCRA, ITU-T I.371): one
+// timestamp, the theoretical arrival time (TAT) at which the bucket will be full
+// again. A hit costs the emission interval, period/Max.
+//
+// Bound: exactly at most Capacity + Max × t / period hits in any span of t. The
+// TAT is an exact fraction, so that no rate is rounded.
+//
+// State: the TAT is a + b/c microseconds, c being the Max that charged it last.
+func tokenBucket(s *State, l *Limit, now, n int64) Result {
+	if l.max == 0 {
+		if n < 0 {
+			return Result{Allowed: true}
+		}
+		return Result{RetryAfter: Never}
+	}
+	spent := l.spent(s, now)
+
+	var r Result
+	switch {
+	case n < 0:
+		r.Allowed = true
+		spent = spent.sub(l.cost(min(-n, l.capacity+l.max)), l.max)
+		if spent.us < 0 {
+			spent = span{}
+		}
+	case n == 0:
+		r.Allowed = !l.full.less(spent.add(l.cost(1), l.max))
+	default:
+		r.Allowed = n <= l.capacity && !l.full.less(spent.add(l.cost(n), l.max))
+		if r.Allowed || l.ChargeDenied {
+			spent = spent.add(l.cost(min(n, l.capacity+l.max)), l.max)
+			spent = spent.atMost(l.deepest())
+		}
+	}
+	hi, lo := bits.Mul64(uint64(spent.us), uint64(l.max))
+	lo, carry := bits.Add64(lo, uint64(spent.frac), 0)
+	tokens, part := bits.Div64(hi+carry, lo, uint64(l.period))
+	if part > 0 {
+		tokens++
+	}
+	r.Remaining = l.capacity - int64(tokens)
+	r.ResetAfter = spent.ceil()
+	if !r.Allowed {
+		r.RetryAfter = Never
+		if n <= l.capacity {
+			r.RetryAfter = spent.sub(l.cost(l.capacity-max(n, 1)), l.max).ceil()
+		}
+	}
+	if spent == (span{}) {
+		*s = State{}
+		return r
+	}
+	s.a, s.b, s.c = now+spent.us, spent.frac, l.max
+	return r
+}
+
+// spent is the time until the bucket is full. It is never more than the deepest
+// debt, even if the clock was set back.
+func (l *Limit) spent(s *State, now int64) span {
+	tat := span{s.a, s.b}
+	if s.c != l.max && tat.frac > 0 { // the limit changed: round up to its terms
+		tat = span{tat.us + 1, 0}
+	}
+	if tat.us < now {
+		return span{}
+	}
+	return span{tat.us - now, tat.frac}.atMost(l.deepest())
+}
+
+// deepest is an empty bucket with a debt of one window.
+func (l *Limit) deepest() span { return span{l.full.us + l.period, l.full.frac} }
+
+// cost is the time that n ≥ 0 tokens take to refill.
+func (l *Limit) cost(n int64) span {
+	hi, lo := bits.Mul64(uint64(n), uint64(l.period))
+	q, r := bits.Div64(hi, lo, uint64(l.max))
+	return span{int64(q), int64(r)}
+}
+
+// span is an exact span of time, us + frac/max microseconds, with 0 ≤ frac < max
+// for the limit's max.
+type span struct{ us, frac int64 }
+
+func (a span) add(b span, max int64) span {
+	c := span{a.us + b.us, a.frac + b.frac}
+	if c.frac >= max {
+		return span{c.us + 1, c.frac - max}
+	}
+	return c
+}
+
+// sub is a - b; negative if its us is.
+func (a span) sub(b span, max int64) span {
+	c := span{a.us - b.us, a.frac - b.frac}
+	if c.frac < 0 {
+		return span{c.us - 1, c.frac + max}
+	}
+	return c
+}
+
+func (a span) less(b span) bool {
+	return a.us < b.us || a.us == b.us && a.frac < b.frac
+}
+
+func (a span) atMost(b span) span {
+	if b.less(a) {
+		return b
+	}
+	return a
+}
+
+// ceil is a in whole microseconds, rounded up.
+func (a span) ceil() int64 {
+	if a.frac > 0 {
+		return a.us + 1
+	}
+	return a.us
+}
