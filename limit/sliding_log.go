@@ -78,8 +78,8 @@ func (g *hitLog) settle(now, period int64) int64 {
 }
 
 // charge adds n hits at time at, the newest, and returns the new total. An entry
-// of the limit's max denies all others as long as it lives, so none is heavier, and entries
-// older than a total of max are dropped.
+// of the limit's max denies all others as long as it lives, so none is heavier,
+// and entries older than a total of max are dropped.
 func (g *hitLog) charge(at, n, total, most int64) int64 {
 	if g.len() > 0 && g.newest().at == at {
 		n += g.newest().n

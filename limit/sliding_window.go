@@ -45,7 +45,7 @@ func slidingWindow(s *State, l *Limit, now, n int64) Result {
 	default:
 		r.Allowed = cur+carried+n <= l.max
 		if r.Allowed || l.ChargeDenied {
-			cur = min(cur+n, 2*l.max)
+			cur = max(cur, min(cur+n, 2*l.max-carried)) // the debt is bounded
 		}
 	}
 	r.Remaining = l.max - cur - carried

@@ -1,0 +1,69 @@
+package limit
+
+import "math/big"
+
+// A model is an algorithm told naively, from the whole history, in exact
+// fractions. It answers how much is spent at a time.
+type model struct {
+	l    *Limit
+	hits []charged
+}
+
+type charged struct{ at, n int64 }
+
+// spent is exact; for slidingWindow it lacks the ticks' rounding.
+func (m *model) spent(now int64) *big.Rat {
+	p := m.l.period
+	switch m.l.Algorithm {
+	case FixedWindow:
+		return m.sum(func(h charged) *big.Rat { return share(h.at/p == now/p) })
+	case SlidingWindow:
+		return m.sum(func(h charged) *big.Rat {
+			if h.at/p == now/p-1 {
+				return big.NewRat(p-now%p, p)
+			}
+			return share(h.at/p == now/p)
+		})
+	case SlidingLog:
+		return m.sum(func(h charged) *big.Rat { return share(h.at+p > now) })
+	default: // token bucket: drain between hits
+		level, last := new(big.Rat), int64(0)
+		drain := func(until int64) {
+			level.Sub(level, new(big.Rat).Mul(big.NewRat(m.l.max, p), big.NewRat(until-last, 1)))
+			if level.Sign() < 0 {
+				level.SetInt64(0)
+			}
+			last = until
+		}
+		for _, h := range m.hits {
+			drain(h.at)
+			level.Add(level, big.NewRat(h.n, 1))
+		}
+		drain(now)
+		return level
+	}
+}
+
+func (m *model) sum(weight func(charged) *big.Rat) *big.Rat {
+	total := new(big.Rat)
+	for _, h := range m.hits {
+		total.Add(total, new(big.Rat).Mul(weight(h), big.NewRat(h.n, 1)))
+	}
+	return total
+}
+
+func share(counts bool) *big.Rat {
+	if counts {
+		return big.NewRat(1, 1)
+	}
+	return new(big.Rat)
+}
+
+// ceil rounds up to a whole number.
+func ceil(r *big.Rat) int64 {
+	q, rest := new(big.Int).QuoRem(r.Num(), r.Denom(), new(big.Int))
+	if rest.Sign() > 0 {
+		q.Add(q, big.NewInt(1))
+	}
+	return q.Int64()
+}

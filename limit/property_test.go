@@ -1,0 +1,347 @@
+package limit
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+)
+
+const epoch = 1_795_000_000 * second // a time like today's
+
+// drawLimit draws a limit of algorithm a: mostly small, sometimes as large as
+// limits get.
+func drawLimit(t *rapid.T, a Algorithm) *Limit {
+	s := Spec{
+		Algorithm:    a,
+		Requests:     rapid.OneOf(rapid.Uint32Range(0, 20), rapid.Uint32(), rapid.Just(uint32(math.MaxUint32))).Draw(t, "requests"),
+		Unit:         rapid.SampledFrom([]Unit{Second, Minute, Hour, Day, Week, Month, Year}).Draw(t, "unit"),
+		Multiplier:   rapid.Uint32Range(1, 10).Draw(t, "multiplier"),
+		ChargeDenied: rapid.Bool().Draw(t, "charge_denied"),
+	}
+	if a == TokenBucket {
+		s.Burst = rapid.OneOf(rapid.Uint32Range(0, 30), rapid.Uint32()).Draw(t, "burst")
+	}
+	l, err := New(s)
+	if err != nil {
+		t.Skip(err)
+	}
+	return l
+}
+
+// drawSmall draws a limit whose history can be told hit by hit.
+func drawSmall(t *rapid.T, a Algorithm) *Limit {
+	s := Spec{
+		Algorithm: a,
+		Requests:  rapid.Uint32Range(1, 12).Draw(t, "requests"),
+		Unit:      rapid.SampledFrom([]Unit{Second, Minute, Year}).Draw(t, "unit"),
+	}
+	if a == TokenBucket {
+		s.Burst = rapid.Uint32Range(0, 8).Draw(t, "burst") // under ten years even at 1 a year
+	}
+	return must(t, s)
+}
+
+func must(t interface{ Fatalf(string, ...any) }, s Spec) *Limit {
+	l, err := New(s)
+	if err != nil {
+		t.Fatalf("New(%+v): %v", s, err)
+	}
+	return l
+}
+
+// drawStep draws the time to the next Take: often none, a fraction of a window,
+// or a whole number of them.
+func drawStep(t *rapid.T, l *Limit) int64 {
+	return rapid.OneOf(
+		rapid.Just(int64(0)),
+		rapid.Int64Range(0, 3),
+		rapid.Int64Range(0, l.period/max(l.max, 1)+1),
+		rapid.Int64Range(0, 2*l.period),
+		rapid.SampledFrom([]int64{l.period - 1, l.period, l.period + 1, 2 * l.period}),
+	).Draw(t, "step")
+}
+
+func drawHits(t *rapid.T, l *Limit) int64 {
+	return rapid.OneOf(
+		rapid.Just(int64(1)),
+		rapid.Int64Range(-3, 5),
+		rapid.SampledFrom([]int64{0, l.max, l.max + 1, l.capacity, -l.capacity, MaxHits, -MaxHits, math.MaxInt64, math.MinInt64}),
+	).Draw(t, "n")
+}
+
+func eachAlgorithm(t *testing.T, property func(t *rapid.T, a Algorithm)) {
+	for _, a := range Algorithms() {
+		t.Run(a.String(), rapid.MakeCheck(func(t *rapid.T) { property(t, a) }))
+	}
+}
+
+// clone copies s and what it points to.
+func clone(s State) State {
+	if s.log != nil {
+		s.log = &hitLog{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
+	}
+	return s
+}
+
+func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l, now := drawSmall(t, a), int64(epoch)
+		var s State
+		m := model{l: l}
+		for range 40 {
+			now += drawStep(t, l)
+			n := rapid.Int64Range(0, 4).Draw(t, "n")
+			spent := ceil(m.spent(now))
+			r := l.Take(&s, now, n)
+
+			want := spent+n <= l.capacity
+			if n == 0 && a != FixedWindow {
+				want = spent+1 <= l.capacity
+			}
+			if a == SlidingWindow && want != r.Allowed {
+				// The tick rounds the share up, so it may be one hit stricter.
+				assert.False(t, r.Allowed, "looser than the exact estimate")
+				assert.LessOrEqual(t, m.tickError(now), int64(1))
+			} else {
+				assert.Equal(t, want, r.Allowed, "spent %d, n %d, %v", spent, n, l)
+			}
+			if n > 0 && r.Allowed {
+				m.hits = append(m.hits, charged{now, n})
+			}
+			if left := l.capacity - ceil(m.spent(now)); a == SlidingWindow {
+				assert.InDelta(t, left, r.Remaining, 1)
+			} else {
+				assert.Equal(t, left, r.Remaining)
+			}
+		}
+	})
+}
+
+// tickError is by how many hits ticks may round the estimate up.
+func (m *model) tickError(now int64) int64 {
+	prev := int64(0)
+	for _, h := range m.hits {
+		if h.at/m.l.period == now/m.l.period-1 {
+			prev += h.n
+		}
+	}
+	return prev/m.l.ticks + 1
+}
+
+func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l, now := drawSmall(t, a), int64(epoch)
+		l.ChargeDenied = rapid.Bool().Draw(t, "charge_denied")
+		bound := map[Algorithm]int64{
+			FixedWindow:   2 * l.max,
+			SlidingWindow: 2*l.max - 1,
+			SlidingLog:    l.max,
+			// A span of period less a microsecond refills less than Max.
+			TokenBucket: l.capacity + l.max - 1,
+		}[a]
+		if a == SlidingWindow && l.max == 1 {
+			bound = 1
+		}
+		var s State
+		var admitted []charged
+		for range 60 {
+			now += drawStep(t, l)
+			n := rapid.Int64Range(0, 4).Draw(t, "n")
+			if r := l.Take(&s, now, n); r.Allowed && n > 0 {
+				admitted = append(admitted, charged{now, n})
+			}
+		}
+		for i, first := range admitted {
+			var span, aligned int64
+			for _, h := range admitted[i:] {
+				if h.at < first.at+l.period {
+					span += h.n
+				}
+				if h.at/l.period == first.at/l.period {
+					aligned += h.n
+				}
+			}
+			assert.LessOrEqual(t, span, bound, "in [t, t+period)")
+			if a != TokenBucket {
+				assert.LessOrEqual(t, aligned, l.max, "in an aligned window")
+			}
+		}
+	})
+}
+
+// anyHistory leaves s with some history of takes of all kinds.
+func anyHistory(t *rapid.T, l *Limit, s *State) (now int64) {
+	now = epoch
+	for range rapid.IntRange(0, 25).Draw(t, "takes") {
+		now += drawStep(t, l)
+		l.Take(s, now, drawHits(t, l))
+	}
+	return now + drawStep(t, l)
+}
+
+func TestPeekChangesNothing(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := anyHistory(t, l, &s)
+		peeked := clone(s)
+		l.Take(&peeked, now, 0)
+		for range 5 {
+			n := drawHits(t, l)
+			assert.Equal(t, l.Take(&s, now, n), l.Take(&peeked, now, n))
+			now += drawStep(t, l)
+		}
+	})
+}
+
+func TestPeekTellsWhetherOneMorePasses(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := anyHistory(t, l, &s)
+		peek := l.Take(&s, now, 0)
+		if a == FixedWindow {
+			assert.Equal(t, peek.Remaining >= 0, peek.Allowed, "over once the count exceeds the limit")
+			return
+		}
+		assert.Equal(t, l.Take(&s, now, 1).Allowed, peek.Allowed)
+	})
+}
+
+func TestGiveBackNeverLiftsAboveCapacity(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := anyHistory(t, l, &s)
+		before := l.Take(&s, now, 0).Remaining
+		n := rapid.OneOf(rapid.Int64Range(1, 5), rapid.Int64Range(1, MaxHits)).Draw(t, "back")
+		r := l.Take(&s, now, -n)
+		assert.True(t, r.Allowed)
+		assert.LessOrEqual(t, r.Remaining, l.capacity)
+		assert.GreaterOrEqual(t, r.Remaining, before)
+		assert.LessOrEqual(t, r.Remaining-before, n)
+		if a == FixedWindow || a == SlidingLog {
+			assert.Equal(t, min(before+n, l.capacity), r.Remaining)
+		}
+	})
+}
+
+func TestDebtIsAtMostOneWindow(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		l.ChargeDenied = true
+		var s State
+		now := anyHistory(t, l, &s)
+		for range 10 {
+			l.Take(&s, now, drawHits(t, l))
+		}
+		if a != FixedWindow { // whose count runs on, but ends with the window
+			assert.GreaterOrEqual(t, l.Take(&s, now, 0).Remaining, -l.max)
+		}
+		assert.True(t, l.max == 0 || l.Take(&s, now+2*l.period+l.full.us+1, 1).Allowed)
+	})
+}
+
+func TestDeniedHitsCostNothingUnlessCharged(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := anyHistory(t, l, &s)
+		before := l.Take(&s, now, 0).Remaining
+		n := rapid.Int64Range(1, MaxHits).Draw(t, "n")
+		r := l.Take(&s, now, n)
+		switch {
+		case r.Allowed:
+			assert.GreaterOrEqual(t, r.Remaining, int64(0))
+			assert.LessOrEqual(t, r.Remaining, before-n+1) // +1: rounding of fractions
+		case l.ChargeDenied:
+			// A log with debt forgets what newer hits outweigh.
+			assert.LessOrEqual(t, r.Remaining, max(before, 0))
+		default:
+			assert.Equal(t, before, r.Remaining)
+		}
+	})
+}
+
+func TestRetryAfterIsTheEarliestTimeTheSameHitsPass(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := anyHistory(t, l, &s)
+		n := max(drawHits(t, l), 0)
+		r := l.Take(&s, now, n)
+		switch {
+		case r.Allowed:
+			assert.Zero(t, r.RetryAfter)
+			return
+		case r.RetryAfter == Never:
+			assert.Greater(t, max(n, 1), l.capacity)
+			return
+		}
+		assert.Positive(t, r.RetryAfter)
+		early, late := clone(s), clone(s)
+		assert.False(t, l.Take(&early, now+r.RetryAfter-1, n).Allowed, "a microsecond before")
+		assert.True(t, l.Take(&late, now+r.RetryAfter, n).Allowed, "at the time")
+	})
+}
+
+func TestResetAfterIsWhenAllIsForgotten(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := anyHistory(t, l, &s)
+		r := l.Take(&s, now, drawHits(t, l))
+		if s.IsZero() {
+			assert.Equal(t, l.capacity, r.Remaining)
+			assert.True(t, r.ResetAfter == 0 || a == FixedWindow)
+			return
+		}
+		assert.Positive(t, r.ResetAfter)
+		assert.False(t, func() bool { c := clone(s); l.Take(&c, now+r.ResetAfter-1, 0); return c.IsZero() }() && a != SlidingWindow)
+		assert.Equal(t, l.capacity, l.Take(&s, now+r.ResetAfter, 0).Remaining)
+	})
+}
+
+func TestStateKeepsWithinItsBoundsWhateverTheClockDoes(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l, now := drawLimit(t, a), int64(epoch)
+		var s State
+		for range 40 {
+			now = max(0, now+rapid.OneOf(rapid.Int64Range(-3*l.period, 3*l.period), rapid.Int64Range(-5, 5)).Draw(t, "clock"))
+			r := l.Take(&s, now, drawHits(t, l))
+			assert.LessOrEqual(t, r.Remaining, l.capacity)
+			assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
+			assert.GreaterOrEqual(t, r.RetryAfter, int64(Never))
+			assert.LessOrEqual(t, int64(s.Entries()), max(l.max, 0))
+			// A clock that was set back keeps nobody waiting longer than the
+			// state's own time and a window more.
+			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.full.us+1)
+		}
+	})
+}
+
+func TestAChangedLimitKeepsWhatWasSpent(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		old := drawSmall(t, a)
+		var s State
+		now := int64(epoch)
+		for range 15 {
+			now += drawStep(t, old)
+			old.Take(&s, now, rapid.Int64Range(0, 3).Draw(t, "n"))
+		}
+		spent := old.capacity - old.Take(&s, now, 0).Remaining
+		next := old.Spec
+		next.Requests = rapid.Uint32Range(1, 12).Draw(t, "new requests")
+		l := must(t, next)
+		left := l.Take(&s, now, 0).Remaining
+		if a == TokenBucket {
+			// The time to refill is kept: the same share of the rate.
+			assert.GreaterOrEqual(t, left, int64(-int64(l.max)))
+			assert.LessOrEqual(t, left, l.capacity)
+			return
+		}
+		assert.Equal(t, l.capacity-spent, left)
+	})
+}
