@@ -1,0 +1,134 @@
+// Package descriptors turns limits files into an immutable Config and finds in
+// it the rule for a request descriptor.
+//
+// Terms:
+//
+//   - domain: a namespace of rules; a limits file holds one;
+//   - descriptor: in a request an ordered list of entries (key, value); in a
+//     limits file a node of the domain's tree, which matches one entry;
+//   - rule: a descriptor of a limits file that has limits, with the path to it;
+//   - wildcard: a descriptor with a * in its key or value; the * stands for any
+//     number of characters of any kind.
+//
+// Keys and values are compared apart. envoyproxy/ratelimit joins them with _
+// first, so that there an entry (a_b, c) meets a rule for (a, b_c).
+package descriptors
+
+import (
+	"io"
+	"sync/atomic"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// File is the content of one limits file.
+type File struct {
+	// Name is what errors show, mostly a path.
+	Name string
+	Data []byte
+}
+
+// Options say how to compile.
+type Options struct {
+	// MergeDomains unites files of one domain at their root level. Without it a
+	// domain in two files is an error.
+	MergeDomains bool
+}
+
+// Config is a compiled set of limits files. It is immutable and safe for
+// concurrent use.
+type Config struct {
+	// Warnings tell what loads, but hardly means what its author thinks.
+	Warnings Problems
+
+	domains map[string]*Domain
+}
+
+// Domain returns the domain of that name, nil if there is none.
+func (c *Config) Domain(name string) *Domain { return c.domains[name] }
+
+// Domains returns all domains, sorted by name.
+func (c *Config) Domains() []*Domain { panic("todo") }
+
+// WriteTree writes the limits as a tree for people to read.
+func (c *Config) WriteTree(w io.Writer) error { panic("todo") }
+
+// WriteLines writes the limits one per line, as envoyproxy/ratelimit's /rlconfig
+// does, in file order.
+func (c *Config) WriteLines(w io.Writer) error { panic("todo") }
+
+// Domain is a namespace of rules.
+type Domain struct {
+	Name string
+}
+
+// Match finds the rule for the entries of one request descriptor. It is nil if
+// nothing matches, or what matches has no limit in force.
+func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule { panic("todo") }
+
+// Override makes the rule for a request descriptor's own limit.
+func (d *Domain) Override(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
+	panic("todo")
+}
+
+// Rule is what a request descriptor is held to. It is immutable.
+type Rule struct {
+	// Path is the way to the rule in its file: `shop > service=checkout > path`.
+	Path string
+
+	// MetricKey is the rule's name in metrics as far as the limits file alone
+	// determines it. See AppendMetricKey.
+	MetricKey string
+
+	// Limits are those in force, in file order: at least one from Match.
+	Limits []*RateLimit
+
+	ShadowMode, QuotaMode, DetailedMetric, ValueToMetric bool
+
+	// Metadata is never to be changed.
+	Metadata *structpb.Struct
+}
+
+// AppendKey appends the name of the counter of entries under r.
+func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
+	panic("todo")
+}
+
+// AppendMetricKey appends the rule's name in metrics for entries.
+func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
+	panic("todo")
+}
+
+// RateLimit is one limit of a rule. It is immutable.
+type RateLimit struct {
+	*limit.Limit // nil if Unlimited
+	Unlimited    bool
+
+	// Name is what the limit is called in responses and in Replaces.
+	Name string
+
+	// Replaces names the limits that don't count in a request in which this one
+	// is matched.
+	Replaces []string
+
+	// Response is the current_limit of responses, shared by all of them and never
+	// to be changed; nil if Unlimited.
+	Response *rlsv3.RateLimitResponse_RateLimit
+}
+
+// Store holds the Config in force. Its zero value holds none.
+type Store struct{ config atomic.Pointer[Config] }
+
+// Load returns the Config in force, nil before the first Set.
+func (s *Store) Load() *Config { return s.config.Load() }
+
+// Set puts c in force.
+func (s *Store) Set(c *Config) { s.config.Store(c) }
+
+// Compile compiles all files or none. The error is Problems: all that is wrong,
+// in the order of files and lines.
+func Compile(files []File, o Options) (*Config, error) { panic("todo") }
