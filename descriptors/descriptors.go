@@ -15,7 +15,8 @@
 package descriptors
 
 import (
-	"io"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -46,33 +47,52 @@ type Config struct {
 	Warnings Problems
 
 	domains map[string]*Domain
+	order   []*Domain // in file order
 }
 
 // Domain returns the domain of that name, nil if there is none.
 func (c *Config) Domain(name string) *Domain { return c.domains[name] }
 
 // Domains returns all domains, sorted by name.
-func (c *Config) Domains() []*Domain { panic("todo") }
-
-// WriteTree writes the limits as a tree for people to read.
-func (c *Config) WriteTree(w io.Writer) error { panic("todo") }
-
-// WriteLines writes the limits one per line, as envoyproxy/ratelimit's /rlconfig
-// does, in file order.
-func (c *Config) WriteLines(w io.Writer) error { panic("todo") }
+func (c *Config) Domains() []*Domain {
+	return slices.SortedFunc(slices.Values(c.order), func(a, b *Domain) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+}
 
 // Domain is a namespace of rules.
 type Domain struct {
 	Name string
+
+	file string // where it was seen first
+	line int
+
+	defaults     *object // nil if none
+	defaultsFile string
+	root         tier
 }
 
 // Match finds the rule for the entries of one request descriptor. It is nil if
-// nothing matches, or what matches has no limit in force.
-func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule { panic("todo") }
-
-// Override makes the rule for a request descriptor's own limit.
-func (d *Domain) Override(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
-	panic("todo")
+// nothing matches, or if what matches has no limit in force: none at all, or only
+// some with enabled: false.
+//
+// Each entry must meet a descriptor, and the last one the rule's own: nothing
+// falls back from a branch once taken.
+func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
+	t := &d.root
+	for i, e := range entries {
+		n := t.find(e.GetKey(), e.GetValue())
+		if n == nil {
+			return nil
+		}
+		if i == len(entries)-1 {
+			return n.rule
+		}
+		if t = n.children; t == nil {
+			return nil
+		}
+	}
+	return nil
 }
 
 // Rule is what a request descriptor is held to. It is immutable.
@@ -91,16 +111,9 @@ type Rule struct {
 
 	// Metadata is never to be changed.
 	Metadata *structpb.Struct
-}
 
-// AppendKey appends the name of the counter of entries under r.
-func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
-	panic("todo")
-}
-
-// AppendMetricKey appends the rule's name in metrics for entries.
-func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
-	panic("todo")
+	trail  []*node // the descriptors on the way, the rule's own last; none for an override
+	shares bool    // some of them share_threshold
 }
 
 // RateLimit is one limit of a rule. It is immutable.
@@ -128,7 +141,3 @@ func (s *Store) Load() *Config { return s.config.Load() }
 
 // Set puts c in force.
 func (s *Store) Set(c *Config) { s.config.Store(c) }
-
-// Compile compiles all files or none. The error is Problems: all that is wrong,
-// in the order of files and lines.
-func Compile(files []File, o Options) (*Config, error) { panic("todo") }

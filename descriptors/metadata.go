@@ -1,0 +1,99 @@
+package descriptors
+
+import (
+	"math"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// metadata reads a mapping of anything; nil if something in it is wrong.
+func (d *document) metadata(at *node, n *yaml.Node) *structpb.Struct {
+	before := len(d.errs)
+	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	d.metadataFields(s, at, n, 0)
+	if len(d.errs) > before {
+		return nil
+	}
+	return s
+}
+
+func (d *document) metadataFields(s *structpb.Struct, at *node, n *yaml.Node, depth int) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, v := deref(n.Content[i]), deref(n.Content[i+1])
+		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
+			d.metadataMerge(s, at, v, depth)
+			continue
+		}
+		name, ok := yamlText(key)
+		if key.Kind != yaml.ScalarNode || !ok {
+			d.errorf(n.Content[i], at, "a key in metadata must be text, not %s", shown(key))
+			continue
+		}
+		s.Fields[name] = d.metadataValue(at, v, depth+1)
+	}
+}
+
+func (d *document) metadataMerge(s *structpb.Struct, at *node, v *yaml.Node, depth int) {
+	sources := []*yaml.Node{v}
+	if v.Kind == yaml.SequenceNode {
+		sources = v.Content
+	}
+	for i := len(sources) - 1; i >= 0; i-- {
+		switch m := deref(sources[i]); {
+		case m.Kind != yaml.MappingNode:
+			d.errorf(sources[i], at, "a merge key (<<) takes a mapping or a list of mappings, not %s", shown(m))
+		case d.descend(at, m, depth+1):
+			d.metadataFields(s, at, m, depth+1)
+		}
+	}
+}
+
+// descend tells whether to go on into n.
+func (d *document) descend(at *node, n *yaml.Node, depth int) bool {
+	if depth > maxDepth {
+		d.errorf(n, at, "metadata is nested more than %d deep", maxDepth)
+		return false
+	}
+	return d.visit(n)
+}
+
+// metadataValue is never nil, since a nil in a Struct can't be sent.
+func (d *document) metadataValue(at *node, n *yaml.Node, depth int) *structpb.Value {
+	if !d.descend(at, n, depth) {
+		return structpb.NewNullValue()
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		d.metadataFields(s, at, n, depth)
+		return structpb.NewStructValue(s)
+	case yaml.SequenceNode:
+		list := &structpb.ListValue{}
+		for _, item := range n.Content {
+			list.Values = append(list.Values, d.metadataValue(at, deref(item), depth+1))
+		}
+		return structpb.NewListValue(list)
+	}
+	switch tag := scalarTag(n); tag {
+	case "!!null":
+		return structpb.NewNullValue()
+	case "!!bool":
+		b, _ := yamlBool(n.Value)
+		return structpb.NewBoolValue(b)
+	case "!!int", "!!float":
+		if i, ok := yamlInt(n.Value); ok {
+			return structpb.NewNumberValue(float64(i))
+		}
+		// What JSON has no number for (.inf, .nan) stays text.
+		if f, err := strconv.ParseFloat(n.Value, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return structpb.NewNumberValue(f)
+		}
+	}
+	text, ok := yamlText(n)
+	if !ok {
+		d.errorf(n, at, "metadata must be text in UTF-8, not %s", shown(n))
+	}
+	return structpb.NewStringValue(text)
+}

@@ -1,0 +1,195 @@
+package descriptors
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// stated is a limit as a limits file has it, in force or not.
+type stated struct {
+	*RateLimit
+	enabled bool
+	line    int
+}
+
+// limit compiles a rate_limit; nil if it is wrong.
+func (d *document) limit(n *node, o *object) *stated {
+	l := &stated{RateLimit: &RateLimit{Name: o.text("name")}, enabled: true, line: o.node.Line}
+	if v := pick(o, d.domain.defaults, "enabled"); v != nil {
+		l.enabled = v.flag
+	}
+	d.replaces(n, o, l.RateLimit)
+	if v := o.field("unlimited"); v != nil && (v.flag || v.bad) {
+		l.Unlimited = true
+		return l.orNil(d.unlimited(n, o) && !v.bad)
+	}
+	spec, ok := d.spec(n, o)
+	if !ok {
+		return nil
+	}
+	made, err := limit.New(spec)
+	if err != nil {
+		field, _, _ := strings.Cut(err.Error(), " ")
+		d.errorf(o.at(field), n, "%s", err)
+		return nil
+	}
+	l.hold(made)
+	return l
+}
+
+func (l *stated) orNil(ok bool) *stated {
+	if !ok {
+		return nil
+	}
+	return l
+}
+
+// hold makes l a limit that counts.
+func (l *RateLimit) hold(made *limit.Limit) {
+	l.Limit = made
+	l.Response = &rlsv3.RateLimitResponse_RateLimit{
+		Name:            l.Name,
+		RequestsPerUnit: made.Requests,
+		Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(made.Unit),
+	}
+	if made.Multiplier != 1 {
+		l.Response.UnitMultiplier = wrapperspb.UInt32(made.Multiplier)
+	}
+}
+
+// spec gathers what limit.New needs.
+func (d *document) spec(n *node, o *object) (limit.Spec, bool) {
+	ok := true
+	for _, v := range o.fields {
+		ok = ok && !v.bad
+	}
+	spec := limitSpec(o, d.domain.defaults)
+	switch v := o.field("unit"); {
+	case v == nil || v.text == "" && !v.bad:
+		d.errorf(o.at("unit"), n, "unit is missing; %s", oneOf("", limit.UnitNames()))
+		ok = false
+	case !v.bad:
+		var known bool
+		if spec.Unit, known = limit.ParseUnit(v.text); !known {
+			d.errorf(v.node, n, "unit %s is not known; %s", shown(v.node), oneOf(v.text, limit.UnitNames()))
+			ok = false
+		}
+	}
+	if o.field("requests_per_unit") == nil {
+		d.warnf(o.node, n, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")
+	}
+	return spec, ok
+}
+
+// limitSpec is what o says, or else defaults, without the unit.
+func limitSpec(o, defaults *object) (s limit.Spec) {
+	if v := pick(o, defaults, "algorithm"); v != nil {
+		s.Algorithm, _ = limit.ParseAlgorithm(v.text)
+	}
+	if v := o.field("requests_per_unit"); v != nil {
+		s.Requests = v.num
+	}
+	if v := o.field("unit_multiplier"); v != nil {
+		s.Multiplier = v.num
+	}
+	if v := o.field("burst"); v != nil {
+		s.Burst = v.num
+	} else if v := defaults.field("burst"); v != nil && s.Algorithm == limit.TokenBucket {
+		s.Burst = v.num
+	}
+	s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
+	if v := pick(o, defaults, "charge_denied"); v != nil {
+		s.ChargeDenied = v.flag
+	}
+	if v := pick(o, defaults, "scope"); v != nil {
+		s.Scope, _ = limit.ParseScope(v.text)
+	}
+	if v := pick(o, defaults, "on_backend_failure"); v != nil {
+		s.OnBackendFailure, _ = limit.ParseFailureMode(v.text)
+	}
+	if v := pick(o, defaults, "fallback_ratio"); v != nil {
+		s.FallbackRatio = v.ratio
+	}
+	return s
+}
+
+func pick(o, defaults *object, name string) *value {
+	if v := o.field(name); v != nil {
+		return v
+	}
+	return defaults.field(name)
+}
+
+// unlimited checks what stands beside unlimited: true. As in
+// envoyproxy/ratelimit a unit that is none does no harm.
+func (d *document) unlimited(n *node, o *object) bool {
+	ok := true
+	for _, v := range o.fields {
+		_, isUnit := limit.ParseUnit(v.text)
+		switch {
+		case v.bad:
+			ok = false
+		case v.row.name == "unit" && isUnit, v.row.ours && v.row.name != "enabled":
+			d.errorf(v.node, n, "%s has no meaning beside unlimited: true", v.row.name)
+			ok = false
+		case v.row.name == "unit" && v.text != "":
+			d.warnf(v.node, n, "unit %s is not known, and has no meaning beside unlimited: true", shown(v.node))
+		}
+	}
+	return ok
+}
+
+// replaces reads the names of the limits that l replaces.
+func (d *document) replaces(n *node, o *object, l *RateLimit) {
+	v := o.field("replaces")
+	for _, item := range d.items(v, n) {
+		r := d.object(atReplaces, n, item)
+		switch name := r.text("name"); {
+		case name == "":
+			if v := r.field("name"); v == nil || !v.bad {
+				d.errorf(r.at("name"), n, "an item of replaces needs the name of a limit")
+			}
+		case name == l.Name:
+			d.errorf(r.at("name"), n, "a limit can't replace itself (%s)", printable(name))
+		default:
+			l.Replaces = append(l.Replaces, name)
+		}
+	}
+}
+
+// Override makes the rule for a limit that a request descriptor brings along. It
+// counts as the domain's defaults say, else by fixed windows; defaults with
+// enabled: false give a rule without limits. The error says what is wrong with
+// o, in words for the caller.
+func (d *Domain) Override(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
+	r := &Rule{Path: d.Name + " > the request's own limit"}
+	if v := d.defaults.field("enabled"); v != nil && !v.flag {
+		return r, nil
+	}
+	spec := limitSpec(nil, d.defaults)
+	spec.Requests = o.GetRequestsPerUnit()
+	if spec.Unit = limit.Unit(o.GetUnit()); int32(spec.Unit) != int32(o.GetUnit()) || spec.Unit < limit.Second || spec.Unit > limit.Week {
+		return nil, fmt.Errorf("limit: unit %d is none of SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7)", o.GetUnit())
+	}
+	if m := o.GetUnitMultiplier(); m != nil {
+		if m.GetValue() == 0 {
+			return nil, errors.New("limit: unit_multiplier must be over 0")
+		}
+		spec.Multiplier = m.GetValue()
+	}
+	made, err := limit.New(spec)
+	if err != nil {
+		return nil, fmt.Errorf("limit: %w", err)
+	}
+	l := &RateLimit{}
+	l.hold(made)
+	r.Limits = []*RateLimit{l}
+	return r, nil
+}

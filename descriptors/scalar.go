@@ -1,0 +1,87 @@
+package descriptors
+
+import (
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// What envoyproxy/ratelimit reads is YAML 1.1 as go-yaml v2 understands it. The
+// library in use here is its successor v3, which differs in which plain words
+// are booleans.
+
+// scalarTag is the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or
+// another tag that the file gives.
+func scalarTag(n *yaml.Node) string {
+	tag := n.ShortTag()
+	if tag == "!!str" && plain(n) {
+		if _, ok := yamlBool(n.Value); ok {
+			return "!!bool"
+		}
+	}
+	return tag
+}
+
+// plain tells whether n is neither quoted, nor a block, nor tagged.
+func plain(n *yaml.Node) bool {
+	const marked = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+	return n.Style&marked == 0
+}
+
+// yamlBool reads a YAML 1.1 boolean.
+func yamlBool(s string) (value, ok bool) {
+	switch s {
+	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "y", "Y":
+		return true, true
+	case "false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF", "n", "N":
+		return false, true
+	}
+	return false, false
+}
+
+// yamlInt reads a YAML 1.1 integer: also 0x1F, 0b11, 010 (octal) and 1_000.
+func yamlInt(s string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 0, 64)
+	return n, err == nil
+}
+
+// yamlText is the text of a scalar that isn't null: as it is written, but
+// decoded if it is tagged !!binary.
+func yamlText(n *yaml.Node) (string, bool) {
+	if n.ShortTag() != "!!binary" {
+		return n.Value, utf8.ValidString(n.Value)
+	}
+	b, err := base64.StdEncoding.DecodeString(n.Value)
+	return string(b), err == nil && utf8.Valid(b)
+}
+
+// shown is a node in a message.
+func shown(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	s := n.Value
+	if len(s) > 40 {
+		s = strings.ToValidUTF8(s[:40], "") + "…"
+	}
+	if plain(n) {
+		return printable(s)
+	}
+	return strconv.Quote(s)
+}
+
+// printable is s, quoted if a terminal would not show it as it is.
+func printable(s string) string {
+	for _, r := range s {
+		if !strconv.IsPrint(r) || r == utf8.RuneError {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}
