@@ -1,0 +1,99 @@
+package service
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+const (
+	ok   = rlsv3.RateLimitResponse_OK
+	over = rlsv3.RateLimitResponse_OVER_LIMIT
+)
+
+// rig is a Service with limits, counters of its own and a clock that stands.
+type rig struct {
+	t   *testing.T
+	svc *Service
+	now time.Time
+}
+
+// start is when a rig's clock starts: 37.5 seconds into a minute.
+var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
+
+func newRig(t *testing.T, limits string, change ...func(*Options)) *rig {
+	t.Helper()
+	cfg, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(limits)}}, descriptors.Options{})
+	require.NoError(t, err)
+	store := new(descriptors.Store)
+	store.Set(cfg)
+	r := &rig{t: t, now: start}
+	o := Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 1000}), Now: func() time.Time { return r.now }}
+	for _, f := range change {
+		f(&o)
+	}
+	r.svc = New(o)
+	return r
+}
+
+// ask sends a request to domain "d".
+func (r *rig) ask(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
+	r.t.Helper()
+	return r.send(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
+}
+
+func (r *rig) send(req *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
+	r.t.Helper()
+	resp, err := r.svc.ShouldRateLimit(context.Background(), req)
+	require.NoError(r.t, err)
+	require.Len(r.t, resp.Statuses, len(req.Descriptors))
+	return resp
+}
+
+// desc is a descriptor of "key=value" entries.
+func desc(entries ...string) *ratelimitv3.RateLimitDescriptor {
+	d := &ratelimitv3.RateLimitDescriptor{}
+	for _, e := range entries {
+		key, value, _ := strings.Cut(e, "=")
+		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+	}
+	return d
+}
+
+// hits sets d's own hits_addend.
+func hits(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescriptor {
+	d.HitsAddend = wrapperspb.UInt64(n)
+	return d
+}
+
+// back gives n hits back.
+func back(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescriptor {
+	d.IsNegativeHits = true
+	return hits(n, d)
+}
+
+// repeat is d n times, for requests with the same descriptor more than once.
+func repeat(n int, d *ratelimitv3.RateLimitDescriptor) []*ratelimitv3.RateLimitDescriptor {
+	ds := make([]*ratelimitv3.RateLimitDescriptor, n)
+	for i := range ds {
+		ds[i] = d
+	}
+	return ds
+}
+
+func statusCodes(resp *rlsv3.RateLimitResponse) []rlsv3.RateLimitResponse_Code {
+	var cs []rlsv3.RateLimitResponse_Code
+	for _, st := range resp.Statuses {
+		cs = append(cs, st.Code)
+	}
+	return cs
+}

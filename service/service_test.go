@@ -1,0 +1,167 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+// takes is a Limiter that does as the func says.
+type takes func(hits []backend.Hit, results []backend.Result)
+
+func (f takes) Take(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+	f(hits, results)
+}
+
+func TestErrorsCarryTheFittingCode(t *testing.T) {
+	request := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(2, desc("k=v"))}
+	failing := func(err error) func(*Options) {
+		return func(o *Options) {
+			o.Limiter = takes(func(_ []backend.Hit, results []backend.Result) {
+				results[0].Allowed = true
+				results[1].Err = err
+			})
+		}
+	}
+	for name, c := range map[string]struct {
+		req    *rlsv3.RateLimitRequest
+		change func(*Options)
+		want   string
+	}{
+		"no domain":      {&rlsv3.RateLimitRequest{Descriptors: request.Descriptors}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
+		"no descriptors": {&rlsv3.RateLimitRequest{Domain: "d"}, func(*Options) {}, "InvalidArgument: rate limit descriptor list must not be empty"},
+		"neither":        {&rlsv3.RateLimitRequest{}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
+		"no limits":      {request, func(o *Options) { o.Limits = new(descriptors.Store) }, "FailedPrecondition: no rate limit configuration loaded"},
+		"backend gone":   {request, failing(fmt.Errorf("%w: connection refused", backend.ErrUnavailable)), "Unavailable: rate limit backend unavailable: connection refused"},
+		"backend slow":   {request, failing(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)), "Unavailable: rate limit backend unavailable: context deadline exceeded"},
+		"caller left":    {request, failing(context.Canceled), "Canceled: context canceled"},
+		"caller's time":  {request, failing(context.DeadlineExceeded), "DeadlineExceeded: context deadline exceeded"},
+		"anything else":  {request, failing(errors.New("WRONGTYPE")), "Unavailable: WRONGTYPE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tenPerMinute, c.change)
+			resp, err := r.svc.ShouldRateLimit(t.Context(), c.req)
+			require.Error(t, err)
+			assert.Nil(t, resp)
+			s := status.Convert(err)
+			assert.Equal(t, c.want, s.Code().String()+": "+s.Message())
+		})
+	}
+}
+
+func TestNothingCountedNothingTaken(t *testing.T) {
+	r := newRig(t, tenPerMinute, func(o *Options) {
+		o.Limiter = takes(func([]backend.Hit, []backend.Result) { t.Error("asked") })
+	})
+	r.ask(desc("other=x"))
+}
+
+func TestEachHitHasTheKeyOfItsDescriptor(t *testing.T) {
+	limits := `
+domain: d
+descriptors:
+  - key: a
+    rate_limits: [{unit: second, requests_per_unit: 5}, {unit: hour, requests_per_unit: 5}]
+  - key: b
+    shadow_mode: true
+    rate_limit: {unit: second, requests_per_unit: 5}
+`
+	r := newRig(t, limits, func(o *Options) {
+		o.Limiter = takes(func(hits []backend.Hit, results []backend.Result) {
+			require.Len(t, hits, 4)
+			assert.Equal(t, string(hits[0].Key), string(hits[1].Key))
+			assert.NotEqual(t, hits[0].Limit.Tag(), hits[1].Limit.Tag())
+			assert.Contains(t, string(hits[1].Key), "first")
+			assert.Contains(t, string(hits[2].Key), "shadow")
+			assert.Contains(t, string(hits[3].Key), "last")
+			assert.Equal(t, []bool{false, false, true, true}, []bool{hits[0].Shadow, hits[1].Shadow, hits[2].Shadow, hits[3].Shadow})
+			for i := range results {
+				assert.Zero(t, results[i], "no traces of other calls")
+				results[i] = backend.Result{Err: backend.ErrUnavailable}
+			}
+		})
+	})
+	for range 3 {
+		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: append(repeat(1, desc("a=first")), desc("none=x"), desc("b=shadow"), desc("b=last"))})
+		require.Error(t, err)
+	}
+}
+
+func TestConcurrentCallsDontMix(t *testing.T) {
+	r := newRig(t, tenPerMinute)
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			d := desc(fmt.Sprintf("k=%d", i))
+			for n := range uint32(10) {
+				resp := r.ask(d, desc("none=x"), d)
+				assert.Equal(t, max(9, 2*n)-2*n, resp.Statuses[0].LimitRemaining)
+			}
+		})
+	}
+	callers.Wait()
+}
+
+func BenchmarkShouldRateLimit(b *testing.B) {
+	for _, n := range []int{1, 4} {
+		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {
+			r := newBenchRig(b)
+			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(n, desc("service=checkout", "ip=10.0.0.1"))}
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					_, _ = r.ShouldRateLimit(context.Background(), req)
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkMatchAndTake is the part of a call that is ours alone: find the
+// rules, build the keys, charge the counters.
+func BenchmarkMatchAndTake(b *testing.B) {
+	for _, n := range []int{1, 4} {
+		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {
+			svc := newBenchRig(b)
+			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(n, desc("service=checkout", "ip=10.0.0.1"))}
+			now := time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				c := newCall()
+				_ = c.match(svc.o.Limits.Load(), req)
+				svc.o.Limiter.Take(context.Background(), now, c.hits, c.results)
+				c.release()
+			}
+		})
+	}
+}
+
+const benchLimits = `
+domain: d
+descriptors:
+  - key: service
+    value: checkout
+    descriptors:
+      - key: ip
+        rate_limit: {unit: hour, requests_per_unit: 4000000000}
+`
+
+func newBenchRig(b *testing.B) *Service {
+	cfg, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(benchLimits)}}, descriptors.Options{})
+	require.NoError(b, err)
+	store := new(descriptors.Store)
+	store.Set(cfg)
+	return New(Options{Limits: store, Limiter: local.New(local.Options{})})
+}
