@@ -1,0 +1,137 @@
+// Package backendtest holds what every backend.Limiter must do, as a suite to run
+// against it, and fakes for the tests of what stands on a Limiter. It is for
+// tests only.
+package backendtest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Run checks that what open returns does what backend.Limiter says: that it
+// answers as limit.Limit.Take does, key by key, whoever else is charging.
+//
+// The Limiter must take the now it is given for the time, and must not charge all
+// or none (for that, see RunAllOrNone). open is called for each test; it cleans
+// up with t.Cleanup. Keys are new in every run, so that a store can be used again.
+//
+// A store may let counters expire in real time. So the story of each test begins
+// at Start, a little in the future, its windows last hours, and no counter is
+// needed any more that would have less than seconds to live.
+func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, l backend.Limiter)
+	}{
+		{"stories", testStories},
+		{"random traces are answered as by limit.Take", testTraces},
+		{"a Take of many hits answers each", testManyHits},
+		{"a Take of no hits does nothing", testNoHits},
+		{"a later hit of a Take sees the earlier one's charge", testSameCounterTwice},
+		{"keys of any bytes and length are apart", testKeys},
+		{"an empty key is a key", testEmptyKey},
+		{"a key's bytes can be used again after Take", testKeyIsBorrowed},
+		{"limits of different tags count apart", testTagsApart},
+		{"limits of one tag count together", testTagsTogether},
+		{"a cancelled call returns", testCancelled},
+		{"64 callers of one key are admitted exactly to the limit", testContention},
+		{"64 callers with many hits are never admitted beyond the limit", testContentionOfMany},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
+	}
+}
+
+// Start is when the tests' stories begin: a full hour, at most an hour from now.
+// Windows of an hour begin there too.
+func Start() time.Time { return time.Now().UTC().Truncate(time.Hour).Add(time.Hour) }
+
+var (
+	run  = newRun()
+	keys atomic.Int64
+)
+
+func newRun() string {
+	b := make([]byte, 8)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// Key returns a key that nobody has used, not in earlier runs either.
+func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", run, keys.Add(1)) }
+
+// NewLimit is limit.New for specs that are known to be right.
+func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
+	l, err := limit.New(s)
+	require.NoError(t, err)
+	return l
+}
+
+var errStale = errors.New("left over in results from an earlier Take")
+
+// take is l.Take at a time since start, with results that hold something else
+// before.
+func take(t require.TestingT, l backend.Limiter, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
+	results := make([]backend.Result, len(hits))
+	for i := range results {
+		results[i].Err = errStale
+		results[i].Result = limit.Result{Allowed: i%2 == 0, Remaining: 77, ResetAfter: 77, RetryAfter: 77}
+	}
+	l.Take(context.Background(), start.Add(at), hits, results)
+	for i := range results {
+		require.NoError(t, results[i].Err, "hit %d of %d", i+1, len(hits))
+	}
+	return results
+}
+
+// model is the simplest Limiter: a map. It is for one goroutine.
+type model map[string]*limit.State
+
+var _ backend.Limiter = model{}
+
+func (m model) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	for i, h := range hits {
+		name := h.Limit.Tag() + " " + string(h.Key)
+		if m[name] == nil {
+			m[name] = &limit.State{}
+		}
+		results[i] = backend.Result{Result: h.Limit.Take(m[name], now.UnixMicro(), h.N)}
+	}
+}
+
+// takeBoth is take from l, once it answered as the model did.
+func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
+	got, want := take(t, l, start, at, hits...), take(t, m, start, at, hits...)
+	for i, h := range hits {
+		require.Equal(t, want[i], got[i], "hit %d of %d: at %v, %d hits, %v, charge_denied %v",
+			i+1, len(hits), at, h.N, h.Limit, h.Limit.ChargeDenied)
+	}
+	return got
+}
+
+// perHour are limits of so many per hour, one for each algorithm.
+func perHour(t require.TestingT, requests uint32, chargeDenied bool) []*limit.Limit {
+	var all []*limit.Limit
+	for _, a := range limit.Algorithms() {
+		all = append(all, NewLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: chargeDenied}))
+	}
+	return all
+}
+
+func assertTake(t *testing.T, l backend.Limiter, start time.Time, h backend.Hit, allowed bool, remaining int64) {
+	t.Helper()
+	r := take(t, l, start, 0, h)[0]
+	assert.Equal(t, allowed, r.Allowed, "allowed")
+	assert.Equal(t, remaining, r.Remaining, "remaining")
+}

@@ -1,0 +1,123 @@
+package backendtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// simple is a Limiter that is right by being short.
+func simple() backend.Limiter {
+	var mu sync.Mutex
+	states := map[string]*limit.State{}
+	return backendtest.Func(func(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+		mu.Lock()
+		defer mu.Unlock()
+		for i, h := range hits {
+			name := h.Limit.Tag() + "/" + string(h.Key)
+			if states[name] == nil {
+				states[name] = new(limit.State)
+			}
+			results[i] = backend.Result{Result: h.Limit.Take(states[name], now.UnixMicro(), h.N)}
+		}
+	})
+}
+
+func TestASimpleLimiterPasses(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) backend.Limiter { return simple() })
+}
+
+func TestAFlakyLimiterLeftAlonePasses(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) backend.Limiter {
+		f := backendtest.NewFlaky(simple())
+		f.FailHits(func(backend.Hit) error { return nil })
+		return f
+	})
+}
+
+var errDown = fmt.Errorf("%w: down", backend.ErrUnavailable)
+
+func take(ctx context.Context, l backend.Limiter, hits ...backend.Hit) []backend.Result {
+	results := make([]backend.Result, len(hits))
+	l.Take(ctx, backendtest.Start(), hits, results)
+	return results
+}
+
+func hit(t *testing.T) backend.Hit {
+	l := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
+	return backend.Hit{Key: backendtest.Key(), Limit: l, N: 1}
+}
+
+func TestFlakyFailsUntilToldOtherwise(t *testing.T) {
+	f, h := backendtest.NewFlaky(simple()), hit(t)
+	f.Fail(errDown)
+	assert.ErrorIs(t, take(t.Context(), f, h)[0].Err, backend.ErrUnavailable)
+	f.Fail(nil)
+	r := take(t.Context(), f, h)[0]
+	assert.NoError(t, r.Err)
+	assert.Equal(t, int64(4), r.Remaining, "the failed Take has charged nothing")
+	assert.Equal(t, 2, f.Calls())
+}
+
+func TestFlakyFailsSomeHitsOnly(t *testing.T) {
+	f, a, b := backendtest.NewFlaky(simple()), hit(t), hit(t)
+	f.FailHits(func(h backend.Hit) error {
+		if string(h.Key) == string(a.Key) {
+			return errDown
+		}
+		return nil
+	})
+	r := take(t.Context(), f, a, b, a, b)
+	assert.Equal(t, errDown, r[0].Err)
+	assert.Equal(t, int64(4), r[1].Remaining)
+	assert.Equal(t, errDown, r[2].Err)
+	assert.Equal(t, int64(3), r[3].Remaining)
+}
+
+func TestFlakyDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, h := backendtest.NewFlaky(simple()), hit(t)
+		f.Delay(time.Second)
+		begun := time.Now()
+		assert.NoError(t, take(t.Context(), f, h)[0].Err)
+		assert.Equal(t, time.Second, time.Since(begun))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		begun = time.Now()
+		err := take(ctx, f, h)[0].Err
+		assert.Equal(t, 30*time.Millisecond, time.Since(begun))
+		assert.ErrorIs(t, err, backend.ErrUnavailable)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestFlakyIsSafeForConcurrentUse(t *testing.T) {
+	f, h := backendtest.NewFlaky(simple()), hit(t)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				f.Fail(errors.New("once"))
+				take(t.Context(), f, h)
+				f.Delay(time.Duration(i))
+				f.Fail(nil)
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, 400, f.Calls())
+}
