@@ -1,0 +1,35 @@
+package local
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestTakeOfKnownKeysAllocatesNothing(t *testing.T) {
+	for name, o := range map[string]Options{"each": {}, "all or none": {AllOrNone: true}} {
+		t.Run(name, func(t *testing.T) {
+			l := New(o)
+			var hits []backend.Hit
+			for _, a := range limit.Algorithms() {
+				hits = append(hits,
+					backend.Hit{Key: []byte("passes"), Limit: newLimit(t, limit.Spec{Algorithm: a, Requests: 1 << 20, Unit: limit.Hour}), N: 1},
+					backend.Hit{Key: []byte("is denied"), Limit: newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Minute}), N: 2, Shadow: true},
+					backend.Hit{Key: []byte("peeks"), Limit: newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Day})})
+			}
+			results := make([]backend.Result, len(hits))
+			for _, h := range hits {
+				charge(l, noon, h.Key, h.Limit, 1)
+			}
+			assert.Zero(t, testing.AllocsPerRun(100, func() {
+				l.Take(context.Background(), noon, hits, results)
+			}))
+			assert.True(t, results[0].Allowed)
+			assert.False(t, results[1].Allowed)
+		})
+	}
+}

@@ -1,0 +1,155 @@
+package local
+
+import (
+	"context"
+	"encoding/binary"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
+	l, err := limit.New(s)
+	require.NoError(t, err)
+	return l
+}
+
+func hourly(t require.TestingT, a limit.Algorithm, requests uint32) *limit.Limit {
+	return newLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: a.DefaultChargeDenied()})
+}
+
+// charge takes n hits of one key.
+func charge(l *Limiter, now time.Time, key []byte, lim *limit.Limit, n int64) limit.Result {
+	hits := [1]backend.Hit{{Key: key, Limit: lim, N: n}}
+	var results [1]backend.Result
+	l.Take(context.Background(), now, hits[:], results[:])
+	return results[0].Result
+}
+
+// numbered writes a key for i into buf, in the form and length of a real one.
+func numbered(buf []byte, i int) []byte {
+	buf = append(buf[:0], "shop|service=checkout|path=/v1/orders|ip="...)
+	return binary.BigEndian.AppendUint64(buf, uint64(i))
+}
+
+// bytesPerKey charges so many keys, each longer by padding, and returns what the
+// Limiter holds for each in memory.
+func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
+	var before, after runtime.MemStats
+	lim, pad := hourly(t, a, 100), make([]byte, padding)
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	l := New(Options{})
+	var buf []byte
+	for i := range keys {
+		buf = append(numbered(buf, i), pad...)
+		charge(l, noon, buf, lim, 1)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	return (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(l.Len())
+}
+
+func TestMemoryPerKeyIsSmallWhateverTheKeysLength(t *testing.T) {
+	assert.Less(t, bytesPerKey(t, limit.FixedWindow, 500_000, 0), 120.0)
+	assert.Less(t, bytesPerKey(t, limit.FixedWindow, 100_000, 1000), 120.0)
+}
+
+func BenchmarkBytesPerKey(b *testing.B) {
+	for _, a := range limit.Algorithms() {
+		b.Run(a.String(), func(b *testing.B) {
+			for b.Loop() {
+				b.ReportMetric(bytesPerKey(b, a, 1_000_000, 0), "bytes/key")
+			}
+		})
+	}
+}
+
+// BenchmarkTake charges known keys of 10,000 by fixed window.
+func BenchmarkTake(b *testing.B) {
+	const keys = 10_000
+	for _, o := range []struct {
+		name string
+		Options
+	}{{"", Options{}}, {"all-or-none/", Options{AllOrNone: true}}} {
+		for _, n := range []int{1, 4} {
+			b.Run(o.name+strconv.Itoa(n), func(b *testing.B) {
+				l, lim := New(o.Options), hourly(b, limit.FixedWindow, 1<<30)
+				var turn atomic.Int64
+				b.ReportAllocs()
+				b.RunParallel(func(pb *testing.PB) {
+					i := int(turn.Add(keys / 3))
+					hits, results := make([]backend.Hit, n), make([]backend.Result, n)
+					for j := range hits {
+						hits[j] = backend.Hit{Limit: lim, N: 1}
+					}
+					for pb.Next() {
+						for j := range hits {
+							i++
+							hits[j].Key = numbered(hits[j].Key, i%keys)
+						}
+						l.Take(context.Background(), noon, hits, results)
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkAlgorithms charges one key as long as it has budget, then is denied.
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, a := range limit.Algorithms() {
+		b.Run(a.String(), func(b *testing.B) {
+			l, lim := New(Options{}), hourly(b, a, 1000)
+			key := []byte("key")
+			b.ReportAllocs()
+			for b.Loop() {
+				charge(l, noon, key, lim, 1)
+			}
+		})
+	}
+}
+
+// BenchmarkFlood charges a new key each time while the Limiter is full.
+func BenchmarkFlood(b *testing.B) {
+	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 10)
+	var buf []byte
+	i := 0
+	for ; i < DefaultMaxKeys*11/10; i++ {
+		buf = numbered(buf, i)
+		charge(l, noon, buf, lim, 1)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		i++
+		buf = numbered(buf, i)
+		charge(l, noon, buf, lim, 1)
+	}
+}
+
+// BenchmarkManyKeys charges keys that are mostly not in the processor's cache.
+func BenchmarkManyKeys(b *testing.B) {
+	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 1<<30)
+	var buf []byte
+	for i := range DefaultMaxKeys {
+		buf = numbered(buf, i)
+		charge(l, noon, buf, lim, 1)
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		i = (i + 514_229) % DefaultMaxKeys
+		buf = numbered(buf, i)
+		charge(l, noon, buf, lim, 1)
+	}
+}

@@ -1,0 +1,102 @@
+package local
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func sweepAll(l *Limiter, now time.Time) {
+	for range l.shards {
+		l.Sweep(now)
+	}
+}
+
+func TestSweepForgetsWhatHasExpired(t *testing.T) {
+	l := New(Options{})
+	flood(l, noon, hourly(t, limit.SlidingLog, 5), 1000)
+	flood(l, noon, newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day}), 2000)
+	sweepAll(l, noon.Add(time.Hour-time.Microsecond))
+	assert.Equal(t, 3000, l.Len())
+	sweepAll(l, noon.Add(time.Hour))
+	assert.Equal(t, 2000, l.Len())
+	assert.Zero(t, l.room.logs.Load())
+	assert.Zero(t, l.Dropped(), "nothing was to be remembered")
+}
+
+func TestSweepTakesOneShardACall(t *testing.T) {
+	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
+	flood(l, noon, lim, 10_000)
+	for before := l.Len(); before > 0; before = l.Len() {
+		l.Sweep(noon.Add(time.Hour))
+		assert.InDelta(t, 10_000/len(l.shards), before-l.Len(), 40)
+	}
+	assert.Equal(t, uint64(len(l.shards)), l.swept.Load())
+}
+
+func TestSweepGivesMemoryBack(t *testing.T) {
+	l := New(Options{MaxKeys: 1000})
+	s := &l.shards[0]
+	flood(l, noon, hourly(t, limit.FixedWindow, 5), 200)
+	day := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
+	for i := range 4 * len(l.shards) {
+		charge(l, noon, []byte{byte(i)}, day, 1)
+	}
+	most := cap(s.entries)
+	sweepAll(l, noon.Add(time.Hour))
+	assert.Less(t, cap(s.entries), most/4)
+	assert.Less(t, len(s.cells), most/4)
+	for i := range 4 * len(l.shards) {
+		assert.Equal(t, int64(4), charge(l, noon, []byte{byte(i)}, day, 0).Remaining)
+	}
+	sweepAll(l, noon.Add(48*time.Hour))
+	assert.Nil(t, s.entries)
+}
+
+func TestSweepsChangeNoAnswer(t *testing.T) {
+	var limits []*limit.Limit
+	for _, a := range limit.Algorithms() {
+		limits = append(limits, hourly(t, a, 4),
+			newLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Second, ChargeDenied: true}))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		swept, left, now := New(Options{MaxKeys: 100}), New(Options{MaxKeys: 100}), noon
+		for range rapid.IntRange(1, 50).Draw(t, "takes") {
+			now = now.Add(time.Duration(rapid.OneOf(
+				rapid.Int64Range(0, 2e6), rapid.Int64Range(0, 7200e6)).Draw(t, "microseconds")) * time.Microsecond)
+			sweepAll(swept, now)
+			lim := rapid.SampledFrom(limits).Draw(t, "limit")
+			n := rapid.Int64Range(-2, 5).Draw(t, "n")
+			require.Equal(t, charge(left, now, []byte("key"), lim, n), charge(swept, now, []byte("key"), lim, n))
+		}
+	})
+}
+
+func TestRunSweepsAllInItsSpanAndEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lim := New(Options{}), hourly(t, limit.SlidingLog, 5)
+		flood(l, time.Now(), lim, 10_000)
+		time.Sleep(time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			l.Run(ctx, time.Minute)
+			close(ended)
+		}()
+		time.Sleep(30*time.Second + time.Millisecond)
+		synctest.Wait()
+		assert.InDelta(t, 5_000, l.Len(), 500)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		assert.Zero(t, l.Len())
+		cancel()
+		<-ended
+	})
+}

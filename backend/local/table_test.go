@@ -1,0 +1,47 @@
+package local
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// The fingerprints of this test crowd around few places, the last among them, so
+// that cells are pushed along and around the end.
+func TestATableFindsWhatIsInItAndNothingElse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.Custom(func(t *rapid.T) fingerprint {
+			return fingerprint{
+				lo: rapid.SampledFrom([]uint64{0, 1, 1 << 20, 1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 32}).Draw(t, "lo"),
+				hi: rapid.Uint64Range(0, 7).Draw(t, "hi"),
+			}
+		})
+		var got table
+		want := map[fingerprint]int64{}
+		for i := range rapid.IntRange(0, 200).Draw(t, "steps") {
+			id := id.Draw(t, "id")
+			slot := got.find(id)
+			_, held := want[id]
+			require.Equal(t, held, slot >= 0)
+			switch {
+			case !held:
+				got.entries[got.add(id, limit.State{})].spent = int64(i)
+				want[id] = int64(i)
+			case rapid.Bool().Draw(t, "remove"):
+				got.remove(slot)
+				delete(want, id)
+			case rapid.Bool().Draw(t, "resize"):
+				got.resize(len(got.entries) + rapid.IntRange(0, 3).Draw(t, "spare"))
+			}
+			require.Len(t, got.entries, len(want))
+			for id, spent := range want {
+				slot := got.find(id)
+				require.GreaterOrEqual(t, slot, 0)
+				require.Equal(t, spent, got.entries[slot].spent)
+			}
+		}
+	})
+}
