@@ -18,7 +18,7 @@ func Compile(files []File, o Options) (*Config, error) {
 	var errs Problems
 	for _, d := range docs {
 		if d.root != nil {
-			d.descriptors(&d.domain.root, nil, d.root.field("descriptors"), 1)
+			d.descriptors(&d.domain.root, d.top, d.root.field("descriptors"), 1)
 		}
 		errs = append(errs, problems(d.errs)...)
 		c.Warnings = append(c.Warnings, problems(d.warns)...)
@@ -49,14 +49,15 @@ func (c *Config) open(f File, o Options) *document {
 		d.errorf(n, nil, "a limits file must be a mapping with domain and descriptors, not %s", shown(n))
 		return d
 	}
-	d.root = d.object(atRoot, nil, n)
-
-	name, place := d.root.text("domain"), d.root.at("domain")
 	// What can't join c is still compiled, to find all that is wrong with it.
-	d.domain = &Domain{Name: name, file: f.Name, line: place.Line}
+	d.domain = &Domain{file: f.Name}
+	d.top = &node{domain: d.domain}
+	d.root = d.object(atRoot, d.top, n)
+	name, place := d.root.text("domain"), d.root.at("domain")
+	d.domain.Name, d.domain.line = name, place.Line
 	switch known := c.domains[name]; {
 	case name == "":
-		if v := d.root.field("domain"); v == nil || !v.bad {
+		if !d.root.bad("domain") {
 			d.errorf(place, nil, "domain is missing")
 		}
 	case known == nil:
@@ -69,9 +70,9 @@ func (c *Config) open(f File, o Options) *document {
 	}
 	if v := d.root.field("defaults"); v != nil && !v.bad {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, &node{domain: d.domain}, "the domain has defaults in %s:%d already", d.domain.defaultsFile, other.node.Line)
+			d.errorf(v.node, d.top, "the domain has defaults in %s:%d already", d.domain.defaultsFile, other.node.Line)
 		} else {
-			d.domain.defaults = d.object(atDefaults, &node{domain: d.domain}, v.parts...)
+			d.domain.defaults = d.object(atDefaults, d.top, v.parts...)
 			d.domain.defaultsFile = f.Name
 		}
 	}
@@ -81,14 +82,15 @@ func (c *Config) open(f File, o Options) *document {
 // descriptors compiles a list of siblings into l.
 func (d *document) descriptors(l *tier, parent *node, v *value, depth int) {
 	if depth > maxDepth {
-		d.errorf(v.node, parent, "descriptors are nested more than %d deep", maxDepth)
+		d.errorf(v.node, nil, "descriptors are nested more than %d deep", maxDepth)
 		return
 	}
 	for i, item := range d.items(v, parent) {
 		n := &node{domain: d.domain, parent: parent, file: d.file, line: item.Line, nth: i + 1}
 		o := d.object(atDescriptor, n, item)
 		n.key, n.value = o.text("key"), o.text("value")
-		if v := o.field("key"); n.key == "" && (v == nil || !v.bad) {
+		known := !o.bad("key") && !o.bad("value")
+		if n.key == "" && !o.bad("key") {
 			d.errorf(o.at("key"), n, "key is missing")
 		}
 		d.descriptor(n, o)
@@ -96,7 +98,7 @@ func (d *document) descriptors(l *tier, parent *node, v *value, depth int) {
 			n.children = &tier{}
 			d.descriptors(n.children, n, v, depth+1)
 		}
-		if n.key == "" {
+		if n.key == "" || !known {
 			continue
 		}
 		if other := l.add(n); other != nil {

@@ -116,7 +116,7 @@ func (w *wildcards) add(c wildcard) {
 }
 
 // few is how many wildcards are sooner tried than sieved.
-const few = 8
+const few = 3
 
 // first returns the first wildcard that matches, if it comes before the given
 // place.

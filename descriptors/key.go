@@ -65,6 +65,8 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 		case r.DetailedMetric:
 			if n := r.trail[i]; n.share && n.wildFor(key, value) {
 				value = n.metricPattern()
+			} else if value == "" && r.shares { // else it keeps its _
+				continue
 			}
 		default:
 			var ok bool

@@ -11,7 +11,7 @@ import (
 // node is a descriptor of a limits file.
 type node struct {
 	domain *Domain
-	parent *node // nil at the root
+	parent *node
 	file   string
 	line   int
 	nth    int // place in its list, from 1; 0 stands for the domain itself
@@ -33,7 +33,7 @@ func (n *node) path() string {
 		return ""
 	}
 	var parts []string
-	for at := n; at != nil && at.nth > 0; at = at.parent {
+	for at := n; at.nth > 0; at = at.parent {
 		parts = append(parts, at.label())
 	}
 	if n.domain != nil && n.domain.Name != "" {
@@ -69,10 +69,10 @@ func (n *node) pattern() string {
 	return n.value
 }
 
-// trail is the nodes from the root to n.
+// trail is the descriptors from the root to n.
 func (n *node) trail() []*node {
 	var ns []*node
-	for ; n != nil; n = n.parent {
+	for ; n.nth > 0; n = n.parent {
 		ns = append(ns, n)
 	}
 	slices.Reverse(ns)

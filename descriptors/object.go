@@ -54,6 +54,12 @@ func (o *object) flag(name string) bool {
 	return v != nil && v.flag
 }
 
+// bad tells whether the field is there, but wrong, as is reported already.
+func (o *object) bad(name string) bool {
+	v := o.field(name)
+	return v != nil && v.bad
+}
+
 // at is where to point for the field: at its value, else at the object.
 func (o *object) at(name string) *yaml.Node {
 	if v := o.field(name); v != nil {
@@ -179,6 +185,9 @@ func (d *document) row(l level, at *node, place, key *yaml.Node) *row {
 func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
 	v = value{row: r, node: n}
 	wrong := func(want string) (value, bool) {
+		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= ratioKind {
+			want += " without quotes"
+		}
 		d.errorf(n, at, "%s must be %s, not %s", r.name, want, shown(n))
 		return value{}, false
 	}
@@ -211,13 +220,13 @@ func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
 		}
 	case flagKind:
 		if v.flag, ok = yamlBool(n.Value); !ok || tag != "!!bool" {
-			return wrong("true or false (unquoted)")
+			return wrong("true or false")
 		}
 	case countKind, positiveKind:
 		least := int64(r.kind) - int64(countKind)
 		i, isInt := yamlInt(n.Value)
 		if tag != "!!int" || !isInt || i < least || i > 1<<32-1 {
-			return wrong("a whole number from " + strconv.FormatInt(least, 10) + " to 4294967295 (unquoted)")
+			return wrong("a whole number from " + strconv.FormatInt(least, 10) + " to 4294967295")
 		}
 		v.num = uint32(i)
 	case ratioKind:

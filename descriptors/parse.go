@@ -37,9 +37,9 @@ type document struct {
 	file  string
 	nodes int // visited so far
 
-	domain   *Domain
-	defaults *object
-	root     *object
+	root   *object
+	domain *Domain
+	top    *node // stands for the domain
 
 	errs, warns []pending
 }

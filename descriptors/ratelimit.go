@@ -153,7 +153,7 @@ func (d *document) replaces(n *node, o *object, l *RateLimit) {
 		r := d.object(atReplaces, n, item)
 		switch name := r.text("name"); {
 		case name == "":
-			if v := r.field("name"); v == nil || !v.bad {
+			if !r.bad("name") {
 				d.errorf(r.at("name"), n, "an item of replaces needs the name of a limit")
 			}
 		case name == l.Name:

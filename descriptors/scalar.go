@@ -66,6 +66,9 @@ func shown(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	}
+	if n.ShortTag() == "!!null" {
+		return "null"
+	}
 	s := n.Value
 	if len(s) > 40 {
 		s = strings.ToValidUTF8(s[:40], "") + "…"

@@ -1,0 +1,336 @@
+package descriptors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf16"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// one is a file with one descriptor, whose fields are given.
+func one(fields string) string {
+	return "domain: d\ndescriptors:\n  - key: k\n    " + strings.ReplaceAll(fields, "\n", "\n    ") + "\n"
+}
+
+// load compiles one file and returns what is wrong with it, one a line.
+func load(yaml string) (c *Config, errs, warnings string) {
+	c, err := Compile([]File{{"f", []byte(yaml)}}, Options{})
+	if err != nil {
+		return nil, err.Error(), ""
+	}
+	return c, "", c.Warnings.Error()
+}
+
+const tenAMinute = "rate_limit: {unit: minute, requests_per_unit: 10}"
+
+func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
+	for _, test := range []struct{ name, yaml, want string }{
+		// What envoyproxy/ratelimit rejects too.
+		{"empty file", "", "f: the file is empty: domain is missing"},
+		{"file of comments", "# nothing\n", "f: the file is empty: domain is missing"},
+		{"null file", "~", "f:1:1: domain is missing"},
+		{"root is a list", "[]", "f:1:1: a limits file must be a mapping with domain and descriptors, not a list"},
+		{"root is text", "abc", "f:1:1: a limits file must be a mapping with domain and descriptors, not abc"},
+		{"no domain", "descriptors: []", "f:1:1: domain is missing"},
+		{"empty domain", "domain: ''", "f:1:9: domain is missing"},
+		{"null domain", "domain: ~", "f:1:1: domain is missing"},
+		{"domain is a list", "domain: [a]", "f:1:9: domain must be text, not a list"},
+		{"syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3: not valid YAML: found character that cannot start any token"},
+		{"invalid UTF-8", "domain: d\ndescriptors:\n- key: a\xffb\n", "f:3:9: byte 0xFF is not UTF-8"},
+		{"control character", "domain: d\x01", "f:1:10: control character 0x01 is not allowed"},
+		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; here can be domain, defaults or descriptors"},
+		{"unknown key", one("valeu: v"), "f:4:5: d > k: unknown key valeu; did you mean value?"},
+		{"keys are case-sensitive", one("Value: v"), "f:4:5: d > k: unknown key Value; did you mean value?"},
+		{"unknown key in rate_limit", one("rate_limit: {unit: minute, requests_per_units: 1}"), "f:4:32: d > k: unknown key requests_per_units; did you mean requests_per_unit?"},
+		{"unknown key that belongs elsewhere", one("request_per_unit: 1"), "f:4:5: d > k: unknown key request_per_unit; did you mean requests_per_unit, which belongs in rate_limit?"},
+		{"unknown key in replaces", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{nam: x}]}"), "f:4:63: d > k: unknown key nam; did you mean name?\nf:4:62: d > k: an item of replaces needs the name of a limit"},
+		{"key is a number", one("5: x"), "f:4:5: d > k: unknown key 5"},
+		{"key is a list", "domain: d\n? [a]\n: b\n", "f:2:3: d: a key must be a word, not a list"},
+		{"list of texts", "domain: d\ndescriptors: [a]", "f:2:15: d: an item of descriptors must be a mapping, not a"},
+		{"list with null", "domain: d\ndescriptors: [~]", "f:2:15: d: an item of descriptors must be a mapping, not null"},
+		{"replaces of texts", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [foo]}"), "f:4:62: d > k: an item of replaces must be a mapping, not foo"},
+		{"value is a list", one("value: [1]"), "f:4:12: d > k: value must be text, not a list"},
+		{"value is a float", one("value: 1.5"), `f:4:12: d > k: value must be text; write "1.5" in quotes`},
+		{"value is a whole float", one("value: 5.0"), `f:4:12: d > k: value must be text; write "5.0" in quotes`},
+		{"value is infinite", one("value: .inf"), `f:4:12: d > k: value must be text; write ".inf" in quotes`},
+		{"value is a broken octal number", one("value: 08"), `f:4:12: d > k: value must be text; write "08" in quotes`},
+		{"value is over 2^63-1", one("value: 9223372036854775808"), `f:4:12: d > k: value must be text; write "9223372036854775808" in quotes`},
+		{"value is not text", one("value: !!binary /w=="), `f:4:12: d > k: value must be text in UTF-8, not "/w=="`},
+		{"requests is a float", one("rate_limit: {unit: day, requests_per_unit: 5.0}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not 5.0"},
+		{"requests is quoted", one(`rate_limit: {unit: day, requests_per_unit: "5"}`), `f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295 without quotes, not "5"`},
+		{"requests is negative", one("rate_limit: {unit: day, requests_per_unit: -1}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not -1"},
+		{"requests is over 2^32-1", one("rate_limit: {unit: day, requests_per_unit: 4294967296}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not 4294967296"},
+		{"requests is a boolean", one("rate_limit: {unit: day, requests_per_unit: yes}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not yes"},
+		{"requests is a date", one("rate_limit: {unit: day, requests_per_unit: 2001-01-01}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not 2001-01-01"},
+		{"boolean is quoted", one(`shadow_mode: "true"`), `f:4:18: d > k: shadow_mode must be true or false without quotes, not "true"`},
+		{"boolean is text", one("shadow_mode: ture"), "f:4:18: d > k: shadow_mode must be true or false, not ture"},
+		{"boolean is a number", one("shadow_mode: 1"), "f:4:18: d > k: shadow_mode must be true or false, not 1"},
+		{"descriptors is a mapping", "domain: d\ndescriptors: {}", "f:2:14: d: descriptors must be a list, not a mapping"},
+		{"replaces is a mapping", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: {name: x}}"), "f:4:61: d > k: replaces must be a list, not a mapping"},
+		{"rate_limit is a list", one("rate_limit: []"), "f:4:17: d > k: rate_limit must be a mapping, not a list"},
+		{"rate_limit is empty text", one("rate_limit: ''"), `f:4:17: d > k: rate_limit must be a mapping, not ""`},
+		{"metadata is text", one("metadata: x"), "f:4:15: d > k: metadata must be a mapping, not x"},
+		{"no key", "domain: d\ndescriptors:\n- value: v\n- key: a\n- key: ''\n", "f:3:3: d > descriptor 1: key is missing\nf:5:8: d > descriptor 3: key is missing"},
+		{"equal siblings", "domain: d\ndescriptors:\n- {key: k, value: v}\n- {key: k}\n- {key: k, value: v}\n- {key: k, value: ''}\n", "f:5:9: d > k=v: there is one already, at f:3\nf:6:9: d > k: there is one already, at f:4"},
+		{"equal siblings further down", one("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: there is one already, at f:4"},
+		{"unlimited with a unit", one("rate_limit: {unlimited: true, unit: day}"), "f:4:41: d > k: unit has no meaning beside unlimited: true"},
+		{"no unit", one("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; it can be second, minute, hour, day, week, month or year"},
+		{"plural unit", one("rate_limit: {unit: minutes, requests_per_unit: 1}"), "f:4:24: d > k: unit minutes is not known; did you mean minute? It can be second, minute, hour, day, week, month or year"},
+		{"unit with a space", one("rate_limit: {unit: ' day', requests_per_unit: 1}"), `f:4:24: d > k: unit " day" is not known; did you mean day?`},
+		{"unit unknown", one("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit unknown is not known; it can be second"},
+		{"nameless replaces", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: ''}]}"), "f:4:69: d > k: an item of replaces needs the name of a limit"},
+		{"empty replaces item", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}"), "f:4:62: d > k: an item of replaces needs the name of a limit"},
+		{"replacing itself", one("rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}"), "f:4:78: d > k: a limit can't replace itself (a)"},
+		{"share_threshold without *", one("value: v\nshare_threshold: true"), "f:5:22: d > k=v: share_threshold is only for a key or value with a * in it"},
+		{"merging what is no mapping", one("<<: 5"), "f:4:9: d > k: a merge key (<<) takes a mapping or a list of mappings, not 5"},
+		{"merging null", one("<<: ~"), "f:4:9: d > k: a merge key (<<) takes a mapping or a list of mappings, not null"},
+		{"merging unknown keys", one("<<: {foo: 1}"), "f:4:10: d > k: unknown key foo; here can be descriptors, key"},
+		{"quoted merge key", one(`"<<": {value: v}`), `f:4:5: d > k: unknown key "<<"`},
+		{"unknown anchor", one("value: *v"), "f: not valid YAML: unknown anchor 'v' referenced"},
+		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit hours is not known; did you mean hour?"},
+
+		// Our own fields.
+		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm sliding_windows is not known; did you mean sliding_window? It can be fixed_window, sliding_window, sliding_log or token_bucket"},
+		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm must be fixed_window, sliding_window, sliding_log or token_bucket, not a list"},
+		{"scope", one("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope cluster is not known; it can be global or instance"},
+		{"on_backend_failure", one("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure alow is not known; did you mean allow? It can be local, allow or deny"},
+		{"fallback_ratio of 0", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not 0"},
+		{"fallback_ratio over 1", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 1.1}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not 1.1"},
+		{"fallback_ratio is no number", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: .nan}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not .nan"},
+		{"unit_multiplier of 0", one("rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 0}"), "f:4:68: d > k: unit_multiplier must be a whole number from 1 to 4294967295, not 0"},
+		{"window too long", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11}"), "f:4:69: d > k: unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
+		{"burst without token_bucket", one("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},
+		{"burst that never fills", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 4000}"), "f:4:83: d > k: burst 4000 would take more than ten years to refill; at 1 per day it can be at most 3650"},
+		{"unlimited with an algorithm", one("rate_limit: {unlimited: true, algorithm: sliding_log}"), "f:4:46: d > k: algorithm has no meaning beside unlimited: true"},
+		{"our field at a wrong level", one("burst: 5"), "f:4:5: d > k: burst has no meaning in the descriptor; it belongs in rate_limit or defaults"},
+		{"our field at the root", "domain: d\nenabled: true", "f:2:1: d: enabled has no meaning in the root of the file; it belongs in rate_limit or defaults"},
+		{"rate_limit and rate_limits", one(tenAMinute + "\nrate_limits: []"), "f:5:18: d > k: rate_limit and rate_limits exclude each other; put all limits into rate_limits"},
+		{"two limits of one counter", one("rate_limits:\n- {unit: minute, requests_per_unit: 5}\n- {unit: second, unit_multiplier: 60, requests_per_unit: 6}"), "f:6:7: d > k: a limit of the same algorithm, window and scope is in line 5 already (5 per minute); they would share one counter"},
+		{"unlimited among others", one("rate_limits: [{unit: minute, requests_per_unit: 5}, {unlimited: true}]"), "f:4:57: d > k: unlimited can't be one of several rate_limits"},
+		{"defaults with a window", "domain: d\ndefaults: {unit_multiplier: 5}", "f:2:12: d: unit_multiplier has no meaning in defaults; it belongs in rate_limit"},
+		{"defaults is a list", "domain: d\ndefaults: []", "f:2:11: d: defaults must be a mapping, not a list"},
+		{"default algorithm", "domain: d\ndefaults: {algorithm: gcra}", "f:2:23: d: algorithm gcra is not known; it can be fixed_window"},
+		{"default burst that never fills", "domain: d\ndefaults: {algorithm: token_bucket, burst: 4000}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]", "f:3:36: d > k: burst 4000 would take more than ten years to refill"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, errs, _ := load(test.yaml)
+			require.NotEmpty(t, errs)
+			got, want := strings.Split(errs, "\n"), strings.Split(test.want, "\n")
+			assert.Len(t, got, len(want), errs)
+			for _, line := range want {
+				assert.Contains(t, errs, line)
+			}
+		})
+	}
+}
+
+func TestAllErrorsOfAllFilesAtOnceInOrder(t *testing.T) {
+	a := "domain: shop\ndescriptors:\n- key: a\n  rate_limit: {unit: minuts, requests_per_unit: x}\n  descriptors:\n  - key: b\n    valu: c\n- value: d\n"
+	b := "descriptors:\n- {key: k, shadow_mode: 1}\n"
+	_, err := Compile([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{})
+	var ps Problems
+	require.ErrorAs(t, err, &ps)
+	var got []string
+	for _, p := range ps {
+		got = append(got, fmt.Sprintf("%s:%d:%d %s", p.File, p.Line, p.Column, p.Path))
+	}
+	assert.Equal(t, []string{
+		"a.yaml:4:22 shop > a",
+		"a.yaml:4:49 shop > a",
+		"a.yaml:7:5 shop > a > b",
+		"a.yaml:8:3 shop > descriptor 2",
+		"b.yaml:1:1 ",
+		"b.yaml:2:25 k",
+	}, got)
+}
+
+func TestWarnings(t *testing.T) {
+	for _, test := range []struct{ name, yaml, want string }{
+		{"shadow_mode in rate_limit", one("rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}"), "f:4:51: d > k: shadow_mode has no meaning in rate_limit and is ignored; it belongs in the descriptor"},
+		{"unlimited on the descriptor", one("unlimited: true"), "f:4:5: d > k: unlimited has no meaning in the descriptor and is ignored; it belongs in rate_limit"},
+		{"name on the descriptor", one("name: x"), "f:4:5: d > k: name has no meaning in the descriptor and is ignored; it belongs in rate_limit or an item of replaces"},
+		{"unit at the root", "domain: d\nunit: day", "f:2:1: d: unit has no meaning in the root of the file and is ignored; it belongs in rate_limit"},
+		{"requests_per_unit missing", one("rate_limit: {unit: day}"), "f:4:17: d > k: requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant"},
+		{"junk unit of unlimited", one("rate_limit: {unlimited: true, unit: foo}"), "f:4:41: d > k: unit foo is not known, and has no meaning beside unlimited: true"},
+		{"field given twice", one("value: a\nvalue: b"), "f:5:5: d > k=b: value is given twice; the last one counts"},
+		{"merge key after fields", one("value: a\n<<: {value: b}"), "f:5:5: d > k=b: << overrides the fields before it, as in envoyproxy/ratelimit; put it first"},
+		{"second document", "domain: d\n---\nfoo: 1\n", "f:2:1: only the first YAML document of a file is read; what follows it is ignored"},
+		{"broken second document", "domain: d\n---\n[\n", "f: only the first YAML document of a file is read; what follows it is ignored"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, errs, warnings := load(test.yaml)
+			require.Empty(t, errs)
+			assert.Equal(t, test.want, warnings)
+		})
+	}
+}
+
+func TestWhatIsNoError(t *testing.T) {
+	for name, yaml := range map[string]string{
+		"domain alone":                  "domain: d",
+		"null descriptors":              "domain: d\ndescriptors:",
+		"no descriptors":                "domain: d\ndescriptors: []",
+		"null rate_limit":               one("rate_limit:"),
+		"limit of 0":                    one("rate_limit: {unit: day, requests_per_unit: 0}"),
+		"largest limit":                 one("rate_limit: {unit: day, requests_per_unit: 4294967295}"),
+		"unit in any case":              one("rate_limit: {unit: MiNuTe, requests_per_unit: 1}"),
+		"unknown replaces":              one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: nowhere}]}"),
+		"null replaces":                 one("rate_limit: {unit: day, requests_per_unit: 1, replaces: }"),
+		"overlapping wildcards":         "domain: d\ndescriptors: [{key: k, value: a*}, {key: k, value: ab*}]",
+		"a value and none":              "domain: d\ndescriptors: [{key: k, value: a}, {key: k}]",
+		"keys and values apart":         "domain: d\ndescriptors: [{key: a_b}, {key: a, value: b}]",
+		"equal names":                   "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1, name: n}}]",
+		"JSON":                          `{"domain": "d", "descriptors": [{"key": "k", "rate_limit": {"unit": "day", "requests_per_unit": 1}}]}`,
+		"byte order mark":               "\ufeffdomain: d\n",
+		"carriage returns":              "domain: d\r\ndescriptors:\r\n  - key: k\r\n",
+		"document start":                "---\ndomain: d\n",
+		"share_threshold with a * key":  "domain: d\ndescriptors: [{key: k*, value: v, share_threshold: true}]",
+		"anything in metadata":          one("metadata: {domain: 1.5, foo: [1, {x: y}], unit: ~}"),
+		"several limits":                one("rate_limits: [{unit: minute, requests_per_unit: 5}, {unit: day, requests_per_unit: 50}, {unit: day, requests_per_unit: 50, algorithm: sliding_log}, {unit: day, requests_per_unit: 50, scope: instance}]"),
+		"no limits":                     one("rate_limits: []"),
+		"null limits":                   one("rate_limits:"),
+		"unlimited and off":             one("rate_limit: {unlimited: true, enabled: false}"),
+		"unlimited with its name":       one("rate_limit: {unlimited: true, name: x, replaces: [{name: y}], requests_per_unit: 5}"),
+		"unlimited in a list, alone":    one("rate_limits: [{unlimited: true}]"),
+		"ten years":                     one("rate_limit: {unit: year, unit_multiplier: 10, requests_per_unit: 1}"),
+		"default burst of fixed window": "domain: d\ndefaults: {burst: 5}\ndescriptors: [{key: k, " + tenAMinute + "}]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errs, warnings := load(yaml)
+			assert.Empty(t, errs)
+			assert.Empty(t, warnings)
+		})
+	}
+}
+
+func TestUTF16(t *testing.T) {
+	data := []byte{0xff, 0xfe}
+	for _, u := range utf16.Encode([]rune("domain: dömäin")) {
+		data = binary.LittleEndian.AppendUint16(data, u)
+	}
+	c, err := Compile([]File{{"f", data}}, Options{})
+	require.NoError(t, err)
+	assert.NotNil(t, c.Domain("dömäin"))
+}
+
+// A text keeps its spelling, whatever YAML takes it for.
+func TestTextFieldsKeepTheirSourceText(t *testing.T) {
+	for _, value := range []string{"yes", "y", "True", "off", "0x1F", "010", "1_000", "0b11", "-5", "+5", "2001-01-01", "2001-01-01T00:00:00Z", "12:30", "9223372036854775807", "<<", "=", "1.2.3.4"} {
+		c := compile(t, one("value: "+value+"\n"+tenAMinute))
+		assert.NotNil(t, c.Domain("d").Match(entries("k", value)), value)
+	}
+	for value, text := range map[string]string{`"1.5"`: "1.5", "'~'": "~", "!!str 1.5": "1.5", "!!binary aGk=": "hi", "!foo bar": "bar", "|-\n  a\n  b": "a\nb"} {
+		c := compile(t, one("value: "+value+"\n"+tenAMinute))
+		assert.NotNil(t, c.Domain("d").Match(entries("k", text)), value)
+	}
+	for _, value := range []string{"", "~", "null", "''"} {
+		c := compile(t, one("value: "+value+"\n"+tenAMinute))
+		assert.NotNil(t, c.Domain("d").Match(entries("k", "any")), "%q is no value", value)
+	}
+}
+
+func TestNumbersAndBooleansOfYAML11(t *testing.T) {
+	for text, want := range map[string]uint32{"0x1F": 31, "010": 8, "0o17": 15, "1_000": 1000, "0b11": 3, "+5": 5, `!!int "5"`: 5, "~": 0} {
+		c := compile(t, one("rate_limit: {unit: day, requests_per_unit: "+text+"}"))
+		assert.Equal(t, want, c.Domain("d").Match(entries("k", "v")).Limits[0].Requests, text)
+	}
+	for text, want := range map[string]bool{"yes": true, "Y": true, "on": true, "TRUE": true, "no": false, "n": false, "Off": false, "~": false} {
+		c := compile(t, one(tenAMinute+"\nshadow_mode: "+text))
+		assert.Equal(t, want, c.Domain("d").Match(entries("k", "v")).ShadowMode, text)
+	}
+}
+
+func TestTheLastOfEqualFieldsCounts(t *testing.T) {
+	for _, test := range []struct{ name, yaml, want string }{
+		{"texts", one("value: a\nvalue: b\n" + tenAMinute), "d.k_b: unit=MINUTE requests_per_unit=10"},
+		{"null takes away", one(tenAMinute + "\nrate_limit:"), ""},
+		{"lists", one("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d.k.b: unit=MINUTE requests_per_unit=10"},
+		{"fields of rate_limit add up", one(tenAMinute + "\nrate_limit: {requests_per_unit: 7}"), "d.k: unit=MINUTE requests_per_unit=7"},
+	} {
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, lines(compile(t, test.yaml))) })
+	}
+}
+
+func TestAnchorsAndMergeKeys(t *testing.T) {
+	for _, test := range []struct{ name, yaml, want string }{
+		{
+			"alias",
+			"domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: day, requests_per_unit: 3}}\n- {key: b, rate_limit: *l}\n",
+			"d.a: unit=DAY requests_per_unit=3\nd.b: unit=DAY requests_per_unit=3",
+		},
+		{
+			"merge key first, rate_limit adding up",
+			"domain: d\ndescriptors:\n- &a {key: k, value: v, " + tenAMinute + "}\n- {<<: *a, value: w, rate_limit: {requests_per_unit: 7}}\n",
+			"d.k_v: unit=MINUTE requests_per_unit=10\nd.k_w: unit=MINUTE requests_per_unit=7",
+		},
+		{
+			"merge key last overrides",
+			"domain: d\ndescriptors:\n- {key: k, value: v, <<: {value: w, " + tenAMinute + "}}\n",
+			"d.k_w: unit=MINUTE requests_per_unit=10",
+		},
+		{
+			"first of a list wins",
+			"domain: d\ndescriptors:\n- &a {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}\n- &b {key: b, rate_limit: {unit: hour}}\n- {<<: [*b, *a], key: c}\n",
+			"d.a: unit=MINUTE requests_per_unit=5\nd.b: unit=HOUR requests_per_unit=0\nd.c: unit=HOUR requests_per_unit=5",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, lines(compile(t, test.yaml))) })
+	}
+}
+
+// lines is the limits of c in short.
+func lines(c *Config) string {
+	var b strings.Builder
+	if err := c.WriteLines(&b); err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(strings.ReplaceAll(b.String(), ", shadow_mode: false, quota_mode: false", ""))
+}
+
+func TestSeveralDomains(t *testing.T) {
+	c, err := Compile([]File{{"b", []byte("domain: b")}, {"a", []byte("domain: a")}}, Options{})
+	require.NoError(t, err)
+	var names []string
+	for _, d := range c.Domains() {
+		names = append(names, d.Name)
+	}
+	assert.Equal(t, []string{"a", "b"}, names)
+	assert.Nil(t, c.Domain("c"))
+}
+
+func TestADomainInTwoFiles(t *testing.T) {
+	const a = "domain: d\ndescriptors: [{key: a, " + tenAMinute + "}]"
+	const b = "domain: d\ndescriptors: [{key: b, " + tenAMinute + "}]"
+	compileTwo := func(a, b string, merge bool) (string, error) {
+		c, err := Compile([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{MergeDomains: merge})
+		if err != nil {
+			return "", err
+		}
+		return lines(c), nil
+	}
+
+	_, err := compileTwo(a, b, false)
+	assert.EqualError(t, err, "b.yaml:1:9: domain d is in a.yaml:1 already, and merging domains is off")
+
+	got, err := compileTwo(a, b, true)
+	require.NoError(t, err)
+	assert.Equal(t, "d.a: unit=MINUTE requests_per_unit=10\nd.b: unit=MINUTE requests_per_unit=10", got)
+
+	_, err = compileTwo(a, a, true)
+	assert.EqualError(t, err, "b.yaml:2:21: d > a: there is one already, at a.yaml:2")
+
+	_, err = compileTwo("domain: d\ndescriptors: [{key: a, descriptors: [{key: x}]}]", "domain: d\ndescriptors: [{key: a, descriptors: [{key: y}]}]", true)
+	assert.ErrorContains(t, err, "d > a: there is one already", "children of one parent can't be in two files")
+
+	got, err = compileTwo(a, "defaults: {algorithm: sliding_log}\n"+b, true)
+	require.NoError(t, err)
+	assert.Equal(t, "d.a: unit=MINUTE requests_per_unit=10, algorithm=sliding_log\nd.b: unit=MINUTE requests_per_unit=10, algorithm=sliding_log", got,
+		"defaults hold for all files of their domain")
+
+	_, err = compileTwo("defaults: {scope: instance}\n"+a, "defaults: {scope: instance}\n"+b, true)
+	assert.EqualError(t, err, "b.yaml:1:11: d: the domain has defaults in a.yaml:1 already")
+}
