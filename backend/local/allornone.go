@@ -11,7 +11,9 @@ import (
 // the charges back. All shards involved are locked meanwhile, so nobody sees them.
 //
 // To give hits back at the time they were charged undoes exactly what charging
-// them did, as they were allowed: no bound was met.
+// them did, as they were allowed: no bound was met. What it can't undo is what a
+// Shadow hit after them on the same counter has seen; that is denied once more
+// than it had to be.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
 	var idSpace [16]fingerprint
 	ids := idSpace[:0]

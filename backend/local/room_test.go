@@ -127,6 +127,18 @@ func TestOfEqualKeysTheFirstToExpireIsDropped(t *testing.T) {
 	assert.Equal(t, int64(5), charge(l, noon, []byte("b"), hour, 0).Remaining)
 }
 
+// Else a full house of heavy callers would let all others pass for ever.
+func TestANewcomerIsRememberedHoweverHeavyTheOthers(t *testing.T) {
+	for _, most := range []int{1, 2, 5, 1000} {
+		l, lim := New(Options{MaxKeys: most}), hourly(t, limit.FixedWindow, 5)
+		for i := range most {
+			charge(l, noon, numbered(nil, i), lim, 5)
+		}
+		charge(l, noon, []byte("newcomer"), lim, 1)
+		assert.Equal(t, int64(3), charge(l, noon, []byte("newcomer"), lim, 1).Remaining, "MaxKeys %d", most)
+	}
+}
+
 func TestKeysWithNothingSpentAreNotHeld(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
@@ -196,9 +208,7 @@ func TestLogsAreBoundedInMemory(t *testing.T) {
 		buf = numbered(buf, i%2000)
 		charge(l, noon.Add(time.Duration(i)*time.Microsecond), buf, lim, 1)
 	}
-	for range l.shards {
-		l.Sweep(noon)
-	}
+	sweepAll(l, noon)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	assert.LessOrEqual(t, int64(l.Len())+l.room.logs.Load(), int64(most))
@@ -225,9 +235,7 @@ func TestRoomHoldsUnderConcurrency(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		for range l.shards {
-			l.Sweep(noon)
-		}
+		sweepAll(l, noon)
 		assert.LessOrEqual(t, int64(l.Len())+l.room.logs.Load(), int64(most))
 	}
 }

@@ -37,6 +37,9 @@ func TestATableFindsWhatIsInItAndNothingElse(t *testing.T) {
 				got.resize(len(got.entries) + rapid.IntRange(0, 3).Draw(t, "spare"))
 			}
 			require.Len(t, got.entries, len(want))
+			for _, free := range got.entries[len(want):cap(got.entries)] {
+				require.Zero(t, free, "a free entry would keep its log alive")
+			}
 			for id, spent := range want {
 				slot := got.find(id)
 				require.GreaterOrEqual(t, slot, 0)
