@@ -1,0 +1,61 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// DB is one test's share of the server that all tests of the process use.
+type DB struct {
+	*Server
+
+	// Prefix starts the keys of this test and of no other. They are deleted when
+	// the test ends.
+	Prefix string
+}
+
+// Open gives the test its share of a server that starts with the first Open and
+// ends with the process. Who kills, fills or reconfigures a server uses Start.
+func Open(tb testing.TB) DB {
+	tb.Helper()
+	s, err := shared()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	db := DB{Server: s, Prefix: fmt.Sprintf("t%d:", prefixes.Add(1))}
+	tb.Cleanup(func() { db.clear(tb) })
+	return db
+}
+
+var (
+	prefixes atomic.Int64
+	shared   = sync.OnceValues(func() (*Server, error) { return startAnywhere() })
+)
+
+// Keys are the keys of this test that exist.
+func (db DB) Keys(tb testing.TB) []string {
+	tb.Helper()
+	return scan(tb, db.Client(tb), db.Prefix)
+}
+
+func (db DB) clear(tb testing.TB) {
+	c := goredis.NewClient(&goredis.Options{Addr: db.Addr})
+	defer c.Close()
+	for _, key := range scan(tb, c, db.Prefix) {
+		c.Del(context.Background(), key)
+	}
+}
+
+func scan(tb testing.TB, c *goredis.Client, prefix string) []string {
+	var keys []string
+	ctx := context.Background()
+	for it := c.Scan(ctx, 0, prefix+"*", 1000).Iterator(); it.Next(ctx); {
+		keys = append(keys, it.Val())
+	}
+	return keys
+}

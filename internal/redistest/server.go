@@ -1,0 +1,263 @@
+// Package redistest runs real Redis servers for tests: one shared by the test
+// process (Open), or servers of one's own: single, with TLS or users (Start),
+// Sentinel and Cluster. They listen on free loopback ports, keep nothing on disk,
+// and die with the test process, even if that is killed. Without redis-server on
+// the PATH tests fail; they are not skipped.
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// Server is a running redis-server or redis-sentinel.
+type Server struct {
+	// Addr is host:port, on the loopback.
+	Addr string
+
+	binary string
+	args   []string
+	ping   func(context.Context) error
+
+	mu      sync.Mutex // guards what follows
+	process *os.Process
+	exited  chan struct{}
+	output  *safeBuffer
+}
+
+// Start runs a redis-server with more settings in the form of its command line
+// ("--maxmemory", "1mb"), and stops it when the test ends.
+func Start(tb testing.TB, settings ...string) *Server {
+	tb.Helper()
+	s, err := startAnywhere(settings...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Kill)
+	return s
+}
+
+func startAnywhere(settings ...string) (*Server, error) {
+	return anywhere(func(port int) (*Server, error) {
+		return run("redis-server", port, nil, settings...)
+	})
+}
+
+// anywhere starts a server on a free port. As another process can take the port
+// meanwhile, it tries a few.
+func anywhere(start func(port int) (*Server, error)) (s *Server, err error) {
+	for range 5 {
+		var port int
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
+		if s, err = start(port); err == nil {
+			return s, nil
+		}
+	}
+	return nil, err
+}
+
+// run starts binary on port and waits until it answers. ping asks it; nil means a
+// plain connection.
+func run(binary string, port int, ping func(context.Context) error, settings ...string) (*Server, error) {
+	path, err := exec.LookPath(binary)
+	if err != nil {
+		return nil, fmt.Errorf("%s is needed for this test; install Redis (apt-get install redis-server redis-sentinel): %w", binary, err)
+	}
+	s := &Server{
+		Addr:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		binary: path,
+		ping:   ping,
+	}
+	if binary == "redis-server" {
+		s.args = []string{
+			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+			"--dir", os.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0",
+		}
+	}
+	s.args = append(s.args, settings...)
+	if s.ping == nil {
+		s.ping = func(ctx context.Context) error {
+			c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1})
+			defer c.Close()
+			return c.Ping(ctx).Err()
+		}
+	}
+	if err := s.spawn(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Kill ends the server as a crash would. It is no error if it has ended.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		s.process.Signal(syscall.SIGCONT)
+		s.process.Kill()
+		<-s.exited
+		s.process = nil
+	}
+}
+
+// Restart kills the server and starts it anew, empty, on the same port.
+func (s *Server) Restart(tb testing.TB) {
+	tb.Helper()
+	s.Kill()
+	if err := s.spawn(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Pause freezes the server: connections stay open and nothing is answered.
+func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig os.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		s.process.Signal(sig)
+	}
+}
+
+// PID is the process id of the server, 0 if it isn't running.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return 0
+	}
+	return s.process.Pid
+}
+
+// Client is a plain client of the server, closed when the test ends.
+func (s *Server) Client(tb testing.TB) *goredis.Client {
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr})
+	tb.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Command is a redis command over a new plain connection.
+func (s *Server) command(ctx context.Context, args ...any) (string, error) {
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1})
+	defer c.Close()
+	return c.Do(ctx, args...).Text()
+}
+
+func (s *Server) spawn() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.output = &safeBuffer{}
+	cmd := exec.Command(s.binary, s.args...)
+	cmd.Stdout, cmd.Stderr = s.output, s.output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := fork(cmd.Start); err != nil {
+		return fmt.Errorf("start %s: %w", s.binary, err)
+	}
+	s.process = cmd.Process
+	exited := make(chan struct{})
+	s.exited = exited
+	go func() {
+		cmd.Wait()
+		close(exited)
+	}()
+	err := eventually(10*time.Second, func(ctx context.Context) error {
+		select {
+		case <-exited:
+			return errExited
+		default:
+			return s.ping(ctx)
+		}
+	})
+	if err != nil {
+		cmd.Process.Kill()
+		<-exited
+		s.process = nil
+		return fmt.Errorf("%s did not come up: %w; it said:\n%s", s.binary, err, s.output)
+	}
+	return nil
+}
+
+var errExited = fmt.Errorf("it exited")
+
+// eventually calls f until it returns nil, for at most limit.
+func eventually(limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for {
+		err := f(ctx)
+		if err == nil || err == errExited {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// fork runs start on a thread that lives as long as the process: a child with
+// Pdeathsig is killed when the thread that started it ends.
+func fork(start func() error) error {
+	forkOnce.Do(func() {
+		go func() {
+			runtime.LockOSThread()
+			for f := range forks {
+				f()
+			}
+		}()
+	})
+	done := make(chan error)
+	forks <- func() { done <- start() }
+	return <-done
+}
+
+var (
+	forkOnce sync.Once
+	forks    = make(chan func())
+)
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// safeBuffer is a bytes.Buffer for a process that writes while a test reads.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,40 @@
+-- fixed_window: limit.fixedWindow, which says what it does and why.
+--
+-- State: a, the window's start in microseconds; b, its count. Zero once the
+-- count is 0. Stored packed, 16 bytes.
+
+local most = 2 ^ 52 -- where a count stops growing
+
+local function ends(period, start) return start + period end
+
+local function step(s, now, n, max, period, capacity, charge)
+  local start, count = s.a, s.b
+  local aligned = now - now % period
+  if aligned > start then
+    start, count = aligned, 0
+  elseif start - now > period then
+    start = aligned
+  end
+  local left = start + period - now
+
+  local allowed, retry = 1, 0
+  if n < 0 then
+    count = count + n
+    if count < 0 then count = 0 end
+  elseif n == 0 then
+    if count > max then allowed = 0 end
+  else
+    if count + n > max then allowed = 0 end
+    if allowed == 1 or charge then
+      count = count + n
+      if count > most then count = most end
+    end
+  end
+  if allowed == 0 then
+    retry = n > max and -1 or left
+  end
+  s.a, s.b = count > 0 and start or 0, count
+  return allowed, max - count, left, retry
+end
+
+return packed('<dd', 16, ends, step)

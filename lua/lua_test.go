@@ -1,0 +1,545 @@
+package lua_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/lua"
+)
+
+// jitter keeps keys alive through tests whose time is not that of Redis.
+const jitter = 1000 * time.Hour
+
+func TestAScriptPerAlgorithmAndAnAlgorithmPerScript(t *testing.T) {
+	var want []string
+	for _, a := range limit.Algorithms() {
+		want = append(want, a.String())
+	}
+	assert.Equal(t, want, lua.Names(), "in the order of their codes")
+
+	files, err := fs.Glob(os.DirFS("."), "*.lua")
+	require.NoError(t, err)
+	assert.ElementsMatch(t, append([]string{"packed.lua", "take.lua"}, addSuffix(want, ".lua")...), files)
+}
+
+func addSuffix(names []string, suffix string) []string {
+	names = slices.Clone(names)
+	for i := range names {
+		names[i] += suffix
+	}
+	return names
+}
+
+// hit is one hit of a call of take.
+type hit struct {
+	key   string
+	limit *limit.Limit
+	n     int64
+	binds bool
+}
+
+// answer is what take replied to one hit.
+type answer struct {
+	limit.Result
+	err string
+}
+
+// redis calls the script.
+type redis struct {
+	t      testing.TB
+	client *goredis.Client
+	prefix string
+	sha    string
+}
+
+func open(t testing.TB) *redis {
+	db := redistest.Open(t)
+	r := &redis{t: t, client: db.Client(t), prefix: db.Prefix}
+	var err error
+	r.sha, err = r.client.ScriptLoad(context.Background(), lua.Take()).Result()
+	require.NoError(t, err)
+	return r
+}
+
+// take calls the script at now (microseconds; 0 for Redis' own clock).
+func (r *redis) take(now int64, groups []int64, hits ...hit) []answer {
+	r.t.Helper()
+	reply, err := r.client.Do(context.Background(), r.args(now, groups, hits)...).Text()
+	require.NoError(r.t, err)
+	return r.decode(reply, len(hits))
+}
+
+func (r *redis) args(now int64, groups []int64, hits []hit) []any {
+	args := []any{"EVALSHA", r.sha, len(hits)}
+	numbers := []int64{now, jitter.Milliseconds()}
+	for _, h := range hits {
+		args = append(args, r.prefix+h.key)
+		code := int64(slices.Index(lua.Names(), h.limit.Algorithm.String()))
+		if h.limit.ChargeDenied {
+			code += 4
+		}
+		if h.binds {
+			code += 8
+		}
+		numbers = append(numbers, code, h.limit.Max(), h.limit.Period(), h.limit.Capacity(), h.n)
+	}
+	packed := ""
+	if groups != nil {
+		packed = pack(groups)
+	}
+	return append(args, pack(numbers), packed)
+}
+
+func (r *redis) decode(reply string, n int) []answer {
+	r.t.Helper()
+	values := unpack(r.t, reply)
+	answers := make([]answer, n)
+	for i := range answers {
+		v := values[4*i : 4*i+4]
+		answers[i].Result = limit.Result{
+			Allowed: v[0].(int64) == 1, Remaining: v[1].(int64), ResetAfter: v[2].(int64), RetryAfter: v[3].(int64),
+		}
+	}
+	for failed := values[4*n:]; len(failed) > 0; failed = failed[2:] {
+		answers[failed[0].(int64)-1].err = failed[1].(string)
+	}
+	return answers
+}
+
+// pack writes a MessagePack array, all numbers in 64 bits.
+func pack(numbers []int64) string {
+	b := binary.BigEndian.AppendUint16([]byte{0xdc}, uint16(len(numbers)))
+	for _, n := range numbers {
+		b = binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
+	}
+	return string(b)
+}
+
+func unpack(t testing.TB, s string) []any {
+	t.Helper()
+	uint := func(size int) uint64 {
+		var v uint64
+		for _, c := range []byte(s[:size]) {
+			v = v<<8 | uint64(c)
+		}
+		s = s[size:]
+		return v
+	}
+	value := func() any {
+		switch c := uint(1); {
+		case c < 0x80:
+			return int64(c)
+		case c >= 0xe0:
+			return int64(int8(c))
+		case c >= 0xa0 && c < 0xc0, c == 0xd9:
+			size := int(c & 0x1f)
+			if c == 0xd9 {
+				size = int(uint(1))
+			}
+			v := s[:size]
+			s = s[size:]
+			return v
+		case c >= 0xcc && c <= 0xcf:
+			return int64(uint(1 << (c - 0xcc)))
+		case c >= 0xd0 && c <= 0xd3:
+			size := 1 << (c - 0xd0)
+			shift := 64 - 8*size
+			return int64(uint(size)) << shift >> shift
+		default:
+			t.Fatalf("MessagePack code %x", c)
+			return nil
+		}
+	}
+	size := 0
+	switch c := uint(1); {
+	case c >= 0x90 && c < 0xa0:
+		size = int(c & 0xf)
+	case c == 0xdc:
+		size = int(uint(2))
+	default:
+		t.Fatalf("no MessagePack array: %x", c)
+	}
+	values := make([]any, size)
+	for i := range values {
+		values[i] = value()
+	}
+	require.Empty(t, s)
+	return values
+}
+
+// requireKept demands that key exists just where it holds something, and will be
+// forgotten.
+func (r *redis) requireKept(key string, holds bool) {
+	r.t.Helper()
+	ttl, err := r.client.PTTL(context.Background(), r.prefix+key).Result()
+	require.NoError(r.t, err)
+	switch {
+	case holds:
+		require.Positive(r.t, ttl, "the time to live of %s", key)
+	default:
+		require.Equal(r.t, time.Duration(-2), ttl, "%s is absent", key)
+	}
+}
+
+// traces are limits that one counter is held to in turn, as when the limits file
+// changes: all of one tag.
+var traces = []struct {
+	name   string
+	period limit.Unit
+	times  uint32
+	max    []uint32
+	burst  []uint32
+}{
+	{"small", limit.Second, 1, []uint32{5}, []uint32{0}},
+	{"one", limit.Minute, 1, []uint32{1}, []uint32{0, 3}},
+	{"changing", limit.Minute, 7, []uint32{10, 3, 0, 17}, []uint32{0, 5, 40}},
+	{"odd rates", limit.Hour, 3, []uint32{7, 999_983, 1_000_003}, []uint32{0, 123_457}},
+	{"huge", limit.Day, 365, []uint32{math.MaxUint32, 4_000_000_007, 3_999_999_979}, []uint32{0, 2_147_483_647}},
+	{"ten years", limit.Year, 10, []uint32{math.MaxUint32, 12_345_678, 3}, []uint32{0}},
+}
+
+func TestSameAnswersAsLimit(t *testing.T) {
+	steps := 240
+	for _, a := range limit.Algorithms() {
+		for _, trace := range traces {
+			for _, charge := range []string{"denied is free", "denied is charged", "either"} {
+				t.Run(fmt.Sprintf("%s/%s/%s", a, trace.name, charge), func(t *testing.T) {
+					t.Parallel()
+					for seed := range uint64(3) {
+						rnd := rand.New(rand.NewPCG(seed, 7))
+						var limits []*limit.Limit
+						for _, m := range trace.max {
+							for _, burst := range trace.burst {
+								for _, c := range []bool{false, true} {
+									if a != limit.TokenBucket {
+										burst = 0
+									}
+									if charge == "denied is free" && c || charge == "denied is charged" && !c {
+										continue
+									}
+									l, err := limit.New(limit.Spec{Algorithm: a, Requests: m, Unit: trace.period, Multiplier: trace.times, Burst: burst, ChargeDenied: c})
+									if err != nil { // a burst too slow to refill
+										continue
+									}
+									limits = append(limits, l)
+								}
+							}
+						}
+						r := open(t)
+						follow(t, r, rnd, limits, steps, 1)
+						follow(t, r, rnd, limits, steps/4, 5)
+					}
+				})
+			}
+		}
+	}
+}
+
+// follow compares Redis with limit at every of a number of steps, in calls of up
+// to batch hits, over two counters.
+func follow(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, batch int) {
+	period := limits[0].Period()
+	now := time.Now().UnixMicro()
+	states := map[string]*limit.State{}
+	current, era := limits[0], 0
+	for step := range steps {
+		if now += move(rnd, period); now > year2100 {
+			now, era, states = time.Now().UnixMicro(), era+1, map[string]*limit.State{}
+		}
+		var hits []hit
+		for range 1 + rnd.IntN(batch) {
+			if rnd.IntN(10) == 0 {
+				current = limits[rnd.IntN(len(limits))]
+			}
+			key := fmt.Sprintf("%d:%d:%d:%s", steps, era, rnd.IntN(2), current.Tag())
+			hits = append(hits, hit{key: key, limit: current, n: hitsAtOnce(rnd, current)})
+		}
+		got := r.take(now, nil, hits...)
+		for i, h := range hits {
+			s := states[h.key]
+			if s == nil {
+				s = &limit.State{}
+				states[h.key] = s
+			}
+			before := *s
+			want := h.limit.Take(s, now, h.n)
+			require.Empty(t, got[i].err)
+			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, before)
+		}
+		for key, s := range states {
+			r.requireKept(key, !s.IsZero())
+		}
+	}
+}
+
+// year2100 is where traces start again: microseconds fit 2^53 up to the year 2255.
+const year2100 = 4_102_444_800_000_000
+
+// move is how far the clock goes until the next call: mostly little, sometimes
+// past windows, sometimes back.
+func move(rnd *rand.Rand, period int64) int64 {
+	switch rnd.IntN(12) {
+	case 0, 1:
+		return 0
+	case 2:
+		return rnd.Int64N(2*period) + 1
+	case 3:
+		return period - 1 + rnd.Int64N(3)
+	case 4:
+		return -rnd.Int64N(period/4 + 1)
+	case 5:
+		if rnd.IntN(8) == 0 {
+			return -period - rnd.Int64N(min(period, 1e13))
+		}
+		return 1
+	default:
+		return rnd.Int64N(period/8 + 1)
+	}
+}
+
+func hitsAtOnce(rnd *rand.Rand, l *limit.Limit) int64 {
+	m := max(l.Capacity(), 1)
+	switch rnd.IntN(10) {
+	case 0:
+		return 0
+	case 1:
+		return -rnd.Int64N(m) - 1
+	case 2:
+		return m + rnd.Int64N(3) - 1
+	case 3:
+		return []int64{-limit.MaxHits, limit.MaxHits}[rnd.IntN(2)]
+	case 4, 5:
+		return 1
+	default:
+		return rnd.Int64N(m/3+1) + 1
+	}
+}
+
+func spec(t testing.TB, s limit.Spec) *limit.Limit {
+	t.Helper()
+	l, err := limit.New(s)
+	require.NoError(t, err)
+	return l
+}
+
+func TestClockOfRedis(t *testing.T) {
+	r := open(t)
+	for _, a := range limit.Algorithms() {
+		l := spec(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
+		h := hit{key: "clock" + l.Tag(), limit: l, n: 2}
+		assert.True(t, r.take(0, nil, h)[0].Allowed)
+		got := r.take(0, nil, h)[0]
+		assert.False(t, got.Allowed)
+		assert.Positive(t, got.RetryAfter)
+		assert.LessOrEqual(t, got.RetryAfter, 2*l.Period())
+	}
+	fixed := spec(t, limit.Spec{Requests: 2, Unit: limit.Day})
+	left := fixed.Period() - time.Now().UnixMicro()%fixed.Period()
+	got := r.take(0, nil, hit{key: "aligned", limit: fixed, n: 1})[0]
+	assert.InDelta(t, left, got.ResetAfter, 10e6, "windows are aligned to the epoch")
+}
+
+func TestTimeToLiveIsUntilForgottenPlusJitter(t *testing.T) {
+	r := open(t)
+	now := time.Now().UnixMicro()
+	for _, a := range limit.Algorithms() {
+		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		h := hit{key: "ttl" + l.Tag(), limit: l, n: 3}
+		for range 3 {
+			now += 1e6
+			got := r.take(now, nil, h)[0]
+			ttl, err := r.client.PTTL(t.Context(), r.prefix+h.key).Result()
+			require.NoError(t, err)
+			want := jitter + time.Duration(got.ResetAfter)*time.Microsecond
+			assert.InDelta(t, want.Seconds(), ttl.Seconds(), 10, "%s", a)
+		}
+	}
+}
+
+func TestAForeignKeyFailsOnlyItsOwnHits(t *testing.T) {
+	r := open(t)
+	now := time.Now().UnixMicro()
+	for _, a := range limit.Algorithms() {
+		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		ctx := t.Context()
+		require.NoError(t, r.client.Set(ctx, r.prefix+"text", "not a counter", 0).Err())
+		require.NoError(t, r.client.SAdd(ctx, r.prefix+"set", "member").Err())
+		got := r.take(now, nil,
+			hit{key: "mine" + l.Tag(), limit: l, n: 1},
+			hit{key: "text", limit: l, n: 1},
+			hit{key: "set", limit: l, n: 1},
+			hit{key: "mine" + l.Tag(), limit: l, n: 1},
+		)
+		assert.Equal(t, int64(8), got[3].Remaining, "%s", a)
+		assert.Contains(t, got[1].err, "WRONGTYPE", "%s", a)
+		assert.Contains(t, got[2].err, "WRONGTYPE", "%s", a)
+		assert.Equal(t, "not a counter", r.client.Get(ctx, r.prefix+"text").Val())
+		assert.Equal(t, []string{"member"}, r.client.SMembers(ctx, r.prefix+"set").Val())
+	}
+}
+
+func TestOutOfMemoryFailsWhatWouldWrite(t *testing.T) {
+	s := redistest.Start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	r := &redis{t: t, client: s.Client(t)}
+	var err error
+	require.NoError(t, r.client.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	r.sha, err = r.client.ScriptLoad(t.Context(), lua.Take()).Result()
+	require.NoError(t, err)
+	require.NoError(t, r.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	for _, a := range limit.Algorithms() {
+		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		got := r.take(0, nil, hit{key: "k" + l.Tag(), limit: l, n: 1}, hit{key: "peek" + l.Tag(), limit: l, n: 0})
+		assert.Contains(t, got[0].err, "OOM", "%s", a)
+		assert.Empty(t, got[1].err, "%s", a)
+	}
+}
+
+// Groups.
+
+func TestGroupIsChargedAllOrNone(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			r := open(t)
+			now := time.Now().UnixMicro()
+			l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
+			one := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, binds: true} }
+			free := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
+			remaining := func(key string) int64 { return r.take(now, nil, free(key, 0))[0].Remaining }
+
+			got := r.take(now, []int64{2, 2}, one("a", 4), one("b", 5), one("a", 6), one("c", 1))
+			for i, want := range []int64{6, 5, 0, 9} {
+				assert.True(t, got[i].Allowed)
+				assert.Equal(t, want, got[i].Remaining)
+			}
+
+			// b has 5 left, so c is not charged; the next group is on its own.
+			got = r.take(now, []int64{2, 1}, one("c", 2), one("b", 6), one("c", 1))
+			assert.True(t, got[0].Allowed)
+			assert.Equal(t, int64(9), got[0].Remaining)
+			assert.Zero(t, got[0].RetryAfter)
+			assert.False(t, got[1].Allowed)
+			assert.Equal(t, int64(5), got[1].Remaining, "not charged, though denied hits are")
+			assert.Positive(t, got[1].RetryAfter)
+			assert.Equal(t, int64(8), got[2].Remaining)
+
+			// The same counter twice: the second sees the first.
+			got = r.take(now, []int64{2}, one("d", 6), one("d", 6))
+			assert.True(t, got[0].Allowed)
+			assert.False(t, got[1].Allowed)
+			assert.Equal(t, int64(10), remaining("d"))
+			got = r.take(now, []int64{2}, one("d", 5), one("d", 5))
+			assert.True(t, got[1].Allowed)
+			assert.Equal(t, int64(0), remaining("d"))
+
+			// Hits that don't bind neither block nor are blocked.
+			got = r.take(now, []int64{2}, free("d", 1), one("e", 1))
+			assert.False(t, got[0].Allowed)
+			assert.True(t, got[1].Allowed)
+			assert.Equal(t, int64(9), remaining("e"))
+			got = r.take(now, []int64{4}, one("b", 6), one("e", 1), free("e", 2), free("e", -1))
+			assert.False(t, got[0].Allowed)
+			assert.Equal(t, int64(9), got[1].Remaining)
+			assert.Equal(t, int64(7), got[2].Remaining)
+			assert.Equal(t, int64(8), got[3].Remaining)
+		})
+	}
+}
+
+func TestFailedHitDoesNotBlockItsGroup(t *testing.T) {
+	r := open(t)
+	now := time.Now().UnixMicro()
+	for _, a := range limit.Algorithms() {
+		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		require.NoError(t, r.client.Set(t.Context(), r.prefix+"text", "not a counter", 0).Err())
+		got := r.take(now, []int64{3},
+			hit{key: "text", limit: l, n: 1, binds: true},
+			hit{key: "a" + l.Tag(), limit: l, n: 3, binds: true},
+			hit{key: "b" + l.Tag(), limit: l, n: 11, binds: true})
+		assert.Contains(t, got[0].err, "WRONGTYPE")
+		assert.True(t, got[1].Allowed)
+		assert.Equal(t, int64(10), got[1].Remaining)
+		assert.False(t, got[2].Allowed)
+	}
+}
+
+func TestLongLogIsNotWalked(t *testing.T) {
+	r := open(t)
+	l := spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1_000_000, Unit: limit.Hour})
+	now := time.Now().UnixMicro()
+	key := r.prefix + "log"
+	values := []any{0}
+	const entries = 200_000
+	for i := 1; i <= entries; i++ {
+		values = append(values, now+int64(i), i)
+	}
+	require.NoError(t, r.client.RPush(t.Context(), key, values...).Err())
+	require.NoError(t, r.client.PExpire(t.Context(), key, time.Hour).Err())
+	before := cpuMicros(t, r.client)
+	got := r.take(now+entries/2+l.Period(), nil, hit{key: "log", limit: l, n: 1})[0]
+	assert.Equal(t, l.Max()-entries/2-1, got.Remaining)
+	got = r.take(now+entries/2+l.Period(), nil, hit{key: "log", limit: l, n: -entries / 4})[0]
+	assert.Equal(t, l.Max()-entries/4-1, got.Remaining)
+	assert.Less(t, cpuMicros(t, r.client)-before, 50_000.0, "microseconds of Redis for two calls")
+}
+
+// cpuMicros is the CPU time Redis has used, in microseconds. It isn't the time
+// of EVALSHA in INFO commandstats, as that is by the clock on the wall.
+func cpuMicros(t testing.TB, c *goredis.Client) float64 {
+	t.Helper()
+	info, err := c.Info(context.Background(), "cpu").Result()
+	require.NoError(t, err)
+	var sum float64
+	for line := range strings.Lines(info) {
+		for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+			if v, ok := strings.CutPrefix(line, name+":"); ok {
+				seconds, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+				require.NoError(t, err)
+				sum += seconds * 1e6
+			}
+		}
+	}
+	return sum
+}
+
+// BenchmarkRedis measures what a hit costs Redis in CPU time, all included
+// (redis-us/hit), in calls of 1 and 64 hits of as many keys, all admitted.
+func BenchmarkRedis(b *testing.B) {
+	for _, a := range limit.Algorithms() {
+		for _, batch := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/%d", a, batch), func(b *testing.B) {
+				r := open(b)
+				l := spec(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Minute})
+				var hits []hit
+				for i := range batch {
+					hits = append(hits, hit{key: fmt.Sprintf("shop|ip=192.0.2.%d|%s", i, l.Tag()), limit: l, n: 1})
+				}
+				args := r.args(0, nil, hits)
+				ctx := context.Background()
+				before := cpuMicros(b, r.client)
+				for b.Loop() {
+					if err := r.client.Do(ctx, args...).Err(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				spent := cpuMicros(b, r.client) - before
+				b.ReportMetric(spent/float64(b.N*batch), "redis-us/hit")
+			})
+		}
+	}
+}

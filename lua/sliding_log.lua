@@ -1,0 +1,198 @@
+-- sliding_log: limit.slidingLog, which says what it does and why.
+--
+-- Stored as a list: base, at1, sum1, at2, sum2, … An entry is the time of its
+-- hits in microseconds and the running sum of all hits up to and with them; base
+-- is the sum before the first. So the hits of any run of entries are one
+-- subtraction, and entries are found by bisection, never by walking the log.
+-- Sums wrap around at 2^40, far above what one log can hold (2^33).
+--
+-- State: entries first to last, of which those up to kept are as stored; size is
+-- how many are stored. at[i] and sum[i] are fetched when first needed.
+
+local wrap = 2 ^ 40
+
+-- Fetches entry i, keeping what has changed since it was stored.
+local function fetch(s, i)
+  local got = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
+  s.sum[i - 1] = s.sum[i - 1] or tonumber(got[1])
+  s.at[i] = s.at[i] or tonumber(got[2])
+  s.sum[i] = s.sum[i] or tonumber(got[3])
+end
+
+local function at(s, i)
+  if not s.at[i] then fetch(s, i) end
+  return s.at[i]
+end
+
+-- The hits of the entries from first to i.
+local function upTo(s, i)
+  if not s.sum[i] then fetch(s, i) end
+  return (s.sum[i] - s.sum[s.first - 1]) % wrap
+end
+
+-- The first entry for which reached(s, i, goal); it is false up to some entry and
+-- true from there on. last + 1 if there is none. Mostly it is near the front.
+local function find(s, reached, goal)
+  local low, high, stride = s.first, s.last + 1, 1
+  while low < high do -- it is in low..high
+    local probe = math.min(low + stride - 1, math.floor((low + high) / 2))
+    if reached(s, probe, goal) then
+      high = probe
+    else
+      low, stride = probe + 1, stride * 2
+    end
+  end
+  return low
+end
+
+local function hitsReach(s, i, goal) return upTo(s, i) >= goal end
+local function isAfter(s, i, goal) return at(s, i) > goal end
+
+local function push(s, time, n)
+  local sum = (s.sum[s.last] + n) % wrap
+  s.last = s.last + 1
+  s.at[s.last], s.sum[s.last] = time, sum
+end
+
+local function cut(s, last)
+  s.last = last
+  if s.kept > last then s.kept = last end
+end
+
+-- The log's time for now, as hitLog.settle.
+local function settle(s, now, period)
+  if s.last < s.first or at(s, s.last) <= now then return now end
+  if at(s, s.last) - now > period then
+    for i = s.last, s.first, -1 do
+      if at(s, i) <= now then break end
+      upTo(s, i)
+      s.at[i] = now
+      s.kept = math.min(s.kept, i - 1)
+    end
+  end
+  return at(s, s.last)
+end
+
+-- As hitLog.charge; returns the new total.
+local function charge(s, time, n, total, max)
+  if s.last >= s.first and at(s, s.last) == time then
+    local others = s.last > s.first and upTo(s, s.last - 1) or 0
+    n = n + total - others
+    total = others
+    cut(s, s.last - 1)
+  end
+  n = math.min(n, max)
+  if total + n > max then
+    s.first = find(s, hitsReach, total + n - max + 1)
+    total = s.last >= s.first and upTo(s, s.last) or 0
+  end
+  push(s, time, n)
+  return total + n
+end
+
+-- As hitLog.giveBack; returns the new total.
+local function giveBack(s, n, total)
+  local left = math.max(total - n, 0)
+  if left == 0 then
+    cut(s, s.first - 1)
+  elseif left < total then
+    local i = find(s, hitsReach, left)
+    local excess = upTo(s, i) - left
+    cut(s, i)
+    if excess > 0 then
+      s.sum[i] = (s.sum[i] - excess) % wrap
+      s.kept = math.min(s.kept, i - 1)
+    end
+  end
+  return left
+end
+
+return {
+  -- The state of hit i's key, or one with err.
+  open = function(i, key)
+    local size = redis.pcall('LLEN', key)
+    if type(size) == 'table' then return { i = i, err = size.err } end
+    size = (size - size % 2) / 2
+    local s = {
+      i = i, key = key, at = {}, sum = {},
+      first = 1, last = size, kept = size, size = size,
+    }
+    if size == 0 then
+      s.sum[0] = 0
+    else
+      fetch(s, 1)
+      if size > 1 then fetch(s, size) end
+      s.newest = s.at[size]
+    end
+    return s
+  end,
+
+  copy = function(s)
+    local c = {}
+    for k, v in pairs(s) do c[k] = v end
+    c.at, c.sum = {}, {}
+    for k, v in pairs(s.at) do c.at[k] = v end
+    for k, v in pairs(s.sum) do c.sum[k] = v end
+    return c
+  end,
+
+  step = function(s, now, n, max, period, capacity, chargeDenied)
+    local time = settle(s, now, period)
+    if s.last >= s.first and at(s, s.first) + period <= time then
+      s.first = find(s, isAfter, time - period)
+    end
+    local total = s.last >= s.first and upTo(s, s.last) or 0
+
+    local allowed, retry, reset = 1, 0, 0
+    if n < 0 then
+      total = giveBack(s, -n, total)
+    elseif n == 0 then
+      if total + 1 > max then allowed = 0 end
+    else
+      if total + n > max then allowed = 0 end
+      if max > 0 and (allowed == 1 or chargeDenied) then
+        total = charge(s, time, n, total, max)
+      end
+    end
+    if allowed == 0 then
+      local spare = max - math.max(n, 1)
+      retry = -1
+      if spare >= 0 then
+        retry = at(s, find(s, hitsReach, total - spare)) + period - now
+      end
+    end
+    if s.last >= s.first then reset = at(s, s.last) + period - now end
+    return allowed, max - total, reset, retry
+  end,
+
+  -- Writes what has changed; returns an error message if it can't.
+  save = function(s, key, raw, period, ttl)
+    local first, last, kept = s.first, s.last, s.kept
+    local reply
+    if last < first then
+      if s.size > 0 then reply = redis.pcall('DEL', key) end
+      return type(reply) == 'table' and reply.err
+    end
+    local values = {}
+    if kept < first then
+      kept = first - 1
+      if s.size > 0 then redis.call('DEL', key) end
+      values[1] = string.format('%d', s.sum[kept])
+      s.newest = nil
+    elseif first > 1 or kept < s.size then
+      redis.call('LTRIM', key, 2 * first - 2, 2 * kept)
+    end
+    for i = kept + 1, last do
+      values[#values + 1] = string.format('%d', s.at[i])
+      values[#values + 1] = string.format('%d', s.sum[i])
+    end
+    for i = 1, #values, 1000 do
+      reply = redis.pcall('RPUSH', key, unpack(values, i, math.min(i + 999, #values)))
+      if type(reply) == 'table' then return reply.err end
+    end
+    if s.at[last] ~= s.newest then
+      reply = redis.pcall('PEXPIRE', key, ttl(s.at[last] + period))
+    end
+    return type(reply) == 'table' and reply.err
+  end,
+}

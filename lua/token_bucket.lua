@@ -1,0 +1,112 @@
+-- token_bucket: limit.tokenBucket, which says what it does and why.
+--
+-- State: the bucket is full again at a + b/c microseconds, c being the max that
+-- charged it last. Zero once it is full. Stored packed, 24 bytes.
+--
+-- A span of time is two numbers here, us + frac/max, 0 <= frac < max.
+
+local exact = 2 ^ 53 -- below it, whole numbers are exact
+local digit = 2 ^ 20
+local floor = math.floor
+
+local function divmod(a, b)
+  local r = a % b
+  return (a - r) / b, r
+end
+
+-- The span n tokens take to refill: n * period / max. n < 2^33, max < 2^32,
+-- period < 2^49; the product can exceed 2^53 and is then divided by digits of n.
+local function cost(n, max, period)
+  if n == max then return period, 0 end
+  if n * period < exact then return divmod(n * period, max) end
+  local us, rest = divmod(period, max)
+  local high, low = divmod(n, digit)
+  local q1, r1 = divmod(high * rest, max)
+  local q0, r0 = divmod(r1 * digit + low * rest, max)
+  return n * us + q1 * digit + q0, r0
+end
+
+local function less(us, frac, us2, frac2)
+  return us < us2 or us == us2 and frac < frac2
+end
+
+local function add(us, frac, us2, frac2, max)
+  us, frac = us + us2, frac + frac2
+  if frac >= max then return us + 1, frac - max end
+  return us, frac
+end
+
+local function sub(us, frac, us2, frac2, max)
+  us, frac = us - us2, frac - frac2
+  if frac < 0 then return us - 1, frac + max end
+  return us, frac
+end
+
+local function ceil(us, frac)
+  return frac > 0 and us + 1 or us
+end
+
+-- The least number of tokens that take us + frac/max or more to refill.
+local function tokens(us, frac, max, period)
+  local product = us * max + frac
+  if product + period < exact then return floor((product + period - 1) / period) end
+  local function covers(n)
+    local us2, frac2 = cost(n, max, period)
+    return not less(us2, frac2, us, frac)
+  end
+  local n = floor(us * (max / period)) -- rounded: off by one or two
+  while n > 0 and covers(n - 1) do n = n - 1 end
+  while not covers(n) do n = n + 1 end
+  return n
+end
+
+local function ends(period, us, frac) return ceil(us, frac) end
+
+local function step(s, now, n, max, period, capacity, charge)
+  if max == 0 then
+    if n < 0 then return 1, 0, 0, 0 end
+    return 0, 0, 0, -1
+  end
+  local fullUs, fullFrac = cost(capacity, max, period)
+  local deepest = fullUs + period -- a debt of one window; its fraction is fullFrac
+
+  -- What is spent, as the time until the bucket is full.
+  local us, frac = s.a, s.b
+  if s.c ~= max and frac > 0 then us, frac = us + 1, 0 end
+  us = us - now
+  if us < 0 then
+    us, frac = 0, 0
+  elseif less(deepest, fullFrac, us, frac) then
+    us, frac = deepest, fullFrac
+  end
+
+  local allowed, retry = 1, 0
+  if n < 0 then
+    local us2, frac2 = cost(math.min(-n, capacity + max), max, period)
+    us, frac = sub(us, frac, us2, frac2, max)
+    if us < 0 then us, frac = 0, 0 end
+  else
+    local us2, frac2 = cost(math.min(math.max(n, 1), capacity + max), max, period)
+    us2, frac2 = add(us, frac, us2, frac2, max)
+    if n > capacity or less(fullUs, fullFrac, us2, frac2) then allowed = 0 end
+    if n > 0 and (allowed == 1 or charge) then
+      us, frac = us2, frac2
+      if less(deepest, fullFrac, us, frac) then us, frac = deepest, fullFrac end
+    end
+  end
+  if allowed == 0 then
+    retry = -1
+    if n <= capacity then
+      local us2, frac2 = cost(capacity - math.max(n, 1), max, period)
+      retry = ceil(sub(us, frac, us2, frac2, max))
+    end
+  end
+  if us == 0 and frac == 0 then
+    s.a, s.b, s.c = 0, 0, 0
+  else
+    s.a, s.b, s.c = now + us, frac, max
+  end
+  return allowed, capacity - tokens(us, frac, max, period), ceil(us, frac), retry
+end
+
+return packed('<ddd', 24, ends, step)
