@@ -1,0 +1,176 @@
+package descriptors
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// Whatever a file holds, it compiles or has problems that can be shown, and what
+// compiles can be matched and printed.
+func FuzzCompile(f *testing.F) {
+	f.Add([]byte(printed), true)
+	f.Add([]byte(one("value: a*b\n"+tenAMinute)), false)
+	f.Add([]byte("domain: d\ndescriptors: &a\n- {<<: {key: k}, descriptors: *a, metadata: {x: [1.5, ~]}}"), false)
+	f.Fuzz(func(t *testing.T, data []byte, merge bool) {
+		c, err := Compile([]File{{"a", data}, {"b", []byte("domain: d\ndescriptors: [{key: b}]")}}, Options{MergeDomains: merge})
+		if err != nil {
+			ps := err.(Problems)
+			if len(ps) == 0 || c != nil {
+				t.Fatalf("%v with %v", err, c)
+			}
+			for _, p := range ps {
+				if p.Reason == "" || p.File == "" || strings.Contains(p.String(), "%!") {
+					t.Fatalf("%#v", p)
+				}
+			}
+			return
+		}
+		if err := c.WriteTree(io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WriteLines(io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range c.Domains() {
+			if c.Domain(d.Name) != d {
+				t.Fatalf("domain %q is not found", d.Name)
+			}
+			checkTier(t, d, &d.root, nil)
+		}
+	})
+}
+
+// checkTier checks that every rule is met by its own key and value, and that its
+// responses can be sent.
+func checkTier(t *testing.T, d *Domain, l *tier, above []*ratelimitv3.RateLimitDescriptor_Entry) {
+	for _, n := range l.nodes {
+		es := append(above[:len(above):len(above)], entries(n.key, n.value)...)
+		if got := l.find(n.key, n.value); got != n && (n.value != "" || got == nil || !got.keyWild && !got.valueWild) {
+			t.Fatalf("%s does not meet itself but %v", n.path(), got)
+		}
+		if r := n.rule; r != nil {
+			r.AppendMetricKey(r.AppendKey(nil, d.Name, es), d.Name, es)
+			for _, limit := range r.Limits {
+				if _, err := proto.Marshal(limit.Response); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := proto.Marshal(r.Metadata); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n.children != nil {
+			checkTier(t, d, n.children, es)
+		}
+	}
+}
+
+// naive is the plain reading of a pattern: * stands for any text.
+func naive(pattern, text string) bool {
+	if pattern == "" {
+		return text == ""
+	}
+	if pattern[0] == '*' {
+		return naive(pattern[1:], text) || text != "" && naive(pattern, text[1:])
+	}
+	return text != "" && text[0] == pattern[0] && naive(pattern[1:], text[1:])
+}
+
+// A set of wildcards, sieved or not, finds what trying one after the other finds.
+func FuzzWildcard(f *testing.F) {
+	f.Add("a*b", "axb", "k")
+	f.Add("*\x00a*\x00*b\x00a**b\x00*ab*ab*", "aabab", "*")
+	f.Add("/api/*\x00/api/v1/*\x00*v1*\x00*/v1/x\x00/api*x", "/api/v1/x", "k*")
+	f.Fuzz(func(t *testing.T, patterns, text, key string) {
+		if len(patterns) > 64 || len(text) > 64 || len(key) > 64 || strings.Count(patterns, "*") > 10 {
+			t.Skip("the naive way takes too long")
+		}
+		var w wildcards
+		var first string
+		found := false
+		for i, p := range strings.Split(patterns, "\x00") {
+			g, kg := newGlob(p), newGlob(key)
+			w.add(wildcard{kg, g, i, &node{value: p}})
+			if match := naive(p, text); match != g.match(text) {
+				t.Fatalf("%q matches %q: %v", p, text, !match)
+			} else if match && !found {
+				first, found = p, true
+			}
+		}
+		for _, k := range []string{key, strings.ReplaceAll(key, "*", ""), strings.ReplaceAll(key, "*", "xy")} {
+			got := w.first(k, text, 1<<30)
+			if (got != nil) != found || found && got.node.value != first {
+				t.Fatalf("first of %q for %q: %v, not %q", patterns, text, got, first)
+			}
+		}
+	})
+}
+
+// decodeKey reads a key back.
+func decodeKey(key []byte) (domain string, kv []string, err error) {
+	unescape := func(b []byte) (string, error) {
+		var out []byte
+		for len(b) > 0 {
+			c := b[0]
+			switch {
+			case c == '%':
+				if len(b) < 3 {
+					return "", fmt.Errorf("%q is cut", b)
+				}
+				if _, err := fmt.Sscanf(string(b[1:3]), "%02X", &c); err != nil {
+					return "", err
+				}
+				b = b[3:]
+			case c <= ' ' || c > '~':
+				return "", fmt.Errorf("byte %#x is not readable", c)
+			default:
+				b = b[1:]
+			}
+			out = append(out, c)
+		}
+		return string(out), nil
+	}
+	parts := bytes.Split(key, []byte("|"))
+	if domain, err = unescape(parts[0]); err != nil {
+		return "", nil, err
+	}
+	for _, part := range parts[1:] {
+		k, v, ok := bytes.Cut(part, []byte("="))
+		if !ok {
+			return "", nil, fmt.Errorf("%q has no =", part)
+		}
+		for _, s := range [][]byte{k, v} {
+			text, err := unescape(s)
+			if err != nil {
+				return "", nil, err
+			}
+			kv = append(kv, text)
+		}
+	}
+	return domain, kv, nil
+}
+
+// Keys can be read back, so that different entries have different keys.
+func FuzzAppendKey(f *testing.F) {
+	f.Add("d", "k", "v", "l", "", uint8(2))
+	f.Add("d|a=b", "a=b|c", "%7C", "*", "\xff\x00 ü", uint8(2))
+	f.Fuzz(func(t *testing.T, domain, k1, v1, k2, v2 string, n uint8) {
+		kv := []string{k1, v1, k2, v2}[:2*int(n%3)]
+		key := (&Rule{}).AppendKey(nil, domain, entries(kv...))
+		gotDomain, got, err := decodeKey(key)
+		if err != nil || gotDomain != domain || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", kv) {
+			t.Fatalf("%q for %q %q reads %q %q, %v", key, domain, kv, gotDomain, got, err)
+		}
+		// A pattern that is shared is no value of a request.
+		shared := &Rule{shares: true, trail: []*node{{key: k1, value: v1 + "*", valueWild: true, share: true}}}
+		if a, b := shared.AppendKey(nil, domain, entries(k1, v1)), (&Rule{}).AppendKey(nil, domain, entries(k1, v1+"*")); bytes.Equal(a, b) {
+			t.Fatalf("%q is both a pattern and a value", a)
+		}
+	})
+}

@@ -1,0 +1,227 @@
+package descriptors
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// matched is the path of the rule that kv meets, without the domain; "" if none.
+func matched(d *Domain, kv ...string) string {
+	r := d.Match(entries(kv...))
+	if r == nil {
+		return ""
+	}
+	return strings.TrimPrefix(r.Path, d.Name+" > ")
+}
+
+func TestMatch(t *testing.T) {
+	const day = "rate_limit: {unit: day, requests_per_unit: 1}"
+	tree := strings.ReplaceAll(`domain: d
+descriptors:
+- {key: service, DAY, descriptors: [
+    {key: path, value: /a, DAY},
+    {key: path, DAY},
+    {key: method, descriptors: [{key: user, DAY}]}]}
+- {key: service, value: internal}
+- {key: service, value: gold, descriptors: [{key: plan, DAY}]}
+- {key: w, value: foo*, DAY}
+- {key: w, value: foobar*, DAY}
+- {key: w, value: fooexact, DAY}
+- {key: w, value: "*", descriptors: [{key: x, DAY}]}
+- {key: w, DAY}
+- {key: m, value: "a*b*c", DAY}
+- {key: n, value: "*end", DAY}
+- {key: n, value: "*in*", DAY}
+- {key: l, value: a*, DAY}
+- {key: l, value: ab*, DAY}
+- {key: kw*, DAY}
+- {key: kwx, value: v*, DAY}
+- {key: kw*, value: v1, DAY}
+- {key: "*tail", value: x, DAY}
+- {key: a, value: b_c, DAY}
+- {key: e_, DAY}
+- {key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}
+`, "DAY", day)
+	d := compile(t, tree).Domain("d")
+
+	for _, test := range []struct {
+		name    string
+		request []string
+		want    string
+	}{
+		{"no entries", nil, ""},
+		{"unknown key", []string{"nope", "x"}, ""},
+		{"any value", []string{"service", "x"}, "service"},
+		{"any value, empty", []string{"service", ""}, "service"},
+		{"an inner limit is for requests of its depth only", []string{"service", "x", "path", "/a"}, "service > path=/a"},
+		{"exact before any", []string{"service", "x", "path", "/b"}, "service > path"},
+		{"deeper than the rules", []string{"service", "x", "path", "/a", "more", "z"}, ""},
+		{"shallower than the rule", []string{"service", "x", "method", "GET"}, ""},
+		{"as deep as the rule", []string{"service", "x", "method", "GET", "user", "u"}, "service > method > user"},
+		{"order of entries counts", []string{"path", "/a", "service", "x"}, ""},
+		{"a rule without limit lets pass", []string{"service", "internal"}, ""},
+		{"no way back from an exact match", []string{"service", "internal", "path", "/a"}, ""},
+		{"nor from one whose children don't match", []string{"service", "gold", "path", "/a"}, ""},
+		{"its own children match", []string{"service", "gold", "plan", "p"}, "service=gold > plan"},
+
+		{"wildcards in file order, not by length", []string{"w", "foobar1"}, "w=foo*"},
+		{"* matches nothing too", []string{"w", "foo"}, "w=foo*"},
+		{"exact before wildcard", []string{"w", "fooexact"}, "w=fooexact"},
+		{"the text of a pattern is exact", []string{"w", "foobar*"}, "w=foobar*"},
+		{"no way back from a wildcard", []string{"w", "other"}, ""},
+		{"through a wildcard", []string{"w", "other", "x", "y"}, "w=* > x"},
+		{"* matches the empty value", []string{"w", "", "x", "y"}, "w=* > x"},
+		{"wildcards are case-sensitive", []string{"l", "A1"}, ""},
+		{"first of two", []string{"l", "ab1"}, "l=a*"},
+		{"* in the middle", []string{"m", "a--b--c"}, "m=a*b*c"},
+		{"* in the middle matches nothing too", []string{"m", "abc"}, "m=a*b*c"},
+		{"anchored at the start", []string{"m", "xabc"}, ""},
+		{"anchored at the end", []string{"m", "abcx"}, ""},
+		{"parts don't overlap", []string{"m", "ac"}, ""},
+		{"* at the start", []string{"n", "the end"}, "n=*end"},
+		{"* around", []string{"n", "begin"}, "n=*in*"},
+
+		{"* in the key", []string{"kw1", "any"}, "kw*"},
+		{"* in the key, nothing there", []string{"kw", ""}, "kw*"},
+		{"a * key before a * value, by file order", []string{"kwx", "v2"}, "kw*"},
+		{"a * key that is exact", []string{"kw*", "v1"}, "kw*=v1"},
+		{"a * key with a value", []string{"retail", "x"}, "*tail=x"},
+		{"a * key with another value", []string{"retail", "y"}, ""},
+
+		{"keys and values are compared apart", []string{"a_b", "c"}, ""},
+		{"with the key as it is", []string{"a", "b_c"}, "a=b_c"},
+		{"in wildcards too", []string{"w_foo", "x"}, ""},
+		{"and with empty values", []string{"e", ""}, ""},
+
+		{"limits that are off", []string{"off", "x"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			assert.Equal(t, test.want, matched(d, test.request...))
+		})
+	}
+}
+
+func TestMatchOddRequests(t *testing.T) {
+	d := compile(t, one("value: a*\n"+tenAMinute)).Domain("d")
+	assert.Nil(t, d.Match([]*ratelimitv3.RateLimitDescriptor_Entry{nil}))
+	assert.Nil(t, d.Match(make([]*ratelimitv3.RateLimitDescriptor_Entry, 10_000)))
+	assert.NotNil(t, d.Match(entries("k", "a"+strings.Repeat("x", 1<<20))))
+	assert.Nil(t, compile(t, "domain: d").Domain("d").Match(entries("k", "v")))
+}
+
+// With many wildcards most are sieved out before they are tried.
+func TestMatchAmongManyWildcards(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n")
+	for i := range 300 {
+		fmt.Fprintf(&b, "- {key: path, value: /api/v1/service-%04d/*, %s}\n", i, tenAMinute)
+		fmt.Fprintf(&b, "- {key: '*-%04d', value: '*x*', %s}\n", i, tenAMinute)
+	}
+	b.WriteString("- {key: path, value: '*', " + tenAMinute + "}\n")
+	b.WriteString("- {key: 'p*', value: 'y*', " + tenAMinute + "}\n")
+	d := compile(t, b.String()).Domain("d")
+	for i := range 300 {
+		assert.Equal(t, fmt.Sprintf("path=/api/v1/service-%04d/*", i), matched(d, "path", fmt.Sprintf("/api/v1/service-%04d/items", i)))
+		assert.Equal(t, fmt.Sprintf("*-%04d=*x*", i), matched(d, fmt.Sprintf("key-%04d", i), "axb"))
+	}
+	assert.Equal(t, "path=*", matched(d, "path", "/api/v1/service-0300/"))
+	assert.Equal(t, "path=*", matched(d, "path", ""))
+	assert.Equal(t, "path=*", matched(d, "path", strings.Repeat("long", 1000)))
+	assert.Equal(t, "p*=y*", matched(d, "pat", "y"))
+	assert.Equal(t, "", matched(d, "key-0300", "x"))
+}
+
+func TestMatchDoesNotAllocate(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n")
+	for i := range 20 {
+		fmt.Fprintf(&b, "- {key: k, value: 'a*%d', descriptors: [{key: l, %s}]}\n", i, tenAMinute)
+	}
+	d := compile(t, b.String()).Domain("d")
+	request := entries("k", "ab19", "l", "v")
+	key := make([]byte, 0, 64)
+	allocs := testing.AllocsPerRun(100, func() {
+		key = d.Match(request).AppendKey(key[:0], "d", request)
+	})
+	assert.Zero(t, allocs)
+}
+
+func TestRuleCarriesWhatTheFileSays(t *testing.T) {
+	c := compile(t, `
+domain: d
+defaults: {algorithm: token_bucket, burst: 7, scope: instance, on_backend_failure: deny, fallback_ratio: 0.25, charge_denied: true}
+descriptors:
+- key: a
+  shadow_mode: true
+  quota_mode: true
+  detailed_metric: true
+  value_to_metric: true
+  metadata: {tier: gold, n: 5}
+  rate_limits:
+  - {unit: second, requests_per_unit: 10, name: fast, replaces: [{name: x}, {name: y}]}
+  - {unit: day, unit_multiplier: 2, requests_per_unit: 1000, algorithm: sliding_log, scope: global, on_backend_failure: local, fallback_ratio: 1, charge_denied: false}
+  - {unit: hour, requests_per_unit: 50, enabled: false}
+- {key: b, rate_limit: {unlimited: true, name: free, replaces: [{name: fast}]}}
+`)
+	r := c.Domain("d").Match(entries("a", "1"))
+	require.NotNil(t, r)
+	assert.Equal(t, "d > a", r.Path)
+	assert.Equal(t, "d.a", r.MetricKey)
+	assert.True(t, r.ShadowMode && r.QuotaMode && r.DetailedMetric && r.ValueToMetric)
+	assert.Equal(t, map[string]any{"tier": "gold", "n": 5.0}, r.Metadata.AsMap())
+	require.Len(t, r.Limits, 2, "the one that is off is left out")
+
+	fast := r.Limits[0]
+	assert.Equal(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 10, Unit: limit.Second, Multiplier: 1, Burst: 7,
+		ChargeDenied: true, Scope: limit.Instance, OnBackendFailure: limit.FailDeny, FallbackRatio: 0.25}, fast.Spec)
+	assert.Equal(t, "fast", fast.Name)
+	assert.Equal(t, []string{"x", "y"}, fast.Replaces)
+	assert.Equal(t, "fast", fast.Response.Name)
+	assert.EqualValues(t, 10, fast.Response.RequestsPerUnit)
+	assert.Equal(t, "SECOND", fast.Response.Unit.String())
+	assert.Nil(t, fast.Response.UnitMultiplier)
+
+	slow := r.Limits[1]
+	assert.Equal(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1000, Unit: limit.Day, Multiplier: 2,
+		OnBackendFailure: limit.FailLocal, FallbackRatio: 1}, slow.Spec)
+	assert.EqualValues(t, 2, slow.Response.UnitMultiplier.GetValue())
+	assert.Equal(t, "DAY", slow.Response.Unit.String())
+
+	free := c.Domain("d").Match(entries("b", "1")).Limits[0]
+	assert.True(t, free.Unlimited)
+	assert.Nil(t, free.Limit)
+	assert.Nil(t, free.Response)
+	assert.Equal(t, []string{"fast"}, free.Replaces)
+}
+
+func TestDefaults(t *testing.T) {
+	c := compile(t, `
+domain: d
+defaults: {enabled: false, burst: 9}
+descriptors:
+- {key: off, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: "on", rate_limit: {unit: day, requests_per_unit: 1, enabled: true}}
+- {key: bucket, rate_limit: {unit: day, requests_per_unit: 1, enabled: true, algorithm: token_bucket}}
+`)
+	d := c.Domain("d")
+	assert.Nil(t, d.Match(entries("off", "")))
+	assert.EqualValues(t, 0, d.Match(entries("on", "")).Limits[0].Burst, "burst is for token buckets")
+	assert.True(t, d.Match(entries("on", "")).Limits[0].ChargeDenied, "fixed windows charge denied hits")
+	assert.EqualValues(t, 9, d.Match(entries("bucket", "")).Limits[0].Burst)
+	assert.False(t, d.Match(entries("bucket", "")).Limits[0].ChargeDenied, "others don't")
+}
+
+func TestUnitsInResponses(t *testing.T) {
+	for _, unit := range limit.UnitNames() {
+		c := compile(t, one("rate_limit: {unit: "+unit+", requests_per_unit: 1}"))
+		r := c.Domain("d").Match(entries("k", "v"))
+		assert.Equal(t, strings.ToUpper(unit), r.Limits[0].Response.Unit.String())
+	}
+}

@@ -1,0 +1,41 @@
+package descriptors
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+func TestMetadata(t *testing.T) {
+	for _, test := range []struct{ yaml, want string }{
+		{"{}", "{}"},
+		{"{a: text, b: 5, c: 1.5, d: true, e: ~, f: yes, g: 'yes'}", `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":true,"g":"yes"}`},
+		{"{a: 0x10, b: 1_000, c: 18446744073709551615, d: -1e3}", `{"a":16,"b":1000,"c":18446744073709552000,"d":-1000}`},
+		{"{a: .inf, b: .nan, c: 2001-01-01}", `{"a":".inf","b":".nan","c":"2001-01-01"}`},
+		{"{a: {b: {c: [1, [x, {y: z}], ~]}}}", `{"a":{"b":{"c":[1,["x",{"y":"z"}],null]}}}`},
+		{"{5: a, yes: b, 1.5: c}", `{"5":"a","yes":"b","1.5":"c"}`},
+		{"{domain: {unit: 1.5}, foo: bar}", `{"domain":{"unit":1.5},"foo":"bar"}`},
+		{"{a: &x {b: 1, c: 2}, d: {<<: *x, c: 3}, e: *x}", `{"a":{"b":1,"c":2},"d":{"b":1,"c":3},"e":{"b":1,"c":2}}`},
+		{"{a: 1, a: 2}", `{"a":2}`},
+	} {
+		t.Run(test.yaml, func(t *testing.T) {
+			r := compile(t, one("metadata: "+test.yaml+"\n"+tenAMinute)).Domain("d").Match(entries("k", "v"))
+			got, err := protojson.Marshal(r.Metadata)
+			require.NoError(t, err)
+			assert.JSONEq(t, test.want, string(got))
+			assert.True(t, json.Valid(got))
+		})
+	}
+	for yaml, want := range map[string]string{
+		"{[a]: b}":             "f:4:16: d > k: a key in metadata must be text, not a list",
+		"{a: !!binary '/w=='}": `f:4:19: d > k: metadata must be text in UTF-8, not "/w=="`,
+		"{<<: 5}":              "f:4:20: d > k: a merge key (<<) takes a mapping or a list of mappings, not 5",
+	} {
+		_, errs, _ := load(one("metadata: " + yaml))
+		assert.Equal(t, want, errs)
+	}
+	assert.Nil(t, compile(t, one(tenAMinute)).Domain("d").Match(entries("k", "v")).Metadata)
+}

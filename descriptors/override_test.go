@@ -1,0 +1,72 @@
+package descriptors
+
+import (
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestOverride(t *testing.T) {
+	d := compile(t, "domain: d\ndescriptors: [{key: k, value: v, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}]").Domain("d")
+	for unit, want := range map[int32]limit.Unit{1: limit.Second, 2: limit.Minute, 3: limit.Hour, 4: limit.Day, 5: limit.Month, 6: limit.Year, 7: limit.Week} {
+		r, err := d.Override(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 42, Unit: typev3.RateLimitUnit(unit)})
+		require.NoError(t, err)
+		require.Len(t, r.Limits, 1)
+		assert.Equal(t, limit.Spec{Requests: 42, Unit: want, Multiplier: 1, ChargeDenied: true}, r.Limits[0].Spec)
+		assert.EqualValues(t, unit, r.Limits[0].Response.Unit)
+		assert.EqualValues(t, 42, r.Limits[0].Response.RequestsPerUnit)
+		assert.False(t, r.ShadowMode || r.QuotaMode)
+	}
+
+	r, err := d.Override(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 2, UnitMultiplier: wrapperspb.UInt32(15)})
+	require.NoError(t, err)
+	assert.EqualValues(t, 15*60*1_000_000, r.Limits[0].Period())
+	assert.EqualValues(t, 15, r.Limits[0].Response.UnitMultiplier.GetValue())
+}
+
+func TestOverrideSharesTheCounterOfAnEqualLimit(t *testing.T) {
+	d := compile(t, "domain: d\ndescriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 5}}]").Domain("d")
+	request := entries("k", "v")
+	configured := d.Match(request)
+	override, err := d.Override(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
+	require.NoError(t, err)
+	assert.Equal(t, configured.Limits[0].Tag(), override.Limits[0].Tag())
+	assert.Equal(t, configured.AppendKey(nil, "d", request), override.AppendKey(nil, "d", request))
+	assert.Equal(t, "d.k_v.l", string(override.AppendMetricKey(nil, "d", entries("k", "v", "l", ""))))
+}
+
+func TestOverrideTakesTheDefaultsOfTheDomain(t *testing.T) {
+	o := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2}
+	r, err := compile(t, "domain: d\ndefaults: {algorithm: token_bucket, burst: 3, scope: instance}").Domain("d").Override(o)
+	require.NoError(t, err)
+	assert.Equal(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 7, Unit: limit.Minute, Multiplier: 1, Burst: 3, Scope: limit.Instance}, r.Limits[0].Spec)
+
+	r, err = compile(t, "domain: d\ndefaults: {enabled: false}").Domain("d").Override(o)
+	require.NoError(t, err)
+	assert.Empty(t, r.Limits)
+}
+
+func TestOverrideErrors(t *testing.T) {
+	d := compile(t, "domain: d").Domain("d")
+	for _, test := range []struct {
+		o    *ratelimitv3.RateLimitDescriptor_RateLimitOverride
+		want string
+	}{
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}, "limit: unit 0 is none of SECOND (1)"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 8}, "limit: unit 8 is none of"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: -1}, "limit: unit -1 is none of"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 256 + 2}, "limit: unit 258 is none of"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 2, UnitMultiplier: wrapperspb.UInt32(0)}, "limit: unit_multiplier must be over 0"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 6, UnitMultiplier: wrapperspb.UInt32(11)}, "limit: unit_multiplier 11 makes the window longer than ten years"},
+		{nil, "limit: unit 0 is none of"},
+	} {
+		_, err := d.Override(test.o)
+		assert.ErrorContains(t, err, test.want)
+	}
+}
