@@ -201,7 +201,7 @@ func TestLimitsAreTold(t *testing.T) {
 		must(t, Spec{Requests: 10, Unit: Minute, Multiplier: 15, Algorithm: TokenBucket, Burst: 20, Scope: Instance}).String())
 }
 
-func TestTakeDoesNotAllocate(t *testing.T) {
+func TestTakeAllocatesNothing(t *testing.T) {
 	for _, a := range Algorithms() {
 		l := must(t, Spec{Algorithm: a, Requests: 50, Unit: Second})
 		var s State
@@ -212,7 +212,25 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 			l.Take(&s, now, 1)
 		}
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { now += 30_000; l.Take(&s, now, 1) }), a)
+		var fresh State
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { l.Take(&fresh, now, 0); l.Take(&fresh, now, MaxHits) }), "%s, denied", a)
 	}
+}
+
+func TestALogGivesMemoryBackWhenARushIsOver(t *testing.T) {
+	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Second})
+	var s State
+	now := int64(epoch)
+	for range 10_000 {
+		now++
+		l.Take(&s, now, 1)
+	}
+	for range 4 {
+		now += second / 2
+		l.Take(&s, now, 1)
+	}
+	assert.Equal(t, 2, s.Entries())
+	assert.LessOrEqual(t, cap(s.log.entries), 64)
 }
 
 func BenchmarkTake(b *testing.B) {

@@ -9,6 +9,9 @@ type hitLog struct {
 
 type hitEntry struct{ at, n int64 }
 
+// emptyLog stands for the log of a key that has spent nothing; it is only read.
+var emptyLog hitLog
+
 // slidingLog remembers each charged hit for a window's length.
 //
 // Bound: exactly at most Max hits in any span of a window's length, [t, t+period).
@@ -20,7 +23,7 @@ type hitEntry struct{ at, n int64 }
 func slidingLog(s *State, l *Limit, now, n int64) Result {
 	log := s.log
 	if log == nil {
-		log = &hitLog{}
+		log = &emptyLog
 	}
 	t := log.settle(now, l.period)
 	total := s.a
@@ -39,6 +42,9 @@ func slidingLog(s *State, l *Limit, now, n int64) Result {
 	default:
 		r.Allowed = total+n <= l.max
 		if l.max > 0 && (r.Allowed || l.ChargeDenied) {
+			if s.log == nil {
+				log = &hitLog{}
+			}
 			total = log.charge(t, n, total, l.max)
 		}
 	}
@@ -91,9 +97,11 @@ func (g *hitLog) charge(at, n, total, most int64) int64 {
 		total -= g.oldest().n
 		g.head++
 	}
-	if len(g.entries) == cap(g.entries) && g.head >= g.len() {
-		g.entries = g.entries[:copy(g.entries, g.entries[g.head:])]
-		g.head = 0
+	switch live := g.len(); {
+	case cap(g.entries) > 64 && live < cap(g.entries)/4: // a rush is over
+		g.entries, g.head = append(make([]hitEntry, 0, 2*live+1), g.entries[g.head:]...), 0
+	case len(g.entries) == cap(g.entries) && g.head >= live:
+		g.entries, g.head = g.entries[:copy(g.entries, g.entries[g.head:])], 0
 	}
 	g.entries = append(g.entries, hitEntry{at, n})
 	return total + n

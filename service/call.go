@@ -63,7 +63,7 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		case d.GetLimit() != nil:
 			var err error
 			if rule, err = domain.Override(d.Limit); err != nil {
-				return status.Errorf(codes.InvalidArgument, "descriptors[%d].limit: %v", i, err)
+				return status.Errorf(codes.InvalidArgument, "descriptors[%d]: %v", i, err)
 			}
 		default:
 			rule = domain.Match(d.GetEntries())

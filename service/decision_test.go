@@ -282,7 +282,7 @@ func TestOverride(t *testing.T) {
 			_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("k=v"), d}})
 			require.Error(t, err)
 			assert.Equal(t, "InvalidArgument", status.Code(err).String())
-			assert.Contains(t, err.Error(), "descriptors[1].limit: ")
+			assert.Contains(t, err.Error(), "descriptors[1]: limit: ")
 		})
 	}
 }

@@ -1,0 +1,40 @@
+GO ?= go
+LIMITS ?= examples/limits.yaml
+FUZZTIME ?= 20s
+GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+
+.PHONY: help run build test lint bench fuzz docs
+
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## Serve examples/limits.yaml (or LIMITS=…), counting in the process
+	@echo "Serving $(LIMITS). Try in another terminal:"
+	@echo "  bin/rls hit -d shop remote_address=10.0.0.1 -n 8"
+	@LIMITS_PATH=$(LIMITS) bin/rls serve
+
+build: ## Build bin/rls
+	@$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/rls ./cmd/rls
+
+test: ## Run all tests, with the race detector
+	@scripts/need-redis
+	$(GO) vet ./...
+	$(GO) test -race -shuffle=on ./...
+	$(GO) test -run Alloc ./... # counted without the race detector, which allocates
+
+lint: ## Run the linters of .golangci.yml
+	$(GOLANGCI_LINT) run ./...
+
+bench: ## Measure the hot path; figures and how to read them: docs/benchmarks.md
+	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./backend/local ./service ./server
+
+fuzz: ## Fuzz each target for FUZZTIME (20s)
+	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+		for name in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' $$target); do \
+			$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) ./$$(dirname $$target) || exit 1; \
+		done; \
+	done
+
+docs: ## Write docs/settings.md from the code
+	$(GO) run ./cmd/rls settings > docs/settings.md

@@ -1,0 +1,132 @@
+// Package bench measures the service as a whole, over loopback gRPC, beside
+// servers that do nothing. The servers are processes of their own (this test
+// binary, started again), so that their CPU time can be told from the client's.
+package bench
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const (
+	inFlight    = 64
+	connections = 2
+	keys        = 10_000
+)
+
+func BenchmarkLoopback(b *testing.B) {
+	for _, s := range serverKinds {
+		for _, calls := range []int{1, inFlight} {
+			b.Run(fmt.Sprintf("%s/in-flight=%d", s.name, calls), func(b *testing.B) {
+				measure(b, startServer(b, s.name), calls)
+			})
+		}
+	}
+}
+
+// measure makes b.N calls, with so many in flight, and reports the server's CPU
+// time for each.
+func measure(b *testing.B, srv *child, calls int) {
+	clients := make([]rlsv3.RateLimitServiceClient, connections)
+	for i := range clients {
+		conn, err := grpc.NewClient(srv.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(b, err)
+		defer conn.Close()
+		clients[i] = rlsv3.NewRateLimitServiceClient(conn)
+	}
+	requests := make([]*rlsv3.RateLimitRequest, keys)
+	for i := range requests {
+		requests[i] = &rlsv3.RateLimitRequest{Domain: "bench", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
+				{Key: "service", Value: "checkout"},
+				{Key: "ip", Value: "10.0." + strconv.Itoa(i>>8) + "." + strconv.Itoa(i&255)},
+			},
+		}}}
+	}
+	call := func(worker, i int) error {
+		_, err := clients[worker%connections].ShouldRateLimit(context.Background(), requests[i%keys])
+		return err
+	}
+	for i := range 200 { // connections, first keys
+		require.NoError(b, call(i, i))
+	}
+
+	cpu := srv.cpu(b)
+	b.ResetTimer()
+	var next atomic.Int64
+	var failed atomic.Value
+	var workers sync.WaitGroup
+	for w := range calls {
+		workers.Go(func() {
+			for {
+				i := int(next.Add(1))
+				if i > b.N {
+					return
+				}
+				if err := call(w, i); err != nil {
+					failed.Store(err)
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	b.StopTimer()
+	require.Nil(b, failed.Load())
+	b.ReportMetric(float64((srv.cpu(b)-cpu).Nanoseconds())/float64(b.N), "server-cpu-ns/op")
+}
+
+// child is a server process.
+type child struct {
+	cmd  *exec.Cmd
+	addr string
+}
+
+func startServer(b *testing.B, kind string) *child {
+	b.Helper()
+	c := &child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), serverKindEnv+"="+kind)
+	c.cmd.Stderr = os.Stderr
+	hold, err := c.cmd.StdinPipe() // closes with this process, and the child ends
+	require.NoError(b, err)
+	out, err := c.cmd.StdoutPipe()
+	require.NoError(b, err)
+	require.NoError(b, c.cmd.Start())
+	b.Cleanup(func() {
+		_ = hold.Close()
+		_ = c.cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(b, err)
+	c.addr = strings.TrimSpace(line)
+	return c
+}
+
+// cpu is the CPU time the server has used: user and system, from /proc, counted
+// in hundredths of a second.
+func (c *child) cpu(b *testing.B) time.Duration {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
+	require.NoError(b, err)
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	user, err := strconv.ParseInt(f[11], 10, 64)
+	require.NoError(b, err)
+	system, err := strconv.ParseInt(f[12], 10, 64)
+	require.NoError(b, err)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"testing"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// serverKindEnv tells this test binary to be a server of that kind.
+const serverKindEnv = "RLS_BENCH_SERVER"
+
+var serverKinds = []struct {
+	name  string
+	serve func(ctx context.Context) error
+}{
+	{"nothing-stock", serveNothingStock},
+	{"nothing-tuned", serveNothingTuned},
+	{"rls-local", serveLocal},
+}
+
+func TestMain(m *testing.M) {
+	kind := os.Getenv(serverKindEnv)
+	if kind == "" {
+		os.Exit(m.Run())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { // until the parent is gone
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	for _, s := range serverKinds {
+		if s.name != kind {
+			continue
+		}
+		if err := s.serve(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, kind, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(0)
+}
+
+// nothing answers OK without looking at the request.
+type nothing struct {
+	rlsv3.UnimplementedRateLimitServiceServer
+}
+
+func (nothing) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
+}
+
+// serveNothingStock is grpc-go as it comes.
+func serveNothingStock(ctx context.Context) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(s, nothing{})
+	context.AfterFunc(ctx, s.Stop)
+	fmt.Println(l.Addr())
+	return s.Serve(l)
+}
+
+// serveNothingTuned is nothing behind our listeners' settings.
+func serveNothingTuned(ctx context.Context) error { return serveOurs(ctx, nothing{}) }
+
+// serveLocal is the whole service, counting in the process.
+func serveLocal(ctx context.Context) error {
+	cfg, err := descriptors.Compile([]descriptors.File{{Name: "bench.yaml", Data: []byte(benchLimits)}}, descriptors.Options{})
+	if err != nil {
+		return err
+	}
+	store := new(descriptors.Store)
+	store.Set(cfg)
+	return serveOurs(ctx, service.New(service.Options{Limits: store, Limiter: local.New(local.Options{})}))
+}
+
+const benchLimits = `
+domain: bench
+descriptors:
+  - key: service
+    value: checkout
+    descriptors:
+      - key: ip
+        rate_limit: {unit: hour, requests_per_unit: 1000000}
+`
+
+func serveOurs(ctx context.Context, svc rlsv3.RateLimitServiceServer) error {
+	debug.SetGCPercent(400) // as rls serve does
+	host := server.Addr{Host: "127.0.0.1"}
+	s, err := server.New(server.Options{
+		Service: svc,
+		GRPC:    server.GRPC{Addr: host},
+		HTTP:    host,
+		Debug:   host,
+		Log:     slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println(s.GRPCAddr())
+	return s.Serve(ctx)
+}

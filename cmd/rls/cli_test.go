@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestCheckListsEveryMistakeWithItsPlace(t *testing.T) {
+	path := file(t, "five.yaml", `domain: shop
+descriptors:
+  - key: tenant
+    rate_limt: {unit: minute, requests_per_unit: 1}
+  - key: path
+    rate_limit: {unit: minutes, requests_per_unit: 1}
+  - key: ip
+    rate_limit: {unit: minute, requests_per_unit: -1}
+  - value: lost
+  - key: login
+    rate_limit: {unit: minute, requests_per_unit: 1, algorithm: sliding_windw}
+`)
+	out, errOut, code := rls(t, "check", path)
+	assert.Equal(t, 1, code)
+	assert.Empty(t, out)
+	lines := strings.Split(strings.TrimSpace(errOut), "\n")
+	require.Len(t, lines, 5)
+	for i, want := range []string{
+		":4:5: shop > tenant: unknown key rate_limt; did you mean rate_limit?",
+		":6:24: shop > path: unit minutes is not known; did you mean minute?",
+		":8:",
+		":9:",
+		":11:65: shop > login: algorithm sliding_windw is not known; did you mean sliding_window?",
+	} {
+		assert.Contains(t, lines[i], path+want)
+	}
+}
+
+func TestCheckPrintsTheTree(t *testing.T) {
+	out, errOut, code := rls(t, "check", "--strict", "../../examples/limits.yaml")
+	assert.Zero(t, code)
+	assert.Empty(t, errOut)
+	for _, want := range []string{"shop\n", "  remote_address: 5 per second (named ip-second) and 1000 per hour, sliding_window", "    path: 100 per minute", "path=/login: 3 per 15 minutes, sliding_log"} {
+		assert.Contains(t, out, want)
+	}
+}
+
+func TestCheckTreatsWarningsAsMistakesOnlyIfStrict(t *testing.T) {
+	path := file(t, "limits.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, shadow_mode: true}\n")
+	_, errOut, code := rls(t, "check", path)
+	assert.Zero(t, code)
+	assert.Contains(t, errOut, "warning: "+path+":4:")
+	_, errOut, code = rls(t, "check", "--strict", path)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, path+":4:")
+}
+
+func TestCheckTakesSeveralPathsTogether(t *testing.T) {
+	one, two := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
+	_, errOut, code := rls(t, "check", one, two)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "two.yaml")
+	_, _, code = rls(t, "check", "--merge", one, two)
+	assert.Zero(t, code)
+}
+
+func TestHitSaysWhatIsWrong(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no domain":      {[]string{"hit", "k=v"}, `required flag(s) "domain" not set`},
+		"no descriptor":  {[]string{"hit", "-d", "d"}, "requires at least 1 arg"},
+		"an entry empty": {[]string{"hit", "-d", "d", "a=1,,b=2"}, `"a=1,,b=2" is not a descriptor`},
+		"no CA file":     {[]string{"hit", "-d", "d", "--tls", "--ca", "/no/such/file", "k=v"}, "/no/such/file"},
+		"an odd command": {[]string{"hot"}, `unknown command "hot"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errOut, code := rls(t, c.args...)
+			assert.Equal(t, 1, code)
+			assert.Contains(t, errOut, c.want)
+		})
+	}
+	t.Run("nobody there", func(t *testing.T) {
+		out, _, code := rls(t, "hit", "-a", "127.0.0.1:1", "-d", "d", "k=v")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, out, "Unavailable")
+		assert.Contains(t, out, "1 calls: 0 OK, 0 OVER_LIMIT, 1 errors")
+	})
+}
+
+func TestHitPeeksAndGivesBack(t *testing.T) {
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
+	hit := func(hits string) string {
+		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
+		return out
+	}
+	assert.Contains(t, hit("2"), "remaining 1")
+	assert.Contains(t, hit("0"), "remaining 1")
+	assert.Contains(t, hit("-1"), "remaining 2")
+}
+
+func TestVersionIsTold(t *testing.T) {
+	out, _, code := rls(t, "version")
+	assert.Zero(t, code)
+	assert.Regexp(t, `^rls \S+ go\S+ \w+/\w+\n$`, out)
+}
+
+func TestSettingsPageIsUpToDate(t *testing.T) {
+	var want bytes.Buffer
+	require.NoError(t, writeSettings(&want))
+	have, err := os.ReadFile("../../docs/settings.md")
+	require.NoError(t, err)
+	assert.Equal(t, want.String(), string(have), "run make docs")
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+func newServe() *cobra.Command {
+	var limits string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve rate-limit calls (the default)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := loadSettings()
+			if err != nil {
+				return err
+			}
+			if limits != "" {
+				s.LimitsPath = limits
+			}
+			log, err := s.logger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), s, log)
+		},
+	}
+	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of them (LIMITS_PATH)")
+	return cmd
+}
+
+// serve runs the service until ctx is done.
+func serve(ctx context.Context, s *settings, log *slog.Logger) error {
+	if getenv("GOGC") == "" {
+		// A call leaves garbage behind, but little lives on: collecting it less
+		// often costs some megabytes and saves a part of each call.
+		debug.SetGCPercent(400)
+	}
+	health := server.NewHealth()
+	store := new(descriptors.Store)
+	if err := loadLimits(s, store, log); err != nil {
+		if !s.ForceStartWithoutInitialConfig {
+			return fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
+		}
+		log.Error("started without limits; calls are refused until there are", "error", err)
+	}
+	if cfg := store.Load(); s.HealthyWithAtLeastOneConfigLoad && (cfg == nil || len(cfg.Domains()) == 0) {
+		health.Set("config", false, "no limits loaded")
+	}
+
+	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
+	sweeping, stopSweeping := context.WithCancel(ctx)
+	defer stopSweeping()
+	go counters.Run(sweeping, time.Minute)
+
+	options := service.Options{
+		Limits:          store,
+		Limiter:         counters,
+		ShadowMode:      s.ShadowMode,
+		QuotaMode:       s.QuotaMode,
+		DynamicMetadata: s.ResponseDynamicMetadata,
+	}
+	if s.ResponseHeadersEnabled {
+		options.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
+	}
+	srv, err := server.New(serverOptions(s, service.New(options), health, store, log))
+	if err != nil {
+		return err
+	}
+	log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
+	if err := srv.Serve(ctx); err != nil {
+		return err
+	}
+	log.Info("stopped")
+	return nil
+}
+
+func serverOptions(s *settings, svc *service.Service, health *server.Health, store *descriptors.Store, log *slog.Logger) server.Options {
+	o := server.Options{
+		Service: svc,
+		Health:  health,
+		GRPC: server.GRPC{
+			Addr:                  server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
+			UDS:                   s.GRPCUDS,
+			MaxMessageBytes:       s.GRPCMaxMessageBytes,
+			MaxConnectionAge:      s.GRPCMaxConnectionAge,
+			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
+		},
+		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
+		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
+		DebugPages: []server.Page{{
+			Path:    "/rlconfig",
+			Help:    "the limits in force",
+			Handler: limitsPage(store),
+		}},
+		DrainDelay:   s.DrainDelay,
+		DrainTimeout: s.DrainTimeout,
+		Log:          log,
+	}
+	if s.GRPCServerUseTLS {
+		o.GRPC.TLS = &server.TLS{
+			CertFile:     s.GRPCServerTLSCert,
+			KeyFile:      s.GRPCServerTLSKey,
+			ClientCAFile: s.GRPCClientTLSCACert,
+			ClientSAN:    s.GRPCClientTLSSAN,
+		}
+	}
+	return o
+}
+
+// limitsPage shows the limits in force, one per line.
+func limitsPage(store *descriptors.Store) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if cfg := store.Load(); cfg != nil {
+			_ = cfg.WriteLines(w)
+		}
+	})
+}

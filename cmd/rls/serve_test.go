@@ -1,0 +1,157 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const threePerHour = `
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {unit: hour, requests_per_unit: 3, name: hourly}
+`
+
+func TestServeLimitsByTheFile(t *testing.T) {
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
+
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
+	assert.Equal(t, 2, code, "over limit")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 5)
+	assert.Contains(t, lines[0], `OK          tenant=acme: OK 3 per hour "hourly", remaining 2, reset `)
+	assert.Contains(t, lines[3], `OVER_LIMIT  tenant=acme: OVER_LIMIT 3 per hour "hourly", remaining 0, reset `)
+	assert.Contains(t, lines[4], "4 calls: 3 OK, 1 OVER_LIMIT, 0 errors")
+
+	code, body := post(t, "http://"+r.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
+	assert.Equal(t, http.StatusTooManyRequests, code, "/json counts the same")
+	assert.Contains(t, body, "OVER_LIMIT")
+	code, _ = get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusOK, code)
+	_, body = get(t, "http://"+r.debug+"/rlconfig")
+	assert.Equal(t, "shop.tenant: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false\n", body)
+
+	assert.NoError(t, r.stop(), "exit code 0")
+	assert.Contains(t, r.logged(), "msg=stopped")
+}
+
+func TestServeReadsTheIncumbentsLayoutUnderItsName(t *testing.T) {
+	root := t.TempDir()
+	config := filepath.Join(root, "ratelimit", "config")
+	require.NoError(t, os.MkdirAll(config, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(config, "shop.yaml"), []byte(threePerHour), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(config, "README.md"), []byte("not limits"), 0o600))
+	require.NoError(t, os.Symlink(os.Args[0], filepath.Join(root, "ratelimit.bin")))
+
+	r := start(t, []string{"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=ratelimit"})
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	assert.Zero(t, code)
+	assert.Contains(t, out, "remaining 2")
+	assert.Contains(t, r.logged(), "README.md")
+}
+
+func TestUnderTheIncumbentsNameArgumentsDontCount(t *testing.T) {
+	assert.Equal(t, []string{}, commandArgs([]string{"/bin/ratelimit", "-anything"}))
+	assert.Equal(t, []string{"hit"}, commandArgs([]string{"/bin/rls", "hit"}))
+	assert.Equal(t, []string{}, commandArgs([]string{"rls"}))
+}
+
+func TestServeRefusesToStartWithoutLimits(t *testing.T) {
+	bad := file(t, "bad.yaml", "domain: shop\ndescriptors:\n  - key: a\n    rate_limit: {unit: minutes}\n")
+	for name, c := range map[string]struct {
+		env  []string
+		want []string
+	}{
+		"nothing there":   {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
+		"nothing in it":   {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
+		"a bad file":      {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
+		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT="tcp://10.0.0.1:80" is not a whole number`}},
+		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL="loud" is not one of debug, info, warn, error`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := command(t, c.env, "serve").CombinedOutput()
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			assert.Equal(t, 1, exit.ExitCode())
+			for _, want := range c.want {
+				assert.Contains(t, string(out), want)
+			}
+		})
+	}
+}
+
+func TestServeStartsWithoutLimitsIfForced(t *testing.T) {
+	r := start(t, []string{"LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "FailedPrecondition: no rate limit configuration loaded")
+	code, body := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusInternalServerError, code)
+	assert.Contains(t, body, "no limits loaded")
+}
+
+func TestServeSpeaksTheHeadersThatAreSet(t *testing.T) {
+	r := start(t, []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=X-Limit"}, "--limits", file(t, "limits.yaml", threePerHour))
+	_, body := post(t, "http://"+r.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
+	assert.Contains(t, body, "X-Limit")
+	assert.Contains(t, body, "RateLimit-Remaining")
+}
+
+func TestASecondSignalEndsAtOnce(t *testing.T) {
+	r := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", file(t, "limits.yaml", threePerHour))
+	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
+	require.Eventually(t, func() bool {
+		code, _, err := fetch("http://" + r.http + "/healthcheck")
+		return err == nil && code == http.StatusInternalServerError
+	}, 10*time.Second, 10*time.Millisecond, "the first one turns health off")
+	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-r.done:
+		assert.Equal(t, 1, r.cmd.ProcessState.ExitCode())
+	case <-time.After(10 * time.Second):
+		assert.Fail(t, "still running")
+	}
+}
+
+func TestLogsAsJSONCarryTheIncumbentsNames(t *testing.T) {
+	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_PORT=-1"}, "serve").CombinedOutput()
+	require.Error(t, err)
+	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"started without limits`, string(out))
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	code, body, err := fetch(url)
+	require.NoError(t, err)
+	return code, body
+}
+
+func fetch(url string) (int, string, error) {
+	resp, err := http.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+func post(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	resp, err := http.Post(url, "application/json", strings.NewReader(body))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(answer)
+}

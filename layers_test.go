@@ -1,0 +1,69 @@
+// Package rls_test holds the rules about who may import whom (docs/design.md).
+package rls_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/seed-81f232ab/rls/"
+
+// mayImport lists, for each package of ours, the packages of ours it may import.
+// A package that is missing here may import all.
+var mayImport = map[string][]string{
+	"limit":               {},
+	"descriptors":         {"limit"},
+	"source":              {"descriptors"},
+	"backend":             {"limit"},
+	"backend/local":       {"backend", "limit"},
+	"backend/redis":       {"backend", "limit", "lua"},
+	"backend/denycache":   {"backend", "limit"},
+	"backend/backendtest": {"backend", "limit"},
+	"lua":                 {},
+	"service":             {"backend", "descriptors", "limit"},
+	"server":              {},
+}
+
+func TestDependenciesPointDown(t *testing.T) {
+	for pkg, imports := range list(t, `{{join .Imports " "}}`) {
+		allowed, ruled := mayImport[pkg]
+		for _, imported := range imports {
+			if ours, ok := strings.CutPrefix(imported, module); ok && ruled {
+				assert.Contains(t, allowed, ours, "%s imports it", pkg)
+			}
+			if pkg == "limit" {
+				assert.NotContains(t, imported, ".", "limit is pure: the standard library only")
+			}
+			if pkg != "backend/redis" {
+				assert.NotContains(t, imported, "redis/go-redis", "%s imports it", pkg)
+			}
+		}
+	}
+}
+
+func TestTestHelpersStayInTests(t *testing.T) {
+	for pkg, deps := range list(t, `{{join .Deps " "}}`) {
+		for _, dep := range deps {
+			if pkg == "cmd/rls" {
+				assert.NotContains(t, []string{module + "backend/backendtest", module + "internal/redistest", "testing"}, dep)
+			}
+		}
+	}
+}
+
+// list returns what format says of each package of ours, split at blanks.
+func list(t *testing.T, format string) map[string][]string {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} "+format, "./...").Output()
+	require.NoError(t, err)
+	packages := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		packages[strings.TrimPrefix(f[0], module)] = f[1:]
+	}
+	require.NotEmpty(t, packages)
+	return packages
+}
