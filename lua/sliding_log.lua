@@ -173,11 +173,13 @@ return {
       if s.size > 0 then reply = redis.pcall('DEL', key) end
       return type(reply) == 'table' and reply.err
     end
-    local values = {}
+    -- The key must never be absent on the way: in a slot that is being moved it
+    -- could not be written again.
+    local values, obsolete = {}, 0
     if kept < first then
       kept = first - 1
-      if s.size > 0 then redis.call('DEL', key) end
       values[1] = string.format('%d', s.sum[kept])
+      if s.size > 0 then obsolete = 2 * s.size + 1 end
       s.newest = nil
     elseif first > 1 or kept < s.size then
       redis.call('LTRIM', key, 2 * first - 2, 2 * kept)
@@ -190,6 +192,7 @@ return {
       reply = redis.pcall('RPUSH', key, unpack(values, i, math.min(i + 999, #values)))
       if type(reply) == 'table' then return reply.err end
     end
+    if obsolete > 0 then redis.call('LTRIM', key, obsolete, -1) end
     if s.at[last] ~= s.newest then
       reply = redis.pcall('PEXPIRE', key, ttl(s.at[last] + period))
     end

@@ -23,6 +23,7 @@
 -- remaining, reset after, retry after (microseconds; -1 for never), as in
 -- limit.Result; then, for each hit that failed, its index in KEYS and a message.
 -- The four numbers of a failed hit mean nothing, and nothing was charged for it.
+-- A replica, which can't charge anybody, fails the whole call (READONLY).
 --
 -- All is computed first and then written key by key, so that an error raised on
 -- the way (which fails the whole script) has charged nothing.
@@ -111,7 +112,10 @@ for key, s in pairs(states) do
   local err, i = s.err, s.i
   if not err then
     err = algorithms[arg[5 * i - 2] % 4].save(s, key, stored[i], arg[5 * i], ttl)
-    if err then s.err = err end
+    if err then
+      if err:find('^READONLY') then return { err = err } end
+      s.err = err
+    end
   end
   failed = failed or err
 end

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 )
 
 // DB is one test's share of the server that all tests of the process use.
@@ -58,4 +59,13 @@ func scan(tb testing.TB, c *goredis.Client, prefix string) []string {
 		keys = append(keys, it.Val())
 	}
 	return keys
+}
+
+// IgnoreShared are options of goleak for what the shared server leaves running.
+func IgnoreShared() []goleak.Option {
+	return []goleak.Option{
+		goleak.IgnoreAnyFunction("github.com/seed-81f232ab/rls/internal/redistest.fork.func1.1"),
+		goleak.IgnoreAnyFunction("github.com/seed-81f232ab/rls/internal/redistest.(*Server).spawn.func1"),
+		goleak.IgnoreAnyFunction("os/exec.(*Cmd).writerDescriptor.func1"),
+	}
 }

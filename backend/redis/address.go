@@ -1,0 +1,236 @@
+package redis
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Kind is how a Redis is deployed.
+type Kind string
+
+// The kinds.
+const (
+	Single   Kind = "single"
+	Sentinel Kind = "sentinel"
+	Cluster  Kind = "cluster"
+)
+
+// Server tells how to reach a Redis.
+type Server struct {
+	// Kind is Single by default, in any case.
+	Kind Kind
+
+	// URL is where it is:
+	//
+	//	single    host:port, /path/of/socket, redis://, rediss:// or unix://
+	//	sentinel  master,host:port,host:port… (of the sentinels)
+	//	cluster   host:port,host:port… (some of the nodes)
+	//
+	// Wherever host:port can stand, redis://user:password@host:port can stand, and
+	// rediss:// for TLS; with a single Redis /db can follow. The user and password
+	// of the first node hold for all; before a sentinel they are for sentinels.
+	URL string
+
+	// SocketType is "tcp", or "unix" if the URL of a single Redis is a path.
+	SocketType string
+
+	// Auth is "password" or "user:password", parted at the first colon. What it
+	// gives wins over what the URL gives.
+	Auth string
+
+	// SentinelAuth is the same for sentinels.
+	SentinelAuth string
+
+	// TLS secures the connections, if given (LoadTLS).
+	TLS *tls.Config
+
+	// PoolSize is how many connections can be open to a node. By default enough
+	// for all trips that can be in flight.
+	PoolSize int
+}
+
+// address is a Server taken apart.
+type address struct {
+	kind             Kind
+	network          string // tcp or unix
+	nodes            []string
+	master           string // Sentinel's name of it
+	db               int
+	login, sentinels login
+	tls              *tls.Config
+	poolSize         int
+}
+
+type login struct{ user, password string }
+
+// name tells the address in errors.
+func (a address) name() string {
+	name := strings.Join(a.nodes, ",")
+	if a.kind == Sentinel {
+		name = a.master + "," + name
+	}
+	return name
+}
+
+// parse takes s apart. Its errors hold nothing of URL or Auth that can be secret.
+func parse(s Server) (address, error) {
+	a := address{kind: Kind(strings.ToLower(string(s.Kind))), network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
+	if a.kind == "" {
+		a.kind = Single
+	}
+	if !slices.Contains([]Kind{Single, Sentinel, Cluster}, a.kind) {
+		return a, fmt.Errorf("type %q is not known; it can be %s, %s or %s", s.Kind, Single, Sentinel, Cluster)
+	}
+	if s.PoolSize < 0 {
+		return a, fmt.Errorf("the pool size is %d; it can be from 1, or 0 for the default", s.PoolSize)
+	}
+	switch strings.ToLower(s.SocketType) {
+	case "", "tcp":
+	case "unix":
+		if a.kind == Single {
+			a.network = "unix"
+		}
+	default:
+		return a, fmt.Errorf("socket type %q is not known; it can be tcp or unix", s.SocketType)
+	}
+	if s.URL == "" {
+		return a, errors.New("the URL is missing; for example 127.0.0.1:6379")
+	}
+	parts := []string{s.URL}
+	switch a.kind {
+	case Sentinel:
+		parts = strings.Split(s.URL, ",")
+		if len(parts) < 2 {
+			return a, errors.New("the URL of sentinels is the master's name and one sentinel or more: mymaster,host:26379,host:26379")
+		}
+		if a.master = strings.TrimSpace(parts[0]); a.master == "" {
+			return a, errors.New("the URL of sentinels starts with the master's name, which is empty here: mymaster,host:26379")
+		}
+		parts = parts[1:]
+	case Cluster:
+		parts = strings.Split(s.URL, ",")
+	}
+	for i, part := range parts {
+		where := "the URL"
+		if len(parts) > 1 {
+			where = fmt.Sprintf("node %d of the URL", i+1)
+		}
+		if err := a.addNode(strings.TrimSpace(part), i == 0); err != nil {
+			return a, fmt.Errorf("%s %w", where, err)
+		}
+	}
+	if a.kind == Sentinel {
+		a.sentinels, a.login = a.login, login{}
+		a.sentinels.override(s.SentinelAuth)
+	}
+	a.login.override(s.Auth)
+	return a, nil
+}
+
+// addNode parses one node. What follows "the URL" is its error.
+func (a *address) addNode(node string, first bool) error {
+	if a.network == "unix" && !strings.Contains(node, "://") {
+		a.nodes = append(a.nodes, node)
+		return nil
+	}
+	if a.kind == Single && strings.HasPrefix(node, "/") {
+		a.network, a.nodes = "unix", append(a.nodes, node)
+		return nil
+	}
+	scheme, _, found := strings.Cut(node, "://")
+	if !found {
+		return a.addHost(node)
+	}
+	u, err := url.Parse(node)
+	if err != nil { // which quotes the URL, and so the password
+		return errors.New("can't be parsed; characters like @ : / # % in a password must be escaped, as %40 for @")
+	}
+	user, query := login{u.User.Username(), ""}, u.Query()
+	user.password, _ = u.User.Password()
+	if v := query.Get("username"); v != "" {
+		user.user = v
+	}
+	if v := query.Get("password"); v != "" {
+		user.password = v
+	}
+	if first {
+		a.login = user
+	}
+	db := query.Get("db")
+	switch scheme {
+	case "unix":
+		if a.kind != Single {
+			return fmt.Errorf("starts with unix://, which only a %s Redis can", Single)
+		}
+		a.network, a.nodes = "unix", append(a.nodes, u.Path)
+		return a.setDB(db)
+	case "rediss":
+		if a.tls == nil {
+			a.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+	case "redis":
+	default:
+		return fmt.Errorf("starts with %q; it can start with redis://, rediss:// or unix://", scheme+"://")
+	}
+	if path := strings.Trim(u.Path, "/"); path != "" {
+		db = path
+	}
+	if err := a.setDB(db); err != nil {
+		return err
+	}
+	host := u.Host
+	if u.Port() == "" && u.Hostname() != "" {
+		host = net.JoinHostPort(u.Hostname(), "6379")
+	}
+	return a.addHost(host)
+}
+
+func (a *address) addHost(host string) error {
+	if strings.Contains(host, "@") {
+		return errors.New("holds an @ but no redis:// before it; write redis://user:password@host:port, or give the password apart")
+	}
+	_, port, err := net.SplitHostPort(host)
+	if err != nil {
+		return fmt.Errorf("is %q, which is no host:port", host)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("is %q, whose port is not from 1 to 65535", host)
+	}
+	a.nodes = append(a.nodes, host)
+	return nil
+}
+
+func (a *address) setDB(db string) error {
+	if db == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(db)
+	if err != nil || n < 0 {
+		return fmt.Errorf("has the database %q; it is a number", db)
+	}
+	if n > 0 && a.kind != Single {
+		return fmt.Errorf("has the database %d; only a %s Redis can have one", n, Single)
+	}
+	a.db = n
+	return nil
+}
+
+// override sets what auth gives.
+func (l *login) override(auth string) {
+	user, password, both := strings.Cut(auth, ":")
+	if !both {
+		user, password = "", auth
+	}
+	if user != "" {
+		l.user = user
+	}
+	if password != "" {
+		l.password = password
+	}
+}
