@@ -38,3 +38,18 @@ func TestSingleIsALimiter(t *testing.T) {
 	o.AllOrNone = true
 	backendtest.RunAllOrNone(t, opener(o))
 }
+
+func TestClusterIsALimiter(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		replicas bool
+	}{{"3 nodes", false}, {"6 nodes", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := redistest.StartCluster(t, 3, c.replicas)
+			o := redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}}
+			backendtest.Run(t, opener(o))
+			o.AllOrNone = true
+			backendtest.RunAllOrNone(t, opener(o))
+		})
+	}
+}

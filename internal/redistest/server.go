@@ -27,6 +27,8 @@ type Server struct {
 	// Addr is host:port, on the loopback.
 	Addr string
 
+	busPort int // of a cluster's node
+
 	binary string
 	args   []string
 	ping   func(context.Context) error
@@ -154,7 +156,7 @@ func (s *Server) Client(tb testing.TB) *goredis.Client {
 	return c
 }
 
-// Command is a redis command over a new plain connection.
+// command sends a command over a new plain connection.
 func (s *Server) command(ctx context.Context, args ...any) (string, error) {
 	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1})
 	defer c.Close()

@@ -1,0 +1,51 @@
+package redistest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenGivesEachTestItsOwnKeys(t *testing.T) {
+	var first DB
+	t.Run("writer", func(t *testing.T) {
+		first = Open(t)
+		require.NoError(t, first.Client(t).Set(t.Context(), first.Prefix+"key", 1, 0).Err())
+		assert.Equal(t, []string{first.Prefix + "key"}, first.Keys(t))
+	})
+	second := Open(t)
+	assert.Equal(t, first.Addr, second.Addr)
+	assert.NotEqual(t, first.Prefix, second.Prefix)
+	assert.Empty(t, first.Keys(t), "deleted with the test")
+}
+
+func TestServerDiesPausesAndComesBack(t *testing.T) {
+	s := Start(t)
+	ctx, c := t.Context(), s.Client(t)
+	require.NoError(t, c.Set(ctx, "key", 1, 0).Err())
+
+	s.Pause()
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err := s.command(short, "PING")
+	assert.Error(t, err)
+	s.Resume()
+	assert.NoError(t, c.Ping(ctx).Err())
+
+	s.Kill()
+	assert.Zero(t, s.PID())
+	_, err = s.command(ctx, "PING")
+	assert.Error(t, err)
+	s.Kill()
+
+	s.Restart(t)
+	assert.Equal(t, int64(0), c.Exists(ctx, "key").Val(), "empty")
+}
+
+func TestStartReportsWhatTheServerSaid(t *testing.T) {
+	_, err := startAnywhere("--no-such-setting", "1")
+	assert.ErrorContains(t, err, "no-such-setting")
+}

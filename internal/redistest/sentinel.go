@@ -1,0 +1,73 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Sentinels are a master and its replica, watched by three sentinels.
+type Sentinels struct {
+	Name            string // of the master, to the sentinels
+	Master, Replica *Server
+	Sentinels       []*Server
+}
+
+// StartSentinels runs them, and returns when all know each other.
+func StartSentinels(tb testing.TB) *Sentinels {
+	tb.Helper()
+	s := &Sentinels{Name: "counters", Master: Start(tb)}
+	host, port, _ := strings.Cut(s.Master.Addr, ":")
+	s.Replica = Start(tb, "--replicaof", host+" "+port)
+	for range 3 {
+		s.Sentinels = append(s.Sentinels, s.startSentinel(tb, host, port))
+	}
+	err := eventually(20*time.Second, func(ctx context.Context) error {
+		for _, sentinel := range s.Sentinels {
+			info, err := sentinel.command(ctx, "INFO", "sentinel")
+			if err != nil {
+				return err
+			}
+			if !strings.Contains(info, "status=ok") || !strings.Contains(info, "slaves=1,sentinels=3") {
+				return fmt.Errorf("%s says:\n%s", sentinel.Addr, info)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func (s *Sentinels) startSentinel(tb testing.TB, host, port string) *Server {
+	tb.Helper()
+	sentinel, err := anywhere(func(own int) (*Server, error) {
+		dir := tb.TempDir()
+		file := filepath.Join(dir, "sentinel.conf") // which it writes to
+		text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %[3]s %s %s 2\n"+
+			"sentinel down-after-milliseconds %[3]s 500\nsentinel failover-timeout %[3]s 2000\n", own, dir, s.Name, host, port)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+		return run("redis-sentinel", own, nil, file)
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(sentinel.Kill)
+	return sentinel
+}
+
+// URL is the master's name and the addresses of the sentinels.
+func (s *Sentinels) URL() string {
+	url := s.Name
+	for _, sentinel := range s.Sentinels {
+		url += "," + sentinel.Addr
+	}
+	return url
+}
