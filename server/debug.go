@@ -1,0 +1,54 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Page is an endpoint of the debug listener.
+type Page struct {
+	Path    string // as http.ServeMux takes it, such as "/rlconfig"
+	Help    string // one line, shown at "/"
+	Handler http.Handler
+}
+
+// pprofPages leaves out cmdline, as arguments can hold secrets.
+//
+// Importing net/http/pprof also registers on http.DefaultServeMux. That is
+// harmless as long as nobody serves that mux, and nothing here does.
+var pprofPages = []Page{
+	{"/debug/pprof/", "profiles by name, such as /debug/pprof/heap", http.HandlerFunc(pprof.Index)},
+	{"/debug/pprof/profile", "CPU profile; ?seconds=30", http.HandlerFunc(pprof.Profile)},
+	{"/debug/pprof/trace", "execution trace; ?seconds=1", http.HandlerFunc(pprof.Trace)},
+}
+
+// newDebugServer serves the given pages, pprof, and at every other path the
+// list of them.
+func newDebugServer(o *Options) *http.Server {
+	pages := slices.Concat(o.DebugPages, pprofPages)
+	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.Path, b.Path) })
+
+	mux := http.NewServeMux()
+	var list strings.Builder
+	for _, p := range pages {
+		mux.Handle(p.Path, p.Handler)
+		fmt.Fprintf(&list, "%s: %s\n", p.Path, p.Help)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte(list.String()))
+	})
+
+	return &http.Server{
+		Handler:           recoverHTTP(o.Log, mux),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+	}
+}

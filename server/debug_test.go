@@ -1,0 +1,52 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestDebugPages(t *testing.T) {
+	r := start(t, Options{DebugPages: []Page{
+		{"/rlconfig", "the limits in force", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "shop.path: unit=MINUTE")
+		})},
+		{"/boom", "panics", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") })},
+	}})
+
+	for _, tt := range []struct {
+		path string
+		code int
+		want string // part of the body
+	}{
+		{"/", 200, "/rlconfig: the limits in force\n"},
+		{"/", 200, "/debug/pprof/: "},
+		{"/no/such/page", 200, "/rlconfig: the limits in force\n"},
+		{"/rlconfig", 200, "shop.path: unit=MINUTE"},
+		{"/debug/pprof/", 200, "goroutine"},
+		{"/debug/pprof/heap?debug=1", 200, "heap profile"},
+		{"/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
+		{"/debug/pprof/trace?seconds=0.01", 200, ""},
+		{"/debug/pprof/cmdline", 404, "Unknown profile"}, // arguments can hold secrets
+		{"/boom", 500, "Internal Server Error: internal error\n"},
+	} {
+		t.Run(tt.path, func(t *testing.T) {
+			code, _, body := request(t, http.MethodGet, r.DebugAddr(), tt.path, "")
+			assert.Equal(t, tt.code, code)
+			assert.Contains(t, body, tt.want)
+		})
+	}
+}
+
+func TestDebugPortInUseIsOnlyLogged(t *testing.T) {
+	first := start(t, Options{})
+	second := start(t, Options{Debug: hostPort(t, first.DebugAddr())})
+
+	assert.Nil(t, second.DebugAddr())
+	assert.Contains(t, second.log.String(), "no debug listener")
+	_, err := second.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	require.NoError(t, err)
+}

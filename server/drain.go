@@ -1,0 +1,82 @@
+package server
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/tap"
+)
+
+// drain takes the listeners down in order. The debug listener is last, so that
+// a drain which hangs can be looked into.
+func (s *Server) drain() {
+	s.opts.Health.Set("server", false, "shutting down")
+	time.Sleep(s.opts.DrainDelay)
+
+	s.startDrain()
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
+	defer cancel()
+	var stopping sync.WaitGroup
+	stopping.Go(func() { s.stopGRPC(ctx) })
+	stopping.Go(func() { s.stopHTTP(ctx) })
+	stopping.Wait()
+	_ = s.debug.Close()
+}
+
+func (s *Server) stopGRPC(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.opts.Log.Warn("gRPC calls did not finish in time and are cut", "drain_timeout", s.opts.DrainTimeout)
+		// Stop doesn't wait for handlers, GracefulStop goes on to.
+		s.grpc.Stop()
+	}
+}
+
+func (s *Server) stopHTTP(ctx context.Context) {
+	if err := s.http.Shutdown(ctx); err != nil {
+		s.opts.Log.Warn("HTTP requests did not finish in time and are cut", "drain_timeout", s.opts.DrainTimeout)
+		_ = s.http.Close()
+	}
+}
+
+// Close releases a Server at once, cutting what is in flight.
+func (s *Server) Close() {
+	s.startDrain()
+	s.grpc.Stop()
+	_ = s.http.Close()
+	_ = s.debug.Close()
+	s.closeListeners() // those that were never served
+}
+
+func (s *Server) closeListeners() {
+	for _, l := range []net.Listener{s.grpcListener, s.httpListener, s.debugListener} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+// cancelStreams cancels the context of streams once draining is done: health
+// watches and reflection last as long as the client likes, and GracefulStop
+// would wait for them. Their clients see Canceled. It is a tap because only a
+// context given before the stream starts also ends a handler that waits in
+// Recv; for other calls it is a map lookup.
+func cancelStreams(streams map[string]bool, draining context.Context) tap.ServerInHandle {
+	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
+		if !streams[info.FullMethodName] {
+			return ctx, nil
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(draining, cancel)
+		context.AfterFunc(ctx, func() { stop() }) // the stream has ended by itself
+		return ctx, nil
+	}
+}

@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+)
+
+// slow is a service whose calls wait for release, or for their context.
+type slow struct {
+	entered, release chan struct{}
+}
+
+func newSlow() *slow {
+	return &slow{entered: make(chan struct{}, 16), release: make(chan struct{})}
+}
+
+func (s *slow) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	s.entered <- struct{}{}
+	select {
+	case <-s.release:
+		return alwaysOK(ctx, req)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// postJSON asks on a connection of its own and wants 200.
+func postJSON(addr net.Addr) error {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post("http://"+addr.String()+"/json", "application/json", strings.NewReader(`{"domain":"shop"}`))
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+func refusesConnections(addr net.Addr) bool {
+	c, err := net.Dial(addr.Network(), addr.String())
+	if err == nil {
+		_ = c.Close()
+	}
+	return err != nil
+}
+
+func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
+	service := newSlow()
+	health := NewHealth()
+	r := start(t, Options{Service: service, Health: health})
+	client := r.client(t)
+
+	results := make(chan error, 2)
+	go func() {
+		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
+		results <- err
+	}()
+	go func() {
+		results <- postJSON(r.HTTPAddr())
+	}()
+	<-service.entered
+	<-service.entered
+	r.stop()
+
+	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
+		require.Eventually(t, func() bool { return refusesConnections(addr) }, soon, 5*time.Millisecond)
+	}
+	assert.Equal(t, []string{"server: shutting down"}, health.Faults())
+	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
+	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	assert.Equal(t, codes.Unavailable, status.Code(err), err)
+
+	close(service.release)
+	assert.NoError(t, <-results)
+	assert.NoError(t, <-results)
+	r.finished(t, soon)
+	assert.True(t, refusesConnections(r.DebugAddr()))
+}
+
+func TestShutdownDoesNotWaitForStreams(t *testing.T) {
+	r := start(t, Options{DrainTimeout: time.Minute})
+	conn := dial(t, r.GRPCAddr().String())
+
+	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	resp, err := watch.Recv()
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, resp.GetStatus())
+
+	reflection, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, reflection.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}))
+	_, err = reflection.Recv()
+	require.NoError(t, err)
+
+	r.stop()
+	r.finished(t, soon)
+	_, err = reflection.Recv()
+	assert.Equal(t, codes.Canceled, status.Code(err), err)
+	for err = nil; err == nil; _, err = watch.Recv() { // it may have seen NOT_SERVING first
+	}
+	assert.Equal(t, codes.Canceled, status.Code(err), err)
+}
+
+func TestCallsThatDoNotFinishAreCut(t *testing.T) {
+	service := newSlow()
+	r := start(t, Options{Service: service, DrainTimeout: 50 * time.Millisecond})
+	client := r.client(t)
+
+	results := make(chan error, 1)
+	go func() {
+		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
+		results <- err
+	}()
+	<-service.entered
+	r.stop()
+	r.finished(t, soon)
+	assert.Equal(t, codes.Unavailable, status.Code(<-results))
+	assert.Contains(t, r.log.String(), "did not finish in time")
+}
+
+func TestHTTPRequestsThatDoNotFinishAreCut(t *testing.T) {
+	service := newSlow()
+	r := start(t, Options{Service: service, DrainTimeout: 50 * time.Millisecond})
+
+	results := make(chan error, 1)
+	go func() { results <- postJSON(r.HTTPAddr()) }()
+	<-service.entered
+	r.stop()
+	r.finished(t, soon)
+	assert.Error(t, <-results)
+}
+
+func TestCallsAreStillAnsweredDuringTheDrainDelay(t *testing.T) {
+	r := start(t, Options{DrainDelay: 300 * time.Millisecond})
+	conn := dial(t, r.GRPCAddr().String())
+	r.stop()
+
+	require.Eventually(t, func() bool {
+		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err == nil && resp.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING
+	}, soon, time.Millisecond)
+	code, _, body := request(t, http.MethodGet, r.HTTPAddr(), "/healthcheck", "")
+	assert.Equal(t, 500, code)
+	assert.Equal(t, "server: shutting down\n", body)
+	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	assert.NoError(t, err, "on a new connection, too")
+	r.finished(t, soon)
+}
+
+// grpc waits for connections that are being set up: one that is silent, as of
+// a TCP probe, must not hold up the shutdown for grpc's own two minutes.
+func TestASilentConnectionHoldsUpShutdownForSecondsOnly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes the handshake timeout, 5s")
+	}
+	t.Parallel()
+	r := start(t, Options{})
+	c, err := net.Dial("tcp", r.GRPCAddr().String())
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest) // c is accepted by now
+	require.NoError(t, err)
+	r.stop()
+	r.finished(t, handshakeTimeout+soon)
+}
+
+func TestServeWithADoneContextReturns(t *testing.T) {
+	free := Addr{Host: "127.0.0.1"}
+	s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, s.Serve(ctx))
+	assert.True(t, refusesConnections(s.GRPCAddr()))
+}
+
+func TestCloseReleasesAServerThatWasNeverServed(t *testing.T) {
+	free := Addr{Host: "127.0.0.1"}
+	s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+	require.NoError(t, err)
+	s.Close()
+	for _, addr := range []net.Addr{s.GRPCAddr(), s.HTTPAddr(), s.DebugAddr()} {
+		assert.True(t, refusesConnections(addr))
+	}
+}
+
+func TestAListenerThatFailsEndsServeWithItsError(t *testing.T) {
+	free := Addr{Host: "127.0.0.1"}
+	for name, broken := range map[string]func(*Server) net.Listener{
+		"gRPC listener": func(s *Server) net.Listener { return s.grpcListener },
+		"HTTP listener": func(s *Server) net.Listener { return s.httpListener },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+			require.NoError(t, err)
+			require.NoError(t, broken(s).Close())
+			assert.ErrorContains(t, s.Serve(t.Context()), name)
+			assert.True(t, refusesConnections(s.GRPCAddr()))
+		})
+	}
+}

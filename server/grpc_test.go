@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+)
+
+func TestCallsAreAnsweredOnEveryKindOfListener(t *testing.T) {
+	for name, tt := range map[string]struct {
+		grpc   GRPC
+		target func(net.Addr) string
+	}{
+		"IPv4":        {GRPC{Addr: Addr{Host: "127.0.0.1"}}, net.Addr.String},
+		"IPv6":        {GRPC{Addr: Addr{Host: "::1"}}, net.Addr.String},
+		"any address": {GRPC{Addr: Addr{Host: "::"}}, func(a net.Addr) string { return fmt.Sprintf("localhost:%d", a.(*net.TCPAddr).Port) }},
+		"unix socket": {GRPC{UDS: filepath.Join(t.TempDir(), "rls.sock")}, func(a net.Addr) string { return "unix:" + a.String() }},
+		"no workers":  {GRPC{Workers: -1}, net.Addr.String},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.Contains(tt.grpc.Host, ":") {
+				requireIPv6(t)
+			}
+			r := start(t, Options{GRPC: tt.grpc})
+			client := rlsv3.NewRateLimitServiceClient(dial(t, tt.target(r.GRPCAddr())))
+
+			resp, err := client.ShouldRateLimit(t.Context(), shopRequest)
+			require.NoError(t, err)
+			assert.Equal(t, rlsv3.RateLimitResponse_OK, resp.GetOverallCode())
+			assert.EqualValues(t, 7, resp.GetStatuses()[0].GetLimitRemaining())
+		})
+	}
+}
+
+func requireIPv6(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 on this machine:", err)
+	}
+	_ = l.Close()
+}
+
+func TestServiceErrorsKeepTheirCode(t *testing.T) {
+	r := start(t, Options{Service: serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+		return nil, status.Error(codes.InvalidArgument, "no domain")
+	})})
+	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	assert.Equal(t, status.Error(codes.InvalidArgument, "no domain").Error(), err.Error())
+}
+
+func TestMessageOverTheLimitIsRefused(t *testing.T) {
+	r := start(t, Options{GRPC: GRPC{MaxMessageBytes: 1 << 10}})
+	client := r.client(t)
+
+	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 2<<10)})
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
+	_, err = client.ShouldRateLimit(t.Context(), shopRequest)
+	assert.NoError(t, err, "the connection goes on")
+}
+
+func TestMessagesUpTo4MiBAreTakenByDefault(t *testing.T) {
+	r := start(t, Options{})
+	client := r.client(t)
+
+	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 4<<20-10)})
+	assert.NoError(t, err)
+	_, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 4<<20)})
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
+}
+
+func TestPanicInACallAnswersInternalAndTheServerGoesOn(t *testing.T) {
+	r := start(t, Options{Service: serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+		if req.GetDomain() == "boom" {
+			panic(errors.New("secret detail"))
+		}
+		return alwaysOK(ctx, req)
+	})})
+	client := r.client(t)
+
+	for range 3 {
+		_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "boom"})
+		require.Equal(t, codes.Internal, status.Code(err), err)
+		assert.NotContains(t, err.Error(), "secret detail")
+	}
+	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
+	assert.NoError(t, err)
+	assert.Contains(t, r.log.String(), "secret detail")
+	assert.Contains(t, r.log.String(), "grpc_test.go", "the stack shows where")
+}
+
+func TestReflectionListsTheServices(t *testing.T) {
+	r := start(t, Options{})
+	stream, err := reflectionpb.NewServerReflectionClient(dial(t, r.GRPCAddr().String())).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}))
+	resp, err := stream.Recv()
+	require.NoError(t, err)
+
+	var names []string
+	for _, s := range resp.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	assert.Contains(t, names, "envoy.service.ratelimit.v3.RateLimitService")
+	assert.Contains(t, names, "grpc.health.v1.Health")
+}
+
+func TestConnectionsAreRenewedAtTheirMaximumAge(t *testing.T) {
+	var from atomic.Value
+	r := start(t, Options{
+		Service: serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+			p, _ := peer.FromContext(ctx)
+			from.Store(p.Addr.String())
+			return alwaysOK(ctx, req)
+		}),
+		GRPC: GRPC{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: time.Second},
+	})
+	client := r.client(t)
+
+	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
+	require.NoError(t, err)
+	first := from.Load()
+	assert.Eventually(t, func() bool {
+		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
+		return assert.NoError(t, err, "no call is lost on the way") && from.Load() != first
+	}, soon, 5*time.Millisecond)
+}

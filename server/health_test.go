@@ -1,0 +1,92 @@
+package server
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+func TestHealthIsTheSumOfItsComponents(t *testing.T) {
+	type set struct {
+		component string
+		ok        bool
+		detail    string
+	}
+	for _, tt := range []struct {
+		name string
+		sets []set
+		want []string // faults
+	}{
+		{"no component", nil, nil},
+		{"all ok", []set{{"redis", true, ""}, {"limits", true, ""}}, nil},
+		{"one down", []set{{"redis", false, "refused"}, {"limits", true, ""}}, []string{"redis: refused"}},
+		{"two down, in order", []set{{"redis", false, "refused"}, {"limits", false, "none loaded"}},
+			[]string{"limits: none loaded", "redis: refused"}},
+		{"one comes back", []set{{"redis", false, "refused"}, {"limits", false, "none loaded"}, {"redis", true, ""}},
+			[]string{"limits: none loaded"}},
+		{"all come back", []set{{"redis", false, "refused"}, {"redis", true, "ignored"}}, nil},
+		{"detail changes", []set{{"redis", false, "refused"}, {"redis", false, "timeout"}}, []string{"redis: timeout"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := NewHealth()
+			for _, s := range tt.sets {
+				h.Set(s.component, s.ok, s.detail)
+			}
+			assert.ElementsMatch(t, tt.want, h.Faults())
+			assert.Equal(t, len(tt.want) == 0, h.OK())
+		})
+	}
+}
+
+func TestProbesFollowHealth(t *testing.T) {
+	health := NewHealth()
+	health.Set("limits", false, "not loaded yet")
+	r := start(t, Options{Health: health})
+	client := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String()))
+
+	probes := func(want healthpb.HealthCheckResponse_ServingStatus, wantHTTP int, wantBody string) {
+		t.Helper()
+		for _, name := range []string{"", "ratelimit"} {
+			resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
+			require.NoError(t, err)
+			assert.Equal(t, want, resp.GetStatus(), "service %q", name)
+		}
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			code, _, body := request(t, method, r.HTTPAddr(), "/healthcheck", "")
+			assert.Equal(t, wantHTTP, code)
+			assert.Equal(t, wantBody, body)
+		}
+	}
+	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: not loaded yet\n")
+	health.Set("limits", true, "")
+	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
+	health.Set("redis", false, "refused")
+	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "redis: refused\n")
+
+	_, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
+	assert.Equal(t, codes.NotFound, status.Code(err))
+}
+
+func TestHealthWatchSeesEveryTurn(t *testing.T) {
+	health := NewHealth()
+	r := start(t, Options{Health: health})
+	watch, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).
+		Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
+	require.NoError(t, err)
+
+	for _, ok := range []bool{true, false, true} {
+		health.Set("redis", ok, "refused")
+		want := healthpb.HealthCheckResponse_SERVING
+		if !ok {
+			want = healthpb.HealthCheckResponse_NOT_SERVING
+		}
+		resp, err := watch.Recv()
+		require.NoError(t, err)
+		assert.Equal(t, want, resp.GetStatus())
+	}
+}

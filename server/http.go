@@ -1,0 +1,98 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// newHTTPServer serves /json and /healthcheck.
+func newHTTPServer(o *Options) *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle("/json", jsonHandler{service: o.Service, maxBytes: int64(o.GRPC.MaxMessageBytes)})
+	mux.Handle("/healthcheck", healthHandler(o.Health))
+	return &http.Server{
+		Handler:           recoverHTTP(o.Log, mux),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+	}
+}
+
+// jsonHandler is ShouldRateLimit for callers without gRPC: a RateLimitRequest
+// as JSON comes in by any method, a RateLimitResponse goes out. The status is
+// the decision: 200 is OK and 429 is OVER_LIMIT.
+type jsonHandler struct {
+	service  rlsv3.RateLimitServiceServer
+	maxBytes int64
+}
+
+func (h jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body exceeds %d bytes", tooLarge.Limit))
+		return
+	}
+	if err != nil {
+		httpError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+
+	var req rlsv3.RateLimitRequest
+	if err := protojson.Unmarshal(body, &req); err != nil {
+		httpError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	resp, err := h.service.ShouldRateLimit(r.Context(), &req)
+	if err != nil {
+		// 400 whatever the cause: what the incumbent's callers know.
+		httpError(w, http.StatusBadRequest, status.Convert(err).Message())
+		return
+	}
+	answer, err := protojson.Marshal(resp)
+	if err != nil {
+		httpError(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(httpStatus(resp.GetOverallCode()))
+	_, _ = w.Write(answer) // the caller is gone: nobody to tell
+}
+
+func httpStatus(code rlsv3.RateLimitResponse_Code) int {
+	switch code {
+	case rlsv3.RateLimitResponse_OK:
+		return http.StatusOK
+	case rlsv3.RateLimitResponse_OVER_LIMIT:
+		return http.StatusTooManyRequests
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// healthHandler answers 200 "OK", or 500 and one line for each fault.
+func healthHandler(h *Health) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if faults := h.Faults(); len(faults) > 0 {
+			http.Error(w, strings.Join(faults, "\n"), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "OK")
+	}
+}
+
+// httpError answers "<status text>: <reason>" as plain text.
+func httpError(w http.ResponseWriter, code int, reason string) {
+	http.Error(w, http.StatusText(code)+": "+reason, code)
+}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// byDomain answers as the request's domain says.
+var byDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	switch req.GetDomain() {
+	case "over":
+		return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}, nil
+	case "unknown":
+		return &rlsv3.RateLimitResponse{}, nil
+	case "refused":
+		return nil, status.Error(codes.Unavailable, "redis is gone")
+	case "broken":
+		return nil, fmt.Errorf("no status in here")
+	case "not-utf8":
+		return &rlsv3.RateLimitResponse{RawBody: []byte{1}, ResponseHeadersToAdd: nil, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
+			{CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{Name: "\xff"}},
+		}}, nil
+	case "panic":
+		panic("boom")
+	}
+	if d := req.GetDescriptors(); len(d) > 0 && d[0].GetLimit() != nil {
+		return &rlsv3.RateLimitResponse{
+			OverallCode: rlsv3.RateLimitResponse_OK,
+			Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
+				CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{
+					RequestsPerUnit: d[0].GetLimit().GetRequestsPerUnit(),
+					Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(d[0].GetLimit().GetUnit()),
+				},
+				LimitRemaining: uint32(d[0].GetHitsAddend().GetValue()),
+			}},
+		}, nil
+	}
+	return alwaysOK(ctx, req)
+})
+
+func TestJSON(t *testing.T) {
+	r := start(t, Options{Service: byDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
+
+	ok := &rlsv3.RateLimitResponse{
+		OverallCode: rlsv3.RateLimitResponse_OK,
+		Statuses:    []*rlsv3.RateLimitResponse_DescriptorStatus{{Code: rlsv3.RateLimitResponse_OK, LimitRemaining: 7}},
+	}
+	weekly := &rlsv3.RateLimitResponse{
+		OverallCode: rlsv3.RateLimitResponse_OK,
+		Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
+			CurrentLimit:   &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 5, Unit: rlsv3.RateLimitResponse_RateLimit_WEEK},
+			LimitRemaining: 3,
+		}},
+	}
+	minutely := proto.CloneOf(weekly)
+	minutely.Statuses[0].CurrentLimit.Unit = rlsv3.RateLimitResponse_RateLimit_MINUTE
+
+	for _, tt := range []struct {
+		name, method, body string
+		code               int
+		want               proto.Message // the answer, or
+		reason             string        // part of the text
+	}{
+		{name: "OK", body: `{"domain":"shop"}`, code: 200, want: ok},
+		{name: "GET", method: "GET", body: `{"domain":"shop"}`, code: 200, want: ok},
+		{name: "PUT", method: "PUT", body: `{"domain":"shop"}`, code: 200, want: ok},
+		{name: "empty object", body: `{}`, code: 200, want: ok},
+		{name: "over limit", body: `{"domain":"over"}`, code: 429,
+			want: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}},
+		{name: "undecided", body: `{"domain":"unknown"}`, code: 500, want: &rlsv3.RateLimitResponse{}},
+		{name: "camel case, enum by number, 64 bits as text", code: 200, want: weekly,
+			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":5,"unit":7},"hitsAddend":"3"}]}`},
+		{name: "original names, enum by name, 64 bits as number", code: 200, want: minutely,
+			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"limit":{"requests_per_unit":5,"unit":"MINUTE"},"hits_addend":3}]}`},
+
+		{name: "call fails", body: `{"domain":"refused"}`, code: 400, reason: "redis is gone"},
+		{name: "call fails without status", body: `{"domain":"broken"}`, code: 400, reason: "no status in here"},
+		{name: "empty body", body: ``, code: 400, reason: "unexpected token"},
+		{name: "not JSON", body: `domain=shop`, code: 400, reason: "syntax error"},
+		{name: "an array", body: `[]`, code: 400, reason: "unexpected token"},
+		{name: "cut short", body: `{"domain":"shop"`, code: 400, reason: "unexpected EOF"},
+		{name: "two objects", body: `{"domain":"shop"}{}`, code: 400, reason: "unexpected token"},
+		{name: "unknown field", body: `{"domain":"shop","color":"red"}`, code: 400, reason: "color"},
+		{name: "field twice", body: `{"domain":"shop","domain":"shop"}`, code: 400, reason: "duplicate field"},
+		{name: "wrong type", body: `{"domain":5}`, code: 400, reason: "domain"},
+		{name: "unknown enum name", body: `{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}`, code: 400, reason: "FORTNIGHT"},
+		{name: "negative hits", body: `{"hits_addend":-1}`, code: 400, reason: "hitsAddend"},
+		{name: "invalid UTF-8", body: "{\"domain\":\"a\xffb\"}", code: 400, reason: "UTF-8"},
+		{name: "deeply nested", body: strings.Repeat("[", 999), code: 400, reason: "unexpected token"},
+		{name: "body at the limit", body: `{"domain":"` + strings.Repeat("x", 1000-13) + `"}`, code: 200, want: ok},
+		{name: "body over the limit", body: `{"domain":"` + strings.Repeat("x", 1000-12) + `"}`, code: 413, reason: "exceeds 1000 bytes"},
+
+		{name: "answer that JSON cannot hold", body: `{"domain":"not-utf8"}`, code: 500, reason: "UTF-8"},
+		{name: "panic", body: `{"domain":"panic"}`, code: 500, reason: "internal error"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			method := tt.method
+			if method == "" {
+				method = http.MethodPost
+			}
+			code, header, body := request(t, method, r.HTTPAddr(), "/json", tt.body)
+			assert.Equal(t, tt.code, code)
+			if tt.want == nil {
+				assert.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
+				assert.True(t, strings.HasPrefix(body, http.StatusText(tt.code)+": "), body)
+				assert.True(t, strings.HasSuffix(body, "\n"), body)
+				assert.Contains(t, body, tt.reason)
+				return
+			}
+			assert.Equal(t, "application/json", header.Get("Content-Type"))
+			var got rlsv3.RateLimitResponse
+			if assert.NoError(t, protojson.Unmarshal([]byte(body), &got), body) {
+				assert.True(t, proto.Equal(tt.want, &got), body)
+			}
+		})
+	}
+	assert.Contains(t, r.log.String(), "panic=boom")
+	assert.Contains(t, r.log.String(), "http_test.go", "the stack shows where")
+}
+
+func TestHTTPHasNothingElse(t *testing.T) {
+	r := start(t, Options{DebugPages: []Page{{"/rlconfig", "limits", http.NotFoundHandler()}}})
+	for _, path := range []string{"/", "/json/", "/rlconfig", "/debug/pprof/", "/debug/pprof/heap"} {
+		code, _, _ := request(t, http.MethodGet, r.HTTPAddr(), path, "")
+		assert.Equal(t, http.StatusNotFound, code, path)
+	}
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func TestMain(m *testing.M) {
+	if variant := os.Getenv(benchServerEnv); variant != "" {
+		benchServer(variant)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// soon is how long tests wait for what should take no time.
+const soon = 5 * time.Second
+
+// serviceFunc is a rate-limit service by hand.
+type serviceFunc func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error)
+
+var _ rlsv3.RateLimitServiceServer = serviceFunc(nil)
+
+func (f serviceFunc) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return f(ctx, req)
+}
+
+var alwaysOK = serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return &rlsv3.RateLimitResponse{
+		OverallCode: rlsv3.RateLimitResponse_OK,
+		Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
+			{Code: rlsv3.RateLimitResponse_OK, LimitRemaining: 7},
+		},
+	}, nil
+})
+
+var shopRequest = &rlsv3.RateLimitRequest{
+	Domain: "shop",
+	Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
+			{Key: "remote_address", Value: "192.0.2.17"},
+			{Key: "path", Value: "/checkout"},
+		},
+	}},
+}
+
+// running is a Server whose Serve runs.
+type running struct {
+	*Server
+	stop context.CancelFunc
+	done chan error // what Serve returned
+	log  *logBuffer
+}
+
+// start serves o on free ports of this host, until the test ends.
+func start(t *testing.T, o Options) *running {
+	t.Helper()
+	r := &running{log: &logBuffer{}, done: make(chan error, 1)}
+	if o.Service == nil {
+		o.Service = alwaysOK
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	}
+	for _, a := range []*Addr{&o.GRPC.Addr, &o.HTTP, &o.Debug} {
+		if a.Host == "" {
+			a.Host = "127.0.0.1"
+		}
+	}
+	var err error
+	r.Server, err = New(o)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() { r.done <- r.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-r.done:
+			assert.NoError(t, err)
+		case <-time.After(2 * soon):
+			t.Error("Serve does not return")
+		}
+	})
+	return r
+}
+
+// finished waits for Serve, within d.
+func (r *running) finished(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- nil // for the clean-up
+		require.NoError(t, err)
+	case <-time.After(d):
+		require.Fail(t, "Serve does not return")
+	}
+}
+
+func (r *running) client(t *testing.T) rlsv3.RateLimitServiceClient {
+	return rlsv3.NewRateLimitServiceClient(dial(t, r.GRPCAddr().String()))
+}
+
+// dial connects in plain text unless opts say otherwise.
+func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	opts = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)
+	c, err := grpc.NewClient(target, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// request sends an HTTP request on a connection of its own.
+func request(t *testing.T, method string, addr net.Addr, path, body string) (status int, header http.Header, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr.String()+path, bytes.NewBufferString(body))
+	require.NoError(t, err)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	content, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, resp.Header, string(content)
+}
+
+// logBuffer collects log lines of concurrent writers.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
