@@ -6,11 +6,9 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
@@ -60,14 +58,19 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		health.Set("config", false, "no limits loaded")
 	}
 
-	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	sweeping, stopSweeping := context.WithCancel(ctx)
-	defer stopSweeping()
-	go counters.Run(sweeping, time.Minute)
+	// What runs beside the listeners ends after them, not with ctx: calls in
+	// flight still count.
+	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	limiter, closeBackend, err := newBackend(beside, s, health, log)
+	if err != nil {
+		return err
+	}
+	defer closeBackend()
 
 	options := service.Options{
 		Limits:          store,
-		Limiter:         counters,
+		Limiter:         limiter,
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
@@ -79,7 +82,6 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
 	if err := srv.Serve(ctx); err != nil {
 		return err
 	}

@@ -60,8 +60,37 @@ type settings struct {
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until it resets."`
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the matched rules' metadata to the response's dynamic metadata."`
 
-	LocalMaxKeys int  `envconfig:"LOCAL_MAX_KEYS" default:"1000000" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
-	AllOrNone    bool `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
+	BackendType  string `envconfig:"BACKEND_TYPE" desc:"redis or local: where counters are. Empty: redis if REDIS_URL is set, else local."`
+	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
+	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
+
+	CacheKeyPrefix         string        `envconfig:"CACHE_KEY_PREFIX" desc:"Start of every key in Redis, up to 64 bytes."`
+	ExpirationJitterMax    int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
+	RedisType              string        `envconfig:"REDIS_TYPE" default:"single" desc:"single, sentinel or cluster."`
+	RedisURL               string        `envconfig:"REDIS_URL" desc:"single: host:port, a socket's path, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
+	RedisSocketType        string        `envconfig:"REDIS_SOCKET_TYPE" desc:"tcp or unix. Empty: unix if the URL is a path."`
+	RedisAuth              string        `envconfig:"REDIS_AUTH" desc:"password or user:password."`
+	RedisSentinelAuth      string        `envconfig:"REDIS_SENTINEL_AUTH" desc:"The same, for sentinels."`
+	RedisPoolSize          int           `envconfig:"REDIS_POOL_SIZE" default:"0" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
+	RedisTimeout           time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. See docs/redis.md."`
+	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
+	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
+	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"2" desc:"Most trips in flight, in a cluster for each partition."`
+	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
+	RedisTLS               bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
+	RedisTLSClientCert     string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
+	RedisTLSClientKey      string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`
+	RedisTLSCACert         string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
+	RedisTLSSkipHostname   bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not the name in it."`
+	RedisHealthCheckActive bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy whenever Redis can't be reached, not just until it first is."`
+	PerSecond              bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
+	PerSecondType          string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" desc:"As REDIS_TYPE."`
+	PerSecondURL           string        `envconfig:"REDIS_PERSECOND_URL" desc:"As REDIS_URL."`
+	PerSecondSocketType    string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" desc:"As REDIS_SOCKET_TYPE."`
+	PerSecondAuth          string        `envconfig:"REDIS_PERSECOND_AUTH" desc:"As REDIS_AUTH."`
+	PerSecondSentinelAuth  string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" desc:"As REDIS_SENTINEL_AUTH."`
+	PerSecondPoolSize      int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" desc:"As REDIS_POOL_SIZE."`
+	PerSecondTLS           bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS; the files are the same."`
 }
 
 // loadSettings reads the environment.

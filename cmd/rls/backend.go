@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/backend/scope"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// newBackend makes the Limiter that the settings ask for. What runs beside it
+// ends with ctx; close releases the rest.
+func newBackend(ctx context.Context, s *settings, health *server.Health, log *slog.Logger) (l backend.Limiter, closeAll func(), err error) {
+	shared := cmp.Or(s.BackendType, "local")
+	if s.BackendType == "" && s.RedisURL != "" {
+		shared = "redis"
+	}
+	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
+	switch shared {
+	case "local":
+		go counters.Run(ctx, time.Minute)
+		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
+		return counters, func() {}, nil
+	case "redis":
+		inRedis, err := newRedis(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		tellUnused(log)
+		go counters.Run(ctx, time.Minute)
+		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
+		return scope.New(inRedis, counters), func() { _ = inRedis.Close() }, nil
+	}
+	return nil, nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
+}
+
+func newRedis(s *settings) (*redis.Limiter, error) {
+	if s.RedisURL == "" {
+		return nil, errors.New("BACKEND_TYPE=redis needs REDIS_URL; for example 127.0.0.1:6379")
+	}
+	var secure *tls.Config
+	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
+		var err error
+		if secure, err = redis.LoadTLS(redis.TLSFiles{
+			CA:           s.RedisTLSCACert,
+			Cert:         s.RedisTLSClientCert,
+			Key:          s.RedisTLSClientKey,
+			SkipHostname: s.RedisTLSSkipHostname,
+		}); err != nil {
+			return nil, err
+		}
+	}
+	o := redis.Options{
+		Main: redis.Server{
+			Kind:         redis.Kind(s.RedisType),
+			URL:          s.RedisURL,
+			SocketType:   s.RedisSocketType,
+			Auth:         s.RedisAuth,
+			SentinelAuth: s.RedisSentinelAuth,
+			PoolSize:     s.RedisPoolSize,
+		},
+		KeyPrefix:  s.CacheKeyPrefix,
+		Partitions: s.RedisPartitions,
+		Jitter:     time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
+		AllOrNone:  s.AllOrNone,
+		Timeout:    s.RedisTimeout,
+		MaxHits:    s.RedisMaxHits,
+		Trips:      s.RedisTrips,
+		MaxQueue:   s.RedisMaxQueue,
+	}
+	if s.RedisTLS {
+		o.Main.TLS = secure
+	}
+	if s.PerSecond {
+		o.PerSecond = &redis.Server{
+			Kind:         redis.Kind(s.PerSecondType),
+			URL:          s.PerSecondURL,
+			SocketType:   s.PerSecondSocketType,
+			Auth:         s.PerSecondAuth,
+			SentinelAuth: s.PerSecondSentinelAuth,
+			PoolSize:     s.PerSecondPoolSize,
+		}
+		if s.PerSecondTLS {
+			o.PerSecond.TLS = secure
+		}
+	}
+	return redis.New(o)
+}
+
+// unused are settings of the incumbent that mean nothing here, and why.
+var unused = []struct{ name, reason string }{
+	{"REDIS_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer"},
+	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip"},
+	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time"},
+	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_POOL_SIZE"},
+	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting"},
+	{"REDIS_STARTUP_INITIAL_INTERVAL", "the service starts at once and connects when Redis comes"},
+	{"REDIS_STARTUP_MAX_INTERVAL", "the service starts at once and connects when Redis comes"},
+	{"REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts at once and connects when Redis comes"},
+	{"REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer"},
+	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip"},
+	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time"},
+	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_PERSECOND_POOL_SIZE"},
+	{"REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting"},
+	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT is the budget for both"},
+}
+
+// tellUnused logs a line for each of them that is set.
+func tellUnused(log *slog.Logger) {
+	for _, u := range unused {
+		if getenv(u.name) != "" {
+			log.Warn("setting without effect", "setting", u.name, "reason", u.reason)
+		}
+	}
+}
+
+const (
+	pingEvery   = time.Second
+	pingAtFirst = 50 * time.Millisecond // until Redis has been reached once
+)
+
+// watchRedis pings Redis until ctx is done and logs when it goes and when it
+// comes. The health component redis is off until Redis has been reached once, and
+// follows it from then on if that is asked for.
+func watchRedis(ctx context.Context, ping func(context.Context) error, follow bool, health *server.Health, log *slog.Logger) {
+	health.Set("redis", false, "Redis has not been reached yet")
+	var down time.Time // since when; zero while it is up
+	reached := false
+	for {
+		err := ping(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && !reached:
+			log.Info("counting in Redis")
+			reached, down = true, time.Time{}
+			health.Set("redis", true, "")
+		case err == nil && !down.IsZero():
+			log.Info("Redis is back", "was_away", time.Since(down).Round(time.Millisecond))
+			down = time.Time{}
+			health.Set("redis", true, "")
+		case err != nil && down.IsZero():
+			log.Error("Redis can't be reached; calls that need it fail until it can", "error", err)
+			down = time.Now()
+			if follow {
+				health.Set("redis", false, "Redis can't be reached")
+			}
+		}
+		pause := pingEvery
+		if !reached {
+			pause = pingAtFirst
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
