@@ -1,6 +1,101 @@
 package redis_test
 
-import "time"
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/limit"
+)
 
 // ample is a timeout for tests of something else, on a machine with much to do.
 const ample = 10 * time.Second
+
+func newLimit(tb testing.TB, s limit.Spec) *limit.Limit {
+	tb.Helper()
+	l, err := limit.New(s)
+	require.NoError(tb, err)
+	return l
+}
+
+// perDay is n a day, under fixed_window, whose denied hits cost nothing.
+func perDay(tb testing.TB, n uint32) *limit.Limit {
+	return newLimit(tb, limit.Spec{Requests: n, Unit: limit.Day})
+}
+
+func hit(key string, l *limit.Limit, n int64) backend.Hit {
+	return backend.Hit{Key: []byte(key), Limit: l, N: n}
+}
+
+func take(l backend.Limiter, hits ...backend.Hit) []backend.Result {
+	results := make([]backend.Result, len(hits))
+	l.Take(context.Background(), time.Now(), hits, results)
+	return results
+}
+
+// load asks for one hit at a time, on keys 0 to keys-1, with a number of callers,
+// until stopped.
+type load struct {
+	admitted, failed atomic.Int64
+	slowest          atomic.Int64 // nanoseconds
+	firstError       atomic.Pointer[error]
+	stop             func()
+}
+
+func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
+	var running sync.WaitGroup
+	stopped := make(chan struct{})
+	load := &load{}
+	for i := range callers {
+		running.Go(func() {
+			for n := i; ; n++ {
+				select {
+				case <-stopped:
+					return
+				default:
+				}
+				began := time.Now()
+				r := take(l, hit(fmt.Sprint("key", n%keys), lim, 1))[0]
+				took := int64(time.Since(began))
+				for slowest := load.slowest.Load(); took > slowest && !load.slowest.CompareAndSwap(slowest, took); {
+					slowest = load.slowest.Load()
+				}
+				switch {
+				case r.Err != nil:
+					load.failed.Add(1)
+					load.firstError.CompareAndSwap(nil, &r.Err)
+				case r.Allowed:
+					load.admitted.Add(1)
+				}
+			}
+		})
+	}
+	load.stop = sync.OnceFunc(func() { close(stopped); running.Wait() })
+	return load
+}
+
+// requireNoErrors demands that all was decided.
+func (l *load) requireNoErrors(tb testing.TB) {
+	tb.Helper()
+	if err := l.firstError.Load(); err != nil {
+		tb.Fatalf("%d of %d calls failed, the first with: %v", l.failed.Load(), l.failed.Load()+l.admitted.Load(), *err)
+	}
+}
+
+// counted is what all keys of a load have spent.
+func counted(tb testing.TB, l *redis.Limiter, lim *limit.Limit, keys int) (sum int64) {
+	tb.Helper()
+	for i := range keys {
+		r := take(l, hit(fmt.Sprint("key", i), lim, 0))[0]
+		require.NoError(tb, r.Err)
+		sum += lim.Max() - r.Remaining
+	}
+	return sum
+}

@@ -1,0 +1,164 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+func TestScriptFlushUnderLoadChargesOnce(t *testing.T) {
+	s := redistest.Start(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 1_000_000_000)
+	client := s.Client(t)
+	load := startLoad(l, lim, 16, 10)
+	defer load.stop()
+	for range 50 {
+		require.NoError(t, client.ScriptFlush(t.Context()).Err())
+		time.Sleep(5 * time.Millisecond)
+	}
+	load.stop()
+	load.requireNoErrors(t)
+	assert.Positive(t, load.admitted.Load())
+	assert.Equal(t, load.admitted.Load(), counted(t, l, lim, 10))
+}
+
+// slack is what a loaded machine may add to a timeout.
+const slack = 400 * time.Millisecond
+
+func TestKilledRedisFailsWithinTheBudgetAndComesBack(t *testing.T) {
+	s := redistest.Start(t)
+	o := redis.Options{Main: redis.Server{URL: s.Addr}}
+	l, lim := open(t, o), perDay(t, 1_000_000_000)
+	load := startLoad(l, lim, 16, 10)
+	defer load.stop()
+	time.Sleep(100 * time.Millisecond)
+	s.Kill()
+	time.Sleep(300 * time.Millisecond)
+	load.stop()
+	assert.Positive(t, load.failed.Load())
+	require.ErrorIs(t, *load.firstError.Load(), backend.ErrUnavailable)
+	assert.Less(t, time.Duration(load.slowest.Load()), 50*time.Millisecond+slack)
+	require.Error(t, l.Ping(t.Context()))
+
+	s.Restart(t)
+	require.Eventually(t, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil }, 5*time.Second, 10*time.Millisecond)
+	require.NoError(t, l.Ping(t.Context()))
+}
+
+func TestFrozenRedisFailsWithinTheBudgetAndComesBack(t *testing.T) {
+	s := redistest.Start(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}}), perDay(t, 1_000_000_000)
+	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
+	s.Pause()
+	defer s.Resume()
+	before := runtime.NumGoroutine()
+	load := startLoad(l, lim, 32, 10)
+	defer load.stop()
+	time.Sleep(400 * time.Millisecond)
+	assert.Less(t, runtime.NumGoroutine(), before+32+20, "nothing piles up")
+	load.stop()
+	assert.Zero(t, load.admitted.Load())
+	require.ErrorIs(t, *load.firstError.Load(), backend.ErrUnavailable)
+	assert.Less(t, time.Duration(load.slowest.Load()), 50*time.Millisecond+slack)
+	s.Resume()
+	require.Eventually(t, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil }, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestRedisMayBeAbsentAtFirst(t *testing.T) {
+	s := redistest.Start(t)
+	s.Kill()
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}}), perDay(t, 5)
+	err := take(l, hit("key", lim, 1))[0].Err
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	assert.ErrorContains(t, err, s.Addr)
+	s.Restart(t)
+	require.Eventually(t, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil }, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestCallerWhoseContextEndsStopsWaiting(t *testing.T) {
+	s := redistest.Start(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
+	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
+	s.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	key, results := []byte("key"), make([]backend.Result, 1)
+	began := time.Now()
+	l.Take(ctx, time.Now(), []backend.Hit{{Key: key, Limit: lim, N: 1}}, results)
+	assert.Less(t, time.Since(began), 20*time.Millisecond+slack)
+	require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
+	assert.NotErrorIs(t, results[0].Err, backend.ErrUnavailable, "it is not the backend's fault")
+
+	// What comes later must not be written to the caller's memory.
+	err := results[0].Err
+	copy(key, "xxx")
+	s.Resume()
+	require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
+	assert.Equal(t, err, results[0].Err)
+	assert.Equal(t, int64(5), take(l, hit("xxx", lim, 0))[0].Remaining)
+}
+
+func TestFullQueueFailsAtOnce(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: time.Second, Trips: 1, MaxHits: 1, MaxQueue: 2})
+	lim := perDay(t, 5)
+	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
+	s.Pause()
+	defer s.Resume()
+	results := make(chan error, 10)
+	for range 10 {
+		go func() { results <- take(l, hit("key", lim, 1))[0].Err }()
+	}
+	for range 7 { // one is on its way, two wait
+		select {
+		case err := <-results:
+			require.ErrorIs(t, err, backend.ErrUnavailable)
+			assert.ErrorContains(t, err, "too many")
+		case <-time.After(slack):
+			t.Fatal("a caller waits for a full queue")
+		}
+	}
+	s.Resume()
+	for range 3 {
+		<-results
+	}
+}
+
+func TestForeignKeyFailsOnlyItsHit(t *testing.T) {
+	db := redistest.Open(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample}), perDay(t, 5)
+	require.NoError(t, db.Client(t).SAdd(t.Context(), db.Prefix+"v1:fw86400:set", 1).Err())
+	got := take(l, hit("mine", lim, 1), hit("set", lim, 1), hit("mine", lim, 1))
+	assert.NoError(t, got[0].Err)
+	assert.ErrorIs(t, got[1].Err, backend.ErrUnavailable)
+	assert.ErrorContains(t, got[1].Err, "WRONGTYPE")
+	assert.Equal(t, int64(3), got[2].Remaining)
+}
+
+func TestReplicaIsUnavailable(t *testing.T) {
+	s := redistest.Start(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}}), perDay(t, 5)
+	require.NoError(t, s.Client(t).Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
+	err := take(l, hit("key", lim, 1))[0].Err
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.NoError(t, s.Client(t).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
+	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
+}
+
+func TestClosedLimiterFails(t *testing.T) {
+	db := redistest.Open(t)
+	l, err := redis.New(redis.Options{Main: redis.Server{URL: db.Addr}})
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	got := take(l, hit("key", perDay(t, 5), 1))[0].Err
+	require.True(t, errors.Is(got, backend.ErrUnavailable), got)
+}
