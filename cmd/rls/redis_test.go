@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// TestReplicasShareOneBudget has three processes, with 32 callers each, charge one
+// counter of each algorithm far beyond its limit.
+func TestReplicasShareOneBudget(t *testing.T) {
+	const replicas, callers, calls, most = 3, 32, 10, 500
+	limits := "domain: shop\ndescriptors:\n"
+	for _, a := range limit.Algorithms() {
+		limits += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d, algorithm: %s}}\n", a, most, a)
+	}
+	path := file(t, "limits.yaml", limits)
+	redis := redistest.Start(t)
+	var clients []rlsv3.RateLimitServiceClient
+	for range replicas {
+		r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=5s"}, "--limits", path)
+		conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		clients = append(clients, rlsv3.NewRateLimitServiceClient(conn))
+	}
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			req := &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: a.String(), Value: "x"}},
+			}}}
+			var admitted atomic.Int64
+			var running sync.WaitGroup
+			for i := range replicas * callers {
+				running.Go(func() {
+					for range calls {
+						resp, err := clients[i%replicas].ShouldRateLimit(context.Background(), req)
+						if assert.NoError(t, err) && resp.OverallCode == rlsv3.RateLimitResponse_OK {
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+			running.Wait()
+			assert.EqualValues(t, most, admitted.Load())
+		})
+	}
+}
+
+func TestServeStartsWithoutRedisAndConnectsWhenItComes(t *testing.T) {
+	redis := redistest.Start(t)
+	redis.Kill()
+	r := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerHour))
+	hit := func() (string, int) {
+		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+		return out, code
+	}
+	out, code := hit()
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "Unavailable")
+	status, body := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusInternalServerError, status)
+	assert.Contains(t, body, "Redis has not been reached yet")
+
+	redis.Restart(t)
+	require.Eventually(t, func() bool {
+		status, _, err := fetch("http://" + r.http + "/healthcheck")
+		return err == nil && status == http.StatusOK
+	}, 10*time.Second, 20*time.Millisecond)
+	out, code = hit()
+	assert.Zero(t, code, out)
+	assert.Contains(t, out, "remaining 2")
+
+	redis.Kill()
+	require.Eventually(t, func() bool { _, code := hit(); return code == 1 }, 10*time.Second, 20*time.Millisecond)
+	status, _ = get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusOK, status, "once it was reached, health doesn't follow it unless asked to")
+}
+
+func TestHealthFollowsRedisIfAskedTo(t *testing.T) {
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerHour))
+	healthy := func(want int) {
+		require.Eventually(t, func() bool {
+			status, _, err := fetch("http://" + r.http + "/healthcheck")
+			return err == nil && status == want
+		}, 10*time.Second, 20*time.Millisecond)
+	}
+	healthy(http.StatusOK)
+	redis.Kill()
+	healthy(http.StatusInternalServerError)
+	redis.Restart(t)
+	healthy(http.StatusOK)
+	assert.Contains(t, r.logged(), "Redis is back")
+}
+
+func TestInstanceLimitsStayInTheProcess(t *testing.T) {
+	redis := redistest.Start(t)
+	path := file(t, "limits.yaml", `
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limits:
+      - {unit: hour, requests_per_unit: 100}
+      - {unit: minute, unit_multiplier: 60, requests_per_unit: 1, algorithm: sliding_log, scope: instance}
+`)
+	for range 2 {
+		r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=5s"}, "--limits", path)
+		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "2")
+		assert.Equal(t, 2, code)
+		assert.Contains(t, out, "1 OK, 1 OVER_LIMIT", "one for each replica")
+	}
+	keys := redis.Client(t).Keys(t.Context(), "*").Val()
+	require.Len(t, keys, 1)
+	assert.Contains(t, keys[0], "fw3600")
+}
+
+func TestBackendSettingsAreChecked(t *testing.T) {
+	limits := "LIMITS_PATH=" + file(t, "limits.yaml", threePerHour)
+	for name, c := range map[string]struct {
+		env  []string
+		want string
+	}{
+		"an unknown backend":      {[]string{"BACKEND_TYPE=memcache"}, `BACKEND_TYPE="memcache" is not redis or local`},
+		"redis without a URL":     {[]string{"BACKEND_TYPE=redis"}, "needs REDIS_URL"},
+		"an unknown type":         {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TYPE=ring"}, "ring"},
+		"a CA file that is gone":  {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TLS=true", "REDIS_TLS_CACERT=/no/such/file"}, "/no/such/file"},
+		"a URL with odd password": {[]string{"REDIS_URL=redis://:se#cret@127.0.0.1:1"}, "escaped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := command(t, append(c.env, limits), "serve").CombinedOutput()
+			require.Error(t, err)
+			assert.Contains(t, string(out), c.want)
+			assert.NotContains(t, string(out), "se#cret")
+		})
+	}
+}
+
+func TestSettingsWithoutEffectAreTold(t *testing.T) {
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", file(t, "limits.yaml", threePerHour))
+	assert.Contains(t, r.logged(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
+	assert.Contains(t, r.logged(), "setting=REDIS_PIPELINE_WINDOW")
+}
