@@ -40,7 +40,7 @@ func TestHostileFilesAreRefusedSoon(t *testing.T) {
 		merges += fmt.Sprintf("- &m%d {<<: [*m%d, *m%d, *m%d], key: k%d}\n", i+1, i, i, i, i)
 	}
 	var unknown strings.Builder
-	for i := range 200_000 {
+	for i := range 20_000 {
 		fmt.Fprintf(&unknown, "key_of_no_meaning_%d: 1\n", i)
 	}
 
@@ -59,7 +59,7 @@ func TestHostileFilesAreRefusedSoon(t *testing.T) {
 		{"deep mappings", "domain: " + strings.Repeat("{a: ", 100_000), "not valid YAML: "},
 		{"deep blocks", strings.Repeat("- ", 100_000), "not valid YAML: "},
 		{"many unknown keys", unknown.String(), "f: there is more; 1000 are shown"},
-		{"many problems in items", "domain: d\ndescriptors: [" + strings.Repeat("x, ", 200_000) + "]", "f: there is more; 1000 are shown"},
+		{"many problems in items", "domain: d\ndescriptors: [" + strings.Repeat("x, ", 20_000) + "]", "f: there is more; 1000 are shown"},
 		{"a zero byte", "domain: d\x00", "control character 0x00"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestHostileFilesAreRefusedSoon(t *testing.T) {
 		})
 	}
 
-	c, errs, warnings := load(strings.Repeat("domain: d\n", 200_000))
+	c, errs, warnings := load(strings.Repeat("domain: d\n", 20_000))
 	assert.Empty(t, errs)
 	assert.NotNil(t, c.Domain("d"))
 	assert.Equal(t, maxProblems, strings.Count(warnings, "\n"))
@@ -81,11 +81,11 @@ func TestHostileFilesAreRefusedSoon(t *testing.T) {
 func TestLargeFile(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
-	for i := range 50_000 {
+	for i := range 20_000 {
 		fmt.Fprintf(&b, "  - key: path\n    value: /api/v1/items/%06d\n    rate_limit:\n      unit: minute\n      requests_per_unit: 10\n", i)
 	}
 	start := time.Now()
 	d := compile(t, b.String()).Domain("d")
-	assert.NotNil(t, d.Match(entries("path", "/api/v1/items/049999")))
+	assert.NotNil(t, d.Match(entries("path", "/api/v1/items/019999")))
 	t.Logf("%d bytes in %v", b.Len(), time.Since(start))
 }
