@@ -1,0 +1,188 @@
+package redis_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestTLS(t *testing.T) {
+	certs := redistest.NewCerts(t, "redis.test")
+	other := redistest.NewCerts(t, "redis.test")
+	s := redistest.StartTLS(t, certs)
+	for _, c := range []struct {
+		name  string
+		files redis.TLSFiles
+		fails string
+	}{
+		{"any name", redis.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
+		{"another name", redis.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
+		{"another authority", redis.TLSFiles{CA: other.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, "unknown authority"},
+		{"no client certificate", redis.TLSFiles{CA: certs.CA, SkipHostname: true}, " "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conf, err := redis.LoadTLS(c.files)
+			require.NoError(t, err)
+			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, TLS: conf}, Timeout: ample})
+			got := take(l, hit("key", perDay(t, 5), 1))[0]
+			if c.fails == "" {
+				require.NoError(t, got.Err)
+				return
+			}
+			require.ErrorIs(t, got.Err, backend.ErrUnavailable)
+			assert.ErrorContains(t, got.Err, c.fails)
+		})
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := t.TempDir() + "/redis.sock"
+	redistest.Start(t, "--unixsocket", path)
+	for _, s := range []redis.Server{{URL: path}, {URL: path, SocketType: "unix"}, {URL: "unix://" + path}} {
+		l := open(t, redis.Options{Main: s, Timeout: ample})
+		assert.NoError(t, take(l, hit("key", perDay(t, 5), 1))[0].Err, s.URL)
+	}
+}
+
+// rights are those that docs/redis.md gives a user of rls.
+const rights = "resetkeys ~myprefix:* resetchannels -@all +ping +hello +select +eval +evalsha +time +mget +set +setrange +del +llen +lrange +ltrim +rpush +pexpire"
+
+func TestDocumentedRightsSuffice(t *testing.T) {
+	s := redistest.Start(t)
+	args := []any{"ACL", "SETUSER", "rls", "on", ">secret-1"}
+	for right := range strings.FieldsSeq(rights) {
+		args = append(args, right)
+	}
+	require.NoError(t, s.Client(t).Do(t.Context(), args...).Err())
+	o := redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: ample}
+	l := open(t, o)
+	require.NoError(t, l.Ping(t.Context()))
+	for _, a := range limit.Algorithms() {
+		lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 4, Unit: limit.Hour})
+		for _, n := range []int64{1, 3, 1, -1, 0, 1, -4, -1, 2} {
+			require.NoError(t, take(l, hit("key", lim, n))[0].Err, a)
+		}
+	}
+
+	o.KeyPrefix = "other:"
+	err := take(open(t, o), hit("key", perDay(t, 5), 1))[0].Err
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	assert.ErrorContains(t, err, "NOPERM")
+
+	o.Main.Auth = "rls:secret-2"
+	err = take(open(t, o), hit("key", perDay(t, 5), 1))[0].Err
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	assert.ErrorContains(t, err, "WRONGPASS")
+	assert.NotContains(t, err.Error(), "secret")
+}
+
+func TestPasswordOnly(t *testing.T) {
+	s := redistest.Start(t)
+	require.NoError(t, s.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
+	lim := perDay(t, 5)
+	assert.NoError(t, take(open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "secret-1"}, Timeout: ample}), hit("key", lim, 1))[0].Err)
+	assert.NoError(t, take(open(t, redis.Options{Main: redis.Server{URL: "redis://:secret-1@" + s.Addr}, Timeout: ample}), hit("key", lim, 1))[0].Err)
+	err := take(open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), hit("key", lim, 1))[0].Err
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	assert.ErrorContains(t, err, "NOAUTH")
+}
+
+func TestPerSecondRedisCountsLimitsPerSecond(t *testing.T) {
+	main, perSecond := redistest.Start(t), redistest.Start(t)
+	l := open(t, redis.Options{Main: redis.Server{URL: main.Addr}, PerSecond: &redis.Server{URL: perSecond.Addr}, Timeout: ample, Jitter: time.Hour})
+	second := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second})
+	two := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second, Multiplier: 2})
+	for _, r := range take(l, hit("a", second, 1), hit("a", two, 1), hit("a", perDay(t, 5), 1)) {
+		require.NoError(t, r.Err)
+	}
+	assert.Equal(t, []string{"v1:fw1:a"}, perSecond.Client(t).Keys(t.Context(), "*").Val())
+	assert.ElementsMatch(t, []string{"v1:fw2:a", "v1:fw86400:a"}, main.Client(t).Keys(t.Context(), "*").Val())
+
+	perSecond.Kill()
+	got := take(l, hit("a", second, 1), hit("a", two, 1))
+	assert.ErrorIs(t, got[0].Err, backend.ErrUnavailable)
+	assert.NoError(t, got[1].Err, "the others are counted")
+}
+
+func TestSentinelFailover(t *testing.T) {
+	s := redistest.StartSentinels(t)
+	l := open(t, redis.Options{Main: redis.Server{Kind: redis.Sentinel, URL: s.URL()}})
+	lim := perDay(t, 1_000_000_000)
+	require.Eventually(t, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, s.Master.Client(t).Wait(t.Context(), 1, 5*time.Second).Err())
+	spent := lim.Max() - take(l, hit("key", lim, 0))[0].Remaining
+	assert.Positive(t, spent)
+
+	load := startLoad(l, lim, 8, 10)
+	defer load.stop()
+	s.Master.Kill()
+	killed := time.Now()
+	require.Eventually(t, func() bool { return take(l, hit("other", lim, 1))[0].Err == nil }, 20*time.Second, 20*time.Millisecond)
+	t.Logf("a new master after %v", time.Since(killed))
+	load.stop()
+	assert.Less(t, time.Duration(load.slowest.Load()), 50*time.Millisecond+slack, "no caller waits for the failover")
+	assert.Equal(t, lim.Max()-spent, take(l, hit("key", lim, 0))[0].Remaining, "the replica has the counts")
+}
+
+func TestClusterFailover(t *testing.T) {
+	c := redistest.StartCluster(t, 3, true)
+	l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}})
+	lim := perDay(t, 1_000_000_000)
+	load := startLoad(l, lim, 8, 100)
+	defer load.stop()
+	time.Sleep(100 * time.Millisecond)
+	c.Masters[0].Kill()
+	require.Eventually(t, func() bool {
+		for i := range 100 {
+			if take(l, hit(string(rune('a'+i)), lim, 1))[0].Err != nil {
+				return false
+			}
+		}
+		return true
+	}, 30*time.Second, 50*time.Millisecond)
+	load.stop()
+	assert.Less(t, time.Duration(load.slowest.Load()), 50*time.Millisecond+slack)
+}
+
+// counterSlots are the slots of the partitions, by the keys that exist.
+func counterSlots(t *testing.T, c *goredis.Client) map[int64]bool {
+	slots := map[int64]bool{}
+	for _, key := range c.Keys(t.Context(), "*").Val() {
+		slots[c.ClusterKeySlot(t.Context(), key).Val()] = true
+	}
+	return slots
+}
+
+func TestSlotMigrationUnderLoadIsNotSeen(t *testing.T) {
+	c := redistest.StartCluster(t, 3, false)
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Timeout: ample, Partitions: 4, KeyPrefix: a.String()})
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 1_000_000_000, Unit: limit.Day, Multiplier: 30})
+			load := startLoad(l, lim, 16, 200)
+			defer load.stop()
+			time.Sleep(50 * time.Millisecond)
+			for from, s := range c.Masters {
+				for slot := range counterSlots(t, s.Client(t)) {
+					c.Migrate(t, int(slot), s, c.Masters[(from+1)%3], func() { time.Sleep(time.Millisecond) })
+				}
+			}
+			load.stop()
+			load.requireNoErrors(t)
+			assert.Positive(t, load.admitted.Load())
+			if a == limit.TokenBucket { // which refills meanwhile
+				return
+			}
+			assert.Equal(t, load.admitted.Load(), counted(t, l, lim, 200))
+		})
+	}
+}
