@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,14 +19,16 @@ type Page struct {
 	Handler http.Handler
 }
 
-// pprofPages leaves out cmdline, as arguments can hold secrets.
+// pprofPages answer callers on this host only (kubectl port-forward is one): a
+// profile holds pieces of memory. cmdline is left out, as arguments can hold
+// secrets.
 //
 // Importing net/http/pprof also registers on http.DefaultServeMux. That is
 // harmless as long as nobody serves that mux, and nothing here does.
 var pprofPages = []Page{
-	{"/debug/pprof/", "profiles by name, such as /debug/pprof/heap", http.HandlerFunc(pprof.Index)},
-	{"/debug/pprof/profile", "CPU profile; ?seconds=30", http.HandlerFunc(pprof.Profile)},
-	{"/debug/pprof/trace", "execution trace; ?seconds=1", http.HandlerFunc(pprof.Trace)},
+	{"/debug/pprof/", "profiles by name, such as /debug/pprof/heap", onlyLocal(pprof.Index)},
+	{"/debug/pprof/profile", "CPU profile; ?seconds=30", onlyLocal(pprof.Profile)},
+	{"/debug/pprof/trace", "execution trace; ?seconds=1", onlyLocal(pprof.Trace)},
 }
 
 // newDebugServer serves the given pages, pprof, and at every other path the
@@ -51,4 +54,16 @@ func newDebugServer(o *Options) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	}
+}
+
+// onlyLocal refuses callers from other hosts.
+func onlyLocal(h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !from.Addr().Unmap().IsLoopback() {
+			httpError(w, http.StatusForbidden, "profiles are for callers on the same host; kubectl port-forward or ssh gets you there")
+			return
+		}
+		h(w, r)
+	})
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -38,6 +39,23 @@ func TestDebugPages(t *testing.T) {
 			assert.Equal(t, tt.code, code)
 			assert.Contains(t, body, tt.want)
 		})
+	}
+}
+
+func TestProfilesAreForCallersOnTheSameHost(t *testing.T) {
+	for from, want := range map[string]int{
+		"127.0.0.1:4711":        200,
+		"[::1]:4711":            200,
+		"[::ffff:127.0.0.1]:80": 200,
+		"10.0.0.7:4711":         403,
+		"[2001:db8::1]:4711":    403,
+		"":                      403,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil)
+		r.RemoteAddr = from
+		w := httptest.NewRecorder()
+		onlyLocal(func(w http.ResponseWriter, _ *http.Request) {}).ServeHTTP(w, r)
+		assert.Equal(t, want, w.Code, from)
 	}
 }
 
