@@ -14,6 +14,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -139,4 +140,37 @@ func TestConnectionsAreRenewedAtTheirMaximumAge(t *testing.T) {
 		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 		return assert.NoError(t, err, "no call is lost on the way") && from.Load() != first
 	}, soon, 5*time.Millisecond)
+}
+
+func TestClientsMayPingOftenWithoutACall(t *testing.T) {
+	r := start(t, Options{})
+	conn, err := net.Dial("tcp", r.GRPCAddr().String())
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(soon)))
+	_, err = conn.Write([]byte(http2.ClientPreface))
+	require.NoError(t, err)
+	framer := http2.NewFramer(conn, conn)
+	require.NoError(t, framer.WriteSettings())
+
+	const pings = 5 // grpc's default allows two
+	for answered := 0; answered < pings; {
+		frame, err := framer.ReadFrame()
+		require.NoError(t, err)
+		switch f := frame.(type) {
+		case *http2.GoAwayFrame:
+			require.Fail(t, "thrown out", "%s after %d pings", f.DebugData(), answered)
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				require.NoError(t, framer.WriteSettingsAck())
+				require.NoError(t, framer.WritePing(false, [8]byte{}))
+			}
+		case *http2.PingFrame:
+			if f.IsAck() {
+				answered++
+				time.Sleep(110 * time.Millisecond)
+				require.NoError(t, framer.WritePing(false, [8]byte{}))
+			}
+		}
+	}
 }
