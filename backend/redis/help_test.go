@@ -15,6 +15,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
+var start = time.Now()
+
 // ample is a timeout for tests of something else, on a machine with much to do.
 const ample = 10 * time.Second
 

@@ -7,7 +7,7 @@ const slots = 16384
 
 // hashTags are n hash tags, "{7}", whose slots lie one in each n-th of all slots.
 // So, where each master has one run of slots, as after redis-cli --cluster create,
-// all masters have the same share of the partitions, give or take one.
+// all masters have the same share of the partitions, give or take two.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, found := 0, 0; found < n; i++ {

@@ -63,7 +63,8 @@ type Options struct {
 	// by default. Only a single request with more exceeds it.
 	MaxHits int
 
-	// Trips is how many trips of one partition can be in flight; 2 by default.
+	// Trips is how many trips of one partition can be in flight; 1 by default. With
+	// 2, less waits behind a lost packet, and trips carry less each.
 	Trips int
 
 	// MaxQueue is how many hits of one partition can wait; 4096 by default. Over
@@ -89,7 +90,7 @@ func (o *Options) setDefaults() error {
 	}{
 		{"Partitions", &o.Partitions, 16, maxPartitions},
 		{"MaxHits", &o.MaxHits, 64, maxCall},
-		{"Trips", &o.Trips, 2, 1024},
+		{"Trips", &o.Trips, 1, 1024},
 		{"MaxQueue", &o.MaxQueue, 4096, 1 << 20},
 	} {
 		if *d.value == 0 {
@@ -225,6 +226,14 @@ func (l *Limiter) newPool(ctx context.Context, s Server) (*pool, error) {
 		p.lanes = append(p.lanes, newLane(ctx, l, p))
 	}
 	return p, nil
+}
+
+// lost tells the client that a node could not be reached, so that it looks for
+// who has its slots now. (For a command that is sent only once, go-redis doesn't.)
+func (p *pool) lost(ctx context.Context) {
+	if c, ok := p.client.(interface{ ReloadState(context.Context) }); ok {
+		c.ReloadState(ctx)
+	}
 }
 
 func (p *pool) ping(ctx context.Context) error {

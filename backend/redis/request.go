@@ -65,9 +65,13 @@ const (
 
 // add adds hit number index of a Take, asking for n.
 func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
-	n = min(max(n, -limit.MaxHits), limit.MaxHits)
 	p := l.poolOf(h.Limit)
-	partition := p.partition(h.Key)
+	r.addTo(p, p.partition(h.Key), l, index, h, n)
+}
+
+// addTo is add for a given partition.
+func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backend.Hit, n int64) {
+	n = min(max(n, -limit.MaxHits), limit.MaxHits)
 	c := r.call(p.lanes[partition])
 	a := asked{index: index, from: len(c.names), limit: h.Limit, n: n, code: int64(h.Limit.Algorithm)}
 	c.names = p.keys[partition].append(c.names, h.Limit.Tag(), h.Key)

@@ -89,6 +89,8 @@ func (t *trip) send(ctx context.Context) {
 			return
 		}
 		switch refusal(err) {
+		case "":
+			t.pool.lost(ctx)
 		case "NOSCRIPT":
 			if !byText {
 				byText = true

@@ -1,0 +1,106 @@
+package redis_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// BenchmarkTake measures one Take at a time and 64 at a time, over 10,000 keys,
+// and the CPU time it costs Redis.
+func BenchmarkTake(b *testing.B) {
+	s := redistest.Start(b)
+	for _, callers := range []int{1, 64} {
+		for _, trips := range []int{1, 2, 4} {
+			b.Run(fmt.Sprintf("callers=%d/trips=%d", callers, trips), func(b *testing.B) {
+				benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Trips: trips, Timeout: ample}, callers, 1, s.Client(b))
+			})
+		}
+	}
+	b.Run("callers=64/hits=4", func(b *testing.B) {
+		benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}, 64, 4, s.Client(b))
+	})
+}
+
+// BenchmarkCluster measures the partitions of a Cluster of 3 nodes.
+func BenchmarkCluster(b *testing.B) {
+	c := redistest.StartCluster(b, 3, false)
+	var clients []*goredis.Client
+	for _, s := range c.Masters {
+		clients = append(clients, s.Client(b))
+	}
+	for _, partitions := range []int{4, 16, 64} {
+		for _, hits := range []int{1, 4} {
+			b.Run(fmt.Sprintf("partitions=%d/hits=%d", partitions, hits), func(b *testing.B) {
+				benchmark(b, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Partitions: partitions, Timeout: ample}, 64, hits, clients...)
+			})
+		}
+	}
+}
+
+func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*goredis.Client) {
+	l := open(b, o)
+	lim := newLimit(b, limit.Spec{Requests: 1_000_000, Unit: limit.Minute})
+	var keys [10_000][]byte
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "shop|ip=192.0.%d.%d", i/256, i%256)
+	}
+	if r := take(l, hit("first", lim, 1))[0]; r.Err != nil {
+		b.Fatal(r.Err)
+	}
+	before := cpuMicros(b, clients)
+	var seed atomic.Int64
+	b.ReportAllocs()
+	b.SetParallelism(max(1, callers/2))
+	if callers == 1 {
+		asked, results := make([]backend.Hit, hits), make([]backend.Result, hits)
+		for i := range b.N {
+			one(b, l, lim, keys[:], i*7919, asked, results)
+		}
+	} else {
+		b.RunParallel(func(pb *testing.PB) {
+			asked, results := make([]backend.Hit, hits), make([]backend.Result, hits)
+			for i := int(seed.Add(1)) * 1000; pb.Next(); i++ {
+				one(b, l, lim, keys[:], i*7919, asked, results)
+			}
+		})
+	}
+	b.ReportMetric((cpuMicros(b, clients)-before)/float64(b.N), "redis-us/op")
+}
+
+func one(b *testing.B, l *redis.Limiter, lim *limit.Limit, keys [][]byte, seed int, hits []backend.Hit, results []backend.Result) {
+	for j := range hits {
+		hits[j] = backend.Hit{Key: keys[(seed+j*101)%len(keys)], Limit: lim, N: 1}
+	}
+	l.Take(b.Context(), start, hits, results)
+	if results[0].Err != nil {
+		b.Error(results[0].Err)
+	}
+}
+
+// cpuMicros is the CPU time that servers have used, in microseconds.
+func cpuMicros(b *testing.B, clients []*goredis.Client) (sum float64) {
+	for _, c := range clients {
+		for line := range strings.Lines(c.Info(b.Context(), "cpu").Val()) {
+			for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
+				if v, ok := strings.CutPrefix(line, name); ok {
+					seconds, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+					if err != nil {
+						b.Fatal(err)
+					}
+					sum += seconds * 1e6
+				}
+			}
+		}
+	}
+	return sum
+}
