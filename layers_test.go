@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"backend/local":       {"backend", "limit"},
 	"backend/redis":       {"backend", "limit", "lua"},
 	"backend/scope":       {"backend", "limit"},
+	"backend/fallback":    {"backend", "limit"},
 	"backend/denycache":   {"backend", "limit"},
 	"backend/backendtest": {"backend", "limit"},
 	"lua":                 {},

@@ -35,6 +35,10 @@ type Hit struct {
 type Result struct {
 	limit.Result
 
+	// Degraded tells that a stand-in has decided, as the backend is away. The
+	// Result then says nothing of the backend's own counter.
+	Degraded bool
+
 	// Err tells that the hit could not be decided; the rest of the Result then
 	// means nothing. It wraps ErrUnavailable where another Limiter may be tried.
 	Err error

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
+	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -35,9 +37,26 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 			return nil, nil, err
 		}
 		tellUnused(log)
+		mode, ok := limit.ParseFailureMode(s.RedisFailureMode)
+		if !ok {
+			return nil, nil, fmt.Errorf("REDIS_FAILURE_MODE=%q is not local, allow or deny", s.RedisFailureMode)
+		}
+		if r := s.RedisFallbackRatio; !(r > 0 && r <= 1) {
+			return nil, nil, fmt.Errorf("REDIS_FALLBACK_RATIO=%v is not over 0 and up to 1", r)
+		}
+		always := fallback.New(fallback.Options{
+			Primary:       inRedis,
+			Secondary:     counters,
+			Ratio:         s.RedisFallbackRatio,
+			Mode:          mode,
+			Parts:         inRedis.Parts(),
+			Part:          inRedis.Part,
+			Probe:         inRedis.Probe,
+			OnStateChange: tellRedis(s, log),
+		})
 		go counters.Run(ctx, time.Minute)
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
-		return scope.New(inRedis, counters), func() { _ = inRedis.Close() }, nil
+		return scope.New(always, counters), func() { always.Close(); _ = inRedis.Close() }, nil
 	}
 	return nil, nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
 }
@@ -122,37 +141,43 @@ func tellUnused(log *slog.Logger) {
 	}
 }
 
+// tellRedis returns what is to be told when Redis goes and comes.
+func tellRedis(s *settings, log *slog.Logger) func(fallback.StateChange) {
+	return func(c fallback.StateChange) {
+		if c.Down {
+			log.Error("Redis can't be reached; going on without it", "error", c.Err, "mode", s.RedisFailureMode, "ratio", s.RedisFallbackRatio)
+			return
+		}
+		log.Info("Redis is back", "was_away", c.Lasted.Round(time.Millisecond), "hits_decided_without_it", c.Served, "hits_charged_to_it_now", c.Carried)
+	}
+}
+
 const (
 	pingEvery   = time.Second
-	pingAtFirst = 50 * time.Millisecond // until Redis has been reached once
+	pingAtFirst = 200 * time.Millisecond // until Redis has been reached once
 )
 
-// watchRedis pings Redis until ctx is done and logs when it goes and when it
-// comes. The health component redis is off until Redis has been reached once, and
-// follows it from then on if that is asked for.
+// watchRedis logs when Redis is first reached. If follow is set, it goes on to ping
+// until ctx is done, and the health component redis says what came of it.
 func watchRedis(ctx context.Context, ping func(context.Context) error, follow bool, health *server.Health, log *slog.Logger) {
-	health.Set("redis", false, "Redis has not been reached yet")
-	var down time.Time // since when; zero while it is up
-	reached := false
+	reached, told := false, false
 	for {
 		err := ping(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
+		case err != nil && !told && !reached:
+			log.Error("Redis can't be reached yet; going on without it until it can", "error", err)
+			told = true
 		case err == nil && !reached:
 			log.Info("counting in Redis")
-			reached, down = true, time.Time{}
-			health.Set("redis", true, "")
-		case err == nil && !down.IsZero():
-			log.Info("Redis is back", "was_away", time.Since(down).Round(time.Millisecond))
-			down = time.Time{}
-			health.Set("redis", true, "")
-		case err != nil && down.IsZero():
-			log.Error("Redis can't be reached; calls that need it fail until it can", "error", err)
-			down = time.Now()
-			if follow {
-				health.Set("redis", false, "Redis can't be reached")
+			reached = true
+			if !follow {
+				return
 			}
+		}
+		if follow {
+			health.Set("redis", err == nil, "Redis can't be reached")
 		}
 		pause := pingEvery
 		if !reached {

@@ -61,34 +61,23 @@ func TestReplicasShareOneBudget(t *testing.T) {
 	}
 }
 
-func TestServeStartsWithoutRedisAndConnectsWhenItComes(t *testing.T) {
+func TestServeGoesOnWithoutRedisAndConnectsWhenItComes(t *testing.T) {
 	redis := redistest.Start(t)
 	redis.Kill()
-	r := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerHour))
-	hit := func() (string, int) {
-		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-		return out, code
-	}
-	out, code := hit()
-	assert.Equal(t, 1, code)
-	assert.Contains(t, out, "Unavailable")
-	status, body := get(t, "http://"+r.http+"/healthcheck")
-	assert.Equal(t, http.StatusInternalServerError, status)
-	assert.Contains(t, body, "Redis has not been reached yet")
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_FALLBACK_RATIO=0.4"}, "--limits", file(t, "limits.yaml", tenPerHour))
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the ratio of the limit, from the first call on")
+	assert.Contains(t, out, "10 per hour", "the limit is told as it is configured")
+	assert.Contains(t, r.logged(), "Redis can't be reached")
+	status, _ := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusOK, status, "with the fallback on, a lost Redis takes no pod out")
 
 	redis.Restart(t)
 	require.Eventually(t, func() bool {
-		status, _, err := fetch("http://" + r.http + "/healthcheck")
-		return err == nil && status == http.StatusOK
+		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other", "--hits", "0")
+		return code == 0 && len(redis.Client(t).Keys(t.Context(), "*").Val()) > 0
 	}, 10*time.Second, 20*time.Millisecond)
-	out, code = hit()
-	assert.Zero(t, code, out)
-	assert.Contains(t, out, "remaining 2")
-
-	redis.Kill()
-	require.Eventually(t, func() bool { _, code := hit(); return code == 1 }, 10*time.Second, 20*time.Millisecond)
-	status, _ = get(t, "http://"+r.http+"/healthcheck")
-	assert.Equal(t, http.StatusOK, status, "once it was reached, health doesn't follow it unless asked to")
 }
 
 func TestHealthFollowsRedisIfAskedTo(t *testing.T) {

@@ -22,6 +22,13 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 3, name: hourly}
 `
 
+const tenPerHour = `
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {unit: hour, requests_per_unit: 10}
+`
+
 func TestServeLimitsByTheFile(t *testing.T) {
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
 

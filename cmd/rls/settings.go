@@ -73,6 +73,8 @@ type settings struct {
 	RedisSentinelAuth      string        `envconfig:"REDIS_SENTINEL_AUTH" desc:"The same, for sentinels."`
 	RedisPoolSize          int           `envconfig:"REDIS_POOL_SIZE" default:"0" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
 	RedisTimeout           time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. See docs/redis.md."`
+	RedisFallbackRatio     float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" desc:"Share of each limit that this replica grants while Redis can't be reached, over 0 up to 1. See docs/failure.md."`
+	RedisFailureMode       string        `envconfig:"REDIS_FAILURE_MODE" default:"local" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
 	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
 	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
 	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"2" desc:"Most trips in flight, in a cluster for each partition."`
@@ -82,7 +84,7 @@ type settings struct {
 	RedisTLSClientKey      string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`
 	RedisTLSCACert         string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
 	RedisTLSSkipHostname   bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not the name in it."`
-	RedisHealthCheckActive bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy whenever Redis can't be reached, not just until it first is."`
+	RedisHealthCheckActive bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy while Redis can't be reached. Without it Redis has no part in health, as the service goes on without it."`
 	PerSecond              bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
 	PerSecondType          string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" desc:"As REDIS_TYPE."`
 	PerSecondURL           string        `envconfig:"REDIS_PERSECOND_URL" desc:"As REDIS_URL."`
