@@ -1,0 +1,352 @@
+package denycache
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// counter is a Limiter on plain states, which counts what it is asked for.
+type counter struct {
+	mu     sync.Mutex
+	states map[string]*limit.State
+	asked  int
+	during func() // called after each Take has been decided
+}
+
+func newCounter() *counter { return &counter{states: map[string]*limit.State{}} }
+
+func (c *counter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	c.mu.Lock()
+	for i, h := range hits {
+		c.asked++
+		name := h.Limit.Tag() + " " + string(h.Key)
+		if c.states[name] == nil {
+			c.states[name] = &limit.State{}
+		}
+		results[i] = backend.Result{Result: h.Limit.Take(c.states[name], now.UnixMicro(), h.N)}
+	}
+	c.mu.Unlock()
+	if c.during != nil {
+		c.during()
+	}
+}
+
+func newLimit(t testing.TB, s limit.Spec) *limit.Limit {
+	t.Helper()
+	if s.Unit == 0 {
+		s.Unit = limit.Hour
+	}
+	l, err := limit.New(s)
+	require.NoError(t, err)
+	return l
+}
+
+func hit(key string, l *limit.Limit, n int64) backend.Hit {
+	return backend.Hit{Key: []byte(key), Limit: l, N: n}
+}
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func take(l backend.Limiter, at time.Duration, hits ...backend.Hit) []backend.Result {
+	results := make([]backend.Result, len(hits))
+	l.Take(context.Background(), start.Add(at), hits, results)
+	return results
+}
+
+func TestAnEntryIsACacheLine(t *testing.T) {
+	assert.Equal(t, uintptr(entryBytes), unsafe.Sizeof(entry{}))
+}
+
+func TestDeniedUntilRetryAfter(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			next := newCounter()
+			l := New(next, Options{})
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 2})
+			take(l, 0, hit("a", lim, 1))
+			take(l, time.Second, hit("a", lim, 1))
+			denied := take(l, time.Minute, hit("a", lim, 1))[0]
+			require.False(t, denied.Allowed)
+			asked := next.asked
+			for _, after := range []time.Duration{0, time.Second, time.Duration(denied.RetryAfter-1) * time.Microsecond} {
+				got := take(l, time.Minute+after, hit("a", lim, 1))[0]
+				want := denied
+				want.RetryAfter -= after.Microseconds()
+				want.ResetAfter -= after.Microseconds()
+				assert.Equal(t, want, got)
+			}
+			assert.Equal(t, asked, next.asked, "answered from here")
+			assert.True(t, take(l, time.Minute+time.Duration(denied.RetryAfter)*time.Microsecond, hit("a", lim, 1))[0].Allowed)
+
+			assert.True(t, take(l, time.Minute, hit("b", lim, 1))[0].Allowed, "another key")
+			other := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Multiplier: 2})
+			assert.True(t, take(l, time.Minute, hit("a", other, 1))[0].Allowed, "another window")
+		})
+	}
+}
+
+func TestWhatADenialSpeaksFor(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		algorithm  limit.Algorithm
+		charge     bool
+		spent, n   int64 // of 10; then n are denied
+		then       int64
+		fromMemory bool
+	}{
+		{"as many", limit.SlidingLog, false, 7, 5, 5, true},
+		{"more", limit.SlidingLog, false, 7, 5, 6, true},
+		{"fewer, which pass", limit.SlidingLog, false, 7, 5, 3, false},
+		{"fewer, which may pass earlier", limit.SlidingLog, false, 7, 5, 4, false},
+		{"a peek, which passes", limit.SlidingLog, false, 7, 5, 0, false},
+		{"a peek", limit.SlidingLog, false, 10, 1, 0, true},
+		{"one after a peek", limit.SlidingLog, false, 10, 0, 1, true},
+		{"fewer than never pass", limit.SlidingLog, false, 7, 11, 5, false},
+		{"token bucket, fewer", limit.TokenBucket, false, 7, 5, 4, false},
+		{"token bucket, more", limit.TokenBucket, false, 7, 5, 6, true},
+		{"sliding window, more", limit.SlidingWindow, false, 7, 5, 6, true},
+		{"fixed window, fewer that are too many", limit.FixedWindow, false, 7, 5, 4, true},
+		{"fixed window, fewer that pass", limit.FixedWindow, false, 7, 5, 3, false},
+		{"fixed window, a peek at the limit", limit.FixedWindow, false, 10, 1, 0, false},
+		{"fixed window, denied charged", limit.FixedWindow, true, 7, 5, 1, true},
+		{"fixed window, denied charged, peek", limit.FixedWindow, true, 7, 5, 0, true},
+		{"a denial that lengthens with each", limit.SlidingLog, true, 10, 1, 1, false},
+		{"a denial that lengthens with each", limit.SlidingWindow, true, 10, 1, 1, false},
+		{"a denial that lengthens with each", limit.TokenBucket, true, 10, 1, 1, false},
+	} {
+		t.Run(fmt.Sprintf("%s/%s", c.algorithm, c.name), func(t *testing.T) {
+			next := newCounter()
+			l := New(next, Options{})
+			lim := newLimit(t, limit.Spec{Algorithm: c.algorithm, Requests: 10, ChargeDenied: c.charge})
+			take(l, 0, hit("a", lim, c.spent))
+			require.False(t, take(l, 0, hit("a", lim, c.n))[0].Allowed)
+			asked := next.asked
+			got := take(l, 0, hit("a", lim, c.then))[0]
+			assert.Equal(t, c.fromMemory, next.asked == asked)
+			if c.fromMemory {
+				assert.False(t, got.Allowed)
+			}
+		})
+	}
+}
+
+func TestMoreHitsThanTheCapacityNeverPass(t *testing.T) {
+	l := New(newCounter(), Options{})
+	lim := newLimit(t, limit.Spec{Requests: 2})
+	take(l, 0, hit("a", lim, 2))
+	take(l, 0, hit("a", lim, 1))
+	assert.Equal(t, int64(limit.Never), take(l, 0, hit("a", lim, 3))[0].RetryAfter)
+}
+
+func TestGivingBackTakesEffectAtOnce(t *testing.T) {
+	l := New(newCounter(), Options{})
+	lim := newLimit(t, limit.Spec{Requests: 2})
+	take(l, 0, hit("a", lim, 2))
+	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+	got := take(l, 0, hit("a", lim, -1), hit("a", lim, 1))
+	assert.True(t, got[1].Allowed)
+}
+
+func TestADenialOlderThanAReturnIsNotRemembered(t *testing.T) {
+	next := newCounter()
+	l := New(next, Options{})
+	lim := newLimit(t, limit.Spec{Requests: 2})
+	take(l, 0, hit("a", lim, 2))
+	next.during = func() { // the denial is decided, but not yet remembered
+		next.during = nil
+		take(l, 0, hit("a", lim, -1))
+	}
+	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+}
+
+func TestARaisedLimitTakesEffectAtOnce(t *testing.T) {
+	for _, raised := range []limit.Spec{
+		{Algorithm: limit.TokenBucket, Requests: 3, Burst: 2},
+		{Algorithm: limit.TokenBucket, Requests: 2, Burst: 3},
+	} {
+		next := newCounter()
+		l := New(next, Options{})
+		lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 2, Burst: 2})
+		take(l, 0, hit("a", lim, 2))
+		require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+		asked := next.asked
+		take(l, 0, hit("a", newLimit(t, raised), 1))
+		assert.Greater(t, next.asked, asked)
+	}
+	next := newCounter()
+	l := New(next, Options{})
+	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 2))
+	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 1))
+	asked := next.asked
+	assert.False(t, take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 1}), 1))[0].Allowed)
+	assert.Equal(t, asked, next.asked, "a lowered limit denies all the more")
+}
+
+func TestAClockSetBackForgets(t *testing.T) {
+	next := newCounter()
+	l := New(next, Options{})
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	take(l, time.Minute, hit("a", lim, 1))
+	take(l, time.Minute, hit("a", lim, 1))
+	asked := next.asked
+	take(l, 0, hit("a", lim, 1))
+	assert.Greater(t, next.asked, asked)
+}
+
+func TestOnlyTheUndecidedAreForwarded(t *testing.T) {
+	next := newCounter()
+	var denied []string
+	l := New(next, Options{OnDenied: func(h *backend.Hit) { denied = append(denied, string(h.Key)) }})
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	take(l, 0, hit("a", lim, 1))
+	take(l, 0, hit("a", lim, 1))
+	asked := next.asked
+	got := take(l, 0, hit("b", lim, 1), hit("a", lim, 1), hit("c", lim, 1))
+	assert.Equal(t, asked+2, next.asked)
+	assert.True(t, got[0].Allowed)
+	assert.False(t, got[1].Allowed)
+	assert.True(t, got[2].Allowed)
+	assert.Equal(t, []string{"a"}, denied)
+}
+
+func TestErrorsAreNotRemembered(t *testing.T) {
+	flaky := backendtest.NewFlaky(newCounter())
+	l := New(flaky, Options{})
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	flaky.Fail(backend.ErrUnavailable)
+	assert.ErrorIs(t, take(l, 0, hit("a", lim, 1))[0].Err, backend.ErrUnavailable)
+	flaky.Fail(nil)
+	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+}
+
+func TestWhatAStandInDeniesIsNotRemembered(t *testing.T) {
+	away := true
+	l := New(backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+		results[0] = backend.Result{Degraded: away, Result: limit.Result{Allowed: !away, RetryAfter: 1000}}
+	}), Options{})
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+	away = false
+	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+}
+
+func TestAllOrNoneChargesNothingWhenOneIsDeniedFromHere(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			next := newCounter()
+			l := New(next, Options{AllOrNone: true})
+			one, ten := newLimit(t, limit.Spec{Algorithm: a, Requests: 1}), newLimit(t, limit.Spec{Algorithm: a, Requests: 10})
+			take(l, 0, hit("one", one, 1))
+			require.False(t, take(l, 0, hit("one", one, 1))[0].Allowed)
+			take(l, 0, hit("ten", ten, 6))
+			shadow := hit("shadow", ten, 1)
+			shadow.Shadow = true
+
+			asked := next.asked
+			got := take(l, 0, hit("ten", ten, 4), hit("one", one, 1), hit("ten", ten, 5), shadow, hit("other", ten, 11))
+			assert.Equal(t, asked+4, next.asked)
+			assert.True(t, got[0].Allowed)
+			assert.Equal(t, int64(4), got[0].Remaining, "not charged")
+			assert.False(t, got[1].Allowed)
+			assert.False(t, got[2].Allowed)
+			assert.Positive(t, got[2].RetryAfter)
+			assert.Equal(t, int64(9), got[3].Remaining, "charged as ever")
+			assert.Equal(t, int64(limit.Never), got[4].RetryAfter)
+			assert.Equal(t, int64(4), take(l, 0, hit("ten", ten, 0))[0].Remaining)
+
+			// A shadow hit denied from here keeps nobody from being charged.
+			shadow = hit("one", one, 1)
+			shadow.Shadow = true
+			got = take(l, 0, shadow, hit("ten", ten, 1))
+			assert.False(t, got[0].Allowed)
+			assert.Equal(t, int64(3), got[1].Remaining)
+		})
+	}
+}
+
+// With one caller, what is remembered is never wrong, whatever comes.
+func TestAnswersAsTheWrappedLimiter(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(1, uint64(a)))
+			direct, l := newCounter(), New(newCounter(), Options{})
+			limits := []*limit.Limit{newLimit(t, limit.Spec{Algorithm: a, Requests: 5}), newLimit(t, limit.Spec{Algorithm: a, Requests: 8}), newLimit(t, limit.Spec{Algorithm: a, Requests: 5})}
+			var at time.Duration
+			for range 5000 {
+				at += time.Duration(rnd.Int64N(int64(5 * time.Minute)))
+				h := hit(fmt.Sprint(rnd.IntN(3)), limits[rnd.IntN(3)], rnd.Int64N(9)-2)
+				want, got := take(direct, at, h)[0], take(l, at, h)[0]
+				require.Equal(t, want.Allowed, got.Allowed)
+				if h.N <= 1 {
+					require.LessOrEqual(t, got.RetryAfter, max(want.RetryAfter, 0))
+				}
+			}
+		})
+	}
+}
+
+func TestAFullCacheForgetsWhatEndsFirst(t *testing.T) {
+	next := newCounter()
+	l := New(next, Options{SizeBytes: 1})
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	take(l, 0, hit("a", lim, 1))
+	take(l, 0, hit("a", lim, 1))
+	short := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Minute})
+	for i := range 1000 {
+		take(l, 0, hit(fmt.Sprint(i), short, 1))
+		take(l, 0, hit(fmt.Sprint(i), short, 1))
+	}
+	asked := next.asked
+	take(l, 0, hit("a", lim, 1))
+	assert.Equal(t, asked, next.asked)
+}
+
+func TestConcurrentCallers(t *testing.T) {
+	l := New(newCounter(), Options{SizeBytes: 4096})
+	lim := newLimit(t, limit.Spec{Requests: 3})
+	var running sync.WaitGroup
+	for i := range 8 {
+		running.Go(func() {
+			for j := range 500 {
+				take(l, 0, hit(fmt.Sprint(j%50), lim, int64((i+j)%4-1)), hit(fmt.Sprint(j%7), lim, 1))
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestADenialFromHereAllocatesNothing(t *testing.T) {
+	l := New(newCounter(), Options{})
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	take(l, 0, hit("a", lim, 1))
+	take(l, 0, hit("a", lim, 1))
+	hits, results := []backend.Hit{hit("a", lim, 1)}, make([]backend.Result, 1)
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { l.Take(context.Background(), start, hits, results) }))
+}
+
+func BenchmarkDenied(b *testing.B) {
+	l := New(newCounter(), Options{SizeBytes: 1 << 20})
+	lim := newLimit(b, limit.Spec{Requests: 1})
+	take(l, 0, hit("a", lim, 1))
+	take(l, 0, hit("a", lim, 1))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		hits, results := []backend.Hit{hit("a", lim, 1)}, make([]backend.Result, 1)
+		for pb.Next() {
+			l.Take(context.Background(), start, hits, results)
+		}
+	})
+}
