@@ -338,7 +338,7 @@ func TestAChangedLimitKeepsWhatWasSpent(t *testing.T) {
 		left := l.Take(&s, now, 0).Remaining
 		if a == TokenBucket {
 			// The time to refill is kept: the same share of the rate.
-			assert.GreaterOrEqual(t, left, int64(-int64(l.max)))
+			assert.GreaterOrEqual(t, left, -l.max)
 			assert.LessOrEqual(t, left, l.capacity)
 			return
 		}

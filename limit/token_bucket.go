@@ -82,23 +82,23 @@ func (l *Limit) cost(n int64) span {
 	return span{int64(q), int64(r)}
 }
 
-// span is an exact span of time, us + frac/max microseconds, with 0 ≤ frac < max
-// for the limit's max.
+// span is an exact span of time, us + frac/parts microseconds, with
+// 0 ≤ frac < parts; parts is the limit's Max.
 type span struct{ us, frac int64 }
 
-func (a span) add(b span, max int64) span {
+func (a span) add(b span, parts int64) span {
 	c := span{a.us + b.us, a.frac + b.frac}
-	if c.frac >= max {
-		return span{c.us + 1, c.frac - max}
+	if c.frac >= parts {
+		return span{c.us + 1, c.frac - parts}
 	}
 	return c
 }
 
 // sub is a - b; negative if its us is.
-func (a span) sub(b span, max int64) span {
+func (a span) sub(b span, parts int64) span {
 	c := span{a.us - b.us, a.frac - b.frac}
 	if c.frac < 0 {
-		return span{c.us - 1, c.frac + max}
+		return span{c.us - 1, c.frac + parts}
 	}
 	return c
 }

@@ -40,10 +40,6 @@ func newGRPCServer(o *Options, certs *tlsReloader, draining context.Context) *gr
 		// server's CPU (BenchmarkServerCPU). Larger buffers and fixed windows
 		// made no difference that could be measured, with 1 or 4 connections.
 		grpc.NumStreamWorkers(uint32(max(o.GRPC.Workers, 0))),
-		// Costs nothing measurable either, and an idle connection then holds
-		// 37 KB less.
-		grpc.SharedWriteBuffer(true),
-
 		grpc.InTapHandle(cancelStreams(streams, draining)),
 	}
 	if certs != nil {

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -120,9 +118,6 @@ func kindName(typeName string) string {
 	}
 	return "a " + typeName
 }
-
-// addr joins host and port.
-func addr(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // logger makes the logger that the settings ask for.
 func (s *settings) logger(w io.Writer) (*slog.Logger, error) {
