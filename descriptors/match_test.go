@@ -179,8 +179,10 @@ descriptors:
 	require.Len(t, r.Limits, 2, "the one that is off is left out")
 
 	fast := r.Limits[0]
-	assert.Equal(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 10, Unit: limit.Second, Multiplier: 1, Burst: 7,
-		ChargeDenied: true, Scope: limit.Instance, OnBackendFailure: limit.FailDeny, FallbackRatio: 0.25}, fast.Spec)
+	assert.Equal(t, limit.Spec{
+		Algorithm: limit.TokenBucket, Requests: 10, Unit: limit.Second, Multiplier: 1, Burst: 7,
+		ChargeDenied: true, Scope: limit.Instance, OnBackendFailure: limit.FailDeny, FallbackRatio: 0.25,
+	}, fast.Spec)
 	assert.Equal(t, "fast", fast.Name)
 	assert.Equal(t, []string{"x", "y"}, fast.Replaces)
 	assert.Equal(t, "fast", fast.Response.Name)
@@ -189,8 +191,10 @@ descriptors:
 	assert.Nil(t, fast.Response.UnitMultiplier)
 
 	slow := r.Limits[1]
-	assert.Equal(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1000, Unit: limit.Day, Multiplier: 2,
-		OnBackendFailure: limit.FailLocal, FallbackRatio: 1}, slow.Spec)
+	assert.Equal(t, limit.Spec{
+		Algorithm: limit.SlidingLog, Requests: 1000, Unit: limit.Day, Multiplier: 2,
+		OnBackendFailure: limit.FailLocal, FallbackRatio: 1,
+	}, slow.Spec)
 	assert.EqualValues(t, 2, slow.Response.UnitMultiplier.GetValue())
 	assert.Equal(t, "DAY", slow.Response.Unit.String())
 

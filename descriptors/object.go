@@ -184,7 +184,7 @@ func (d *document) row(l level, at *node, place, key *yaml.Node) *row {
 // value checks n against r. A null gives a value without node.
 func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
 	v = value{row: r, node: n}
-	wrong := func(want string) (value, bool) {
+	wrong := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
 		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= ratioKind {
 			want += " without quotes"
 		}

@@ -92,10 +92,14 @@ var schema = [...]row{
 	{name: "unit_multiplier", kind: positiveKind, at: atRateLimit, ours: true},
 	{name: "algorithm", kind: choiceKind, at: atRateLimit | atDefaults, ours: true, choices: algorithmNames()},
 	{name: "burst", kind: positiveKind, at: atRateLimit | atDefaults, ours: true},
-	{name: "scope", kind: choiceKind, at: atRateLimit | atDefaults, ours: true,
-		choices: []string{limit.Global.String(), limit.Instance.String()}},
-	{name: "on_backend_failure", kind: choiceKind, at: atRateLimit | atDefaults, ours: true,
-		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()}},
+	{
+		name: "scope", kind: choiceKind, at: atRateLimit | atDefaults, ours: true,
+		choices: []string{limit.Global.String(), limit.Instance.String()},
+	},
+	{
+		name: "on_backend_failure", kind: choiceKind, at: atRateLimit | atDefaults, ours: true,
+		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
+	},
 	{name: "fallback_ratio", kind: ratioKind, at: atRateLimit | atDefaults, ours: true},
 	{name: "charge_denied", kind: flagKind, at: atRateLimit | atDefaults, ours: true},
 	{name: "enabled", kind: flagKind, at: atRateLimit | atDefaults, ours: true},

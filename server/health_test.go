@@ -25,10 +25,16 @@ func TestHealthIsTheSumOfItsComponents(t *testing.T) {
 		{"no component", nil, nil},
 		{"all ok", []set{{"redis", true, ""}, {"limits", true, ""}}, nil},
 		{"one down", []set{{"redis", false, "refused"}, {"limits", true, ""}}, []string{"redis: refused"}},
-		{"two down, in order", []set{{"redis", false, "refused"}, {"limits", false, "none loaded"}},
-			[]string{"limits: none loaded", "redis: refused"}},
-		{"one comes back", []set{{"redis", false, "refused"}, {"limits", false, "none loaded"}, {"redis", true, ""}},
-			[]string{"limits: none loaded"}},
+		{
+			"two down, in order",
+			[]set{{"redis", false, "refused"}, {"limits", false, "none loaded"}},
+			[]string{"limits: none loaded", "redis: refused"},
+		},
+		{
+			"one comes back",
+			[]set{{"redis", false, "refused"}, {"limits", false, "none loaded"}, {"redis", true, ""}},
+			[]string{"limits: none loaded"},
+		},
 		{"all come back", []set{{"redis", false, "refused"}, {"redis", true, "ignored"}}, nil},
 		{"detail changes", []set{{"redis", false, "refused"}, {"redis", false, "timeout"}}, []string{"redis: timeout"}},
 	} {

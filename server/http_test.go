@@ -75,13 +75,19 @@ func TestJSON(t *testing.T) {
 		{name: "GET", method: "GET", body: `{"domain":"shop"}`, code: 200, want: ok},
 		{name: "PUT", method: "PUT", body: `{"domain":"shop"}`, code: 200, want: ok},
 		{name: "empty object", body: `{}`, code: 200, want: ok},
-		{name: "over limit", body: `{"domain":"over"}`, code: 429,
-			want: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}},
+		{
+			name: "over limit", body: `{"domain":"over"}`, code: 429,
+			want: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT},
+		},
 		{name: "undecided", body: `{"domain":"unknown"}`, code: 500, want: &rlsv3.RateLimitResponse{}},
-		{name: "camel case, enum by number, 64 bits as text", code: 200, want: weekly,
-			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":5,"unit":7},"hitsAddend":"3"}]}`},
-		{name: "original names, enum by name, 64 bits as number", code: 200, want: minutely,
-			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"limit":{"requests_per_unit":5,"unit":"MINUTE"},"hits_addend":3}]}`},
+		{
+			name: "camel case, enum by number, 64 bits as text", code: 200, want: weekly,
+			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":5,"unit":7},"hitsAddend":"3"}]}`,
+		},
+		{
+			name: "original names, enum by name, 64 bits as number", code: 200, want: minutely,
+			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"limit":{"requests_per_unit":5,"unit":"MINUTE"},"hits_addend":3}]}`,
+		},
 
 		{name: "call fails", body: `{"domain":"refused"}`, code: 400, reason: "redis is gone"},
 		{name: "call fails without status", body: `{"domain":"broken"}`, code: 400, reason: "no status in here"},

@@ -40,7 +40,7 @@ func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p == http.ErrAbortHandler { // a handler's way to cut the connection
+			if p == http.ErrAbortHandler { //nolint:errorlint // a handler's way to cut the connection; never wrapped
 				panic(p)
 			}
 			logPanic(r.Context(), log, r.URL.Path, p)

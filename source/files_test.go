@@ -206,8 +206,10 @@ func TestRuntimeFiles(t *testing.T) {
 		{
 			name:    "without a subdirectory",
 			runtime: Runtime{AppDirectory: "ratelimit", WatchRoot: true},
-			read: []string{"ratelimit/config.d/b.yaml", "ratelimit/config.yaml", "ratelimit/config/a.yaml",
-				"ratelimit/config/deep/z.yaml", "ratelimit/configx/c.yaml", "ratelimit/other.yaml"},
+			read: []string{
+				"ratelimit/config.d/b.yaml", "ratelimit/config.yaml", "ratelimit/config/a.yaml",
+				"ratelimit/config/deep/z.yaml", "ratelimit/configx/c.yaml", "ratelimit/other.yaml",
+			},
 			skipped: []string{"ratelimit/config.txt"},
 		},
 	} {

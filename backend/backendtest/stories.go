@@ -97,8 +97,10 @@ var anyAlgorithm = []struct {
 }
 
 var stories = []story{
-	{"fixed_window: a window's hits are forgotten when it ends",
-		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour}, []step{
+	{
+		"fixed_window: a window's hits are forgotten when it ends",
+		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour},
+		[]step{
 			{20 * m, 3, ok, 2, 0},
 			{50 * m, 3, no, 2, 10 * m},
 			{50 * m, 2, ok, 0, 0},
@@ -106,30 +108,42 @@ var stories = []story{
 			{60 * m, 5, ok, 0, 0},
 			{61 * m, 1, no, 0, 59 * m},
 			{500 * m, 5, ok, 0, 0},
-		}},
-	{"fixed_window: what was denied is forgotten with its window",
-		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour, ChargeDenied: true}, []step{
+		},
+	},
+	{
+		"fixed_window: what was denied is forgotten with its window",
+		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour, ChargeDenied: true},
+		[]step{
 			{0, 5, ok, 0, 0},
 			{10 * m, 3, no, -3, 50 * m},
 			{10 * m, 6, no, -9, never},
 			{60 * m, 5, ok, 0, 0},
-		}},
-	{"fixed_window: a peek is denied only beyond the limit",
-		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour, ChargeDenied: true}, []step{
+		},
+	},
+	{
+		"fixed_window: a peek is denied only beyond the limit",
+		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour, ChargeDenied: true},
+		[]step{
 			{0, 5, ok, 0, 0},
 			{0, 0, ok, 0, 0},
 			{0, 1, no, -1, 60 * m},
 			{15 * m, 0, no, -1, 45 * m},
-		}},
-	{"fixed_window: windows of many units are aligned too",
-		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Minute, Multiplier: 15}, []step{
+		},
+	},
+	{
+		"fixed_window: windows of many units are aligned too",
+		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Minute, Multiplier: 15},
+		[]step{
 			{14 * m, 5, ok, 0, 0},
 			{14 * m, 1, no, 0, 1 * m},
 			{15 * m, 5, ok, 0, 0},
 			{16 * m, 1, no, 0, 14 * m},
-		}},
-	{"sliding_window: the last window's hits fade",
-		limit.Spec{Algorithm: limit.SlidingWindow, Requests: 10, Unit: limit.Hour}, []step{
+		},
+	},
+	{
+		"sliding_window: the last window's hits fade",
+		limit.Spec{Algorithm: limit.SlidingWindow, Requests: 10, Unit: limit.Hour},
+		[]step{
 			{0, 10, ok, 0, 0},
 			{59 * m, 1, no, 0, 7 * m},
 			{60 * m, 1, no, 0, 6 * m},
@@ -137,16 +151,22 @@ var stories = []story{
 			{67 * m, 0, no, 0, 5 * m},
 			{91 * m, 4, ok, 0, 0},
 			{180 * m, 10, ok, 0, 0},
-		}},
-	{"sliding_window: what was denied counts if charged",
-		limit.Spec{Algorithm: limit.SlidingWindow, Requests: 10, Unit: limit.Hour, ChargeDenied: true}, []step{
+		},
+	},
+	{
+		"sliding_window: what was denied counts if charged",
+		limit.Spec{Algorithm: limit.SlidingWindow, Requests: 10, Unit: limit.Hour, ChargeDenied: true},
+		[]step{
 			{0, 10, ok, 0, 0},
 			{30 * m, 10, no, -10, 90 * m},
 			{91 * m, 0, no, 0, 2 * m},
 			{92 * m, 1, no, -1, 4 * m},
-		}},
-	{"sliding_log: each hit is forgotten an hour later",
-		limit.Spec{Algorithm: limit.SlidingLog, Requests: 3, Unit: limit.Hour}, []step{
+		},
+	},
+	{
+		"sliding_log: each hit is forgotten an hour later",
+		limit.Spec{Algorithm: limit.SlidingLog, Requests: 3, Unit: limit.Hour},
+		[]step{
 			{0, 1, ok, 2, 0},
 			{10 * m, 2, ok, 0, 0},
 			{20 * m, 0, no, 0, 40 * m},
@@ -155,16 +175,22 @@ var stories = []story{
 			{61 * m, 2, no, 0, 9 * m},
 			{61 * m, 3, no, 0, 59 * m},
 			{70 * m, 2, ok, 0, 0},
-		}},
-	{"sliding_log: what was denied counts if charged",
-		limit.Spec{Algorithm: limit.SlidingLog, Requests: 3, Unit: limit.Hour, ChargeDenied: true}, []step{
+		},
+	},
+	{
+		"sliding_log: what was denied counts if charged",
+		limit.Spec{Algorithm: limit.SlidingLog, Requests: 3, Unit: limit.Hour, ChargeDenied: true},
+		[]step{
 			{0, 3, ok, 0, 0},
 			{30 * m, 1, no, -1, 30 * m},
 			{60 * m, 2, ok, 0, 0},
 			{60 * m, 0, no, 0, 30 * m},
-		}},
-	{"token_bucket: a token comes back every ten minutes",
-		limit.Spec{Algorithm: limit.TokenBucket, Requests: 6, Unit: limit.Hour, Burst: 3}, []step{
+		},
+	},
+	{
+		"token_bucket: a token comes back every ten minutes",
+		limit.Spec{Algorithm: limit.TokenBucket, Requests: 6, Unit: limit.Hour, Burst: 3},
+		[]step{
 			{0, 4, no, 3, never},
 			{0, 3, ok, 0, 0},
 			{0, 0, no, 0, 10 * m},
@@ -174,14 +200,18 @@ var stories = []story{
 			{30 * m, 2, ok, 0, 0},
 			{300 * m, 0, ok, 3, 0},
 			{300 * m, 3, ok, 0, 0},
-		}},
-	{"token_bucket: what was denied is waited for if charged",
-		limit.Spec{Algorithm: limit.TokenBucket, Requests: 6, Unit: limit.Hour, Burst: 3, ChargeDenied: true}, []step{
+		},
+	},
+	{
+		"token_bucket: what was denied is waited for if charged",
+		limit.Spec{Algorithm: limit.TokenBucket, Requests: 6, Unit: limit.Hour, Burst: 3, ChargeDenied: true},
+		[]step{
 			{0, 3, ok, 0, 0},
 			{0, 2, no, -2, 40 * m},
 			{20 * m, 1, no, -1, 20 * m},
 			{40 * m, 1, ok, 0, 0},
-		}},
+		},
+	},
 }
 
 func testStories(t *testing.T, l backend.Limiter) {
