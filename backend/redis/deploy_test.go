@@ -53,16 +53,23 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// rights are those that docs/redis.md gives a user of rls.
-const rights = "resetkeys ~myprefix:* resetchannels -@all +ping +hello +select +eval +evalsha +time +mget +set +setrange +del +llen +lrange +ltrim +rpush +pexpire"
+// rights are those that docs/redis.md gives a user of rls, and what a cluster needs
+// besides.
+const rights, clusterRights = "resetkeys ~myprefix:* resetchannels -@all +ping +hello +select +eval +evalsha +time +mget +set +setrange +del +llen +lrange +ltrim +rpush +pexpire",
+	" +cluster|slots +asking"
 
-func TestDocumentedRightsSuffice(t *testing.T) {
-	s := redistest.Start(t)
+func setUser(t *testing.T, c *goredis.Client, rights string) {
+	t.Helper()
 	args := []any{"ACL", "SETUSER", "rls", "on", ">secret-1"}
 	for right := range strings.FieldsSeq(rights) {
 		args = append(args, right)
 	}
-	require.NoError(t, s.Client(t).Do(t.Context(), args...).Err())
+	require.NoError(t, c.Do(t.Context(), args...).Err())
+}
+
+func TestDocumentedRightsSuffice(t *testing.T) {
+	s := redistest.Start(t)
+	setUser(t, s.Client(t), rights)
 	o := redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: ample}
 	l := open(t, o)
 	require.NoError(t, l.Ping(t.Context()))
@@ -83,6 +90,24 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	assert.ErrorContains(t, err, "WRONGPASS")
 	assert.NotContains(t, err.Error(), "secret")
+}
+
+func TestDocumentedRightsSufficeInACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3, false)
+	for _, s := range c.Masters {
+		setUser(t, s.Client(t), rights+clusterRights)
+	}
+	l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: ample})
+	lim := perDay(t, 1_000_000_000)
+	load := startLoad(l, lim, 4, 100)
+	defer load.stop()
+	time.Sleep(50 * time.Millisecond)
+	for slot := range counterSlots(t, c.Masters[0].Client(t)) {
+		c.Migrate(t, int(slot), c.Masters[0], c.Masters[1], func() { time.Sleep(time.Millisecond) })
+	}
+	load.stop()
+	load.requireNoErrors(t)
+	require.NoError(t, l.Ping(t.Context()))
 }
 
 func TestPasswordOnly(t *testing.T) {

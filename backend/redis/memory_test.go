@@ -1,0 +1,39 @@
+package redis_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// BenchmarkMemory tells what a counter takes in Redis (MEMORY USAGE, which leaves
+// out the entry for its expiry): b-per-key.
+func BenchmarkMemory(b *testing.B) {
+	db := redistest.Open(b)
+	client := db.Client(b)
+	for _, a := range limit.Algorithms() {
+		for _, entries := range []int{1, 10, 100, 1000, 10_000} {
+			if a != limit.SlidingLog && entries > 1 {
+				continue
+			}
+			b.Run(fmt.Sprintf("%s/entries=%d", a, entries), func(b *testing.B) {
+				l := open(b, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
+				lim := newLimit(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Day})
+				key := fmt.Sprintf("shop|ip=192.0.2.1|%06d", entries)
+				for b.Loop() {
+					for range entries {
+						require.NoError(b, take(l, hit(key, lim, 1))[0].Err)
+					}
+				}
+				name := fmt.Sprintf("%sv1:%s:%s", db.Prefix, lim.Tag(), key)
+				b.ReportMetric(float64(client.MemoryUsage(b.Context(), name, 0).Val()), "b-per-key")
+				b.ReportMetric(float64(len(name)), "key-bytes")
+			})
+		}
+	}
+}
