@@ -89,3 +89,14 @@ func TestLargeFile(t *testing.T) {
 	assert.NotNil(t, d.Match(entries("path", "/api/v1/items/019999")))
 	t.Logf("%d bytes in %v", b.Len(), time.Since(start))
 }
+
+func TestAFileThatIsGivenUpHasOneProblem(t *testing.T) {
+	bomb := "domain: d\ndescriptors:\n- &n0\n  key: k\n"
+	for i := range 24 {
+		bomb += fmt.Sprintf("- &n%d\n  key: k%d\n  descriptors: [{key: a, descriptors: [*n%d]}, {key: b, descriptors: [*n%d]}]\n", i+1, i+1, i, i)
+	}
+	_, err := Compile([]File{{"f", []byte(bomb)}}, Options{})
+	var ps Problems
+	require.ErrorAs(t, err, &ps)
+	assert.Len(t, ps, 1, "what was left unread is not told as missing")
+}

@@ -64,7 +64,7 @@ func (d *document) add(list []pending, n *yaml.Node, at *node, reason string) []
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
-	if len(list) > maxProblems {
+	if len(list) > maxProblems || d.nodes > maxNodes { // what is left unread looks wrong
 		return list
 	}
 	if len(list) == maxProblems {
@@ -97,11 +97,11 @@ func problems(list []pending) Problems {
 
 // visit counts a node and tells whether to go on.
 func (d *document) visit(n *yaml.Node) bool {
-	d.nodes++
 	if d.nodes == maxNodes {
 		d.errorf(n, nil, "the file has more than %d keys and values (aliases count each time they are used)", maxNodes)
 	}
-	return d.nodes < maxNodes && len(d.errs) <= maxProblems
+	d.nodes++
+	return d.nodes <= maxNodes && len(d.errs) <= maxProblems
 }
 
 // parse reads the first YAML document of f; nil if there is none or it's broken.
