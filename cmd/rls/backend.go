@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
@@ -21,12 +22,12 @@ import (
 // newBackend makes the Limiter that the settings ask for. What runs beside it
 // ends with ctx; close releases the rest.
 func newBackend(ctx context.Context, s *settings, health *server.Health, log *slog.Logger) (l backend.Limiter, closeAll func(), err error) {
-	shared := cmp.Or(s.BackendType, "local")
+	kind := cmp.Or(s.BackendType, "local")
 	if s.BackendType == "" && s.RedisURL != "" {
-		shared = "redis"
+		kind = "redis"
 	}
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	switch shared {
+	switch kind {
 	case "local":
 		go counters.Run(ctx, time.Minute)
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
@@ -56,7 +57,11 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 		})
 		go counters.Run(ctx, time.Minute)
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
-		return scope.New(always, counters), func() { always.Close(); _ = inRedis.Close() }, nil
+		var shared backend.Limiter = always
+		if s.DenyCacheBytes > 0 {
+			shared = denycache.New(always, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone})
+		}
+		return scope.New(shared, counters), func() { always.Close(); _ = inRedis.Close() }, nil
 	}
 	return nil, nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
 }

@@ -62,6 +62,7 @@ type settings struct {
 	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
 
+	DenyCacheBytes         int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each. 0: none."`
 	CacheKeyPrefix         string        `envconfig:"CACHE_KEY_PREFIX" desc:"Start of every key in Redis, up to 64 bytes."`
 	ExpirationJitterMax    int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
 	RedisType              string        `envconfig:"REDIS_TYPE" default:"single" desc:"single, sentinel or cluster."`
@@ -75,7 +76,7 @@ type settings struct {
 	RedisFailureMode       string        `envconfig:"REDIS_FAILURE_MODE" default:"local" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
 	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
 	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
-	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"2" desc:"Most trips in flight, in a cluster for each partition."`
+	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"1" desc:"Most trips in flight, in a cluster for each partition."`
 	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
 	RedisTLS               bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
 	RedisTLSClientCert     string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
