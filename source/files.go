@@ -53,7 +53,8 @@ func Files(path string, o Options) ([]descriptors.File, []Skipped, error) {
 	return r.done(path)
 }
 
-// Runtime is where envoyproxy/ratelimit looks for its limits.
+// Runtime is where envoyproxy/ratelimit looks for its limits. Where Root is all
+// that is given, that is the place: a directory or a file.
 type Runtime struct {
 	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT and so on
 
@@ -67,11 +68,19 @@ func (r Runtime) Path() string { return filepath.Join(r.Root, r.Subdirectory, r.
 
 // Files is like the function Files for r.Path.
 func (r Runtime) Files(o Options) ([]descriptors.File, []Skipped, error) {
+	rd := reader{Options: o}
+	rd.runtime(r)
+	return rd.done(r.Path())
+}
+
+// runtime reads what r names.
+func (rd *reader) runtime(r Runtime) {
 	if !r.WatchRoot || r.AppDirectory == "" {
-		return Files(r.Path(), o)
+		rd.named(r.Path())
+		return
 	}
 	dir, base := filepath.Dir(r.Path()), filepath.Base(r.Path())
-	rd := reader{Options: o}
+	rd.spots.way(r.Path())
 	for _, e := range rd.list(dir) {
 		path := filepath.Join(dir, e.Name())
 		switch {
@@ -81,7 +90,6 @@ func (r Runtime) Files(o Options) ([]descriptors.File, []Skipped, error) {
 			rd.entry(path, e)
 		}
 	}
-	return rd.done(r.Path())
 }
 
 // reader gathers files.
@@ -92,6 +100,7 @@ type reader struct {
 	errs    []error
 	seen    int // entries
 	bytes   int
+	spots   spots // all that was looked at
 }
 
 func (r *reader) done(path string) ([]descriptors.File, []Skipped, error) {
@@ -113,6 +122,7 @@ func (r *reader) skip(path, format string, args ...any) {
 
 // named reads a path that was asked for by name.
 func (r *reader) named(path string) {
+	r.spots.way(path)
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -137,6 +147,7 @@ func (r *reader) list(dir string) []fs.DirEntry {
 	if r.seen > maxEntries {
 		return nil
 	}
+	r.spots.directory(dir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		r.fail(plain(dir, err))
@@ -165,6 +176,9 @@ func (r *reader) entry(path string, e fs.DirEntry) {
 	if !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, ext) {
 		r.skip(path, "not a limits file: it ends in %s, not in .yaml, .yml or .json", filepath.Ext(name))
 		return
+	}
+	if link {
+		r.spots.way(path)
 	}
 	info, err := os.Stat(path)
 	switch {
