@@ -328,15 +328,6 @@ func TestConcurrentCallers(t *testing.T) {
 	running.Wait()
 }
 
-func TestADenialFromHereAllocatesNothing(t *testing.T) {
-	l := New(newCounter(), Options{})
-	lim := newLimit(t, limit.Spec{Requests: 1})
-	take(l, 0, hit("a", lim, 1))
-	take(l, 0, hit("a", lim, 1))
-	hits, results := []backend.Hit{hit("a", lim, 1)}, make([]backend.Result, 1)
-	assert.Zero(t, testing.AllocsPerRun(1000, func() { l.Take(context.Background(), start, hits, results) }))
-}
-
 func BenchmarkDenied(b *testing.B) {
 	l := New(newCounter(), Options{SizeBytes: 1 << 20})
 	lim := newLimit(b, limit.Spec{Requests: 1})
