@@ -13,8 +13,14 @@ func Compile(files []File, o Options) (*Config, error) {
 	c := &Config{domains: map[string]*Domain{}}
 	docs := make([]*document, len(files))
 	for i, f := range files {
-		docs[i] = c.open(f, o)
+		docs[i] = &document{file: f.Name}
+		c.open(docs[i], docs[i].parse(f), o)
 	}
+	return c.compile(docs)
+}
+
+// compile fills c with what is in docs, all of them open.
+func (c *Config) compile(docs []*document) (*Config, error) {
 	var errs Problems
 	for _, d := range docs {
 		if d.root != nil {
@@ -33,24 +39,23 @@ func Compile(files []File, o Options) (*Config, error) {
 	return c, nil
 }
 
-// open reads the root of a file, so that the defaults of a domain are known
-// before its limits are compiled, whichever of its files has them.
-func (c *Config) open(f File, o Options) *document {
-	d := &document{file: f.Name}
-	n := d.parse(f)
+// open reads the root n of a file, nil if it has none, so that the defaults of a
+// domain are known before its limits are compiled, whichever of its files has
+// them.
+func (c *Config) open(d *document, n *yaml.Node, o Options) {
 	if n == nil {
-		return d
+		return
 	}
 	if n.Kind == yaml.ScalarNode && scalarTag(n) == "!!null" {
 		d.errorf(n, nil, "domain is missing")
-		return d
+		return
 	}
 	if n.Kind != yaml.MappingNode {
 		d.errorf(n, nil, "a limits file must be a mapping with domain and descriptors, not %s", shown(n))
-		return d
+		return
 	}
 	// What can't join c is still compiled, to find all that is wrong with it.
-	d.domain = &Domain{file: f.Name}
+	d.domain = &Domain{file: d.file}
 	d.top = &node{domain: d.domain}
 	d.root = d.object(atRoot, d.top, n)
 	name, place := d.root.text("domain"), d.root.at("domain")
@@ -66,17 +71,16 @@ func (c *Config) open(f File, o Options) *document {
 	case o.MergeDomains:
 		d.domain = known
 	default:
-		d.errorf(place, nil, "domain %s is in %s:%d already, and merging domains is off", printable(name), known.file, known.line)
+		d.errorf(place, nil, "domain %s is in %s already, and merging domains is off", printable(name), fileLine(known.file, known.line))
 	}
 	if v := d.root.field("defaults"); v != nil && !v.bad {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.top, "the domain has defaults in %s:%d already", d.domain.defaultsFile, other.node.Line)
+			d.errorf(v.node, d.top, "the domain has defaults in %s already", fileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
 			d.domain.defaults = d.object(atDefaults, d.top, v.parts...)
-			d.domain.defaultsFile = f.Name
+			d.domain.defaultsFile = d.file
 		}
 	}
-	return d
 }
 
 // descriptors compiles a list of siblings into l.
@@ -102,7 +106,7 @@ func (d *document) descriptors(l *tier, parent *node, v *value, depth int) {
 			continue
 		}
 		if other := l.add(n); other != nil {
-			d.errorf(o.at("key"), n, "there is one already, at %s:%d", other.file, other.line)
+			d.errorf(o.at("key"), n, "there is one already, at %s", fileLine(other.file, other.line))
 		}
 	}
 }
@@ -146,7 +150,7 @@ func (d *document) limits(n *node, v *value) {
 			return !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag()
 		})
 		if same >= 0 {
-			d.errorf(item, n, "a limit of the same algorithm, window and scope is in line %d already (%s); they would share one counter", n.limits[same].line, n.limits[same].Limit)
+			d.errorf(item, n, "a limit of the same algorithm, window and scope is %s already (%s); they would share one counter", inLine(n.limits[same].line), n.limits[same].Limit)
 			continue
 		}
 		n.limits = append(n.limits, l)

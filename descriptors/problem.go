@@ -38,6 +38,22 @@ func (p Problem) String() string {
 	return b.String()
 }
 
+// fileLine is file:line, or the file alone if the line isn't known.
+func fileLine(file string, line int) string {
+	if line == 0 {
+		return file
+	}
+	return file + ":" + strconv.Itoa(line)
+}
+
+// inLine says where in the same file something is.
+func inLine(line int) string {
+	if line == 0 {
+		return "there"
+	}
+	return "in line " + strconv.Itoa(line)
+}
+
 // Problems is a list of them; as an error it shows one a line.
 type Problems []Problem
 

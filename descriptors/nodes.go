@@ -1,0 +1,96 @@
+package descriptors
+
+import (
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// YAML nodes as the parser would make them, but without lines.
+
+// yamlMapping makes a mapping of names and nodes in turn.
+func yamlMapping(pairs ...any) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for i := 0; i < len(pairs); i += 2 {
+		yamlAdd(n, pairs[i].(string), pairs[i+1].(*yaml.Node))
+	}
+	return n
+}
+
+// yamlAdd adds a field to mapping n.
+func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
+	n.Content = append(n.Content, yamlString(name), v)
+}
+
+// yamlAddText adds s unless it is empty, which proto3 can't tell from absent.
+func yamlAddText(n *yaml.Node, name, s string) {
+	if s != "" {
+		yamlAdd(n, name, yamlString(s))
+	}
+}
+
+// yamlAddFlag adds a flag unless it is false.
+func yamlAddFlag(n *yaml.Node, name string, on bool) {
+	if on {
+		yamlAdd(n, name, yamlFlag(true))
+	}
+}
+
+func yamlString(s string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: s}
+}
+
+func yamlFlag(b bool) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(b)}
+}
+
+func yamlNumber(f float64) *yaml.Node {
+	if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(f), 10)}
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(f, 'g', -1, 64)}
+}
+
+func yamlStruct(s *structpb.Struct) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for name, v := range sortedFields(s) {
+		yamlAdd(n, name, yamlValue(v))
+	}
+	return n
+}
+
+func yamlValue(v *structpb.Value) *yaml.Node {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_StructValue:
+		return yamlStruct(k.StructValue)
+	case *structpb.Value_ListValue:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, item := range k.ListValue.GetValues() {
+			n.Content = append(n.Content, yamlValue(item))
+		}
+		return n
+	case *structpb.Value_StringValue:
+		return yamlString(k.StringValue)
+	case *structpb.Value_BoolValue:
+		return yamlFlag(k.BoolValue)
+	case *structpb.Value_NumberValue:
+		return yamlNumber(k.NumberValue)
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+}
+
+// sortedFields goes through the fields of s by name.
+func sortedFields(s *structpb.Struct) iter.Seq2[string, *structpb.Value] {
+	return func(yield func(string, *structpb.Value) bool) {
+		for _, name := range slices.Sorted(maps.Keys(s.GetFields())) {
+			if !yield(name, s.GetFields()[name]) {
+				return
+			}
+		}
+	}
+}

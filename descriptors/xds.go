@@ -1,0 +1,157 @@
+package descriptors
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// XDSExtension is the key in a descriptor's metadata under which an xDS resource
+// has what its own fields can't say: a Struct with fields of a descriptor as
+// limits files have them (docs/xds.md).
+const XDSExtension = "rls"
+
+// Fields of the API's RateLimitDescriptor that its Go package doesn't know yet.
+const (
+	xdsQuotaMode protowire.Number = 7 // bool
+	xdsMetadata  protowire.Number = 8 // google.protobuf.Struct
+)
+
+// CompileXDS is Compile for xDS resources. Each counts as a limits file that says
+// the same, under the resource's name; problems have no lines.
+func CompileXDS(resources []*confv3.RateLimitConfig, o Options) (*Config, error) {
+	c := &Config{domains: map[string]*Domain{}}
+	docs := make([]*document, len(resources))
+	for i, r := range resources {
+		docs[i] = &document{file: cmp.Or(r.GetName(), fmt.Sprintf("resource %d", i+1))}
+		c.open(docs[i], (&xdsReader{d: docs[i]}).resource(r), o)
+	}
+	return c.compile(docs)
+}
+
+// xdsReader writes an xDS resource as YAML nodes.
+type xdsReader struct {
+	d        *document
+	defaults []*yaml.Node // of the domain
+}
+
+func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
+	root := yamlMapping("domain", yamlString(r.GetDomain()), "descriptors", x.descriptors(r.GetDescriptors(), printable(r.GetDomain()), 1))
+	for _, d := range x.defaults {
+		yamlAdd(root, "defaults", d)
+	}
+	return root
+}
+
+// descriptors writes siblings. path leads to them.
+func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, path string, depth int) *yaml.Node {
+	list := &yaml.Node{Kind: yaml.SequenceNode}
+	if depth > maxDepth {
+		return list // which is told where it is compiled
+	}
+	for i, d := range ds {
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		list.Content = append(list.Content, n)
+		label := (&node{key: d.GetKey(), value: d.GetValue(), nth: i + 1}).label()
+		x.descriptor(n, d, path+" > "+label, depth)
+	}
+	return list
+}
+
+// descriptor writes d into n.
+func (x *xdsReader) descriptor(n *yaml.Node, d *confv3.RateLimitDescriptor, path string, depth int) {
+	quota, metadata, err := xdsLaterFields(d)
+	if err != nil {
+		x.d.errorf(nil, nil, "%s: %s", path, err)
+	}
+	yamlAddText(n, "key", d.GetKey())
+	yamlAddText(n, "value", d.GetValue())
+	yamlAddFlag(n, "shadow_mode", d.GetShadowMode())
+	yamlAddFlag(n, "quota_mode", quota)
+	yamlAddFlag(n, "detailed_metric", d.GetDetailedMetric())
+	var limit *yaml.Node
+	if p := d.GetRateLimit(); p != nil {
+		limit = xdsPolicy(p)
+		yamlAdd(n, "rate_limit", limit)
+	}
+	if len(d.GetDescriptors()) > 0 {
+		yamlAdd(n, "descriptors", x.descriptors(d.GetDescriptors(), path, depth+1))
+	}
+	x.extend(n, limit, metadata, path, depth)
+}
+
+// extend writes metadata into n, and what it has for the descriptor itself into
+// its fields, after those of the same name: the last one counts.
+func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, path string, depth int) {
+	ours, has := metadata.GetFields()[XDSExtension]
+	if has {
+		delete(metadata.GetFields(), XDSExtension)
+		if ours.GetStructValue() == nil {
+			x.d.errorf(nil, nil, "%s: %s in metadata must be a mapping with fields of a descriptor", path, XDSExtension)
+		}
+	}
+	if len(metadata.GetFields()) > 0 {
+		yamlAdd(n, "metadata", yamlStruct(metadata))
+	}
+	for name, v := range sortedFields(ours.GetStructValue()) {
+		switch written := yamlValue(v); {
+		case name == "rate_limit" && limit != nil && written.Kind == yaml.MappingNode:
+			limit.Content = append(limit.Content, written.Content...)
+		case name == "defaults" && depth == 1:
+			x.defaults = append(x.defaults, written)
+		default:
+			yamlAdd(n, name, written)
+		}
+	}
+}
+
+func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
+	n := yamlMapping("requests_per_unit", yamlNumber(float64(p.GetRequestsPerUnit())))
+	yamlAddFlag(n, "unlimited", p.GetUnlimited())
+	yamlAddText(n, "name", p.GetName())
+	if u := p.GetUnit(); u != confv3.RateLimitUnit_UNKNOWN {
+		yamlAdd(n, "unit", yamlString(strings.ToLower(u.String())))
+	}
+	if len(p.GetReplaces()) > 0 {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, r := range p.GetReplaces() {
+			list.Content = append(list.Content, yamlMapping("name", yamlString(r.GetName())))
+		}
+		yamlAdd(n, "replaces", list)
+	}
+	return n
+}
+
+// xdsLaterFields reads from the wire what d's Go type has no field for.
+func xdsLaterFields(d *confv3.RateLimitDescriptor) (quota bool, metadata *structpb.Struct, err error) {
+	for b := []byte(d.ProtoReflect().GetUnknown()); len(b) > 0; {
+		number, kind, size := protowire.ConsumeTag(b)
+		length := protowire.ConsumeFieldValue(number, kind, b[max(size, 0):])
+		if size < 0 || length < 0 {
+			return false, nil, errors.New("malformed fields")
+		}
+		value := b[size : size+length]
+		b = b[size+length:]
+		switch {
+		case number == xdsQuotaMode && kind == protowire.VarintType:
+			v, _ := protowire.ConsumeVarint(value)
+			quota = protowire.DecodeBool(v)
+		case number == xdsMetadata && kind == protowire.BytesType:
+			if metadata == nil {
+				metadata = &structpb.Struct{}
+			}
+			v, _ := protowire.ConsumeBytes(value)
+			if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(v, metadata); err != nil {
+				return false, nil, fmt.Errorf("metadata is not a Struct: %w", err)
+			}
+		}
+	}
+	return quota, metadata, nil
+}

@@ -1,0 +1,236 @@
+package descriptors
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// resource makes an xDS resource of its JSON form, which may have the fields that
+// the Go package lacks, as a newer control plane sends them.
+func resource(t testing.TB, name, json string) *confv3.RateLimitConfig {
+	t.Helper()
+	r := &confv3.RateLimitConfig{}
+	require.NoError(t, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal([]byte(json), r))
+	r.Name = name
+	var whole structpb.Struct
+	require.NoError(t, protojson.Unmarshal([]byte(json), &whole))
+	later(t, r.Descriptors, whole.Fields["descriptors"].GetListValue())
+	wire, err := proto.Marshal(r)
+	require.NoError(t, err)
+	received := &confv3.RateLimitConfig{}
+	require.NoError(t, proto.Unmarshal(wire, received))
+	return received
+}
+
+// later adds to descriptors what JSON has and their Go type has not.
+func later(t testing.TB, ds []*confv3.RateLimitDescriptor, json *structpb.ListValue) {
+	for i, d := range ds {
+		fields := json.Values[i].GetStructValue().Fields
+		var wire []byte
+		if fields["quota_mode"].GetBoolValue() {
+			wire = protowire.AppendTag(wire, 7, protowire.VarintType)
+			wire = protowire.AppendVarint(wire, 1)
+		}
+		if m := fields["metadata"].GetStructValue(); m != nil {
+			b, err := proto.Marshal(m)
+			require.NoError(t, err)
+			wire = protowire.AppendTag(wire, 8, protowire.BytesType)
+			wire = protowire.AppendBytes(wire, b)
+		}
+		d.ProtoReflect().SetUnknown(wire)
+		later(t, d.Descriptors, fields["descriptors"].GetListValue())
+	}
+}
+
+// Each resource means what the limits file beside it means.
+func TestXDSResourcesMeanWhatFilesMean(t *testing.T) {
+	for name, test := range map[string]struct{ json, yaml string }{
+		"units": {
+			`{"domain":"d","descriptors":[
+				{"key":"s","rate_limit":{"unit":"SECOND","requests_per_unit":1}},
+				{"key":"m","rate_limit":{"unit":"MINUTE","requests_per_unit":2}},
+				{"key":"h","rate_limit":{"unit":"HOUR","requests_per_unit":3}},
+				{"key":"d","rate_limit":{"unit":"DAY","requests_per_unit":4}},
+				{"key":"w","rate_limit":{"unit":"WEEK","requests_per_unit":5}},
+				{"key":"mo","rate_limit":{"unit":"MONTH","requests_per_unit":6}},
+				{"key":"y","rate_limit":{"unit":"YEAR","requests_per_unit":4294967295}}]}`,
+			`{domain: d, descriptors: [
+				{key: s, rate_limit: {unit: second, requests_per_unit: 1}},
+				{key: m, rate_limit: {unit: minute, requests_per_unit: 2}},
+				{key: h, rate_limit: {unit: hour, requests_per_unit: 3}},
+				{key: d, rate_limit: {unit: day, requests_per_unit: 4}},
+				{key: w, rate_limit: {unit: week, requests_per_unit: 5}},
+				{key: mo, rate_limit: {unit: month, requests_per_unit: 6}},
+				{key: y, rate_limit: {unit: year, requests_per_unit: 4294967295}}]}`,
+		},
+		"everything the API has": {
+			`{"domain":"d","descriptors":[{"key":"a","value":"yes","shadow_mode":true,"detailed_metric":true,
+				"rate_limit":{"unit":"DAY","requests_per_unit":0,"name":"n","replaces":[{"name":"x"},{"name":"y"}]},
+				"descriptors":[{"key":"b","value":"1.5*","rate_limit":{"unlimited":true}},{"key":"c","quota_mode":true,
+					"rate_limit":{"unit":"HOUR","requests_per_unit":7}}]},
+				{"key":"allowed"}]}`,
+			`{domain: d, descriptors: [{key: a, value: "yes", shadow_mode: true, detailed_metric: true,
+				rate_limit: {unit: day, requests_per_unit: 0, name: n, replaces: [{name: x}, {name: y}]},
+				descriptors: [{key: b, value: "1.5*", rate_limit: {unlimited: true}}, {key: c, quota_mode: true,
+					rate_limit: {unit: hour, requests_per_unit: 7}}]},
+				{key: allowed}]}`,
+		},
+		"ours beside the API's": {
+			`{"domain":"d","descriptors":[{"key":"a","value":"*","rate_limit":{"unit":"MINUTE","requests_per_unit":9},"metadata":{"rls":{
+				"share_threshold":true,"value_to_metric":true,
+				"rate_limit":{"algorithm":"token_bucket","unit_multiplier":15,"burst":20,"scope":"instance","charge_denied":false,
+					"on_backend_failure":"deny","fallback_ratio":0.25}}}}]}`,
+			`{domain: d, descriptors: [{key: a, value: "*", share_threshold: true, value_to_metric: true,
+				rate_limit: {unit: minute, requests_per_unit: 9, algorithm: token_bucket, unit_multiplier: 15, burst: 20,
+					scope: instance, charge_denied: false, on_backend_failure: deny, fallback_ratio: 0.25}}]}`,
+		},
+		"several limits": {
+			`{"domain":"d","descriptors":[{"key":"a","metadata":{"rls":{"rate_limits":[
+				{"unit":"second","requests_per_unit":10},{"unit":"day","requests_per_unit":1000,"algorithm":"sliding_log"}]}}}]}`,
+			`{domain: d, descriptors: [{key: a, rate_limits: [
+				{unit: second, requests_per_unit: 10}, {unit: day, requests_per_unit: 1000, algorithm: sliding_log}]}]}`,
+		},
+		"a whole limit": {
+			`{"domain":"d","descriptors":[{"key":"a","metadata":{"rls":{"quota_mode":true,"rate_limit":{"unit":"second","requests_per_unit":10}}}}]}`,
+			`{domain: d, descriptors: [{key: a, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 10}}]}`,
+		},
+		"defaults of the domain": {
+			`{"domain":"d","descriptors":[{"key":"a","rate_limit":{"unit":"HOUR","requests_per_unit":5}},
+				{"key":"carrier","metadata":{"rls":{"defaults":{"algorithm":"sliding_window","scope":"instance"}}}}]}`,
+			`{domain: d, defaults: {algorithm: sliding_window, scope: instance},
+				descriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 5}}, {key: carrier}]}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
+			require.NoError(t, err)
+			assert.Empty(t, c.Warnings)
+			same := compile(t, test.yaml)
+			assert.Equal(t, lines(same), lines(c))
+			assert.Equal(t, limitsOf(same), limitsOf(c))
+		})
+	}
+}
+
+// limitsOf is all limits of c in words, with what WriteLines doesn't tell.
+func limitsOf(c *Config) (all []string) {
+	var walk func(l *tier)
+	walk = func(l *tier) {
+		for _, n := range l.nodes {
+			for _, s := range n.limits {
+				all = append(all, fmt.Sprint(n.path(), n.share, n.valueToMetric, n.quotaMode, " ", s.Limit, s.Unlimited, s.Name, s.Replaces))
+				if s.Limit != nil {
+					all = append(all, fmt.Sprintf("%+v", s.Spec))
+				}
+			}
+			if n.children != nil {
+				walk(n.children)
+			}
+		}
+	}
+	for _, d := range c.Domains() {
+		walk(&d.root)
+	}
+	return all
+}
+
+func TestXDSMetadataGoesOnWithoutWhatIsOurs(t *testing.T) {
+	c, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
+		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
+		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
+		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, Options{})
+	require.NoError(t, err)
+	got, err := protojson.Marshal(c.Domain("d").Match(entries("both", "x")).Metadata)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}`, string(got))
+	assert.Nil(t, c.Domain("d").Match(entries("ours", "x")).Metadata)
+}
+
+func TestXDSProblems(t *testing.T) {
+	const good = `"rate_limit":{"unit":"DAY","requests_per_unit":1}`
+	for _, test := range []struct{ json, want string }{
+		{`{}`, `r: domain is missing`},
+		{`{"domain":"d","descriptors":[{` + good + `}]}`, `r: d > descriptor 1: key is missing`},
+		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}}]}`,
+			`r: d > k: unit is missing; it can be second, minute, hour, day, week, month or year`},
+		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":99,"requests_per_unit":1}}]}`,
+			`r: d > k: unit "99" is not known; it can be second, minute, hour, day, week, month or year`},
+		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","unlimited":true}}]}`,
+			`r: d > k: unit has no meaning beside unlimited: true`},
+		{`{"domain":"d","descriptors":[{"key":"k",` + good + `},{"key":"k",` + good + `}]}`, `r: d > k: there is one already, at r`},
+		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"n"},{}]}}]}`,
+			"r: d > k: a limit can't replace itself (n)\nr: d > k: an item of replaces needs the name of a limit"},
+		{`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l",` + good + `,"metadata":{"rls":{"share_threshold":true,"brust":3}}}]}]}`,
+			`r: d > k > l: unknown key "brust"; did you mean burst, which belongs in rate_limit or defaults?` +
+				"\nr: d > k > l: share_threshold is only for a key or value with a * in it"},
+		{`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,
+			`r: d > k: rls in metadata must be a mapping with fields of a descriptor`},
+		{`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l","metadata":{"rls":{"defaults":{"burst":1}}}}]}]}`,
+			`r: d > k > l: defaults has no meaning in the descriptor; it belongs in the root of the file`},
+		{`{"domain":"d","descriptors":[{"key":"k","metadata":{"rls":{"rate_limits":[{"unit":"day","requests_per_unit":1},{"unit":"day","requests_per_unit":2}]}}}]}`,
+			`r: d > k: a limit of the same algorithm, window and scope is there already (1 per day); they would share one counter`},
+		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY"},"metadata":{"rls":{"rate_limit":{"burst":1.5}}}}]}`,
+			`r: d > k: burst must be a whole number from 1 to 4294967295, not 1.5`},
+	} {
+		_, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
+		assert.EqualError(t, err, test.want, test.json)
+	}
+}
+
+func TestXDSResourcesOfOneDomain(t *testing.T) {
+	two := []*confv3.RateLimitConfig{
+		resource(t, "a", `{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
+		resource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
+	}
+	_, err := CompileXDS(two, Options{})
+	require.EqualError(t, err, "resource 2: domain d is in a already, and merging domains is off")
+	c, err := CompileXDS(two, Options{MergeDomains: true})
+	require.NoError(t, err)
+	assert.NotNil(t, c.Domain("d").Match(entries("l", "x")))
+}
+
+func TestXDSHostileResources(t *testing.T) {
+	deep := &confv3.RateLimitDescriptor{Key: "k"}
+	for range 5000 {
+		deep = &confv3.RateLimitDescriptor{Key: "k", Descriptors: []*confv3.RateLimitDescriptor{deep}}
+	}
+	_, err := CompileXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deep}}}, Options{})
+	require.ErrorContains(t, err, "r: descriptors are nested more than 100 deep")
+
+	value := structpb.NewStringValue("x")
+	for range 5000 {
+		value = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{value, nil}})
+	}
+	wire, err := proto.Marshal(&structpb.Struct{Fields: map[string]*structpb.Value{"m": value}})
+	require.NoError(t, err)
+	for _, garbage := range [][]byte{
+		protowire.AppendBytes(protowire.AppendTag(nil, 8, protowire.BytesType), wire),
+		protowire.AppendBytes(protowire.AppendTag(nil, 8, protowire.BytesType), []byte("\xff\xff")),
+		{0xff}, {0x42}, {0x42, 0x7f}, {},
+	} {
+		d := &confv3.RateLimitDescriptor{Key: "k", RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY}}
+		d.ProtoReflect().SetUnknown(garbage)
+		_, err := CompileXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{d, nil}}}, Options{})
+		require.ErrorContains(t, err, "r: d > descriptor 2: key is missing")
+		assert.Equal(t, len(garbage) > 0, strings.Contains(err.Error(), "r: d > k: "), "%x: %v", garbage, err)
+	}
+
+	odd := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a\u0000\u007f","value":"\u2028\n","rate_limit":{"unit":"DAY"}}]}`)
+	c, err := CompileXDS([]*confv3.RateLimitConfig{odd, nil}[:1], Options{})
+	require.NoError(t, err)
+	assert.NotNil(t, c.Domain("d").Match(entries("a\x00\x7f", "\u2028\n")), "any text is fine")
+	_, err = CompileXDS([]*confv3.RateLimitConfig{nil}, Options{})
+	require.EqualError(t, err, "resource 1: domain is missing")
+	c, err = CompileXDS(nil, Options{})
+	require.NoError(t, err)
+	assert.Empty(t, c.Domains())
+}
