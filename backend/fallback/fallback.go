@@ -5,10 +5,11 @@
 // Terms:
 //
 //   - primary: the Limiter that should decide, shared by all replicas;
-//   - secondary: the stand-in, of this replica alone;
+//   - secondary: the one that stands in, of this replica alone;
 //   - part: hits whose fate in the primary is one, such as those on one node of a
 //     cluster. Each part has a breaker of its own;
-//   - open: a part whose hits don't go to the primary, but to the secondary.
+//   - open: a part whose hits go to the secondary without asking the primary;
+//   - ledger: what an open part has admitted, to be charged to the primary later.
 package fallback
 
 import (
@@ -26,7 +27,8 @@ import (
 // those of limits it holds in its own right.
 const Namespace = "redis_fallback:"
 
-// Options of a Limiter. Primary and Secondary are required.
+// Options of a Limiter. Primary and Secondary are required. The primary bounds the
+// time of its Takes itself.
 type Options struct {
 	Primary, Secondary backend.Limiter
 
@@ -56,26 +58,23 @@ type Options struct {
 	// up to ProbeAtMost, 1 s by default, give or take a fifth at random.
 	ProbeEvery, ProbeAtMost time.Duration
 
-	// OnStateChange is told when the first part opens and when the last one
-	// closes. It must not block.
+	// OnStateChange is told when the first part opens and when the last one has
+	// closed, in this order, one at a time. It must neither block nor use the
+	// Limiter.
 	OnStateChange func(StateChange)
 }
 
 // StateChange tells that the primary went or came back.
 type StateChange struct {
-	// Down is true when it went.
+	// Down is true when it went. Err then is what failed.
 	Down bool
+	Err  error
 
-	// Err is what failed, if it went.
-	Err error
-
-	// Lasted is how long it was away, and Served how many hits were decided
-	// without it, if it came back.
-	Lasted time.Duration
-	Served int64
-
-	// Carried is how many hits, admitted meanwhile, were charged to it.
-	Carried int64
+	// Lasted is how long it was away, from the first failure on, Served how many
+	// hits were decided without it, and Carried how many of these were charged to
+	// it afterwards; all if it came back.
+	Lasted          time.Duration
+	Served, Carried int64
 }
 
 func (o *Options) setDefaults() {
@@ -106,18 +105,22 @@ func (o *Options) setDefaults() {
 }
 
 // Limiter is a backend.Limiter that always decides. Of its errors only those
-// remain that are the caller's doing, such as a context that has ended.
+// remain that are the caller's doing, such as a context that has ended. While all
+// is well it costs one atomic load.
 type Limiter struct {
-	o      Options
-	parts  []*part
-	scaled scaled
-	calls  sync.Pool // of *standIn
+	o        Options
+	parts    []*part
+	troubled atomic.Int32 // parts that are failing or open
+	served   atomic.Int64 // hits decided without the primary, ever
+	scaled   scaled
+	calls    sync.Pool // of *some
 
-	served atomic.Int64 // hits decided without the primary since it went
-
-	mu   sync.Mutex // guards what follows
-	open int        // parts
-	down time.Time  // since when, if any is
+	mu      sync.Mutex // guards what follows
+	open    int        // parts that are open or still settling
+	down    time.Time  // since when, if any is
+	before  int64      // served until then
+	carried int64      // since then
+	closed  bool
 
 	stop  context.CancelFunc
 	ctx   context.Context // of probes
@@ -131,15 +134,20 @@ func New(o Options) *Limiter {
 	o.setDefaults()
 	l := &Limiter{o: o}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.calls.New = func() any { return new(standIn) }
+	l.calls.New = func() any { return new(some) }
+	room := new(atomic.Int64)
 	for i := range o.Parts {
-		l.parts = append(l.parts, &part{limiter: l, number: i, ledger: newLedger()})
+		l.parts = append(l.parts, &part{limiter: l, number: i, ledger: newLedger(room)})
 	}
 	return l
 }
 
-// Close ends the probes. It closes neither the primary nor the secondary.
+// Close ends the probes. Takes after it still decide, but parts that are open
+// stay so. It closes neither the primary nor the secondary.
 func (l *Limiter) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
 	l.stop()
 	l.tasks.Wait()
 }
@@ -153,180 +161,57 @@ func (l *Limiter) Down() bool {
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	open := 0
-	for i := range hits {
-		if l.partOf(&hits[i]).open.Load() {
-			open++
-		}
-	}
-	switch open {
-	case 0:
-		l.o.Primary.Take(ctx, now, hits, results)
-	default:
+	if l.troubled.Load() > 0 && l.anyOpen(hits) {
 		l.takeClosed(ctx, now, hits, results)
+	} else {
+		l.o.Primary.Take(ctx, now, hits, results)
 	}
-	l.standIn(ctx, now, hits, results)
+	if l.troubled.Load() > 0 || anyFailed(results) {
+		l.standIn(ctx, now, hits, results)
+	}
 }
 
-// partOf is the part of a hit.
+// errOpen is the error of hits that the primary was not asked for.
+var errOpen = errors.New("fallback: the breaker is open")
+
+func notAsked(r *backend.Result) bool { return r.Err == errOpen } //nolint:errorlint // it is never wrapped
+
 func (l *Limiter) partOf(h *backend.Hit) *part { return l.parts[l.o.Part(h)] }
 
-// errOpen marks the hits that the primary was not asked for.
-var errOpen = errors.New("fallback: the breaker is open")
+func (l *Limiter) anyOpen(hits []backend.Hit) bool {
+	for i := range hits {
+		if l.partOf(&hits[i]).isOpen() {
+			return true
+		}
+	}
+	return false
+}
+
+func anyFailed(results []backend.Result) bool {
+	for i := range results {
+		if results[i].Err != nil {
+			return true
+		}
+	}
+	return false
+}
 
 // takeClosed asks the primary for the hits whose part is closed, and marks the
 // others.
 func (l *Limiter) takeClosed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	c := l.calls.Get().(*standIn)
+	asked := l.calls.Get().(*some)
+	defer l.release(asked)
 	for i := range hits {
-		if l.partOf(&hits[i]).open.Load() {
+		if l.partOf(&hits[i]).isOpen() {
 			results[i] = backend.Result{Err: errOpen}
-			continue
-		}
-		c.add(i, hits[i])
-	}
-	if len(c.hits) > 0 {
-		l.o.Primary.Take(ctx, now, c.hits, c.results)
-		for j, i := range c.index {
-			results[i] = c.results[j]
+		} else {
+			asked.add(i, hits[i])
 		}
 	}
-	l.release(c)
-}
-
-// standIn decides what the primary could not, and tells the parts how it went.
-func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var c *standIn
-	for i := range hits {
-		p, err := l.partOf(&hits[i]), results[i].Err
-		switch {
-		case err == nil:
-			p.succeeded()
-			continue
-		case err == errOpen: //nolint:errorlint // it is our own mark, never wrapped
-		case ctx.Err() != nil || !errors.Is(err, backend.ErrUnavailable):
-			continue // the caller's doing, or nothing that another Limiter could mend
-		default:
-			p.failed(now, err)
-		}
-		l.served.Add(1)
-		switch mode := l.mode(hits[i].Limit); mode {
-		case limit.FailAllow:
-			results[i] = backend.Result{Degraded: true, Result: limit.Result{Allowed: true, Remaining: hits[i].Limit.Capacity()}}
-		case limit.FailDeny:
-			results[i] = backend.Result{Degraded: true, Result: limit.Result{RetryAfter: l.o.ProbeAtMost.Microseconds(), ResetAfter: l.o.ProbeAtMost.Microseconds()}}
-		default:
-			if c == nil {
-				c = l.calls.Get().(*standIn)
-			}
-			h := hits[i]
-			h.Limit = l.scaled.of(h.Limit, l.ratio(h.Limit))
-			c.add(i, h)
-		}
+	if len(asked.hits) > 0 {
+		l.o.Primary.Take(ctx, now, asked.hits, asked.results)
 	}
-	if c != nil {
-		l.takeLocal(ctx, now, c, hits, results)
-		l.release(c)
+	for j, i := range asked.index {
+		results[i] = asked.results[j]
 	}
-}
-
-// takeLocal has the secondary decide c's hits, and writes down what it admitted
-// while the primary was certain not to have been charged.
-func (l *Limiter) takeLocal(ctx context.Context, now time.Time, c *standIn, hits []backend.Hit, results []backend.Result) {
-	c.nameLocally()
-	l.o.Secondary.Take(ctx, now, c.hits, c.results)
-	for j, i := range c.index {
-		h := &hits[i]
-		if results[i].Err == errOpen && h.N > 0 && c.results[j].Allowed { //nolint:errorlint // as above
-			l.partOf(h).ledger.add(h.Key, h.Limit, h.N)
-		}
-		results[i] = c.results[j]
-		results[i].Degraded = true
-	}
-}
-
-func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
-	if lim.OnBackendFailure != limit.FailDefault {
-		return lim.OnBackendFailure
-	}
-	return l.o.Mode
-}
-
-func (l *Limiter) ratio(lim *limit.Limit) float64 {
-	if lim.FallbackRatio != 0 {
-		return lim.FallbackRatio
-	}
-	return l.o.Ratio
-}
-
-// standIn is some of a call's hits, on their own.
-type standIn struct {
-	hits    []backend.Hit
-	results []backend.Result
-	index   []int // in the whole call
-	keys    []byte
-}
-
-func (c *standIn) add(i int, h backend.Hit) {
-	c.hits = append(c.hits, h)
-	c.results = append(c.results, backend.Result{})
-	c.index = append(c.index, i)
-}
-
-// nameLocally puts the hits' keys into Namespace.
-func (c *standIn) nameLocally() {
-	size := 0
-	for i := range c.hits {
-		size += len(Namespace) + len(c.hits[i].Key)
-	}
-	if cap(c.keys) < size {
-		c.keys = make([]byte, 0, size)
-	}
-	c.keys = c.keys[:0]
-	for i := range c.hits {
-		from := len(c.keys)
-		c.keys = append(append(c.keys, Namespace...), c.hits[i].Key...)
-		c.hits[i].Key = c.keys[from:len(c.keys):len(c.keys)]
-	}
-}
-
-// maxKeptKeys bounds the memory, in bytes, that goes back to the pool.
-const maxKeptKeys = 64 << 10
-
-func (l *Limiter) release(c *standIn) {
-	if cap(c.keys) > maxKeptKeys {
-		return
-	}
-	clear(c.hits)
-	clear(c.results)
-	c.hits, c.results, c.index = c.hits[:0], c.results[:0], c.index[:0]
-	l.calls.Put(c)
-}
-
-// scaled remembers limits at their share. Limits that requests bring along are
-// new each time, so it forgets all when there are too many.
-type scaled struct {
-	limits sync.Map // scaledKey → *limit.Limit
-	count  atomic.Int64
-}
-
-type scaledKey struct {
-	limit *limit.Limit
-	ratio float64
-}
-
-const maxScaled = 10_000
-
-func (s *scaled) of(l *limit.Limit, ratio float64) *limit.Limit {
-	key := scaledKey{l, ratio}
-	if known, ok := s.limits.Load(key); ok {
-		return known.(*limit.Limit)
-	}
-	if s.count.Add(1) > maxScaled {
-		s.limits.Clear()
-		s.count.Store(1)
-	}
-	made := l.Scaled(ratio)
-	s.limits.Store(key, made)
-	return made
 }

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,90 +11,145 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// part is a breaker: closed, or open until a probe succeeds. Callers only read
-// two atomics of it while all is well. It is ours, as the breakers of libraries
-// lock on every call, and let a caller's own call be the probe.
+// part is a breaker: fine, failing, or open until a probe succeeds. It is ours, as
+// the breakers of libraries lock on every call, and let a caller's own call be the
+// probe.
 type part struct {
 	limiter *Limiter
 	number  int
 	ledger  *ledger
 
-	open     atomic.Bool
-	failures atomic.Int64
-	since    atomic.Int64 // when the failures began, microseconds
+	state atomic.Int32 // changed under mu only
+
+	mu       sync.Mutex    // guards what follows
+	failures int           // while failing
+	since    time.Time     // when they began
+	before   int64         // limiter.served until then
+	closed   time.Time     // when it was open last
+	pause    time.Duration // between probes then, at the end
 }
+
+const (
+	fine int32 = iota
+	failing
+	open
+)
 
 // enough is how many failures it takes, besides TripAfter.
 const enough = 3
 
-func (p *part) succeeded() {
-	if p.failures.Load() != 0 {
-		p.failures.Store(0)
-	}
-}
+func (p *part) isOpen() bool { return p.state.Load() == open }
 
-func (p *part) failed(now time.Time, err error) {
-	at := now.UnixMicro()
-	n := p.failures.Add(1)
-	if n == 1 {
-		p.since.Store(at)
+func (p *part) succeeded() {
+	if p.state.Load() != failing {
 		return
 	}
-	if n >= enough && at-p.since.Load() >= p.limiter.o.TripAfter.Microseconds() && p.open.CompareAndSwap(false, true) {
-		p.limiter.opened(p, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state.Load() == failing {
+		p.become(fine)
 	}
 }
 
-// opened starts the probes of p.
+func (p *part) failed(err error) {
+	if p.isOpen() {
+		return
+	}
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch p.state.Load() {
+	case fine:
+		p.failures, p.since, p.before = 1, now, p.limiter.served.Load()
+		p.become(failing)
+	case failing:
+		p.failures++
+		if p.failures >= enough && now.Sub(p.since) >= p.limiter.o.TripAfter {
+			p.become(open)
+			p.limiter.opened(p, err)
+		}
+	}
+}
+
+// become changes the state. p.mu must be held.
+func (p *part) become(state int32) {
+	switch was := p.state.Swap(state); {
+	case was == fine:
+		p.limiter.troubled.Add(1)
+	case state == fine:
+		p.limiter.troubled.Add(-1)
+	}
+}
+
+// opened starts the probes of p, whose mu must be held.
 func (l *Limiter) opened(p *part, err error) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.open++
-	first := l.open == 1
-	if first {
-		l.down = time.Now()
-		l.served.Store(enough)
-	}
-	l.mu.Unlock()
-	if l.ctx.Err() != nil {
+	if l.closed {
 		return
 	}
-	l.tasks.Go(func() { p.recover(l.ctx) })
-	if first {
+	pause := l.o.ProbeEvery
+	if time.Since(p.closed) < l.o.ProbeAtMost { // it flaps: go on where it was
+		pause = min(2*p.pause, l.o.ProbeAtMost)
+	}
+	l.tasks.Go(func() { p.recover(l.ctx, pause) })
+	if l.open == 1 {
+		l.down, l.before, l.carried = p.since, p.before, 0
 		l.o.OnStateChange(StateChange{Down: true, Err: err})
 	}
 }
 
-// recover probes until the primary answers, and closes p.
-func (p *part) recover(ctx context.Context) {
+// recover probes until the primary answers, closes p and settles its ledger.
+func (p *part) recover(ctx context.Context, pause time.Duration) {
 	l := p.limiter
-	for pause := l.o.ProbeEvery; ; pause = min(2*pause, l.o.ProbeAtMost) {
-		jitter := time.Duration((rand.Float64()*0.4 - 0.2) * float64(pause))
-		select {
-		case <-ctx.Done():
+	for {
+		if !sleep(ctx, jittered(pause)) {
 			return
-		case <-time.After(pause + jitter):
 		}
 		if l.o.Probe(ctx, p.number) == nil && ctx.Err() == nil {
 			break
 		}
+		pause = min(2*pause, l.o.ProbeAtMost)
 	}
-	p.failures.Store(0)
-	p.open.Store(false)
+	closed := time.Now()
+	p.mu.Lock()
+	p.closed, p.pause = closed, pause
+	p.become(fine)
+	p.mu.Unlock()
+
 	carried := p.settle(ctx)
+	if sleep(ctx, l.o.ProbeEvery) { // for calls that saw p open and are not done yet
+		carried += p.settle(ctx)
+	}
 
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.open--
-	last := l.open == 0
-	change := StateChange{Lasted: time.Since(l.down), Served: l.served.Load(), Carried: carried}
-	l.mu.Unlock()
-	if last {
-		l.o.OnStateChange(change)
+	l.carried += carried
+	if l.open == 0 && ctx.Err() == nil {
+		l.o.OnStateChange(StateChange{Lasted: closed.Sub(l.down), Served: l.served.Load() - l.before, Carried: l.carried})
+	}
+}
+
+// jittered is d, give or take a fifth, so that replicas don't come all at once.
+func jittered(d time.Duration) time.Duration {
+	return d + time.Duration((rand.Float64()*0.4-0.2)*float64(d))
+}
+
+// sleep waits; false if ctx ends before that.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 
 // probeByHit charges one hit to a counter of no meaning.
 func (o *Options) probeByHit(ctx context.Context, _ int) error {
-	hits := []backend.Hit{{Key: []byte(Namespace + "probe"), Limit: probeLimit, N: 1}}
+	hits := []backend.Hit{{Key: []byte(Namespace + "probe"), Limit: probeLimit, N: 1, Shadow: true}}
 	results := make([]backend.Result, 1)
 	o.Primary.Take(ctx, time.Now(), hits, results)
 	return results[0].Err
@@ -102,7 +158,7 @@ func (o *Options) probeByHit(ctx context.Context, _ int) error {
 var probeLimit = func() *limit.Limit {
 	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Second, ChargeDenied: true})
 	if err != nil {
-		panic(err)
+		panic(err) // it is a constant
 	}
 	return l
 }()

@@ -1,0 +1,32 @@
+//go:build !race
+
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestAllocsWhileHealthyAndOpen(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.TripAfter = time.Millisecond })
+	r.o.Primary = r.shared
+	var hits []backend.Hit
+	for i := range 3 {
+		hits = append(hits, backend.Hit{Key: fmt.Append(nil, "k", i), Limit: per(t, 1_000_000, limit.Year), N: 1})
+	}
+	results := make([]backend.Result, len(hits))
+	allocs := func() float64 {
+		return testing.AllocsPerRun(100, func() { r.Take(context.Background(), time.Now(), hits, results) })
+	}
+	assert.Zero(t, allocs(), "healthy")
+	r.o.Primary = r.primary
+	r.trip(hits[0].Limit, "k0")
+	assert.Zero(t, allocs(), "open")
+}

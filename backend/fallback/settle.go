@@ -1,0 +1,60 @@
+package fallback
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// batch is how many counters are settled in one Take.
+const batch = 64
+
+// settle charges to the primary what its counters have missed, once, batch by
+// batch, and returns how many hits that were. A batch that fails is not tried
+// again, as it may have been charged; if the part opens again, the rest waits.
+func (p *part) settle(ctx context.Context) (carried int64) {
+	for rest := p.ledger.take(); len(rest) > 0; {
+		if p.isOpen() || ctx.Err() != nil {
+			p.ledger.putBack(rest)
+			return carried
+		}
+		some := rest[:min(batch, len(rest))]
+		rest = rest[len(some):]
+		carried += p.limiter.carry(ctx, some)
+	}
+	return carried
+}
+
+// carry charges some of a ledger: of each counter what still counts under its
+// algorithm, which is at most what the secondary's counter has spent by now. That
+// counter stays as it is, so that a primary that flaps doesn't make the secondary
+// grant its share over and over.
+func (l *Limiter) carry(ctx context.Context, entries []*owed) (carried int64) {
+	local, shared := l.calls.Get().(*some), l.calls.Get().(*some)
+	defer l.release(local)
+	defer l.release(shared)
+	for i, o := range entries {
+		local.add(i, backend.Hit{Key: []byte(o.key), Limit: l.share(o.limit)}) // a peek
+	}
+	local.enterNamespace()
+	l.o.Secondary.Take(ctx, time.Now(), local.hits, local.results)
+
+	for i, o := range entries {
+		most := local.hits[i].Limit.Capacity()
+		n := min(o.n, most-local.results[i].Remaining, most) // Remaining is negative in debt
+		if n > 0 && local.results[i].Err == nil {
+			shared.add(i, backend.Hit{Key: []byte(o.key), Limit: o.limit.Charging(), N: n, Shadow: true})
+		}
+	}
+	if len(shared.hits) == 0 {
+		return 0
+	}
+	l.o.Primary.Take(ctx, time.Now(), shared.hits, shared.results)
+	for i := range shared.hits {
+		if shared.results[i].Err == nil {
+			carried += shared.hits[i].N
+		}
+	}
+	return carried
+}

@@ -1,0 +1,146 @@
+package fallback
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// standIn decides what the primary could not, and tells the parts how it went. An
+// error stays if it is the caller's doing, or nothing that another Limiter mends.
+func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	var local *some
+	for i := range hits {
+		h, r := &hits[i], &results[i]
+		switch {
+		case r.Err == nil:
+			l.partOf(h).succeeded()
+			continue
+		case notAsked(r):
+		case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):
+			continue
+		default:
+			l.partOf(h).failed(r.Err)
+		}
+		l.served.Add(1)
+		switch l.mode(h.Limit) {
+		case limit.FailAllow:
+			*r = backend.Result{Degraded: true, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
+		case limit.FailDeny:
+			again := l.o.ProbeAtMost.Microseconds()
+			*r = backend.Result{Degraded: true, Result: limit.Result{Allowed: h.N < 0, ResetAfter: again}}
+			if !r.Allowed {
+				r.RetryAfter = again
+			}
+		default:
+			if local == nil {
+				local = l.calls.Get().(*some)
+			}
+			local.add(i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
+		}
+	}
+	if local != nil {
+		l.takeLocal(ctx, now, local, hits, results)
+		l.release(local)
+	}
+}
+
+// takeLocal has the secondary decide some of the hits. What it admits goes to the
+// ledger if the primary was not asked; else the primary may have charged it.
+func (l *Limiter) takeLocal(ctx context.Context, now time.Time, local *some, hits []backend.Hit, results []backend.Result) {
+	local.enterNamespace()
+	l.o.Secondary.Take(ctx, now, local.hits, local.results)
+	for j, i := range local.index {
+		h, r := &hits[i], local.results[j]
+		if notAsked(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
+			l.partOf(h).ledger.add(h.Key, h.Limit, h.N)
+		}
+		r.Degraded = true
+		results[i] = r
+	}
+}
+
+func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
+	if lim.OnBackendFailure != limit.FailDefault {
+		return lim.OnBackendFailure
+	}
+	return l.o.Mode
+}
+
+// share is what the secondary grants of lim.
+func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
+	return l.scaled.of(lim, cmp.Or(lim.FallbackRatio, l.o.Ratio))
+}
+
+// some is some of a call's hits, on their own.
+type some struct {
+	hits    []backend.Hit
+	results []backend.Result
+	index   []int // in the whole call
+	keys    []byte
+}
+
+func (s *some) add(i int, h backend.Hit) {
+	s.hits = append(s.hits, h)
+	s.results = append(s.results, backend.Result{})
+	s.index = append(s.index, i)
+}
+
+// enterNamespace puts the hits' keys into Namespace.
+func (s *some) enterNamespace() {
+	size := 0
+	for i := range s.hits {
+		size += len(Namespace) + len(s.hits[i].Key)
+	}
+	if cap(s.keys) < size {
+		s.keys = make([]byte, 0, size)
+	}
+	s.keys = s.keys[:0]
+	for i := range s.hits {
+		from := len(s.keys)
+		s.keys = append(append(s.keys, Namespace...), s.hits[i].Key...)
+		s.hits[i].Key = s.keys[from:len(s.keys):len(s.keys)]
+	}
+}
+
+// maxKeptKeys bounds the memory, in bytes, that goes back to the pool.
+const maxKeptKeys = 64 << 10
+
+func (l *Limiter) release(s *some) {
+	if cap(s.keys) > maxKeptKeys {
+		return
+	}
+	clear(s.hits)
+	clear(s.results)
+	s.hits, s.results, s.index = s.hits[:0], s.results[:0], s.index[:0]
+	l.calls.Put(s)
+}
+
+// scaled remembers limits at their share. Limits that requests bring along are
+// new each time, so it forgets all when there are too many.
+type scaled struct {
+	limits sync.Map // *limit.Limit → *limit.Limit
+	count  atomic.Int64
+}
+
+const maxScaled = 10_000
+
+// of is l at ratio. A limit always comes with the same ratio.
+func (s *scaled) of(l *limit.Limit, ratio float64) *limit.Limit {
+	if known, ok := s.limits.Load(l); ok {
+		return known.(*limit.Limit)
+	}
+	if s.count.Add(1) > maxScaled {
+		s.limits.Clear()
+		s.count.Store(1)
+	}
+	made := l.Scaled(ratio)
+	s.limits.Store(l, made)
+	return made
+}
