@@ -42,6 +42,9 @@ type Reading struct {
 	// told before: other text, new, or gone. Sorted.
 	Changed []string
 
+	// Asked tells that it is told as Reload asked for it.
+	Asked bool
+
 	sums  map[string][sha256.Size]byte // of each file's text
 	spots spots
 }
@@ -99,6 +102,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(Reading)) {
 		}
 		if asked || !r.same(&w.told) {
 			w.tell(&r)
+			r.Asked = asked
 			changed(r)
 		}
 		if asked, ok = w.wait(ctx); !ok {

@@ -1,49 +1,130 @@
 package main
 
 import (
-	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
 
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/source"
+	"github.com/seed-81f232ab/rls/server"
 )
 
-// loadLimits reads and compiles the limits and puts them in force, or tells all
-// that is wrong with them.
-func loadLimits(s *settings, store *descriptors.Store, log *slog.Logger) error {
-	files, skipped, err := limitsFiles(s)
-	for _, f := range skipped {
-		log.Warn("skipped beside the limits", "file", f.Path, "reason", f.Reason)
-	}
-	if err != nil {
-		return err
-	}
-	cfg, err := descriptors.Compile(files, descriptors.Options{MergeDomains: s.MergeDomainConfig})
-	if err != nil {
-		return err
-	}
-	for _, p := range cfg.Warnings {
-		log.Warn("limits file", "problem", p.String())
-	}
-	store.Set(cfg)
-	log.Info("limits in force", "files", len(files), "domains", len(cfg.Domains()))
-	return nil
+// limits puts limits in force, whichever source they come from, and tells of it:
+// of what is in force, and of what is refused.
+type limits struct {
+	store  descriptors.Store
+	health *server.Health
+	log    *slog.Logger
+
+	// followHealth makes the health component config say whether there are limits.
+	followHealth bool
+
+	mu      sync.Mutex
+	refused error // why the newest limits are not in force; nil if they are
 }
 
-// limitsFiles reads the files that the settings point to.
-func limitsFiles(s *settings) ([]descriptors.File, []source.Skipped, error) {
-	o := source.Options{IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
-	if s.LimitsPath != "" {
-		return source.Files(s.LimitsPath, o)
+func newLimits(s *settings, health *server.Health, log *slog.Logger) *limits {
+	l := &limits{health: health, log: log, followHealth: s.HealthyWithAtLeastOneConfigLoad}
+	l.setHealth(nil)
+	return l
+}
+
+// install puts cfg in force. from are log attributes that say where it comes from.
+func (l *limits) install(cfg *descriptors.Config, from ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.store.Load()
+	l.store.Set(cfg)
+	l.refused = nil
+	l.setHealth(cfg)
+	told := append(from, "domains", len(cfg.Domains()), "rules", cfg.Rules())
+	if old != nil {
+		c := cfg.ChangesFrom(old)
+		for _, part := range []struct {
+			name  string
+			paths []string
+		}{{"added", c.Added}, {"changed", c.Changed}, {"removed", c.Removed}} {
+			if len(part.paths) > 0 {
+				told = append(told, part.name, few(part.paths))
+			}
+		}
 	}
-	files, skipped, err := source.Runtime{
-		Root:         s.RuntimeRoot,
-		Subdirectory: s.RuntimeSubdirectory,
-		AppDirectory: s.RuntimeAppDirectory,
-		WatchRoot:    s.RuntimeWatchRoot,
-	}.Files(o)
+	l.log.Info("limits in force", told...)
+}
+
+// refuse tells that newer limits can't be put in force; those in force stay. The
+// same is told once, unless again is set.
+func (l *limits) refuse(err error, again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.refused; known != nil && known.Error() == err.Error() && !again {
+		return
+	}
+	l.refused = err
+	what := "limits refused; those before stay in force"
+	if l.store.Load() == nil {
+		what = "limits refused; calls are refused until there are good ones"
+	}
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		if i == mostProblems {
+			l.log.Error(what, "and_more_problems", len(lines)-i, "see", "/rlconfig/problems")
+			break
+		}
+		l.log.Error(what, "problem", line)
+	}
+}
+
+// mostProblems is how many lines of one refusal are logged.
+const mostProblems = 20
+
+func (l *limits) setHealth(cfg *descriptors.Config) {
+	if l.followHealth {
+		l.health.Set("config", cfg != nil && len(cfg.Domains()) > 0, "no limits loaded")
+	}
+}
+
+// few is the first of names, for a log line.
+func few(names []string) string {
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		return strings.Join(names[:most], "; ") + fmt.Sprintf("; and %d more", more)
+	}
+	return strings.Join(names, "; ")
+}
+
+// pages show the limits on the debug listener.
+func (l *limits) pages() []server.Page {
+	return []server.Page{
+		{Path: "/rlconfig", Help: "the limits in force", Handler: text(l.writeLimits)},
+		{Path: "/rlconfig/problems", Help: "why newer limits are refused, if they are", Handler: text(l.writeProblems)},
+	}
+}
+
+// writeLimits writes the limits in force, one a line.
+func (l *limits) writeLimits(w io.Writer) {
+	if cfg := l.store.Load(); cfg != nil {
+		_ = cfg.WriteLines(w)
+	}
+}
+
+// writeProblems writes what refuses newer limits, one a line: nothing if the newest
+// are in force.
+func (l *limits) writeProblems(w io.Writer) {
+	l.mu.Lock()
+	err := l.refused
+	l.mu.Unlock()
 	if err != nil {
-		err = errors.Join(err, errors.New("LIMITS_PATH or --limits names another place"))
+		fmt.Fprintln(w, err)
 	}
-	return files, skipped, err
+}
+
+func text(write func(io.Writer)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		write(w)
+	})
 }

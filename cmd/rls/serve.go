@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -46,16 +44,15 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		// often costs some megabytes and saves a part of each call.
 		debug.SetGCPercent(400)
 	}
+	hangups := hangups()
 	health := server.NewHealth()
-	store := new(descriptors.Store)
-	if err := loadLimits(s, store, log); err != nil {
+	limits := newLimits(s, health, log)
+	files, err := loadFiles(s, limits)
+	if err != nil {
 		if !s.ForceStartWithoutInitialConfig {
 			return fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
 		}
-		log.Error("started without limits; calls are refused until there are", "error", err)
-	}
-	if cfg := store.Load(); s.HealthyWithAtLeastOneConfigLoad && (cfg == nil || len(cfg.Domains()) == 0) {
-		health.Set("config", false, "no limits loaded")
+		limits.refuse(err, true)
 	}
 
 	// What runs beside the listeners ends after them, not with ctx: calls in
@@ -67,9 +64,10 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		return err
 	}
 	defer closeBackend()
+	go files.follow(beside, hangups)
 
 	options := service.Options{
-		Limits:          store,
+		Limits:          &limits.store,
 		Limiter:         limiter,
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
@@ -78,7 +76,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	if s.ResponseHeadersEnabled {
 		options.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
 	}
-	srv, err := server.New(serverOptions(s, service.New(options), health, store, log))
+	srv, err := server.New(serverOptions(s, service.New(options), health, limits, log))
 	if err != nil {
 		return err
 	}
@@ -89,7 +87,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	return nil
 }
 
-func serverOptions(s *settings, svc *service.Service, health *server.Health, store *descriptors.Store, log *slog.Logger) server.Options {
+func serverOptions(s *settings, svc *service.Service, health *server.Health, limits *limits, log *slog.Logger) server.Options {
 	o := server.Options{
 		Service: svc,
 		Health:  health,
@@ -100,13 +98,9 @@ func serverOptions(s *settings, svc *service.Service, health *server.Health, sto
 			MaxConnectionAge:      s.GRPCMaxConnectionAge,
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
 		},
-		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
-		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
-		DebugPages: []server.Page{{
-			Path:    "/rlconfig",
-			Help:    "the limits in force",
-			Handler: limitsPage(store),
-		}},
+		HTTP:         server.Addr{Host: s.Host, Port: s.Port},
+		Debug:        server.Addr{Host: s.DebugHost, Port: s.DebugPort},
+		DebugPages:   limits.pages(),
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: s.DrainTimeout,
 		Log:          log,
@@ -120,14 +114,4 @@ func serverOptions(s *settings, svc *service.Service, health *server.Health, sto
 		}
 	}
 	return o
-}
-
-// limitsPage shows the limits in force, one per line.
-func limitsPage(store *descriptors.Store) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		if cfg := store.Load(); cfg != nil {
-			_ = cfg.WriteLines(w)
-		}
-	})
 }

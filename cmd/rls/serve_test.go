@@ -133,7 +133,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 func TestLogsAsJSONCarryTheIncumbentsNames(t *testing.T) {
 	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_PORT=-1"}, "serve").CombinedOutput()
 	require.Error(t, err)
-	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"started without limits`, string(out))
+	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"limits refused; calls are refused until there are good ones","problem":"`, string(out))
 }
 
 func get(t *testing.T, url string) (int, string) {

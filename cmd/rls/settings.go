@@ -40,15 +40,16 @@ type settings struct {
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" desc:"debug, info, warn or error (also trace, as debug, and fatal or panic, as error)."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
 
-	LimitsPath                      string `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of them. Used instead of the RUNTIME_ settings. The flag --limits comes first."`
-	RuntimeRoot                     string `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"Limits are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
-	RuntimeSubdirectory             string `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
-	RuntimeAppDirectory             string `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
-	RuntimeWatchRoot                bool   `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too."`
-	RuntimeIgnoreDotFiles           bool   `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
-	MergeDomainConfig               bool   `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
-	ForceStartWithoutInitialConfig  bool   `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits. Calls are refused with FAILED_PRECONDITION until there are."`
-	HealthyWithAtLeastOneConfigLoad bool   `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
+	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of them. Used instead of the RUNTIME_ settings. The flag --limits comes first."`
+	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"Limits are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
+	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
+	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
+	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too."`
+	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
+	LimitsPollInterval              time.Duration `envconfig:"LIMITS_POLL_INTERVAL" default:"30s" desc:"How often limits files are looked at without the system telling of a change; for network file systems."`
+	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
+	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits. Calls are refused with FAILED_PRECONDITION until there are."`
+	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
 
 	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK overall whatever the statuses say."`
 	QuotaMode               bool   `envconfig:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as one in quota_mode."`

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source"
+)
+
+// limitsFiles keeps the files that the settings point to in force.
+type limitsFiles struct {
+	*limits
+	options descriptors.Options
+	hint    error // what to do where there is nothing; can be nil
+	watcher *source.Watcher
+	noted   map[string]bool // what is remarked about the files read last
+}
+
+// loadFiles puts the files in force as they are now. The error tells all that is
+// wrong with them; they can be followed all the same.
+func loadFiles(s *settings, l *limits) (*limitsFiles, error) {
+	place := source.Runtime{Root: s.LimitsPath}
+	f := &limitsFiles{limits: l, options: descriptors.Options{MergeDomains: s.MergeDomainConfig}}
+	if s.LimitsPath == "" {
+		place = source.Runtime{
+			Root:         s.RuntimeRoot,
+			Subdirectory: s.RuntimeSubdirectory,
+			AppDirectory: s.RuntimeAppDirectory,
+			WatchRoot:    s.RuntimeWatchRoot,
+		}
+		f.hint = errors.New("LIMITS_PATH or --limits names another place")
+	}
+	f.watcher = source.NewWatcher(place, source.Options{IgnoreDotFiles: s.RuntimeIgnoreDotFiles}, source.WatchOptions{
+		Poll: s.LimitsPollInterval,
+		OnBlind: func(err error) {
+			l.log.Warn("the system tells of no changes of limits files; looking from time to time", "every", s.LimitsPollInterval, "error", err)
+		},
+	})
+	return f, f.load(f.watcher.First())
+}
+
+// follow keeps the files in force until ctx is done. SIGHUP reads them at once.
+func (f *limitsFiles) follow(ctx context.Context, hangups <-chan os.Signal) {
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				f.watcher.Reload()
+			}
+		}
+	}()
+	f.watcher.Run(ctx, func(r source.Reading) {
+		if err := f.load(r); err != nil {
+			f.refuse(err, r.Asked)
+		}
+	})
+}
+
+// load compiles what was read and puts it in force.
+func (f *limitsFiles) load(r source.Reading) error {
+	noted := map[string]bool{}
+	note := func(text string, args ...any) {
+		if noted[text] = true; !f.noted[text] {
+			f.log.Warn(text, args...)
+		}
+	}
+	for _, s := range r.Skipped {
+		note("skipped beside the limits: "+s.Path, "reason", s.Reason)
+	}
+	if r.Err != nil {
+		return errors.Join(r.Err, f.hint)
+	}
+	cfg, err := descriptors.Compile(r.Files, f.options)
+	if err != nil {
+		return err
+	}
+	for _, p := range cfg.Warnings {
+		note("limits file: " + p.String())
+	}
+	f.noted = noted
+	var changed []string
+	for _, name := range r.Changed {
+		changed = append(changed, filepath.Base(name))
+	}
+	f.install(cfg, "files", len(r.Files), "changed_files", few(changed))
+	return nil
+}
+
+// hangups are the SIGHUPs from now on, which no longer end the process.
+func hangups() <-chan os.Signal {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGHUP)
+	return c
+}
