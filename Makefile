@@ -4,10 +4,10 @@ FUZZTIME ?= 20s
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: help run build test lint bench fuzz docs
+.PHONY: help run build test lint bench bench-redis fuzz docs
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Serve examples/limits.yaml (or LIMITS=…), counting in the process
 	@echo "Serving $(LIMITS). Try in another terminal:"
@@ -18,16 +18,29 @@ build: ## Build bin/rls
 	@$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/rls ./cmd/rls
 
 test: ## Run all tests, with the race detector
-	@scripts/need-redis
+	@scripts/test-tools
 	$(GO) vet ./...
 	$(GO) test -race -shuffle=on ./...
 	$(GO) test -run Alloc ./... # counted without the race detector, which allocates
+
+e2e: ## Run the examples on a real Envoy; what is missing it installs
+	@scripts/test-tools
+	@test/e2e/need-envoy
+	$(GO) test -count=1 -timeout 5m -tags e2e ./test/e2e/...
 
 lint: ## Run the linters of .golangci.yml
 	$(GOLANGCI_LINT) run ./...
 
 bench: ## Measure the hot path; figures and how to read them: docs/benchmarks.md
-	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./backend/local ./service ./server
+	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./backend/local ./backend/denycache ./service ./bench
+
+INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
+
+bench-redis: build ## Measure over Redis, beside the incumbent; writes into docs/benchmarks.md
+	@scripts/test-tools
+	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "the incumbent can't be built here; going on without it"
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $(CURDIR)/.tools/service_cmd 2>/dev/null) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md \
+		$(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
 
 fuzz: ## Fuzz each target for FUZZTIME (20s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \

@@ -97,7 +97,7 @@ type child struct {
 	addr string
 }
 
-func startServer(b *testing.B, kind string) *child {
+func startServer(b testing.TB, kind string) *child {
 	b.Helper()
 	c := &child{cmd: exec.Command(os.Args[0])}
 	c.cmd.Env = append(os.Environ(), serverKindEnv+"="+kind)
@@ -117,10 +117,13 @@ func startServer(b *testing.B, kind string) *child {
 	return c
 }
 
-// cpu is the CPU time the server has used: user and system, from /proc, counted
+// cpu is the CPU time the server has used.
+func (c *child) cpu(b testing.TB) time.Duration { return cpuOf(b, c.cmd.Process.Pid) }
+
+// cpuOf is the CPU time a process has used: user and system, from /proc, counted
 // in hundredths of a second.
-func (c *child) cpu(b *testing.B) time.Duration {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
+func cpuOf(b testing.TB, pid int) time.Duration {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	require.NoError(b, err)
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	f := strings.Fields(rest)
