@@ -1,0 +1,74 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// TestWithoutRLSEnvoyDoesAsToldTo takes the only replica away: dead, its calls fail
+// at once; frozen, after the filter's timeout.
+func TestWithoutRLSEnvoyDoesAsToldTo(t *testing.T) {
+	for name, away := range map[string]func(*rls){
+		"killed": func(r *rls) { r.kill() },
+		"frozen": func(r *rls) { _ = r.cmd.Process.Signal(syscall.SIGSTOP) },
+	} {
+		for deny, want := range map[bool]int{false: http.StatusOK, true: http.StatusInternalServerError} {
+			t.Run(fmt.Sprintf("%s, failure_mode_deny %v", name, deny), func(t *testing.T) {
+				r := startRLS(t, exampleLimits(t))
+				c := example(t, "envoy.yaml", r)
+				c.filter(func(f *ratelimitv3.RateLimit) {
+					f.FailureModeDeny, f.Timeout = deny, durationpb.New(100*time.Millisecond)
+				})
+				e := c.start()
+				require.Eventually(t, func() bool {
+					return e.send(t, call{"/plan"}).status == http.StatusTooManyRequests
+				}, 10*time.Second, time.Millisecond)
+				away(r)
+				for range 5 {
+					begin := time.Now()
+					assert.Equal(t, want, e.send(t, call{"/plan"}).status)
+					assert.Less(t, time.Since(begin), 5*time.Second)
+				}
+			})
+		}
+	}
+}
+
+// TestWithoutRedisLimitsGoOnAtTheRatio kills Redis while clients are being limited.
+func TestWithoutRedisLimitsGoOnAtTheRatio(t *testing.T) {
+	redis := redistest.Start(t)
+	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_FALLBACK_RATIO=0.4", "REDIS_TIMEOUT=1s")
+	e := example(t, "envoy.yaml", r).start()
+	passes := func(key string) (n int) {
+		room(time.Minute, 10*time.Second)
+		for range 60 {
+			a := e.send(t, call{"/search?key=" + key})
+			require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, a.status)
+			if a.status == http.StatusOK {
+				n++
+			}
+		}
+		return n
+	}
+	assert.Equal(t, 30, passes("before"))
+	redis.Kill()
+	assert.Equal(t, 12, passes("after"))
+	redis.Restart(t)
+	require.Eventually(t, func() bool {
+		e.send(t, call{"/search?key=probe"})
+		return len(redis.Client(t).Keys(t.Context(), "*").Val()) > 0
+	}, 20*time.Second, 20*time.Millisecond)
+	assert.Equal(t, 30, passes("again"))
+}

@@ -1,0 +1,94 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"net/http"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
+	setmetadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_metadata/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+func TestHitsAddendFromAHeader(t *testing.T) {
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	for _, step := range []struct {
+		items     string
+		status    int
+		remaining int
+	}{
+		{"60", http.StatusOK, 40},
+		{"41", http.StatusTooManyRequests, 40}, // all or nothing
+		{"40", http.StatusOK, 0},
+		{"1", http.StatusTooManyRequests, 0},
+		{"1000", http.StatusTooManyRequests, 0}, // more than could ever pass
+	} {
+		a := e.send(t, call{"/import", "x-items: " + step.items})
+		assert.Equal(t, step.status, a.status, step.items)
+		a.tells(t, `100, 100;w=3600`, step.remaining)
+	}
+}
+
+// TestHitsAddendFromMetadata has another filter set what a descriptor is worth.
+func TestHitsAddendFromMetadata(t *testing.T) {
+	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
+	items, err := structpb.NewStruct(map[string]any{"items": 30})
+	require.NoError(t, err)
+	c.http(func(hcm *hcmv3.HttpConnectionManager) {
+		first(t, hcm, &setmetadatav3.Config{Metadata: []*setmetadatav3.Metadata{{MetadataNamespace: "shop", Value: items}}})
+		for _, route := range hcm.GetRouteConfig().VirtualHosts[0].Routes {
+			if route.Match.GetPrefix() == "/import" {
+				change(t, route.TypedPerFilterConfig["envoy.filters.http.ratelimit"], func(r *ratelimitv3.RateLimitPerRoute) {
+					r.RateLimits[0].HitsAddend.Format = "%DYNAMIC_METADATA(shop:items)%"
+				})
+			}
+		}
+	})
+	e := c.start()
+	for i, status := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+		a := e.send(t, call{"/import"})
+		assert.Equal(t, status, a.status)
+		a.tells(t, `100, 100;w=3600`, max(70-30*i, 10))
+	}
+}
+
+// TestHitsAddendOfARequest has another filter set what all its descriptors are worth.
+func TestHitsAddendOfARequest(t *testing.T) {
+	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
+	c.http(func(hcm *hcmv3.HttpConnectionManager) {
+		first(t, hcm, &setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
+			Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.ratelimit.hits_addend"},
+			Value: &filterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+					Specifier: &corev3.DataSource_InlineString{InlineString: "10"},
+				}},
+			}},
+		}}})
+	})
+	e := c.start()
+	for i := range 3 {
+		a := e.send(t, call{"/search?key=k1"})
+		assert.Equal(t, http.StatusOK, a.status)
+		a.tells(t, `30, 30;w=60`, 20-10*i)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status)
+}
+
+// first puts a filter before all others.
+func first(t *testing.T, hcm *hcmv3.HttpConnectionManager, filter proto.Message) {
+	t.Helper()
+	content, err := anypb.New(filter)
+	require.NoError(t, err)
+	hcm.HttpFilters = append([]*hcmv3.HttpFilter{{
+		Name: string(filter.ProtoReflect().Descriptor().FullName()), ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: content},
+	}}, hcm.HttpFilters...)
+}

@@ -1,0 +1,165 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestEachActionLimitsAsWritten drains every limit of examples/limits.yaml by the
+// action of examples/envoy.yaml that meets it.
+func TestEachActionLimitsAsWritten(t *testing.T) {
+	const second, minute, hour, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	for _, c := range []struct {
+		name   string
+		call   call
+		limit  int
+		window time.Duration
+		policy string // x-ratelimit-limit
+	}{
+		{"remote_address", call{"/", "x-forwarded-for: 10.9.9.9, 10.0.0.1"}, 5, second, `5, 5;w=1;name="ip-second"`},
+		{"generic_key", call{"/login?try", "x-forwarded-for: 10.0.0.1"}, 3, 15 * minute, `3, 3;w=900;name="login"`},
+		{"masked_remote_address", call{"/net", "x-forwarded-for: 10.0.0.1"}, 20, minute, `20, 20;w=60`},
+		{"request_headers", call{"/tenant", "x-tenant: t1"}, 60, minute, `60, 60;w=60`},
+		{"request_headers x-real-ip", call{"/real-ip", "x-real-ip: 10.0.0.1"}, 15, minute, `15, 15;w=60`},
+		{"two descriptors", call{"/checkout/pay"}, 100, minute, `100, 600;w=60;name="checkout", 100;w=60`},
+		{"query_parameters", call{"/search?q=x&key=k1"}, 30, minute, `30, 30;w=60`},
+		{"header_value_match", call{"POST /orders"}, 40, minute, `40, 40;w=60`},
+		{"override", call{"/plan"}, 2, hour, `2, 2;w=3600`},
+		{"domain override", call{"/partner", "x-partner: p1"}, 5, day, `5, 5;w=86400`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			room(c.window, min(c.window/2, 5*time.Second))
+			for i := range c.limit {
+				a := e.send(t, c.call)
+				require.Equal(t, http.StatusOK, a.status, "call %d", i+1)
+				a.tells(t, c.policy, c.limit-1-i)
+				assert.Empty(t, a.Get("retry-after"))
+			}
+			a := e.send(t, c.call)
+			require.Equal(t, http.StatusTooManyRequests, a.status)
+			a.tells(t, c.policy, 0)
+			assert.Equal(t, "true", a.Get("x-envoy-ratelimited"))
+			wait, err := strconv.Atoi(a.Get("retry-after"))
+			require.NoError(t, err)
+			assert.Positive(t, wait)
+			assert.LessOrEqual(t, wait, int(2*c.window.Seconds()))
+		})
+	}
+	for name, c := range map[string]call{
+		"another address":           {"/", "x-forwarded-for: 10.0.0.2"},
+		"another address's login":   {"/login", "x-forwarded-for: 10.0.0.2"},
+		"another network":           {"/net", "x-forwarded-for: 10.0.1.1"},
+		"another tenant":            {"/tenant", "x-tenant: t2"},
+		"another path of a service": {"/checkout/cart"},
+		"another key":               {"/search?key=k2"},
+		"a call that only reads":    {"GET /orders"},
+		"another partner":           {"/partner", "x-partner: p2"},
+		"no key at all":             {"/search"},
+	} {
+		t.Run(name+" passes", func(t *testing.T) {
+			assert.Equal(t, http.StatusOK, e.send(t, c).status)
+		})
+	}
+	t.Run("an address of the same network doesn't", func(t *testing.T) {
+		assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/net", "x-forwarded-for: 10.0.0.99"}).status)
+	})
+}
+
+// tells checks the headers of Envoy and those of rls.
+func (a answer) tells(t *testing.T, policy string, remaining int) {
+	t.Helper()
+	assert.Equal(t, policy, a.Get("x-ratelimit-limit"))
+	assert.Equal(t, strconv.Itoa(remaining), a.Get("x-ratelimit-remaining"))
+	limit, _, _ := strings.Cut(policy, ",")
+	assert.Equal(t, limit, a.Get("ratelimit-limit"))
+	assert.Equal(t, strconv.Itoa(remaining), a.Get("ratelimit-remaining"))
+	ours, err := strconv.Atoi(a.Get("ratelimit-reset"))
+	require.NoError(t, err)
+	envoys, err := strconv.Atoi(a.Get("x-ratelimit-reset"))
+	require.NoError(t, err)
+	assert.InDelta(t, ours, envoys, 1, "Envoy rounds down, rls up")
+}
+
+func TestLargeLimitsAreTold(t *testing.T) {
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	room(time.Minute, 5*time.Second)
+	for i := range 5 {
+		e.send(t, call{"/tenant", "x-tenant: acme"}).tells(t, `6000, 6000;w=60`, 5999-i)
+	}
+}
+
+func TestALimitOfAServiceCoversAllItsPaths(t *testing.T) {
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	room(time.Minute, 20*time.Second)
+	send := func(i int) answer { return e.send(t, call{fmt.Sprintf("/checkout/%d", i%10)}) }
+	for i := range 600 {
+		require.Equal(t, http.StatusOK, send(i).status, "call %d", i+1)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, send(600).status)
+}
+
+// TestAnHourIsCountedBesideTheSecond goes on beyond the limit of a second: what that
+// denies is still counted by the hour.
+func TestAnHourIsCountedBesideTheSecond(t *testing.T) {
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	c := call{"/", "x-forwarded-for: 10.0.0.3"}
+	room(time.Hour, 30*time.Second)
+	for range 999 {
+		e.send(t, c)
+	}
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+	assert.Equal(t, http.StatusOK, e.send(t, c).status, "call 1000")
+	a := e.send(t, c)
+	assert.Equal(t, http.StatusTooManyRequests, a.status, "call 1001")
+	a.tells(t, `1000, 1000;w=3600;name="ip-hour"`, 0)
+}
+
+func TestShadowModeOnlyWatches(t *testing.T) {
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	room(time.Minute, 5*time.Second)
+	for i := range 15 {
+		a := e.send(t, call{"/tenant", "x-tenant: trial"})
+		assert.Equal(t, http.StatusOK, a.status)
+		a.tells(t, `10, 10;w=60`, max(9-i, 0))
+	}
+}
+
+func TestTokenBucketsTakeBurstsAndRefill(t *testing.T) {
+	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	for _, c := range []struct {
+		path        string
+		rate, burst int
+		policy      string
+	}{
+		{"/api/%d?page=2", 50, 100, `50, 50;w=1;name="api"`},
+		{"/upstream/%d", 200, 200, `200, 200;w=1`},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			begin, passed := time.Now(), 0
+			for i := range 5000 {
+				a := e.send(t, call{fmt.Sprintf(c.path, i)})
+				if i == 0 {
+					a.tells(t, c.policy, c.burst-1)
+				}
+				if a.status != http.StatusOK {
+					break
+				}
+				passed++
+			}
+			took := time.Since(begin).Seconds()
+			assert.GreaterOrEqual(t, passed, c.burst)
+			assert.LessOrEqual(t, passed, c.burst+int(took*float64(c.rate)))
+			assert.Less(t, passed, 5000)
+		})
+	}
+}

@@ -1,0 +1,72 @@
+//go:build e2e
+
+// Package e2e_test runs the examples on a real Envoy: Envoy, rls and redis-server
+// as processes, and plain HTTP clients in front. `make e2e` runs it; what is missing
+// makes it fail, not skip.
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+const root = "../.."
+
+// The programs under test, set by TestMain.
+var envoyBin, rlsBin string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "rls-e2e")
+	if err == nil {
+		err = prepare(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// prepare finds Envoy and builds rls.
+func prepare(dir string) (err error) {
+	if envoyBin, err = findEnvoy(); err != nil {
+		return err
+	}
+	version, err := exec.Command(envoyBin, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("%s --version: %w", envoyBin, err)
+	}
+	fmt.Printf("envoy: %s %s\n", envoyBin, version)
+
+	rlsBin = filepath.Join(dir, "rls")
+	build := exec.Command("go", "build", "-o", rlsBin, "./cmd/rls")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// findEnvoy takes ENVOY_BIN, else envoy on the PATH, else what scripts/need-envoy
+// has put under .tools.
+func findEnvoy() (string, error) {
+	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
+		return bin, nil
+	}
+	if bin, err := exec.LookPath("envoy"); err == nil {
+		return bin, nil
+	}
+	bin, err := filepath.Abs(filepath.Join(root, ".tools/envoy/bin/envoy"))
+	if err == nil {
+		_, err = os.Stat(bin)
+	}
+	if err != nil {
+		return "", fmt.Errorf("no Envoy: set ENVOY_BIN, put it on the PATH, or run make e2e, which installs one: %w", err)
+	}
+	return bin, nil
+}

@@ -1,0 +1,59 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rls is one replica of the service.
+type rls struct {
+	*process
+	grpc, debug string // host:port
+}
+
+var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=\S+ debug=(\S+)`)
+
+// startRLS runs the service on free ports with limits from a file or directory, and
+// its own headers on.
+func startRLS(t *testing.T, limits string, env ...string) *rls {
+	t.Helper()
+	env = append([]string{
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
+		"LIMITS_PATH=" + limits, "LIMIT_RESPONSE_HEADERS_ENABLED=true",
+	}, env...)
+	r := &rls{process: start(t, env, rlsBin, "serve")}
+	r.await("listeners", func() bool {
+		m := listening.FindStringSubmatch(r.said())
+		if m != nil {
+			r.grpc, r.debug = m[1], m[2]
+		}
+		return m != nil
+	})
+	return r
+}
+
+// exampleLimits is a directory with the limits files of the examples.
+func exampleLimits(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"limits.yaml", "limits-partner.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, "examples", name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	return dir
+}
+
+// limitsFile writes a limits file of a test's own.
+func limitsFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
