@@ -1,0 +1,167 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is a management server that does with each stream what it says.
+type script func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
+
+type scripted struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	script
+}
+
+func (s scripted) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.script(stream)
+}
+
+func play(t *testing.T, s script) (addr string) {
+	addr, _ = xdstest.Listen(t, "127.0.0.1:0", scripted{script: s})
+	return addr
+}
+
+// subject is a Client at work.
+type subject struct {
+	t       *testing.T
+	store   descriptors.Store
+	updates chan *descriptors.Config
+	refused chan error
+	log     *logLines
+	stop    func()
+}
+
+// run runs a Client of server until the test ends. What o has beyond that counts.
+func run(t *testing.T, server string, o Options) *subject {
+	t.Helper()
+	s := &subject{
+		t:       t,
+		updates: make(chan *descriptors.Config, 100),
+		refused: make(chan error, 100),
+		log:     &logLines{},
+	}
+	o.Server, o.NodeID = server, xdstest.Node
+	if o.Backoff == (Backoff{}) {
+		o.Backoff = Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
+	}
+	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
+	o.Refused = func(err error) { s.refused <- err }
+	o.Apply = func(resources []*confv3.RateLimitConfig) (*descriptors.Config, error) {
+		cfg, err := descriptors.CompileXDS(resources, descriptors.Options{})
+		if err == nil {
+			s.store.Set(cfg)
+			s.updates <- cfg
+		}
+		return cfg, err
+	}
+	c, err := New(o)
+	require.NoError(t, err)
+	c.renack = Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	s.stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// update is the next update in force, as names of its domains.
+func (s *subject) update() string {
+	s.t.Helper()
+	select {
+	case cfg := <-s.updates:
+		return domains(cfg)
+	case <-time.After(xdstest.Patience):
+		require.FailNow(s.t, "no update comes", s.log.String())
+		return ""
+	}
+}
+
+// refusal is why the next update is refused.
+func (s *subject) refusal() string {
+	s.t.Helper()
+	select {
+	case err := <-s.refused:
+		return err.Error()
+	case <-time.After(xdstest.Patience):
+		require.FailNow(s.t, "no update is refused", s.log.String())
+		return ""
+	}
+}
+
+// inForce is the domains in force.
+func (s *subject) inForce() string { return domains(s.store.Load()) }
+
+func domains(cfg *descriptors.Config) string {
+	var names []string
+	for _, d := range cfg.Domains() {
+		names = append(names, d.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// logLines is a log to look at while it is written.
+type logLines struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(b))
+	return len(b), nil
+}
+
+// with is the lines that contain text.
+func (l *logLines) with(text string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return !strings.Contains(line, text) })
+}
+
+func (l *logLines) String() string { return strings.Join(l.with(""), "") }
+
+// await waits for n lines that contain text.
+func (s *subject) await(n int, text string) []string {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return len(s.log.with(text)) >= n }, xdstest.Patience, time.Millisecond,
+		"%d lines with %q", n, text)
+	return s.log.with(text)[:n]
+}
+
+// perDay is the limit in force for domain.
+func (s *subject) perDay(domain string) uint32 {
+	s.t.Helper()
+	d := s.store.Load().Domain(domain)
+	require.NotNil(s.t, d, "domain %s", domain)
+	var b strings.Builder
+	require.NoError(s.t, s.store.Load().WriteLines(&b))
+	var n uint32
+	_, err := fmt.Sscanf(b.String(), domain+".tenant: unit=DAY requests_per_unit=%d", &n)
+	require.NoError(s.t, err, b.String())
+	return n
+}

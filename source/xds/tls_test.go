@@ -1,0 +1,56 @@
+package xds
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+)
+
+func TestMutualTLS(t *testing.T) {
+	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
+	client := ca.Issue("envoy-ratelimit")
+	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
+	p.Set("1", xdstest.Config("a", 1))
+	for name, test := range map[string]struct {
+		tls  *TLS
+		want string // domains in force, or a part of the error
+	}{
+		"both sides trust each other":      {&TLS{client.CertFile, client.KeyFile, ca.File, "envoy-gateway"}, "a"},
+		"the server has another name":      {&TLS{client.CertFile, client.KeyFile, ca.File, ""}, "certificate"},
+		"the server's authority is no one": {&TLS{client.CertFile, client.KeyFile, "", "envoy-gateway"}, "unknown authority"},
+		"the client has no certificate":    {&TLS{"", "", ca.File, "envoy-gateway"}, ""},
+		"the client speaks plain text":     {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := run(t, p.Addr, Options{TLS: test.tls})
+			if test.want == "a" {
+				assert.Equal(t, "a", s.update())
+				return
+			}
+			assert.Contains(t, s.await(2, "retry_in")[1], test.want)
+			assert.Nil(t, s.store.Load())
+		})
+	}
+	_, err := New(Options{Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1},
+		TLS: &TLS{client.CertFile, stranger.Issue("x").KeyFile, ca.File, ""}})
+	assert.ErrorContains(t, err, client.CertFile)
+	_, err = New(Options{Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1}, TLS: &TLS{CAFile: client.KeyFile}})
+	assert.ErrorContains(t, err, "holds no certificate in PEM")
+}
+
+func TestCertificatesAreReadForEachConnection(t *testing.T) {
+	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
+	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
+	p.Set("1", xdstest.Config("a", 1))
+	old, good := stranger.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
+	s := run(t, p.Addr, Options{TLS: &TLS{old.CertFile, old.KeyFile, ca.File, "envoy-gateway"}})
+	s.await(1, "retry_in")
+	for from, to := range map[string]string{good.CertFile: old.CertFile, good.KeyFile: old.KeyFile} {
+		require.NoError(t, os.Rename(from, to))
+	}
+	assert.Equal(t, "a", s.update())
+}

@@ -1,0 +1,337 @@
+package xds
+
+import (
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+)
+
+func TestUpdatesAreWholeSets(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1), xdstest.Config("b", 2))
+	s := run(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
+
+	assert.Equal(t, "a b", s.update())
+	assert.Equal(t, []string{"s3cret"}, (<-p.Headers).Get("authorization"))
+	first := p.Request()
+	assert.Equal(t, xdstest.Node, first.GetNode().GetId())
+	assert.Equal(t, "x", first.GetNode().GetMetadata().GetFields()["zone"].GetStringValue())
+	assert.Equal(t, typeURL, first.GetTypeUrl())
+	assert.Empty(t, first.GetVersionInfo())
+	assert.Empty(t, first.GetResponseNonce())
+	assert.Empty(t, first.GetResourceNames())
+	ack := p.Request()
+	assert.Equal(t, "1", ack.GetVersionInfo())
+	assert.NotEmpty(t, ack.GetResponseNonce())
+	assert.Nil(t, ack.GetErrorDetail())
+	assert.Equal(t, typeURL, ack.GetTypeUrl())
+
+	p.Set("2", xdstest.Config("b", 3))
+	assert.Equal(t, "b", s.update())
+	assert.EqualValues(t, 3, s.perDay("b"))
+	assert.Equal(t, "2", p.Request().GetVersionInfo())
+
+	p.Set("3")
+	assert.Empty(t, s.update(), "an empty set is a set")
+	assert.Equal(t, "3", p.Request().GetVersionInfo())
+
+	p.Set("2", xdstest.Config("c", 4))
+	assert.Equal(t, "c", s.update(), "versions have no order")
+	assert.Len(t, s.await(4, "limits in force"), 4)
+	assert.Contains(t, s.log.String(), `msg="limits in force" xds_version=1 resources=2 domains=2`)
+	assert.NotContains(t, s.log.String(), "s3cret")
+}
+
+func TestOneBadResourceRefusesTheUpdate(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("7", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "a", s.update())
+	p.Request()
+	accepted := p.Request()
+
+	p.Set("8", xdstest.Config("a", 2), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 1))
+	const reason = "b: b > tenant: unit is missing; it can be second, minute, hour, day, week, month or year\n" +
+		"c: c > tenant: unit is missing; it can be second, minute, hour, day, week, month or year"
+	assert.Equal(t, reason, s.refusal())
+	nack := p.Request()
+	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted one")
+	assert.NotEmpty(t, nack.GetResponseNonce())
+	assert.NotEqual(t, accepted.GetResponseNonce(), nack.GetResponseNonce())
+	assert.Equal(t, reason, nack.GetErrorDetail().GetMessage())
+	assert.EqualValues(t, codes.InvalidArgument, nack.GetErrorDetail().GetCode())
+	assert.Equal(t, "a", s.inForce())
+	assert.EqualValues(t, 1, s.perDay("a"), "the old limit")
+
+	// The server sends the same again for each NACK; it is not told each time, and
+	// answered at a bounded pace.
+	for range 3 {
+		assert.Equal(t, "7", p.Request().GetVersionInfo())
+	}
+	assert.Empty(t, s.refused)
+	assert.Len(t, s.log.with("limits refused"), 1)
+
+	p.Set("9", xdstest.Config("a", 3))
+	assert.Equal(t, "a", s.update())
+	assert.EqualValues(t, 3, s.perDay("a"))
+	assert.Empty(t, s.refused)
+
+	p.Set("8", xdstest.Broken("b"))
+	assert.Contains(t, s.refusal(), "b > tenant", "a refusal after that is told again")
+	p.Set("10")
+	assert.Empty(t, s.update())
+}
+
+func TestTheFirstUpdateIsRefused(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Broken("a"))
+	s := run(t, p.Addr, Options{})
+	s.refusal()
+	p.Request()
+	assert.Empty(t, p.Request().GetVersionInfo())
+	assert.Nil(t, s.store.Load())
+}
+
+func TestNothingForTheNodeYet(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	s := run(t, p.Addr, Options{})
+	p.Request()
+	p.Set("1", xdstest.Config("a", 1))
+	assert.Equal(t, "a", s.update())
+}
+
+func TestServerRestartsAndCountsFromOneAgain(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "a", s.update())
+
+	p.Stop()
+	s.await(1, "xDS stream lost")
+	assert.Equal(t, "a", s.inForce())
+	s.await(2, "xDS server can't be reached")
+	assert.Equal(t, "a", s.inForce())
+
+	p = xdstest.Serve(t, p.Addr)
+	p.Set("1", xdstest.Config("b", 5))
+	assert.Equal(t, "b", s.update())
+	assert.Empty(t, p.Request().GetVersionInfo(), "no version that could be mistaken for the new server's")
+	assert.Equal(t, "1", p.Request().GetVersionInfo())
+
+	p.Stop()
+	p = xdstest.Serve(t, p.Addr)
+	p.Set("1", xdstest.Broken("b"))
+	s.refusal()
+	p.Request()
+	assert.Equal(t, "1", p.Request().GetVersionInfo())
+	assert.EqualValues(t, 5, s.perDay("b"))
+}
+
+var retryIn = regexp.MustCompile(`retry_in=(\S+)`)
+
+func pauses(t *testing.T, lines []string) (all []time.Duration) {
+	for _, line := range lines {
+		d, err := time.ParseDuration(retryIn.FindStringSubmatch(line)[1])
+		require.NoError(t, err)
+		all = append(all, d)
+	}
+	return all
+}
+
+func TestPausesGrowAndStartAnewAfterAGoodStream(t *testing.T) {
+	const ms = time.Millisecond
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{Backoff: Backoff{Initial: 2 * ms, Max: 10 * ms}})
+	s.update()
+	p.Stop()
+	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, pauses(t, s.await(5, "retry_in")))
+
+	p = xdstest.Serve(t, p.Addr)
+	p.Set("1", xdstest.Config("a", 1))
+	s.update()
+	before := len(s.log.with("retry_in"))
+	p.Stop()
+	assert.Equal(t, 2*ms, pauses(t, s.await(before+1, "retry_in"))[before])
+}
+
+func TestPausesAreJittered(t *testing.T) {
+	b := Backoff{Initial: time.Second, Max: 4 * time.Second, Jitter: 0.5}
+	differ := map[time.Duration]bool{}
+	for range 100 {
+		e := b.start()
+		for _, middle := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
+			d := e.NextBackOff()
+			assert.InDelta(t, middle, d, float64(middle)/2+1)
+			differ[d] = true
+		}
+	}
+	assert.Greater(t, len(differ), 100)
+}
+
+// A stream that ends without an update in force doesn't start the pauses anew,
+// however often it comes about.
+func TestUselessStreamsDontResetThePauses(t *testing.T) {
+	const ms = time.Millisecond
+	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		_, err := stream.Recv()
+		return err
+	})
+	s := run(t, addr, Options{Backoff: Backoff{Initial: 20 * ms, Max: 1000 * ms}})
+	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, pauses(t, s.await(4, "retry_in")))
+	assert.Contains(t, s.log.String(), "the server closed it")
+}
+
+func wrap(t *testing.T, resources ...*confv3.RateLimitConfig) (all []*anypb.Any) {
+	for _, r := range resources {
+		a, err := anypb.New(r)
+		require.NoError(t, err)
+		all = append(all, a)
+	}
+	return all
+}
+
+func TestWhatCantBeDecodedIsRefused(t *testing.T) {
+	other, err := anypb.New(&confv3.RateLimitPolicy{})
+	require.NoError(t, err)
+	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
+	good := wrap(t, xdstest.Config("a", 1))
+	answers := make(chan *discoveryv3.DiscoveryRequest, 100)
+	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		for i, r := range []*discoveryv3.DiscoveryResponse{
+			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: good},
+			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], garbage}},
+			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{other, good[0]}},
+			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], nil}},
+			{VersionInfo: "", Nonce: "n5", TypeUrl: typeURL, Resources: wrap(t, xdstest.Config("b", 1))},
+		} {
+			if i == 1 {
+				if err := stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", Nonce: "n1b"}); err != nil {
+					return err
+				}
+			}
+			for _, do := range []func() error{
+				func() error { return stream.Send(r) },
+				func() error { a, err := stream.Recv(); answers <- a; return err },
+			} {
+				if err := do(); err != nil {
+					return err
+				}
+			}
+		}
+		_, err := stream.Recv()
+		return err
+	})
+	s := run(t, addr, Options{})
+	assert.Equal(t, "a", s.update())
+	assert.Contains(t, s.refusal(), "resource 2 can't be decoded: ")
+	assert.Contains(t, s.refusal(), "resource 1 can't be decoded: ")
+	assert.Contains(t, s.refusal(), "resource 2 can't be decoded: ")
+	assert.Equal(t, "b", s.update())
+	<-answers // the subscription
+	for _, want := range []struct {
+		version, nonce string
+		bad            bool
+	}{{"v1", "n1", false}, {"v1", "n2", true}, {"v1", "n3", true}, {"v1", "n4", true}} {
+		got := <-answers
+		assert.Equal(t, want.version, got.GetVersionInfo())
+		assert.Equal(t, want.nonce, got.GetResponseNonce())
+		assert.Equal(t, want.bad, got.GetErrorDetail() != nil)
+	}
+	assert.Len(t, s.await(1, "xDS response ignored"), 1)
+}
+
+func TestAnUpdateThatIsTooLarge(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
+	assert.Equal(t, "a", s.update())
+
+	huge := xdstest.Config("huge", 1)
+	huge.Descriptors[0].Key = strings.Repeat("k", 200_000)
+	p.Set("2", huge)
+	lost := s.await(3, "larger than max")
+	assert.Contains(t, lost[0], "xDS stream lost")
+	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, pauses(t, lost))
+	assert.Equal(t, "a", s.inForce())
+
+	p.Set("3", xdstest.Config("b", 1))
+	assert.Equal(t, "b", s.update())
+}
+
+func TestALargeUpdateThatFits(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	large := xdstest.Config("large", 1)
+	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
+	p.Set("1", large)
+	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, which is the usual bound")
+}
+
+func TestALongReasonIsCutInTheNACK(t *testing.T) {
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	bad := xdstest.Broken("a")
+	for range 800 {
+		bad.Descriptors = append(bad.Descriptors, xdstest.Broken("a").Descriptors[0])
+	}
+	p.Set("1", bad)
+	s := run(t, p.Addr, Options{})
+	assert.Greater(t, len(s.refusal()), maxReasonBytes)
+	p.Request()
+	reason := p.Request().GetErrorDetail().GetMessage()
+	assert.LessOrEqual(t, len(reason), maxReasonBytes+100)
+	assert.Contains(t, reason, "… and more")
+}
+
+func TestRunEndsAtOnce(t *testing.T) {
+	for name, doing := range map[string]func(*testing.T) *subject{
+		"while it waits to connect": func(t *testing.T) *subject {
+			s := run(t, "127.0.0.1:1", Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
+			s.await(1, "can't be reached")
+			return s
+		},
+		"on a stream": func(t *testing.T) *subject {
+			p := xdstest.Serve(t, "127.0.0.1:0")
+			s := run(t, p.Addr, Options{})
+			p.Request()
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := doing(t)
+			ended := make(chan struct{})
+			go func() { s.stop(); close(ended) }()
+			select {
+			case <-ended:
+			case <-time.After(xdstest.Patience):
+				t.Fatal("Run goes on")
+			}
+		})
+	}
+}
+
+func TestOptionsThatCantBe(t *testing.T) {
+	good := Backoff{Initial: 1, Max: 2}
+	for want, o := range map[string]Options{
+		"xDS: no server is given": {Backoff: good},
+		"xDS: the back-off's initial interval must be over 0 and not over the maximum": {Server: "s", Backoff: Backoff{Initial: 2, Max: 1}},
+		"xDS: the back-off's jitter must be from 0 to 1":                               {Server: "s", Backoff: Backoff{Initial: 1, Max: 1, Jitter: 2}},
+		"xDS TLS: the client certificate and its key must be given together":           {Server: "s", Backoff: good, TLS: &TLS{CertFile: "x"}},
+		"xDS TLS: the CA file: open /nowhere: no such file or directory":               {Server: "s", Backoff: good, TLS: &TLS{CAFile: "/nowhere"}},
+	} {
+		_, err := New(o)
+		assert.EqualError(t, err, want)
+	}
+	assert.Equal(t, errors.New("the server closed it"), ended(io.EOF))
+}

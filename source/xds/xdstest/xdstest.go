@@ -1,0 +1,133 @@
+// Package xdstest is a management server for tests, run as Envoy Gateway runs its
+// own: go-control-plane's server over a SnapshotCache, with mutual TLS.
+package xdstest
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// Node is the one that snapshots are for.
+	Node = "envoy-ratelimit"
+
+	// Patience is how long tests wait for what must come.
+	Patience = 20 * time.Second
+)
+
+// ControlPlane is a management server.
+type ControlPlane struct {
+	Addr string
+
+	// Headers has what each stream was opened with.
+	Headers chan metadata.MD
+
+	t        *testing.T
+	cache    cache.SnapshotCache
+	requests chan *discoveryv3.DiscoveryRequest
+	server   *grpc.Server
+}
+
+// Serve starts a control plane at addr until the test ends, without resources. A
+// port that is in use it waits for.
+func Serve(t *testing.T, addr string, options ...grpc.ServerOption) *ControlPlane {
+	t.Helper()
+	p := &ControlPlane{
+		Headers:  make(chan metadata.MD, 1000),
+		t:        t,
+		cache:    cache.NewSnapshotCache(false, cache.IDHash{}, nil),
+		requests: make(chan *discoveryv3.DiscoveryRequest, 10_000),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	p.Addr, p.server = Listen(t, addr, serverv3.NewServer(ctx, p.cache, serverv3.CallbackFuncs{
+		StreamOpenFunc: func(ctx context.Context, _ int64, _ string) error {
+			md, _ := metadata.FromIncomingContext(ctx)
+			p.Headers <- md
+			return nil
+		},
+		StreamRequestFunc: func(_ int64, r *discoveryv3.DiscoveryRequest) error {
+			p.requests <- proto.Clone(r).(*discoveryv3.DiscoveryRequest)
+			return nil
+		},
+	}), options...)
+	return p
+}
+
+// Listen serves ads at addr until the test ends.
+func Listen(t *testing.T, addr string, ads discoveryv3.AggregatedDiscoveryServiceServer, options ...grpc.ServerOption) (string, *grpc.Server) {
+	t.Helper()
+	var l net.Listener
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", addr)
+		return err == nil
+	}, Patience, time.Millisecond)
+	server := grpc.NewServer(options...)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, ads)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-served
+	})
+	return l.Addr().String(), server
+}
+
+// Stop ends the server and all its streams.
+func (p *ControlPlane) Stop() { p.server.Stop() }
+
+// Set makes resources, each of another name, the whole of what there is.
+func (p *ControlPlane) Set(version string, resources ...*confv3.RateLimitConfig) {
+	p.t.Helper()
+	var all []types.Resource
+	for _, r := range resources {
+		all = append(all, r)
+	}
+	s, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
+	require.NoError(p.t, err)
+	require.NoError(p.t, p.cache.SetSnapshot(context.Background(), Node, s))
+}
+
+// Request is the next request that arrives.
+func (p *ControlPlane) Request() *discoveryv3.DiscoveryRequest {
+	p.t.Helper()
+	select {
+	case r := <-p.requests:
+		return r
+	case <-time.After(Patience):
+		require.FailNow(p.t, "no request arrives")
+		return nil
+	}
+}
+
+// Config is a resource of that name and domain that grants each tenant n a day.
+func Config(name string, n uint32) *confv3.RateLimitConfig {
+	return &confv3.RateLimitConfig{Name: name, Domain: name, Descriptors: []*confv3.RateLimitDescriptor{{
+		Key:       "tenant",
+		RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY, RequestsPerUnit: n},
+	}}}
+}
+
+// Broken is a resource that can't be in force, as its limit has no unit.
+func Broken(name string) *confv3.RateLimitConfig {
+	r := Config(name, 1)
+	r.Descriptors[0].RateLimit.Unit = confv3.RateLimitUnit_UNKNOWN
+	return r
+}
