@@ -63,13 +63,13 @@ func run(t *testing.T, server string, o Options) *subject {
 	}
 	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	o.Refused = func(err error) { s.refused <- err }
-	o.Apply = func(resources []*confv3.RateLimitConfig) (*descriptors.Config, error) {
+	o.Apply = func(_ string, resources []*confv3.RateLimitConfig) error {
 		cfg, err := descriptors.CompileXDS(resources, descriptors.Options{})
 		if err == nil {
 			s.store.Set(cfg)
 			s.updates <- cfg
 		}
-		return cfg, err
+		return err
 	}
 	c, err := New(o)
 	require.NoError(t, err)

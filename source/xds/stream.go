@@ -19,8 +19,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
-
-	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 // typeURL is that of a RateLimitConfig.
@@ -123,17 +121,16 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.Log.Warn("xDS response ignored: it is of a type that wasn't asked for", "type", r.GetTypeUrl())
 		return nil
 	}
-	cfg, err := c.apply(r)
+	err := c.apply(r)
 	if err == nil {
 		c.version, s.accepted = r.GetVersionInfo(), true
 		s.refused = nil
-		c.Log.Info("limits in force", "xds_version", c.version, "resources", len(r.GetResources()), "domains", len(cfg.Domains()))
 		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.version, ResponseNonce: r.GetNonce()})
 	}
 	if s.refused == nil || *s.refused != r.GetVersionInfo() {
 		s.refused = &r.VersionInfo
 		s.renack.Reset()
-		c.Log.Error("limits refused; the last good ones stay in force", "xds_version", r.GetVersionInfo(), "in_force", c.version, "error", err)
+		c.Log.Error("xDS update refused", "xds_version", r.GetVersionInfo(), "last_accepted", c.version)
 		c.Refused(err)
 	} else if !sleep(ctx, s.renack.NextBackOff()) {
 		return ctx.Err()
@@ -147,7 +144,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 }
 
 // apply puts all resources of r in force, or none.
-func (c *Client) apply(r *discoveryv3.DiscoveryResponse) (*descriptors.Config, error) {
+func (c *Client) apply(r *discoveryv3.DiscoveryResponse) error {
 	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
 	var errs []error
 	for i, wrapped := range r.GetResources() {
@@ -157,12 +154,12 @@ func (c *Client) apply(r *discoveryv3.DiscoveryResponse) (*descriptors.Config, e
 		}
 	}
 	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+		return errors.Join(errs...)
 	}
 	// go-control-plane's order is random; ours makes messages and the order of what
 	// is merged the same each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return c.Apply(resources)
+	return c.Apply(r.GetVersionInfo(), resources)
 }
 
 // short is s, or as much of it as a NACK should hold.

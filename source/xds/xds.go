@@ -20,8 +20,6 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
-
-	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 // Options say where the limits come from and where they go.
@@ -45,13 +43,12 @@ type Options struct {
 	// Backoff spaces attempts to connect.
 	Backoff Backoff
 
-	// Apply puts an update in force and returns it compiled, or says all that is
-	// wrong with it and leaves things as they are. It is called by Run, one call at
-	// a time.
-	Apply func([]*confv3.RateLimitConfig) (*descriptors.Config, error)
+	// Apply puts an update in force, or says all that is wrong with it and leaves
+	// things as they are. The resources are sorted by name.
+	Apply func(version string, resources []*confv3.RateLimitConfig) error
 
 	// Refused, if set, is called with what is wrong with an update, once for each
-	// that a stream brings.
+	// that a stream brings. Run makes all these calls, one at a time.
 	Refused func(error)
 
 	Log *slog.Logger
