@@ -18,9 +18,9 @@ type request struct {
 	now   int64   // microseconds; 0 for the clock of Redis
 	until time.Time
 
-	owners atomic.Int32
+	owners atomic.Int32  // calls not answered yet, and waiting, as long as the Take does
 	gone   atomic.Bool   // nobody waits any more
-	done   chan struct{} // told when the waiting Take is the only owner left
+	done   chan struct{} // told when all calls are answered while the Take waits
 	timer  *time.Timer
 }
 
@@ -29,6 +29,9 @@ func newRequest() *request {
 	timer.Stop()
 	return &request{done: make(chan struct{}, 1), timer: timer}
 }
+
+// waiting counts for the waiting Take among the owners: more than all calls do.
+const waiting = 1 << 30
 
 // call is what a request asks of a lane.
 type call struct {
@@ -107,7 +110,7 @@ func (r *request) call(q *lane) *call {
 
 // send gives the calls to their lanes.
 func (r *request) send() {
-	r.owners.Store(int32(len(r.calls)) + 1)
+	r.owners.Store(int32(len(r.calls)) + waiting)
 	for _, c := range r.calls {
 		if err := c.lane.push(c); err != nil {
 			c.fail(err)
@@ -127,7 +130,7 @@ func (c *call) fail(err error) {
 func (c *call) release() {
 	l := c.lane.limiter
 	switch c.owners.Add(-1) {
-	case 1:
+	case waiting:
 		c.done <- struct{}{}
 	case 0:
 		l.recycle(c.request)
@@ -154,7 +157,7 @@ func (r *request) wait(ctx context.Context, l *Limiter) error {
 
 func (r *request) leave(l *Limiter) {
 	r.gone.Store(true)
-	if r.owners.Add(-1) == 0 { // it was answered just now
+	if r.owners.Add(-waiting) == 0 { // it was answered just now
 		<-r.done
 		l.recycle(r)
 	}
