@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // TestEachActionLimitsAsWritten drains every limit of examples/limits.yaml by the
@@ -20,22 +22,23 @@ func TestEachActionLimitsAsWritten(t *testing.T) {
 	const second, minute, hour, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	for _, c := range []struct {
-		name   string
-		call   call
-		limit  int
-		window time.Duration
-		policy string // x-ratelimit-limit
+		name      string
+		call      call
+		limit     int
+		window    time.Duration
+		algorithm limit.Algorithm
+		policy    string // x-ratelimit-limit
 	}{
-		{"remote_address", call{"/", "x-forwarded-for: 10.9.9.9, 10.0.0.1"}, 5, second, `5, 5;w=1;name="ip-second"`},
-		{"generic_key", call{"/login?try", "x-forwarded-for: 10.0.0.1"}, 3, 15 * minute, `3, 3;w=900;name="login"`},
-		{"masked_remote_address", call{"/net", "x-forwarded-for: 10.0.0.1"}, 20, minute, `20, 20;w=60`},
-		{"request_headers", call{"/tenant", "x-tenant: t1"}, 60, minute, `60, 60;w=60`},
-		{"request_headers x-real-ip", call{"/real-ip", "x-real-ip: 10.0.0.1"}, 15, minute, `15, 15;w=60`},
-		{"two descriptors", call{"/checkout/pay"}, 100, minute, `100, 600;w=60;name="checkout", 100;w=60`},
-		{"query_parameters", call{"/search?q=x&key=k1"}, 30, minute, `30, 30;w=60`},
-		{"header_value_match", call{"POST /orders"}, 40, minute, `40, 40;w=60`},
-		{"override", call{"/plan"}, 2, hour, `2, 2;w=3600`},
-		{"domain override", call{"/partner", "x-partner: p1"}, 5, day, `5, 5;w=86400`},
+		{"remote_address", call{"/", "x-forwarded-for: 10.9.9.9, 10.0.0.1"}, 5, second, limit.FixedWindow, `5, 5;w=1;name="ip-second"`},
+		{"generic_key", call{"/login?try", "x-forwarded-for: 10.0.0.1"}, 3, 15 * minute, limit.SlidingLog, `3, 3;w=900;name="login"`},
+		{"masked_remote_address", call{"/net", "x-forwarded-for: 10.0.0.1"}, 20, minute, limit.FixedWindow, `20, 20;w=60`},
+		{"request_headers", call{"/tenant", "x-tenant: t1"}, 60, minute, limit.FixedWindow, `60, 60;w=60`},
+		{"request_headers x-real-ip", call{"/real-ip", "x-real-ip: 10.0.0.1"}, 15, minute, limit.SlidingWindow, `15, 15;w=60`},
+		{"two descriptors", call{"/checkout/pay"}, 100, minute, limit.FixedWindow, `100, 600;w=60;name="checkout", 100;w=60`},
+		{"query_parameters", call{"/search?q=x&key=k1"}, 30, minute, limit.SlidingLog, `30, 30;w=60`},
+		{"header_value_match", call{"POST /orders"}, 40, minute, limit.FixedWindow, `40, 40;w=60`},
+		{"override", call{"/plan"}, 2, hour, limit.FixedWindow, `2, 2;w=3600`},
+		{"domain override", call{"/partner", "x-partner: p1"}, 5, day, limit.SlidingWindow, `5, 5;w=86400`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			room(c.window, min(c.window/2, 5*time.Second))
@@ -43,6 +46,9 @@ func TestEachActionLimitsAsWritten(t *testing.T) {
 				a := e.send(t, c.call)
 				require.Equal(t, http.StatusOK, a.status, "call %d", i+1)
 				a.tells(t, c.policy, c.limit-1-i)
+				if i == 0 {
+					a.resets(t, c.algorithm, c.window)
+				}
 				assert.Empty(t, a.Get("retry-after"))
 			}
 			a := e.send(t, c.call)
@@ -90,6 +96,20 @@ func (a answer) tells(t *testing.T, policy string, remaining int) {
 	assert.InDelta(t, ours, envoys, 1, "Envoy rounds down, rls up")
 }
 
+// resets checks when, after one hit, the budget is whole again.
+func (a answer) resets(t *testing.T, algorithm limit.Algorithm, window time.Duration) {
+	t.Helper()
+	left := window - time.Duration(time.Now().UnixNano())%window // of the aligned window
+	want := map[limit.Algorithm]time.Duration{
+		limit.FixedWindow:   left,
+		limit.SlidingWindow: left + window, // it weighs in the next window, too
+		limit.SlidingLog:    window,
+	}[algorithm]
+	have, err := strconv.Atoi(a.Get("ratelimit-reset"))
+	require.NoError(t, err)
+	assert.InDelta(t, want.Seconds(), have, 1.5)
+}
+
 func TestLargeLimitsAreTold(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	room(time.Minute, 5*time.Second)
@@ -118,8 +138,10 @@ func TestAnHourIsCountedBesideTheSecond(t *testing.T) {
 		e.send(t, c)
 	}
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
-	assert.Equal(t, http.StatusOK, e.send(t, c).status, "call 1000")
 	a := e.send(t, c)
+	assert.Equal(t, http.StatusOK, a.status, "call 1000")
+	a.resets(t, limit.SlidingWindow, time.Hour)
+	a = e.send(t, c)
 	assert.Equal(t, http.StatusTooManyRequests, a.status, "call 1001")
 	a.tells(t, `1000, 1000;w=3600;name="ip-hour"`, 0)
 }

@@ -65,27 +65,7 @@ func TestARollingRestartIsNotNoticed(t *testing.T) {
 	c.filter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
 	e := c.start()
 
-	var mu sync.Mutex
-	seen := map[int]int{}
-	stop := make(chan struct{})
-	var load sync.WaitGroup
-	for range 4 {
-		load.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(2 * time.Millisecond):
-				}
-				a, err := e.try(call{"/search?key=k1"})
-				if assert.NoError(t, err) {
-					mu.Lock()
-					seen[a.status]++
-					mu.Unlock()
-				}
-			}
-		})
-	}
+	load := e.load(4, call{"/search?key=k1"})
 	for i, old := range replicas {
 		old.stop()
 		_, port, err := net.SplitHostPort(old.grpc)
@@ -95,9 +75,7 @@ func TestARollingRestartIsNotNoticed(t *testing.T) {
 			return strings.Count(e.ask("/clusters"), "rls::"+old.grpc+"::health_flags::healthy\n") == 1
 		})
 	}
-	close(stop)
-	load.Wait()
-	t.Log("answers:", seen)
+	seen := load.stop(t)
 	assert.Positive(t, seen[http.StatusOK])
 	assert.Positive(t, seen[http.StatusTooManyRequests])
 	assert.Len(t, seen, 2, "nothing else")
