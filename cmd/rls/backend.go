@@ -37,14 +37,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 		if err != nil {
 			return nil, nil, err
 		}
-		tellUnused(log)
-		mode, ok := limit.ParseFailureMode(s.RedisFailureMode)
-		if !ok {
-			return nil, nil, fmt.Errorf("REDIS_FAILURE_MODE=%q is not local, allow or deny", s.RedisFailureMode)
-		}
-		if r := s.RedisFallbackRatio; !(r > 0 && r <= 1) {
-			return nil, nil, fmt.Errorf("REDIS_FALLBACK_RATIO=%v is not over 0 and up to 1", r)
-		}
+		mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
 		always := fallback.New(fallback.Options{
 			Primary:       inRedis,
 			Secondary:     counters,
@@ -117,33 +110,6 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 		}
 	}
 	return redis.New(o)
-}
-
-// unused are settings of the incumbent that mean nothing here, and why.
-var unused = []struct{ name, reason string }{
-	{"REDIS_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer"},
-	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip"},
-	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time"},
-	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_POOL_SIZE"},
-	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting"},
-	{"REDIS_STARTUP_INITIAL_INTERVAL", "the service starts at once and connects when Redis comes"},
-	{"REDIS_STARTUP_MAX_INTERVAL", "the service starts at once and connects when Redis comes"},
-	{"REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts at once and connects when Redis comes"},
-	{"REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer"},
-	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip"},
-	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time"},
-	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_PERSECOND_POOL_SIZE"},
-	{"REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting"},
-	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT is the budget for both"},
-}
-
-// tellUnused logs a line for each of them that is set.
-func tellUnused(log *slog.Logger) {
-	for _, u := range unused {
-		if getenv(u.name) != "" {
-			log.Warn("setting without effect", "setting", u.name, "reason", u.reason)
-		}
-	}
 }
 
 // tellRedis returns what is to be told when Redis goes and comes.

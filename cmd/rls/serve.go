@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -19,17 +20,18 @@ func newServe() *cobra.Command {
 		Short: "Serve rate-limit calls (the default)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := loadSettings()
+			s, notes, err := loadSettings()
 			if err != nil {
 				return err
 			}
 			if limits != "" {
 				s.LimitsPath = limits
 			}
-			log, err := s.logger(cmd.ErrOrStderr())
-			if err != nil {
-				return err
+			log := s.logger(cmd.ErrOrStderr())
+			for _, note := range notes {
+				log.Warn(note)
 			}
+			tellUnused(os.Environ(), log)
 			return serve(cmd.Context(), s, log)
 		},
 	}

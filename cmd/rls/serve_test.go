@@ -82,7 +82,7 @@ func TestServeRefusesToStartWithoutLimits(t *testing.T) {
 		"nothing there":   {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
 		"nothing in it":   {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
 		"a bad file":      {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
-		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT="tcp://10.0.0.1:80" is not a whole number`}},
+		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT="tcp://10.0.0.1:80" is not a whole number from 0 up to 65535`}},
 		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL="loud" is not one of debug, info, warn, error`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 }
 
 func TestLogsAsJSONCarryTheIncumbentsNames(t *testing.T) {
-	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_PORT=-1"}, "serve").CombinedOutput()
+	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_UDS=/no/such/directory/rls.sock"}, "serve").CombinedOutput()
 	require.Error(t, err)
 	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"limits refused; calls are refused until there are good ones","problem":"`, string(out))
 }

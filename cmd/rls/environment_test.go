@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func read(vars map[string]string) (*settings, []string, error) {
+	s := new(settings)
+	notes, errs := environment(func(name string) string { return vars[name] }).read(s)
+	return s, notes, errors.Join(errs...)
+}
+
+func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
+	s, notes, err := read(map[string]string{
+		"GRPC_PORT": "0x1F91", "USE_TLS": "", "REDIS_TLS": "T", "REDIS_TYPE": "SENTINEL", "LOG_LEVEL": "WARN",
+		"DRAIN_DELAY": "1m30s", "REDIS_FALLBACK_RATIO": "0.25",
+		"CONFIG_GRPC_XDS_NODE_METADATA":             "a=1,malformed,b=x=y",
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "x-one:1, x-two: 2",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, 0x1F91, s.GRPCPort)
+	assert.True(t, s.RedisTLS)
+	assert.Equal(t, "sentinel", s.RedisType)
+	assert.Equal(t, "warn", s.LogLevel)
+	assert.Equal(t, 90*time.Second, s.DrainDelay)
+	assert.Equal(t, 0.25, s.RedisFallbackRatio)
+	assert.Equal(t, map[string]string{"x-one": "1", "x-two": "2"}, s.XDSHeaders)
+	assert.Equal(t, map[string]string{"a": "1", "b": "x=y"}, s.XDSNodeMetadata)
+	assert.Empty(t, notes)
+}
+
+func TestASettingSetToNothingHasItsDefault(t *testing.T) {
+	none, _, err := read(nil)
+	require.NoError(t, err)
+	empty, _, err := read(map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "RUNTIME_APPDIRECTORY": ""})
+	require.NoError(t, err)
+	assert.Equal(t, none, empty)
+	assert.Equal(t, 8081, none.GRPCPort)
+}
+
+func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
+	_, _, err := read(map[string]string{
+		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
+		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret",
+	})
+	lines := strings.Split(err.Error(), "\n")
+	assert.ElementsMatch(t, []string{
+		`PORT="http" is not a whole number from 0 up to 65535`,
+		`GRPC_PORT="65536" is not a whole number from 0 up to 65535`,
+		`DEBUG_PORT="-1" is not a whole number from 0 up to 65535`,
+		`GRPC_MAX_CONNECTION_AGE="10" is not a duration with its unit, such as 50ms or 10s from 0s`,
+		`DRAIN_DELAY="-1s" is not a duration with its unit, such as 50ms or 10s from 0s`,
+		`REDIS_TLS="yes" is not true or false`,
+		`REDIS_FALLBACK_RATIO="0" is not a number over 0 up to 1`,
+		`LOG_LEVEL="loud" is not one of debug, info, warn, error, trace, warning, fatal, panic`,
+		`CONFIG_TYPE="XDS" is not one of FILE, GRPC_XDS_SOTW`,
+		`REDIS_TIMEOUT="1us" is not a duration with its unit, such as 50ms or 10s from 1ms`,
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS is not a list such as name:value,name:value`,
+	}, lines)
+}
+
+func TestKubernetesServiceLinksArePassedOver(t *testing.T) {
+	s, notes, err := read(map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
+	require.NoError(t, err)
+	assert.Equal(t, 8081, s.GRPCPort)
+	assert.Equal(t, 6070, s.DebugPort)
+	require.Len(t, notes, 2)
+	assert.Contains(t, notes[0], "GRPC_PORT=tcp://10.0.0.1:8081 is not of use: Kubernetes sets it for the service grpc")
+
+	_, _, err = read(map[string]string{"PORT": "tcp://10.0.0.1:80"})
+	assert.Error(t, err, "no service's link has that name")
+}
+
+func TestSettingsWithoutEffectAreToldByReason(t *testing.T) {
+	var log strings.Builder
+	tellUnused([]string{
+		"USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=:19001", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
+		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=true", "PATH=/bin", "MEMCACHE_SRV=x",
+	}, slog.New(slog.NewTextHandler(&log, nil)))
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	require.Len(t, lines, 3)
+	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_PROMETHEUS,PROMETHEUS_ADDR reason="there are no metrics yet"`)
+	assert.Contains(t, lines[1], `setting=USE_CALENDAR_MONTH_RATE_LIMIT reason="a month is 30 days"`)
+	assert.Contains(t, lines[2], "setting=MEMCACHE_SRV")
+}
+
+// incumbents are all variables that envoyproxy/ratelimit reads, or whose README
+// names.
+const incumbents = `
+HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
+GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL LOG_FORMAT
+CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
+CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS
+CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN
+XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER
+XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_A_PATTERN DOG_STATSD_MOGRIFIER_A_NAME
+DOG_STATSD_MOGRIFIER_A_TAGS USE_STATSD STATSD_HOST STATSD_PORT STATSD_PROTOCOL EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS
+USE_PROMETHEUS PROMETHEUS_ADDR PROMETHEUS_PATH PROMETHEUS_MAPPER_YAML PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS RUNTIME_ROOT
+RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY RUNTIME_IGNOREDOTFILES RUNTIME_WATCH_ROOT EXPIRATION_JITTER_MAX_SECONDS
+LOCAL_CACHE_SIZE_IN_BYTES NEAR_LIMIT_RATIO CACHE_KEY_PREFIX BACKEND_TYPE STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
+LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
+REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
+REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT
+REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_TIMEOUT REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
+REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME REDIS_PERSECOND REDIS_PERSECOND_SOCKET_TYPE
+REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
+REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_TIMEOUT
+REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS
+MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION SHADOW_MODE QUOTA_MODE
+RESPONSE_DYNAMIC_METADATA MERGE_DOMAIN_CONFIG TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID
+TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT REDIS_POOL_ON_EMPTY_WAIT_DURATION
+REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR USE_CALENDAR_MONTH_RATE_LIMIT GRPC_SERVER_TLS_CA_CERT`
+
+func TestEveryVariableOfTheIncumbentIsKnown(t *testing.T) {
+	var page strings.Builder
+	require.NoError(t, writeSettings(&page))
+	for name := range strings.FieldsSeq(incumbents) {
+		_, without := unusedReason(name, "x")
+		honoured := strings.Contains(page.String(), "| `"+name+"` |") && !without
+		assert.True(t, honoured != without, "%s is neither honoured nor told to be without effect, or both", name)
+	}
+}

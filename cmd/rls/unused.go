@@ -1,0 +1,90 @@
+package main
+
+import (
+	"log/slog"
+	"strings"
+)
+
+// unused are settings that the incumbent knows and that change nothing here, and
+// why. A * at the end stands for more of the name.
+var unused = []struct {
+	name   string
+	reason string
+	same   string // values, between blanks, that say what happens anyway
+}{
+	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL space attempts", ""},
+	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates", ""},
+
+	{"BACKEND_TYPE=memcache", "is refused: memcached can't charge and check in one step", ""},
+	{"MEMCACHE_*", "counters are in Redis or in the process (BACKEND_TYPE)", ""},
+	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days", "false"},
+	{"NEAR_LIMIT_RATIO", "there are no metrics yet", ""},
+
+	{"REDIS_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer", ""},
+	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip", ""},
+	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time", ""},
+	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_POOL_SIZE", ""},
+	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
+	{"REDIS_STARTUP_INITIAL_INTERVAL", "the service starts at once and connects when Redis comes", ""},
+	{"REDIS_STARTUP_MAX_INTERVAL", "the service starts at once and connects when Redis comes", ""},
+	{"REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts at once and connects when Redis comes", ""},
+	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "a master that has become a replica is left at once", ""},
+	{"REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer", ""},
+	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip", ""},
+	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time", ""},
+	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_PERSECOND_POOL_SIZE", ""},
+	{"REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
+	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT is the budget for both", ""},
+
+	{"USE_STATSD", "there are no metrics yet", "false"},
+	{"STATSD_*", "there are no metrics yet", ""},
+	{"USE_DOG_STATSD", "there are no metrics yet", "false"},
+	{"USE_DOG_STATSD_MOGRIFIERS", "there are no metrics yet", ""},
+	{"DOG_STATSD_MOGRIFIER_*", "there are no metrics yet", ""},
+	{"EXTRA_TAGS", "there are no metrics yet", ""},
+	{"STATS_FLUSH_INTERVAL", "there are no metrics yet", ""},
+	{"DISABLE_STATS", "there are no metrics yet", "true false"},
+	{"USE_PROMETHEUS", "there are no metrics yet", "false"},
+	{"PROMETHEUS_*", "there are no metrics yet", ""},
+
+	{"TRACING_ENABLED", "there is no tracing yet", "false"},
+	{"TRACING_*", "there is no tracing yet", ""},
+	{"OTEL_EXPORTER_OTLP_*", "there is no tracing yet", ""},
+}
+
+// tellUnused logs a line for each of the variables that is one of unused. Of
+// several that one * stands for, and of all of one reason, a line tells.
+func tellUnused(variables []string, log *slog.Logger) {
+	names := map[string][]string{}
+	var reasons []string
+	for _, variable := range variables {
+		name, value, _ := strings.Cut(variable, "=")
+		reason, ok := unusedReason(name, value)
+		if !ok {
+			continue
+		}
+		if len(names[reason]) == 0 {
+			reasons = append(reasons, reason)
+		}
+		names[reason] = append(names[reason], name)
+	}
+	for _, reason := range reasons {
+		log.Warn("setting without effect", "setting", strings.Join(names[reason], ","), "reason", reason)
+	}
+}
+
+func unusedReason(name, value string) (string, bool) {
+	for _, u := range unused {
+		start, more := strings.CutSuffix(u.name, "*")
+		if name != u.name && !(more && strings.HasPrefix(name, start)) {
+			continue
+		}
+		for _, same := range strings.Fields(u.same) {
+			if value == same {
+				return "", false
+			}
+		}
+		return u.reason, value != "" && !serviceLink.MatchString(value)
+	}
+	return "", false
+}
