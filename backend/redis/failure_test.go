@@ -89,13 +89,13 @@ func TestCallerWhoseContextEndsStopsWaiting(t *testing.T) {
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 	s.Pause()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
 	key, results := []byte("key"), make([]backend.Result, 1)
 	began := time.Now()
 	l.Take(ctx, time.Now(), []backend.Hit{{Key: key, Limit: lim, N: 1}}, results)
 	assert.Less(t, time.Since(began), 20*time.Millisecond+slack)
-	require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
+	require.ErrorIs(t, results[0].Err, context.Canceled)
 	assert.NotErrorIs(t, results[0].Err, backend.ErrUnavailable, "it is not the backend's fault")
 
 	// What comes later must not be written to the caller's memory.
@@ -105,6 +105,20 @@ func TestCallerWhoseContextEndsStopsWaiting(t *testing.T) {
 	require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
 	assert.Equal(t, err, results[0].Err)
 	assert.Equal(t, int64(5), take(l, hit("xxx", lim, 0))[0].Remaining)
+}
+
+func TestCallerWithLittleTimeIsAnsweredWithinIt(t *testing.T) {
+	s := redistest.Start(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
+	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
+	s.Pause()
+	defer s.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	results := make([]backend.Result, 1)
+	l.Take(ctx, time.Now(), []backend.Hit{hit("key", lim, 1)}, results)
+	require.NoError(t, ctx.Err())
+	assert.ErrorIs(t, results[0].Err, backend.ErrUnavailable, "another Limiter has time to answer")
 }
 
 func TestFullQueueFailsAtOnce(t *testing.T) {

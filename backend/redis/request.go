@@ -137,6 +137,8 @@ func (c *call) release() {
 	}
 }
 
+var errLate = fmt.Errorf("redis: no answer in time: %w", backend.ErrUnavailable)
+
 // wait returns nil once all calls are answered. Otherwise the time is up or ctx
 // has ended, and the request is no longer the caller's.
 func (r *request) wait(ctx context.Context, l *Limiter) error {
@@ -151,7 +153,7 @@ func (r *request) wait(ctx context.Context, l *Limiter) error {
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
 	case <-r.timer.C:
 		r.leave(l)
-		return fmt.Errorf("redis: no answer within %v: %w", l.options.Timeout, backend.ErrUnavailable)
+		return errLate
 	}
 }
 

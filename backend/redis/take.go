@@ -8,7 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Take implements backend.Limiter. Once ctx ends or the timeout is over it returns
+// Take implements backend.Limiter. Once ctx ends or the budget is over it returns
 // at once; whether hits on their way are charged is then unknown. now counts only
 // with CallersClock.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -20,7 +20,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		return
 	}
 	sent := time.Now()
-	r := l.request(now, sent.Add(l.options.Timeout))
+	r := l.request(now, sent.Add(l.budget(ctx, sent)))
 	for i := range hits {
 		r.add(l, i, &hits[i], hits[i].N)
 	}
@@ -41,6 +41,16 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		l.giveBack(ctx, now, sent, r, hits, results)
 	}
 	l.recycle(r)
+}
+
+// budget is how long a Take may last: the timeout, but of a caller who waits less
+// long only a part, so that it can still be told, or another Limiter be asked. (By
+// default Envoy waits 20 ms.)
+func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return min(l.options.Timeout, end.Sub(now)*3/4)
+	}
+	return l.options.Timeout
 }
 
 // giveBack takes off what was charged for hits although others of their Take are

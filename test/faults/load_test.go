@@ -56,29 +56,24 @@ type load struct {
 	lastDegraded atomic.Int64 // since it began
 	failure      atomic.Pointer[error]
 	admitted     [keys]atomic.Int64 // on tight keys
-	byRedis      [keys]atomic.Int64 // admitted on roomy keys
+	byRedis      [keys]atomic.Int64 // on roomy keys
 	byLocal      [keys]atomic.Int64
 }
 
-// startLoad lets callers go, each with a pause after a call. If together, they
-// come at the same moment.
-func startLoad(l backend.Limiter, callers int, pause time.Duration, together bool) *load {
+// startLoad lets callers go, each with a pause after a call.
+func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 	load := &load{limiter: l, began: time.Now(), stopped: make(chan struct{}), samples: make([][]sample, callers)}
 	for i := range callers {
 		load.running.Go(func() {
-			tick := load.began.Add(pause)
+			wait := pause * time.Duration(i) / time.Duration(callers)
 			for n := i; ; n++ {
-				load.samples[i] = append(load.samples[i], load.call(n%keys))
-				wait := pause
-				if together {
-					wait = time.Until(tick)
-					tick = tick.Add(pause)
-				}
 				select {
 				case <-load.stopped:
 					return
 				case <-time.After(wait):
 				}
+				load.samples[i] = append(load.samples[i], load.call(n%keys))
+				wait = pause
 			}
 		})
 	}
