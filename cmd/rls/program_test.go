@@ -65,10 +65,17 @@ var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\
 // start runs rls serve on free ports until it listens.
 func start(t *testing.T, env []string, args ...string) *running {
 	t.Helper()
+	return startAs(t, os.Args[0], env, append([]string{"serve"}, args...)...)
+}
+
+// startAs runs the program under that name, on free ports, until it listens.
+func startAs(t *testing.T, name string, env []string, args ...string) *running {
+	t.Helper()
 	env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 	}, env...)
-	r := &running{t: t, cmd: command(t, env, append([]string{"serve"}, args...)...), done: make(chan struct{})}
+	r := &running{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
+	r.cmd.Args[0] = name
 	stderr, err := r.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, r.cmd.Start())

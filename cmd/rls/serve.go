@@ -46,15 +46,11 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		// often costs some megabytes and saves a part of each call.
 		debug.SetGCPercent(400)
 	}
-	hangups := hangups()
 	health := server.NewHealth()
 	limits := newLimits(s, health, log)
-	files, err := loadFiles(s, limits)
+	follow, err := limitsSource(s, limits)
 	if err != nil {
-		if !s.ForceStartWithoutInitialConfig {
-			return fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
-		}
-		limits.refuse(err, true)
+		return err
 	}
 
 	// What runs beside the listeners ends after them, not with ctx: calls in
@@ -66,7 +62,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		return err
 	}
 	defer closeBackend()
-	go files.follow(beside, hangups)
+	go follow(beside)
 
 	options := service.Options{
 		Limits:          &limits.store,
@@ -87,6 +83,30 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	}
 	log.Info("stopped")
 	return nil
+}
+
+// limitsSource puts the first limits in force, if they can be had at once, and
+// returns what keeps them up to date until its context is done.
+func limitsSource(s *settings, l *limits) (follow func(context.Context), err error) {
+	hangups := hangups()
+	if s.ConfigType == configXDS {
+		if s.LimitsPath != "" {
+			l.log.Warn("setting without effect", "setting", "LIMITS_PATH", "reason", "limits come from the xDS server (CONFIG_TYPE)")
+		}
+		c, err := newXDS(s, l)
+		if err != nil {
+			return nil, err
+		}
+		return c.Run, nil
+	}
+	files, err := loadFiles(s, l)
+	if err != nil {
+		if !s.ForceStartWithoutInitialConfig {
+			return nil, fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
+		}
+		l.refuse(err, true)
+	}
+	return func(ctx context.Context) { files.follow(ctx, hangups) }, nil
 }
 
 func serverOptions(s *settings, svc *service.Service, health *server.Health, limits *limits, log *slog.Logger) server.Options {

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+)
+
+// gatewayPod is the environment that Envoy Gateway gives its rate-limit pods, for
+// an xDS server at addr: docs/xds.md.
+func gatewayPod(t *testing.T, addr string, ca *xdstest.Authority) []string {
+	pod := ca.Issue("envoy-ratelimit")
+	return []string{
+		"RUNTIME_ROOT=/data",
+		"RUNTIME_SUBDIRECTORY=ratelimit",
+		"RUNTIME_IGNOREDOTFILES=true",
+		"RUNTIME_WATCH_ROOT=false",
+		"LOG_LEVEL=info",
+		"USE_STATSD=false",
+		"USE_PROMETHEUS=true",
+		"PROMETHEUS_ADDR=:19001",
+		"PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml",
+		"CONFIG_TYPE=GRPC_XDS_SOTW",
+		"CONFIG_GRPC_XDS_SERVER_URL=" + addr,
+		"CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit",
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=" + pod.CertFile,
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY=" + pod.KeyFile,
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=" + ca.File,
+		"CONFIG_GRPC_XDS_SERVER_TLS_SAN=envoy-gateway",
+		"GRPC_SERVER_USE_TLS=true",
+		"GRPC_SERVER_TLS_CERT=" + pod.CertFile,
+		"GRPC_SERVER_TLS_KEY=" + pod.KeyFile,
+		"GRPC_SERVER_TLS_CA_CERT=" + ca.File,
+		"FORCE_START_WITHOUT_INITIAL_CONFIG=true",
+		// Only so that the test is quick:
+		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10ms",
+		"XDS_CLIENT_BACKOFF_MAX_INTERVAL=100ms",
+	}
+}
+
+// shows waits until /rlconfig shows want.
+func (r *running) shows(want string) {
+	r.t.Helper()
+	var body string
+	require.Eventually(r.t, func() bool {
+		_, body = get(r.t, "http://"+r.debug+"/rlconfig")
+		return body == want
+	}, xdstest.Patience, 5*time.Millisecond, "%s\n%s", want, r.logged())
+}
+
+func perDay(domain, n string) string {
+	return domain + ".tenant: unit=DAY requests_per_unit=" + n + ", shadow_mode: false, quota_mode: false\n"
+}
+
+func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
+	ca := xdstest.NewAuthority(t)
+	secure := ca.MutualTLS(ca.Issue("envoy-gateway"))
+	gateway := xdstest.Serve(t, "127.0.0.1:0", secure)
+
+	r := startAs(t, "/bin/ratelimit", gatewayPod(t, gateway.Addr, ca))
+	hit := func(domain string) (string, int) {
+		out, _, code := rls(t, "hit", "-a", r.grpc, "--tls", "--ca", ca.File, "--server-name", "envoy-ratelimit", "-d", domain, "tenant=acme")
+		return out, code
+	}
+	code, _ := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusOK, code, "it is to start without limits")
+	out, _ := hit("shop")
+	assert.Contains(t, out, "FailedPrecondition")
+
+	gateway.Set("1", xdstest.Config("shop", 2))
+	r.shows(perDay("shop", "2"))
+	for _, want := range []int{0, 0, 2} {
+		out, code := hit("shop")
+		assert.Equal(t, want, code, out)
+	}
+
+	gateway.Set("2", xdstest.Config("shop", 4))
+	r.shows(perDay("shop", "4"))
+	_, code = hit("shop")
+	assert.Zero(t, code, "three were charged, four may be")
+
+	gateway.Set("3", xdstest.Config("shop", 9), xdstest.Broken("broken"))
+	r.logs("broken > tenant: unit is missing")
+	r.shows(perDay("shop", "4"))
+	_, body := get(t, "http://"+r.debug+"/rlconfig/problems")
+	assert.Contains(t, body, "broken: broken > tenant: unit is missing")
+
+	gateway.Stop()
+	r.logs("xDS stream lost")
+	r.shows(perDay("shop", "4"))
+	gateway = xdstest.Serve(t, gateway.Addr, secure)
+	gateway.Set("1", xdstest.Config("store", 1))
+	r.shows(perDay("store", "1"))
+	gateway.Set("2")
+	r.shows("")
+	out, code = hit("store")
+	assert.Zero(t, code, "no limits are limits, too: %s", out)
+	assert.NoError(t, r.stop())
+}
+
+func TestXDSWithoutForceIsUnhealthyUntilTheFirstLimits(t *testing.T) {
+	gateway := xdstest.Serve(t, "127.0.0.1:0")
+	r := start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + gateway.Addr, "CONFIG_GRPC_XDS_NODE_ID=" + xdstest.Node})
+	code, _ := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusInternalServerError, code)
+	gateway.Set("1", xdstest.Broken("a"))
+	r.logs("a > tenant: unit is missing")
+	code, _ = get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusInternalServerError, code)
+	gateway.Set("2")
+	require.Eventually(t, func() bool {
+		code, _ := get(t, "http://"+r.http+"/healthcheck")
+		return code == http.StatusOK
+	}, xdstest.Patience, 5*time.Millisecond)
+}
+
+func TestXDSFilesThatCantBeReadStopTheStart(t *testing.T) {
+	cmd := command(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/nowhere.pem"}, "serve")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "xDS TLS: the CA file: open /nowhere.pem: no such file or directory")
+}
