@@ -22,12 +22,13 @@ type Health struct {
 
 	mu     sync.Mutex
 	faults map[string]string // component → what is wrong with it
+	notes  map[string]string // component → what there is to know
 }
 
 // NewHealth returns a Health without components, which is healthy. A component
 // that has to come up first is set to false before Serve.
 func NewHealth() *Health {
-	h := &Health{grpc: health.NewServer(), faults: make(map[string]string)}
+	h := &Health{grpc: health.NewServer(), faults: make(map[string]string), notes: make(map[string]string)}
 	h.publish()
 	return h
 }
@@ -45,6 +46,18 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	h.publish()
 }
 
+// Note records something to know about a component that makes nothing unhealthy,
+// for operators to read at /healthcheck; empty ends it.
+func (h *Health) Note(component, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if text == "" {
+		delete(h.notes, component)
+	} else {
+		h.notes[component] = text
+	}
+}
+
 // OK tells whether every component is in order.
 func (h *Health) OK() bool {
 	h.mu.Lock()
@@ -57,11 +70,22 @@ func (h *Health) OK() bool {
 func (h *Health) Faults() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	faults := make([]string, 0, len(h.faults))
-	for _, component := range slices.Sorted(maps.Keys(h.faults)) {
-		faults = append(faults, component+": "+h.faults[component])
+	return lines(h.faults)
+}
+
+// Notes lists the notes in the same way.
+func (h *Health) Notes() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return lines(h.notes)
+}
+
+func lines(texts map[string]string) []string {
+	all := make([]string, 0, len(texts))
+	for _, component := range slices.Sorted(maps.Keys(texts)) {
+		all = append(all, component+": "+texts[component])
 	}
-	return faults
+	return all
 }
 
 // publish hands the state to gRPC health. It runs under mu, so that two

@@ -71,6 +71,13 @@ func TestProbesFollowHealth(t *testing.T) {
 	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: not loaded yet\n")
 	health.Set("limits", true, "")
 	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
+	health.Note("redis", "away for a minute")
+	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK\nredis: away for a minute")
+	health.Set("limits", false, "gone")
+	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: gone\nredis: away for a minute\n")
+	health.Set("limits", true, "")
+	health.Note("redis", "")
+	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
 	health.Set("redis", false, "refused")
 	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "redis: refused\n")
 

@@ -80,15 +80,17 @@ func httpStatus(code rlsv3.RateLimitResponse_Code) int {
 	}
 }
 
-// healthHandler answers 200 "OK", or 500 and one line for each fault.
+// healthHandler answers 200 "OK", or 500 and one line for each fault; either with
+// a line for each note after it.
 func healthHandler(h *Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if faults := h.Faults(); len(faults) > 0 {
-			http.Error(w, strings.Join(faults, "\n"), http.StatusInternalServerError)
+		faults, notes := h.Faults(), h.Notes()
+		if len(faults) > 0 {
+			http.Error(w, strings.Join(append(faults, notes...), "\n"), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "OK")
+		_, _ = io.WriteString(w, strings.Join(append([]string{"OK"}, notes...), "\n"))
 	}
 }
 

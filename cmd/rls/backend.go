@@ -37,6 +37,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 		if err != nil {
 			return nil, nil, err
 		}
+		redis.LogTo(log)
 		mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
 		always := fallback.New(fallback.Options{
 			Primary:       inRedis,
@@ -46,7 +47,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 			Parts:         inRedis.Parts(),
 			Part:          inRedis.Part,
 			Probe:         inRedis.Probe,
-			OnStateChange: tellRedis(s, log),
+			OnStateChange: tellRedis(s, health, log),
 		})
 		go counters.Run(ctx, time.Minute)
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
@@ -112,13 +113,17 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 	return redis.New(o)
 }
 
-// tellRedis returns what is to be told when Redis goes and comes.
-func tellRedis(s *settings, log *slog.Logger) func(fallback.StateChange) {
+// tellRedis returns what is to be told when Redis goes and comes: to the log, and
+// to who reads /healthcheck.
+func tellRedis(s *settings, health *server.Health, log *slog.Logger) func(fallback.StateChange) {
 	return func(c fallback.StateChange) {
 		if c.Down {
+			health.Note("redis", fmt.Sprintf("away since %s; going on without it (mode %s, ratio %v)",
+				time.Now().UTC().Format(time.RFC3339), s.RedisFailureMode, s.RedisFallbackRatio))
 			log.Error("Redis can't be reached; going on without it", "error", c.Err, "mode", s.RedisFailureMode, "ratio", s.RedisFallbackRatio)
 			return
 		}
+		health.Note("redis", "")
 		log.Info("Redis is back", "was_away", c.Lasted.Round(time.Millisecond), "hits_decided_without_it", c.Served, "hits_charged_to_it_now", c.Carried)
 	}
 }
