@@ -5,7 +5,6 @@ package e2e_test
 import (
 	"fmt"
 	"net/http"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +21,7 @@ import (
 func TestWithoutRLSEnvoyDoesAsToldTo(t *testing.T) {
 	for name, away := range map[string]func(*rls){
 		"killed": func(r *rls) { r.kill() },
-		"frozen": func(r *rls) { _ = r.cmd.Process.Signal(syscall.SIGSTOP) },
+		"frozen": (*rls).freeze,
 	} {
 		for deny, want := range map[bool]int{false: http.StatusOK, true: http.StatusInternalServerError} {
 			t.Run(fmt.Sprintf("%s, failure_mode_deny %v", name, deny), func(t *testing.T) {

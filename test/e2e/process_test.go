@@ -4,7 +4,10 @@ package e2e_test
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -61,6 +64,23 @@ func (p *process) said() string {
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
+}
+
+// freeze has the process do nothing more, and waits until all its threads have
+// stopped.
+func (p *process) freeze() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	p.await("standstill", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		for _, thread := range threads {
+			stat, _ := os.ReadFile(thread)
+			if _, state, _ := bytes.Cut(stat, []byte(") ")); !bytes.HasPrefix(state, []byte("T")) {
+				return false
+			}
+		}
+		return len(threads) > 0
+	})
 }
 
 // stop ends the process as a deployment would, and waits until it has ended.
