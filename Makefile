@@ -4,7 +4,7 @@ FUZZTIME ?= 20s
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: help run build test lint bench bench-redis fuzz docs
+.PHONY: help run build test lint bench bench-redis faults fuzz docs
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ bench-redis: build ## Measure over Redis, beside the incumbent; writes into docs
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "the incumbent can't be built here; going on without it"
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $(CURDIR)/.tools/service_cmd 2>/dev/null) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md \
 		$(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
+
+faults: ## Break real Redis servers under load, in all ways of docs/failure.md, and print what happens
+	@scripts/test-tools
+	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full
 
 fuzz: ## Fuzz each target for FUZZTIME (20s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \

@@ -4,11 +4,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -23,7 +25,11 @@ import (
 
 var full = flag.Bool("full", false, "all rows, at full length, held to the promised times")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.IgnoreShared()...) }
+func TestMain(m *testing.M) {
+	redis.LogTo(slog.New(slog.DiscardHandler))
+	zerolog.SetGlobalLevel(zerolog.Disabled) // toxiproxy's
+	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
+}
 
 // What is promised.
 const (
