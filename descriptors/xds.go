@@ -43,34 +43,34 @@ type xdsReader struct {
 }
 
 func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
-	root := yamlMapping("domain", yamlString(r.GetDomain()), "descriptors", x.descriptors(r.GetDescriptors(), printable(r.GetDomain()), 1))
+	top := &node{domain: &Domain{Name: r.GetDomain()}}
+	root := yamlMapping("domain", yamlString(r.GetDomain()), "descriptors", x.descriptors(r.GetDescriptors(), top, 1))
 	for _, d := range x.defaults {
 		yamlAdd(root, "defaults", d)
 	}
 	return root
 }
 
-// descriptors writes siblings. path leads to them.
-func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, path string, depth int) *yaml.Node {
+// descriptors writes siblings.
+func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *node, depth int) *yaml.Node {
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	if depth > maxDepth {
 		return list // which is told where it is compiled
 	}
 	for i, d := range ds {
-		n := &yaml.Node{Kind: yaml.MappingNode}
-		list.Content = append(list.Content, n)
-		label := (&node{key: d.GetKey(), value: d.GetValue(), nth: i + 1}).label()
-		x.descriptor(n, d, path+" > "+label, depth)
+		at := &node{domain: parent.domain, parent: parent, key: d.GetKey(), value: d.GetValue(), nth: i + 1}
+		list.Content = append(list.Content, x.descriptor(d, at, depth))
 	}
 	return list
 }
 
-// descriptor writes d into n.
-func (x *xdsReader) descriptor(n *yaml.Node, d *confv3.RateLimitDescriptor, path string, depth int) {
+// descriptor writes d. Messages about it lead to at.
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *node, depth int) *yaml.Node {
 	quota, metadata, err := xdsLaterFields(d)
 	if err != nil {
-		x.d.errorf(nil, nil, "%s: %s", path, err)
+		x.d.errorf(nil, at, "%s", err)
 	}
+	n := &yaml.Node{Kind: yaml.MappingNode}
 	yamlAddText(n, "key", d.GetKey())
 	yamlAddText(n, "value", d.GetValue())
 	yamlAddFlag(n, "shadow_mode", d.GetShadowMode())
@@ -82,19 +82,20 @@ func (x *xdsReader) descriptor(n *yaml.Node, d *confv3.RateLimitDescriptor, path
 		yamlAdd(n, "rate_limit", limit)
 	}
 	if len(d.GetDescriptors()) > 0 {
-		yamlAdd(n, "descriptors", x.descriptors(d.GetDescriptors(), path, depth+1))
+		yamlAdd(n, "descriptors", x.descriptors(d.GetDescriptors(), at, depth+1))
 	}
-	x.extend(n, limit, metadata, path, depth)
+	x.extend(n, limit, metadata, at, depth)
+	return n
 }
 
 // extend writes metadata into n, and what it has for the descriptor itself into
 // its fields, after those of the same name: the last one counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, path string, depth int) {
+func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, at *node, depth int) {
 	ours, has := metadata.GetFields()[XDSExtension]
 	if has {
 		delete(metadata.GetFields(), XDSExtension)
 		if ours.GetStructValue() == nil {
-			x.d.errorf(nil, nil, "%s: %s in metadata must be a mapping with fields of a descriptor", path, XDSExtension)
+			x.d.errorf(nil, at, "%s in metadata must be a mapping with fields of a descriptor", XDSExtension)
 		}
 	}
 	if len(metadata.GetFields()) > 0 {

@@ -234,3 +234,26 @@ func TestXDSHostileResources(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, c.Domains())
 }
+
+// No resource makes CompileXDS panic or hang.
+func FuzzCompileXDS(f *testing.F) {
+	for _, json := range []string{
+		`{"domain":"d","descriptors":[{"key":"k","value":"v*","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"m"}]},
+			"metadata":{"a":[1,{"b":null}],"rls":{"share_threshold":true,"rate_limit":{"burst":2},"defaults":{"scope":"instance"}}}}]}`,
+		`{"domain":"d","descriptors":[{"key":"k","quota_mode":true,"descriptors":[{"key":"l","rate_limit":{"unlimited":true}}]}]}`,
+	} {
+		wire, err := proto.Marshal(resource(f, "r", json))
+		require.NoError(f, err)
+		f.Add(wire)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		r := &confv3.RateLimitConfig{}
+		if proto.Unmarshal(wire, r) != nil {
+			return
+		}
+		c, err := CompileXDS([]*confv3.RateLimitConfig{r, r}, Options{MergeDomains: len(wire)%2 == 0})
+		if err == nil {
+			require.NoError(t, c.WriteLines(&strings.Builder{}))
+		}
+	})
+}
