@@ -59,7 +59,7 @@ type settings struct {
 	XDSTLSSAN          string            `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify the server's certificate against, instead of the host."`
 	XDSBackoffInitial  time.Duration     `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failure to reach the xDS server; each further one doubles it."`
 	XDSBackoffMax      time.Duration     `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest such pause."`
-	XDSBackoffRandom   float64           `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" max:"1" desc:"Share by which a pause is longer or shorter at random."`
+	XDSBackoffRandom   float64           `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is longer or shorter at random; over 1 counts as 1."`
 	XDSBackoffJitter   bool              `env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"false: pauses aren't random."`
 	XDSMaxMessageBytes int               `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Largest update taken from the xDS server. 0: 16 MiB."`
 

@@ -34,7 +34,7 @@ func newXDS(s *settings, l *limits) (*xds.Client, error) {
 		Log:             l.log,
 	}
 	if s.XDSBackoffJitter {
-		o.Backoff.Jitter = s.XDSBackoffRandom
+		o.Backoff.Jitter = min(s.XDSBackoffRandom, 1)
 	}
 	if s.XDSUseTLS {
 		o.TLS = &xds.TLS{
