@@ -47,6 +47,7 @@ func take(l backend.Limiter, hits ...backend.Hit) []backend.Result {
 type load struct {
 	admitted, failed atomic.Int64
 	slowest          atomic.Int64 // nanoseconds
+	stalled          atomic.Int64 // the latest that a sleeper woke, nanoseconds
 	firstError       atomic.Pointer[error]
 	stop             func()
 }
@@ -79,8 +80,27 @@ func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
 			}
 		})
 	}
+	running.Go(func() {
+		for {
+			began := time.Now()
+			select {
+			case <-stopped:
+				return
+			case <-time.After(time.Millisecond):
+				load.stalled.Store(max(load.stalled.Load(), int64(time.Since(began))))
+			}
+		}
+	})
 	load.stop = sync.OnceFunc(func() { close(stopped); running.Wait() })
 	return load
+}
+
+// requireInTime demands that no call took longer than the default timeout, but for
+// what a loaded machine adds.
+func (l *load) requireInTime(tb testing.TB) {
+	tb.Helper()
+	slowest, stalled := time.Duration(l.slowest.Load()), time.Duration(l.stalled.Load())
+	require.Less(tb, slowest, 50*time.Millisecond+slack+4*stalled, "on a machine that woke sleepers up to %v late", stalled)
 }
 
 // requireNoErrors demands that all was decided.
