@@ -160,26 +160,44 @@ func TestXDSProblems(t *testing.T) {
 	for _, test := range []struct{ json, want string }{
 		{`{}`, `r: domain is missing`},
 		{`{"domain":"d","descriptors":[{` + good + `}]}`, `r: d > descriptor 1: key is missing`},
-		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}}]}`,
-			`r: d > k: unit is missing; it can be second, minute, hour, day, week, month or year`},
-		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":99,"requests_per_unit":1}}]}`,
-			`r: d > k: unit "99" is not known; it can be second, minute, hour, day, week, month or year`},
-		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","unlimited":true}}]}`,
-			`r: d > k: unit has no meaning beside unlimited: true`},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}}]}`,
+			`r: d > k: unit is missing; it can be second, minute, hour, day, week, month or year`,
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":99,"requests_per_unit":1}}]}`,
+			`r: d > k: unit "99" is not known; it can be second, minute, hour, day, week, month or year`,
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","unlimited":true}}]}`,
+			`r: d > k: unit has no meaning beside unlimited: true`,
+		},
 		{`{"domain":"d","descriptors":[{"key":"k",` + good + `},{"key":"k",` + good + `}]}`, `r: d > k: there is one already, at r`},
-		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"n"},{}]}}]}`,
-			"r: d > k: a limit can't replace itself (n)\nr: d > k: an item of replaces needs the name of a limit"},
-		{`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l",` + good + `,"metadata":{"rls":{"share_threshold":true,"brust":3}}}]}]}`,
+		{
+			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"n"},{}]}}]}`,
+			"r: d > k: a limit can't replace itself (n)\nr: d > k: an item of replaces needs the name of a limit",
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l",` + good + `,"metadata":{"rls":{"share_threshold":true,"brust":3}}}]}]}`,
 			`r: d > k > l: unknown key "brust"; did you mean burst, which belongs in rate_limit or defaults?` +
-				"\nr: d > k > l: share_threshold is only for a key or value with a * in it"},
-		{`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,
-			`r: d > k: rls in metadata must be a mapping with fields of a descriptor`},
-		{`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l","metadata":{"rls":{"defaults":{"burst":1}}}}]}]}`,
-			`r: d > k > l: defaults has no meaning in the descriptor; it belongs in the root of the file`},
-		{`{"domain":"d","descriptors":[{"key":"k","metadata":{"rls":{"rate_limits":[{"unit":"day","requests_per_unit":1},{"unit":"day","requests_per_unit":2}]}}}]}`,
-			`r: d > k: a limit of the same algorithm, window and scope is there already (1 per day); they would share one counter`},
-		{`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY"},"metadata":{"rls":{"rate_limit":{"burst":1.5}}}}]}`,
-			`r: d > k: burst must be a whole number from 1 to 4294967295, not 1.5`},
+				"\nr: d > k > l: share_threshold is only for a key or value with a * in it",
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,
+			`r: d > k: rls in metadata must be a mapping with fields of a descriptor`,
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l","metadata":{"rls":{"defaults":{"burst":1}}}}]}]}`,
+			`r: d > k > l: defaults has no meaning in the descriptor; it belongs in the root of the file`,
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","metadata":{"rls":{"rate_limits":[{"unit":"day","requests_per_unit":1},{"unit":"day","requests_per_unit":2}]}}}]}`,
+			`r: d > k: a limit of the same algorithm, window and scope is there already (1 per day); they would share one counter`,
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY"},"metadata":{"rls":{"rate_limit":{"burst":1.5}}}}]}`,
+			`r: d > k: burst must be a whole number from 1 to 4294967295, not 1.5`,
+		},
 	} {
 		_, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
 		assert.EqualError(t, err, test.want, test.json)
@@ -215,7 +233,10 @@ func TestXDSHostileResources(t *testing.T) {
 	for _, garbage := range [][]byte{
 		protowire.AppendBytes(protowire.AppendTag(nil, 8, protowire.BytesType), wire),
 		protowire.AppendBytes(protowire.AppendTag(nil, 8, protowire.BytesType), []byte("\xff\xff")),
-		{0xff}, {0x42}, {0x42, 0x7f}, {},
+		{0xff},
+		{0x42},
+		{0x42, 0x7f},
+		{},
 	} {
 		d := &confv3.RateLimitDescriptor{Key: "k", RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY}}
 		d.ProtoReflect().SetUnknown(garbage)

@@ -35,8 +35,10 @@ func TestMutualTLS(t *testing.T) {
 			assert.Nil(t, s.store.Load())
 		})
 	}
-	_, err := New(Options{Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1},
-		TLS: &TLS{client.CertFile, stranger.Issue("x").KeyFile, ca.File, ""}})
+	_, err := New(Options{
+		Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1},
+		TLS: &TLS{client.CertFile, stranger.Issue("x").KeyFile, ca.File, ""},
+	})
 	assert.ErrorContains(t, err, client.CertFile)
 	_, err = New(Options{Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1}, TLS: &TLS{CAFile: client.KeyFile}})
 	assert.ErrorContains(t, err, "holds no certificate in PEM")
