@@ -55,7 +55,7 @@ type Options struct {
 	TripAfter time.Duration
 
 	// ProbeEvery is the first pause between probes, 50 ms by default. It doubles
-	// up to ProbeAtMost, 1 s by default, give or take a fifth at random.
+	// up to ProbeAtMost, 500 ms by default, give or take a fifth at random.
 	ProbeEvery, ProbeAtMost time.Duration
 
 	// OnStateChange is told when the first part opens and when the last one has
@@ -97,7 +97,7 @@ func (o *Options) setDefaults() {
 		o.ProbeEvery = 50 * time.Millisecond
 	}
 	if o.ProbeAtMost == 0 {
-		o.ProbeAtMost = time.Second
+		o.ProbeAtMost = 500 * time.Millisecond
 	}
 	if o.OnStateChange == nil {
 		o.OnStateChange = func(StateChange) {}

@@ -52,6 +52,7 @@ type load struct {
 	stopped chan struct{}
 	running sync.WaitGroup
 	samples [][]sample // by caller; to be read once stopped
+	machine []sample   // how late timers are, whatever Redis does; likewise
 
 	lastDegraded atomic.Int64 // since it began
 	failure      atomic.Pointer[error]
@@ -77,7 +78,22 @@ func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 			}
 		})
 	}
+	load.running.Go(load.watchMachine)
 	return load
+}
+
+// watchMachine measures how late the machine is with timers.
+func (l *load) watchMachine() {
+	const pause = 2 * time.Millisecond
+	for {
+		due := l.now() + pause
+		select {
+		case <-l.stopped:
+			return
+		case <-time.After(pause):
+		}
+		l.machine = append(l.machine, sample{at: due, took: l.now() - due})
+	}
 }
 
 func (l *load) call(key int) sample {

@@ -70,7 +70,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-const header = "| fault | calls | failed | p99 of its first second | p99 | slowest | decided here | admitted of a limit of 300 | bound | on Redis again after | down, up |\n|---|---|---|---|---|---|---|---|---|---|---|"
+const header = "| fault | calls | failed | p99 of its first second | p99 | slowest | machine | decided here | admitted of a limit of 300 | bound | on Redis again after | down, up |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 
 func run(t *testing.T, name string, s subject) {
 	if s.fromStart {
@@ -119,25 +119,26 @@ func run(t *testing.T, name string, s subject) {
 	require.Nil(t, load.failure.Load(), "a call failed")
 	firstSecond, _ := p99(load.between(broken, broken+time.Second))
 	ever, slowest := p99(load.between(broken, load.now()))
+	machine, _ := p99(load.machine)
 	factor := time.Duration(1)
 	if !*full {
 		factor = leniency
 	}
-	assert.LessOrEqual(t, firstSecond, factor*(budget+overhead), "p99 of the first second")
-	assert.LessOrEqual(t, ever, factor*(budget+overhead), "p99")
+	assert.LessOrEqual(t, firstSecond, factor*(budget+overhead)+machine, "p99 of the first second")
+	assert.LessOrEqual(t, ever, factor*(budget+overhead)+machine, "p99")
 
 	// They are on Redis again.
 	fresh, err := redis.New(redis.Options{Main: s.redis, Timeout: 2 * time.Second})
 	require.NoError(t, err)
 	defer fresh.Close()
-	again := load.lastDecidedHere(func(key int, tightHit bool) bool { return s.heal != nil || counter(fresh, key, tightHit) >= 0 })
 	from := healed
-	if s.heal == nil {
+	if s.heal == nil { // then those that are not lost
 		from = broken
 	}
-	again = max(again-from, 0)
+	again := load.backAt(from, func(key int, tightHit bool) bool { return s.heal != nil || counter(fresh, key, tightHit) >= 0 }) - from
 	assert.LessOrEqual(t, again, factor*back, "on Redis again")
 	if s.heal != nil {
+		assert.Eventually(t, func() bool { return !always.Down() }, 5*time.Second, time.Millisecond)
 		assert.Equal(t, downs.Load(), ups.Load(), "down and up")
 	}
 
@@ -166,7 +167,7 @@ func run(t *testing.T, name string, s subject) {
 
 	all := load.between(0, load.now())
 	if *full {
-		fmt.Printf("| %s | %d | 0 | %s | %s | %s | %.1f %% | %d | %d | %s | %d, %d |\n", name, len(all), ms(firstSecond), ms(ever), ms(slowest),
+		fmt.Printf("| %s | %d | 0 | %s | %s | %s | %s | %.1f %% | %d | %d | %s | %d, %d |\n", name, len(all), ms(firstSecond), ms(ever), ms(slowest), ms(machine),
 			100*load.degraded(), most, bound, ms(again), downs.Load(), ups.Load())
 	}
 }
@@ -196,11 +197,11 @@ func counter(l *redis.Limiter, key int, tightHit bool) int64 {
 	return h.Limit.Max() - results[0].Remaining
 }
 
-// lastDecidedHere is when hits on such keys were last decided here, to a tenth of
-// a second. Less than 2 of 100 are not counted: on a busy machine a call outlasts
-// the budget now and then.
-func (l *load) lastDecidedHere(counts func(key int, tightHit bool) bool) (last time.Duration) {
-	const step = 100 * time.Millisecond
+// backAt is the start of the first half second after from, to a tenth of a second,
+// in which less than 2 of 100 hits on such keys were decided here. (On a busy
+// machine a call outlasts the budget now and then.)
+func (l *load) backAt(from time.Duration, counts func(key int, tightHit bool) bool) time.Duration {
+	const step, window = 100 * time.Millisecond, 5
 	var known [keys][2]bool
 	for key := range keys {
 		known[key] = [2]bool{counts(key, true), counts(key, false)}
@@ -209,7 +210,7 @@ func (l *load) lastDecidedHere(counts func(key int, tightHit bool) bool) (last t
 	for _, caller := range l.samples {
 		for _, s := range caller {
 			for i := range 2 {
-				if known[s.key][i] {
+				if s.at >= from && known[s.key][i] {
 					hits[s.at/step]++
 					if s.degraded[i] {
 						here[s.at/step]++
@@ -218,12 +219,16 @@ func (l *load) lastDecidedHere(counts func(key int, tightHit bool) bool) (last t
 			}
 		}
 	}
-	for i := range hits {
-		if here[i]*100 >= hits[i]*2 && here[i] > 0 {
-			last = time.Duration(i+1) * step
+	for i := int(from / step); i+window <= len(hits); i++ {
+		all, degraded := 0, 0
+		for j := i; j < i+window; j++ {
+			all, degraded = all+hits[j], degraded+here[j]
+		}
+		if degraded*100 < all*2 {
+			return max(time.Duration(i)*step, from)
 		}
 	}
-	return last
+	return l.now()
 }
 
 // degraded is the share of hits decided here.

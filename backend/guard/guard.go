@@ -1,0 +1,200 @@
+// Package guard keeps one hot key from flooding the backend: a replica that alone
+// has had more than a limit's hits charged in a window denies the rest of it
+// without asking.
+//
+// It denies only what the backend would deny. So it counts what it knows to be
+// charged, and covers only fixed_window limits that charge denied hits, as they do
+// by default: their counts don't fall before the window ends, and what is charged
+// beyond the limit changes nothing. Of the others, denials last only as long as
+// package denycache remembers them. What it can't know:
+//
+//   - Hits given back through another replica. A ratio over 1 leaves room for them.
+//   - The backend's clock. Where this process' clock is off by d, the hits of d
+//     are counted for the wrong window.
+//   - That the backend has lost its counters. The denial is then still right.
+//
+// A raised limit takes effect at once.
+package guard
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Namespace starts the keys of the guard's own counters.
+const Namespace = "guard:"
+
+// Options of a Limiter; all are required.
+type Options struct {
+	// Next is asked for what isn't denied here. It must not charge all or none.
+	Next backend.Limiter
+
+	// Counters holds what was charged, in this process.
+	Counters backend.Limiter
+
+	// Ratio is how much of a limit this replica must have charged; from 1.
+	Ratio float64
+}
+
+// Limiter is a backend.Limiter. It is safe for concurrent use.
+type Limiter struct {
+	o     Options
+	calls sync.Pool // of *call
+
+	thresholds sync.Map // *limit.Limit → *limit.Limit
+	known      atomic.Int64
+}
+
+var _ backend.Limiter = (*Limiter)(nil)
+
+// New returns a Limiter.
+func New(o Options) *Limiter {
+	return &Limiter{o: o, calls: sync.Pool{New: func() any { return new(call) }}}
+}
+
+// call is the memory of one Take.
+type call struct {
+	own, asked part
+	keys       []byte
+}
+
+// part is some of the hits of a Take, on their own.
+type part struct {
+	hits    []backend.Hit
+	results []backend.Result
+	index   []int // in the Take
+}
+
+func (p *part) add(i int, h backend.Hit) {
+	p.hits, p.results, p.index = append(p.hits, h), append(p.results, backend.Result{}), append(p.index, i)
+}
+
+func (p *part) clear() {
+	clear(p.hits)
+	p.hits, p.results, p.index = p.hits[:0], p.results[:0], p.index[:0]
+}
+
+// Take implements backend.Limiter.
+func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	guarded := false
+	for i := range hits {
+		guarded = guarded || l.guards(hits[i].Limit)
+	}
+	if !guarded {
+		l.o.Next.Take(ctx, now, hits, results)
+		return
+	}
+	c := l.calls.Get().(*call)
+	defer func() {
+		c.own.clear()
+		c.asked.clear()
+		l.calls.Put(c)
+	}()
+	l.peek(ctx, now, c, hits)
+	l.takeOthers(ctx, now, c, hits, results)
+	for j, i := range c.own.index {
+		c.own.hits[j].N = 0
+		if r := &results[i]; r.Err == nil && !r.Degraded && !c.denies(j, &hits[i]) {
+			c.own.hits[j].N = hits[i].N
+		}
+	}
+	l.o.Counters.Take(ctx, now, c.own.hits, c.own.results)
+}
+
+// guards tells whether a limit is covered.
+func (l *Limiter) guards(lim *limit.Limit) bool {
+	return lim.Algorithm == limit.FixedWindow && lim.ChargeDenied && lim.Max() > 0 && l.most(lim) <= math.MaxUint32
+}
+
+// most is how many hits must be charged in a window until hits are denied here.
+func (l *Limiter) most(lim *limit.Limit) float64 { return math.Ceil(float64(lim.Max()) * l.o.Ratio) }
+
+// peek looks up what was charged for the hits that are guarded.
+func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backend.Hit) {
+	size := 0
+	for i := range hits {
+		size += len(Namespace) + len(hits[i].Key)
+	}
+	if cap(c.keys) < size {
+		c.keys = make([]byte, 0, size)
+	}
+	c.keys = c.keys[:0]
+	for i := range hits {
+		if h := &hits[i]; l.guards(h.Limit) {
+			from := len(c.keys)
+			c.keys = append(append(c.keys, Namespace...), h.Key...)
+			c.own.add(i, backend.Hit{Key: c.keys[from:len(c.keys):len(c.keys)], Limit: l.threshold(h.Limit)})
+		}
+	}
+	l.o.Counters.Take(ctx, now, c.own.hits, c.own.results)
+}
+
+// denies tells whether the guarded hit h, the jth of c.own, is denied here.
+func (c *call) denies(j int, h *backend.Hit) bool {
+	return h.N > 0 && c.own.results[j].Err == nil && c.own.results[j].Remaining <= 0
+}
+
+// takeOthers denies what is over its threshold and asks Next for the rest.
+func (l *Limiter) takeOthers(ctx context.Context, now time.Time, c *call, hits []backend.Hit, results []backend.Result) {
+	next := 0 // of c.own
+	for i := range hits {
+		h := &hits[i]
+		if next < len(c.own.index) && c.own.index[next] == i {
+			j := next
+			next++
+			if c.denies(j, h) {
+				results[i] = backend.Result{Result: denial(h, c.own.hits[j].Limit, c.own.results[j].Result)}
+				continue
+			}
+		}
+		c.asked.add(i, *h)
+	}
+	if len(c.asked.hits) == len(hits) {
+		l.o.Next.Take(ctx, now, hits, results)
+		return
+	}
+	if len(c.asked.hits) > 0 {
+		l.o.Next.Take(ctx, now, c.asked.hits, c.asked.results)
+	}
+	for j, i := range c.asked.index {
+		results[i] = c.asked.results[j]
+	}
+}
+
+// denial answers h from what its own counter, held to threshold, answered. Nothing
+// passes before the window ends.
+func denial(h *backend.Hit, threshold *limit.Limit, own limit.Result) limit.Result {
+	charged := threshold.Max() - own.Remaining
+	r := limit.Result{Remaining: h.Limit.Max() - charged, ResetAfter: own.ResetAfter, RetryAfter: own.ResetAfter}
+	if h.N > h.Limit.Max() {
+		r.RetryAfter = limit.Never
+	}
+	return r
+}
+
+// maxKnown bounds the thresholds remembered: limits that requests bring along are
+// new each time.
+const maxKnown = 10_000
+
+// threshold is lim with most for its number.
+func (l *Limiter) threshold(lim *limit.Limit) *limit.Limit {
+	if known, ok := l.thresholds.Load(lim); ok {
+		return known.(*limit.Limit)
+	}
+	if l.known.Add(1) > maxKnown {
+		l.thresholds.Clear()
+		l.known.Store(1)
+	}
+	made, err := limit.New(limit.Spec{Requests: uint32(l.most(lim)), Unit: lim.Unit, Multiplier: lim.Multiplier, ChargeDenied: true})
+	if err != nil {
+		panic(err) // its window is that of a good one
+	}
+	l.thresholds.Store(lim, made)
+	return made
+}
