@@ -20,7 +20,9 @@ type Hit struct {
 	// and hold any bytes.
 	Key []byte
 
-	// Limit is what the counter is held to.
+	// Limit is what the counter is held to. Where it has a Past, the counter is
+	// first made to have spent what those of its Past, of the same Key, have: an
+	// implementation that doesn't know says so.
 	Limit *limit.Limit
 
 	// N is how many hits to charge; 0 peeks, negative gives back.

@@ -81,6 +81,8 @@ type Limit struct {
 	full  span  // tokenBucket: the time an empty bucket takes to fill
 	ticks int64 // slidingWindow: ticks in a window
 	tick  int64 // slidingWindow: microseconds in a tick
+
+	past []Past // see After
 }
 
 // New checks s and derives a Limit. The errors say what would be right, in the

@@ -5,7 +5,11 @@
 --          hit sees what an earlier one has charged.
 -- ARGV[1]  MessagePack array of numbers: now, jitter, then for each hit five:
 --            code      algorithm (its place in lua.Names), + 4 if denied hits
---                      are charged as well, + 8 if the hit binds its group
+--                      are charged as well, + 8 if the hit binds its group,
+--                      + 16 for a past counter: one of the limit before that of
+--                      the next hit which is none. n is 0. That hit's counter is
+--                      first charged what it lacks to have spent as much, as far
+--                      as its capacity goes
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years
 --            capacity  the most that can be spent at once, below 2^32
@@ -58,16 +62,33 @@ end
 
 local reply = {}
 
+local past = 0 -- what the past counters before a hit have spent, at most
+
+-- Charges counter s of hit i what it lacks to have spent as much as past.
+local function carry(i, s, algorithm)
+  local max, period, capacity = arg[5 * i - 1], arg[5 * i], arg[5 * i + 1]
+  local _, remaining = algorithm.step(s, now, 0, max, period, capacity, false)
+  local more = math.min(past, capacity) - (capacity - remaining)
+  if more > 0 then algorithm.step(s, now, more, max, period, capacity, false) end
+end
+
 -- Asks for n hits as hit i, sets its reply and tells whether it is denied.
 local function step(i, n, charge)
   local s = states[KEYS[i]] or open(i)
   local p, q = 5 * i, 4 * i
+  local isPast = arg[p - 2] >= 16
   if s.err then
+    if not isPast then past = 0 end
     reply[q - 3], reply[q - 2], reply[q - 1], reply[q] = 0, 0, 0, 0
     return false
   end
   local algorithm = algorithms[arg[p - 2] % 4]
+  if past > 0 and not isPast then
+    carry(i, s, algorithm)
+    past = 0
+  end
   local allowed, remaining, reset, retry = algorithm.step(s, now, n, arg[p - 1], arg[p], arg[p + 1], charge)
+  if isPast then past = math.max(past, arg[p + 1] - remaining) end
   reply[q - 3], reply[q - 2], reply[q - 1], reply[q] = allowed, remaining, reset, retry
   return allowed == 0
 end
@@ -76,7 +97,7 @@ if ARGV[2] == '' then
   for i = 1, #KEYS do step(i, arg[5 * i + 2], arg[5 * i - 2] % 8 >= 4) end
 else
   local function charges(i) return arg[5 * i - 2] % 8 >= 4 end
-  local function binds(i) return arg[5 * i - 2] >= 8 end
+  local function binds(i) return arg[5 * i - 2] % 16 >= 8 end
 
   local function group(first, last)
     local before, denied = {}, false

@@ -92,6 +92,11 @@ func shardsFor(maxKeys int) int {
 // Take implements backend.Limiter.
 func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	at := now.UnixMicro()
+	for i := range hits {
+		if hits[i].Limit.HasPast() {
+			l.carry(at, &hits[i])
+		}
+	}
 	if l.allOrNone {
 		l.takeAllOrNone(at, hits, results)
 		return

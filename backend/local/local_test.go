@@ -18,3 +18,7 @@ func TestLimiter(t *testing.T) {
 func TestLimiterAllOrNone(t *testing.T) {
 	backendtest.RunAllOrNone(t, func(*testing.T) backend.Limiter { return New(Options{AllOrNone: true}) })
 }
+
+func TestReloads(t *testing.T) {
+	backendtest.RunPast(t, func(*testing.T) backend.Limiter { return New(Options{}) })
+}

@@ -64,6 +64,7 @@ func (c *call) name(i int) []byte { return c.names[c.hits[i].from:c.hits[i].to] 
 const (
 	codeChargeDenied = 4
 	codeBinds        = 8
+	codePast         = 16
 )
 
 // add adds hit number index of a Take, asking for n.
@@ -76,6 +77,9 @@ func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
 func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backend.Hit, n int64) {
 	n = min(max(n, -limit.MaxHits), limit.MaxHits)
 	c := r.call(p.lanes[partition])
+	if h.Limit.HasPast() {
+		r.addPast(c, p, partition, l, index, h)
+	}
 	a := asked{index: index, from: len(c.names), limit: h.Limit, n: n, code: int64(h.Limit.Algorithm)}
 	c.names = p.keys[partition].append(c.names, h.Limit.Tag(), h.Key)
 	a.to = len(c.names)
@@ -88,6 +92,26 @@ func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backen
 	}
 	c.hits = append(c.hits, a)
 	c.answers = append(c.answers, answer{})
+}
+
+// addPast adds the counters of the limits before h's, of which the script carries
+// over what was spent. One in another Redis is not known.
+func (r *request) addPast(c *call, p *pool, partition int, l *Limiter, index int, h *backend.Hit) {
+	now := r.now
+	if now == 0 {
+		now = time.Now().UnixMicro()
+	}
+	var space [4]limit.Past
+	for _, past := range h.Limit.Past(now, space[:0]) {
+		if l.poolOf(past.Limit) != p {
+			continue
+		}
+		a := asked{index: index, from: len(c.names), limit: past.Limit, code: int64(past.Algorithm) + codePast}
+		c.names = p.keys[partition].append(c.names, past.Tag(), h.Key)
+		a.to = len(c.names)
+		c.hits = append(c.hits, a)
+		c.answers = append(c.answers, answer{})
+	}
 }
 
 // call is the request's call for a lane.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/server"
@@ -37,6 +38,7 @@ func (l *limits) install(cfg *descriptors.Config, from ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.store.Load()
+	cfg.Succeed(old, time.Now())
 	l.store.Set(cfg)
 	l.refused = nil
 	l.setHealth(cfg)

@@ -1,0 +1,86 @@
+package limit
+
+import "slices"
+
+// Past is a limit that hits were held to before a reload, by a counter of its own.
+type Past struct {
+	*Limit
+
+	// Until is the time from which on its counter no longer matters.
+	Until int64
+}
+
+// maxPast bounds how many changes in a row are remembered.
+const maxPast = 8
+
+// After is l in place of old from now on, for the same hits: l's Past begins with
+// old. A backend sees to it that a counter of l has then spent no less than those of
+// l's Past, as far as l's capacity goes, so that a reload admits nothing that neither
+// limit would.
+//
+// A past limit matters as long as its counters, or l's, remember: whichever is
+// shorter.
+func (l *Limit) After(old *Limit, now int64) *Limit {
+	c := *l
+	c.past = nil
+	for _, p := range append([]Past{{Limit: old, Until: now + min(old.memory(), l.memory())}}, old.past...) {
+		// What l's own counter says is known, but for a token bucket's under a
+		// lower rate: its time is fewer hits then.
+		known := p.tag == l.tag && (l.Algorithm != TokenBucket || p.max <= l.max)
+		if known || p.Until <= now || len(c.past) == maxPast {
+			continue
+		}
+		// Of those with one counter the largest has the last word on what was spent.
+		same := slices.IndexFunc(c.past, func(q Past) bool { return q.tag == p.tag })
+		if same < 0 {
+			p.Limit = p.alone()
+			c.past = append(c.past, p)
+			continue
+		}
+		q := &c.past[same]
+		q.Until = max(q.Until, p.Until)
+		if p.max > q.max {
+			q.Limit = p.alone()
+		}
+	}
+	return &c
+}
+
+// Past are the limits before l whose counters matter at now, the last one first,
+// appended to buf. Those with a counter that is l's too are not among them: what
+// it says is known.
+func (l *Limit) Past(now int64, buf []Past) []Past {
+	for _, p := range l.past {
+		if p.Until > now && p.tag != l.tag && p.Scope == l.Scope {
+			buf = append(buf, p)
+		}
+	}
+	return buf
+}
+
+// HasPast tells whether there is anything for Past to return, at any time.
+func (l *Limit) HasPast() bool { return len(l.past) > 0 }
+
+// Spent is what a counter that answered r has spent.
+func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
+
+// memory is how long after its last hit a counter still matters, in microseconds.
+func (l *Limit) memory() int64 {
+	switch l.Algorithm {
+	case SlidingWindow:
+		return 2 * l.period
+	case TokenBucket:
+		return max(l.period, l.full.ceil())
+	}
+	return l.period
+}
+
+// alone is l without a past, which would keep all limits that ever were.
+func (l *Limit) alone() *Limit {
+	if l.past == nil {
+		return l
+	}
+	c := *l
+	c.past = nil
+	return &c
+}
