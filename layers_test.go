@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"backend/scope":       {"backend", "limit"},
 	"backend/fallback":    {"backend", "limit"},
 	"backend/denycache":   {"backend", "limit"},
+	"backend/guard":       {"backend", "limit"},
 	"backend/backendtest": {"backend", "limit"},
 	"lua":                 {},
 	"service":             {"backend", "descriptors", "limit"},

@@ -12,6 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/guard"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
@@ -33,6 +34,9 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
 		return counters, func() {}, nil
 	case "redis":
+		if r := s.LocalGuardRatio; r > 0 && r < 1 {
+			return nil, nil, fmt.Errorf("LOCAL_GUARD_RATIO=%v would deny what is within the limit; it can be 0 or from 1", r)
+		}
 		inRedis, err := newRedis(s)
 		if err != nil {
 			return nil, nil, err
@@ -52,8 +56,11 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 		go counters.Run(ctx, time.Minute)
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
+		if s.LocalGuardRatio > 0 && !s.AllOrNone {
+			shared = guard.New(guard.Options{Next: shared, Counters: counters, Ratio: s.LocalGuardRatio})
+		}
 		if s.DenyCacheBytes > 0 {
-			shared = denycache.New(always, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone})
+			shared = denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone})
 		}
 		return scope.New(shared, counters), func() { always.Close(); _ = inRedis.Close() }, nil
 	}

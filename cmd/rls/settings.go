@@ -76,6 +76,7 @@ type settings struct {
 	AllOrNone    bool   `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
 
 	DenyCacheBytes         int           `env:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each. 0: none."`
+	LocalGuardRatio        float64       `env:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"From 1: a replica that alone has had this much of a fixed_window limit charged denies the rest of the window without asking Redis; 1.2 is a good value. 0: never. Not with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT."`
 	CacheKeyPrefix         string        `env:"CACHE_KEY_PREFIX" desc:"Start of every key in Redis, up to 64 bytes."`
 	ExpirationJitterMax    int64         `env:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
 	RedisType              string        `env:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`

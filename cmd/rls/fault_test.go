@@ -1,0 +1,51 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// TestRedisIsKilledUnderLoad has two replicas lose their Redis and get it back.
+func TestRedisIsKilledUnderLoad(t *testing.T) {
+	redis := redistest.Start(t)
+	limits := file(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 100}}\n")
+	var replicas []*running
+	for range 2 {
+		replicas = append(replicas, start(t, []string{"REDIS_URL=" + redis.Addr, "LOCAL_CACHE_SIZE_IN_BYTES=0"}, "--limits", limits))
+	}
+	for _, r := range replicas {
+		require.Eventually(t, func() bool { return strings.Contains(r.logged(), "counting in Redis") }, 10*time.Second, 10*time.Millisecond)
+	}
+
+	redis.Kill()
+	for _, r := range replicas {
+		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "80")
+		assert.Contains(t, out, "50 OK, 30 OVER_LIMIT, 0 errors", "half the limit, each")
+	}
+	time.Sleep(200 * time.Millisecond) // after the first failures, three of them open the breaker
+	for _, r := range replicas {
+		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other", "-n", "80")
+		assert.Contains(t, out, "50 OK, 30 OVER_LIMIT, 0 errors")
+		_, body := get(t, "http://"+r.http+"/healthcheck")
+		assert.Contains(t, body, "OK\nredis: away since ")
+	}
+
+	redis.Restart(t)
+	for _, r := range replicas {
+		require.Eventually(t, func() bool { return strings.Contains(r.logged(), "Redis is back") }, 10*time.Second, 10*time.Millisecond)
+		assert.Equal(t, 1, strings.Count(r.logged(), "Redis can't be reached"))
+		assert.Equal(t, 1, strings.Count(r.logged(), "Redis is back"))
+		status, body := get(t, "http://"+r.http+"/healthcheck")
+		assert.Equal(t, http.StatusOK, status)
+		assert.Equal(t, "OK", body)
+	}
+	out, _, _ := rls(t, "hit", "-a", replicas[0].grpc, "-d", "shop", "tenant=other", "--hits", "10")
+	assert.Contains(t, out, "0 OK, 1 OVER_LIMIT", "both have charged to Redis what they admitted")
+}
