@@ -40,7 +40,10 @@ func TestPastIsRememberedAsLongAsCountersMatter(t *testing.T) {
 	assert.Equal(t, []string{"fw3600", "sl3600"}, tags(l, 4), "all before it, the last one first")
 
 	larger := mk(Spec{Unit: Hour, Requests: 20})
-	assert.Equal(t, int64(20), log.After(hour.After(larger, 0), 0).Past(1, nil)[0].Max(), "of one counter the largest")
+	assert.False(t, hour.After(larger, 0).HasPast(), "its own counter says all")
+	slow := mk(Spec{Unit: Hour, Requests: 1, Algorithm: TokenBucket})
+	fast := mk(Spec{Unit: Hour, Requests: 2, Algorithm: TokenBucket})
+	assert.Equal(t, int64(2), log.After(slow.After(fast, 0), 0).Past(1, nil)[0].Max(), "of one bucket the fastest")
 	assert.Empty(t, tags(instance.After(hour, 0), 1), "another scope counts elsewhere")
 
 	for i := range int64(100) {
