@@ -2,7 +2,6 @@ package descriptors
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -18,7 +17,9 @@ import (
 // limits files have them (docs/xds.md).
 const XDSExtension = "rls"
 
-// Fields of the API's RateLimitDescriptor that its Go package doesn't know yet.
+// Fields of the API's RateLimitDescriptor that its Go package doesn't know yet. It
+// will be seen by the tests when it does. The number of metadata is the next free
+// one, taken on trust: so what isn't a Struct there is no mistake.
 const (
 	xdsQuotaMode protowire.Number = 7 // bool
 	xdsMetadata  protowire.Number = 8 // google.protobuf.Struct
@@ -66,10 +67,7 @@ func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *node, 
 
 // descriptor writes d. Messages about it lead to at.
 func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *node, depth int) *yaml.Node {
-	quota, metadata, err := xdsLaterFields(d)
-	if err != nil {
-		x.d.errorf(nil, at, "%s", err)
-	}
+	quota, metadata := xdsLaterFields(d)
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	yamlAddText(n, "key", d.GetKey())
 	yamlAddText(n, "value", d.GetValue())
@@ -131,28 +129,25 @@ func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
 }
 
 // xdsLaterFields reads from the wire what d's Go type has no field for.
-func xdsLaterFields(d *confv3.RateLimitDescriptor) (quota bool, metadata *structpb.Struct, err error) {
+func xdsLaterFields(d *confv3.RateLimitDescriptor) (quota bool, metadata *structpb.Struct) {
 	for b := []byte(d.ProtoReflect().GetUnknown()); len(b) > 0; {
-		number, kind, size := protowire.ConsumeTag(b)
-		length := protowire.ConsumeFieldValue(number, kind, b[max(size, 0):])
-		if size < 0 || length < 0 {
-			return false, nil, errors.New("malformed fields")
+		number, kind, start := protowire.ConsumeTag(b)
+		size := protowire.ConsumeFieldValue(number, kind, b[max(start, 0):])
+		if start < 0 || size < 0 {
+			break // which decoding has made sure of
 		}
-		value := b[size : size+length]
-		b = b[size+length:]
+		value := b[start : start+size]
+		b = b[start+size:]
 		switch {
 		case number == xdsQuotaMode && kind == protowire.VarintType:
 			v, _ := protowire.ConsumeVarint(value)
 			quota = protowire.DecodeBool(v)
 		case number == xdsMetadata && kind == protowire.BytesType:
-			if metadata == nil {
-				metadata = &structpb.Struct{}
-			}
 			v, _ := protowire.ConsumeBytes(value)
-			if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(v, metadata); err != nil {
-				return false, nil, fmt.Errorf("metadata is not a Struct: %w", err)
+			if s := new(structpb.Struct); proto.Unmarshal(v, s) == nil {
+				metadata = s
 			}
 		}
 	}
-	return quota, metadata, nil
+	return quota, metadata
 }
