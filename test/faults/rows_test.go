@@ -46,7 +46,7 @@ var rows = []struct {
 	{"cluster: a master dies, its replica takes over", false, failover},
 	{"cluster: a shard is lost for good", false, lostShard},
 	{"cluster: slots move to another master", false, migration},
-	{"frozen, with 10,000 clients (10,000 calls a second)", false, crowd},
+	{"frozen, with 10,000 clients (5,000 calls a second)", false, crowd},
 }
 
 func single(addr string) redis.Server { return redis.Server{URL: addr} }
@@ -206,7 +206,7 @@ func migration(t *testing.T) subject {
 func crowd(t *testing.T) subject {
 	s := redistest.Start(t)
 	return subject{
-		redis: single(s.Addr), callers: 10_000, pause: time.Second,
+		redis: single(s.Addr), callers: 10_000, pause: 2 * time.Second,
 		fault: s.Pause, lasts: atFullLength(3 * time.Second), heal: s.Resume,
 	}
 }
