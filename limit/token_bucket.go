@@ -69,7 +69,30 @@ func (l *Limit) spent(s *State, now int64) span {
 	if tat.us < now {
 		return span{}
 	}
-	return span{tat.us - now, tat.frac}.atMost(l.deepest())
+	spent := span{tat.us - now, tat.frac}.atMost(l.deepest())
+	if s.c != l.max {
+		return l.atRate(spent, s.c)
+	}
+	return spent
+}
+
+// atRate is what is spent of the bucket now that its rate is l's and no longer max
+// per period. The time stays as it is: the same share of a bucket of one window's
+// hits, but where the bucket has a size of its own and fills more slowly now, the
+// same tokens. It is never more than an empty bucket.
+func (l *Limit) atRate(spent span, max int64) span {
+	if l.capacity != l.max && max > l.max && spent.less(l.full) {
+		hi, lo := bits.Mul64(uint64(spent.us), uint64(max))
+		if hi >= uint64(l.max) {
+			return l.full
+		}
+		us, frac := bits.Div64(hi, lo, uint64(l.max))
+		if us > uint64(l.full.us) {
+			return l.full
+		}
+		spent = span{int64(us), int64(frac)}
+	}
+	return spent.atMost(l.full)
 }
 
 // deepest is an empty bucket with a debt of one window.

@@ -62,6 +62,15 @@ end
 
 local function ends(period, us, frac) return ceil(us, frac) end
 
+-- As limit.Limit.atRate.
+local function atRate(us, frac, before, max, period, capacity, fullUs, fullFrac)
+  if capacity ~= max and before > max and less(us, frac, fullUs, fullFrac) then
+    us, frac = cost(before, max, us)
+  end
+  if less(fullUs, fullFrac, us, frac) then return fullUs, fullFrac end
+  return us, frac
+end
+
 local function step(s, now, n, max, period, capacity, charge)
   if max == 0 then
     if n < 0 then return 1, 0, 0, 0 end
@@ -79,6 +88,7 @@ local function step(s, now, n, max, period, capacity, charge)
   elseif less(deepest, fullFrac, us, frac) then
     us, frac = deepest, fullFrac
   end
+  if s.c ~= max and us > 0 then us, frac = atRate(us, frac, s.c, max, period, capacity, fullUs, fullFrac) end
 
   local allowed, retry = 1, 0
   if n < 0 then

@@ -1,0 +1,48 @@
+package limit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAChangedNumberKeepsWhatWasSpent spends under one limit and asks another with
+// the same counter.
+func TestAChangedNumberKeepsWhatWasSpent(t *testing.T) {
+	hour := func(a Algorithm, requests, burst uint32) Spec {
+		return Spec{Unit: Hour, Algorithm: a, Requests: requests, Burst: burst}
+	}
+	for _, test := range []struct {
+		name      string
+		was, is   Spec
+		spent     int64
+		remaining int64
+	}{
+		{"fixed window, raised", hour(FixedWindow, 10, 0), hour(FixedWindow, 20, 0), 4, 16},
+		{"fixed window, lowered", hour(FixedWindow, 10, 0), hour(FixedWindow, 3, 0), 4, -1},
+		{"sliding window, raised", hour(SlidingWindow, 10, 0), hour(SlidingWindow, 20, 0), 4, 16},
+		{"sliding window, lowered", hour(SlidingWindow, 10, 0), hour(SlidingWindow, 3, 0), 4, -1},
+		{"sliding log, raised", hour(SlidingLog, 10, 0), hour(SlidingLog, 20, 0), 4, 16},
+		{"sliding log, lowered", hour(SlidingLog, 10, 0), hour(SlidingLog, 3, 0), 4, -1},
+		{"token bucket, raised: the share", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 4, 12},
+		{"token bucket, lowered: the share", hour(TokenBucket, 10, 0), hour(TokenBucket, 5, 0), 4, 3},
+		{"token bucket, all spent, raised", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 10, 0},
+		{"token bucket, all spent, lowered", hour(TokenBucket, 10, 0), hour(TokenBucket, 1, 0), 10, 0},
+		{"a burst raised: the tokens", hour(TokenBucket, 10, 5), hour(TokenBucket, 10, 50), 4, 46},
+		{"a rate raised of a bucket that fills slowly: no more than empty", hour(TokenBucket, 1, 100), hour(TokenBucket, 100, 101), 100, 0},
+		{"a rate lowered of a bucket that filled fast: the tokens", hour(TokenBucket, 100, 101), hour(TokenBucket, 1, 101), 60, 41},
+		{"a rate lowered by far: no more than empty", hour(TokenBucket, 1<<31, 1<<31+1), hour(TokenBucket, 1, 80_000), 1 << 31, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			was, err := New(test.was)
+			require.NoError(t, err)
+			is, err := New(test.is)
+			require.NoError(t, err)
+			const now = 1_800_000_000 * second
+			var s State
+			require.True(t, was.Take(&s, now, test.spent).Allowed)
+			assert.Equal(t, test.remaining, is.Take(&s, now, 0).Remaining)
+		})
+	}
+}
