@@ -4,7 +4,7 @@ FUZZTIME ?= 20s
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: help run build test lint bench bench-redis faults fuzz docs
+.PHONY: help run build test lint bench bench-redis faults fuzz docs e2e test-deploy
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ e2e: ## Run the examples on a real Envoy; what is missing it installs
 	@scripts/test-tools
 	@test/e2e/need-envoy
 	$(GO) test -count=1 -timeout 5m -tags e2e ./test/e2e/...
+
+test-deploy: ## Check the deployments against the types of those who read them
+	cd test/deploy && $(GO) vet ./... && $(GO) test ./...
 
 lint: ## Run the linters of .golangci.yml
 	$(GOLANGCI_LINT) run ./...

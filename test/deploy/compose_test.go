@@ -1,0 +1,72 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/test/envoyconf"
+)
+
+func compose(t *testing.T) *types.Project {
+	t.Helper()
+	options, err := cli.NewProjectOptions([]string{path("docker-compose.yml")}, cli.WithName("rls"))
+	require.NoError(t, err)
+	project, err := options.LoadProject(t.Context())
+	require.NoError(t, err)
+	return project
+}
+
+func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
+	project := compose(t)
+	assert.Equal(t, []string{"echo", "envoy", "redis", "rls"}, project.ServiceNames())
+	rls := project.Services["rls"]
+	assert.Equal(t, 2, rls.GetScale())
+	for name := range rls.Environment {
+		known(t, name)
+	}
+	host, _, _ := strings.Cut(*rls.Environment["REDIS_URL"], ":")
+	assert.Contains(t, project.Services, host)
+	assert.FileExists(t, filepath.Join(rls.Build.Context, rls.Build.Dockerfile))
+	for _, service := range project.Services {
+		for _, volume := range service.Volumes {
+			assert.FileExists(t, volume.Source)
+		}
+	}
+}
+
+// TestComposeEditsTheExample runs the entrypoint's sed, and reads what Envoy would.
+func TestComposeEditsTheExample(t *testing.T) {
+	entrypoint := compose(t).Services["envoy"].Entrypoint
+	require.Equal(t, []string{"/bin/sh", "-c"}, []string(entrypoint[:2]))
+	dir := t.TempDir()
+	file := filepath.Join(dir, "envoy.yaml")
+	// As the container's shell sees it: $$ in the file is $.
+	script := strings.NewReplacer(
+		"/etc/envoy/example.yaml", path("examples/envoy.yaml"),
+		"/tmp/envoy.yaml", file,
+		"exec envoy", "echo envoy", "$$", "$",
+	).Replace(entrypoint[2])
+	out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", script).CombinedOutput()
+	require.NoError(t, err, string(out))
+	assert.Equal(t, "envoy -c "+file, trim(out))
+
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	b := new(bootstrapv3.Bootstrap)
+	require.NoError(t, envoyconf.Unmarshal(text, b))
+	hosts := map[string]string{}
+	for _, c := range b.StaticResources.Clusters {
+		hosts[c.Name] = c.LoadAssignment.Endpoints[0].LbEndpoints[0].GetEndpoint().Address.GetSocketAddress().Address
+	}
+	assert.Equal(t, map[string]string{"rls": "rls", "echo": "echo"}, hosts)
+	assert.Equal(t, "127.0.0.1", b.StaticResources.Listeners[1].Address.GetSocketAddress().Address)
+}

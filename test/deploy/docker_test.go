@@ -1,0 +1,53 @@
+package deploy
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestImageHasAStaticBinary runs the Dockerfile's own build command.
+func TestImageHasAStaticBinary(t *testing.T) {
+	command := regexp.MustCompile(`(?m)^RUN (CGO_ENABLED=0 go build .*)$`).FindStringSubmatch(read(t, "Dockerfile"))
+	require.NotNil(t, command)
+	bin := filepath.Join(t.TempDir(), "ratelimit")
+	build := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.Replace(command[1], "-o /rls", "-o "+bin, 1))
+	build.Dir = path(".")
+	build.Env = append(os.Environ(), "VERSION=v1.2.3")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	file, err := elf.Open(bin)
+	require.NoError(t, err)
+	defer file.Close()
+	assert.Nil(t, file.Section(".interp"), "no dynamic linker")
+
+	out, err = exec.CommandContext(t.Context(), bin).CombinedOutput()
+	require.Error(t, err, "no limits")
+	assert.Contains(t, string(out), "/srv/runtime_data/current", "started as ratelimit it serves")
+}
+
+func TestImageIsThatOfTheIncumbent(t *testing.T) {
+	_, image, ok := strings.Cut(read(t, "Dockerfile"), "\nFROM gcr.io/distroless/static-debian12:nonroot\n")
+	require.True(t, ok)
+	for _, line := range []string{
+		"COPY --from=build /rls /bin/rls", "COPY --from=build /rls /bin/ratelimit",
+		"USER 65532:65532", "EXPOSE 8080 8081 6070",
+	} {
+		assert.Contains(t, strings.Split(image, "\n"), line)
+	}
+}
+
+// TestImageIsBuiltWithTheModulesGo keeps the base image and go.mod together.
+func TestImageIsBuiltWithTheModulesGo(t *testing.T) {
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))
+	require.NotNil(t, version)
+	assert.Contains(t, read(t, "Dockerfile"), "FROM golang:"+version[1]+" AS build\n")
+}

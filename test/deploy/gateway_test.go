@@ -1,0 +1,31 @@
+package deploy
+
+import (
+	"testing"
+
+	egv1alpha1 "github.com/envoyproxy/gateway/api/v1alpha1"
+	"github.com/envoyproxy/gateway/api/v1alpha1/validation"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestEnvoyGatewayStartsRLS(t *testing.T) {
+	all := objects(t, read(t, "examples/envoy-gateway/config.yaml"))
+	require.Len(t, all, 1)
+	var config egv1alpha1.EnvoyGateway
+	all[0].into(t, &config)
+	require.NoError(t, validation.ValidateEnvoyGateway(&config))
+	for _, e := range config.Provider.Kubernetes.RateLimitDeployment.Container.Env {
+		known(t, e.Name)
+	}
+	assert.Equal(t, egv1alpha1.RedisBackendType, config.RateLimit.Backend.Type)
+}
+
+func TestEnvoyGatewayPolicy(t *testing.T) {
+	all := objects(t, read(t, "examples/envoy-gateway/policy.yaml"))
+	require.Len(t, all, 1)
+	var policy egv1alpha1.BackendTrafficPolicy
+	all[0].into(t, &policy)
+	assert.Equal(t, egv1alpha1.GlobalRateLimitType, *policy.Spec.RateLimit.Type)
+	assert.Len(t, policy.Spec.RateLimit.Global.Rules, 2)
+}

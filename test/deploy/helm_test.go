@@ -1,0 +1,199 @@
+package deploy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+const chart = "deploy/helm/rls"
+
+// manifests are what the chart makes, by kind.
+type manifests struct {
+	deployment appsv1.Deployment
+	service    corev1.Service
+	limits     corev1.ConfigMap
+	pdb        *policyv1.PodDisruptionBudget
+	hpa        *autoscalingv2.HorizontalPodAutoscaler
+}
+
+// template renders the chart with values in YAML, as helm template does, and reads
+// every object strictly.
+func template(t *testing.T, values string) manifests {
+	t.Helper()
+	c, err := loader.Load(path(chart))
+	require.NoError(t, err)
+	v, err := chartutil.ReadValues([]byte(values))
+	require.NoError(t, err)
+	install := action.NewInstall(new(action.Configuration))
+	install.DryRun, install.ClientOnly, install.ReleaseName, install.Namespace = true, true, "shop", "limits"
+	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.33.0", Major: "1", Minor: "33"}
+	release, err := install.Run(c, v)
+	require.NoError(t, err)
+	var m manifests
+	for _, o := range objects(t, release.Manifest) {
+		switch o.Kind {
+		case "Deployment":
+			o.into(t, &m.deployment)
+		case "Service":
+			o.into(t, &m.service)
+		case "ConfigMap":
+			o.into(t, &m.limits)
+		case "PodDisruptionBudget":
+			o.into(t, &m.pdb)
+		case "HorizontalPodAutoscaler":
+			o.into(t, &m.hpa)
+		default:
+			require.Fail(t, "unexpected "+o.Kind)
+		}
+	}
+	for _, text := range m.limits.Data {
+		compiles(t, text)
+	}
+	m.holdTogether(t)
+	return m
+}
+
+// holdTogether checks what names something else.
+func (m manifests) holdTogether(t *testing.T) {
+	t.Helper()
+	pod := m.deployment.Spec.Template
+	for name, value := range m.service.Spec.Selector {
+		assert.Equal(t, value, pod.Labels[name])
+	}
+	assert.Equal(t, m.service.Spec.Selector, m.deployment.Spec.Selector.MatchLabels)
+	volumes := map[string]bool{}
+	for _, v := range pod.Spec.Volumes {
+		volumes[v.Name] = true
+		if v.ConfigMap != nil {
+			assert.Equal(t, m.limits.Name, v.ConfigMap.Name)
+		}
+	}
+	c := pod.Spec.Containers[0]
+	ports := map[string]int32{}
+	for _, p := range c.Ports {
+		ports[p.Name] = p.ContainerPort
+	}
+	assert.Equal(t, map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070}, ports)
+	for _, p := range m.service.Spec.Ports {
+		assert.Contains(t, ports, p.TargetPort.StrVal)
+	}
+	for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe} {
+		require.NotNil(t, p)
+		assert.Equal(t, "/healthcheck", p.HTTPGet.Path)
+		assert.Contains(t, ports, p.HTTPGet.Port.StrVal)
+	}
+	require.NotNil(t, c.LivenessProbe)
+	mounted := []string{""}
+	for _, mount := range c.VolumeMounts {
+		assert.True(t, volumes[mount.Name], mount.Name)
+		mounted = append(mounted, mount.MountPath)
+	}
+	assert.Len(t, c.VolumeMounts, len(volumes))
+	for _, e := range c.Env {
+		known(t, e.Name)
+		if strings.HasPrefix(e.Value, "/") {
+			assert.True(t, within(e.Value, mounted), "%s is mounted", e.Value)
+		}
+	}
+}
+
+func within(file string, folders []string) bool {
+	for _, folder := range folders[1:] {
+		if file == folder || strings.HasPrefix(file, folder+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func (m manifests) env() map[string]string {
+	env := map[string]string{}
+	for _, e := range m.deployment.Spec.Template.Spec.Containers[0].Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom != nil {
+			env[e.Name] = "secret " + e.ValueFrom.SecretKeyRef.Name
+		}
+	}
+	return env
+}
+
+func TestChartPassesLint(t *testing.T) {
+	c, err := loader.Load(path(chart))
+	require.NoError(t, err)
+	for _, message := range lint.AllWithKubeVersion(path(chart), c.Values, "limits", nil).Messages {
+		if message.Severity > support.InfoSev {
+			assert.NoError(t, message.Err)
+		}
+	}
+}
+
+func TestChartAsItIs(t *testing.T) {
+	m := template(t, "")
+	assert.Equal(t, "shop-rls", m.deployment.Name)
+	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
+	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s"}, m.env())
+	assert.Equal(t, "None", m.service.Spec.ClusterIP)
+	require.NotNil(t, m.pdb)
+	assert.Equal(t, m.service.Spec.Selector, m.pdb.Spec.Selector.MatchLabels)
+	assert.Nil(t, m.hpa)
+
+	pod := m.deployment.Spec.Template.Spec
+	assert.True(t, *pod.SecurityContext.RunAsNonRoot)
+	assert.EqualValues(t, 65532, *pod.SecurityContext.RunAsUser)
+	assert.False(t, *pod.AutomountServiceAccountToken)
+	container := pod.Containers[0].SecurityContext
+	assert.True(t, *container.ReadOnlyRootFilesystem)
+	assert.False(t, *container.AllowPrivilegeEscalation)
+	assert.Equal(t, []corev1.Capability{"ALL"}, container.Capabilities.Drop)
+}
+
+func TestChartWithAll(t *testing.T) {
+	m := template(t, `
+redis:
+  url: redis.example:6379
+  type: cluster
+  authSecret: redis-password
+  tls: {enabled: true, secret: redis-tls, clientCert: true}
+tls: {secret: grpc-tls, clientAuth: true, clientSAN: envoy.example}
+env: {LIMIT_RESPONSE_HEADERS_ENABLED: true}
+autoscaling: {enabled: true, maxReplicas: 5}
+nodeSelector: {disk: fast}
+tolerations: [{key: edge, operator: Exists}]
+podAnnotations: {team: edge}
+`)
+	assert.Equal(t, map[string]string{
+		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s",
+		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "15ms",
+		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
+		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
+		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/certs/grpc/tls.crt", "GRPC_SERVER_TLS_KEY": "/certs/grpc/tls.key",
+		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example",
+		"LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+	}, m.env())
+	assert.Nil(t, m.deployment.Spec.Replicas, "the autoscaler says how many")
+	require.NotNil(t, m.hpa)
+	assert.EqualValues(t, 5, m.hpa.Spec.MaxReplicas)
+	assert.Equal(t, m.deployment.Name, m.hpa.Spec.ScaleTargetRef.Name)
+	assert.Equal(t, map[string]string{"disk": "fast"}, m.deployment.Spec.Template.Spec.NodeSelector)
+}
+
+func TestChartWithTheExamplesValues(t *testing.T) {
+	for file, domain := range map[string]string{"examples/istio/limits.yaml": "mesh", "examples/contour/limits.yaml": "contour"} {
+		m := template(t, read(t, file))
+		domains := compiles(t, m.limits.Data["limits.yaml"]).Domains()
+		require.Len(t, domains, 1)
+		assert.Equal(t, domain, domains[0].Name)
+	}
+}
