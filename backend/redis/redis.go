@@ -71,6 +71,12 @@ type Options struct {
 	// it hits fail at once.
 	MaxQueue int
 
+	// WaitReplicas is how many replicas must have a trip's charges before it is
+	// answered, so that a failover to one of these loses none of them; 0 by
+	// default. Where they don't within a quarter of Timeout, or the slot is being
+	// moved, it is answered all the same.
+	WaitReplicas int
+
 	// CallersClock makes Redis take the now of Take for the time. For tests: with
 	// more than one replica the budgets are then as wrong as their clocks.
 	CallersClock bool
@@ -105,6 +111,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Timeout < time.Millisecond {
 		return fmt.Errorf("the timeout is %v; it can be from 1ms", o.Timeout)
+	}
+	if o.WaitReplicas < 0 {
+		return fmt.Errorf("%d replicas to wait for; it can be from 0", o.WaitReplicas)
 	}
 	if o.Jitter < 0 || o.Jitter > 365*24*time.Hour {
 		return fmt.Errorf("the jitter is %v; it can be from 0 to a year", o.Jitter)

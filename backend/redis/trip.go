@@ -184,7 +184,7 @@ func (t *trip) execute(ctx context.Context, byText bool) error {
 	t.write(byText)
 	cmd := once{goredis.NewStringCmd(ctx, t.args...)}
 	cmd.SetFirstKeyPos(firstKey)
-	if err := t.pool.client.Process(ctx, cmd); err != nil {
+	if err := t.process(ctx, cmd); err != nil {
 		return err
 	}
 	return t.read(cmd.Val())

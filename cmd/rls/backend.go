@@ -92,14 +92,15 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 			SentinelAuth: s.RedisSentinelAuth,
 			PoolSize:     s.RedisPoolSize,
 		},
-		KeyPrefix:  s.CacheKeyPrefix,
-		Partitions: s.RedisPartitions,
-		Jitter:     time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
-		AllOrNone:  s.AllOrNone,
-		Timeout:    s.RedisTimeout,
-		MaxHits:    s.RedisMaxHits,
-		Trips:      s.RedisTrips,
-		MaxQueue:   s.RedisMaxQueue,
+		KeyPrefix:    s.CacheKeyPrefix,
+		Partitions:   s.RedisPartitions,
+		Jitter:       time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
+		AllOrNone:    s.AllOrNone,
+		Timeout:      s.RedisTimeout,
+		MaxHits:      s.RedisMaxHits,
+		Trips:        s.RedisTrips,
+		MaxQueue:     s.RedisMaxQueue,
+		WaitReplicas: s.RedisWaitReplicas,
 	}
 	if s.RedisTLS {
 		o.Main.TLS = secure

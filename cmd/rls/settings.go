@@ -92,6 +92,7 @@ type settings struct {
 	RedisMaxHits           int           `env:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
 	RedisTrips             int           `env:"REDIS_TRIPS_IN_FLIGHT" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
 	RedisMaxQueue          int           `env:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
+	RedisWaitReplicas      int           `env:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
 	RedisTLS               bool          `env:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
 	RedisTLSClientCert     string        `env:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
 	RedisTLSClientKey      string        `env:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`

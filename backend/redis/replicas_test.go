@@ -1,0 +1,46 @@
+package redis_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+func TestWaitsForReplicas(t *testing.T) {
+	s := redistest.Start(t)
+	host, port, _ := strings.Cut(s.Addr, ":")
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	master, copied := s.Client(t), replica.Client(t)
+	require.Eventually(t, func() bool {
+		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up") &&
+			strings.Contains(master.Info(t.Context(), "replication").Val(), "state=online")
+	}, 20*time.Second, 10*time.Millisecond)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: ample}), perDay(t, 1000)
+	for i := range 100 {
+		key := fmt.Sprint("key", i)
+		require.NoError(t, take(l, hit(key, lim, 1))[0].Err)
+		require.NotEmpty(t, copied.Get(t.Context(), "v1:fw86400:"+key).Val(), "answered before the replica had it")
+	}
+	require.NoError(t, master.ScriptFlush(t.Context()).Err())
+	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
+
+	replica.Kill()
+	began := time.Now()
+	got := take(l, hit("key", lim, 1))[0]
+	require.NoError(t, got.Err, "what is charged is charged")
+	assert.Equal(t, int64(998), got.Remaining)
+	assert.Less(t, time.Since(began), ample/2)
+}
+
+func TestClusterThatWaitsForReplicasIsALimiter(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, true)
+	backendtest.Run(t, opener(redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, WaitReplicas: 1}))
+}
