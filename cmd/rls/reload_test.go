@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
 // perHour is a limits file with one limit for any tenant.
@@ -197,4 +199,31 @@ func TestManyProblemsAreLoggedInPart(t *testing.T) {
 	assert.Equal(t, 20, r.count("unit eon is not known"))
 	_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
 	assert.Equal(t, 100, strings.Count(page, "unit eon is not known"))
+}
+
+// TestWhatWasSpentSurvivesAChangeOfAlgorithm changes how a limit counts, and its
+// window, under a caller who has spent some of it.
+func TestWhatWasSpentSurvivesAChangeOfAlgorithm(t *testing.T) {
+	redis := redistest.Start(t)
+	for name, env := range map[string][]string{"local": nil, "redis": {"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=5s"}} {
+		t.Run(name, func(t *testing.T) {
+			limitOf := func(text string) string {
+				return "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {" + text + "}\n"
+			}
+			path := file(t, "limits.yaml", limitOf("unit: year, requests_per_unit: 100"))
+			r := start(t, env, "--limits", path)
+			_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", "60")
+			require.Zero(t, code)
+			for i, change := range []struct{ text, says string }{
+				{"unit: year, requests_per_unit: 100, algorithm: sliding_log", "100 per year, remaining 40"},
+				{"unit: year, requests_per_unit: 200, algorithm: token_bucket", "200 per year, remaining 140"},
+				{"unit: month, requests_per_unit: 80, algorithm: sliding_window", "80 per month, remaining 20"},
+				{"unit: year, requests_per_unit: 90", "90 per year, remaining 30"},
+			} {
+				require.NoError(t, os.WriteFile(path, []byte(limitOf(change.text)), 0o600))
+				require.Eventually(t, func() bool { return r.count("limits in force") == i+2 }, 10*time.Second, 20*time.Millisecond)
+				assert.Contains(t, r.peek(), change.says, change.text)
+			}
+		})
+	}
 }
