@@ -1,0 +1,63 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// TestEnvoyRoundsWaitsDown pins what docs/envoy.md says of Envoy's headers: it asks a
+// service that always denies for a given time.
+func TestEnvoyRoundsWaitsDown(t *testing.T) {
+	denier := &denier{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(s, denier)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+
+	c := example(t, "envoy.yaml", &rls{grpc: l.Addr().String()})
+	c.StaticResources.Clusters[0].HealthChecks = nil // it has no health
+	e := c.start()
+	for _, step := range []struct {
+		wait              time.Duration
+		retryAfter, reset string
+	}{
+		{20 * time.Millisecond, "1", "0"},
+		{999 * time.Millisecond, "1", "0"},
+		{1500 * time.Millisecond, "1", "1"},
+		{1999999 * time.Microsecond, "1", "1"},
+		{2 * time.Second, "2", "2"},
+		{899999999 * time.Microsecond, "899", "899"},
+	} {
+		denier.wait.Store(int64(step.wait))
+		a := e.send(t, call{"/"})
+		assert.Equal(t, step.retryAfter, a.Get("retry-after"), step.wait)
+		assert.Equal(t, step.reset, a.Get("x-ratelimit-reset"), step.wait)
+	}
+}
+
+type denier struct {
+	rlsv3.UnimplementedRateLimitServiceServer
+	wait atomic.Int64 // nanoseconds
+}
+
+func (d *denier) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	const over = rlsv3.RateLimitResponse_OVER_LIMIT
+	return &rlsv3.RateLimitResponse{OverallCode: over, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
+		Code:               over,
+		CurrentLimit:       &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: rlsv3.RateLimitResponse_RateLimit_MINUTE},
+		DurationUntilReset: durationpb.New(time.Duration(d.wait.Load())),
+	}}}, nil
+}

@@ -1,0 +1,52 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"net/http"
+	"testing"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"github.com/stretchr/testify/assert"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// TestALaterStageCountsOnlyWhatPassesTheEarlier has two filters, and a route with
+// actions for each.
+func TestALaterStageCountsOnlyWhatPassesTheEarlier(t *testing.T) {
+	limits := limitsFile(t, `
+domain: shop
+descriptors:
+  - {key: stage, value: first, rate_limit: {unit: year, requests_per_unit: 3}}
+  - {key: stage, value: second, rate_limit: {unit: year, requests_per_unit: 100}}
+`)
+	c := example(t, "envoy.yaml", startRLS(t, limits))
+	c.http(func(hcm *hcmv3.HttpConnectionManager) {
+		second := proto.CloneOf(hcm.HttpFilters[0])
+		second.Name = "second"
+		change(t, second.GetTypedConfig(), func(f *ratelimitv3.RateLimit) { f.Stage = 1 })
+		hcm.HttpFilters = append([]*hcmv3.HttpFilter{hcm.HttpFilters[0], second}, hcm.HttpFilters[1:]...)
+		host := hcm.GetRouteConfig().VirtualHosts[0]
+		host.RateLimits = []*routev3.RateLimit{stage(0, "first"), stage(1, "second")}
+	})
+	e := c.start()
+	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
+		a := e.send(t, call{"/"})
+		assert.Equal(t, want, a.status, "call %d", i+1)
+	}
+	// What the second has counted shows once the first lets pass again.
+	c.http(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
+	assert.Equal(t, "96", c.start().send(t, call{"/"}).Get("x-ratelimit-remaining"))
+}
+
+func stage(n uint32, value string) *routev3.RateLimit {
+	return &routev3.RateLimit{
+		Stage: wrapperspb.UInt32(n),
+		Actions: []*routev3.RateLimit_Action{{ActionSpecifier: &routev3.RateLimit_Action_GenericKey_{
+			GenericKey: &routev3.RateLimit_Action_GenericKey{DescriptorKey: "stage", DescriptorValue: value},
+		}}},
+	}
+}
