@@ -58,9 +58,9 @@ type Options struct {
 	// up to ProbeAtMost, 500 ms by default, give or take a fifth at random.
 	ProbeEvery, ProbeAtMost time.Duration
 
-	// OnStateChange is told when the first part opens and when the last one has
-	// closed, in this order, one at a time. It must neither block nor use the
-	// Limiter.
+	// OnStateChange is told when the first part opens and when all have been closed
+	// for ProbeAtMost, in this order, one at a time. So a primary that flaps is told
+	// as one that is away. It must neither block nor use the Limiter.
 	OnStateChange func(StateChange)
 }
 
@@ -116,7 +116,7 @@ type Limiter struct {
 	calls    sync.Pool // of *some
 
 	mu      sync.Mutex // guards what follows
-	open    int        // parts that are open or still settling
+	open    int        // parts that are open, or were until just now
 	down    time.Time  // since when, if any is
 	before  int64      // served until then
 	carried int64      // since then
@@ -152,7 +152,7 @@ func (l *Limiter) Close() {
 	l.tasks.Wait()
 }
 
-// Down tells whether any part is open.
+// Down tells whether any part is open, or was until just now.
 func (l *Limiter) Down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -119,7 +119,7 @@ func (p *part) recover(ctx context.Context, pause time.Duration) {
 	p.mu.Unlock()
 
 	carried := p.settle(ctx)
-	if sleep(ctx, l.o.ProbeEvery) { // for calls that saw p open and are not done yet
+	if sleep(ctx, l.o.ProbeAtMost) { // it is back only if it stays so; and calls may have seen p open until now
 		carried += p.settle(ctx)
 	}
 
