@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -85,11 +84,11 @@ func (f *limitsFiles) load(r source.Reading) error {
 		note("limits file: " + p.String())
 	}
 	f.noted = noted
-	var changed []string
-	for _, name := range r.Changed {
-		changed = append(changed, filepath.Base(name))
+	from := []any{"files", len(r.Files)}
+	if len(r.Changed) > 0 {
+		from = append(from, "changed_files", few(r.Changed))
 	}
-	f.install(cfg, "files", len(r.Files), "changed_files", few(changed))
+	f.install(cfg, from...)
 	return nil
 }
 
