@@ -1,7 +1,10 @@
 package backendtest
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +21,7 @@ import (
 func RunPast(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	t.Run("what was spent under another algorithm is carried over", func(t *testing.T) { testCarriedOver(t, open(t)) })
 	t.Run("another window starts with what was spent", func(t *testing.T) { testOtherWindow(t, open(t)) })
+	t.Run("64 callers carry over once", func(t *testing.T) { testCarriedOverOnce(t, open(t)) })
 	t.Run("no sequence of reloads admits more than the largest limit", func(t *testing.T) { testReloads(t, open(t)) })
 }
 
@@ -57,6 +61,34 @@ func testOtherWindow(t *testing.T, l backend.Limiter) {
 	assertTake(t, l, start, backend.Hit{Key: key, Limit: day, N: 1}, true, 92)
 	assertTake(t, l, start, backend.Hit{Key: key, Limit: few, N: 0}, true, 0)
 	assertTake(t, l, start, backend.Hit{Key: key, Limit: few, N: 1}, false, 0)
+}
+
+func testCarriedOverOnce(t *testing.T, l backend.Limiter) {
+	start := Start()
+	for _, was := range perHour(t, 100, false) {
+		for _, is := range perHour(t, 100, false) {
+			if was.Algorithm == is.Algorithm {
+				continue
+			}
+			key, now := Key(), is.After(was, start.UnixMicro())
+			take(t, l, start, 0, backend.Hit{Key: key, Limit: was, N: 30})
+			var admitted atomic.Int64
+			var calling sync.WaitGroup
+			for range 64 {
+				calling.Go(func() {
+					for range 2 {
+						results := make([]backend.Result, 1)
+						l.Take(context.Background(), start, []backend.Hit{{Key: key, Limit: now, N: 1}}, results)
+						if assert.NoError(t, results[0].Err) && results[0].Allowed {
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+			calling.Wait()
+			assert.EqualValues(t, 70, admitted.Load(), "%s to %s", was.Algorithm, is.Algorithm)
+		}
+	}
 }
 
 // testReloads has one key charged under limits per hour that change at random, for
