@@ -127,6 +127,11 @@ func refusal(err error) string {
 	if !errors.As(err, &reply) {
 		return ""
 	}
+	if strings.Contains(reply.Error(), "non local key") {
+		// A slot is being moved, and a key ran out between the check of where the
+		// script may run and its first command, which reads all keys.
+		return "TRYAGAIN"
+	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	return code
 }

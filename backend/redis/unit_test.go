@@ -1,6 +1,9 @@
 package redis
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -177,4 +180,25 @@ func FuzzReadingNeverPanics(f *testing.F) {
 			r.string()
 		}
 	})
+}
+
+// said is an error that Redis replied with.
+type said string
+
+func (s said) Error() string { return string(s) }
+func (said) RedisError()     {}
+
+func TestRefusalsAreToldFromWhatMayHaveBeenExecuted(t *testing.T) {
+	for err, want := range map[error]string{
+		said("NOSCRIPT No matching script."):    "NOSCRIPT",
+		said("MOVED 1 127.0.0.1:1"):             "MOVED",
+		said("READONLY You can't write"):        "READONLY",
+		said("NOPERM this user"):                "NOPERM",
+		errors.New("EOF"):                       "",
+		context.DeadlineExceeded:                "",
+		fmt.Errorf("read: %w", said("LOADING")): "LOADING",
+		said("ERR Script attempted to access a non local key in a cluster node script: 2266"): "TRYAGAIN",
+	} {
+		assert.Equal(t, want, refusal(err), err)
+	}
 }
