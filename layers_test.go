@@ -18,6 +18,7 @@ var mayImport = map[string][]string{
 	"limit":               {},
 	"descriptors":         {"limit"},
 	"source":              {"descriptors"},
+	"source/xds":          {"descriptors"},
 	"backend":             {"limit"},
 	"backend/local":       {"backend", "limit"},
 	"backend/redis":       {"backend", "limit", "lua"},
