@@ -26,6 +26,6 @@ func TestEnvoyGatewayPolicy(t *testing.T) {
 	require.Len(t, all, 1)
 	var policy egv1alpha1.BackendTrafficPolicy
 	all[0].into(t, &policy)
-	assert.Equal(t, egv1alpha1.GlobalRateLimitType, *policy.Spec.RateLimit.Type)
+	require.NotNil(t, policy.Spec.RateLimit.Global)
 	assert.Len(t, policy.Spec.RateLimit.Global.Rules, 2)
 }

@@ -175,7 +175,7 @@ podAnnotations: {team: edge}
 `)
 	assert.Equal(t, map[string]string{
 		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s",
-		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "15ms",
+		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "50ms",
 		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/certs/grpc/tls.crt", "GRPC_SERVER_TLS_KEY": "/certs/grpc/tls.key",
