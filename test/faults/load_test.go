@@ -133,13 +133,17 @@ func (l *load) stop() {
 func (l *load) now() time.Duration { return time.Since(l.began) }
 
 // between are the calls that began from one time until another.
-func (l *load) between(from, to time.Duration) []sample {
-	var some []sample
+func (l *load) between(from, to time.Duration) (some []sample) {
 	for _, caller := range l.samples {
-		for _, s := range caller {
-			if s.at >= from && s.at < to {
-				some = append(some, s)
-			}
+		some = append(some, between(caller, from, to)...)
+	}
+	return some
+}
+
+func between(samples []sample, from, to time.Duration) (some []sample) {
+	for _, s := range samples {
+		if s.at >= from && s.at < to {
+			some = append(some, s)
 		}
 	}
 	return some
