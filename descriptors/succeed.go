@@ -41,7 +41,7 @@ func (t *tier) succeed(old *tier, now int64) {
 
 func (r *Rule) succeed(old *Rule, now int64) {
 	for i, l := range r.Limits {
-		if was := old.before(r, i); was != nil && !l.Unlimited {
+		if was := r.before(i, old); was != nil && !l.Unlimited {
 			l.Limit = l.After(was.Limit, now)
 		}
 	}
@@ -49,7 +49,7 @@ func (r *Rule) succeed(old *Rule, now int64) {
 
 // before is the limit of old in whose place is the i-th of r; nil if there is none
 // that counted.
-func (old *Rule) before(r *Rule, i int) *RateLimit {
+func (r *Rule) before(i int, old *Rule) *RateLimit {
 	if r.Limits[i].Unlimited {
 		return nil
 	}

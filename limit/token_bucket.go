@@ -76,13 +76,13 @@ func (l *Limit) spent(s *State, now int64) span {
 	return spent
 }
 
-// atRate is what is spent of the bucket now that its rate is l's and no longer max
+// atRate is what is spent of the bucket now that its rate is l's and no longer before
 // per period. The time stays as it is: the same share of a bucket of one window's
 // hits, but where the bucket has a size of its own and fills more slowly now, the
 // same tokens. It is never more than an empty bucket.
-func (l *Limit) atRate(spent span, max int64) span {
-	if l.capacity != l.max && max > l.max && spent.less(l.full) {
-		hi, lo := bits.Mul64(uint64(spent.us), uint64(max))
+func (l *Limit) atRate(spent span, before int64) span {
+	if l.capacity != l.max && before > l.max && spent.less(l.full) {
+		hi, lo := bits.Mul64(uint64(spent.us), uint64(before))
 		if hi >= uint64(l.max) {
 			return l.full
 		}

@@ -73,21 +73,21 @@ func (r Runtime) Files(o Options) ([]descriptors.File, []Skipped, error) {
 	return rd.done(r.Path())
 }
 
-// runtime reads what r names.
-func (rd *reader) runtime(r Runtime) {
-	if !r.WatchRoot || r.AppDirectory == "" {
-		rd.named(r.Path())
+// runtime reads what place names.
+func (r *reader) runtime(place Runtime) {
+	if !place.WatchRoot || place.AppDirectory == "" {
+		r.named(place.Path())
 		return
 	}
-	dir, base := filepath.Dir(r.Path()), filepath.Base(r.Path())
-	rd.spots.way(r.Path())
-	for _, e := range rd.list(dir) {
+	dir, base := filepath.Dir(place.Path()), filepath.Base(place.Path())
+	r.spots.way(place.Path())
+	for _, e := range r.list(dir) {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.Name() == base:
-			rd.named(path)
+			r.named(path)
 		case strings.HasPrefix(e.Name(), base+"."):
-			rd.entry(path, e)
+			r.entry(path, e)
 		}
 	}
 }

@@ -65,17 +65,17 @@ func (s *spots) name(dir, name string) {
 
 // directory adds all names in dir.
 func (s *spots) directory(dir string) {
-	real, err := filepath.EvalSymlinks(dir)
+	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return
 	}
-	if real, err = filepath.Abs(real); err != nil {
+	if dir, err = filepath.Abs(dir); err != nil {
 		return
 	}
 	if *s == nil {
 		*s = spots{}
 	}
-	(*s)[real] = nil
+	(*s)[dir] = nil
 }
 
 // has tells whether a change of path is a change at one of s.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -42,7 +43,7 @@ func (l *limits) install(cfg *descriptors.Config, from ...any) {
 	l.store.Set(cfg)
 	l.refused = nil
 	l.setHealth(cfg)
-	told := append(from, "domains", len(cfg.Domains()), "rules", cfg.Rules())
+	told := append(slices.Clip(from), "domains", len(cfg.Domains()), "rules", cfg.Rules())
 	if old != nil {
 		c := cfg.ChangesFrom(old)
 		for _, part := range []struct {

@@ -40,7 +40,7 @@ type settings struct {
 	RuntimeRoot                     string        `env:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"Limits are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `env:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `env:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
-	RuntimeWatchRoot                bool          `env:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too."`
+	RuntimeWatchRoot                bool          `env:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too. Every way of changing files is seen whatever this says."`
 	RuntimeIgnoreDotFiles           bool          `env:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
 	LimitsPollInterval              time.Duration `env:"LIMITS_POLL_INTERVAL" default:"30s" min:"1s" desc:"How often limits files are looked at without the system telling of a change; for network file systems."`
 	MergeDomainConfig               bool          `env:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`

@@ -76,7 +76,7 @@ func tellUnused(variables []string, log *slog.Logger) {
 func unusedReason(name, value string) (string, bool) {
 	for _, u := range unused {
 		start, more := strings.CutSuffix(u.name, "*")
-		if name != u.name && !(more && strings.HasPrefix(name, start)) {
+		if name != u.name && (!more || !strings.HasPrefix(name, start)) {
 			continue
 		}
 		for _, same := range strings.Fields(u.same) {
