@@ -1,13 +1,16 @@
 package limit
 
+// slack is more than a product of a number and a ratio is off, as 100 × 0.29 is.
+const slack = 1e-6
+
 // Scaled is l at a share of its rate and capacity, rounded down, but at least 1
-// where l grants any. ratio is over 0 and up to 1.
+// where l grants any; and so its Past. ratio is over 0 and up to 1.
 func (l *Limit) Scaled(ratio float64) *Limit {
 	share := func(n int64) uint32 {
 		if n == 0 {
 			return 0
 		}
-		return uint32(max(int64(float64(n)*ratio), 1))
+		return uint32(max(int64(float64(n)*ratio+slack), 1))
 	}
 	s := l.Spec
 	s.Requests = share(l.max)
@@ -18,6 +21,10 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 	if err != nil { // rounding can only make a bucket slower to fill than is allowed
 		s.Burst = 0
 		scaled, _ = New(s)
+	}
+	for _, p := range l.past {
+		p.Limit = p.Scaled(ratio)
+		scaled.past = append(scaled.past, p)
 	}
 	return scaled
 }

@@ -67,6 +67,7 @@ func TestWhatTheSecondaryGrants(t *testing.T) {
 		{name: "the service's ratio", ratio: 0.2, granted: 20},
 		{name: "the limit's ratio", ratio: 0.2, set: spec(func(s *limit.Spec) { s.FallbackRatio = 0.7 }), granted: 70},
 		{name: "all", ratio: 1, granted: 100},
+		{name: "a ratio that has no exact double", ratio: 0.29, granted: 29},
 		{name: "at least 1", ratio: 0.001, granted: 1},
 		{name: "nothing of nothing", set: spec(func(s *limit.Spec) { s.Requests = 0 }), granted: 0},
 		{name: "a share of the burst", set: spec(func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }), granted: 15},
@@ -199,6 +200,16 @@ func TestHitsOfOneCallAreDecidedEachWhereTheyCan(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAReloadMeanwhileGrantsNoShareAnew(t *testing.T) {
+	r := newRig(t, nil)
+	r.primary.Fail(errDown)
+	lim := per(t, 100, limit.Year)
+	require.True(t, r.take("k", lim, 50).Allowed)
+	lim = per(t, 120, limit.Year, func(s *limit.Spec) { s.Algorithm = limit.SlidingLog }).After(lim, time.Now().UnixMicro())
+	assert.True(t, r.take("k", lim, 10).Allowed)
+	assert.False(t, r.take("k", lim, 1).Allowed)
 }
 
 func TestLimitsThatRequestsBringAlongAreNotKept(t *testing.T) {
