@@ -108,9 +108,11 @@ func socketAddress(addr string) *corev3.Address {
 	}}}
 }
 
-// upstream answers every request with 200.
+// upstream answers every request with 200, and tells as x-tokens what it was told.
 func upstream(t *testing.T) string {
-	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("x-tokens", r.Header.Get("x-tokens"))
+	}))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
 }

@@ -3,10 +3,13 @@
 package e2e_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	filterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
@@ -17,6 +20,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 func TestHitsAddendFromAHeader(t *testing.T) {
@@ -45,13 +51,9 @@ func TestHitsAddendFromMetadata(t *testing.T) {
 	require.NoError(t, err)
 	c.http(func(hcm *hcmv3.HttpConnectionManager) {
 		first(t, hcm, &setmetadatav3.Config{Metadata: []*setmetadatav3.Metadata{{MetadataNamespace: "shop", Value: items}}})
-		for _, route := range hcm.GetRouteConfig().VirtualHosts[0].Routes {
-			if route.Match.GetPrefix() == "/import" {
-				change(t, route.TypedPerFilterConfig["envoy.filters.http.ratelimit"], func(r *ratelimitv3.RateLimitPerRoute) {
-					r.RateLimits[0].HitsAddend.Format = "%DYNAMIC_METADATA(shop:items)%"
-				})
-			}
-		}
+	})
+	c.imports(func(r *ratelimitv3.RateLimitPerRoute) {
+		r.RateLimits[0].HitsAddend.Format = "%DYNAMIC_METADATA(shop:items)%"
 	})
 	e := c.start()
 	for i, status := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
@@ -81,6 +83,53 @@ func TestHitsAddendOfARequest(t *testing.T) {
 		a.tells(t, `30, 30;w=60`, 20-10*i)
 	}
 	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status)
+}
+
+// TestACostThatOnlyTheResponseKnows asks first, for nothing, and charges when the
+// response has told its tokens.
+func TestACostThatOnlyTheResponseKnows(t *testing.T) {
+	for _, algorithm := range limit.Algorithms() {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			limits := limitsFile(t, fmt.Sprintf(`
+domain: shop
+descriptors:
+  - key: items
+    rate_limit: {unit: year, requests_per_unit: 100, algorithm: %s, charge_denied: true}
+`, algorithm))
+			c := example(t, "envoy.yaml", startRLS(t, limits))
+			c.imports(func(r *ratelimitv3.RateLimitPerRoute) {
+				charge := proto.CloneOf(r.RateLimits[0])
+				charge.ApplyOnStreamDone = true
+				charge.HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%RESP(x-tokens)%"}
+				r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Number: wrapperspb.UInt64(0)}
+				r.RateLimits = append(r.RateLimits, charge)
+			})
+			e := c.start()
+			remaining := func(want string) {
+				t.Helper()
+				require.Eventually(t, func() bool {
+					return e.send(t, call{"/import", "x-tokens: 0"}).Get("x-ratelimit-remaining") == want
+				}, 10*time.Second, 10*time.Millisecond)
+			}
+			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 60"}).status)
+			remaining("40")
+			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 70"}).status, "what it costs isn't known yet")
+			remaining("0")
+			assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import", "x-tokens: 1"}).status)
+		})
+	}
+}
+
+// imports edits the route whose hits_addend isn't 1.
+func (c config) imports(edit func(*ratelimitv3.RateLimitPerRoute)) {
+	c.t.Helper()
+	c.http(func(hcm *hcmv3.HttpConnectionManager) {
+		for _, route := range hcm.GetRouteConfig().VirtualHosts[0].Routes {
+			if route.Match.GetPrefix() == "/import" {
+				change(c.t, route.TypedPerFilterConfig["envoy.filters.http.ratelimit"], edit)
+			}
+		}
+	})
 }
 
 // first puts a filter before all others.

@@ -76,9 +76,14 @@ func TestEachActionLimitsAsWritten(t *testing.T) {
 			assert.Equal(t, http.StatusOK, e.send(t, c).status)
 		})
 	}
-	t.Run("an address of the same network doesn't", func(t *testing.T) {
-		assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/net", "x-forwarded-for: 10.0.0.99"}).status)
-	})
+	for name, c := range map[string]call{
+		"an address of the same network":      {"/net", "x-forwarded-for: 10.0.0.99"},
+		"the same address behind a false one": {"/login", "x-forwarded-for: 10.8.8.8, 10.0.0.1"},
+	} {
+		t.Run(name+" doesn't", func(t *testing.T) {
+			assert.Equal(t, http.StatusTooManyRequests, e.send(t, c).status)
+		})
+	}
 }
 
 // tells checks the headers of Envoy and those of rls.
