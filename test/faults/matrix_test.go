@@ -139,7 +139,7 @@ func run(t *testing.T, name string, s subject) {
 	again := load.backAt(from, func(key int, tightHit bool) bool { return s.heal != nil || counter(fresh, key, tightHit) >= 0 }) - from
 	assert.LessOrEqual(t, again, factor*back, "on Redis again")
 	if s.heal != nil {
-		assert.Eventually(t, func() bool { return !always.Down() }, 5*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return !always.Down() }, 20*time.Second, time.Millisecond)
 		assert.Equal(t, downs.Load(), ups.Load(), "down and up")
 	}
 
