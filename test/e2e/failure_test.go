@@ -71,3 +71,20 @@ func TestWithoutRedisLimitsGoOnAtTheRatio(t *testing.T) {
 	}, 20*time.Second, 20*time.Millisecond)
 	assert.Equal(t, 30, passes("again"))
 }
+
+// TestARedisThatHangsCostsNoAnswer has rls wait for Redis far longer than Envoy waits
+// for rls: rls sees what Envoy leaves it, and answers within that.
+func TestARedisThatHangsCostsNoAnswer(t *testing.T) {
+	redis := redistest.Start(t)
+	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=20s")
+	c := example(t, "envoy.yaml", r)
+	c.filter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
+	e := c.start()
+	room(time.Minute, 20*time.Second)
+	require.Equal(t, http.StatusOK, e.send(t, call{"/search?key=before"}).status)
+	redis.Pause()
+	for i := range 15 {
+		assert.Equal(t, http.StatusOK, e.send(t, call{"/search?key=k1"}).status, "call %d", i+1)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status, "half of 30")
+}
