@@ -177,6 +177,7 @@ func TestTokenBucketsTakeBurstsAndRefill(t *testing.T) {
 				a := e.send(t, call{fmt.Sprintf(c.path, i)})
 				if i == 0 {
 					a.tells(t, c.policy, c.burst-1)
+					assert.Equal(t, "0", a.Get("x-ratelimit-reset"), "full again before a second is over, unlike a window")
 				}
 				if a.status != http.StatusOK {
 					break
