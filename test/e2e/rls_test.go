@@ -14,10 +14,10 @@ import (
 // rls is one replica of the service.
 type rls struct {
 	*process
-	grpc, debug string // host:port
+	grpc string // host:port
 }
 
-var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=\S+ debug=(\S+)`)
+var listening = regexp.MustCompile(`msg=listening grpc=(\S+) `)
 
 // startRLS runs the service on free ports with limits from a file or directory, and
 // its own headers on.
@@ -31,7 +31,7 @@ func startRLS(t *testing.T, limits string, env ...string) *rls {
 	r.await("listeners", func() bool {
 		m := listening.FindStringSubmatch(r.said())
 		if m != nil {
-			r.grpc, r.debug = m[1], m[2]
+			r.grpc = m[1]
 		}
 		return m != nil
 	})
