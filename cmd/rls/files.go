@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -64,6 +65,8 @@ func (f *limitsFiles) follow(ctx context.Context, hangups <-chan os.Signal) {
 
 // load compiles what was read and puts it in force.
 func (f *limitsFiles) load(r source.Reading) error {
+	// Compiling needs many times the memory of what comes of it, for a moment.
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	noted := map[string]bool{}
 	note := func(text string, args ...any) {
 		if noted[text] = true; !f.noted[text] {
