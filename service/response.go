@@ -62,12 +62,21 @@ func (c *call) fill(st *rlsv3.RateLimitResponse_DescriptorStatus, d *durationpb.
 	}
 	st.CurrentLimit = c.counted[j].Response
 	st.LimitRemaining = uint32(min(max(r.Remaining, 0), math.MaxUint32))
-	wait := l.Wait(r)
-	if l.Algorithm == limit.FixedWindow {
-		wait = (wait + secondMicros - 1) / secondMicros * secondMicros // whole seconds, as the incumbent
-	}
+	wait := told(l, l.Wait(r))
 	d.Seconds, d.Nanos = wait/secondMicros, int32(wait%secondMicros*1000)
 	st.DurationUntilReset = d
+}
+
+// told is how a wait in microseconds is told: rounded up to whole seconds, as Envoy
+// cuts fractions off in Retry-After and x-ratelimit-reset, and would send clients
+// back too early. Below a second it is told as it is, for clients of our own; Envoy
+// makes that a second. Under fixed_window it is whole seconds in any case, as the
+// incumbent tells it.
+func told(l *limit.Limit, wait int64) int64 {
+	if wait < secondMicros && l.Algorithm != limit.FixedWindow {
+		return wait
+	}
+	return (wait + secondMicros - 1) / secondMicros * secondMicros
 }
 
 // unlimited tells whether rule names no limit but an unlimited one.
