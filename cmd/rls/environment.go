@@ -1,45 +1,52 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kelseyhightower/envconfig"
 )
 
-// environment reads settings from variables, each by the tags of its field:
+// Settings are read by envconfig, field by field, as it stops at its first error.
+// Besides its tags (envconfig, default) a field can have
 //
-//	env      name of the variable
-//	default  its value where the variable is not set, or set to nothing
-//	oneof    words that it can be, in any case
-//	min max  bounds, over one that is excluded; for numbers and durations
-//	pair     what is between name and value in a map; items are between commas
-//	lenient  items of a map that are none don't count
-//	secret   its value is never shown
-type environment func(name string) string
+//	oneof         words that it can be, in any case
+//	min over max  bounds, over one that is excluded; for numbers and durations
+//	secret        its value is never shown
 
 // serviceLink is what Kubernetes sets NAME_PORT to in every pod beside a service
 // called name.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// read sets all fields of s. It goes on after errors, so that all are told.
-func (env environment) read(s any) (notes []string, errs []error) {
+// readEnvironment sets all fields of s, a pointer to a struct. It goes on after
+// errors, so that all are told. A variable that is set to nothing, or is a service
+// link, is unset: envconfig would take it for a value.
+func readEnvironment(s any) (notes []string, errs []error) {
 	v := reflect.ValueOf(s).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		name, text := f.Tag.Get("env"), ""
-		if text = env(name); strings.HasSuffix(name, "_PORT") && serviceLink.MatchString(text) {
+		name := f.Tag.Get("envconfig")
+		text := os.Getenv(name)
+		if strings.HasSuffix(name, "_PORT") && serviceLink.MatchString(text) {
 			service := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(name, "_PORT"), "_", "-"))
 			notes = append(notes, fmt.Sprintf("%s=%s is not of use: Kubernetes sets it for the service %s. The default is used; enableServiceLinks: false in the pod's spec turns such variables off", name, text, service))
 			text = ""
 		}
 		if text == "" {
-			text = f.Tag.Get("default")
+			_ = os.Unsetenv(name)
 		}
-		switch ok := parse(v.FieldByIndex(f.Index), text, f.Tag); {
-		case ok:
+		// A struct of this field alone.
+		one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+		value := one.Elem().Field(0)
+		switch err := envconfig.Process("", one.Interface()); {
+		case err == nil && fits(value, f.Tag):
+			v.FieldByIndex(f.Index).Set(value)
 		case f.Tag.Get("secret") != "":
 			errs = append(errs, fmt.Errorf("%s is not %s", name, allowed(f.Type, f.Tag)))
 		default:
@@ -49,44 +56,49 @@ func (env environment) read(s any) (notes []string, errs []error) {
 	return notes, errs
 }
 
-// parse sets v to what text says; false if it can't be that.
-func parse(v reflect.Value, text string, tag reflect.StructTag) bool {
-	switch v.Interface().(type) {
-	case string:
-		if words := strings.Fields(tag.Get("oneof")); len(words) > 0 && text != "" {
-			i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, text) })
-			if i < 0 {
-				return false
-			}
-			text = words[i]
-		}
-		v.SetString(text)
-	case bool:
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return false
-		}
-		v.SetBool(b)
-	case map[string]string:
-		m := map[string]string{}
-		for item := range strings.SplitSeq(text, ",") {
-			name, value, ok := strings.Cut(item, tag.Get("pair"))
-			switch {
-			case ok && name != "":
-				m[strings.TrimSpace(name)] = strings.TrimSpace(value)
-			case text != "" && tag.Get("lenient") == "":
-				return false
-			}
-		}
-		v.Set(reflect.ValueOf(m))
-	default:
-		n, err := number(v.Type(), text)
-		if err != nil || !within(n, v.Type(), tag) {
-			return false
-		}
-		v.Set(reflect.ValueOf(n).Convert(v.Type()))
+// fits tells whether v is one of the field's words and inside its bounds. A word is
+// set to the case it has in the tag.
+func fits(v reflect.Value, tag reflect.StructTag) bool {
+	if v.Kind() != reflect.String {
+		return within(v.Interface(), v.Type(), tag)
 	}
-	return true
+	words := strings.Fields(tag.Get("oneof"))
+	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, v.String()) })
+	if i >= 0 {
+		v.SetString(words[i])
+	}
+	return i >= 0 || len(words) == 0 || v.String() == ""
+}
+
+// headers are written name:value,name:value.
+type headers map[string]string
+
+// Decode implements envconfig.Decoder.
+func (h *headers) Decode(text string) error {
+	*h = headers{}
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(item, ":")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			return errors.New("an item is no name:value")
+		}
+		(*h)[name] = strings.TrimSpace(value)
+	}
+	return nil
+}
+
+// nodeMetadata is written name=value,name=value; items that aren't don't count, as
+// with the incumbent.
+type nodeMetadata map[string]string
+
+// Decode implements envconfig.Decoder.
+func (m *nodeMetadata) Decode(text string) error {
+	*m = nodeMetadata{}
+	for item := range strings.SplitSeq(text, ",") {
+		if name, value, ok := strings.Cut(item, "="); ok && name != "" {
+			(*m)[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+	}
+	return nil
 }
 
 // number reads a duration or number of the type.
@@ -128,8 +140,8 @@ func allowed(t reflect.Type, tag reflect.StructTag) string {
 		return "one of " + strings.Join(words, ", ")
 	case reflect.TypeFor[bool]():
 		return "true or false"
-	case reflect.TypeFor[map[string]string]():
-		return "a list such as name" + tag.Get("pair") + "value,name" + tag.Get("pair") + "value"
+	case reflect.TypeFor[headers]():
+		return "a list such as name:value,name:value"
 	case reflect.TypeFor[time.Duration]():
 		kind = "a duration with its unit, such as 50ms or 10s"
 	case reflect.TypeFor[float64]():

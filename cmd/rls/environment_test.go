@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -11,14 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func read(vars map[string]string) (*settings, []string, error) {
+// read reads the settings with just vars in the environment.
+func read(t *testing.T, vars map[string]string) (*settings, []string, error) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[settings]()) {
+		name := f.Tag.Get("envconfig")
+		t.Setenv(name, vars[name]) // so that it is put back
+	}
 	s := new(settings)
-	notes, errs := environment(func(name string) string { return vars[name] }).read(s)
+	notes, errs := readEnvironment(s)
 	return s, notes, errors.Join(errs...)
 }
 
 func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
-	s, notes, err := read(map[string]string{
+	s, notes, err := read(t, map[string]string{
 		"GRPC_PORT": "0x1F91", "USE_TLS": "", "REDIS_TLS": "T", "REDIS_TYPE": "SENTINEL", "LOG_LEVEL": "WARN",
 		"DRAIN_DELAY": "1m30s", "REDIS_FALLBACK_RATIO": "0.25",
 		"CONFIG_GRPC_XDS_NODE_METADATA":             "a=1,malformed,b=x=y",
@@ -31,22 +37,22 @@ func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
 	assert.Equal(t, "warn", s.LogLevel)
 	assert.Equal(t, 90*time.Second, s.DrainDelay)
 	assert.Equal(t, 0.25, s.RedisFallbackRatio)
-	assert.Equal(t, map[string]string{"x-one": "1", "x-two": "2"}, s.XDSHeaders)
-	assert.Equal(t, map[string]string{"a": "1", "b": "x=y"}, s.XDSNodeMetadata)
+	assert.Equal(t, headers{"x-one": "1", "x-two": "2"}, s.XDSHeaders)
+	assert.Equal(t, nodeMetadata{"a": "1", "b": "x=y"}, s.XDSNodeMetadata)
 	assert.Empty(t, notes)
 }
 
 func TestASettingSetToNothingHasItsDefault(t *testing.T) {
-	none, _, err := read(nil)
+	none, _, err := read(t, nil)
 	require.NoError(t, err)
-	empty, _, err := read(map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "RUNTIME_APPDIRECTORY": ""})
+	empty, _, err := read(t, map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "RUNTIME_APPDIRECTORY": ""})
 	require.NoError(t, err)
 	assert.Equal(t, none, empty)
 	assert.Equal(t, 8081, none.GRPCPort)
 }
 
 func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
-	_, _, err := read(map[string]string{
+	_, _, err := read(t, map[string]string{
 		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret",
@@ -68,14 +74,14 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 }
 
 func TestKubernetesServiceLinksArePassedOver(t *testing.T) {
-	s, notes, err := read(map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
+	s, notes, err := read(t, map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
 	require.NoError(t, err)
 	assert.Equal(t, 8081, s.GRPCPort)
 	assert.Equal(t, 6070, s.DebugPort)
 	require.Len(t, notes, 2)
 	assert.Contains(t, notes[0], "GRPC_PORT=tcp://10.0.0.1:8081 is not of use: Kubernetes sets it for the service grpc")
 
-	_, _, err = read(map[string]string{"PORT": "tcp://10.0.0.1:80"})
+	_, _, err = read(t, map[string]string{"PORT": "tcp://10.0.0.1:80"})
 	assert.Error(t, err, "no service's link has that name")
 }
 

@@ -13,107 +13,107 @@ import (
 // what it means, and, where not all values of its type will do, which (environment.go);
 // docs/settings.md is made of them (make docs).
 type settings struct {
-	GRPCHost                  string        `env:"GRPC_HOST" default:"0.0.0.0" desc:"Address the gRPC listener binds to; :: for IPv6 and IPv4."`
-	GRPCPort                  int           `env:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
-	GRPCUDS                   string        `env:"GRPC_UDS" desc:"Path of a unix socket for gRPC, instead of host and port. A stale socket file is replaced."`
-	GRPCMaxMessageBytes       int           `env:"GRPC_MAX_MESSAGE_BYTES" default:"4194304" min:"1" desc:"Largest request accepted, by gRPC and by /json."`
-	GRPCMaxConnectionAge      time.Duration `env:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"When a client is asked to connect anew, so that load spreads over new replicas (±10%)."`
-	GRPCMaxConnectionAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"How long calls may still take after that."`
-	GRPCServerUseTLS          bool          `env:"GRPC_SERVER_USE_TLS" default:"false" desc:"TLS on the gRPC listener. The files are read again when they change."`
-	GRPCServerTLSCert         string        `env:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the server's certificate chain."`
-	GRPCServerTLSKey          string        `env:"GRPC_SERVER_TLS_KEY" desc:"PEM file of its key."`
-	GRPCClientTLSCACert       string        `env:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of the authorities that client certificates must come from; set, it requires them (mTLS)."`
-	GRPCClientTLSSAN          string        `env:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the client's certificate must carry as well."`
+	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address the gRPC listener binds to; :: for IPv6 and IPv4."`
+	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
+	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC, instead of host and port. A stale socket file is replaced."`
+	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"4194304" min:"1" desc:"Largest request accepted, by gRPC and by /json."`
+	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"When a client is asked to connect anew, so that load spreads over new replicas (±10%)."`
+	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"How long calls may still take after that."`
+	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"TLS on the gRPC listener. The files are read again when they change."`
+	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the server's certificate chain."`
+	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of its key."`
+	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of the authorities that client certificates must come from; set, it requires them (mTLS)."`
+	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the client's certificate must carry as well."`
 
-	Host      string `env:"HOST" default:"0.0.0.0" desc:"Address the HTTP listener (/json, /healthcheck) binds to."`
-	Port      int    `env:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
-	DebugHost string `env:"DEBUG_HOST" default:"0.0.0.0" desc:"Address the debug listener (/rlconfig, /debug/pprof) binds to. pprof answers callers on the same host only."`
-	DebugPort int    `env:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
+	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address the HTTP listener (/json, /healthcheck) binds to."`
+	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
+	DebugHost string `envconfig:"DEBUG_HOST" default:"0.0.0.0" desc:"Address the debug listener (/rlconfig, /debug/pprof) binds to. pprof answers callers on the same host only."`
+	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
-	DrainDelay   time.Duration `env:"DRAIN_DELAY" default:"0s" min:"0s" desc:"On SIGTERM: how long calls are still taken after health has turned NOT_SERVING."`
-	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"On SIGTERM: how long calls in flight may take to finish."`
+	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"On SIGTERM: how long calls are still taken after health has turned NOT_SERVING."`
+	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"On SIGTERM: how long calls in flight may take to finish."`
 
-	LogLevel  string `env:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error (also trace, as debug, and fatal or panic, as error)."`
-	LogFormat string `env:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
+	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error (also trace, as debug, and fatal or panic, as error)."`
+	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
 
-	LimitsPath                      string        `env:"LIMITS_PATH" desc:"Limits file, or directory of them. Used instead of the RUNTIME_ settings. The flag --limits comes first."`
-	RuntimeRoot                     string        `env:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"Limits are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
-	RuntimeSubdirectory             string        `env:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
-	RuntimeAppDirectory             string        `env:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
-	RuntimeWatchRoot                bool          `env:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too. Every way of changing files is seen whatever this says."`
-	RuntimeIgnoreDotFiles           bool          `env:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
-	LimitsPollInterval              time.Duration `env:"LIMITS_POLL_INTERVAL" default:"30s" min:"1s" desc:"How often limits files are looked at without the system telling of a change; for network file systems."`
-	MergeDomainConfig               bool          `env:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
-	ForceStartWithoutInitialConfig  bool          `env:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits. Calls are refused with FAILED_PRECONDITION until there are."`
-	HealthyWithAtLeastOneConfigLoad bool          `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
+	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of them. Used instead of the RUNTIME_ settings. The flag --limits comes first."`
+	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"Limits are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
+	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
+	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
+	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too. Every way of changing files is seen whatever this says."`
+	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
+	LimitsPollInterval              time.Duration `envconfig:"LIMITS_POLL_INTERVAL" default:"30s" min:"1s" desc:"How often limits files are looked at without the system telling of a change; for network file systems."`
+	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
+	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits. Calls are refused with FAILED_PRECONDITION until there are."`
+	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
 
-	ConfigType         string            `env:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Where limits come from: FILE, or GRPC_XDS_SOTW for an xDS management server."`
-	XDSServer          string            `env:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
-	XDSNodeID          string            `env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" desc:"Node id that the xDS server knows this service by."`
-	XDSNodeMetadata    map[string]string `env:"CONFIG_GRPC_XDS_NODE_METADATA" pair:"=" lenient:"true" desc:"Metadata of the node: name=value,name=value."`
-	XDSHeaders         map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" pair:":" secret:"true" desc:"Headers to send to the xDS server: name:value,name:value."`
-	XDSUseTLS          bool              `env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" default:"false" desc:"TLS to the xDS server."`
-	XDSTLSCert         string            `env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" desc:"PEM file of the client's certificate."`
-	XDSTLSKey          string            `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" desc:"PEM file of its key."`
-	XDSTLSCACert       string            `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
-	XDSTLSSAN          string            `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify the server's certificate against, instead of the host."`
-	XDSBackoffInitial  time.Duration     `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failure to reach the xDS server; each further one doubles it."`
-	XDSBackoffMax      time.Duration     `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest such pause."`
-	XDSBackoffRandom   float64           `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is longer or shorter at random; over 1 counts as 1."`
-	XDSBackoffJitter   bool              `env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"false: pauses aren't random."`
-	XDSMaxMessageBytes int               `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Largest update taken from the xDS server. 0: 16 MiB."`
+	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Where limits come from: FILE, or GRPC_XDS_SOTW for an xDS management server."`
+	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
+	XDSNodeID          string        `envconfig:"CONFIG_GRPC_XDS_NODE_ID" default:"default" desc:"Node id that the xDS server knows this service by."`
+	XDSNodeMetadata    nodeMetadata  `envconfig:"CONFIG_GRPC_XDS_NODE_METADATA" desc:"Metadata of the node: name=value,name=value."`
+	XDSHeaders         headers       `envconfig:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true" desc:"Headers to send to the xDS server: name:value,name:value."`
+	XDSUseTLS          bool          `envconfig:"CONFIG_GRPC_XDS_SERVER_USE_TLS" default:"false" desc:"TLS to the xDS server."`
+	XDSTLSCert         string        `envconfig:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" desc:"PEM file of the client's certificate."`
+	XDSTLSKey          string        `envconfig:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" desc:"PEM file of its key."`
+	XDSTLSCACert       string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
+	XDSTLSSAN          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify the server's certificate against, instead of the host."`
+	XDSBackoffInitial  time.Duration `envconfig:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failure to reach the xDS server; each further one doubles it."`
+	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest such pause."`
+	XDSBackoffRandom   float64       `envconfig:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is longer or shorter at random; over 1 counts as 1."`
+	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"false: pauses aren't random."`
+	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Largest update taken from the xDS server. 0: 16 MiB."`
 
-	ShadowMode              bool   `env:"SHADOW_MODE" default:"false" desc:"Answer OK overall whatever the statuses say."`
-	QuotaMode               bool   `env:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as one in quota_mode."`
-	ResponseHeadersEnabled  bool   `env:"LIMIT_RESPONSE_HEADERS_ENABLED" default:"false" desc:"Send the three headers below."`
-	LimitHeader             string `env:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
-	RemainingHeader         string `env:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with what remains."`
-	ResetHeader             string `env:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until it resets."`
-	ResponseDynamicMetadata bool   `env:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the matched rules' metadata to the response's dynamic metadata."`
+	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK overall whatever the statuses say."`
+	QuotaMode               bool   `envconfig:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as one in quota_mode."`
+	ResponseHeadersEnabled  bool   `envconfig:"LIMIT_RESPONSE_HEADERS_ENABLED" default:"false" desc:"Send the three headers below."`
+	LimitHeader             string `envconfig:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
+	RemainingHeader         string `envconfig:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with what remains."`
+	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until it resets."`
+	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the matched rules' metadata to the response's dynamic metadata."`
 
-	BackendType  string `env:"BACKEND_TYPE" oneof:"redis local" desc:"redis or local: where counters are. Empty: redis if REDIS_URL is set, else local."`
-	LocalMaxKeys int    `env:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
-	AllOrNone    bool   `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
+	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"redis or local: where counters are. Empty: redis if REDIS_URL is set, else local."`
+	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
+	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
 
-	DenyCacheBytes         int           `env:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each. 0: none."`
-	LocalGuardRatio        float64       `env:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"From 1: a replica that alone has had this much of a fixed_window limit charged denies the rest of the window without asking Redis; 1.2 is a good value. 0: never. Not with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT."`
-	CacheKeyPrefix         string        `env:"CACHE_KEY_PREFIX" desc:"Start of every key in Redis, up to 64 bytes."`
-	ExpirationJitterMax    int64         `env:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
-	RedisType              string        `env:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
-	RedisURL               string        `env:"REDIS_URL" secret:"true" desc:"single: host:port, a socket's path, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType        string        `env:"REDIS_SOCKET_TYPE" desc:"tcp or unix. Empty: unix if the URL is a path."`
-	RedisAuth              string        `env:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
-	RedisSentinelAuth      string        `env:"REDIS_SENTINEL_AUTH" secret:"true" desc:"The same, for sentinels."`
-	RedisPoolSize          int           `env:"REDIS_POOL_SIZE" default:"0" min:"0" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
-	RedisTimeout           time.Duration `env:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. See docs/redis.md."`
-	RedisFallbackRatio     float64       `env:"REDIS_FALLBACK_RATIO" default:"0.5" over:"0" max:"1" desc:"Share of each limit that this replica grants while Redis can't be reached, over 0 up to 1. See docs/failure.md."`
-	RedisFailureMode       string        `env:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
-	RedisPartitions        int           `env:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
-	RedisMaxHits           int           `env:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
-	RedisTrips             int           `env:"REDIS_TRIPS_IN_FLIGHT" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
-	RedisMaxQueue          int           `env:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
-	RedisWaitReplicas      int           `env:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
-	RedisTLS               bool          `env:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
-	RedisTLSClientCert     string        `env:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
-	RedisTLSClientKey      string        `env:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`
-	RedisTLSCACert         string        `env:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
-	RedisTLSSkipHostname   bool          `env:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not the name in it."`
-	RedisHealthCheckActive bool          `env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy while Redis can't be reached. Without it Redis has no part in health, as the service goes on without it."`
-	PerSecond              bool          `env:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
-	PerSecondType          string        `env:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
-	PerSecondURL           string        `env:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
-	PerSecondSocketType    string        `env:"REDIS_PERSECOND_SOCKET_TYPE" desc:"As REDIS_SOCKET_TYPE."`
-	PerSecondAuth          string        `env:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
-	PerSecondSentinelAuth  string        `env:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
-	PerSecondPoolSize      int           `env:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" desc:"As REDIS_POOL_SIZE."`
-	PerSecondTLS           bool          `env:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS; the files are the same."`
+	DenyCacheBytes         int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each. 0: none."`
+	LocalGuardRatio        float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"From 1: a replica that alone has had this much of a fixed_window limit charged denies the rest of the window without asking Redis; 1.2 is a good value. 0: never. Not with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT."`
+	CacheKeyPrefix         string        `envconfig:"CACHE_KEY_PREFIX" desc:"Start of every key in Redis, up to 64 bytes."`
+	ExpirationJitterMax    int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
+	RedisType              string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
+	RedisURL               string        `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, a socket's path, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
+	RedisSocketType        string        `envconfig:"REDIS_SOCKET_TYPE" desc:"tcp or unix. Empty: unix if the URL is a path."`
+	RedisAuth              string        `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
+	RedisSentinelAuth      string        `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"The same, for sentinels."`
+	RedisPoolSize          int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
+	RedisTimeout           time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. See docs/redis.md."`
+	RedisFallbackRatio     float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" over:"0" max:"1" desc:"Share of each limit that this replica grants while Redis can't be reached, over 0 up to 1. See docs/failure.md."`
+	RedisFailureMode       string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
+	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
+	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
+	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
+	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
+	RedisWaitReplicas      int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
+	RedisTLS               bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
+	RedisTLSClientCert     string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
+	RedisTLSClientKey      string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`
+	RedisTLSCACert         string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
+	RedisTLSSkipHostname   bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not the name in it."`
+	RedisHealthCheckActive bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy while Redis can't be reached. Without it Redis has no part in health, as the service goes on without it."`
+	PerSecond              bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
+	PerSecondType          string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
+	PerSecondURL           string        `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
+	PerSecondSocketType    string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" desc:"As REDIS_SOCKET_TYPE."`
+	PerSecondAuth          string        `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
+	PerSecondSentinelAuth  string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
+	PerSecondPoolSize      int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" desc:"As REDIS_POOL_SIZE."`
+	PerSecondTLS           bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS; the files are the same."`
 }
 
 // loadSettings reads the environment. The error tells all that is wrong with it,
 // one a line; notes are what else the user should know.
 func loadSettings() (s *settings, notes []string, err error) {
 	s = new(settings)
-	notes, errs := environment(getenv).read(s)
+	notes, errs := readEnvironment(s)
 	if strings.EqualFold(getenv("BACKEND_TYPE"), "memcache") {
 		errs = append(errs, errors.New("memcached can't charge and check in one step, so rls doesn't count in it: use BACKEND_TYPE=redis or local"))
 	}

@@ -37,7 +37,7 @@ All are environment variables. This page is made from the code by ` + "`make doc
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Tag.Get("env"), value, f.Tag.Get("desc"))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Tag.Get("envconfig"), value, f.Tag.Get("desc"))
 	}
 	b.WriteString(`
 Booleans are true or false (also 1, 0, t, f), durations carry a unit (` + "`50ms`, `10s`, `24h`" + `).
