@@ -49,3 +49,16 @@ func TestRedisIsKilledUnderLoad(t *testing.T) {
 	out, _, _ := rls(t, "hit", "-a", replicas[0].grpc, "-d", "shop", "tenant=other", "--hits", "10")
 	assert.Contains(t, out, "0 OK, 1 OVER_LIMIT", "both have charged to Redis what they admitted")
 }
+
+// TestCallersWithLessTimeThanRedisAreAnswered has callers wait less long than
+// REDIS_TIMEOUT for a Redis that hangs, as Envoy does by default.
+func TestCallersWithLessTimeThanRedisAreAnswered(t *testing.T) {
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", file(t, "limits.yaml", tenPerHour))
+	require.Eventually(t, func() bool { return strings.Contains(r.logged(), "counting in Redis") }, 10*time.Second, 10*time.Millisecond)
+	redis.Pause()
+	defer redis.Resume()
+	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--timeout", "2s")
+	assert.Contains(t, out, "4 OK, 0 OVER_LIMIT, 0 errors")
+	assert.Contains(t, r.logged(), "Redis can't be reached", "and then left alone")
+}
