@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"lua":                 {},
 	"service":             {"backend", "descriptors", "limit"},
 	"server":              {},
+	"internal/metrics":    {},
 }
 
 func TestDependenciesPointDown(t *testing.T) {

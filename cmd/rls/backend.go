@@ -16,13 +16,14 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
+	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/server"
 )
 
 // newBackend makes the Limiter that the settings ask for. What runs beside it
 // ends with ctx; close releases the rest.
-func newBackend(ctx context.Context, s *settings, health *server.Health, log *slog.Logger) (l backend.Limiter, closeAll func(), err error) {
+func newBackend(ctx context.Context, s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (l backend.Limiter, closeAll func(), err error) {
 	kind := cmp.Or(s.BackendType, "local")
 	if s.BackendType == "" && s.RedisURL != "" {
 		kind = "redis"
@@ -51,12 +52,15 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, log *sl
 			Parts:         inRedis.Parts(),
 			Part:          inRedis.Part,
 			Probe:         inRedis.Probe,
-			OnStateChange: tellRedis(s, health, log),
+			OnStateChange: tellRedis(s, health, count, log),
 		})
 		go counters.Run(ctx, time.Minute)
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
-		if s.LocalGuardRatio > 0 && !s.AllOrNone {
+		switch {
+		case s.LocalGuardRatio > 0 && s.AllOrNone:
+			log.Warn("setting without effect", "setting", "LOCAL_GUARD_RATIO", "reason", "it doesn't go with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")
+		case s.LocalGuardRatio > 0:
 			shared = guard.New(guard.Options{Next: shared, Counters: counters, Ratio: s.LocalGuardRatio})
 		}
 		if s.DenyCacheBytes > 0 {
@@ -121,16 +125,18 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 	return redis.New(o)
 }
 
-// tellRedis returns what is to be told when Redis goes and comes: to the log, and
-// to who reads /healthcheck.
-func tellRedis(s *settings, health *server.Health, log *slog.Logger) func(fallback.StateChange) {
+// tellRedis returns what is to be told when Redis goes and comes: to the log, to who
+// reads /healthcheck, and to Prometheus.
+func tellRedis(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) func(fallback.StateChange) {
 	return func(c fallback.StateChange) {
 		if c.Down {
+			count.RedisDown()
 			health.Note("redis", fmt.Sprintf("away since %s; going on without it (mode %s, ratio %v)",
 				time.Now().UTC().Format(time.RFC3339), s.RedisFailureMode, s.RedisFallbackRatio))
 			log.Error("Redis can't be reached; going on without it", "error", c.Err, "mode", s.RedisFailureMode, "ratio", s.RedisFallbackRatio)
 			return
 		}
+		count.RedisBack(c.Lasted, c.Served, c.Carried)
 		health.Note("redis", "")
 		log.Info("Redis is back", "was_away", c.Lasted.Round(time.Millisecond), "hits_decided_without_it", c.Served, "hits_charged_to_it_now", c.Carried)
 	}

@@ -93,7 +93,7 @@ func TestSettingsWithoutEffectAreToldByReason(t *testing.T) {
 	}, slog.New(slog.NewTextHandler(&log, nil)))
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	require.Len(t, lines, 3)
-	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_PROMETHEUS,PROMETHEUS_ADDR reason="there are no metrics yet"`)
+	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_PROMETHEUS,PROMETHEUS_ADDR reason="metrics are few yet, and at /metrics of the debug listener"`)
 	assert.Contains(t, lines[1], `setting=USE_CALENDAR_MONTH_RATE_LIMIT reason="a month is 30 days"`)
 	assert.Contains(t, lines[2], "setting=MEMCACHE_SRV")
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -19,6 +20,7 @@ import (
 type limits struct {
 	store  descriptors.Store
 	health *server.Health
+	count  *metrics.Metrics
 	log    *slog.Logger
 
 	// followHealth makes the health component config say whether there are limits.
@@ -28,8 +30,8 @@ type limits struct {
 	refused error // why the newest limits are not in force; nil if they are
 }
 
-func newLimits(s *settings, health *server.Health, log *slog.Logger) *limits {
-	l := &limits{health: health, log: log, followHealth: s.HealthyWithAtLeastOneConfigLoad}
+func newLimits(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) *limits {
+	l := &limits{health: health, count: count, log: log, followHealth: s.HealthyWithAtLeastOneConfigLoad}
 	l.setHealth(nil)
 	return l
 }
@@ -42,6 +44,7 @@ func (l *limits) install(cfg *descriptors.Config, from ...any) {
 	cfg.Succeed(old, time.Now())
 	l.store.Set(cfg)
 	l.refused = nil
+	l.count.LimitsLoaded()
 	l.setHealth(cfg)
 	told := append(slices.Clip(from), "domains", len(cfg.Domains()), "rules", cfg.Rules())
 	if old != nil {
@@ -67,6 +70,7 @@ func (l *limits) refuse(err error, again bool) {
 		return
 	}
 	l.refused = err
+	l.count.LimitsRefused()
 	what := "limits refused; those before stay in force"
 	if l.store.Load() == nil {
 		what = "limits refused; calls are refused until there are good ones"

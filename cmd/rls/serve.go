@@ -6,9 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -47,7 +49,8 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		debug.SetGCPercent(400)
 	}
 	health := server.NewHealth()
-	limits := newLimits(s, health, log)
+	count := metrics.New()
+	limits := newLimits(s, health, count, log)
 	follow, err := limitsSource(s, limits)
 	if err != nil {
 		return err
@@ -57,7 +60,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	// flight still count.
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	limiter, closeBackend, err := newBackend(beside, s, health, log)
+	limiter, closeBackend, err := newBackend(beside, s, health, count, log)
 	if err != nil {
 		return err
 	}
@@ -74,7 +77,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	if s.ResponseHeadersEnabled {
 		options.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
 	}
-	srv, err := server.New(serverOptions(s, service.New(options), health, limits, log))
+	srv, err := server.New(serverOptions(s, service.New(options), health, limits, count, log))
 	if err != nil {
 		return err
 	}
@@ -109,7 +112,7 @@ func limitsSource(s *settings, l *limits) (follow func(context.Context), err err
 	return func(ctx context.Context) { files.follow(ctx, hangups) }, nil
 }
 
-func serverOptions(s *settings, svc *service.Service, health *server.Health, limits *limits, log *slog.Logger) server.Options {
+func serverOptions(s *settings, svc *service.Service, health *server.Health, limits *limits, count *metrics.Metrics, log *slog.Logger) server.Options {
 	o := server.Options{
 		Service: svc,
 		Health:  health,
@@ -117,12 +120,14 @@ func serverOptions(s *settings, svc *service.Service, health *server.Health, lim
 			Addr:                  server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
 			UDS:                   s.GRPCUDS,
 			MaxMessageBytes:       s.GRPCMaxMessageBytes,
-			MaxConnectionAge:      s.GRPCMaxConnectionAge,
-			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
+			MaxConnectionAge:      orNever(s.GRPCMaxConnectionAge),
+			MaxConnectionAgeGrace: orNever(s.GRPCMaxConnectionAgeGrace),
 		},
-		HTTP:         server.Addr{Host: s.Host, Port: s.Port},
-		Debug:        server.Addr{Host: s.DebugHost, Port: s.DebugPort},
-		DebugPages:   limits.pages(),
+		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
+		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
+		DebugPages: append(limits.pages(), server.Page{
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: count.Handler(),
+		}),
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: s.DrainTimeout,
 		Log:          log,
@@ -136,4 +141,12 @@ func serverOptions(s *settings, svc *service.Service, health *server.Health, lim
 		}
 	}
 	return o
+}
+
+// orNever is d, where 0 means no bound, as package server has it.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }

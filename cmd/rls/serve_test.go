@@ -48,6 +48,9 @@ func TestServeLimitsByTheFile(t *testing.T) {
 	_, body = get(t, "http://"+r.debug+"/rlconfig")
 	assert.Equal(t, "shop.tenant: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false\n", body)
 
+	_, body = get(t, "http://"+r.debug+"/metrics")
+	assert.Contains(t, body, "\nratelimit_service_config_load_success 1\n")
+
 	assert.NoError(t, r.stop(), "exit code 0")
 	assert.Contains(t, r.logged(), "msg=stopped")
 }

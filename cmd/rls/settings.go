@@ -17,8 +17,8 @@ type settings struct {
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC, instead of host and port. A stale socket file is replaced."`
 	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"4194304" min:"1" desc:"Largest request accepted, by gRPC and by /json."`
-	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"When a client is asked to connect anew, so that load spreads over new replicas (±10%)."`
-	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"How long calls may still take after that."`
+	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"When a client is asked to connect anew, so that load spreads over new replicas (±10%). 0: never."`
+	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"How long calls may still take after that. 0: no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"TLS on the gRPC listener. The files are read again when they change."`
 	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the server's certificate chain."`
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of its key."`
@@ -27,7 +27,7 @@ type settings struct {
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address the HTTP listener (/json, /healthcheck) binds to."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
-	DebugHost string `envconfig:"DEBUG_HOST" default:"0.0.0.0" desc:"Address the debug listener (/rlconfig, /debug/pprof) binds to. pprof answers callers on the same host only."`
+	DebugHost string `envconfig:"DEBUG_HOST" default:"0.0.0.0" desc:"Address the debug listener (/rlconfig, /metrics, /debug/pprof) binds to. pprof answers callers on the same host only."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"On SIGTERM: how long calls are still taken after health has turned NOT_SERVING."`

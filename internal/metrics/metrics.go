@@ -1,0 +1,80 @@
+// Package metrics counts what operators watch the service by, for Prometheus. There
+// are few yet: what becomes of limits, and of Redis.
+package metrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Metrics are the service's metrics. The names of those that envoyproxy/ratelimit has
+// as well are its own.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	limitsLoaded, limitsRefused prometheus.Counter
+
+	redisUp                                 prometheus.Gauge
+	redisChanges                            *prometheus.CounterVec
+	redisAway, servedWithout, chargedBehind prometheus.Counter
+}
+
+// New makes Metrics at zero, with Redis up.
+func New() *Metrics {
+	m := &Metrics{
+		registry:      prometheus.NewRegistry(),
+		limitsLoaded:  counter("ratelimit_service_config_load_success", "Sets of limits put in force."),
+		limitsRefused: counter("ratelimit_service_config_load_error", "Sets of limits refused."),
+		redisUp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rls_redis_up", Help: "1 while all of Redis is asked, 0 while part of it or all is left alone.",
+		}),
+		redisChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rls_redis_state_changes_total", Help: "Times that Redis went (down) and came back (up).",
+		}, []string{"state"}),
+		redisAway:     counter("rls_redis_away_seconds_total", "Time that Redis was away, counted when it is back."),
+		servedWithout: counter("rls_redis_fallback_hits_total", "Hits decided without Redis, counted when it is back."),
+		chargedBehind: counter("rls_redis_carried_hits_total", "Hits charged to Redis when it was back."),
+	}
+	m.redisUp.Set(1)
+	for _, state := range []string{"down", "up"} {
+		m.redisChanges.WithLabelValues(state)
+	}
+	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.redisUp, m.redisChanges, m.redisAway, m.servedWithout, m.chargedBehind,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+// Handler serves the metrics to Prometheus.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// LimitsLoaded counts a set of limits put in force.
+func (m *Metrics) LimitsLoaded() { m.limitsLoaded.Inc() }
+
+// LimitsRefused counts a set of limits refused.
+func (m *Metrics) LimitsRefused() { m.limitsRefused.Inc() }
+
+// RedisDown tells that Redis went.
+func (m *Metrics) RedisDown() {
+	m.redisUp.Set(0)
+	m.redisChanges.WithLabelValues("down").Inc()
+}
+
+// RedisBack tells that Redis is back: how long it was away, how many hits were
+// decided without it, and how many of these were charged to it since.
+func (m *Metrics) RedisBack(away time.Duration, served, carried int64) {
+	m.redisUp.Set(1)
+	m.redisChanges.WithLabelValues("up").Inc()
+	m.redisAway.Add(away.Seconds())
+	m.servedWithout.Add(float64(served))
+	m.chargedBehind.Add(float64(carried))
+}

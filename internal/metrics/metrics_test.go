@@ -1,0 +1,51 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatHappensIsCounted(t *testing.T) {
+	m := New()
+	m.LimitsLoaded()
+	m.LimitsRefused()
+	m.LimitsRefused()
+	m.RedisDown()
+	m.RedisBack(1500*time.Millisecond, 40, 30)
+	m.RedisDown()
+	assert.NoError(t, testutil.GatherAndCompare(m.registry, strings.NewReader(`
+# HELP ratelimit_service_config_load_error Sets of limits refused.
+# TYPE ratelimit_service_config_load_error counter
+ratelimit_service_config_load_error 2
+# HELP ratelimit_service_config_load_success Sets of limits put in force.
+# TYPE ratelimit_service_config_load_success counter
+ratelimit_service_config_load_success 1
+# HELP rls_redis_away_seconds_total Time that Redis was away, counted when it is back.
+# TYPE rls_redis_away_seconds_total counter
+rls_redis_away_seconds_total 1.5
+# HELP rls_redis_carried_hits_total Hits charged to Redis when it was back.
+# TYPE rls_redis_carried_hits_total counter
+rls_redis_carried_hits_total 30
+# HELP rls_redis_fallback_hits_total Hits decided without Redis, counted when it is back.
+# TYPE rls_redis_fallback_hits_total counter
+rls_redis_fallback_hits_total 40
+# HELP rls_redis_state_changes_total Times that Redis went (down) and came back (up).
+# TYPE rls_redis_state_changes_total counter
+rls_redis_state_changes_total{state="down"} 2
+rls_redis_state_changes_total{state="up"} 1
+# HELP rls_redis_up 1 while all of Redis is asked, 0 while part of it or all is left alone.
+# TYPE rls_redis_up gauge
+rls_redis_up 0
+`), "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_redis_away_seconds_total", "rls_redis_carried_hits_total",
+		"rls_redis_fallback_hits_total", "rls_redis_state_changes_total", "rls_redis_up"))
+	problems, err := testutil.GatherAndLint(m.registry)
+	require.NoError(t, err)
+	for _, p := range problems {
+		assert.Contains(t, p.Metric, "config_load", "only the incumbent's names break the rules: %s", p.Text)
+	}
+}
