@@ -12,6 +12,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
@@ -27,7 +28,7 @@ func compose(t *testing.T) *types.Project {
 
 func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 	project := compose(t)
-	assert.Equal(t, []string{"echo", "envoy", "redis", "rls"}, project.ServiceNames())
+	assert.Equal(t, []string{"echo", "envoy", "prometheus", "redis", "rls"}, project.ServiceNames())
 	rls := project.Services["rls"]
 	assert.Equal(t, 2, rls.GetScale())
 	for name := range rls.Environment {
@@ -41,6 +42,26 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 			assert.FileExists(t, volume.Source)
 		}
 	}
+}
+
+func TestPrometheusScrapesTheDebugListenerOfEveryReplica(t *testing.T) {
+	text, err := os.ReadFile(path("examples/prometheus.yml"))
+	require.NoError(t, err)
+	var c struct {
+		ScrapeConfigs []struct {
+			DNS []struct {
+				Names []string `yaml:"names"`
+				Port  int      `yaml:"port"`
+			} `yaml:"dns_sd_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &c))
+	require.Len(t, c.ScrapeConfigs, 1)
+	dns := c.ScrapeConfigs[0].DNS[0]
+	project := compose(t)
+	assert.Contains(t, project.Services, dns.Names[0])
+	assert.Equal(t, 6070, dns.Port, "the default of DEBUG_PORT")
+	assert.NotContains(t, project.Services["rls"].Environment, "DEBUG_PORT")
 }
 
 // TestComposeEditsTheExample runs the entrypoint's sed, and reads what Envoy would.
