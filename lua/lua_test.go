@@ -133,7 +133,7 @@ func pack(numbers []int64) string {
 
 func unpack(t testing.TB, s string) []any {
 	t.Helper()
-	uint := func(size int) uint64 {
+	number := func(size int) uint64 {
 		var v uint64
 		for _, c := range []byte(s[:size]) {
 			v = v<<8 | uint64(c)
@@ -142,7 +142,7 @@ func unpack(t testing.TB, s string) []any {
 		return v
 	}
 	value := func() any {
-		switch c := uint(1); {
+		switch c := number(1); {
 		case c < 0x80:
 			return int64(c)
 		case c >= 0xe0:
@@ -150,28 +150,28 @@ func unpack(t testing.TB, s string) []any {
 		case c >= 0xa0 && c < 0xc0, c == 0xd9:
 			size := int(c & 0x1f)
 			if c == 0xd9 {
-				size = int(uint(1))
+				size = int(number(1))
 			}
 			v := s[:size]
 			s = s[size:]
 			return v
 		case c >= 0xcc && c <= 0xcf:
-			return int64(uint(1 << (c - 0xcc)))
+			return int64(number(1 << (c - 0xcc)))
 		case c >= 0xd0 && c <= 0xd3:
 			size := 1 << (c - 0xd0)
 			shift := 64 - 8*size
-			return int64(uint(size)) << shift >> shift
+			return int64(number(size)) << shift >> shift
 		default:
 			t.Fatalf("MessagePack code %x", c)
 			return nil
 		}
 	}
 	size := 0
-	switch c := uint(1); {
+	switch c := number(1); {
 	case c >= 0x90 && c < 0xa0:
 		size = int(c & 0xf)
 	case c == 0xdc:
-		size = int(uint(2))
+		size = int(number(2))
 	default:
 		t.Fatalf("no MessagePack array: %x", c)
 	}

@@ -91,7 +91,7 @@ func (h *headers) Decode(text string) error {
 type nodeMetadata map[string]string
 
 // Decode implements envconfig.Decoder.
-func (m *nodeMetadata) Decode(text string) error {
+func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the interface has it
 	*m = nodeMetadata{}
 	for item := range strings.SplitSeq(text, ",") {
 		if name, value, ok := strings.Cut(item, "="); ok && name != "" {
