@@ -61,9 +61,11 @@ func scan(tb testing.TB, c *goredis.Client, prefix string) []string {
 	return keys
 }
 
-// IgnoreShared are options of goleak for what the shared server leaves running.
+// IgnoreShared are options of goleak for what the shared server leaves running, and
+// for a goroutine of go-redis that ends by itself within a second of its pool's end.
 func IgnoreShared() []goleak.Option {
 	return []goleak.Option{
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
 		goleak.IgnoreAnyFunction("github.com/seed-81f232ab/rls/internal/redistest.fork.func1.1"),
 		goleak.IgnoreAnyFunction("github.com/seed-81f232ab/rls/internal/redistest.(*Server).spawn.func1"),
 		goleak.IgnoreAnyFunction("os/exec.(*Cmd).writerDescriptor.func1"),
