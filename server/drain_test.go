@@ -168,9 +168,6 @@ func TestCallsAreStillAnsweredDuringTheDrainDelay(t *testing.T) {
 // grpc waits for connections that are being set up: one that is silent, as of
 // a TCP probe, must not hold up the shutdown for grpc's own two minutes.
 func TestASilentConnectionHoldsUpShutdownForSecondsOnly(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes the handshake timeout, 5s")
-	}
 	t.Parallel()
 	r := start(t, Options{})
 	c, err := net.Dial("tcp", r.GRPCAddr().String())

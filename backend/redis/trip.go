@@ -121,7 +121,7 @@ func (t *trip) fail(err error) {
 }
 
 // refusal is the code of an error with which Redis refused to execute a script
-// for now; empty for what may have been executed, or will be refused again.
+// at this moment; empty for what may have been executed, or will be refused again.
 func refusal(err error) string {
 	var reply goredis.Error
 	if !errors.As(err, &reply) {
