@@ -112,7 +112,7 @@ type Rule struct {
 	// Metadata is never to be changed.
 	Metadata *structpb.Struct
 
-	trail  []*node // the descriptors on the way, the rule's own last; none for an override
+	trail  []*node // the descriptors on the way, the rule's own last; none for a request's own limit
 	shares bool    // some of them share_threshold
 }
 

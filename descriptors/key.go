@@ -9,7 +9,7 @@ import ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/comm
 // visible ASCII character, and each of | = % *, is written %XX.
 //
 // A limit's Tag is not part of it: limits with one Tag and one key share their
-// counter, also an override and a configured limit.
+// counter, also a request's own limit and a configured one.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = appendEscaped(dst, domain, &literal)
 	for i, e := range entries {
@@ -58,7 +58,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 		key, value := e.GetKey(), e.GetValue()
 		dst = append(append(dst, '.'), key...)
 		switch {
-		case i >= len(r.trail): // an override
+		case i >= len(r.trail): // a request's own limit
 			if value == "" {
 				continue
 			}

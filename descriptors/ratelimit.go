@@ -164,11 +164,11 @@ func (d *document) replaces(n *node, o *object, l *RateLimit) {
 	}
 }
 
-// Override makes the rule for a limit that a request descriptor brings along. It
+// OwnLimit makes the rule for a limit that a request descriptor brings along. It
 // counts as the domain's defaults say, else by fixed windows; defaults with
 // enabled: false give a rule without limits. The error says what is wrong with
 // o, in words for the caller.
-func (d *Domain) Override(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
+func (d *Domain) OwnLimit(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.Name + " > the request's own limit"}
 	if v := d.defaults.field("enabled"); v != nil && !v.flag {
 		return r, nil

@@ -62,7 +62,7 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		case domain == nil:
 		case d.GetLimit() != nil:
 			var err error
-			if rule, err = domain.Override(d.Limit); err != nil {
+			if rule, err = domain.OwnLimit(d.Limit); err != nil {
 				return status.Errorf(codes.InvalidArgument, "descriptors[%d]: %v", i, err)
 			}
 		default:
