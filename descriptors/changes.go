@@ -79,14 +79,7 @@ func (t *tier) same(n *node) *node {
 	if t == nil {
 		return nil
 	}
-	g := t.keys[n.key]
-	switch {
-	case g == nil:
-		return nil
-	case n.value == "":
-		return g.any
-	}
-	return g.values[n.value]
+	return t.exact(n.key, n.value)
 }
 
 // each calls f with each descriptor, parents first.

@@ -1,7 +1,6 @@
 package descriptors
 
 import (
-	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -146,13 +145,21 @@ func (d *document) limits(n *node, v *value) {
 			d.errorf(item, n, "unlimited can't be one of several rate_limits")
 			continue
 		}
-		same := slices.IndexFunc(n.limits, func(other *stated) bool {
-			return !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag()
-		})
-		if same >= 0 {
-			d.errorf(item, n, "a limit of the same algorithm, window and scope is %s already (%s); they would share one counter", inLine(n.limits[same].line), n.limits[same].Limit)
+		if same := counterOf(n.limits, l); same != nil {
+			d.errorf(item, n, "a limit of the same algorithm, window and scope is %s already (%s); they would share one counter", inLine(same.line), same.Limit)
 			continue
 		}
 		n.limits = append(n.limits, l)
 	}
+}
+
+// counterOf is the one of limits that would share its counters with l; nil if there
+// is none.
+func counterOf(limits []*stated, l *stated) *stated {
+	for _, other := range limits {
+		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {
+			return other
+		}
+	}
+	return nil
 }

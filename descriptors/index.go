@@ -91,6 +91,19 @@ func (g *group) pack() {
 	g.values = packed
 }
 
+// exact returns the descriptor that has key and value as its texts, nil if there is
+// none.
+func (t *tier) exact(key, value string) *node {
+	g := t.keys[key]
+	switch {
+	case g == nil:
+		return nil
+	case value == "":
+		return g.any
+	}
+	return g.values[value]
+}
+
 // find returns the descriptor that an entry meets: the one of its very key and
 // value, else the first wildcard, else the one of its key without a value.
 func (t *tier) find(key, value string) *node {

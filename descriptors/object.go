@@ -21,8 +21,8 @@ type value struct {
 
 	text  string // textKind, choiceKind
 	flag  bool
-	num   uint32 // countKind, positiveKind
-	ratio float64
+	num   uint32  // countKind, positiveKind
+	ratio float64 // ratioKind, factorKind
 
 	// parts are all mappings given for an objectKind: go-yaml reads a field that
 	// is given again, or given beside a merge key, into what is there already.
@@ -163,20 +163,20 @@ func (d *document) row(l level, at *node, place, key *yaml.Node) *row {
 	}
 	r := rowNamed(key.Value)
 	switch {
-	case r == nil:
+	case r == nil || r.at&l.kin() == 0:
 		advice := "here can be " + orList(fieldsAt(l))
 		if near := nearest(key.Value, fieldsAt(l)); near != "" {
 			advice = "did you mean " + near + "?"
-		} else if near := nearest(key.Value, fieldsAt(^level(0))); near != "" {
-			advice = "did you mean " + near + ", which belongs in " + rowNamed(near).at.String() + "?"
+		} else if near := nearest(key.Value, fieldsAt(l.kin())); near != "" {
+			advice = "did you mean " + near + ", which belongs in " + (rowNamed(near).at & l.kin()).String() + "?"
 		}
 		d.errorf(place, at, "unknown key %s; %s", shown(key), advice)
 	case r.at&l != 0:
 		return r
 	case r.ours:
-		d.errorf(place, at, "%s has no meaning in %s; it belongs in %s", r.name, l, r.at)
+		d.errorf(place, at, "%s has no meaning in %s; it belongs in %s", r.name, l, r.at&l.kin())
 	default:
-		d.warnf(place, at, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.at)
+		d.warnf(place, at, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.at&l.kin())
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (d *document) row(l level, at *node, place, key *yaml.Node) *row {
 func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
 	v = value{row: r, node: n}
 	wrong := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
-		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= ratioKind {
+		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= factorKind {
 			want += " without quotes"
 		}
 		d.errorf(n, at, "%s must be %s, not %s", r.name, want, shown(n))
@@ -229,10 +229,14 @@ func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
 			return wrong("a whole number from " + strconv.FormatInt(least, 10) + " to 4294967295")
 		}
 		v.num = uint32(i)
-	case ratioKind:
+	case ratioKind, factorKind:
+		most := 1
+		if r.kind == factorKind {
+			most = maxFactor
+		}
 		f, err := strconv.ParseFloat(n.Value, 64)
-		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= 1) {
-			return wrong("a number over 0 and up to 1")
+		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= float64(most)) {
+			return wrong("a number over 0 and up to " + strconv.Itoa(most))
 		}
 		v.ratio = f
 	case choiceKind:

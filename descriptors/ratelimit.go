@@ -34,14 +34,19 @@ func (d *document) limit(n *node, o *object) *stated {
 	if !ok {
 		return nil
 	}
+	return l.orNil(d.make(l.RateLimit, n, o, spec))
+}
+
+// make makes l a limit of spec, which o has stated.
+func (d *document) make(l *RateLimit, n *node, o *object, spec limit.Spec) (ok bool) {
 	made, err := limit.New(spec)
 	if err != nil {
 		field, _, _ := strings.Cut(err.Error(), " ")
 		d.errorf(o.at(field), n, "%s", err)
-		return nil
+		return false
 	}
 	l.hold(made)
-	return l
+	return true
 }
 
 func (l *stated) orNil(ok bool) *stated {
@@ -76,11 +81,7 @@ func (d *document) spec(n *node, o *object) (limit.Spec, bool) {
 		d.errorf(o.at("unit"), n, "unit is missing; %s", oneOf("", limit.UnitNames()))
 		ok = false
 	case !v.bad:
-		var known bool
-		if spec.Unit, known = limit.ParseUnit(v.text); !known {
-			d.errorf(v.node, n, "unit %s is not known; %s", shown(v.node), oneOf(v.text, limit.UnitNames()))
-			ok = false
-		}
+		ok = d.unit(&spec, n, v) && ok
 	}
 	if o.field("requests_per_unit") == nil {
 		d.warnf(o.node, n, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")
@@ -88,36 +89,52 @@ func (d *document) spec(n *node, o *object) (limit.Spec, bool) {
 	return spec, ok
 }
 
+// unit sets the unit of spec.
+func (d *document) unit(spec *limit.Spec, n *node, v *value) (ok bool) {
+	if spec.Unit, ok = limit.ParseUnit(v.text); !ok {
+		d.errorf(v.node, n, "unit %s is not known; %s", shown(v.node), oneOf(v.text, limit.UnitNames()))
+	}
+	return ok
+}
+
 // limitSpec is what o says, or else defaults, without the unit.
 func limitSpec(o, defaults *object) (s limit.Spec) {
-	if v := pick(o, defaults, "algorithm"); v != nil {
-		s.Algorithm, _ = limit.ParseAlgorithm(v.text)
+	fill(&s, func(name string) *value { return pick(o, defaults, name) })
+	if pick(o, defaults, "charge_denied") == nil {
+		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
-	if v := o.field("requests_per_unit"); v != nil {
-		s.Requests = v.num
-	}
-	if v := o.field("unit_multiplier"); v != nil {
-		s.Multiplier = v.num
-	}
-	if v := o.field("burst"); v != nil {
-		s.Burst = v.num
-	} else if v := defaults.field("burst"); v != nil && s.Algorithm == limit.TokenBucket {
-		s.Burst = v.num
-	}
-	s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
-	if v := pick(o, defaults, "charge_denied"); v != nil {
-		s.ChargeDenied = v.flag
-	}
-	if v := pick(o, defaults, "scope"); v != nil {
-		s.Scope, _ = limit.ParseScope(v.text)
-	}
-	if v := pick(o, defaults, "on_backend_failure"); v != nil {
-		s.OnBackendFailure, _ = limit.ParseFailureMode(v.text)
-	}
-	if v := pick(o, defaults, "fallback_ratio"); v != nil {
-		s.FallbackRatio = v.ratio
+	if o.field("burst") == nil && s.Algorithm != limit.TokenBucket {
+		s.Burst = 0 // that of the defaults is for token buckets
 	}
 	return s
+}
+
+// fill sets in s what field has, but for the unit.
+func fill(s *limit.Spec, field func(name string) *value) {
+	if v := field("algorithm"); v != nil {
+		s.Algorithm, _ = limit.ParseAlgorithm(v.text)
+	}
+	if v := field("requests_per_unit"); v != nil {
+		s.Requests = v.num
+	}
+	if v := field("unit_multiplier"); v != nil {
+		s.Multiplier = v.num
+	}
+	if v := field("burst"); v != nil {
+		s.Burst = v.num
+	}
+	if v := field("charge_denied"); v != nil {
+		s.ChargeDenied = v.flag
+	}
+	if v := field("scope"); v != nil {
+		s.Scope, _ = limit.ParseScope(v.text)
+	}
+	if v := field("on_backend_failure"); v != nil {
+		s.OnBackendFailure, _ = limit.ParseFailureMode(v.text)
+	}
+	if v := field("fallback_ratio"); v != nil {
+		s.FallbackRatio = v.ratio
+	}
 }
 
 func pick(o, defaults *object, name string) *value {

@@ -8,7 +8,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// level is where in a limits file a field can stand; a set of them as bits.
+// level is where in a limits file, or in an override, a field can stand; a set of
+// them as bits.
 type level uint8
 
 const (
@@ -17,7 +18,23 @@ const (
 	atRateLimit
 	atReplaces
 	atDefaults
+	atOverride // its root
+	atPatch    // an item of its rate_limits
+
+	inOverride = atOverride | atPatch
+	inFile     = ^inOverride
+
+	// inLimit is where the fields of a limit can stand.
+	inLimit = atRateLimit | inOverride
 )
+
+// kin is the levels of the kind of text that l is in.
+func (l level) kin() level {
+	if l&inOverride != 0 {
+		return inOverride
+	}
+	return inFile
+}
 
 var levelNames = []struct {
 	level level
@@ -28,6 +45,8 @@ var levelNames = []struct {
 	{atRateLimit, "rate_limit"},
 	{atReplaces, "an item of replaces"},
 	{atDefaults, "defaults"},
+	{atOverride, "the override"},
+	{atPatch, "an item of rate_limits"},
 }
 
 // String lists the levels in words.
@@ -50,6 +69,7 @@ const (
 	countKind                // 0 to 2^32-1
 	positiveKind             // 1 to 2^32-1
 	ratioKind                // over 0, up to 1
+	factorKind               // over 0, up to maxFactor
 	choiceKind               // one of the row's choices
 	listKind                 // a list of mappings
 	objectKind               // a mapping
@@ -65,7 +85,10 @@ type row struct {
 	choices []string
 }
 
-// schema is every field of a limits file. Of our own, all but unit_multiplier
+// maxFactor bounds by how much an override can multiply a limit.
+const maxFactor = 1_000_000
+
+// schema is every field of limits files and overrides. Of our own, all but unit_multiplier
 // make sense as defaults: a limit's window should be readable where the limit is.
 var schema = [...]row{
 	{name: "domain", kind: textKind, at: atRoot},
@@ -75,34 +98,37 @@ var schema = [...]row{
 	{name: "key", kind: textKind, at: atDescriptor},
 	{name: "value", kind: textKind, at: atDescriptor},
 	{name: "rate_limit", kind: objectKind, at: atDescriptor},
-	{name: "rate_limits", kind: listKind, at: atDescriptor, ours: true},
-	{name: "shadow_mode", kind: flagKind, at: atDescriptor},
+	{name: "rate_limits", kind: listKind, at: atDescriptor | atOverride, ours: true},
+	{name: "shadow_mode", kind: flagKind, at: atDescriptor | atOverride},
 	{name: "quota_mode", kind: flagKind, at: atDescriptor},
 	{name: "detailed_metric", kind: flagKind, at: atDescriptor},
 	{name: "value_to_metric", kind: flagKind, at: atDescriptor},
 	{name: "share_threshold", kind: flagKind, at: atDescriptor},
 	{name: "metadata", kind: freeKind, at: atDescriptor},
 
-	{name: "unit", kind: textKind, at: atRateLimit},
-	{name: "requests_per_unit", kind: countKind, at: atRateLimit},
-	{name: "unlimited", kind: flagKind, at: atRateLimit},
-	{name: "name", kind: textKind, at: atRateLimit | atReplaces},
-	{name: "replaces", kind: listKind, at: atRateLimit},
+	{name: "unit", kind: textKind, at: inLimit},
+	{name: "requests_per_unit", kind: countKind, at: inLimit},
+	{name: "unlimited", kind: flagKind, at: inLimit},
+	{name: "name", kind: textKind, at: inLimit | atReplaces},
+	{name: "replaces", kind: listKind, at: inLimit},
 
-	{name: "unit_multiplier", kind: positiveKind, at: atRateLimit, ours: true},
-	{name: "algorithm", kind: choiceKind, at: atRateLimit | atDefaults, ours: true, choices: algorithmNames()},
-	{name: "burst", kind: positiveKind, at: atRateLimit | atDefaults, ours: true},
+	{name: "unit_multiplier", kind: positiveKind, at: inLimit, ours: true},
+	{name: "algorithm", kind: choiceKind, at: inLimit | atDefaults, ours: true, choices: algorithmNames()},
+	{name: "burst", kind: positiveKind, at: inLimit | atDefaults, ours: true},
 	{
-		name: "scope", kind: choiceKind, at: atRateLimit | atDefaults, ours: true,
+		name: "scope", kind: choiceKind, at: inLimit | atDefaults, ours: true,
 		choices: []string{limit.Global.String(), limit.Instance.String()},
 	},
 	{
-		name: "on_backend_failure", kind: choiceKind, at: atRateLimit | atDefaults, ours: true,
+		name: "on_backend_failure", kind: choiceKind, at: inLimit | atDefaults, ours: true,
 		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
 	},
-	{name: "fallback_ratio", kind: ratioKind, at: atRateLimit | atDefaults, ours: true},
-	{name: "charge_denied", kind: flagKind, at: atRateLimit | atDefaults, ours: true},
-	{name: "enabled", kind: flagKind, at: atRateLimit | atDefaults, ours: true},
+	{name: "fallback_ratio", kind: ratioKind, at: inLimit | atDefaults, ours: true},
+	{name: "charge_denied", kind: flagKind, at: inLimit | atDefaults, ours: true},
+	{name: "enabled", kind: flagKind, at: inLimit | atDefaults, ours: true},
+
+	{name: "factor", kind: factorKind, at: inOverride, ours: true},
+	{name: "expires_at", kind: textKind, at: atOverride, ours: true},
 }
 
 func algorithmNames() []string {
