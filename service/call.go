@@ -13,16 +13,21 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// maxKept is the most memory, in bytes of keys or in hits, that a call takes
-// back to the pool, so that one giant request doesn't keep its memory for ever.
+// The most memory that a call takes back to the pool, so that one giant request
+// doesn't keep its memory for ever.
 const (
-	maxKeptKeys = 64 << 10
+	maxKeptKeys = 64 << 10 // bytes
 	maxKeptHits = 1 << 10
 )
 
 // call is the scratch space of one request.
 type call struct {
 	rules []*descriptors.Rule // by descriptor; nil where nothing limits
+
+	// replaced names the limits that don't count, as another one of the request
+	// replaces them. All of these do: unlimited ones, and those that are
+	// themselves replaced.
+	replaced map[string]bool
 
 	// The hits of descriptor i are those with owner i, in the order of its
 	// rule's limits; counted[j] is the limit of hits[j].
@@ -35,7 +40,7 @@ type call struct {
 	keyEnds []int  // by hit
 }
 
-var calls = sync.Pool{New: func() any { return new(call) }}
+var calls = sync.Pool{New: func() any { return &call{replaced: map[string]bool{}} }}
 
 func newCall() *call { return calls.Get().(*call) }
 
@@ -45,6 +50,7 @@ func (c *call) release() {
 	}
 	// What the pool keeps must not keep limits of the past alive.
 	clear(c.rules)
+	clear(c.replaced)
 	clear(c.hits)
 	clear(c.counted)
 	c.rules, c.hits, c.results, c.owner, c.counted = c.rules[:0], c.hits[:0], c.results[:0], c.owner[:0], c.counted[:0]
@@ -55,7 +61,6 @@ func (c *call) release() {
 // match finds the rule of each descriptor of req and makes the hits to take.
 func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) error {
 	domain := limits.Domain(req.Domain)
-	replacing := false
 	for i, d := range req.Descriptors {
 		var rule *descriptors.Rule
 		switch {
@@ -71,7 +76,9 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		c.rules = append(c.rules, rule)
 		if rule != nil {
 			for _, l := range rule.Limits {
-				replacing = replacing || len(l.Replaces) > 0
+				for _, name := range l.Replaces {
+					c.replaced[name] = true
+				}
 			}
 		}
 	}
@@ -82,7 +89,7 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		d := req.Descriptors[i]
 		start := -1 // where the key of this descriptor starts
 		for _, l := range rule.Limits {
-			if l.Unlimited || replacing && c.replaced(l.Name) {
+			if l.Unlimited || c.replaced[l.Name] {
 				continue
 			}
 			if start < 0 {
@@ -110,27 +117,6 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		c.results = make([]backend.Result, n)
 	}
 	return nil
-}
-
-// replaced tells whether any limit of the request replaces the one named name.
-// All count: unlimited ones, and those that are themselves replaced.
-func (c *call) replaced(name string) bool {
-	if name == "" {
-		return false
-	}
-	for _, rule := range c.rules {
-		if rule == nil {
-			continue
-		}
-		for _, l := range rule.Limits {
-			for _, r := range l.Replaces {
-				if r == name {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 // hitsOf is how many hits d charges: its own hits_addend, where 0 peeks, else

@@ -232,6 +232,20 @@ descriptors:
 	}
 }
 
+// A request of some megabytes has room for that many descriptors.
+func TestReplacesTakesNoLongerThanItsDescriptors(t *testing.T) {
+	r := newRig(t, `
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: a}}
+  - {key: b, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: a}]}}
+`)
+	begin := time.Now()
+	resp := r.ask(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
+	assert.Less(t, time.Since(begin), 20*time.Second, "it would be minutes if each were compared with all")
+	assert.Equal(t, ok, resp.OverallCode)
+}
+
 func TestOverride(t *testing.T) {
 	override := func(n uint32, unit typev3.RateLimitUnit, multiplier ...uint32) *ratelimitv3.RateLimitDescriptor {
 		d := desc("k=v")
