@@ -79,19 +79,27 @@ func (n *node) trail() []*node {
 	return ns
 }
 
+// inForce is those of limits that are on.
+func inForce(limits []*stated) []*RateLimit {
+	var on []*RateLimit
+	for _, l := range limits {
+		if l.enabled {
+			on = append(on, l.RateLimit)
+		}
+	}
+	return on
+}
+
 // compileRule makes n.rule of what n's fields say.
 func (n *node) compileRule() {
+	n.rule = nil
 	r := &Rule{
+		Limits:         inForce(n.limits),
 		ShadowMode:     n.shadowMode,
 		QuotaMode:      n.quotaMode,
 		DetailedMetric: n.detailedMetric,
 		ValueToMetric:  n.valueToMetric,
 		Metadata:       n.metadata,
-	}
-	for _, l := range n.limits {
-		if l.enabled {
-			r.Limits = append(r.Limits, l.RateLimit)
-		}
 	}
 	if len(r.Limits) == 0 || n.key == "" {
 		return

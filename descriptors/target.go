@@ -1,0 +1,103 @@
+package descriptors
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+)
+
+// Target names a descriptor: by the keys and values in a limits file, or by those
+// of requests.
+type Target struct {
+	Domain  string
+	Entries []*ratelimitv3.RateLimitDescriptor_Entry
+}
+
+// ParseTarget reads what String writes, and nothing else, so that a target has one
+// text only.
+func ParseTarget(text string) (Target, error) {
+	parts := strings.Split(text, "|")
+	if len(parts) < 2 {
+		return Target{}, fmt.Errorf("target %s is not DOMAIN|KEY=VALUE|KEY=VALUE…, the way to one descriptor", printable(text))
+	}
+	if len(parts)-1 > maxDepth {
+		return Target{}, fmt.Errorf("a target with %d entries; %d are the most", len(parts)-1, maxDepth)
+	}
+	var t Target
+	domain, ok := unescape(parts[0])
+	t.Domain = domain
+	for _, part := range parts[1:] {
+		key, value, _ := strings.Cut(part, "=")
+		e := &ratelimitv3.RateLimitDescriptor_Entry{}
+		var keyOK, valueOK bool
+		e.Key, keyOK = unescape(key)
+		e.Value, valueOK = unescape(value)
+		ok = ok && keyOK && valueOK
+		t.Entries = append(t.Entries, e)
+	}
+	if !ok {
+		return Target{}, fmt.Errorf("target %s has a %% that is not followed by two hexadecimal digits of UTF-8 text; write %%25 for a %%", printable(text))
+	}
+	if err := t.Check(); err != nil {
+		return Target{}, err
+	}
+	if right := t.String(); right != text {
+		return Target{}, fmt.Errorf("target %s must be written %s", printable(text), right)
+	}
+	return t, nil
+}
+
+// Check tells what t lacks to name a descriptor: nil if nothing.
+func (t Target) Check() error {
+	if t.Domain == "" {
+		return errors.New("a target needs a domain")
+	}
+	if len(t.Entries) == 0 {
+		return errors.New("a target needs at least one key")
+	}
+	for i, e := range t.Entries {
+		if e.GetKey() == "" {
+			return fmt.Errorf("entry %d of the target has no key", i+1)
+		}
+	}
+	return nil
+}
+
+// String is domain|key=value|key, each part escaped as in the names of counters,
+// but for the *.
+func (t Target) String() string {
+	b := appendEscaped(nil, t.Domain, &pattern)
+	for _, e := range t.Entries {
+		b = appendEscaped(append(b, '|'), e.GetKey(), &pattern)
+		if e.GetValue() != "" {
+			b = appendEscaped(append(b, '='), e.GetValue(), &pattern)
+		}
+	}
+	return string(b)
+}
+
+// unescape undoes appendEscaped; the text must be UTF-8.
+func unescape(s string) (string, bool) {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(s, "%")
+		b.WriteString(before)
+		if !found {
+			return b.String(), utf8.ValidString(b.String())
+		}
+		if len(after) < 2 {
+			return "", false
+		}
+		hi, lo := unhex(after[0]), unhex(after[1])
+		if hi < 0 || lo < 0 {
+			return "", false
+		}
+		b.WriteByte(byte(hi<<4 | lo))
+		s = after[2:]
+	}
+}
+
+func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }

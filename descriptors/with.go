@@ -1,0 +1,178 @@
+package descriptors
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+)
+
+// Outcome is what became of an Override.
+type Outcome struct {
+	// Problems are why it isn't in force: none if it is.
+	Problems Problems
+
+	// Path is the way to its descriptor: `shop > tenant=acme`.
+	Path string
+
+	// Was and Is are the limits there without and with it, in words.
+	Was, Is string
+}
+
+// With is c with overrides, of different targets, and what became of each. Those
+// that don't fit are left out. c stays as it is, and has nothing in common with
+// what is returned that Succeed changes.
+//
+// An override for one value changes what holds for it after those of descriptors
+// with more requests, whatever their order.
+func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
+	is := c.clone()
+	outcomes := make([]Outcome, len(overrides))
+	ranks := make([]rank, len(overrides))
+	for i, o := range overrides {
+		ranks[i] = rank{i, c.values(o.Target), o.Target.String()}
+	}
+	slices.SortFunc(ranks, func(a, b rank) int {
+		return cmp.Or(cmp.Compare(a.values, b.values), cmp.Compare(a.target, b.target))
+	})
+	for _, r := range ranks {
+		outcomes[r.index] = is.override(overrides[r.index])
+	}
+	return is, outcomes
+}
+
+// rank is the place of an override in the order of application.
+type rank struct {
+	index  int
+	values int // how many of its entries stand for one value of many
+	target string
+}
+
+// values is how many entries of t are met by descriptors that aren't for them alone.
+func (c *Config) values(t Target) int {
+	n := 0
+	d := c.Domain(t.Domain)
+	if d == nil {
+		return 0
+	}
+	at := &d.root
+	for _, e := range t.Entries {
+		met, exact := at.meet(e)
+		if met != nil && !exact {
+			n++
+		}
+		if met == nil || met.children == nil {
+			break
+		}
+		at = met.children
+	}
+	return n
+}
+
+// meet returns the descriptor that has e's key and value as its texts, else the one
+// that requests with e meet; nil if there is none.
+func (t *tier) meet(e *ratelimitv3.RateLimitDescriptor_Entry) (n *node, exact bool) {
+	if n = t.exact(e.GetKey(), e.GetValue()); n != nil {
+		return n, true
+	}
+	if e.GetValue() == "" || strings.Contains(e.GetKey()+e.GetValue(), "*") {
+		return nil, false
+	}
+	return t.find(e.GetKey(), e.GetValue()), false
+}
+
+// override puts o in force in c, which must not be in force yet.
+func (c *Config) override(o *Override) Outcome {
+	d := overrideDocument(o.Target.String())
+	found, at := c.lookUp(d, o.Target)
+	if found == nil {
+		return Outcome{Problems: d.all()}
+	}
+	d.domain = at.domain
+	out := Outcome{Path: at.path(), Was: found.describe()}
+	limits := o.change(d, at, found.limits)
+	if out.Problems = d.all(); len(out.Problems) > 0 {
+		return out
+	}
+	n := c.place(o.Target)
+	n.limits = limits
+	if v := o.fields.field("shadow_mode"); v != nil {
+		n.shadowMode = v.flag
+	}
+	n.compileRule()
+	out.Is = n.describe()
+	return out
+}
+
+// lookUp finds the descriptor that t's limits are to be taken from, nil if there is
+// none, and a stand-in for the one that t names, to tell its path.
+func (c *Config) lookUp(d *document, t Target) (found, at *node) {
+	domain := c.Domain(t.Domain)
+	if domain == nil {
+		advice := "there are no limits at all"
+		if len(c.domains) > 0 {
+			advice = oneOf(t.Domain, slices.Sorted(maps.Keys(c.domains)))
+		}
+		d.errorf(nil, nil, "there is no domain %s; %s", printable(t.Domain), advice)
+		return nil, nil
+	}
+	at = &node{domain: domain}
+	below := &domain.root
+	for i, e := range t.Entries {
+		if below == nil || len(below.nodes) == 0 {
+			d.errorf(nil, at, "there are no descriptors below it")
+			return nil, nil
+		}
+		if found, _ = below.meet(e); found == nil {
+			d.errorf(nil, at, "no descriptor %s; %s", printable(entryText(e)), below.advice(e))
+			return nil, nil
+		}
+		at = &node{domain: domain, parent: at, key: e.GetKey(), value: e.GetValue(), nth: i + 1}
+		below = found.children
+	}
+	return found, at
+}
+
+// place returns the descriptor for t, which is made if requests with t's entries
+// meet one that is for others too. lookUp has found there is one.
+func (c *Config) place(t Target) *node {
+	domain := c.Domain(t.Domain)
+	at, parent := &domain.root, &node{domain: domain}
+	for _, e := range t.Entries {
+		n, exact := at.meet(e)
+		if !exact {
+			n = n.forOne(parent, e.GetKey(), e.GetValue())
+			at.add(n)
+		}
+		at, parent = n.children, n
+	}
+	return parent
+}
+
+func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	if e.GetValue() == "" {
+		return e.GetKey()
+	}
+	return e.GetKey() + "=" + e.GetValue()
+}
+
+// advice says which descriptors of t could have been meant.
+func (t *tier) advice(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	const most = 10
+	if strings.Contains(e.GetKey()+e.GetValue(), "*") {
+		return "a pattern must be written as in the limits file"
+	}
+	var names []string
+	for _, n := range t.nodes {
+		if text := n.label(); !slices.Contains(names, text) {
+			names = append(names, text)
+		}
+		if len(names) > most {
+			return fmt.Sprintf("there are %s and more", strings.Join(names[:most], ", "))
+		}
+	}
+	return oneOf(entryText(e), names)
+}
