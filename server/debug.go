@@ -3,13 +3,11 @@ package server
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Page is an endpoint of the debug listener.
@@ -31,10 +29,10 @@ var pprofPages = []Page{
 	{"/debug/pprof/trace", "execution trace; ?seconds=1", onlyLocal(pprof.Trace)},
 }
 
-// newDebugServer serves the given pages, pprof, and at every other path the
-// list of them.
-func newDebugServer(o *Options) *http.Server {
-	pages := slices.Concat(o.DebugPages, pprofPages)
+// debugHandler serves the given pages, pprof, and at every other path the list
+// of them.
+func debugHandler(pages []Page) http.Handler {
+	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.Path, b.Path) })
 
 	mux := http.NewServeMux()
@@ -47,13 +45,7 @@ func newDebugServer(o *Options) *http.Server {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(list.String()))
 	})
-
-	return &http.Server{
-		Handler:           recoverHTTP(o.Log, mux),
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
-	}
+	return mux
 }
 
 // onlyLocal refuses callers from other hosts.

@@ -2,15 +2,14 @@ package server
 
 import (
 	"context"
-	"net"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/tap"
 )
 
-// drain takes the listeners down in order. The debug listener is last, so that
-// a drain which hangs can be looked into.
+// drain takes the listeners down in order. Debug and metrics are last, so that
+// a drain which hangs can be looked into and the last calls are counted.
 func (s *Server) drain() {
 	s.opts.Health.Set("server", false, "shutting down")
 	time.Sleep(s.opts.DrainDelay)
@@ -22,7 +21,8 @@ func (s *Server) drain() {
 	stopping.Go(func() { s.stopGRPC(ctx) })
 	stopping.Go(func() { s.stopHTTP(ctx) })
 	stopping.Wait()
-	_ = s.debug.Close()
+	s.debug.close()
+	s.metrics.close()
 }
 
 func (s *Server) stopGRPC(ctx context.Context) {
@@ -41,27 +41,23 @@ func (s *Server) stopGRPC(ctx context.Context) {
 }
 
 func (s *Server) stopHTTP(ctx context.Context) {
-	if err := s.http.Shutdown(ctx); err != nil {
+	if err := s.http.server.Shutdown(ctx); err != nil {
 		s.opts.Log.Warn("HTTP requests did not finish in time and are cut", "drain_timeout", s.opts.DrainTimeout)
-		_ = s.http.Close()
+		s.http.close()
 	}
 }
 
-// Close releases a Server at once, cutting what is in flight.
+// Close releases a Server at once, cutting what is in flight. New calls it on
+// one that is not complete.
 func (s *Server) Close() {
 	s.startDrain()
-	s.grpc.Stop()
-	_ = s.http.Close()
-	_ = s.debug.Close()
-	s.closeListeners() // those that were never served
-}
-
-func (s *Server) closeListeners() {
-	for _, l := range []net.Listener{s.grpcListener, s.httpListener, s.debugListener} {
-		if l != nil {
-			_ = l.Close()
-		}
+	if s.grpc != nil {
+		s.grpc.Stop()
+		_ = s.grpcListener.Close() // if it was never served
 	}
+	s.http.close()
+	s.debug.close()
+	s.metrics.close()
 }
 
 // cancelStreams cancels the context of streams once draining is done: health

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -62,7 +63,7 @@ func refusesConnections(addr net.Addr) bool {
 func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 	service := newSlow()
 	health := NewHealth()
-	r := start(t, Options{Service: service, Health: health})
+	r := start(t, Options{Service: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}})
 	client := r.client(t)
 
 	results := make(chan error, 2)
@@ -82,6 +83,8 @@ func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 	}
 	assert.Equal(t, []string{"server: shutting down"}, health.Faults())
 	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
+	_, _, body := request(t, http.MethodGet, r.MetricsAddr(), "/metrics", "")
+	assert.Contains(t, body, "shutting down", "and so does that of metrics")
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, codes.Unavailable, status.Code(err), err)
 
@@ -90,6 +93,7 @@ func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 	assert.NoError(t, <-results)
 	r.finished(t, soon)
 	assert.True(t, refusesConnections(r.DebugAddr()))
+	assert.True(t, refusesConnections(r.MetricsAddr()))
 }
 
 func TestShutdownDoesNotWaitForStreams(t *testing.T) {
@@ -191,10 +195,13 @@ func TestServeWithADoneContextReturns(t *testing.T) {
 
 func TestCloseReleasesAServerThatWasNeverServed(t *testing.T) {
 	free := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+	s, err := New(Options{
+		Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
+		Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
+	})
 	require.NoError(t, err)
 	s.Close()
-	for _, addr := range []net.Addr{s.GRPCAddr(), s.HTTPAddr(), s.DebugAddr()} {
+	for _, addr := range []net.Addr{s.GRPCAddr(), s.HTTPAddr(), s.DebugAddr(), s.MetricsAddr()} {
 		assert.True(t, refusesConnections(addr))
 	}
 }
@@ -203,7 +210,7 @@ func TestAListenerThatFailsEndsServeWithItsError(t *testing.T) {
 	free := Addr{Host: "127.0.0.1"}
 	for name, broken := range map[string]func(*Server) net.Listener{
 		"gRPC listener": func(s *Server) net.Listener { return s.grpcListener },
-		"HTTP listener": func(s *Server) net.Listener { return s.httpListener },
+		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
@@ -213,4 +220,27 @@ func TestAListenerThatFailsEndsServeWithItsError(t *testing.T) {
 			assert.True(t, refusesConnections(s.GRPCAddr()))
 		})
 	}
+}
+
+func TestServeGoesOnWithoutDebugAndMetrics(t *testing.T) {
+	free := Addr{Host: "127.0.0.1"}
+	var log logBuffer
+	s, err := New(Options{
+		Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
+		Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
+		Log:     slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	require.NoError(t, err)
+	require.NoError(t, s.debug.listener.Close())
+	require.NoError(t, s.metrics.listener.Close())
+
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx) }()
+	for _, name := range []string{"debug listener: ", "metrics listener: "} {
+		require.Eventually(t, func() bool { return strings.Contains(log.String(), name) }, soon, time.Millisecond)
+	}
+	assert.NoError(t, postJSON(s.HTTPAddr()))
+	stop()
+	assert.NoError(t, <-done)
 }

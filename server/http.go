@@ -4,28 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// newHTTPServer serves /json and /healthcheck.
-func newHTTPServer(o *Options) *http.Server {
+// httpHandler serves /json and /healthcheck.
+func httpHandler(o *Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/json", jsonHandler{service: o.Service, maxBytes: int64(o.GRPC.MaxMessageBytes)})
 	mux.Handle("/healthcheck", healthHandler(o.Health))
-	return &http.Server{
-		Handler:           recoverHTTP(o.Log, mux),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
-	}
+	return mux
 }
 
 // jsonHandler is ShouldRateLimit for callers without gRPC: a RateLimitRequest

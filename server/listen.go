@@ -21,6 +21,25 @@ func (a Addr) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
 }
 
+// ParseAddr reads "host:port", the form of net.Listen: ":9090",
+// "127.0.0.1:9090", "[::1]:9090". The port may be the name of a service.
+func ParseAddr(text string) (Addr, error) {
+	host, service, err := net.SplitHostPort(text)
+	if err == nil && service != "" {
+		if port, err := net.LookupPort("tcp", service); err == nil {
+			return Addr{Host: host, Port: port}, nil
+		}
+	}
+	return Addr{}, fmt.Errorf("%q is not host:port with a port from 0 to 65535; for example :9090", text)
+}
+
+func listenGRPC(o *GRPC) (net.Listener, error) {
+	if o.UDS != "" {
+		return listenUnix(o.UDS)
+	}
+	return listenTCP(o.Addr)
+}
+
 func listenTCP(a Addr) (net.Listener, error) {
 	return net.Listen("tcp", a.String())
 }

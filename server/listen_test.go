@@ -1,8 +1,10 @@
 package server
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -32,16 +34,61 @@ func TestAddrString(t *testing.T) {
 	}
 }
 
-func TestPortInUseIsAnErrorAtOnce(t *testing.T) {
-	r := start(t, Options{})
-	free := Addr{Host: "127.0.0.1"}
+func TestParseAddr(t *testing.T) {
+	for text, want := range map[string]Addr{
+		":9090":           {"", 9090},
+		":65535":          {"", 65535},
+		"127.0.0.1:0":     {"127.0.0.1", 0},
+		":http":           {"", 80},
+		"127.0.0.1:9090":  {"127.0.0.1", 9090},
+		"[::]:19001":      {"::", 19001},
+		"[fe80::1%eth0]:": {},
+		"rls.example:443": {"rls.example", 443},
+		"":                {},
+		":":               {},
+		"9090":            {},
+		"localhost":       {},
+		"::1:9090":        {},
+		"[::1]":           {},
+		"[::1:9090":       {},
+		":-1":             {},
+		":65536":          {},
+		":9090 ":          {},
+		":no-such-name":   {},
+		"a.example:9090/": {},
+	} {
+		got, err := ParseAddr(text)
+		assert.Equal(t, want, got, text)
+		if want == (Addr{}) {
+			assert.ErrorContains(t, err, fmt.Sprintf("%q is not host:port", text))
+			continue
+		}
+		assert.NoError(t, err)
+		again, err := ParseAddr(got.String())
+		assert.NoError(t, err)
+		assert.Equal(t, got, again)
+	}
+}
 
-	_, err := New(Options{Service: alwaysOK, Log: slog.New(slog.DiscardHandler), GRPC: GRPC{Addr: hostPort(t, r.GRPCAddr())}, HTTP: free, Debug: free})
-	assert.ErrorIs(t, err, syscall.EADDRINUSE)
-	assert.ErrorContains(t, err, "gRPC listener")
-	_, err = New(Options{Service: alwaysOK, Log: slog.New(slog.DiscardHandler), GRPC: GRPC{Addr: free}, HTTP: hostPort(t, r.HTTPAddr()), Debug: free})
-	assert.ErrorIs(t, err, syscall.EADDRINUSE)
-	assert.ErrorContains(t, err, "HTTP listener")
+func TestPortInUseIsAnErrorAtOnce(t *testing.T) {
+	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
+	for listener, take := range map[string]func(*Options){
+		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: hostPort(t, r.GRPCAddr())} },
+		"HTTP":    func(o *Options) { o.HTTP = hostPort(t, r.HTTPAddr()) },
+		"metrics": func(o *Options) { o.Metrics.Addr = hostPort(t, r.MetricsAddr()) },
+	} {
+		free := Addr{Host: "127.0.0.1"}
+		socket := filepath.Join(t.TempDir(), "rls.sock")
+		o := Options{
+			Service: alwaysOK, Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: free, Debug: free,
+			Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
+		}
+		take(&o)
+		_, err := New(o)
+		assert.ErrorIs(t, err, syscall.EADDRINUSE, listener)
+		assert.ErrorContains(t, err, listener+" listener")
+		assert.NoFileExists(t, socket, "what was bound before is released")
+	}
 }
 
 func TestServiceIsRequired(t *testing.T) {

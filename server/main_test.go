@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -78,7 +79,11 @@ func start(t *testing.T, o Options) *running {
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(r.log, nil))
 	}
-	for _, a := range []*Addr{&o.GRPC.Addr, &o.HTTP, &o.Debug} {
+	addrs := []*Addr{&o.GRPC.Addr, &o.HTTP, &o.Debug}
+	if o.Metrics != nil {
+		addrs = append(addrs, &o.Metrics.Addr)
+	}
+	for _, a := range addrs {
 		if a.Host == "" {
 			a.Host = "127.0.0.1"
 		}
@@ -112,6 +117,12 @@ func (r *running) finished(t *testing.T, d time.Duration) {
 	case <-time.After(d):
 		require.Fail(t, "Serve does not return")
 	}
+}
+
+// logs waits for want to be logged.
+func (r *running) logs(t *testing.T, want string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), want) }, soon, 5*time.Millisecond, want)
 }
 
 func (r *running) client(t *testing.T) rlsv3.RateLimitServiceClient {

@@ -1,7 +1,8 @@
 // Package server is the listeners of a rate-limit service: gRPC for Envoy, HTTP
-// for /json and /healthcheck, and a debug listener for operators. It brings
-// them up, keeps them safe from bad requests, and takes them down without
-// cutting a call. It knows nothing of limits.
+// for /json and /healthcheck, a debug listener for operators, and one for
+// metrics alone where that is asked for. It brings them up, keeps them safe
+// from bad requests, and takes them down without cutting a call. It knows
+// nothing of limits.
 package server
 
 import (
@@ -11,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"runtime"
 	"sync"
 	"time"
@@ -31,7 +31,10 @@ type Options struct {
 	HTTP Addr // /json and /healthcheck
 
 	Debug      Addr
+	DebugTLS   *TLS   // nil: plain text
 	DebugPages []Page // beside pprof
+
+	Metrics *MetricsListener // nil: none
 
 	// DrainDelay is how long calls are still taken after health has turned
 	// NOT_SERVING, for load balancers to notice; default 0.
@@ -87,105 +90,114 @@ func (o *Options) setDefaults() {
 // Server is made by New and runs once, by Serve.
 type Server struct {
 	opts  Options
-	certs *tlsReloader // nil: no TLS
+	certs []*tlsReloader // of all listeners
 
-	grpcListener, httpListener net.Listener
-	debugListener              net.Listener // nil: could not bind
-
-	grpc        *grpc.Server
-	http, debug *http.Server
+	grpc         *grpc.Server
+	grpcListener net.Listener
+	http         *httpListener
+	debug        *httpListener // nil: could not bind
+	metrics      *httpListener // nil: none
 
 	draining   context.Context // done once new calls are refused
 	startDrain context.CancelFunc
 }
 
-// New binds the listeners and reads the TLS files, so that a port in use or a
-// bad certificate is known at once. Callers connect from now on, and are
-// answered when Serve runs. A debug listener that cannot bind is only logged.
-// A Server that is not going to be served is released by Close.
+// New reads the TLS files and binds the listeners, so that a bad certificate or
+// a port in use is known at once. Callers connect from now on, and are answered
+// when Serve runs. A debug listener that cannot bind is only logged. A Server
+// that is not going to be served is released by Close.
 func New(o Options) (_ *Server, err error) {
 	if o.Service == nil {
 		return nil, errors.New("server: Options.Service is missing")
 	}
 	o.setDefaults()
 	s := &Server{opts: o}
+	s.draining, s.startDrain = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
-			s.closeListeners()
+			s.Close()
 		}
 	}()
 
-	if o.GRPC.TLS != nil {
-		if s.certs, err = newTLSReloader(*o.GRPC.TLS, o.Log); err != nil {
-			return nil, fmt.Errorf("gRPC TLS: %w", err)
-		}
-	}
-	if o.GRPC.UDS != "" {
-		s.grpcListener, err = listenUnix(o.GRPC.UDS)
-	} else {
-		s.grpcListener, err = listenTCP(o.GRPC.Addr)
-	}
+	grpcCerts, err := s.readTLS("gRPC", o.GRPC.TLS)
 	if err != nil {
+		return nil, err
+	}
+	debugCerts, err := s.readTLS("debug", o.DebugTLS)
+	if err != nil {
+		return nil, err
+	}
+	if s.grpcListener, err = listenGRPC(&o.GRPC); err != nil {
 		return nil, fmt.Errorf("gRPC listener: %w", err)
 	}
-	if s.httpListener, err = listenTCP(o.HTTP); err != nil {
-		return nil, fmt.Errorf("HTTP listener: %w", err)
+	s.grpc = newGRPCServer(&o, grpcCerts, s.draining)
+	if s.http, err = listenHTTP("HTTP", o.HTTP, nil, httpHandler(&o), o.Log); err != nil {
+		return nil, err
 	}
-	if l, err := listenTCP(o.Debug); err != nil {
+	if s.metrics, err = listenMetrics(o.Metrics, o.Log); err != nil {
+		return nil, err
+	}
+	if s.debug, err = listenHTTP("debug", o.Debug, debugCerts, debugHandler(o.DebugPages), o.Log); err != nil {
 		o.Log.Error("no debug listener", "error", err)
-	} else {
-		s.debugListener = l
 	}
-
-	s.draining, s.startDrain = context.WithCancel(context.Background())
-	s.grpc = newGRPCServer(&o, s.certs, s.draining)
-	s.http = newHTTPServer(&o)
-	s.debug = newDebugServer(&o)
 	return s, nil
+}
+
+// readTLS returns nil for nil. The files are followed while Serve runs.
+func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
+	if o == nil {
+		return nil, nil
+	}
+	certs, err := newTLSReloader(*o, s.opts.Log.With("listener", listener))
+	if err != nil {
+		return nil, fmt.Errorf("%s TLS: %w", listener, err)
+	}
+	s.certs = append(s.certs, certs)
+	return certs, nil
 }
 
 // GRPCAddr is where gRPC listens.
 func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 
 // HTTPAddr is where /json and /healthcheck are.
-func (s *Server) HTTPAddr() net.Addr { return s.httpListener.Addr() }
+func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
 
 // DebugAddr is where the debug pages are, nil if that address was taken.
-func (s *Server) DebugAddr() net.Addr {
-	if s.debugListener == nil {
-		return nil
-	}
-	return s.debugListener.Addr()
-}
+func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
+
+// MetricsAddr is where the metrics listener is, nil without Options.Metrics.
+func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 
 // Serve answers until ctx is done, then drains: health turns NOT_SERVING,
 // DrainDelay passes, new calls are refused and those in flight finish, at the
 // latest after DrainTimeout. It returns nil after that, or the error of a
-// listener that failed.
+// listener that failed. Without debug and metrics it goes on, as calls are
+// answered all the same.
 func (s *Server) Serve(ctx context.Context) error {
-	s.opts.Log.Info("listening", "grpc", s.GRPCAddr(), "http", s.HTTPAddr(), "debug", s.DebugAddr())
+	addrs := []any{"grpc", s.GRPCAddr(), "http", s.HTTPAddr(), "debug", s.DebugAddr()}
+	if s.metrics != nil {
+		addrs = append(addrs, "metrics", s.MetricsAddr())
+	}
+	s.opts.Log.Info("listening", addrs...)
 
 	var running sync.WaitGroup
 	failed := make(chan error, 2)
-	running.Go(func() {
-		if err := s.grpc.Serve(s.grpcListener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			failed <- fmt.Errorf("gRPC listener: %w", err)
-		}
-	})
-	running.Go(func() {
-		if err := s.http.Serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("HTTP listener: %w", err)
-		}
-	})
-	if s.debugListener != nil {
+	for _, serve := range []func() error{s.serveGRPC, s.http.serve} {
 		running.Go(func() {
-			if err := s.debug.Serve(s.debugListener); !errors.Is(err, http.ErrServerClosed) {
-				s.opts.Log.Error("debug listener failed", "error", err)
+			if err := serve(); err != nil {
+				failed <- err
 			}
 		})
 	}
-	if s.certs != nil {
-		running.Go(func() { s.certs.run(s.draining) })
+	for _, l := range []*httpListener{s.debug, s.metrics} {
+		running.Go(func() {
+			if err := l.serve(); err != nil {
+				s.opts.Log.Error("going on without a listener that failed", "error", err)
+			}
+		})
+	}
+	for _, certs := range s.certs {
+		running.Go(func() { certs.run(s.draining) })
 	}
 
 	var err error
@@ -196,4 +208,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.drain()
 	running.Wait()
 	return err
+}
+
+func (s *Server) serveGRPC() error {
+	if err := s.grpc.Serve(s.grpcListener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("gRPC listener: %w", err)
+	}
+	return nil
 }

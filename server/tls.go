@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// TLS makes the gRPC listener speak TLS 1.2 or later. The files are PEM, may
-// be in different directories, and are read again when they change.
+// TLS makes a listener speak TLS 1.2 or later. The files are PEM, may be in
+// different directories, and are read again when they change; connections from
+// before go on.
 type TLS struct {
 	// CertFile and KeyFile are the server's certificate chain and its key.
 	CertFile, KeyFile string
@@ -25,6 +26,11 @@ type TLS struct {
 	// ClientCAFile, if set, requires of every client a certificate signed by
 	// one of these authorities.
 	ClientCAFile string
+
+	// ClientCertOptional lets clients without a certificate in, too: those that
+	// have been verified are the ones with http.Request.TLS.VerifiedChains. A
+	// certificate that is given must still be good. It needs ClientCAFile.
+	ClientCertOptional bool
 
 	// ClientSAN, if set, is a DNS name that the client's certificate must
 	// carry, compared without case and without wildcards. It needs
@@ -55,6 +61,9 @@ type tlsReloader struct {
 func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
 	if opts.ClientSAN != "" && opts.ClientCAFile == "" {
 		return nil, errors.New("a client SAN is required but no client CA is given, so no client certificate would be checked")
+	}
+	if opts.ClientCertOptional && opts.ClientCAFile == "" {
+		return nil, errors.New("client certificates are optional but no client CA is given, so none could be verified")
 	}
 	if opts.CertFile == "" || opts.KeyFile == "" {
 		return nil, errors.New("both certificate and key are required")
@@ -136,6 +145,9 @@ func (r *tlsReloader) load() (changed bool, err error) {
 
 	if len(files) == 3 {
 		config.ClientAuth = tls.RequireAndVerifyClientCert
+		if r.opts.ClientCertOptional {
+			config.ClientAuth = tls.VerifyClientCertIfGiven
+		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(files[2]) {
 			return false, fmt.Errorf("client CA %s holds no certificate", r.opts.ClientCAFile)
@@ -152,8 +164,12 @@ func (r *tlsReloader) load() (changed bool, err error) {
 }
 
 // requireSAN wants name among the DNS names of a verified client certificate.
+// Whether there must be one is for ClientAuth to say.
 func requireSAN(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) == 0 {
+			return nil
+		}
 		has := state.PeerCertificates[0].DNSNames
 		if slices.ContainsFunc(has, func(n string) bool { return strings.EqualFold(n, name) }) {
 			return nil

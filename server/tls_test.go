@@ -105,6 +105,15 @@ func replace(t *testing.T, path string, content []byte) {
 	require.NoError(t, os.Rename(path+".new", path))
 }
 
+// issueTo puts a new certificate, which it returns, and its key where files says.
+func issueTo(t *testing.T, files TLS, a *authority, name string) (certPEM []byte) {
+	t.Helper()
+	cert, key := a.issue(t, name)
+	replace(t, files.KeyFile, key) // for a moment the pair doesn't fit
+	replace(t, files.CertFile, cert)
+	return cert
+}
+
 // callTLS makes one call on a new connection and returns the common name of
 // the server's certificate.
 func callTLS(t *testing.T, r *running, c *tls.Config) (server string, err error) {
@@ -137,9 +146,7 @@ func clientTLS(t *testing.T, a *authority, pair ...[]byte) *tls.Config {
 func TestTLS(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	files := tlsFiles(t)
-	cert, key := ca.issue(t, "server")
-	replace(t, files.CertFile, cert)
-	replace(t, files.KeyFile, key)
+	issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
 	r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
@@ -184,9 +191,7 @@ func TestClientCertificates(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
-			cert, key := ca.issue(t, "server")
-			replace(t, files.CertFile, cert)
-			replace(t, files.KeyFile, key)
+			issueTo(t, files, ca, "server")
 			replace(t, files.ClientCAFile, clients.pem())
 			files.ClientSAN = tt.san
 			r := start(t, Options{GRPC: GRPC{TLS: &files}})
@@ -204,9 +209,7 @@ func TestClientCertificates(t *testing.T) {
 func TestSANIsCheckedOnResumedSessions(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	files := tlsFiles(t)
-	cert, key := ca.issue(t, "server")
-	replace(t, files.CertFile, cert)
-	replace(t, files.KeyFile, key)
+	issueTo(t, files, ca, "server")
 	replace(t, files.ClientCAFile, ca.pem())
 	files.ClientSAN = "envoy.example"
 	r := start(t, Options{GRPC: GRPC{TLS: &files}})
@@ -223,9 +226,7 @@ func TestSANIsCheckedOnResumedSessions(t *testing.T) {
 func TestCertificateIsReloaded(t *testing.T) {
 	ca, newCA := newAuthority(t, "ca"), newAuthority(t, "new ca")
 	files := tlsFiles(t)
-	cert, key := ca.issue(t, "first")
-	replace(t, files.CertFile, cert)
-	replace(t, files.KeyFile, key)
+	issueTo(t, files, ca, "first")
 	replace(t, files.ClientCAFile, ca.pem())
 	r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
@@ -238,23 +239,17 @@ func TestCertificateIsReloaded(t *testing.T) {
 			return err == nil && name == want
 		}, soon, 5*time.Millisecond)
 	}
-	logs := func(want string) {
-		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(r.log.String(), want) }, soon, 5*time.Millisecond)
-	}
 	serves("first")
 
-	cert, key = ca.issue(t, "second")
-	replace(t, files.KeyFile, key) // for a moment the pair doesn't fit
-	replace(t, files.CertFile, cert)
+	issueTo(t, files, ca, "second")
 	serves("second")
-	logs("TLS files reloaded")
+	r.logs(t, "TLS files reloaded")
 
 	replace(t, files.CertFile, []byte("no certificate"))
-	logs("failed to find any PEM data")
+	r.logs(t, "failed to find any PEM data")
 	serves("second")
 	require.NoError(t, os.Remove(files.KeyFile))
-	logs("no such file")
+	r.logs(t, "no such file")
 	serves("second")
 	assert.NotContains(t, r.log.String(), "PRIVATE KEY")
 
@@ -262,9 +257,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	old := dial(t, r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
 	_, err := rlsv3.NewRateLimitServiceClient(old).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
-	cert, key = ca.issue(t, "third")
-	replace(t, files.CertFile, cert)
-	replace(t, files.KeyFile, key)
+	issueTo(t, files, ca, "third")
 	replace(t, files.ClientCAFile, newCA.pem())
 	require.Eventually(t, func() bool {
 		_, err := callTLS(t, r, client)
@@ -277,16 +270,14 @@ func TestCertificateIsReloaded(t *testing.T) {
 	serves("third")
 
 	replace(t, files.ClientCAFile, []byte("no certificate"))
-	logs("holds no certificate")
+	r.logs(t, "holds no certificate")
 	serves("third")
 }
 
 func TestAFaultInTLSFilesIsLoggedOnce(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	files := tlsFiles(t)
-	cert, key := ca.issue(t, "server")
-	replace(t, files.CertFile, cert)
-	replace(t, files.KeyFile, key)
+	cert := issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
 	var log logBuffer
 	r, err := newTLSReloader(files, slog.New(slog.NewTextHandler(&log, nil)))
@@ -325,6 +316,7 @@ func TestUnusableTLSFilesAreAnErrorAtStart(t *testing.T) {
 		{"key of another", cert, otherKey, ca.pem(), nil, "private key does not match public key"},
 		{"CA without certificate", cert, key, []byte("x"), nil, "client CA ROOT holds no certificate"},
 		{"name without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientSAN = "", "envoy.example" }, "no client CA"},
+		{"optional without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientCertOptional = "", true }, "none could be verified"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
@@ -337,9 +329,14 @@ func TestUnusableTLSFilesAreAnErrorAtStart(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&files)
 			}
-			_, err := New(Options{Service: alwaysOK, GRPC: GRPC{TLS: &files}})
-			require.ErrorContains(t, err, "gRPC TLS: ")
-			assert.ErrorContains(t, err, want)
+			for listener, o := range map[string]Options{
+				"gRPC":  {Service: alwaysOK, GRPC: GRPC{TLS: &files}},
+				"debug": {Service: alwaysOK, DebugTLS: &files},
+			} {
+				_, err := New(o)
+				require.ErrorContains(t, err, listener+" TLS: ")
+				assert.ErrorContains(t, err, want)
+			}
 		})
 	}
 }

@@ -1,0 +1,67 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// calls stands for metrics.
+var calls = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		panic("boom")
+	}
+	_, _ = io.WriteString(w, "calls_total 7\n")
+})
+
+func TestMetricsListenerServesMetricsAndNothingElse(t *testing.T) {
+	const ok, lost = "calls_total 7\n", "Not Found: metrics are at "
+	for _, tt := range []struct {
+		configured, method, asked string
+		code                      int
+		want                      string
+	}{
+		{"", "GET", "/metrics", 200, ok},
+		{"", "GET", "/metrics?name[]=calls_total", 200, ok},
+		{"", "GET", "/", 404, lost + "/metrics\n"},
+		{"", "GET", "/metrics/", 404, lost + "/metrics\n"},
+		{"", "GET", "/debug/pprof/", 404, lost + "/metrics\n"},
+		{"", "GET", "/rlconfig", 404, lost + "/metrics\n"},
+		{"", "DELETE", "/metrics", 500, "Internal Server Error: internal error\n"},
+		{"/stats/prometheus", "GET", "/stats/prometheus", 200, ok},
+		{"/stats/prometheus", "GET", "/metrics", 404, lost + "/stats/prometheus\n"},
+		{"/", "GET", "/", 200, ok},
+		{"/", "GET", "/metrics", 404, lost + "/\n"},
+		{"/{", "GET", "/%7B", 200, ok}, // a pattern that ServeMux panics on
+	} {
+		t.Run(tt.configured+" "+tt.method+" "+tt.asked, func(t *testing.T) {
+			r := start(t, Options{
+				DebugPages: []Page{{"/rlconfig", "limits", http.NotFoundHandler()}},
+				Metrics:    &MetricsListener{Path: tt.configured, Handler: calls},
+			})
+			code, header, body := request(t, tt.method, r.MetricsAddr(), tt.asked, "")
+			assert.Equal(t, tt.code, code)
+			assert.Equal(t, tt.want, body)
+			assert.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
+		})
+	}
+}
+
+func TestNoMetricsListenerUnlessAskedFor(t *testing.T) {
+	r := start(t, Options{})
+	assert.Nil(t, r.MetricsAddr())
+}
+
+func TestUnusableMetricsOptionsAreAnError(t *testing.T) {
+	for want, m := range map[string]MetricsListener{
+		`path "metrics" does not begin with /`: {Path: "metrics", Handler: calls},
+		"the handler is missing":               {},
+	} {
+		m.Host = "127.0.0.1"
+		_, err := New(Options{Service: alwaysOK, Metrics: &m})
+		require.ErrorContains(t, err, "metrics listener: "+want)
+	}
+}
