@@ -13,36 +13,36 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/certtest"
 )
 
 // TestMTLS runs examples/envoy-mtls.yaml with right and wrong certificates.
 func TestMTLS(t *testing.T) {
-	right := redistest.NewCerts(t, "rls.example", "envoy.example")
+	ca, other := certtest.New(t), certtest.New(t)
+	server, client := ca.Issue("rls.example"), ca.Issue("envoy.example")
 	for name, c := range map[string]struct {
-		server, client redistest.Certs
-		clientCert     func(redistest.Certs) (cert, key string)
+		server, client certtest.Pair
 		ok             bool
 	}{
-		"right":                            {right, right, named, true},
-		"Envoy's certificate says no name": {right, right, nameless, false},
-		"Envoy's is of another authority":  {right, redistest.NewCerts(t, "rls.example", "envoy.example"), named, false},
-		"rls's certificate is for another": {redistest.NewCerts(t, "other.example"), right, named, false},
-		"rls has none: it speaks plainly":  {redistest.Certs{}, right, named, false},
+		"right":                            {server, client, true},
+		"Envoy's certificate says no name": {server, ca.Issue(), false},
+		"Envoy's is of another authority":  {server, other.Issue("envoy.example"), false},
+		"rls's is of another authority":    {other.Issue("rls.example"), client, false},
+		"rls's certificate is for another": {ca.Issue("other.example"), client, false},
+		"rls has none: it speaks plainly":  {certtest.Pair{}, client, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var env []string
-			if c.server.CA != "" {
+			if c.server.CertFile != "" {
 				env = []string{
-					"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + c.server.ServerCert, "GRPC_SERVER_TLS_KEY=" + c.server.ServerKey,
-					"GRPC_CLIENT_TLS_CACERT=" + c.server.CA, "GRPC_CLIENT_TLS_SAN=envoy.example",
+					"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + c.server.CertFile, "GRPC_SERVER_TLS_KEY=" + c.server.KeyFile,
+					"GRPC_CLIENT_TLS_CACERT=" + ca.File, "GRPC_CLIENT_TLS_SAN=envoy.example",
 				}
 			}
 			limits := limitsFile(t, "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: hour, requests_per_unit: 2}}\n")
 			conf := example(t, "envoy-mtls.yaml", startRLS(t, limits, env...))
 			conf.filter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-			cert, key := c.clientCert(c.client)
-			conf.certificates(c.client.CA, cert, key)
+			conf.certificates(ca.File, c.client)
 			e := conf.start()
 			room(time.Hour, 10*time.Second)
 			if !c.ok {
@@ -56,17 +56,14 @@ func TestMTLS(t *testing.T) {
 	}
 }
 
-func named(c redistest.Certs) (cert, key string)    { return c.ServerCert, c.ServerKey }
-func nameless(c redistest.Certs) (cert, key string) { return c.ClientCert, c.ClientKey }
-
 // certificates replaces the files of the example.
-func (c config) certificates(ca, cert, key string) {
+func (c config) certificates(ca string, own certtest.Pair) {
 	c.t.Helper()
 	require.Equal(c.t, "rls", c.StaticResources.Clusters[0].Name)
 	change(c.t, c.StaticResources.Clusters[0].TransportSocket.GetTypedConfig(), func(tls *tlsv3.UpstreamTlsContext) {
 		common := tls.CommonTlsContext
-		common.TlsCertificates[0].CertificateChain = file(cert)
-		common.TlsCertificates[0].PrivateKey = file(key)
+		common.TlsCertificates[0].CertificateChain = file(own.CertFile)
+		common.TlsCertificates[0].PrivateKey = file(own.KeyFile)
 		common.GetValidationContext().TrustedCa = file(ca)
 	})
 }
