@@ -57,27 +57,18 @@ func TestRedisTable(t *testing.T) {
 	require.NoError(t, os.MkdirAll(limits, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(limits, "bench.yaml"), []byte(benchLimits), 0o644))
 
-	servers := []struct {
-		name string
-		addr string
-		pid  int
-	}{}
-	add := func(name, addr string, pid int) {
-		servers = append(servers, struct {
-			name string
-			addr string
-			pid  int
-		}{name, addr, pid})
+	type target struct {
+		name, addr string
+		pid        int
 	}
 	nothing := startServer(t, "nothing-stock")
-	add("does nothing", nothing.addr, nothing.cmd.Process.Pid)
 	ours, ourAddr := program(t, os.Getenv(programEnv), "REDIS_URL="+redis.Addr, "LIMITS_PATH="+limits, "CACHE_KEY_PREFIX=a", "LOG_LEVEL=error")
-	add("rls", ourAddr, ours.Process.Pid)
+	servers := []target{{"does nothing", nothing.addr, nothing.cmd.Process.Pid}, {"rls", ourAddr, ours.Process.Pid}}
 	if path := os.Getenv(incumbentEnv); path != "" {
 		theirs, theirAddr := program(t, path,
 			"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "CACHE_KEY_PREFIX=b", "RUNTIME_ROOT="+filepath.Dir(limits), "RUNTIME_APPDIRECTORY=config",
 			"RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "DISABLE_STATS=true", "LOG_LEVEL=error")
-		add("incumbent", theirAddr, theirs.Process.Pid)
+		servers = append(servers, target{"incumbent", theirAddr, theirs.Process.Pid})
 	}
 
 	seen := map[string]map[load]figures{}

@@ -196,8 +196,11 @@ func (r *reader) entry(path string, e fs.DirEntry) {
 	}
 }
 
-// file reads a regular file.
+// file reads a regular file, unless those before are too much already.
 func (r *reader) file(path string) {
+	if r.bytes > maxTotalBytes {
+		return
+	}
 	// Should it be a pipe by now, this doesn't wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -165,6 +165,22 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
+func TestFilesAreTooMuchTogether(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"1", "2", "3", "4", "5", "6"} {
+		path := filepath.Join(root, name)
+		require.NoError(t, os.WriteFile(path, nil, 0o644))
+		require.NoError(t, os.Truncate(path, descriptors.MaxFileBytes))
+	}
+	_, _, err := Files(root, Options{})
+	assert.EqualError(t, err, filepath.Join(root, "5")+": the limits files are more than 64 MiB together", "the sixth isn't read")
+	require.NoError(t, os.Remove(filepath.Join(root, "5")))
+	require.NoError(t, os.Remove(filepath.Join(root, "6")))
+	files, _, err := Files(root, Options{})
+	assert.NoError(t, err)
+	assert.Len(t, files, 4)
+}
+
 func TestPipesAndSocketsInADirectoryAreSkipped(t *testing.T) {
 	root := tree(t, map[string]string{"a.yaml": ""})
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o644))

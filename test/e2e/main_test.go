@@ -52,8 +52,8 @@ func prepare(dir string) (err error) {
 	return nil
 }
 
-// findEnvoy takes ENVOY_BIN, else envoy on the PATH, else what scripts/need-envoy
-// has put under .tools.
+// findEnvoy takes ENVOY_BIN, else envoy on the PATH, else what need-envoy has
+// put under .tools.
 func findEnvoy() (string, error) {
 	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
 		return bin, nil

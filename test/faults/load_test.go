@@ -40,7 +40,6 @@ type sample struct {
 	at       time.Duration // since the load began
 	took     time.Duration
 	key      uint8
-	failed   bool
 	degraded [2]bool // of its hits: tight, roomy
 }
 
@@ -105,7 +104,6 @@ func (l *load) call(key int) sample {
 	for i, r := range results {
 		s.degraded[i] = r.Degraded
 		if r.Err != nil {
-			s.failed = true
 			l.failure.CompareAndSwap(nil, &r.Err)
 		}
 	}

@@ -27,11 +27,11 @@ func startProxy(t *testing.T, listen, upstream string) *proxy {
 	return p
 }
 
-// worsen adds a toxic in both directions.
-func (p *proxy) worsen(kind string, toxicity float64, attributes string) {
+// worsen adds a toxic in both directions, to that share of connections.
+func (p *proxy) worsen(kind string, share float64, attributes string) {
 	for _, stream := range []string{"upstream", "downstream"} {
 		_, err := p.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
-			`{"name": %q, "type": %q, "stream": %q, "toxicity": %v, "attributes": {%s}}`, stream, kind, stream, toxicity, attributes)))
+			`{"name": %q, "type": %q, "stream": %q, "toxicity": %v, "attributes": {%s}}`, stream, kind, stream, share, attributes)))
 		require.NoError(p.t, err)
 	}
 }

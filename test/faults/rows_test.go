@@ -34,10 +34,10 @@ var rows = []struct {
 		s := redistest.Start(t)
 		return subject{redis: single(s.Addr), fault: s.Kill, lasts: atFullLength(3 * time.Second), heal: func() { s.Restart(t) }, fromStart: true}
 	}},
-	{"answers come 500 ms late", false, toxic("latency", 1, `"latency": 250`)},
+	{"answers come 500 ms late", false, toxic("latency", `"latency": 250`)},
 	{"30% of connections reset, every 100 ms", true, resets},
-	{"1 KB/s", false, toxic("bandwidth", 1, `"rate": 1`)},
-	{"half-open: packets vanish", true, toxic("timeout", 1, `"timeout": 0`)},
+	{"1 KB/s", false, toxic("bandwidth", `"rate": 1`)},
+	{"half-open: packets vanish", true, toxic("timeout", `"timeout": 0`)},
 	{"SCRIPT FLUSH, every 5 ms", true, flushed},
 	{"out of memory (maxmemory)", true, configured([]any{"maxmemory", "1"}, []any{"maxmemory", "0"})},
 	{"password changed, and restored", false, password},
@@ -64,13 +64,13 @@ func killed(t *testing.T, loses bool, settings ...string) subject {
 	return subject{redis: single(s.Addr), fault: s.Kill, lasts: atFullLength(3 * time.Second), heal: func() { s.Restart(t) }, loses: loses}
 }
 
-func toxic(kind string, toxicity float64, attributes string) func(*testing.T) subject {
+func toxic(kind, attributes string) func(*testing.T) subject {
 	return func(t *testing.T) subject {
 		s := redistest.Start(t)
 		p := startProxy(t, "127.0.0.1:0", s.Addr)
 		return subject{
 			redis: single(p.Listen), lasts: atFullLength(3 * time.Second), heal: p.mend,
-			fault: func() { p.worsen(kind, toxicity, attributes) },
+			fault: func() { p.worsen(kind, 1, attributes) },
 		}
 	}
 }
