@@ -167,7 +167,7 @@ redis:
   authSecret: redis-password
   tls: {enabled: true, secret: redis-tls, clientCert: true}
 tls: {secret: grpc-tls, clientAuth: true, clientSAN: envoy.example}
-env: {LIMIT_RESPONSE_HEADERS_ENABLED: true}
+env: {LIMIT_RESPONSE_HEADERS_ENABLED: true, LOCAL_MAX_KEYS: 2000000, REDIS_FALLBACK_RATIO: 0.25, CACHE_KEY_PREFIX: "1e6"}
 autoscaling: {enabled: true, maxReplicas: 5}
 nodeSelector: {disk: fast}
 tolerations: [{key: edge, operator: Exists}]
@@ -180,7 +180,7 @@ podAnnotations: {team: edge}
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/certs/grpc/tls.crt", "GRPC_SERVER_TLS_KEY": "/certs/grpc/tls.key",
 		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example",
-		"LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+		"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LOCAL_MAX_KEYS": "2000000", "REDIS_FALLBACK_RATIO": "0.25", "CACHE_KEY_PREFIX": "1e6",
 	}, m.env())
 	assert.Nil(t, m.deployment.Spec.Replicas, "the autoscaler says how many")
 	require.NotNil(t, m.hpa)
