@@ -24,9 +24,19 @@ type client interface {
 // so the timeout ends it before.
 const redirects = 8
 
-// open makes the client. It connects when it is first used. go-redis' own retries
-// are off: it can't know that a script must not run twice.
-func (a address) open(o Options) client {
+// manners are how a client treats its Redis. Where retries, redirects and pauses are
+// 0, they are go-redis' own.
+type manners struct {
+	timeout            time.Duration // of dialling, and of each read, write and wait for a connection
+	poolSize           int           // connections to a node
+	retries            int           // of a command after the first attempt; -1: none
+	redirects          int           // in Cluster, where each attempt counts
+	minPause, maxPause time.Duration // between them
+}
+
+// counting are the manners of a client for trips. go-redis' own retries are off: it
+// can't know that a script must not run twice.
+func (a address) counting(o Options) manners {
 	size := a.poolSize
 	if size == 0 {
 		size = 2 * o.Trips
@@ -35,30 +45,40 @@ func (a address) open(o Options) client {
 		}
 		size = min(max(size, 4), 64)
 	}
+	return manners{
+		timeout: o.Timeout, poolSize: size, retries: -1, redirects: redirects,
+		minPause: time.Millisecond, maxPause: 8 * time.Millisecond,
+	}
+}
+
+// open makes the client. It connects when it is first used.
+func (a address) open(m manners) goredis.UniversalClient {
 	switch a.kind {
 	case Sentinel:
 		return goredis.NewFailoverClient(&goredis.FailoverOptions{
 			MasterName: a.master, SentinelAddrs: a.nodes,
 			SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
 			Username: a.login.user, Password: a.login.password, TLSConfig: a.tls,
-			Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
-			DialTimeout: o.Timeout, ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
-			ContextTimeoutEnabled: true, PoolSize: size,
+			Protocol: 2, DisableIdentity: true, MaxRetries: m.retries, DialerRetries: 1,
+			MinRetryBackoff: m.minPause, MaxRetryBackoff: m.maxPause,
+			DialTimeout: m.timeout, ReadTimeout: m.timeout, WriteTimeout: m.timeout, PoolTimeout: m.timeout,
+			ContextTimeoutEnabled: true, PoolSize: m.poolSize,
 		})
 	case Cluster:
 		return goredis.NewClusterClient(&goredis.ClusterOptions{
 			Addrs: a.nodes, Username: a.login.user, Password: a.login.password, TLSConfig: a.tls,
-			Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1, MaxRedirects: redirects,
-			MinRetryBackoff: time.Millisecond, MaxRetryBackoff: 8 * time.Millisecond,
-			DialTimeout: o.Timeout, ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
-			ContextTimeoutEnabled: true, PoolSize: size, DisableRoutingPolicies: true, MaintNotificationsConfig: noMaintenance(),
+			Protocol: 2, DisableIdentity: true, MaxRetries: m.retries, DialerRetries: 1, MaxRedirects: m.redirects,
+			MinRetryBackoff: m.minPause, MaxRetryBackoff: m.maxPause,
+			DialTimeout: m.timeout, ReadTimeout: m.timeout, WriteTimeout: m.timeout, PoolTimeout: m.timeout,
+			ContextTimeoutEnabled: true, PoolSize: m.poolSize, DisableRoutingPolicies: true, MaintNotificationsConfig: noMaintenance(),
 		})
 	}
 	return goredis.NewClient(&goredis.Options{
 		Network: a.network, Addr: a.nodes[0], DB: a.db, Username: a.login.user, Password: a.login.password, TLSConfig: a.tls,
-		Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
-		DialTimeout: o.Timeout, ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
-		ContextTimeoutEnabled: true, PoolSize: size, MaintNotificationsConfig: noMaintenance(),
+		Protocol: 2, DisableIdentity: true, MaxRetries: m.retries, DialerRetries: 1,
+		MinRetryBackoff: m.minPause, MaxRetryBackoff: m.maxPause,
+		DialTimeout: m.timeout, ReadTimeout: m.timeout, WriteTimeout: m.timeout, PoolTimeout: m.timeout,
+		ContextTimeoutEnabled: true, PoolSize: m.poolSize, MaintNotificationsConfig: noMaintenance(),
 	})
 }
 

@@ -229,7 +229,7 @@ func (l *Limiter) newPool(ctx context.Context, s Server) (*pool, error) {
 		}
 		tags = hashTags(l.options.Partitions)
 	}
-	p := &pool{name: a.name(), client: a.open(l.options)}
+	p := &pool{name: a.name(), client: a.open(a.counting(l.options))}
 	for _, tag := range tags {
 		p.keys = append(p.keys, keys{head: l.options.KeyPrefix + tag + layout})
 		p.lanes = append(p.lanes, newLane(ctx, l, p))

@@ -1,0 +1,69 @@
+package redis_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+func TestConnect(t *testing.T) {
+	path := t.TempDir() + "/redis.sock"
+	single := redistest.Start(t, "--unixsocket", path)
+	require.NoError(t, single.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
+	certs := redistest.NewCerts(t, "redis.test")
+	conf, err := redis.LoadTLS(redis.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true})
+	require.NoError(t, err)
+	secure := redistest.StartTLS(t, certs)
+	cluster, sentinels := redistest.StartCluster(t, 3, false), redistest.StartSentinels(t)
+	for _, c := range []struct {
+		name  string
+		in    redis.Server
+		named string
+	}{
+		{"password", redis.Server{URL: single.Addr, Auth: "secret-1"}, single.Addr},
+		{"URL", redis.Server{URL: "redis://:secret-1@" + single.Addr + "/3"}, single.Addr},
+		{"socket", redis.Server{URL: path, Auth: "secret-1", PoolSize: 1}, path},
+		{"TLS", redis.Server{URL: secure.Addr, TLS: conf}, secure.Addr},
+		{"cluster", redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, cluster.URL()},
+		{"sentinels", redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, sentinels.URL()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			client, name, err := redis.Connect(c.in, ample)
+			require.NoError(t, err)
+			defer client.Close()
+			assert.Equal(t, c.named, name)
+			require.NoError(t, client.Set(t.Context(), "key", c.name, 0).Err())
+			assert.Equal(t, c.name, client.Get(t.Context(), "key").Val())
+		})
+	}
+}
+
+func TestConnectRefuses(t *testing.T) {
+	for says, s := range map[string]redis.Server{
+		"missing":                         {},
+		"redis://user:password@host:port": {URL: "user:secret-1@a:1"},
+	} {
+		_, _, err := redis.Connect(s, time.Second)
+		require.ErrorContains(t, err, says)
+		assert.NotContains(t, err.Error(), "secret")
+	}
+	_, _, err := redis.Connect(redis.Server{URL: "127.0.0.1:1"}, 0)
+	assert.ErrorContains(t, err, "from 1ms")
+}
+
+func TestConnectedClientTriesAgain(t *testing.T) {
+	s := redistest.Start(t)
+	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, time.Second)
+	require.NoError(t, err)
+	defer client.Close()
+	for range 3 {
+		require.NoError(t, client.Ping(t.Context()).Err())
+		require.NoError(t, s.Client(t).ClientKillByFilter(t.Context(), "TYPE", "normal").Err())
+	}
+	require.NoError(t, client.Ping(t.Context()).Err())
+}
