@@ -1,0 +1,141 @@
+package overrides_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
+}
+
+// soon is how long what should happen by a message may take; whoever waits for a
+// Resync instead comes too late.
+const (
+	soon  = time.Second
+	never = time.Hour
+	ample = 20 * time.Second // on a machine with much to do
+)
+
+// connect makes a client as rls does.
+func connect(tb testing.TB, s redis.Server) goredis.UniversalClient {
+	tb.Helper()
+	c, _, err := redis.Connect(s, time.Second)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { c.Close() })
+	return c
+}
+
+// replica is a Store and what it has told.
+type replica struct {
+	*overrides.Store
+	tb testing.TB
+
+	mu      sync.Mutex
+	applied []map[string]string
+	states  []error
+	resets  []string
+	log     bytes.Buffer
+}
+
+// newReplica completes o and makes its Store.
+func newReplica(tb testing.TB, o overrides.Options) *replica {
+	r := &replica{tb: tb}
+	o.Apply = func(all map[string]string) {
+		r.locked(func() { r.applied = append(r.applied, maps.Clone(all)) })
+	}
+	o.OnState = func(err error) { r.locked(func() { r.states = append(r.states, err) }) }
+	o.OnReset = func(counter string) { r.locked(func() { r.resets = append(r.resets, counter) }) }
+	o.Log = slog.New(slog.NewTextHandler(r, nil))
+	r.Store = overrides.New(o)
+	return r
+}
+
+// follow makes a replica that runs until the test ends, and waits for its first read.
+func follow(tb testing.TB, o overrides.Options) *replica {
+	tb.Helper()
+	r := newReplica(tb, o)
+	r.start()
+	r.sees(ample, map[string]string{})
+	return r
+}
+
+// start runs it until the test ends or stop is called.
+func (r *replica) start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+	stop = func() { cancel(); running.Wait() }
+	r.tb.Cleanup(stop)
+	return stop
+}
+
+func (r *replica) locked(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// Write is the log's.
+func (r *replica) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(p)
+}
+
+func (r *replica) logged() (text string) {
+	r.locked(func() { text = r.log.String() })
+	return text
+}
+
+// now is what was applied last, nil if nothing.
+func (r *replica) now() (all map[string]string) {
+	r.locked(func() {
+		if n := len(r.applied); n > 0 {
+			all = r.applied[n-1]
+		}
+	})
+	return all
+}
+
+func (r *replica) times() (n int) {
+	r.locked(func() { n = len(r.applied) })
+	return n
+}
+
+func (r *replica) told() (states []error) {
+	r.locked(func() { states = append(states, r.states...) })
+	return states
+}
+
+// sees waits until all is what is applied.
+func (r *replica) sees(within time.Duration, all map[string]string) {
+	r.tb.Helper()
+	r.until(within, func() bool { now := r.now(); return now != nil && maps.Equal(now, all) })
+}
+
+func (r *replica) until(within time.Duration, f func() bool) {
+	r.tb.Helper()
+	require.Eventually(r.tb, f, within, 2*time.Millisecond, "applied last: %v; states: %v; log: %s", r.now(), r.told(), r.logged())
+}
+
+// subscribed waits until n subscriptions to channel are known to c.
+func subscribed(tb testing.TB, c *goredis.Client, channel string, n int64) {
+	tb.Helper()
+	require.Eventually(tb, func() bool {
+		return c.PubSubNumSub(context.Background(), channel).Val()[channel] == n
+	}, ample, 2*time.Millisecond)
+}

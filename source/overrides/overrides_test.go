@@ -1,0 +1,269 @@
+package overrides_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+type values = map[string]string
+
+func TestEveryReplicaSeesAPutAndADelete(t *testing.T) {
+	db := redistest.Open(t)
+	var replicas []*replica
+	for range 3 {
+		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
+	}
+	subscribed(t, db.Client(t), db.Prefix+"rls:overrides", 3)
+	for _, step := range []struct {
+		by            int
+		target, value string // no value: delete
+		old           string
+		had           bool
+		want          values
+	}{
+		{0, "a", "1", "", false, values{"a": "1"}},
+		{1, "b", "2", "", false, values{"a": "1", "b": "2"}},
+		{2, "a", "3", "1", true, values{"a": "3", "b": "2"}},
+		{0, "b", "", "2", true, values{"a": "3"}},
+		{1, "b", "", "", false, values{"a": "3"}},
+		{1, "RELOAD_ALL", "4", "", false, values{"a": "3", "RELOAD_ALL": "4"}},
+		{1, "\x00 \n", "5", "", false, values{"a": "3", "RELOAD_ALL": "4", "\x00 \n": "5"}},
+	} {
+		var old string
+		var had bool
+		var err error
+		if step.value == "" {
+			old, had, err = replicas[step.by].Delete(t.Context(), step.target)
+		} else {
+			old, had, err = replicas[step.by].Put(t.Context(), step.target, step.value)
+		}
+		require.NoError(t, err)
+		assert.Equal(t, step.old, old)
+		assert.Equal(t, step.had, had)
+		assert.Equal(t, step.want, replicas[step.by].now(), "one reads what one wrote")
+		for _, r := range replicas {
+			r.sees(soon, step.want)
+		}
+	}
+}
+
+func TestApplyIsToldOfChangesOnly(t *testing.T) {
+	db := redistest.Open(t)
+	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
+	for range 3 {
+		_, _, err := r.Put(t.Context(), "a", "1")
+		require.NoError(t, err)
+	}
+	resyncs(t, db, 5)
+	assert.Equal(t, 2, r.times(), "nothing at first, then the value")
+}
+
+// resyncs waits for n full reads of anyone.
+func resyncs(t *testing.T, db redistest.DB, n int) {
+	t.Helper()
+	calls := func() (n int) {
+		for line := range strings.Lines(db.Client(t).Info(t.Context(), "commandstats").Val()) {
+			if rest, ok := strings.CutPrefix(line, "cmdstat_hgetall:calls="); ok {
+				_, err := fmt.Sscanf(rest, "%d", &n)
+				require.NoError(t, err)
+			}
+		}
+		return n
+	}
+	before := calls()
+	require.Eventually(t, func() bool { return calls() >= before+n }, ample, 5*time.Millisecond)
+}
+
+func TestLostMessageIsMadeUpForByResync(t *testing.T) {
+	db := redistest.Open(t)
+	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
+	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
+	r.sees(soon, values{"a": "1"})
+}
+
+func TestMessagesOfOthers(t *testing.T) {
+	db := redistest.Open(t)
+	hash, c := db.Prefix+"rls:overrides", db.Client(t)
+	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never})
+	subscribed(t, c, hash, 1)
+	for _, step := range []struct {
+		name    string
+		set     values
+		message string
+		want    values
+	}{
+		{"one", values{"a": "1", "b": "2"}, "a", values{"a": "1"}},
+		{"all", nil, "RELOAD_ALL", values{"a": "1", "b": "2"}},
+		{"a target longer than any", values{"c": "3"}, strings.Repeat("x", overrides.MaxTarget+1), values{"a": "1", "b": "2", "c": "3"}},
+		{"one that isn't there", values{"a": "4"}, "nobody", values{"a": "1", "b": "2", "c": "3"}},
+		{"none", nil, "", values{"a": "1", "b": "2", "c": "3"}},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			if step.set != nil {
+				require.NoError(t, c.HSet(t.Context(), hash, step.set).Err())
+			}
+			require.NoError(t, c.Publish(t.Context(), hash, step.message).Err())
+			r.sees(soon, step.want)
+		})
+	}
+	require.NoError(t, c.Del(t.Context(), hash).Err())
+	require.NoError(t, c.Publish(t.Context(), hash, overrides.ReloadAll).Err())
+	r.sees(soon, values{})
+}
+
+func TestResetsReachAllReplicas(t *testing.T) {
+	db := redistest.Open(t)
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}
+	a, b := follow(t, o), follow(t, o)
+	subscribed(t, db.Client(t), db.Prefix+"rls:resets", 2)
+	longest := strings.Repeat("x", overrides.MaxCounter)
+	require.NoError(t, a.TellReset(t.Context(), "shop|ip=1"))
+	require.NoError(t, a.TellReset(t.Context(), longest))
+	for _, r := range []*replica{a, b} {
+		r.until(soon, func() (all bool) {
+			r.locked(func() { all = assert.ObjectsAreEqual([]string{"shop|ip=1", longest}, r.resets) })
+			return all
+		})
+	}
+	assert.ErrorContains(t, a.TellReset(t.Context(), longest+"x"), "65537 bytes")
+}
+
+func TestWhatIsTooLongIsRefused(t *testing.T) {
+	db := redistest.Open(t)
+	s := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	target, value := strings.Repeat("t", overrides.MaxTarget), strings.Repeat("v", overrides.MaxValue)
+	_, _, err := s.Put(t.Context(), target, value)
+	require.NoError(t, err)
+	_, _, err = s.Put(t.Context(), target+"t", value)
+	require.ErrorContains(t, err, "4097 bytes")
+	_, _, err = s.Put(t.Context(), target, value+"v")
+	require.ErrorContains(t, err, "65537 bytes")
+	old, had, err := s.Delete(t.Context(), target)
+	require.NoError(t, err)
+	assert.True(t, had)
+	assert.Equal(t, value, old)
+	assert.Empty(t, db.Keys(t))
+}
+
+func TestManyAreAppliedAndLoggedOnce(t *testing.T) {
+	db := redistest.Open(t)
+	many, args := values{}, []any{}
+	for i := range 10_001 {
+		many[fmt.Sprint(i)] = "1"
+		args = append(args, fmt.Sprint(i), "1")
+	}
+	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", args...).Err())
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
+	r.start()
+	r.sees(ample, many)
+	resyncs(t, db, 3)
+	assert.Equal(t, 1, strings.Count(r.logged(), "overrides=10001"))
+}
+
+func TestFloodOfMessagesEndsInWhatIsThere(t *testing.T) {
+	db := redistest.Open(t)
+	c := connect(t, redis.Server{URL: db.Addr})
+	r := follow(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: never})
+	subscribed(t, db.Client(t), db.Prefix+"rls:overrides", 1)
+	want := values{}
+	_, err := c.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
+		for i := range 3000 {
+			target, value := fmt.Sprint(i%1000), fmt.Sprint(i)
+			want[target] = value
+			p.HSet(t.Context(), db.Prefix+"rls:overrides", target, value)
+			p.Publish(t.Context(), db.Prefix+"rls:overrides", target)
+			p.Publish(t.Context(), db.Prefix+"rls:resets", target)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	r.sees(ample, want)
+	assert.Less(t, r.times(), 1000, "bursts are answered together")
+}
+
+func TestRacingWritersLeaveAllReplicasAlike(t *testing.T) {
+	db := redistest.Open(t)
+	var replicas []*replica
+	for range 3 {
+		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
+	}
+	subscribed(t, db.Client(t), db.Prefix+"rls:overrides", 3)
+	var writing sync.WaitGroup
+	for i, r := range replicas {
+		writing.Go(func() {
+			for n := range 50 {
+				var err error
+				if n%5 == 4 {
+					_, _, err = r.Delete(context.Background(), "a")
+				} else {
+					_, _, err = r.Put(context.Background(), "a", fmt.Sprint(i, n))
+				}
+				assert.NoError(t, err)
+			}
+		})
+	}
+	writing.Wait()
+	want := db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val()
+	for _, r := range replicas {
+		r.sees(soon, want)
+	}
+}
+
+func TestAWriteWaitsNoLongerThanItsContext(t *testing.T) {
+	s := redistest.Start(t)
+	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
+	s.Pause()
+	defer s.Resume()
+	for range 3 { // the last ones wait for a read that is stuck
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		_, _, err := r.Put(ctx, "a", "1")
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Less(t, time.Since(began), soon)
+	}
+}
+
+func TestWithoutRunNothingIsApplied(t *testing.T) {
+	db := redistest.Open(t)
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	_, _, err := r.Put(t.Context(), "a", "1")
+	require.NoError(t, err)
+	assert.Zero(t, r.times())
+
+	stop := r.start()
+	r.sees(ample, values{"a": "1"})
+	stop()
+	_, _, err = r.Put(t.Context(), "a", "2")
+	require.NoError(t, err)
+	assert.Equal(t, 1, r.times())
+
+	r.start()
+	r.sees(ample, values{"a": "2"})
+}
+
+func TestOptionsHaveDefaults(t *testing.T) {
+	db := redistest.Open(t)
+	s := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	subscribed(t, db.Client(t), db.Prefix+"rls:resets", 1)
+	_, _, err := s.Put(ctx, "a", "1")
+	require.NoError(t, err)
+	require.NoError(t, s.TellReset(ctx, "a"))
+	cancel()
+	running.Wait()
+}

@@ -1,0 +1,103 @@
+package overrides
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// Run keeps in step with Redis until ctx is done. At most one Run may be running.
+func (s *Store) Run(ctx context.Context) {
+	if s.takeTurn(ctx) != nil {
+		return
+	}
+	s.running = true
+	s.endTurn()
+	defer func() {
+		s.turn <- struct{}{}
+		s.running = false
+		s.endTurn()
+	}()
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	listening.Go(func() { s.listen(ctx) })
+
+	pauses, due := s.pauses(), time.NewTimer(0)
+	defer due.Stop()
+	for behind, failing := true, false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-due.C:
+			behind = true
+		case <-s.inbox.filled:
+		}
+		m := s.inbox.empty()
+		s.tellResets(m)
+		behind = behind || m.all
+		if !behind && len(m.targets) == 0 {
+			continue
+		}
+		err := s.read(ctx, behind, m.targets)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if !failing {
+				s.o.OnState(err)
+			}
+			behind, failing = true, true
+			due.Reset(pauses.NextBackOff())
+			continue
+		case failing:
+			s.o.OnState(nil)
+			failing = false
+			pauses.Reset()
+		}
+		if behind {
+			behind = false
+			due.Reset(jittered(s.o.Resync))
+		}
+	}
+}
+
+func (s *Store) tellResets(m messages) {
+	for _, counter := range m.resets {
+		s.o.OnReset(counter)
+	}
+	if m.dropped > 0 {
+		s.o.Log.Warn("counters were reset faster than this replica can follow; it may deny some of them longer", "missed", m.dropped)
+	}
+}
+
+// pauses space attempts while Redis fails.
+func (s *Store) pauses() *backoff.ExponentialBackOff {
+	b := &backoff.ExponentialBackOff{
+		InitialInterval:     min(100*time.Millisecond, s.o.Resync),
+		MaxInterval:         min(5*time.Second, s.o.Resync),
+		RandomizationFactor: 0.2,
+		Multiplier:          2,
+	}
+	b.Reset()
+	return b
+}
+
+// jittered is d but for a tenth, so that replicas that start together don't stay so.
+func jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+}
+
+// sleep tells whether d has passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
