@@ -108,3 +108,23 @@ func BenchmarkCompile(b *testing.B) {
 		}
 	}
 }
+
+// What an override costs when it comes: a copy of all rules.
+func BenchmarkWith(b *testing.B) {
+	for _, n := range []int{10, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			value := func(i int) string { return fmt.Sprintf("/api/v1/items/%06d", i) }
+			d, _ := siblings(n, 0, value, value)
+			c := &Config{domains: map[string]*Domain{d.Name: d}, order: []*Domain{d}}
+			o, err := ParseOverride("d|path="+value(n/2), []byte(`{"factor": 10}`))
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if _, out := c.With([]*Override{o}); len(out[0].Problems) > 0 {
+					b.Fatal(out[0].Problems)
+				}
+			}
+		})
+	}
+}

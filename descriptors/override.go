@@ -134,7 +134,7 @@ func (o *Override) change(d *document, n *node, was []*stated) []*stated {
 		}
 	}
 	if len(was) > 0 && len(patches) != len(was) {
-		d.errorf(o.fields.at("rate_limits"), n, "rate_limits has %d items, but the descriptor has %d limits; write one for each, {} for one that stays as it is", len(patches), len(was))
+		d.errorf(o.fields.at("rate_limits"), n, "rate_limits must have an item for each limit of the descriptor, {} for one that stays as it is: %d, not %d", len(was), len(patches))
 		return nil
 	}
 	var is []*stated

@@ -1,0 +1,112 @@
+package descriptors
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
+	const target = "shop|tenant=acme"
+	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
+	base := compile(t, shopLimits)
+	without := compile(t, "domain: shop\ndescriptors: [{key: other, rate_limit: {unit: day, requests_per_unit: 1}}]")
+	bucketless := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6}}]")
+	bucket := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket}}]")
+	var o Overrides
+	for _, step := range []struct {
+		name    string
+		value   string // "" for none
+		base    *Config
+		at      time.Time
+		want    string // what tenant=acme meets
+		problem string
+		next    time.Time
+	}{
+		{"a good one", `{"requests_per_unit": 7}`, base, noon, "7 per minute", "", time.Time{}},
+		{"nonsense", `{"requests_per_unit": "many"}`, base, noon, "7 per minute", "must be a whole number", time.Time{}},
+		{"the limits are reloaded meanwhile", `{"requests_per_unit": "many"}`, compile(t, shopLimits), noon, "7 per minute", "must be a whole number", time.Time{}},
+		{"a good one again", `{"requests_per_unit": 8}`, base, noon, "8 per minute", "", time.Time{}},
+		{"one that doesn't fit", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
+		{"the rule goes", `{"burst": 8}`, without, noon, "nothing", "no descriptor tenant=acme", time.Time{}},
+		{"the rule is back", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
+		{"and is one that it fits", `{"burst": 8}`, bucket, noon, "6 per minute, token_bucket, burst 8", "", time.Time{}},
+		{"and isn't any more", `{"burst": 8}`, bucketless, noon, "6 per minute", "burst is only for", time.Time{}},
+		{"it goes", ``, bucketless, noon, "6 per minute", "", time.Time{}},
+		{"nonsense from the start", `nonsense`, base, noon, "100 per minute", "not JSON", time.Time{}},
+		{"one that ends", `{"factor": 2, "expires_at": "2030-01-31T13:00:00Z"}`, base, noon, "200 per minute", "", noon.Add(time.Hour)},
+		{"nonsense before its end", `nonsense`, base, noon, "200 per minute", "not JSON", noon.Add(time.Hour)},
+		{"and after", `nonsense`, base, noon.Add(time.Hour), "100 per minute", "not JSON", time.Time{}},
+		{"it has ended", `{"factor": 2, "expires_at": "2030-01-31T13:00:00Z"}`, base, noon.Add(time.Hour), "100 per minute", "", time.Time{}},
+		{"and ends what was before", `nonsense`, base, noon, "100 per minute", "not JSON", time.Time{}},
+	} {
+		all := map[string]string{}
+		if step.value != "" {
+			all[target] = step.value
+		}
+		o.Set(all)
+		c, next := o.Over(step.base, step.at)
+		assert.Equal(t, step.want, limitsMet(c, "shop", "tenant", "acme"), step.name)
+		assert.Equal(t, step.next, next, step.name)
+		if step.value == "" {
+			assert.Empty(t, o.States(), step.name)
+			continue
+		}
+		state := o.States()[0]
+		assert.Equal(t, target, state.Target)
+		assert.Equal(t, step.value, state.Value)
+		if step.problem == "" {
+			assert.NoError(t, state.Problem, step.name)
+		} else {
+			assert.ErrorContains(t, state.Problem, step.problem, step.name)
+		}
+	}
+}
+
+func TestStatesOfOverrides(t *testing.T) {
+	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
+	var o Overrides
+	o.Set(map[string]string{
+		"shop|tenant":      `{"factor": 2}`,
+		"shop|tenant=acme": `{"factor": 2, "expires_at": "2030-01-31T12:00:00Z"}`,
+		"shop|tenant=b":    `{"factor": 2, "expires_at": "2030-01-31T14:00:00+01:00"}`,
+		"shop|gone":        `{"factor": 2}`,
+		"nonsense":         `{"factor": 2}`,
+	})
+	c, next := o.Over(compile(t, shopLimits), noon)
+	assert.Equal(t, noon.Add(time.Hour), next.UTC())
+	assert.Equal(t, "400 per minute", limitsMet(c, "shop", "tenant", "b"), "on top of its rule's")
+	states := o.States()
+	assert.Len(t, states, 5)
+
+	assert.Equal(t, "nonsense", states[0].Target)
+	assert.ErrorContains(t, states[0].Problem, "is not DOMAIN|KEY")
+	assert.Equal(t, "shop|gone", states[1].Target)
+	assert.ErrorContains(t, states[1].Problem, "no descriptor gone")
+	assert.Equal(t, OverrideState{
+		Target: "shop|tenant", Value: `{"factor": 2}`, Path: "shop > tenant",
+		Was: "100 per minute, fallback_ratio 0.25", Is: "200 per minute, fallback_ratio 0.25",
+	}, states[2])
+	assert.True(t, states[3].Expired)
+	assert.Empty(t, states[3].Is)
+	assert.Equal(t, "shop > tenant=b", states[4].Path)
+	assert.False(t, states[4].Expires.IsZero())
+}
+
+func TestTryingAnOverrideChangesNothing(t *testing.T) {
+	now := time.Now()
+	base := compile(t, shopLimits)
+	var o Overrides
+	assert.Equal(t, "7 per minute, fallback_ratio 0.25", o.Try(base, "shop|tenant", `{"requests_per_unit": 7}`, now).Is)
+	assert.Empty(t, o.States())
+
+	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
+	o.Over(base, now)
+	before := o.States()
+	assert.ErrorContains(t, o.Try(base, "shop|tenant", `{"burst": 7}`, now).Problem, "burst is only for")
+	assert.Equal(t, "600 per minute, fallback_ratio 0.25", o.Try(base, "shop|tenant=x", `{"factor": 3}`, now).Is)
+	assert.Equal(t, before, o.States())
+	c, _ := o.Over(base, now)
+	assert.Equal(t, "200 per minute", limitsMet(c, "shop", "tenant", "x"))
+}

@@ -1,0 +1,74 @@
+package descriptors
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
+	for text, want := range map[string][]string{
+		"shop|tenant=acme":           {"shop", "tenant", "acme"},
+		"shop|tenant":                {"shop", "tenant", ""},
+		"shop|tenant=acme|path=/a/b": {"shop", "tenant", "acme", "path", "/a/b"},
+		"shop|path=/api/*":           {"shop", "path", "/api/*"},
+		"a%7Cb|k%3D=v%3D%25%20":      {"a|b", "k=", "v=% "},
+		"%C3%BC|k=%E2%82%AC":         {"ü", "k", "€"},
+	} {
+		got, err := ParseTarget(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want[0], got.Domain)
+		require.Len(t, got.Entries, len(want)/2, text)
+		for i, e := range got.Entries {
+			assert.Equal(t, want[1+2*i], e.Key, text)
+			assert.Equal(t, want[2+2*i], e.Value, text)
+		}
+		assert.Equal(t, text, got.String())
+	}
+}
+
+func TestTargetErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                    "is not DOMAIN|KEY=VALUE",
+		"shop":                "is not DOMAIN|KEY=VALUE",
+		"|k=v":                "a target needs a domain",
+		"shop|":               "entry 1 of the target has no key",
+		"shop|k=v|=x":         "entry 2 of the target has no key",
+		"shop|k=%":            "write %25 for a %",
+		"shop|k=%4":           "write %25 for a %",
+		"shop|k=%zz":          "write %25 for a %",
+		"shop|k=%FF":          "UTF-8",
+		"shop|k=a b":          "must be written shop|k=a%20b",
+		"shop|k=%61":          "must be written shop|k=a",
+		"shop|k=a=b":          "must be written shop|k=a%3Db",
+		"shop|k=":             "must be written shop|k",
+		"shop|k=%2A":          "must be written shop|k=*",
+		"shop|k=ü":            "must be written shop|k=%C3%BC",
+		"s\n|k":               `must be written s%0A|k`,
+		"d" + longTarget(101): "101 entries; 100 are the most",
+	} {
+		_, err := ParseTarget(text)
+		assert.ErrorContains(t, err, want, "%q", text)
+	}
+}
+
+func longTarget(n int) string { return strings.Repeat("|k=v", n) }
+
+func TestEveryTargetHasOneText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var target Target
+		target.Domain = rapid.StringN(1, 9, -1).Draw(t, "domain")
+		for range rapid.IntRange(1, 4).Draw(t, "entries") {
+			target.Entries = append(target.Entries, entries(
+				rapid.StringN(1, 9, -1).Draw(t, "key"), rapid.StringN(0, 9, -1).Draw(t, "value"))...)
+		}
+		got, err := ParseTarget(target.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		assert.Equal(t, target, got)
+	})
+}

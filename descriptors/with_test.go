@@ -1,0 +1,333 @@
+package descriptors
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// override makes an Override that must be well-formed.
+func override(t testing.TB, target, value string) *Override {
+	t.Helper()
+	o, err := ParseOverride(target, []byte(value))
+	require.NoError(t, err)
+	return o
+}
+
+// limitsMet is what a request of keys and values meets, in words.
+func limitsMet(c *Config, domain string, kv ...string) string {
+	rule := c.Domain(domain).Match(entries(kv...))
+	if rule == nil {
+		return "nothing"
+	}
+	var all []string
+	for _, l := range rule.Limits {
+		if l.Unlimited {
+			all = append(all, "unlimited")
+		} else {
+			all = append(all, l.Limit.String())
+		}
+	}
+	text := strings.Join(all, " and ")
+	if rule.ShadowMode {
+		text += ", shadow"
+	}
+	return text
+}
+
+const shopLimits = `
+domain: shop
+defaults: {fallback_ratio: 0.25}
+descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100}
+    descriptors:
+      - key: path
+        rate_limit: {unit: second, requests_per_unit: 5, name: path}
+  - key: tenant
+    value: big
+    rate_limit: {unit: minute, requests_per_unit: 1000}
+  - key: bucket
+    rate_limit: {unit: second, requests_per_unit: 10, algorithm: token_bucket, burst: 30}
+  - key: two
+    rate_limits:
+      - {unit: second, requests_per_unit: 10}
+      - {unit: day, requests_per_unit: 1000}
+  - key: api
+    value: /v1/*
+    share_threshold: true
+    rate_limit: {unit: hour, requests_per_unit: 7}
+  - key: x*
+    rate_limit: {unit: hour, requests_per_unit: 8}
+  - key: free
+    rate_limit: {unlimited: true, name: free}
+  - key: none
+    descriptors: [{key: below, rate_limit: {unit: day, requests_per_unit: 1}}]
+`
+
+func TestOverridesChangeWhatIsLimited(t *testing.T) {
+	type met struct {
+		want string
+		kv   []string
+	}
+	for _, test := range []struct {
+		name      string
+		overrides []string // targets and values in turn
+		met       []met
+	}{
+		{"the rule for any value", []string{"shop|tenant", `{"requests_per_unit": 7}`}, []met{
+			{"7 per minute", []string{"tenant", "acme"}},
+			{"1000 per minute", []string{"tenant", "big"}},
+			{"5 per second", []string{"tenant", "acme", "path", "/"}},
+		}},
+		{"the rule for one value", []string{"shop|tenant=big", `{"requests_per_unit": 7}`}, []met{
+			{"7 per minute", []string{"tenant", "big"}},
+			{"100 per minute", []string{"tenant", "acme"}},
+		}},
+		{"one value of a rule for any, and nothing else", []string{"shop|tenant=acme", `{"factor": 10}`}, []met{
+			{"1000 per minute", []string{"tenant", "acme"}},
+			{"100 per minute", []string{"tenant", "other"}},
+			{"1000 per minute", []string{"tenant", "big"}},
+			{"5 per second", []string{"tenant", "acme", "path", "/"}},
+		}},
+		{"below one value", []string{"shop|tenant=acme|path", `{"factor": 2}`}, []met{
+			{"100 per minute", []string{"tenant", "acme"}},
+			{"10 per second", []string{"tenant", "acme", "path", "/"}},
+			{"5 per second", []string{"tenant", "other", "path", "/"}},
+		}},
+		{"one value below one value", []string{"shop|tenant=acme|path=/a", `{"factor": 2}`, "shop|tenant=acme", `{"factor": 3}`}, []met{
+			{"300 per minute", []string{"tenant", "acme"}},
+			{"10 per second", []string{"tenant", "acme", "path", "/a"}},
+			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
+			{"5 per second", []string{"tenant", "other", "path", "/a"}},
+		}},
+		{"one value on top of its rule", []string{"shop|tenant=acme", `{"shadow_mode": true}`, "shop|tenant", `{"requests_per_unit": 3}`}, []met{
+			{"3 per minute, shadow", []string{"tenant", "acme"}},
+			{"3 per minute", []string{"tenant", "other"}},
+		}},
+		{"a pattern", []string{"shop|api=/v1/*", `{"requests_per_unit": 70}`}, []met{
+			{"70 per hour", []string{"api", "/v1/a"}},
+		}},
+		{"one value of a pattern", []string{"shop|api=/v1/a", `{"requests_per_unit": 70}`}, []met{
+			{"70 per hour", []string{"api", "/v1/a"}},
+			{"7 per hour", []string{"api", "/v1/b"}},
+			{"nothing", []string{"api", "/v2/a"}},
+		}},
+		{"one key and value of a pattern for keys", []string{"shop|x1=v", `{"requests_per_unit": 80}`}, []met{
+			{"80 per hour", []string{"x1", "v"}},
+			{"8 per hour", []string{"x1", "w"}},
+			{"8 per hour", []string{"x2", "v"}},
+		}},
+		{"a window and its multiplier", []string{"shop|tenant", `{"unit": "hour", "unit_multiplier": 2}`}, []met{
+			{"100 per 2 hours", []string{"tenant", "acme"}},
+		}},
+		{"the algorithm, and what follows from it", []string{"shop|tenant", `{"algorithm": "sliding_log"}`, "shop|bucket", `{"algorithm": "fixed_window"}`}, []met{
+			{"100 per minute, sliding_log", []string{"tenant", "acme"}},
+			{"10 per second", []string{"bucket", "b"}},
+		}},
+		{"a factor takes the burst along", []string{"shop|bucket", `{"factor": 2.5}`}, []met{
+			{"25 per second, token_bucket, burst 75", []string{"bucket", "b"}},
+		}},
+		{"a factor never makes nothing of something", []string{"shop|bucket", `{"factor": 0.001}`}, []met{
+			{"1 per second, token_bucket", []string{"bucket", "b"}},
+		}},
+		{"all of several limits", []string{"shop|two", `{"factor": 2}`}, []met{
+			{"20 per second and 2000 per day", []string{"two", "v"}},
+		}},
+		{"one of several limits", []string{"shop|two=v", `{"rate_limits": [{}, {"requests_per_unit": 5}]}`}, []met{
+			{"10 per second and 5 per day", []string{"two", "v"}},
+			{"10 per second and 1000 per day", []string{"two", "w"}},
+		}},
+		{"off", []string{"shop|tenant=acme", `{"enabled": false}`}, []met{
+			{"nothing", []string{"tenant", "acme"}},
+			{"100 per minute", []string{"tenant", "other"}},
+		}},
+		{"unlimited", []string{"shop|tenant=acme", `{"unlimited": true}`}, []met{
+			{"unlimited", []string{"tenant", "acme"}},
+		}},
+		{"unlimited no more", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []met{
+			{"9 per hour", []string{"free", "v"}},
+			{"unlimited", []string{"free", "w"}},
+		}},
+		{"a limit where there was none", []string{"shop|none=v", `{"unit": "hour", "requests_per_unit": 9}`}, []met{
+			{"9 per hour", []string{"none", "v"}},
+			{"1 per day", []string{"none", "v", "below", "b"}},
+			{"nothing", []string{"none", "w"}},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			base := compile(t, shopLimits)
+			var overrides []*Override
+			for i := 0; i < len(test.overrides); i += 2 {
+				overrides = append(overrides, override(t, test.overrides[i], test.overrides[i+1]))
+			}
+			is, outcomes := base.With(overrides)
+			for _, out := range outcomes {
+				assert.Empty(t, out.Problems)
+				assert.NotEqual(t, out.Was, out.Is)
+			}
+			for _, m := range test.met {
+				assert.Equal(t, m.want, limitsMet(is, "shop", m.kv...), "%v", m.kv)
+			}
+			for _, untouched := range []*Config{base, compile(t, shopLimits)} {
+				assert.Equal(t, "100 per minute", limitsMet(untouched, "shop", "tenant", "acme"))
+				assert.Equal(t, "5 per second", limitsMet(untouched, "shop", "tenant", "acme", "path", "/"))
+				assert.Equal(t, "10 per second and 1000 per day", limitsMet(untouched, "shop", "two", "v"))
+			}
+		})
+	}
+}
+
+func TestAnOverrideKeepsWhatItDoesNotChange(t *testing.T) {
+	is, out := compile(t, shopLimits).With([]*Override{
+		override(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
+		override(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
+	})
+	rule := is.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
+	assert.Equal(t, "path", rule.Limits[0].Name)
+	assert.Equal(t, "path", rule.Limits[0].Response.Name)
+	assert.EqualValues(t, 50, rule.Limits[0].Response.RequestsPerUnit)
+	assert.Equal(t, 0.25, rule.Limits[0].FallbackRatio)
+	assert.Equal(t, "shop > tenant=acme > path", rule.Path)
+	assert.Equal(t, Outcome{
+		Path: "shop > tenant=acme > path",
+		Was:  "5 per second, fallback_ratio 0.25 (named path)", Is: "50 per second, fallback_ratio 0.25 (named path)",
+	}, out[0])
+
+	rule = is.Domain("shop").Match(entries("free", "v"))
+	assert.Equal(t, "free", rule.Limits[0].Response.Name)
+}
+
+func TestCountersGoOnUnderAnOverride(t *testing.T) {
+	base := compile(t, shopLimits)
+	is, _ := base.With([]*Override{
+		override(t, "shop|tenant=acme", `{"factor": 10}`),
+		override(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
+	})
+	now := time.Now()
+	is.Succeed(base, now)
+	for _, kv := range [][]string{{"tenant", "acme"}, {"tenant", "other"}, {"tenant", "acme", "path", "/"}} {
+		was, is := base.Domain("shop").Match(entries(kv...)), is.Domain("shop").Match(entries(kv...))
+		assert.Equal(t, string(was.AppendKey(nil, "shop", entries(kv...))), string(is.AppendKey(nil, "shop", entries(kv...))))
+		assert.Equal(t, was.Limits[0].Tag(), is.Limits[0].Tag())
+		assert.False(t, is.Limits[0].HasPast())
+	}
+	assert.True(t, is.Domain("shop").Match(entries("tenant", "big")).Limits[0].HasPast(), "another algorithm learns what was spent")
+	assert.False(t, base.Domain("shop").Match(entries("tenant", "big")).Limits[0].HasPast(), "the base stays as it is")
+}
+
+func TestOverridesThatDoNotFit(t *testing.T) {
+	for _, test := range []struct{ target, value, want string }{
+		{"none|tenant", `{"factor": 2}`, "there is no domain none; it can be shop"},
+		{"shop|tenat", `{"factor": 2}`, "shop: no descriptor tenat; did you mean tenant?"},
+		{"shop|tenant=acme|method=GET", `{"factor": 2}`, "shop > tenant=acme: no descriptor method=GET; it can be path"},
+		{"shop|tenant=big|path", `{"factor": 2}`, "shop > tenant=big: there are no descriptors below it"},
+		{"shop|api=/v2", `{"factor": 2}`, "no descriptor api=/v2"},
+		{"shop|api=/v*", `{"factor": 2}`, "a pattern must be written as in the limits file"},
+		{"shop|x1", `{"factor": 2}`, "no descriptor x1"},
+		{"shop|tenant", `{"burst": 3}`, "burst is only for algorithm token_bucket"},
+		{"shop|tenant", `{"unit_multiplier": 100000000}`, "longer than ten years"},
+		{"shop|tenant", `{"unit": "fortnight"}`, "unit \"fortnight\" is not known"},
+		{"shop|tenant", `{"factor": 1000000, "unit": "day"}`, ""},
+		{"shop|tenant=big", `{"rate_limits": [{"requests_per_unit": 4294967295}, {}]}`, "rate_limits must have an item for each limit of the descriptor, {} for one that stays as it is: 1, not 2"},
+		{"shop|two", `{"requests_per_unit": 3}`, "the descriptor has 2 limits, so that requests_per_unit must be in rate_limits"},
+		{"shop|two", `{"rate_limits": [{"unit": "day"}, {}]}`, "they would share one counter"},
+		{"shop|free", `{"factor": 3}`, "there is no number for factor to multiply"},
+		{"shop|none", `{"factor": 3}`, "there is no number for factor to multiply"},
+		{"shop|none", `{"shadow_mode": true}`, "the descriptor has no limit to change"},
+		{"shop|none", `{"requests_per_unit": 3}`, "unit is missing"},
+		{"shop|none", `{"unit": "day"}`, "requests_per_unit is missing"},
+	} {
+		base := compile(t, shopLimits)
+		is, outcomes := base.With([]*Override{override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`)})
+		if test.want == "" {
+			assert.Empty(t, outcomes[0].Problems, test.value)
+			continue
+		}
+		assert.ErrorContains(t, outcomes[0].Problems, test.want, test.value)
+		assert.ErrorContains(t, outcomes[0].Problems, "override "+test.target+":", test.value)
+		assert.Empty(t, outcomes[0].Is)
+		assert.Empty(t, outcomes[1].Problems, "the others are not refused for it")
+		assert.Equal(t, "1 per minute", limitsMet(is, "shop", "tenant", "good"))
+		assert.Equal(t, "100 per minute", limitsMet(is, "shop", "tenant", "acme"))
+	}
+}
+
+func TestParseOverrideErrors(t *testing.T) {
+	for value, want := range map[string]string{
+		``:                                       "is not JSON",
+		`requests_per_unit: 3`:                   "is not JSON",
+		`[]`:                                     "must be a JSON object",
+		`3`:                                      "must be a JSON object",
+		`null`:                                   "must be a JSON object",
+		`{}`:                                     "changes nothing",
+		`{"expires_at": "2030-01-31T12:00:00Z"}`: "changes nothing",
+		`{"factor": 2, "expires_at": "tomorrow"}`:                   "is not a time such as",
+		`{"factor": 2, "expires_at": 3}`:                            "is not a time such as",
+		`{"factor": 0}`:                                             "factor must be a number over 0",
+		`{"factor": -1}`:                                            "factor must be a number over 0",
+		`{"factor": 1e300}`:                                         "factor must be a number over 0 and up to 1000000",
+		`{"factor": 2, "requests_per_unit": 3}`:                     "factor and requests_per_unit exclude each other",
+		`{"rate_limits": [{"factor": 2, "burst": 3}]}`:              "factor and burst exclude each other",
+		`{"request_per_unit": 3}`:                                   "did you mean requests_per_unit?",
+		`{"requests_per_unit": "3"}`:                                "must be a whole number from 0 to 4294967295 without quotes",
+		`{"requests_per_unit": -3}`:                                 "must be a whole number",
+		`{"requests_per_unit": 3, "requests_per_unit": 4}`:          "given twice",
+		`{"value": "v"}`:                                            "unknown key \"value\"",
+		`{"descriptors": []}`:                                       "unknown key \"descriptors\"",
+		`{"rate_limits": [{"expires_at": "x"}]}`:                    "expires_at has no meaning in an item of rate_limits; it belongs in the override",
+		`{"rate_limits": [{"shadow_mode": true}]}`:                  "shadow_mode has no meaning in an item of rate_limits",
+		`{"rate_limits": [3]}`:                                      "an item of rate_limits must be a mapping",
+		`{"rate_limits": [{}], "burst": 3}`:                         "burst stands beside rate_limits",
+		`{"algorithm": "sliding"}`:                                  "it can be fixed_window, sliding_window",
+		`{"name": "` + strings.Repeat("x", MaxOverrideBytes) + `"}`: "65536 are the most",
+	} {
+		_, err := ParseOverride("shop|tenant", []byte(value))
+		assert.ErrorContains(t, err, want, "%.80s", value)
+	}
+	_, err := ParseOverride("shop", []byte(`{"factor": 0}`))
+	assert.ErrorContains(t, err, "is not DOMAIN|KEY=VALUE")
+	assert.ErrorContains(t, err, "factor must be", "all that is wrong is told at once")
+}
+
+func TestFieldsOfOverridesHaveNoPlaceInFiles(t *testing.T) {
+	_, err := Compile([]File{{"f", []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, factor: 2}}]")}}, Options{})
+	assert.ErrorContains(t, err, "unknown key factor")
+	assert.NotContains(t, err.Error(), "override")
+}
+
+func FuzzOverride(f *testing.F) {
+	f.Add("shop|tenant=acme", `{"factor": 10, "expires_at": "2030-01-31T12:00:00Z"}`)
+	f.Add("shop|two", `{"rate_limits": [{"requests_per_unit": 3}, {}]}`)
+	f.Add("shop|api=/v1/a", `{"unlimited": true, "name": "n", "replaces": [{"name": "path"}]}`)
+	base := compile(f, shopLimits)
+	f.Fuzz(func(t *testing.T, target, value string) {
+		o, err := ParseOverride(target, []byte(value))
+		if err != nil {
+			return
+		}
+		is, outcomes := base.With([]*Override{o})
+		if len(outcomes[0].Problems) == 0 {
+			assert.NotNil(t, is.Domain(o.Target.Domain))
+			is.Succeed(base, time.Now())
+		}
+	})
+}
+
+func TestWithNoOverridesIsTheSame(t *testing.T) {
+	base := compile(t, shopLimits)
+	is, _ := base.With(nil)
+	for _, write := range []func(*Config, *strings.Builder) error{
+		func(c *Config, b *strings.Builder) error { return c.WriteTree(b) },
+		func(c *Config, b *strings.Builder) error { return c.WriteLines(b) },
+	} {
+		var was, now strings.Builder
+		require.NoError(t, write(base, &was))
+		require.NoError(t, write(is, &now))
+		assert.Equal(t, was.String(), now.String())
+	}
+	assert.Equal(t, Changes{}, is.ChangesFrom(base))
+}
