@@ -10,6 +10,7 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -129,7 +130,9 @@ func (r *replica) sees(within time.Duration, all map[string]string) {
 
 func (r *replica) until(within time.Duration, f func() bool) {
 	r.tb.Helper()
-	require.Eventually(r.tb, f, within, 2*time.Millisecond, "applied last: %v; states: %v; log: %s", r.now(), r.told(), r.logged())
+	if !assert.Eventually(r.tb, f, within, 2*time.Millisecond) {
+		r.tb.Fatalf("applied last: %v\nstates: %v\nlog: %s", r.now(), r.told(), r.logged())
+	}
 }
 
 // subscribed waits until n subscriptions to channel are known to c.

@@ -50,6 +50,7 @@ func (s *Store) Run(ctx context.Context) {
 				s.o.OnState(err)
 			}
 			behind, failing = true, true
+			s.reroute(ctx)
 			due.Reset(pauses.NextBackOff())
 			continue
 		case failing:
@@ -70,6 +71,14 @@ func (s *Store) tellResets(m messages) {
 	}
 	if m.dropped > 0 {
 		s.o.Log.Warn("counters were reset faster than this replica can follow; it may deny some of them longer", "missed", m.dropped)
+	}
+}
+
+// reroute makes a client of a Cluster look for who has the hash now. By itself it
+// does so only when a node sends it elsewhere, which a dead one doesn't.
+func (s *Store) reroute(ctx context.Context) {
+	if c, ok := s.o.Client.(interface{ ReloadState(context.Context) }); ok {
+		c.ReloadState(ctx)
 	}
 }
 
