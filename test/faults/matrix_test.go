@@ -153,6 +153,9 @@ func run(t *testing.T, name string, s subject) {
 		most = max(most, load.admitted[key].Load())
 		charged := counter(fresh, key, false)
 		byRedis, byLocal := load.byRedis[key].Load(), load.byLocal[key].Load()
+		if s.heal != nil {
+			assert.GreaterOrEqual(t, charged, int64(0), "it can be asked")
+		}
 		assert.LessOrEqual(t, charged, byRedis+byLocal, "charged twice")
 		if !s.loses && charged >= 0 {
 			assert.GreaterOrEqual(t, charged, byRedis, "forgotten")
