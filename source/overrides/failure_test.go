@@ -53,6 +53,24 @@ func TestRedisMayBeAbsentAtFirst(t *testing.T) {
 	r.sees(ample, values{})
 }
 
+func TestOwnWriteIsReadEvenBeforeTheFirstFullRead(t *testing.T) {
+	s := redistest.Start(t)
+	c := s.Client(t)
+	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "1").Err())
+	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-hgetall").Err())
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: never})
+	r.start()
+	r.until(ample, func() bool { return len(r.told()) > 0 })
+	_, _, err := r.Put(t.Context(), "b", "2")
+	require.NoError(t, err)
+	assert.Zero(t, r.times(), "less than all is never applied")
+
+	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+hgetall").Err())
+	_, _, err = r.Put(t.Context(), "b", "3")
+	require.NoError(t, err)
+	assert.Equal(t, values{"a": "1", "b": "3"}, r.now())
+}
+
 func TestFrozenRedisIsFollowedAgain(t *testing.T) {
 	s := redistest.Start(t)
 	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 500 * time.Millisecond})
@@ -328,4 +346,35 @@ func survives(t *testing.T, r *replica, master *redistest.Server) {
 		assert.Equal(t, i%2 == 1, err == nil, "an outage, its end, and so on")
 		assert.False(t, errors.Is(err, context.Canceled))
 	}
+}
+
+func TestRefusedWritesSayWhy(t *testing.T) {
+	s := redistest.Start(t)
+	c := s.Client(t)
+	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
+	for _, step := range []struct {
+		command, says string
+	}{
+		{"ACL SETUSER default -hset", "NOPERM"},
+		{"ACL SETUSER default +hset -hget", "NOPERM"},
+		{"ACL SETUSER default +hget -multi", "NOPERM"},
+		{"ACL SETUSER default +multi", ""},
+		{"CONFIG SET maxmemory 1", "OOM"},
+		{"CONFIG SET maxmemory 0", ""},
+		{"REPLICAOF 127.0.0.1 1", "READONLY"},
+		{"REPLICAOF NO ONE", ""},
+	} {
+		var args []any
+		for arg := range strings.FieldsSeq(step.command) {
+			args = append(args, arg)
+		}
+		require.NoError(t, c.Do(t.Context(), args...).Err())
+		_, _, err := r.Put(t.Context(), "a", "1")
+		if step.says == "" {
+			require.NoError(t, err, step.command)
+			continue
+		}
+		require.ErrorContains(t, err, step.says, step.command)
+	}
+	assert.Empty(t, r.told(), "it could be read all the time")
 }

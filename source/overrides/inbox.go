@@ -72,8 +72,8 @@ func (b *inbox) add(f func()) {
 	}
 }
 
-// empty takes out everything.
-func (b *inbox) empty() messages {
+// takeAll empties it.
+func (b *inbox) takeAll() messages {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := b.messages

@@ -48,14 +48,15 @@ type Options struct {
 	Resync time.Duration
 
 	// Apply is told all there is, whenever that has changed, and at first even if
-	// there is nothing. One goroutine at a time calls it, Run's or Put's. It must
-	// neither change nor keep the map.
+	// there is nothing. One goroutine at a time calls it: Run's, or that of a Put or
+	// Delete. It must neither change nor keep the map.
 	Apply func(all map[string]string)
 
 	// Expired tells which values are over at now. A full read removes them from Redis.
 	Expired func(value string, now time.Time) bool
 
-	// OnReset is told each counter in a message of TellReset, this replica's too.
+	// OnReset is told each counter in a message of TellReset, this replica's too. What
+	// is told while there is no subscription is missed.
 	OnReset func(counter string)
 
 	// OnState is told, once, why Redis can't be read; what was read before holds on.
@@ -166,10 +167,13 @@ func (s *Store) exchange(ctx context.Context, target string, value *string) (old
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, goredis.Nil) {
-		return "", false, err
+	for _, why := range []error{set.Err(), get.Err(), err} {
+		// That it was aborted is said of what was not refused itself.
+		if why != nil && !errors.Is(why, goredis.Nil) && !goredis.HasErrorPrefix(why, "EXECABORT") {
+			return "", false, why
+		}
 	}
-	if err := set.Err(); err != nil {
+	if err != nil && !errors.Is(err, goredis.Nil) {
 		return "", false, err
 	}
 	if old, err = get.Result(); errors.Is(err, goredis.Nil) {

@@ -35,7 +35,7 @@ func (s *Store) Run(ctx context.Context) {
 			behind = true
 		case <-s.inbox.filled:
 		}
-		m := s.inbox.empty()
+		m := s.inbox.takeAll()
 		s.tellResets(m)
 		behind = behind || m.all
 		if !behind && len(m.targets) == 0 {
