@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"backend/backendtest": {"backend", "limit"},
 	"lua":                 {},
 	"service":             {"backend", "descriptors", "limit"},
+	"admin":               {"backend", "descriptors", "limit"},
 	"server":              {},
 	"internal/metrics":    {},
 }

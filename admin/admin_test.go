@@ -1,0 +1,139 @@
+package admin_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/admin"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestWhoHasNoTokenLearnsNothing(t *testing.T) {
+	for name, header := range map[string]string{
+		"none":                   "",
+		"another":                "Bearer other",
+		"a part of it":           "Bearer " + token[:4],
+		"more than it":           "Bearer " + token + "x",
+		"empty":                  "Bearer ",
+		"another scheme":         "Basic " + token,
+		"no scheme":              token,
+		"the name, not a token":  "Bearer ops",
+		"the empty one of a row": "Bearer",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
+			first := ""
+			for _, path := range []string{"/admin/", "/admin/overrides", "/admin/counters?target=shop%7Ctenant=acme", "/admin/nothing"} {
+				for _, method := range []string{"GET", "PUT", "DELETE", "PATCH"} {
+					req := httptest.NewRequest(method, path, strings.NewReader("{}"))
+					if header != "" {
+						req.Header.Set("Authorization", header)
+					}
+					resp := r.send(req)
+					body, err := io.ReadAll(resp.Body)
+					require.NoError(t, err)
+					assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+					assert.Equal(t, `Bearer realm="rls admin"`, resp.Header.Get("WWW-Authenticate"))
+					assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+					if first == "" {
+						first = string(body)
+					}
+					assert.Equal(t, first, string(body))
+				}
+			}
+			assert.Contains(t, first, "ADMIN_TOKEN")
+			logged := r.log.String()
+			assert.Equal(t, 1, strings.Count(logged, "level=WARN"), "one a second")
+			assert.Contains(t, logged, "from=192.0.2.1:1234 method=GET path=/admin/")
+			assert.NotContains(t, logged, token[:4])
+		})
+	}
+}
+
+func TestTheAuditNamesTheToken(t *testing.T) {
+	r := newRig(t, func(o *admin.Options) { o.Tokens = map[string]string{"alice": "a", "bob": "b"} })
+	for _, header := range []string{"Bearer a", "bearer  b "} {
+		req := httptest.NewRequest("PUT", "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
+		req.Header.Set("Authorization", header)
+		assert.Equal(t, http.StatusOK, r.send(req).StatusCode)
+	}
+	lines := r.audits()
+	require.Len(t, lines, 2)
+	assert.Contains(t, lines[0], "by=alice")
+	assert.Contains(t, lines[1], "by=bob")
+}
+
+func TestClientCertificates(t *testing.T) {
+	spiffe := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ops"}
+	for name, c := range map[string]struct {
+		off  bool
+		cert *x509.Certificate // verified, if any
+		by   string            // empty: refused
+	}{
+		"named by its common name": {cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}, DNSNames: []string{"dns"}}, by: "deploy"},
+		"else by its DNS name":     {cert: &x509.Certificate{DNSNames: []string{"ops.example"}, URIs: []*url.URL{spiffe}}, by: "ops.example"},
+		"else by its URI":          {cert: &x509.Certificate{URIs: []*url.URL{spiffe}}, by: "spiffe://cluster.local/ops"},
+		"else by its number":       {cert: &x509.Certificate{SerialNumber: big.NewInt(7)}, by: `"certificate 7"`},
+		"only if they count":       {off: true, cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}}},
+		"only if verified":         {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *admin.Options) { o.ClientCerts = !c.off })
+			req := httptest.NewRequest("PUT", "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
+			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
+			if c.cert != nil {
+				req.TLS.VerifiedChains = [][]*x509.Certificate{{c.cert}}
+			}
+			resp := r.send(req)
+			if c.by == "" {
+				assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+				return
+			}
+			assert.Equal(t, http.StatusOK, resp.StatusCode)
+			assert.Contains(t, r.audits()[0], "by="+c.by+" ")
+		})
+	}
+}
+
+func TestPathsMethodsAndParameters(t *testing.T) {
+	r := newRig(t)
+	t.Run("another path is told what there is", func(t *testing.T) {
+		var p admin.Problems
+		assert.Equal(t, http.StatusNotFound, r.call("GET", "override", "", "", &p))
+		assert.Equal(t, []string{"there is nothing at /admin/override"}, p.Problems)
+		require.Len(t, p.Endpoints, 5)
+		assert.Contains(t, p.Endpoints[1], "PUT /admin/overrides: ")
+	})
+	for path, allow := range map[string]string{"overrides": "GET, PUT, DELETE", "counters": "GET, DELETE"} {
+		req := httptest.NewRequest("POST", admin.Prefix+path, nil)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp := r.send(req)
+		assert.Equal(t, http.StatusMethodNotAllowed, resp.StatusCode)
+		assert.Equal(t, allow, resp.Header.Get("Allow"))
+	}
+	for name, query := range map[string]string{
+		"a misspelt one":      "target=shop%7Ctenant&dryrun=true",
+		"one given twice":     "target=shop%7Ctenant&target=shop%7Cip",
+		"an odd flag":         "target=shop%7Ctenant&dry_run=perhaps",
+		"one that is no text": "target=%zz",
+	} {
+		t.Run(name+" changes nothing", func(t *testing.T) {
+			assert.Equal(t, http.StatusBadRequest, r.callURL("PUT", "/admin/overrides?"+query, `{"factor": 2}`, nil))
+		})
+	}
+	assert.Equal(t, http.StatusBadRequest, r.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant&dry_run=true", "", nil))
+	assert.Empty(t, r.overrides.States())
+}

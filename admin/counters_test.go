@@ -1,0 +1,270 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/denycache"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// at puts the rig's clock 10 s after the start of a day.
+func (r *rig) at() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
+
+func TestCountersTellWhatIsSpent(t *testing.T) {
+	perMinute := func(spent, remaining int64, over bool) admin.Limit {
+		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: over}
+	}
+	for name, c := range map[string]struct {
+		target string
+		spent  int64
+		want   admin.Counter
+	}{
+		"nothing": {acme, 0, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(0, 100, false)},
+		}},
+		"some": {acme, 60, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(60, 40, false)},
+		}},
+		"all of it": {acme, 100, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(100, 0, true)},
+		}},
+		"more than all": {acme, 130, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(130, 0, true)},
+		}},
+		"several limits": {"shop|ip=10.0.0.1", 4, admin.Counter{
+			Path: "shop > ip", Key: "shop|ip=10.0.0.1", Limits: []admin.Limit{
+				{Limit: "5 per second", Name: "ip-second", Tag: "fw1", Scope: "global", Capacity: 5, Spent: 4, Remaining: 1, ResetSeconds: 1},
+				{Limit: "50 per hour, token_bucket, burst 80", Tag: "tb3600", Scope: "global", Capacity: 80, Spent: 4, Remaining: 76, ResetSeconds: 288},
+				{Limit: "500 per day, sliding_window, per instance", Tag: "sw86400i", Scope: "instance", Capacity: 500, Spent: 4, Remaining: 496, ResetSeconds: 2*86_400 - 10},
+			},
+		}},
+		"a shared threshold": {"shop|tenant=acme|path=/api/orders", 20, admin.Counter{
+			Path: "shop > tenant > path=/api/*", Key: "shop|tenant=acme|path=/api/*", Limits: []admin.Limit{
+				{Limit: "20 per hour, sliding_log", Tag: "sl3600", Scope: "global", Capacity: 20, Spent: 20, ResetSeconds: 3600, Over: true},
+			},
+		}},
+		"a limit of none": {"shop|trial=x", 0, admin.Counter{
+			Path: "shop > trial", Key: "shop|trial=x", ShadowMode: true,
+			Limits: []admin.Limit{{Limit: "0 per minute", Tag: "fw60", Scope: "global", ResetSeconds: 50, Over: true}},
+		}},
+		"odd characters": {"shop|tenant=a%7Cb%20%25*", 0, admin.Counter{
+			Path: "shop > tenant", Key: "shop|tenant=a%7Cb%20%25%2A", Limits: []admin.Limit{perMinute(0, 100, false)},
+		}},
+		"no value": {"shop|tenant", 0, admin.Counter{
+			Path: "shop > tenant", Key: "shop|tenant=", Limits: []admin.Limit{perMinute(0, 100, false)},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.at()
+			if c.spent > 0 {
+				r.spend(c.target, c.spent)
+			}
+			c.want.Target = c.target
+			for range 2 {
+				var got admin.Counter
+				require.Equal(t, http.StatusOK, r.call("GET", "counters", c.target, "", &got))
+				assert.Equal(t, c.want, got, "asking costs nothing")
+			}
+		})
+	}
+	t.Run("unlimited", func(t *testing.T) {
+		r := newRig(t)
+		var got admin.Counter
+		require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|free=x", "", &got))
+		assert.Equal(t, []admin.Limit{{Limit: "unlimited", Unlimited: true}}, got.Limits)
+		assert.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|free=x", "", nil))
+	})
+	t.Run("of an override", func(t *testing.T) {
+		r := newRig(t)
+		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
+		var got admin.Counter
+		require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
+		assert.Equal(t, "shop > tenant=acme", got.Path)
+		assert.EqualValues(t, 200, got.Limits[0].Capacity)
+	})
+}
+
+func TestCountersThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		target string
+		code   int
+		want   string
+	}{
+		"no target":            {"", http.StatusBadRequest, "is not DOMAIN|KEY=VALUE"},
+		"an odd one":           {"shop|tenant=%zz", http.StatusBadRequest, "%25"},
+		"an unknown domain":    {"bank|tenant=acme", http.StatusNotFound, `there is no domain "bank"; there is "shop"`},
+		"an unknown key":       {"shop|user=x", http.StatusNotFound, `requests with "shop|user=x" meet no descriptor`},
+		"too deep":             {"shop|tenant=acme|path=/x", http.StatusNotFound, "meet no descriptor"},
+		"one without a limit":  {"shop|quiet=x", http.StatusNotFound, "meet no descriptor with a limit in force"},
+		"keys in another turn": {"shop|path=/api/x|tenant=acme", http.StatusNotFound, "in their order"},
+	} {
+		for _, method := range []string{"GET", "DELETE"} {
+			t.Run(name+" "+method, func(t *testing.T) {
+				r := newRig(t)
+				code, text := r.problems(method, "counters", c.target, "")
+				assert.Equal(t, c.code, code)
+				assert.Contains(t, text, c.want)
+				assert.Empty(t, r.audits())
+			})
+		}
+	}
+	t.Run("no limits at all", func(t *testing.T) {
+		r := newRig(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
+		code, text := r.problems("GET", "counters", acme, "")
+		assert.Equal(t, http.StatusServiceUnavailable, code)
+		assert.Equal(t, "no limits are loaded", text)
+	})
+}
+
+func TestAReset(t *testing.T) {
+	var told []string
+	r := newRig(t, func(o *admin.Options) {
+		o.Counters.Tell = func(_ context.Context, counter string) error {
+			told = append(told, counter)
+			return nil
+		}
+	})
+	r.at()
+	const ip = "shop|ip=10.0.0.1"
+	r.spend(ip, 5)
+	r.spend("shop|ip=10.0.0.2", 5)
+	var got admin.Reset
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", ip, "", &got))
+	for i, capacity := range []int64{5, 80, 500} {
+		assert.EqualValues(t, 5, got.Was[i].Spent)
+		assert.Zero(t, got.Limits[i].Spent)
+		assert.Equal(t, capacity, got.Limits[i].Remaining)
+	}
+	assert.True(t, got.Was[0].Over)
+	assert.False(t, got.Limits[0].Over)
+	assert.True(t, got.ToldOtherReplicas)
+	assert.Empty(t, got.Note)
+	assert.Equal(t, []string{ip}, told)
+
+	var now admin.Counter
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &now))
+	assert.Equal(t, got.Counter, now)
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|ip=10.0.0.2", "", &now))
+	assert.EqualValues(t, 5, now.Limits[0].Spent, "others stay as they are")
+
+	lines := r.audits()
+	require.Len(t, lines, 1)
+	assert.Contains(t, lines[0], `action=reset by=ops from=192.0.2.1:1234 target="shop|ip=10.0.0.1" path="shop > ip" was="5 spent of 5 per second; 5 spent of 50 per hour, token_bucket, burst 80; 5 spent of 500 per day, sliding_window, per instance" is="0 spent of 5 per second; `)
+}
+
+func TestAResetSaysIfOtherReplicasDoNotKnow(t *testing.T) {
+	for name, tell := range map[string]func(context.Context, string) error{
+		"nobody to tell": nil,
+		"Redis away":     func(context.Context, string) error { return errors.New("gone") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *admin.Options) { o.Counters.Tell = tell })
+			r.spend(acme, 5)
+			var got admin.Reset
+			require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
+			assert.False(t, got.ToldOtherReplicas)
+			assert.Contains(t, got.Note, "other replicas were not told")
+			assert.Len(t, r.audits(), 1)
+		})
+	}
+}
+
+// What was spent under a limit is carried over to the one in its place: a reset must
+// give that back, too.
+func TestAResetAfterAChangeOfAlgorithm(t *testing.T) {
+	for _, was := range limit.Algorithms() {
+		for _, is := range limit.Algorithms() {
+			t.Run(was.String()+" to "+is.String(), func(t *testing.T) {
+				r := newRig(t)
+				put := func(a limit.Algorithm) {
+					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, "unit": "hour", "algorithm": "`+a.String()+`"}`, nil))
+				}
+				put(was)
+				r.now = time.Now()
+				r.spend(acme, 40)
+				put(is)
+				r.now = time.Now()
+				r.spend(acme, 5)
+
+				var reset admin.Reset
+				require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &reset))
+				assert.EqualValues(t, 45, reset.Was[0].Spent)
+				assert.Zero(t, reset.Limits[0].Spent)
+				for _, a := range []limit.Algorithm{is, was} {
+					put(a)
+					var got admin.Counter
+					require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
+					assert.Zero(t, got.Limits[0].Spent, "nothing comes back")
+				}
+			})
+		}
+	}
+}
+
+func TestAResetEndsADenialThatIsRemembered(t *testing.T) {
+	counters := local.New(local.Options{})
+	cached := denycache.New(counters, denycache.Options{})
+	r := newRig(t, func(o *admin.Options) { o.Counters.Read, o.Counters.Take = counters, cached })
+	r.at()
+	r.counters = cached
+	r.spend(acme, 100)
+	r.spend(acme, 1)
+	over := func() bool {
+		rule := r.overrides.Limits.Load().Domain("shop").Match(target(t, acme).Entries)
+		results := make([]backend.Result, 1)
+		cached.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
+		return !results[0].Allowed
+	}
+	require.True(t, over())
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", nil))
+	assert.False(t, over())
+}
+
+func target(t *testing.T, text string) descriptors.Target {
+	parsed, err := descriptors.ParseTarget(text)
+	require.NoError(t, err)
+	return parsed
+}
+
+func TestWithTheBackendAway(t *testing.T) {
+	away := backendtest.NewFlaky(local.New(local.Options{}))
+	standIn := fallback.New(fallback.Options{Primary: away, Secondary: local.New(local.Options{})})
+	defer standIn.Close()
+	for name, c := range map[string]struct {
+		read backend.Limiter
+		get  int
+	}{
+		"all of the time":         {away, http.StatusServiceUnavailable},
+		"only after it was asked": {local.New(local.Options{}), http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			away.Fail(backend.ErrUnavailable)
+			r := newRig(t, func(o *admin.Options) { o.Counters.Read, o.Counters.Take = c.read, standIn })
+			assert.Equal(t, c.get, r.call("GET", "counters", acme, "", nil))
+			code, text := r.problems("DELETE", "counters", acme, "")
+			assert.Equal(t, http.StatusServiceUnavailable, code)
+			assert.Contains(t, text, "the counter c", "can't or could not be reset")
+			assert.Empty(t, r.audits())
+		})
+	}
+	t.Run("without a stand-in", func(t *testing.T) {
+		r := newRig(t, func(o *admin.Options) { o.Counters.Take = away })
+		code, text := r.problems("DELETE", "counters", acme, "")
+		assert.Equal(t, http.StatusServiceUnavailable, code)
+		assert.Contains(t, text, "could not be reset")
+	})
+}

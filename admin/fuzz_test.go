@@ -1,0 +1,43 @@
+package admin_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/admin/admintest"
+	"github.com/seed-81f232ab/rls/backend/local"
+)
+
+// Whatever a caller sends, the answer is JSON and no fault of ours.
+func FuzzCalls(f *testing.F) {
+	f.Add(uint8(1), "overrides", "shop|tenant=acme", `{"factor": 2, "expires_at": "9999-12-31T23:59:59-23:59"}`)
+	f.Add(uint8(1), "overrides", "shop|ip", `{"rate_limits": [{}, {"burst": 3}, {"unlimited": true}]}`)
+	f.Add(uint8(2), "overrides", "shop|%FF", "\xff")
+	f.Add(uint8(0), "counters", "shop|tenant=acme|path=/api/%2A", "")
+	f.Add(uint8(2), "counters", "shop|tenant=*", "")
+	f.Fuzz(func(t *testing.T, method uint8, path, target, body string) {
+		overrides, counters := admintest.NewOverrides(t, limits), local.New(local.Options{MaxKeys: 100})
+		h := admin.New(admin.Options{
+			Tokens:    map[string]string{"ops": token},
+			Overrides: overrides,
+			Counters:  admin.Counters{Limits: &overrides.Limits, Read: counters, Take: counters},
+		})
+		u := &url.URL{Path: admin.Prefix + path, RawQuery: "target=" + url.QueryEscape(target)}
+		// The value comes first as if another had stored it.
+		overrides.Store(target, body)
+		for range 2 {
+			req := httptest.NewRequest([]string{"GET", "PUT", "DELETE"}[method%3], "/", strings.NewReader(body))
+			req.URL = u
+			req.Header.Set("Authorization", "Bearer "+token)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, req)
+			if w.Code >= http.StatusInternalServerError || w.Body.Len() == 0 {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+		}
+	})
+}

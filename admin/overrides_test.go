@@ -1,0 +1,223 @@
+package admin_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+const acme = "shop|tenant=acme"
+
+func TestPutGetListAndDelete(t *testing.T) {
+	r := newRig(t)
+	var list admin.List
+	require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
+	assert.Equal(t, []admin.Override{}, list.Overrides)
+
+	until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	value := `{"factor":10,"expires_at":"` + until + `"}`
+	want := admin.Override{
+		Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
+		Was: "100 per minute", Is: "1000 per minute", ExpiresAt: until,
+	}
+	var got admin.Override
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, value+"\n", &got))
+	assert.JSONEq(t, value, string(got.Override))
+	got.Override = nil
+	assert.Equal(t, want, got)
+
+	t.Run("another one tells what it has replaced", func(t *testing.T) {
+		var got admin.Override
+		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 7}`, &got))
+		assert.JSONEq(t, value, string(got.Old))
+		assert.Equal(t, "7 per minute", got.Is)
+		assert.Equal(t, "100 per minute", got.Was)
+	})
+	t.Run("one", func(t *testing.T) {
+		var got admin.Override
+		require.Equal(t, http.StatusOK, r.call("GET", "overrides", acme, "", &got))
+		assert.Equal(t, "7 per minute", got.Is)
+		assert.Empty(t, got.ExpiresAt)
+	})
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", "shop|ip", `{"factor": 2}`, nil))
+	t.Run("all, by target", func(t *testing.T) {
+		var list admin.List
+		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
+		require.Len(t, list.Overrides, 2)
+		assert.Equal(t, "shop|ip", list.Overrides[0].Target)
+		assert.Equal(t, acme, list.Overrides[1].Target)
+	})
+	t.Run("deleted", func(t *testing.T) {
+		var got admin.Override
+		require.Equal(t, http.StatusOK, r.call("DELETE", "overrides", acme, "", &got))
+		assert.JSONEq(t, `{"requests_per_unit": 7}`, string(got.Old))
+		got.Old = nil
+		assert.Equal(t, admin.Override{Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", Was: "7 per minute", Is: "100 per minute"}, got)
+		for _, method := range []string{"GET", "DELETE"} {
+			code, text := r.problems(method, "overrides", acme, "")
+			assert.Equal(t, http.StatusNotFound, code)
+			assert.Equal(t, `there is no override of "shop|tenant=acme"`, text)
+		}
+	})
+	t.Run("the audit has each change", func(t *testing.T) {
+		lines := r.audits()
+		require.Len(t, lines, 4)
+		for i, want := range []string{
+			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + until + `\"}" path="shop > tenant=acme" was="100 per minute" is="1000 per minute"`,
+			`action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"factor\":10,`,
+			`action=put by=ops from=192.0.2.1:1234 target=shop|ip old="" new="{\"factor\": 2}"`,
+			`action=delete by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"requests_per_unit\": 7}" new="" path="shop > tenant=acme" was="7 per minute" is="100 per minute"`,
+		} {
+			assert.Contains(t, lines[i], want)
+		}
+		assert.Contains(t, lines[1], `was="1000 per minute" is="7 per minute"`)
+	})
+}
+
+func TestWhatDoesNotFitIsNotStored(t *testing.T) {
+	for name, c := range map[string]struct {
+		target, value string
+		want          []string // of the problems
+	}{
+		"no target":           {"", `{"factor": 2}`, []string{"is not DOMAIN|KEY=VALUE"}},
+		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"there is no domain shpo; did you mean shop?"}},
+		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"no descriptor tenat=acme; it can be tenant,"}},
+		"an odd target":       {"shop|tenant=a b", `{"factor": 2}`, []string{"must be written shop|tenant=a%20b"}},
+		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"the target has 4108 bytes; 4096 are the most"}},
+		"nothing":             {acme, ``, []string{"the value is not JSON"}},
+		"a list":              {acme, `[]`, []string{"must be a JSON object, not a list"}},
+		"no change":           {acme, `{}`, []string{"changes nothing"}},
+		"all its mistakes":    {acme, `{"factr": 2, "unit": "minutes", "algorithm": "slow"}`, []string{"did you mean factor?", "slow"}},
+		"several limits":      {"shop|ip", `{"requests_per_unit": 1}`, []string{"the descriptor has 3 limits"}},
+		"an end that is past": {acme, `{"factor": 2, "expires_at": "2020-01-01T00:00:00+01:00"}`, []string{"expires_at 2019-12-31T23:00:00Z is over already"}},
+		"bytes that are odd":  {acme, "{\"name\": \"\xff\"}", []string{""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for _, dry := range []string{"", "&dry_run=true"} {
+				var got admin.Override
+				u := "/admin/overrides?target=" + strings.NewReplacer("|", "%7C", "%", "%25", " ", "%20").Replace(c.target) + dry
+				assert.Equal(t, http.StatusBadRequest, r.callURL("PUT", u, c.value, &got))
+				for _, want := range c.want {
+					assert.Contains(t, strings.Join(got.Problems, "\n"), want)
+				}
+			}
+			assert.Empty(t, r.overrides.States())
+			assert.Empty(t, r.audits())
+		})
+	}
+	t.Run("more bytes than there can be", func(t *testing.T) {
+		r := newRig(t)
+		code, text := r.problems("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", descriptors.MaxOverrideBytes)+`"}`)
+		assert.Equal(t, http.StatusRequestEntityTooLarge, code)
+		assert.Contains(t, text, "more than 65536 bytes")
+		assert.Empty(t, r.overrides.States())
+	})
+}
+
+func TestADryRunOnlyTells(t *testing.T) {
+	r := newRig(t)
+	var got admin.Override
+	require.Equal(t, http.StatusOK, r.callURL("PUT", "/admin/overrides?target=shop%7Ctenant=acme&dry_run=true", `{"factor": 3}`, &got))
+	assert.True(t, got.DryRun)
+	assert.Equal(t, admin.InForce, got.State)
+	assert.Equal(t, "300 per minute", got.Is)
+	assert.Empty(t, r.overrides.States())
+	assert.Empty(t, r.audits())
+}
+
+func TestWhatIsStoredByOthersIsShownAsItIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		target string
+		values []string // one after the other
+		want   admin.Override
+	}{
+		"not JSON": {
+			acme,
+			[]string{"100"},
+			admin.Override{State: admin.Refused, Override: []byte("100")},
+		},
+		"no JSON at all": {
+			acme,
+			[]string{"faster!"},
+			admin.Override{State: admin.Refused, Override: []byte(`"faster!"`)},
+		},
+		"after a good one, which stays": {
+			acme,
+			[]string{`{"factor": 2}`, `{"factr": 3}`},
+			admin.Override{State: admin.Refused, Override: []byte(`{"factr": 3}`), Path: "shop > tenant=acme", Was: "100 per minute", Is: "200 per minute"},
+		},
+		"expired": {
+			acme,
+			[]string{`{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`},
+			admin.Override{State: admin.Expired, Override: []byte(`{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`), ExpiresAt: "2020-01-01T00:00:00Z"},
+		},
+		"a target that is none": {
+			"shop tenant",
+			[]string{`{"factor": 2}`},
+			admin.Override{State: admin.Refused, Override: []byte(`{"factor": 2}`)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for _, value := range c.values {
+				r.overrides.Store(c.target, value)
+			}
+			var got admin.Override
+			require.Equal(t, http.StatusOK, r.call("GET", "overrides", c.target, "", &got))
+			assert.JSONEq(t, string(c.want.Override), string(got.Override))
+			assert.Equal(t, c.want.State == admin.Refused, len(got.Problems) > 0)
+			got.Override, got.Problems, got.Target = c.want.Override, nil, ""
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, http.StatusOK, r.call("DELETE", "overrides", c.target, "", nil), "it can be removed")
+			assert.Empty(t, r.overrides.States())
+		})
+	}
+	t.Run("of any size", func(t *testing.T) {
+		r := newRig(t)
+		r.overrides.Store(acme, `{"name": "`+strings.Repeat("é", descriptors.MaxOverrideBytes)+`"}`)
+		var list admin.List
+		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
+		assert.Less(t, len(list.Overrides[0].Override), descriptors.MaxOverrideBytes+1000)
+		assert.Contains(t, list.Overrides[0].Problems[0], "65536 are the most")
+	})
+}
+
+func TestRedisAway(t *testing.T) {
+	r := newRig(t)
+	r.overrides.Fail(errors.New("write an override: dial tcp: connection refused"))
+	for method, body := range map[string]string{"PUT": `{"factor": 2}`, "DELETE": ""} {
+		code, text := r.problems(method, "overrides", acme, body)
+		assert.Equal(t, http.StatusServiceUnavailable, code)
+		assert.Equal(t, "the change may not be stored; doing it again does no harm: write an override: dial tcp: connection refused", text)
+	}
+	assert.Empty(t, r.audits())
+	assert.Equal(t, 2, strings.Count(r.log.String(), `level=WARN msg="override not stored"`))
+	code, _ := r.problems("PUT", "overrides", acme, `{}`)
+	assert.Equal(t, http.StatusBadRequest, code, "what is wrong is wrong without Redis")
+}
+
+func TestWithoutOverridesTheirCallsSayHowToTurnThemOn(t *testing.T) {
+	r := newRig(t, func(o *admin.Options) { o.Overrides = nil })
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		code, text := r.problems(method, "overrides", acme, "{}")
+		assert.Equal(t, http.StatusNotImplemented, code)
+		assert.Contains(t, text, "LIMITS_REDIS=true")
+	}
+	assert.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", nil))
+}
+
+func TestLongValuesAreCutInTheAudit(t *testing.T) {
+	r := newRig(t)
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", 5000)+`"}`, nil))
+	assert.Less(t, len(r.audits()[0]), 6_000)
+	assert.Contains(t, r.audits()[0], "…")
+}

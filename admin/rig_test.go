@@ -1,0 +1,154 @@
+package admin_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/admin/admintest"
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+const (
+	token = "t0p-secret"
+
+	limits = `
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100}
+    descriptors:
+      - key: path
+        value: /api/*
+        share_threshold: true
+        rate_limit: {unit: hour, requests_per_unit: 20, algorithm: sliding_log}
+  - key: ip
+    rate_limits:
+      - {unit: second, requests_per_unit: 5, name: ip-second}
+      - {unit: hour, requests_per_unit: 50, algorithm: token_bucket, burst: 80}
+      - {unit: day, requests_per_unit: 500, algorithm: sliding_window, scope: instance}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: trial
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 0}
+  - key: quiet
+`
+)
+
+// rig is the API over limits, with an override store and counters of its own.
+type rig struct {
+	*testing.T
+	overrides *admintest.Overrides
+	counters  backend.Limiter
+	now       time.Time // of the counters
+	log       *bytes.Buffer
+	handler   http.Handler
+}
+
+// newRig makes a rig; change can change what the API is made of.
+func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
+	t.Helper()
+	r := &rig{
+		T:         t,
+		overrides: admintest.NewOverrides(t, limits),
+		counters:  local.New(local.Options{}),
+		now:       time.Now(),
+		log:       new(bytes.Buffer),
+	}
+	o := admin.Options{
+		Tokens:    map[string]string{"ops": token},
+		Overrides: r.overrides,
+		Counters: admin.Counters{
+			Limits: &r.overrides.Limits,
+			Read:   r.counters,
+			Take:   r.counters,
+			Now:    func() time.Time { return r.now },
+		},
+		Log: slog.New(slog.NewTextHandler(r.log, nil)),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	r.handler = admin.New(o)
+	return r
+}
+
+// send sends a request as it is.
+func (r *rig) send(req *http.Request) *http.Response {
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, req)
+	return w.Result()
+}
+
+// call makes a call with the token, to what below /admin/, and decodes the answer
+// into it, if that isn't nil.
+func (r *rig) call(method, what, target, body string, into any) int {
+	r.Helper()
+	u := admin.Prefix + what
+	if target != "" {
+		u += "?" + url.Values{"target": {target}}.Encode()
+	}
+	return r.callURL(method, u, body, into)
+}
+
+func (r *rig) callURL(method, u, body string, into any) int {
+	r.Helper()
+	req := httptest.NewRequest(method, u, strings.NewReader(body))
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp := r.send(req)
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(r, err)
+	require.Equal(r, "application/json", resp.Header.Get("Content-Type"))
+	require.Equal(r, "no-store", resp.Header.Get("Cache-Control"))
+	require.True(r, json.Valid(text), "%s", text)
+	if into != nil {
+		require.NoError(r, json.Unmarshal(text, into), "%s", text)
+	}
+	return resp.StatusCode
+}
+
+// problems makes a call and returns the status and what is wrong, one a line.
+func (r *rig) problems(method, what, target, body string) (int, string) {
+	r.Helper()
+	var p admin.Problems
+	code := r.call(method, what, target, body, &p)
+	return code, strings.Join(p.Problems, "\n")
+}
+
+// audits are the lines of the audit so far.
+func (r *rig) audits() []string {
+	var lines []string
+	for line := range strings.Lines(r.log.String()) {
+		if strings.Contains(line, "msg=audit") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// spend charges n hits of each limit in force for a target, as the service would.
+func (r *rig) spend(target string, n int64) {
+	r.Helper()
+	t, err := descriptors.ParseTarget(target)
+	require.NoError(r, err)
+	rule := r.overrides.Limits.Load().Domain(t.Domain).Match(t.Entries)
+	require.NotNil(r, rule)
+	var hits []backend.Hit
+	for _, l := range rule.Limits {
+		hits = append(hits, backend.Hit{Key: rule.AppendKey(nil, t.Domain, t.Entries), Limit: l.Limit, N: n})
+	}
+	r.counters.Take(r.Context(), r.now, hits, make([]backend.Result, len(hits)))
+}
