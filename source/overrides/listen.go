@@ -35,16 +35,15 @@ func (s *Store) listen(ctx context.Context) {
 // subscribe listens until that fails. heard tells whether it was subscribed before.
 func (s *Store) subscribe(ctx context.Context) (heard bool, err error) {
 	sub := s.o.Client.Subscribe(ctx) // to nothing, as that can't fail
-	defer sub.Close()
-	if err := sub.Subscribe(ctx, s.hash, s.resets); err != nil {
-		return false, err
-	}
 	var alive line
 	ctx, stop := context.WithCancel(ctx)
 	var guarding sync.WaitGroup
-	guarding.Go(func() { alive.guard(ctx, sub, min(maxSilence, s.o.Resync/2+1)) })
+	guarding.Go(func() { alive.guard(ctx, sub, min(max(s.o.Resync/2, minSilence), maxSilence)) })
 	defer guarding.Wait()
 	defer stop()
+	if err := sub.Subscribe(ctx, s.hash, s.resets); err != nil {
+		return false, err
+	}
 	for {
 		// Without a deadline: one in the middle of a message would lose its rest.
 		received, err := sub.Receive(ctx)
@@ -74,9 +73,12 @@ func (s *Store) subscribe(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-// maxSilence is how long a subscription can be silent before it is asked for a sign
-// of life; after as long again without one it is given up.
-const maxSilence = 5 * time.Second
+// Half a Resync, but within these, is how long a subscription can be silent before it
+// is asked for a sign of life. After as long again without one it is given up.
+const (
+	minSilence = 250 * time.Millisecond
+	maxSilence = 5 * time.Second
+)
 
 // line is the connection of a subscription.
 type line struct {
@@ -86,7 +88,7 @@ type line struct {
 
 // guard closes sub when it is silent for too long, or ctx is done.
 func (l *line) guard(ctx context.Context, sub *goredis.PubSub, silence time.Duration) {
-	defer sub.Close()
+	defer func() { _ = sub.Close() }()
 	tick := time.NewTicker(silence)
 	defer tick.Stop()
 	asked := false
