@@ -63,7 +63,7 @@ type Options struct {
 	// It is told nil when Redis can be read again.
 	OnState func(err error)
 
-	// Log is told what doesn't keep overrides from being read; never a value.
+	// Log is told what is amiss although overrides can be read; never a value.
 	Log *slog.Logger
 }
 
