@@ -46,3 +46,19 @@ func TestAChangedNumberKeepsWhatWasSpent(t *testing.T) {
 		})
 	}
 }
+
+// TestABurstLoweredAndRaisedForgetsAtMostTheDifference shows why docs/limits.md
+// lists it as an exception: a bucket's time can't tell more than its capacity and a
+// window's debt.
+func TestABurstLoweredAndRaisedForgetsAtMostTheDifference(t *testing.T) {
+	large := must(t, Spec{Unit: Hour, Requests: 1, Burst: 100, Algorithm: TokenBucket})
+	small := must(t, Spec{Unit: Hour, Requests: 1, Burst: 10, Algorithm: TokenBucket})
+	for asked, want := range map[bool]int64{false: 0, true: 100 - 11} {
+		var s State
+		require.True(t, large.Take(&s, epoch, 100).Allowed)
+		if asked {
+			require.False(t, small.Take(&s, epoch, 1).Allowed)
+		}
+		assert.Equal(t, want, large.Take(&s, epoch, 0).Remaining, "asked meanwhile: %v", asked)
+	}
+}

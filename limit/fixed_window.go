@@ -1,8 +1,5 @@
 package limit
 
-// maxCount is where a count stops growing; it is exact in Lua.
-const maxCount = 1 << 52
-
 // fixedWindow counts hits in windows aligned to the epoch, as
 // envoyproxy/ratelimit does: a count that starts at 0 with each window.
 //
@@ -30,7 +27,7 @@ func fixedWindow(s *State, l *Limit, now, n int64) Result {
 	default:
 		r.Allowed = count+n <= l.max
 		if r.Allowed || l.ChargeDenied {
-			count = min(count+n, maxCount)
+			count = min(count+n, MaxHits)
 		}
 	}
 	r.Remaining = l.max - count

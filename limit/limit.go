@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// MaxHits bounds the hits of one Take; more are treated as this many, which
-	// is already more than any capacity.
-	MaxHits = 1 << 32
+	// MaxHits bounds the hits of one Take; more are treated as this many. No
+	// counter holds more, so that giving back as many leaves nothing spent.
+	MaxHits = 1 << 34
 
 	// MaxPeriod bounds a window, and the time an empty token bucket takes to
 	// fill, in microseconds: ten years of 365 days.
@@ -176,7 +176,7 @@ type State struct {
 func (s *State) IsZero() bool { return *s == State{} }
 
 // Entries is how many hits s remembers one by one: 0 but for SlidingLog, and
-// then at most the limit's Max.
+// then at most what the limit Remembers.
 func (s *State) Entries() int {
 	if s.log == nil {
 		return 0

@@ -16,7 +16,8 @@ const maxPast = 8
 // After is l in place of old from now on, for the same hits: l's Past begins with
 // old. A backend sees to it that a counter of l has then spent no less than those of
 // l's Past, as far as l's capacity goes, so that a reload admits nothing that neither
-// limit would.
+// limit would. What is given back are first the hits charged since, then also those
+// of the Past; see GivenBack.
 //
 // A past limit matters as long as its counters, or l's, remember: whichever is
 // shorter.
@@ -24,13 +25,14 @@ func (l *Limit) After(old *Limit, now int64) *Limit {
 	c := *l
 	c.past = nil
 	for _, p := range append([]Past{{Limit: old, Until: now + min(old.memory(), l.memory())}}, old.past...) {
-		// What l's own counter says is known, but for a token bucket's under a
-		// lower rate: its time is fewer hits then.
-		known := p.tag == l.tag && (l.Algorithm != TokenBucket || p.max <= l.max)
+		// What l's own counter says is known, unless l is lower: the time of a token
+		// bucket is fewer hits then, and a log must still remember more.
+		known := p.tag == l.tag && (p.max <= l.max && p.capacity <= l.capacity ||
+			l.Algorithm == FixedWindow || l.Algorithm == SlidingWindow)
 		if known || p.Until <= now || len(c.past) == maxPast {
 			continue
 		}
-		// Of those with one counter the largest has the last word on what was spent.
+		// Limits with one counter are one: it may hold what any of them has charged.
 		same := slices.IndexFunc(c.past, func(q Past) bool { return q.tag == p.tag })
 		if same < 0 {
 			p.Limit = p.alone()
@@ -39,9 +41,7 @@ func (l *Limit) After(old *Limit, now int64) *Limit {
 		}
 		q := &c.past[same]
 		q.Until = max(q.Until, p.Until)
-		if p.max > q.max {
-			q.Limit = p.alone()
-		}
+		q.Limit = q.orLarger(p.Limit)
 	}
 	return &c
 }
@@ -64,6 +64,27 @@ func (l *Limit) HasPast() bool { return len(l.past) > 0 }
 // Spent is what a counter that answered r has spent.
 func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
+// GivenBack is how many hits are to be given back to a past counter that has spent
+// past, where n < 0 gives back to one that has spent so much: those that can't have
+// been charged since.
+func GivenBack(n, spent, past int64) int64 {
+	return max(-max(n, -MaxHits)-max(spent-past, 0), 0)
+}
+
+// Remembers is how many hits l's counter must be able to tell at now: its capacity;
+// for a SlidingLog that was lowered, the largest Max whose hits still matter.
+func (l *Limit) Remembers(now int64) int64 {
+	most := l.capacity
+	if l.Algorithm == SlidingLog {
+		for _, p := range l.past {
+			if p.tag == l.tag && p.Until > now {
+				most = max(most, p.max)
+			}
+		}
+	}
+	return most
+}
+
 // memory is how long after its last hit a counter still matters, in microseconds.
 func (l *Limit) memory() int64 {
 	switch l.Algorithm {
@@ -73,6 +94,24 @@ func (l *Limit) memory() int64 {
 		return max(l.period, l.full.ceil())
 	}
 	return l.period
+}
+
+// orLarger is l, with the Max and the capacity of other where these are larger. The
+// two have one tag. A token bucket of both has no longer to fill than either.
+func (l *Limit) orLarger(other *Limit) *Limit {
+	if other.max <= l.max && other.capacity <= l.capacity {
+		return l
+	}
+	s := l.Spec
+	s.Requests = max(l.Requests, other.Requests)
+	if s.Algorithm == TokenBucket {
+		s.Burst = uint32(max(l.capacity, other.capacity))
+	}
+	larger, err := New(s)
+	if err != nil {
+		return l
+	}
+	return larger
 }
 
 // alone is l without a past, which would keep all limits that ever were.

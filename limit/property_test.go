@@ -228,6 +228,22 @@ func TestGiveBackNeverLiftsAboveCapacity(t *testing.T) {
 	})
 }
 
+func TestGivingBackMaxHitsLeavesNothingSpent(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l := drawLimit(t, a)
+		var s State
+		now := int64(epoch)
+		for range 5 { // of one tag, mostly beyond what was before
+			other := l.Spec
+			other.Requests, other.Burst, other.ChargeDenied = rapid.Uint32Min(1<<31).Draw(t, "requests"), 0, true
+			now += drawStep(t, l)
+			must(t, other).Take(&s, now, rapid.SampledFrom([]int64{1, 1 << 32, MaxHits}).Draw(t, "n"))
+		}
+		assert.True(t, l.Take(&s, now+drawStep(t, l), -MaxHits).Allowed)
+		assert.True(t, s.IsZero())
+	})
+}
+
 func TestDebtIsAtMostOneWindow(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)

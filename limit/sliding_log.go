@@ -17,7 +17,8 @@ var emptyLog hitLog
 // Bound: exactly at most Max hits in any span of a window's length, [t, t+period).
 // It keeps at most Max entries of 16 bytes: with denied hits charged, entries
 // that newer ones of together Max already outweigh are dropped, which changes no
-// decision.
+// decision. Where the limit was lowered within the last window, Max here is that of
+// before (Remembers), as it may be raised again.
 //
 // State: log holds the hits, a their sum.
 func slidingLog(s *State, l *Limit, now, n int64) Result {
@@ -45,7 +46,7 @@ func slidingLog(s *State, l *Limit, now, n int64) Result {
 			if s.log == nil {
 				log = &hitLog{}
 			}
-			total = log.charge(t, n, total, l.max)
+			total = log.charge(t, n, total, l.Remembers(now))
 		}
 	}
 	r.Remaining = l.max - total
@@ -84,8 +85,8 @@ func (g *hitLog) settle(now, period int64) int64 {
 }
 
 // charge adds n hits at time at, the newest, and returns the new total. An entry
-// of the limit's max denies all others as long as it lives, so none is heavier,
-// and entries older than a total of max are dropped.
+// of most denies all others as long as it lives, so none is heavier, and entries
+// older than a total of most are dropped.
 func (g *hitLog) charge(at, n, total, most int64) int64 {
 	if g.len() > 0 && g.newest().at == at {
 		n += g.newest().n

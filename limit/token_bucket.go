@@ -14,6 +14,9 @@ import "math/bits"
 func tokenBucket(s *State, l *Limit, now, n int64) Result {
 	if l.max == 0 {
 		if n < 0 {
+			if n == -MaxHits { // whatever another limit has charged
+				*s = State{}
+			}
 			return Result{Allowed: true}
 		}
 		return Result{RetryAfter: Never}

@@ -3,7 +3,7 @@
 -- State: a, the window's start in microseconds; b, its count. Zero once the
 -- count is 0. Stored packed, 16 bytes.
 
-local most = 2 ^ 52 -- where a count stops growing
+local most = 2 ^ 34 -- where a count stops growing
 
 local function ends(period, start) return start + period end
 
@@ -34,7 +34,7 @@ local function step(s, now, n, max, period, capacity, charge)
     retry = n > max and -1 or left
   end
   s.a, s.b = count > 0 and start or 0, count
-  return allowed, max - count, left, retry
+  return allowed, max - count, left, retry, count
 end
 
 return packed('<dd', 16, ends, step)

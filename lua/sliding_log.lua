@@ -74,16 +74,16 @@ local function settle(s, now, period)
 end
 
 -- As hitLog.charge; returns the new total.
-local function charge(s, time, n, total, max)
+local function charge(s, time, n, total, most)
   if s.last >= s.first and at(s, s.last) == time then
     local others = s.last > s.first and upTo(s, s.last - 1) or 0
     n = n + total - others
     total = others
     cut(s, s.last - 1)
   end
-  n = math.min(n, max)
-  if total + n > max then
-    s.first = find(s, hitsReach, total + n - max + 1)
+  n = math.min(n, most)
+  if total + n > most then
+    s.first = find(s, hitsReach, total + n - most + 1)
     total = s.last >= s.first and upTo(s, s.last) or 0
   end
   push(s, time, n)
@@ -151,7 +151,7 @@ return {
     else
       if total + n > max then allowed = 0 end
       if max > 0 and (allowed == 1 or chargeDenied) then
-        total = charge(s, time, n, total, max)
+        total = charge(s, time, n, total, capacity)
       end
     end
     if allowed == 0 then
@@ -162,7 +162,7 @@ return {
       end
     end
     if s.last >= s.first then reset = at(s, s.last) + period - now end
-    return allowed, max - total, reset, retry
+    return allowed, max - total, reset, retry, total
   end,
 
   -- Writes what has changed; returns an error message if it can't.

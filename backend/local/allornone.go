@@ -18,6 +18,9 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	var idSpace [16]fingerprint
 	ids := idSpace[:0]
 	for i := range hits {
+		if hits[i].Limit.HasPast() {
+			l.carry(now, &hits[i])
+		}
 		ids = append(ids, l.fingerprint(hits[i].Key, hits[i].Limit.Tag()))
 	}
 	var lockSpace [16]int

@@ -92,17 +92,15 @@ func shardsFor(maxKeys int) int {
 // Take implements backend.Limiter.
 func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	at := now.UnixMicro()
-	for i := range hits {
-		if hits[i].Limit.HasPast() {
-			l.carry(at, &hits[i])
-		}
-	}
 	if l.allOrNone {
 		l.takeAllOrNone(at, hits, results)
 		return
 	}
 	for i := range hits {
 		h := &hits[i]
+		if h.Limit.HasPast() {
+			l.carry(at, h)
+		}
 		id := l.fingerprint(h.Key, h.Limit.Tag())
 		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, at, h.N)}
 	}

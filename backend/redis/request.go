@@ -48,6 +48,7 @@ type asked struct {
 	index    int // in the Take
 	from, to int // its key's name in names
 	limit    *limit.Limit
+	capacity int64 // as in take.lua
 	n        int64
 	code     int64 // of the algorithm and what it charges, as in take.lua
 	binds    bool  // as in take.lua
@@ -77,12 +78,15 @@ func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
 func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backend.Hit, n int64) {
 	n = min(max(n, -limit.MaxHits), limit.MaxHits)
 	c := r.call(p.lanes[partition])
+	a := asked{index: index, limit: h.Limit, capacity: h.Limit.Capacity(), n: n, code: int64(h.Limit.Algorithm)}
 	if h.Limit.HasPast() {
-		r.addPast(c, p, partition, l, index, h)
+		now := r.now
+		if now == 0 {
+			now = time.Now().UnixMicro()
+		}
+		a.capacity = h.Limit.Remembers(now)
+		r.addPast(c, p, partition, l, index, h, now)
 	}
-	a := asked{index: index, from: len(c.names), limit: h.Limit, n: n, code: int64(h.Limit.Algorithm)}
-	c.names = p.keys[partition].append(c.names, h.Limit.Tag(), h.Key)
-	a.to = len(c.names)
 	a.binds = l.options.AllOrNone && n > 0 && !h.Shadow
 	if h.Limit.ChargeDenied && !a.binds {
 		a.code += codeChargeDenied
@@ -90,28 +94,27 @@ func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backen
 	if a.binds {
 		a.code += codeBinds
 	}
-	c.hits = append(c.hits, a)
-	c.answers = append(c.answers, answer{})
+	c.put(a, p.keys[partition], h.Key)
 }
 
 // addPast adds the counters of the limits before h's, of which the script carries
 // over what was spent. One in another Redis is not known.
-func (r *request) addPast(c *call, p *pool, partition int, l *Limiter, index int, h *backend.Hit) {
-	now := r.now
-	if now == 0 {
-		now = time.Now().UnixMicro()
-	}
+func (r *request) addPast(c *call, p *pool, partition int, l *Limiter, index int, h *backend.Hit, now int64) {
 	var space [4]limit.Past
 	for _, past := range h.Limit.Past(now, space[:0]) {
-		if l.poolOf(past.Limit) != p {
-			continue
+		if l.poolOf(past.Limit) == p {
+			c.put(asked{index: index, limit: past.Limit, capacity: past.Capacity(), code: int64(past.Algorithm) + codePast}, p.keys[partition], h.Key)
 		}
-		a := asked{index: index, from: len(c.names), limit: past.Limit, code: int64(past.Algorithm) + codePast}
-		c.names = p.keys[partition].append(c.names, past.Tag(), h.Key)
-		a.to = len(c.names)
-		c.hits = append(c.hits, a)
-		c.answers = append(c.answers, answer{})
 	}
+}
+
+// put adds a hit on the counter of key.
+func (c *call) put(a asked, names keys, key []byte) {
+	a.from = len(c.names)
+	c.names = names.append(c.names, a.limit.Tag(), key)
+	a.to = len(c.names)
+	c.hits = append(c.hits, a)
+	c.answers = append(c.answers, answer{})
 }
 
 // call is the request's call for a lane.

@@ -219,7 +219,7 @@ func (t *trip) write(byText bool) {
 		t.packed = appendInt(t.packed, a.code)
 		t.packed = appendInt(t.packed, a.limit.Max())
 		t.packed = appendInt(t.packed, a.limit.Period())
-		t.packed = appendInt(t.packed, a.limit.Capacity())
+		t.packed = appendInt(t.packed, a.capacity)
 		t.packed = appendInt(t.packed, a.n)
 		grouped = grouped || a.binds && len(h.call.hits) > 1
 	}
