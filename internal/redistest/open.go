@@ -45,6 +45,7 @@ func (db DB) Keys(tb testing.TB) []string {
 }
 
 func (db DB) clear(tb testing.TB) {
+	tb.Helper()
 	c := goredis.NewClient(&goredis.Options{Addr: db.Addr})
 	defer c.Close()
 	for _, key := range scan(tb, c, db.Prefix) {
@@ -53,10 +54,15 @@ func (db DB) clear(tb testing.TB) {
 }
 
 func scan(tb testing.TB, c *goredis.Client, prefix string) []string {
+	tb.Helper()
 	var keys []string
 	ctx := context.Background()
-	for it := c.Scan(ctx, 0, prefix+"*", 1000).Iterator(); it.Next(ctx); {
+	it := c.Scan(ctx, 0, prefix+"*", 1000).Iterator()
+	for it.Next(ctx) {
 		keys = append(keys, it.Val())
+	}
+	if err := it.Err(); err != nil {
+		tb.Fatal(err)
 	}
 	return keys
 }
