@@ -202,7 +202,7 @@ func TestANewValueSurvivesTheRemovalOfTheOld(t *testing.T) {
 		name string
 		when string // the command of the removal before which the value is put
 	}{
-		{"before it looks again", "hmget"},
+		{"before it looks again", "watch"},
 		{"after it has looked again", "multi"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
