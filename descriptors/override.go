@@ -48,6 +48,14 @@ func ParseOverride(target string, value []byte) (*Override, error) {
 	return o, nil
 }
 
+// OverrideEnded tells whether value is of an override that has ended at t.
+func OverrideEnded(value []byte, t time.Time) bool {
+	var v struct {
+		ExpiresAt time.Time `json:"expires_at"`
+	}
+	return json.Unmarshal(value, &v) == nil && !v.ExpiresAt.IsZero() && !t.Before(v.ExpiresAt)
+}
+
 func overrideDocument(target string) *document {
 	const most = 200 // bytes of the target in messages
 	name := printable(target)
@@ -99,6 +107,9 @@ func (o *Override) read(d *document, root *yaml.Node) {
 		d.errorf(root, nil, "the override changes nothing; it can have %s", orList(fieldsAt(atOverride)))
 	}
 	for _, patch := range append(slices.Clip(o.items), o.fields) {
+		if v := patch.field("unit"); v != nil && !v.bad {
+			d.unit(new(limit.Spec), nil, v)
+		}
 		for _, name := range []string{"requests_per_unit", "burst", "unlimited"} {
 			if v := patch.field(name); v != nil && patch.field("factor") != nil {
 				d.errorf(v.node, nil, "factor and %s exclude each other", name)

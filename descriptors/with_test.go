@@ -230,7 +230,6 @@ func TestOverridesThatDoNotFit(t *testing.T) {
 		{"shop|x1", `{"factor": 2}`, "no descriptor x1"},
 		{"shop|tenant", `{"burst": 3}`, "burst is only for algorithm token_bucket"},
 		{"shop|tenant", `{"unit_multiplier": 100000000}`, "longer than ten years"},
-		{"shop|tenant", `{"unit": "fortnight"}`, "unit \"fortnight\" is not known"},
 		{"shop|tenant", `{"factor": 1000000, "unit": "day"}`, ""},
 		{"shop|tenant=big", `{"rate_limits": [{"requests_per_unit": 4294967295}, {}]}`, "rate_limits must have an item for each limit of the descriptor, {} for one that stays as it is: 1, not 2"},
 		{"shop|two", `{"requests_per_unit": 3}`, "the descriptor has 2 limits, so that requests_per_unit must be in rate_limits"},
@@ -282,6 +281,7 @@ func TestParseOverrideErrors(t *testing.T) {
 		`{"rate_limits": [{"shadow_mode": true}]}`:                  "shadow_mode has no meaning in an item of rate_limits",
 		`{"rate_limits": [3]}`:                                      "an item of rate_limits must be a mapping",
 		`{"rate_limits": [{}], "burst": 3}`:                         "burst stands beside rate_limits",
+		`{"unit": "fortnight", "factor": 0}`:                        `unit "fortnight" is not known; it can be second, minute`,
 		`{"algorithm": "sliding"}`:                                  "it can be fixed_window, sliding_window",
 		`{"name": "` + strings.Repeat("x", MaxOverrideBytes) + `"}`: "65536 are the most",
 	} {

@@ -21,9 +21,23 @@ import (
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// newBackend makes the Limiter that the settings ask for. What runs beside it
-// ends with ctx; close releases the rest.
-func newBackend(ctx context.Context, s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (l backend.Limiter, closeAll func(), err error) {
+// counting is what counts for the service.
+type counting struct {
+	backend.Limiter
+
+	// below asks what counts itself, past what this process remembers of it.
+	below backend.Limiter
+
+	// forget drops what this process remembers of a counter that another replica has
+	// reset.
+	forget func(*backend.Hit)
+
+	close func()
+}
+
+// newBackend makes what the settings ask for. What runs beside it ends with ctx;
+// close releases the rest.
+func newBackend(ctx context.Context, s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counting, error) {
 	kind := cmp.Or(s.BackendType, "local")
 	if s.BackendType == "" && s.RedisURL != "" {
 		kind = "redis"
@@ -33,14 +47,14 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 	case "local":
 		go counters.Run(ctx, time.Minute)
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
-		return counters, func() {}, nil
+		return &counting{Limiter: counters, below: counters, forget: func(*backend.Hit) {}, close: func() {}}, nil
 	case "redis":
 		if r := s.LocalGuardRatio; r > 0 && r < 1 {
-			return nil, nil, fmt.Errorf("LOCAL_GUARD_RATIO=%v would deny what is within the limit; it can be 0 or from 1", r)
+			return nil, fmt.Errorf("LOCAL_GUARD_RATIO=%v would deny what is within the limit; it can be 0 or from 1", r)
 		}
 		inRedis, err := newRedis(s)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		redis.LogTo(log)
 		mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
@@ -57,45 +71,42 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 		go counters.Run(ctx, time.Minute)
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
+		var memories []interface{ Forget(*backend.Hit) }
 		switch {
 		case s.LocalGuardRatio > 0 && s.AllOrNone:
 			log.Warn("setting without effect", "setting", "LOCAL_GUARD_RATIO", "reason", "it doesn't go with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")
 		case s.LocalGuardRatio > 0:
-			shared = guard.New(guard.Options{Next: shared, Counters: counters, Ratio: s.LocalGuardRatio})
+			guarded := guard.New(guard.Options{Next: shared, Counters: counters, Ratio: s.LocalGuardRatio})
+			shared, memories = guarded, append(memories, guarded)
 		}
 		if s.DenyCacheBytes > 0 {
-			shared = denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone})
+			cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone})
+			shared, memories = cached, append(memories, cached)
 		}
-		return scope.New(shared, counters), func() { always.Close(); _ = inRedis.Close() }, nil
+		return &counting{
+			Limiter: scope.New(shared, counters),
+			below:   scope.New(always, counters),
+			forget: func(h *backend.Hit) {
+				for _, m := range memories {
+					m.Forget(h)
+				}
+			},
+			close: func() { always.Close(); _ = inRedis.Close() },
+		}, nil
 	}
-	return nil, nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
+	return nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
 }
 
 func newRedis(s *settings) (*redis.Limiter, error) {
 	if s.RedisURL == "" {
 		return nil, errors.New("BACKEND_TYPE=redis needs REDIS_URL; for example 127.0.0.1:6379")
 	}
-	var secure *tls.Config
-	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
-		var err error
-		if secure, err = redis.LoadTLS(redis.TLSFiles{
-			CA:           s.RedisTLSCACert,
-			Cert:         s.RedisTLSClientCert,
-			Key:          s.RedisTLSClientKey,
-			SkipHostname: s.RedisTLSSkipHostname,
-		}); err != nil {
-			return nil, err
-		}
+	main, secure, err := redisServer(s)
+	if err != nil {
+		return nil, err
 	}
 	o := redis.Options{
-		Main: redis.Server{
-			Kind:         redis.Kind(s.RedisType),
-			URL:          s.RedisURL,
-			SocketType:   s.RedisSocketType,
-			Auth:         s.RedisAuth,
-			SentinelAuth: s.RedisSentinelAuth,
-			PoolSize:     s.RedisPoolSize,
-		},
+		Main:         main,
 		KeyPrefix:    s.CacheKeyPrefix,
 		Partitions:   s.RedisPartitions,
 		Jitter:       time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
@@ -105,9 +116,6 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 		Trips:        s.RedisTrips,
 		MaxQueue:     s.RedisMaxQueue,
 		WaitReplicas: s.RedisWaitReplicas,
-	}
-	if s.RedisTLS {
-		o.Main.TLS = secure
 	}
 	if s.PerSecond {
 		o.PerSecond = &redis.Server{
@@ -123,6 +131,33 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 		}
 	}
 	return redis.New(o)
+}
+
+// redisServer tells how to reach the Redis of REDIS_URL, and what makes connections to
+// any Redis secure: nil if none is to be.
+func redisServer(s *settings) (main redis.Server, secure *tls.Config, err error) {
+	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
+		if secure, err = redis.LoadTLS(redis.TLSFiles{
+			CA:           s.RedisTLSCACert,
+			Cert:         s.RedisTLSClientCert,
+			Key:          s.RedisTLSClientKey,
+			SkipHostname: s.RedisTLSSkipHostname,
+		}); err != nil {
+			return redis.Server{}, nil, err
+		}
+	}
+	main = redis.Server{
+		Kind:         redis.Kind(s.RedisType),
+		URL:          s.RedisURL,
+		SocketType:   s.RedisSocketType,
+		Auth:         s.RedisAuth,
+		SentinelAuth: s.RedisSentinelAuth,
+		PoolSize:     s.RedisPoolSize,
+	}
+	if s.RedisTLS {
+		main.TLS = secure
+	}
+	return main, secure, nil
 }
 
 // tellRedis returns what is to be told when Redis goes and comes: to the log, to who

@@ -101,6 +101,39 @@ func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the inter
 	return nil
 }
 
+// adminTokens are tokens by name, written name:token,name:token. One alone needs no
+// name.
+type adminTokens map[string]string
+
+// defaultAdmin is the name of a token without one.
+const defaultAdmin = "admin"
+
+// Decode implements envconfig.Decoder.
+func (t *adminTokens) Decode(text string) error {
+	*t = adminTokens{}
+	for item := range strings.SplitSeq(text, ",") {
+		name, token, ok := strings.Cut(item, ":")
+		if !ok {
+			name, token = defaultAdmin, item
+		}
+		name, token = strings.TrimSpace(name), strings.TrimSpace(token)
+		if _, known := (*t)[name]; known || name == "" || token == "" {
+			return errors.New("an item is no name:token of its own")
+		}
+		(*t)[name] = token
+	}
+	return nil
+}
+
+// firstToken is the one of ADMIN_TOKEN that a client sends; empty if there is none.
+func firstToken(text string) string {
+	item, _, _ := strings.Cut(text, ",")
+	if _, token, ok := strings.Cut(item, ":"); ok {
+		item = token
+	}
+	return strings.TrimSpace(item)
+}
+
 // number reads a duration or number of the type.
 func number(t reflect.Type, text string) (any, error) {
 	switch t {
@@ -142,6 +175,8 @@ func allowed(t reflect.Type, tag reflect.StructTag) string {
 		return "true or false"
 	case reflect.TypeFor[headers]():
 		return "a list such as name:value,name:value"
+	case reflect.TypeFor[adminTokens]():
+		return "a token, or a list such as name:token,name:token with different names"
 	case reflect.TypeFor[time.Duration]():
 		kind = "a duration with its unit, such as 50ms or 10s"
 	case reflect.TypeFor[float64]():

@@ -42,6 +42,23 @@ func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
 	assert.Empty(t, notes)
 }
 
+func TestAdminTokensHaveNames(t *testing.T) {
+	for text, want := range map[string]adminTokens{
+		"":                        nil,
+		"s3cret":                  {"admin": "s3cret"},
+		"alice:s3cret":            {"alice": "s3cret"},
+		"alice:a, bob:b:b,secret": {"alice": "a", "bob": "b:b", "admin": "secret"},
+	} {
+		s, _, err := read(t, map[string]string{"ADMIN_TOKEN": text})
+		require.NoError(t, err)
+		assert.Equal(t, want, s.AdminTokens, text)
+	}
+	for _, text := range []string{",", "alice:", ":s3cret", "a,b", "alice:a,alice:b"} {
+		_, _, err := read(t, map[string]string{"ADMIN_TOKEN": text})
+		assert.ErrorContains(t, err, "ADMIN_TOKEN is not a token", text)
+	}
+}
+
 func TestASettingSetToNothingHasItsDefault(t *testing.T) {
 	none, _, err := read(t, nil)
 	require.NoError(t, err)
@@ -55,7 +72,7 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 	_, _, err := read(t, map[string]string{
 		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
-		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret",
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret", "ADMIN_TOKEN": "alice:s3cret,alice:another",
 	})
 	lines := strings.Split(err.Error(), "\n")
 	assert.ElementsMatch(t, []string{
@@ -70,6 +87,7 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 		`CONFIG_TYPE="XDS" is not one of FILE, GRPC_XDS_SOTW`,
 		`REDIS_TIMEOUT="1us" is not a duration with its unit, such as 50ms or 10s from 1ms`,
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS is not a list such as name:value,name:value`,
+		`ADMIN_TOKEN is not a token, or a list such as name:token,name:token with different names`,
 	}, lines)
 }
 
@@ -88,12 +106,12 @@ func TestKubernetesServiceLinksArePassedOver(t *testing.T) {
 func TestSettingsWithoutEffectAreToldByReason(t *testing.T) {
 	var log strings.Builder
 	tellUnused([]string{
-		"USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=:19001", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
+		"USE_STATSD=false", "USE_DOG_STATSD=true", "STATSD_HOST=statsd", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
 		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=true", "PATH=/bin", "MEMCACHE_SRV=x",
 	}, slog.New(slog.NewTextHandler(&log, nil)))
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	require.Len(t, lines, 3)
-	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_PROMETHEUS,PROMETHEUS_ADDR reason="metrics are few yet, and at /metrics of the debug listener"`)
+	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_DOG_STATSD,STATSD_HOST reason="metrics are for Prometheus to fetch`)
 	assert.Contains(t, lines[1], `setting=USE_CALENDAR_MONTH_RATE_LIMIT reason="a month is 30 days"`)
 	assert.Contains(t, lines[2], "setting=MEMCACHE_SRV")
 }

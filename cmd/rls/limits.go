@@ -26,8 +26,10 @@ type limits struct {
 	// followHealth makes the health component config say whether there are limits.
 	followHealth bool
 
-	mu      sync.Mutex
-	refused error // why the newest limits are not in force; nil if they are
+	mu        sync.Mutex
+	base      *descriptors.Config // what the source says, without overrides; nil if nothing yet
+	refused   error               // why the source's newest limits are not in force; nil if they are
+	overrides *overriding         // nil without LIMITS_REDIS
 }
 
 func newLimits(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) *limits {
@@ -40,25 +42,46 @@ func newLimits(s *settings, health *server.Health, count *metrics.Metrics, log *
 func (l *limits) install(cfg *descriptors.Config, from ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.store.Load()
-	cfg.Succeed(old, time.Now())
-	l.store.Set(cfg)
-	l.refused = nil
+	l.base, l.refused = cfg, nil
 	l.count.LimitsLoaded()
 	l.setHealth(cfg)
-	told := append(slices.Clip(from), "domains", len(cfg.Domains()), "rules", cfg.Rules())
-	if old != nil {
-		c := cfg.ChangesFrom(old)
-		for _, part := range []struct {
-			name  string
-			paths []string
-		}{{"added", c.Added}, {"changed", c.Changed}, {"removed", c.Removed}} {
-			if len(part.paths) > 0 {
-				told = append(told, part.name, few(part.paths))
-			}
+	l.tell(from, l.renew())
+}
+
+// renew puts in force what l.base and the overrides come to, and returns log attributes
+// that name the rules that have changed.
+func (l *limits) renew() (changed []any) {
+	old, now := l.store.Load(), time.Now()
+	cfg := l.base
+	if l.overrides != nil {
+		cfg = l.overrides.over(l, now)
+	}
+	cfg.Succeed(old, now)
+	l.store.Set(cfg)
+	if old == nil {
+		return nil
+	}
+	return changes(cfg.ChangesFrom(old))
+}
+
+// tell logs what is in force, and where it comes from.
+func (l *limits) tell(from, changed []any) {
+	cfg := l.store.Load()
+	l.log.Info("limits in force", slices.Concat(from, []any{"domains", len(cfg.Domains()), "rules", cfg.Rules()}, changed)...)
+}
+
+// changes are log attributes that name the rules that have changed.
+func changes(c descriptors.Changes) []any {
+	var told []any
+	for _, part := range []struct {
+		name  string
+		paths []string
+	}{{"added", c.Added}, {"changed", c.Changed}, {"removed", c.Removed}} {
+		if len(part.paths) > 0 {
+			told = append(told, part.name, few(part.paths))
 		}
 	}
-	l.log.Info("limits in force", told...)
+	return told
 }
 
 // refuse tells that newer limits can't be put in force; those in force stay. The
@@ -107,7 +130,7 @@ func few(names []string) string {
 func (l *limits) pages() []server.Page {
 	return []server.Page{
 		{Path: "/rlconfig", Help: "the limits in force", Handler: text(l.writeLimits)},
-		{Path: "/rlconfig/problems", Help: "why newer limits are refused, if they are", Handler: text(l.writeProblems)},
+		{Path: "/rlconfig/problems", Help: "why newer limits or overrides are refused, if they are", Handler: text(l.writeProblems)},
 	}
 }
 
@@ -118,14 +141,19 @@ func (l *limits) writeLimits(w io.Writer) {
 	}
 }
 
-// writeProblems writes what refuses newer limits, one a line: nothing if the newest
-// are in force.
+// writeProblems writes why newer limits, or overrides, are not in force, one problem a
+// line: nothing if all are.
 func (l *limits) writeProblems(w io.Writer) {
 	l.mu.Lock()
 	err := l.refused
 	l.mu.Unlock()
 	if err != nil {
 		fmt.Fprintln(w, err)
+	}
+	for _, s := range l.States() {
+		if s.Problem != nil {
+			fmt.Fprintln(w, s.Problem)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -60,16 +61,24 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	// flight still count.
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	limiter, closeBackend, err := newBackend(beside, s, health, count, log)
+	counts, err := newBackend(beside, s, health, count, log)
 	if err != nil {
 		return err
 	}
-	defer closeBackend()
+	defer counts.close()
+	var kept *redisOverrides
+	if s.LimitsRedis {
+		var leave func()
+		if kept, leave, err = followOverrides(beside, s, limits, forgetCounter(&limits.store, counts.forget), log); err != nil {
+			return err
+		}
+		defer leave()
+	}
 	go follow(beside)
 
 	options := service.Options{
 		Limits:          &limits.store,
-		Limiter:         limiter,
+		Limiter:         counts,
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
@@ -77,7 +86,13 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	if s.ResponseHeadersEnabled {
 		options.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
 	}
-	srv, err := server.New(serverOptions(s, service.New(options), health, limits, count, log))
+	listeners, err := serverOptions(s, health, count, log)
+	if err != nil {
+		return err
+	}
+	listeners.Service = service.New(options)
+	listeners.DebugPages = append(append(listeners.DebugPages, limits.pages()...), adminPages(s, limits, counts, kept, log)...)
+	srv, err := server.New(listeners)
 	if err != nil {
 		return err
 	}
@@ -112,10 +127,10 @@ func limitsSource(s *settings, l *limits) (follow func(context.Context), err err
 	return func(ctx context.Context) { files.follow(ctx, hangups) }, nil
 }
 
-func serverOptions(s *settings, svc *service.Service, health *server.Health, limits *limits, count *metrics.Metrics, log *slog.Logger) server.Options {
+// serverOptions are the listeners, but for the service and the pages of others.
+func serverOptions(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (server.Options, error) {
 	o := server.Options{
-		Service: svc,
-		Health:  health,
+		Health: health,
 		GRPC: server.GRPC{
 			Addr:                  server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
 			UDS:                   s.GRPCUDS,
@@ -125,9 +140,9 @@ func serverOptions(s *settings, svc *service.Service, health *server.Health, lim
 		},
 		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
 		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
-		DebugPages: append(limits.pages(), server.Page{
+		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: count.Handler(),
-		}),
+		}},
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: s.DrainTimeout,
 		Log:          log,
@@ -140,7 +155,25 @@ func serverOptions(s *settings, svc *service.Service, health *server.Health, lim
 			ClientSAN:    s.GRPCClientTLSSAN,
 		}
 	}
-	return o
+	switch {
+	case s.DebugTLSCert != "" || s.DebugTLSKey != "":
+		o.DebugTLS = &server.TLS{
+			CertFile:           s.DebugTLSCert,
+			KeyFile:            s.DebugTLSKey,
+			ClientCAFile:       s.DebugTLSClientCACert,
+			ClientCertOptional: s.DebugTLSClientCACert != "",
+		}
+	case s.DebugTLSClientCACert != "":
+		return o, errors.New("DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY: without TLS there are no client certificates")
+	}
+	if s.UsePrometheus {
+		addr, err := server.ParseAddr(s.PrometheusAddr)
+		if err != nil {
+			return o, fmt.Errorf("PROMETHEUS_ADDR=%w", err)
+		}
+		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: count.Handler()}
+	}
+	return o, nil
 }
 
 // orNever is d, where 0 means no bound, as package server has it.

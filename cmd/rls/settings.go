@@ -30,6 +30,15 @@ type settings struct {
 	DebugHost string `envconfig:"DEBUG_HOST" default:"0.0.0.0" desc:"Address the debug listener (/rlconfig, /metrics, /debug/pprof) binds to. pprof answers callers on the same host only."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
+	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain; set, the debug listener speaks TLS. The files are read again when they change."`
+	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of its key."`
+	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of the authorities of client certificates. Who has one may use the admin API; the other pages need none."`
+	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md): a token, or name:token,name:token, whose names the audit log tells. Also what rls limits and rls counter send, the first of several."`
+
+	UsePrometheus  bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR as well as at /metrics of the debug listener."`
+	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of that listener, host:port."`
+	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics there."`
+
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"On SIGTERM: how long calls are still taken after health has turned NOT_SERVING."`
 	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"On SIGTERM: how long calls in flight may take to finish."`
 
@@ -46,6 +55,9 @@ type settings struct {
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits. Calls are refused with FAILED_PRECONDITION until there are."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
+
+	LimitsRedis       bool          `envconfig:"LIMITS_REDIS" default:"false" desc:"Overrides of single limits at run time, kept in Redis (REDIS_URL) and shared by all replicas. See docs/overrides.md."`
+	LimitsRedisResync time.Duration `envconfig:"LIMITS_REDIS_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"How often all overrides are read again, as a message about a change can get lost."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Where limits come from: FILE, or GRPC_XDS_SOTW for an xDS management server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`

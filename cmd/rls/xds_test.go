@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"regexp"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func gatewayPod(t *testing.T, addr string, ca *xdstest.Authority) []string {
 		"LOG_LEVEL=info",
 		"USE_STATSD=false",
 		"USE_PROMETHEUS=true",
-		"PROMETHEUS_ADDR=:19001",
+		"PROMETHEUS_ADDR=127.0.0.1:0", // there it is :19001
 		"PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml",
 		"CONFIG_TYPE=GRPC_XDS_SOTW",
 		"CONFIG_GRPC_XDS_SERVER_URL=" + addr,
@@ -70,6 +71,8 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 	}
 	code, _ := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, code, "it is to start without limits")
+	_, metrics := get(t, "http://"+regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logged())[1]+"/metrics")
+	assert.Contains(t, metrics, "ratelimit_service_config_load_success 0")
 	out, _ := hit("shop")
 	assert.Contains(t, out, "FailedPrecondition")
 

@@ -17,6 +17,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	limitsLoaded, limitsRefused prometheus.Counter
+	overrides                   *prometheus.GaugeVec
 
 	redisUp                                 prometheus.Gauge
 	redisChanges                            *prometheus.CounterVec
@@ -29,6 +30,9 @@ func New() *Metrics {
 		registry:      prometheus.NewRegistry(),
 		limitsLoaded:  counter("ratelimit_service_config_load_success", "Sets of limits put in force."),
 		limitsRefused: counter("ratelimit_service_config_load_error", "Sets of limits refused."),
+		overrides: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_overrides", Help: "Overrides of limits that are in force, and that are refused.",
+		}, []string{"state"}),
 		redisUp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rls_redis_up", Help: "1 while all of Redis is asked, 0 while part of it or all is left alone.",
 		}),
@@ -39,11 +43,12 @@ func New() *Metrics {
 		servedWithout: counter("rls_redis_fallback_hits_total", "Hits decided without Redis, counted when it is back."),
 		chargedBehind: counter("rls_redis_carried_hits_total", "Hits charged to Redis when it was back."),
 	}
+	m.Overrides(0, 0)
 	m.redisUp.Set(1)
 	for _, state := range []string{"down", "up"} {
 		m.redisChanges.WithLabelValues(state)
 	}
-	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.redisUp, m.redisChanges, m.redisAway, m.servedWithout, m.chargedBehind,
+	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.overrides, m.redisUp, m.redisChanges, m.redisAway, m.servedWithout, m.chargedBehind,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -62,6 +67,13 @@ func (m *Metrics) LimitsLoaded() { m.limitsLoaded.Inc() }
 
 // LimitsRefused counts a set of limits refused.
 func (m *Metrics) LimitsRefused() { m.limitsRefused.Inc() }
+
+// Overrides tells how many overrides are in force and how many are refused. One whose
+// value before stays in force is both.
+func (m *Metrics) Overrides(inForce, refused int) {
+	m.overrides.WithLabelValues("in_force").Set(float64(inForce))
+	m.overrides.WithLabelValues("refused").Set(float64(refused))
+}
 
 // RedisDown tells that Redis went.
 func (m *Metrics) RedisDown() {

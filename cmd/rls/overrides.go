@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+// overriding is the overrides over the limits of the source (LIMITS_REDIS). It is
+// guarded by the mutex of limits.
+type overriding struct {
+	known descriptors.Overrides
+	told  map[string]string // the problems that the log knows, by target
+	ends  *time.Timer       // when the next one does; nil if none does
+}
+
+// over is what the overrides make of l.base.
+func (o *overriding) over(l *limits, now time.Time) *descriptors.Config {
+	cfg, next := o.known.Over(l.base, now)
+	o.tell(l)
+	if o.ends != nil {
+		o.ends.Stop()
+		o.ends = nil
+	}
+	if !next.IsZero() {
+		o.ends = time.AfterFunc(next.Sub(now), l.overrideEnds)
+	}
+	return cfg
+}
+
+// tell logs what is newly refused, and counts what is.
+func (o *overriding) tell(l *limits) {
+	told := map[string]string{}
+	inForce, refused := 0, 0
+	for _, s := range o.known.States() {
+		if s.Is != "" {
+			inForce++
+		}
+		if s.Problem == nil {
+			continue
+		}
+		refused++
+		problem := s.Problem.Error()
+		told[s.Target] = problem
+		if o.told[s.Target] == problem {
+			continue
+		}
+		now := "the limits files hold"
+		if s.Is != "" {
+			now = "the one before stays in force: " + s.Is
+		}
+		l.log.Error("override refused", "problem", strings.ReplaceAll(problem, "\n", "; "), "now", now)
+	}
+	o.told = told
+	l.count.Overrides(inForce, refused)
+}
+
+// override makes all, values by target, the overrides of the limits.
+func (l *limits) override(all map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.overrides.known.Set(all)
+	if l.base == nil {
+		return
+	}
+	if changed := l.renew(); len(changed) > 0 {
+		l.tell([]any{"overrides", len(all)}, changed)
+	}
+}
+
+// overrideEnds is called when one of the overrides ends.
+func (l *limits) overrideEnds() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if changed := l.renew(); len(changed) > 0 {
+		l.tell([]any{"reason", "an override has ended"}, changed)
+	}
+}
+
+// States implements admin.Overrides.
+func (l *limits) States() []descriptors.OverrideState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.overrides == nil {
+		return nil
+	}
+	return l.overrides.known.States()
+}
+
+// Try implements admin.Overrides.
+func (l *limits) Try(target, value string) descriptors.OverrideState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.base == nil {
+		return descriptors.OverrideState{Target: target, Value: value, Problem: errors.New("no limits are loaded yet that could be overridden")}
+	}
+	return l.overrides.known.Try(l.base, target, value, time.Now())
+}
+
+// redisOverrides are the overrides in Redis; it implements admin.Overrides.
+type redisOverrides struct {
+	*limits
+	*overrides.Store
+}
+
+const (
+	// overrideTimeout bounds one command about overrides.
+	overrideTimeout = time.Second
+
+	// expiredKept is how long an override that has ended is still kept in Redis, so
+	// that no replica whose clock is behind loses it early.
+	expiredKept = time.Minute
+)
+
+// followOverrides has the overrides in Redis take effect over l until ctx is done.
+// onReset is told the counters that are reset by any replica.
+func followOverrides(ctx context.Context, s *settings, l *limits, onReset func(counter string), log *slog.Logger) (*redisOverrides, func(), error) {
+	if s.RedisURL == "" {
+		return nil, nil, errors.New("LIMITS_REDIS=true needs REDIS_URL; for example 127.0.0.1:6379")
+	}
+	main, _, err := redisServer(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, name, err := redis.Connect(main, overrideTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.overrides = &overriding{}
+	first := make(chan struct{})
+	heard := sync.OnceFunc(func() { close(first) })
+	store := overrides.New(overrides.Options{
+		Client: client,
+		Prefix: s.CacheKeyPrefix,
+		Resync: s.LimitsRedisResync,
+		Apply: func(all map[string]string) {
+			l.override(all)
+			heard()
+		},
+		Expired: func(value string, now time.Time) bool {
+			return descriptors.OverrideEnded([]byte(value), now.Add(-expiredKept))
+		},
+		OnReset: onReset,
+		OnState: func(err error) {
+			l.tellOverrides(name, err)
+			heard()
+		},
+		Log: log,
+	})
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		store.Run(ctx)
+	}()
+	// Calls are to meet limits as they are overridden, from the first on.
+	select {
+	case <-first:
+	case <-time.After(overrideTimeout):
+	}
+	return &redisOverrides{l, store}, func() { stop(); <-done; _ = client.Close() }, nil
+}
+
+// tellOverrides tells that the overrides in the Redis of that name can't be read, or,
+// without an error, that they can again.
+func (l *limits) tellOverrides(name string, err error) {
+	if err == nil {
+		l.health.Note("overrides", "")
+		l.log.Info("overrides can be read again", "redis", name)
+		return
+	}
+	l.health.Note("overrides", fmt.Sprintf("can't be read since %s; those known hold on", time.Now().UTC().Format(time.RFC3339)))
+	l.log.Error("overrides can't be read; those known hold on", "redis", name, "error", err)
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+const adminToken = "a-token-for-tests"
+
+// startReplicas runs that many services on one Redis, with overrides and the admin API.
+func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, env ...string) []*running {
+	t.Helper()
+	path := file(t, "limits.yaml", limits)
+	var all []*running
+	for range n {
+		all = append(all, start(t, append([]string{
+			"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1s", "LIMITS_REDIS=true", "ADMIN_TOKEN=tester:" + adminToken,
+		}, env...), "--limits", path))
+	}
+	return all
+}
+
+// admin calls the admin API and returns its answer.
+func (r *running) admin(method, path, target, body string) (code int, answer string) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, "http://"+r.debug+"/admin/"+path+"?target="+url.QueryEscape(target), strings.NewReader(body))
+	require.NoError(r.t, err)
+	req.Header.Set("Authorization", "Bearer "+adminToken)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(r.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(r.t, err)
+	return resp.StatusCode, string(text)
+}
+
+// override puts an override that must be taken.
+func (r *running) override(target, value string) {
+	r.t.Helper()
+	code, answer := r.admin(http.MethodPut, "overrides", target, value)
+	require.Equal(r.t, http.StatusOK, code, answer)
+}
+
+// limiting returns what asks r for the limit that tenant acme is held to now.
+func (r *running) limiting() func() uint32 {
+	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { _ = conn.Close() })
+	client := rlsv3.NewRateLimitServiceClient(conn)
+	req := &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+		Entries:    []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}},
+		HitsAddend: wrapperspb.UInt64(0),
+	}}}
+	return func() uint32 {
+		resp, err := client.ShouldRateLimit(r.t.Context(), req)
+		require.NoError(r.t, err)
+		return resp.Statuses[0].CurrentLimit.GetRequestsPerUnit()
+	}
+}
+
+// TestAnOverrideReachesAllReplicas measures how long an override takes from the call
+// until all replicas go by it.
+func TestAnOverrideReachesAllReplicas(t *testing.T) {
+	const changes = 200
+	replicas := startReplicas(t, 3, redistest.Start(t), perHour(5))
+	var limiting []func() uint32
+	for _, r := range replicas {
+		limiting = append(limiting, r.limiting())
+	}
+	var took []time.Duration
+	for i := range changes {
+		want, began := uint32(100+i), time.Now()
+		asked := replicas[i%len(replicas)]
+		asked.override("shop|tenant=acme", fmt.Sprintf(`{"requests_per_unit": %d}`, want))
+		require.Equal(t, want, limiting[i%len(replicas)](), "in force here once it is answered")
+		for _, limit := range limiting {
+			require.Eventually(t, func() bool { return limit() == want }, 10*time.Second, time.Millisecond)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	p99 := took[len(took)*99/100]
+	t.Logf("%d overrides to %d replicas: p50 %v, p99 %v, max %v", changes, len(replicas), took[len(took)/2], p99, took[len(took)-1])
+	assert.Less(t, p99, time.Second)
+}
+
+func TestAnOverrideWhoseMessageIsLostIsFound(t *testing.T) {
+	const resync = 500 * time.Millisecond
+	redis := redistest.Start(t)
+	replicas := startReplicas(t, 3, redis, perHour(5), "LIMITS_REDIS_RESYNC_INTERVAL="+resync.String())
+	for i := range uint32(5) {
+		want, began := 100+i, time.Now()
+		require.NoError(t, redis.Client(t).HSet(t.Context(), "rls:overrides", "shop|tenant=acme", fmt.Sprintf(`{"requests_per_unit": %d}`, want)).Err())
+		for _, r := range replicas {
+			limit := r.limiting()
+			require.Eventually(t, func() bool { return limit() == want }, 10*time.Second, 5*time.Millisecond)
+		}
+		// Reading, applying and asking take their time on top.
+		assert.Less(t, time.Since(began), resync+time.Second)
+	}
+}
+
+func TestOverridesAreInForceFromTheFirstCallOn(t *testing.T) {
+	redis := redistest.Start(t)
+	require.NoError(t, redis.Client(t).HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"requests_per_unit": 2}`).Err())
+	r := startReplicas(t, 1, redis, perHour(5))[0]
+	assert.EqualValues(t, 2, r.limiting()())
+}
+
+func TestOverridesLieOverTheLimitsThatAreReloaded(t *testing.T) {
+	redis := redistest.Start(t)
+	path := file(t, "limits.yaml", perHour(5))
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1s", "LIMITS_REDIS=true", "ADMIN_TOKEN=" + adminToken}, "--limits", path)
+	edit := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	r.override("shop|tenant=acme", `{"factor": 10}`)
+	r.eventually("50 per hour")
+	edit(perHour(6))
+	r.eventually("60 per hour")
+	edit(strings.ReplaceAll(perHour(7), "tenant", "user"))
+	r.logs(`problem="override shop|tenant=acme: shop: no descriptor tenant=acme; it can be user"`)
+	_, problems := get(t, "http://"+r.debug+"/rlconfig/problems")
+	assert.Contains(t, problems, "no descriptor tenant=acme")
+	edit(perHour(8))
+	r.eventually("80 per hour")
+	code, _ := r.admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	r.eventually("8 per hour")
+}
+
+func TestABadOverrideIsRefusedAlone(t *testing.T) {
+	redis := redistest.Start(t)
+	r := startReplicas(t, 1, redis, perHour(5))[0]
+	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+
+	code, answer := r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unti": 8, "unit": "fortnight"}`)
+	assert.Equal(t, http.StatusBadRequest, code)
+	assert.Contains(t, answer, "did you mean requests_per_unit?")
+
+	c := redis.Client(t)
+	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"requests_per_unit": "x"}`, "shop|tenant=other", `{"requests_per_unit": 9}`, "nonsense", "{}").Err())
+	require.NoError(t, c.Publish(t.Context(), "rls:overrides", "RELOAD_ALL").Err())
+	r.logs("override refused")
+	r.eventually("7 per hour")
+	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other", "--hits", "0")
+	assert.Contains(t, out, "9 per hour")
+	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	assert.Contains(t, metrics, `rls_overrides{state="in_force"} 2`)
+	assert.Contains(t, metrics, `rls_overrides{state="refused"} 2`)
+	assert.Equal(t, 1, r.count(`msg="override refused" problem="override nonsense:`), "told once")
+}
+
+func TestAnOverrideEnds(t *testing.T) {
+	redis := redistest.Start(t)
+	replicas := startReplicas(t, 2, redis, perHour(5))
+	replicas[0].override("shop|tenant=acme", fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, time.Now().Add(2*time.Second).Format(time.RFC3339Nano)))
+	for _, r := range replicas {
+		r.eventually("50 per hour")
+	}
+	for _, r := range replicas {
+		r.eventually("5 per hour")
+		r.logs("an override has ended")
+	}
+}
+
+func TestOverridesOutliveRedis(t *testing.T) {
+	redis := redistest.Start(t)
+	r := startReplicas(t, 1, redis, perHour(5), "LIMITS_REDIS_RESYNC_INTERVAL=200ms")[0]
+	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	redis.Kill()
+	r.logs("overrides can't be read; those known hold on")
+	r.eventually("7 per hour")
+	status, health := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Contains(t, health, "overrides: can't be read since")
+	code, answer := r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unit": 8}`)
+	assert.Equal(t, http.StatusServiceUnavailable, code, answer)
+	r.eventually("7 per hour")
+
+	redis.Restart(t) // it comes back empty
+	r.logs("overrides can be read again")
+	r.eventually("5 per hour")
+}
+
+func TestAResetReachesWhatReplicasRemember(t *testing.T) {
+	replicas := startReplicas(t, 2, redistest.Start(t), perHour(5), "LOCAL_GUARD_RATIO=1")
+	for _, r := range replicas {
+		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
+		require.Equal(t, 2, code, "over the limit, and remembered so")
+	}
+	code, answer := replicas[0].admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, answer, `"remaining": 0`)
+	code, answer = replicas[0].admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, answer, `"told_other_replicas": true`)
+	for i, r := range replicas {
+		require.Eventually(t, func() bool {
+			_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+			return code == 0
+		}, 10*time.Second, 20*time.Millisecond, "replica %d", i)
+		assert.Contains(t, r.peek(), fmt.Sprintf("remaining %d", 4-i))
+	}
+	assert.Equal(t, 1, replicas[0].count("msg=audit action=reset by=tester"))
+}
+
+func TestTheAdminAPIIsOffWithoutAToken(t *testing.T) {
+	r := start(t, nil, "--limits", file(t, "limits.yaml", perHour(5)))
+	_, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	assert.NotContains(t, answer, "capacity")
+	assert.NotContains(t, answer, "admin", "the list of pages, as for any path that there isn't")
+}
+
+func TestCountersWithoutRedis(t *testing.T) {
+	r := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", perHour(5)))
+	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "3")
+	code, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, answer, `"spent": 3`)
+	code, answer = r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"factor": 2}`)
+	assert.Equal(t, http.StatusNotImplemented, code)
+	assert.Contains(t, answer, "LIMITS_REDIS=true")
+	code, _ = r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, r.peek(), "remaining 5")
+}
+
+func TestLimitsInRedisNeedARedis(t *testing.T) {
+	cmd := command(t, []string{"LIMITS_REDIS=true"}, "--limits", file(t, "limits.yaml", perHour(5)))
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "LIMITS_REDIS=true needs REDIS_URL")
+}
