@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,24 +146,11 @@ func (f *hitFlags) credentials() (credentials.TransportCredentials, error) {
 	if !f.tls {
 		return insecure.NewCredentials(), nil
 	}
-	c := &tls.Config{ServerName: f.server, MinVersion: tls.VersionTLS12}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, err
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no PEM certificate", f.ca)
-		}
+	c, err := clientTLS(f.ca, f.cert, f.key)
+	if err != nil {
+		return nil, err
 	}
-	if f.cert != "" || f.key != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, err
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
+	c.ServerName = f.server
 	return credentials.NewTLS(c), nil
 }
 

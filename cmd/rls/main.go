@@ -64,7 +64,7 @@ func newRoot() *cobra.Command {
 	serve := newServe()
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
-	root.AddCommand(serve, newCheck(), newHit(), newVersion(), newSettings())
+	root.AddCommand(serve, newCheck(), newHit(), newLimitsCommand(), newCounter(), newVersion(), newSettings())
 	return root
 }
 

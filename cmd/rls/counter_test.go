@@ -1,0 +1,58 @@
+package main
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestCountersAreShownAndReset(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	r.spend("shop|ip=10.0.0.1", 5)
+	out, _, code := r.run("counter", "get", "-d", "shop", "ip=10.0.0.1")
+	assert.Zero(t, code)
+	assert.Regexp(t, `^shop > ip \(counter shop\|ip=10.0.0.1\)
+LIMIT +SPENT +REMAINING +RESETS IN
+50 per day \(daily\) +5 +45 +\d+[hms].*
+5 per hour, sliding_log +5 +0 \(over\) +1h
+$`, out)
+
+	out, _, code = r.run("counter", "reset", "-d", "shop", "ip=10.0.0.1")
+	assert.Zero(t, code)
+	assert.Regexp(t, `50 per day \(daily\) +5 -> 0 +50 +\d+[hms].*
+5 per hour, sliding_log +5 -> 0 +5 +0s
+other replicas were not told: one that remembers a denial denies until that ends
+$`, out)
+	out, _, _ = r.run("counter", "get", "-d", "shop", "ip=10.0.0.1")
+	assert.Regexp(t, `5 per hour, sliding_log +0 +5 +0s\n$`, out)
+}
+
+func TestACounterOfAnUnlimitedRule(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	out, _, code := r.run("counter", "get", "-d", "shop", "trial=x")
+	assert.Zero(t, code)
+	assert.Regexp(t, `^shop > trial \(counter shop\|trial=x\), in shadow mode
+LIMIT +SPENT +REMAINING +RESETS IN
+unlimited +- +- +-
+$`, out)
+}
+
+func TestCounterSaysWhatIsWrong(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"an unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `there is no domain "bank"; there is "shop"`},
+		"an unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `requests with "shop|user=x" meet no descriptor`},
+		"no descriptor":         {[]string{"counter", "get", "-d", "shop"}, "accepts 1 arg(s)"},
+		"an odd descriptor":     {[]string{"counter", "reset", "-d", "shop", "=x"}, "is not a descriptor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errOut, code := r.run(c.args...)
+			assert.Equal(t, 1, code)
+			assert.Contains(t, errOut, c.want)
+		})
+	}
+}

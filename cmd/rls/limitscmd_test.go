@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/admin"
+)
+
+func TestLimitsAreSetListedAndUnset(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	out, _, code := r.run("limits", "list")
+	assert.Zero(t, code)
+	assert.Equal(t, "no overrides\n", out)
+
+	out, errOut, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=10", "--for", "1h")
+	require.Zero(t, code, errOut)
+	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 1000 per minute, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(in 1h\)\n$`, out)
+	state := r.overrides.States()[0]
+	assert.Equal(t, "shop|tenant=acme", state.Target)
+	assert.WithinDuration(t, time.Now().Add(time.Hour), state.Expires, time.Minute)
+
+	out, _, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "algorithm=sliding_window", "enabled=true")
+	require.Zero(t, code)
+	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window\nit replaces \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
+
+	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
+	require.Zero(t, code)
+	r.overrides.Store("shop|trial", `{"factor": 2}`)
+	out, _, code = r.run("limits", "list")
+	assert.Zero(t, code)
+	lines := strings.Split(out, "\n")
+	require.Len(t, lines, 6)
+	assert.Regexp(t, `^TARGET +OVERRIDE +STATE +EXPIRES$`, lines[0])
+	assert.Regexp(t, `^shop\|ip +\{"rate_limits":\[\{"requests_per_unit":20\},\{\}\]\} +in force +never$`, lines[1])
+	assert.Regexp(t, `^shop\|tenant=acme +\{"requests_per_unit":7,"algorithm":"sliding_window","enabled":true\} +in force +never$`, lines[2])
+	assert.Regexp(t, `^shop\|trial +\{"factor":2\} +refused +never$`, lines[3])
+	assert.Regexp(t, `^  override shop\|trial:1:12: shop > trial: there is no number for factor to multiply$`, lines[4])
+	for _, line := range lines[1:4] {
+		assert.Equal(t, strings.Index(lines[0], "OVERRIDE"), strings.Index(line, "{"), "in columns")
+	}
+
+	out, _, code = r.run("limits", "list", "--json")
+	assert.Zero(t, code)
+	var list admin.List
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	assert.Len(t, list.Overrides, 3)
+	assert.Contains(t, out, "shop > tenant=acme")
+
+	out, _, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
+	assert.Zero(t, code)
+	assert.Equal(t, "shop > tenant=acme: 7 per minute, sliding_window -> 100 per minute\n", out)
+	_, errOut, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
+	assert.Equal(t, 1, code)
+	assert.Equal(t, "rls: there is no override of \"shop|tenant=acme\"\n", errOut)
+}
+
+func TestADryRunOfLimitsSetsNothing(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	out, _, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--dry-run")
+	assert.Zero(t, code)
+	assert.Equal(t, "shop > tenant=acme: 100 per minute -> 200 per minute (dry run: nothing is changed)\n", out)
+	assert.Empty(t, r.overrides.States())
+}
+
+func TestAnEndedOverrideIsRemovedWithoutWordsOfLimits(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	r.overrides.Store("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
+	out, _, code := r.run("limits", "list")
+	assert.Zero(t, code)
+	assert.Regexp(t, `expired +\d+d(\d+h)? ago\n$`, out)
+	out, _, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
+	assert.Zero(t, code)
+	assert.Equal(t, "removed; it was not in force\n", out)
+}
+
+func TestTheLastGoodValueIsListed(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	r.overrides.Store("shop|tenant=acme", `{"factor": 2}`)
+	r.overrides.Store("shop|tenant=acme", `{"factr": 3}`)
+	out, _, _ := r.run("limits", "list")
+	assert.Contains(t, out, "\n  the last good value stays in force: 200 per minute\n")
+}
+
+func TestLimitsSaysWhatIsWrong(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	set := func(args ...string) []string { return append([]string{"limits", "set", "-d", "shop"}, args...) }
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no domain":          {[]string{"limits", "set", "tenant=acme", "factor=2"}, `required flag(s) "domain" not set`},
+		"no field":           {set("tenant=acme"), "requires at least 2 arg(s)"},
+		"an odd descriptor":  {set(",", "factor=2"), `"," is not a descriptor: entry 1 of the target has no key`},
+		"an odd field":       {set("tenant=acme", "factor"), `"factor" is not a field: write FIELD=VALUE`},
+		"a field twice":      {set("tenant=acme", "factor=2", "factor=3"), "factor is given twice"},
+		"the end twice":      {set("tenant=acme", "factor=2", "expires_at=2030-01-01T00:00:00Z", "--for", "1h"), "expires_at is given twice; --for sets it, too"},
+		"no time at all":     {set("tenant=acme", "factor=2", "--for", "0s"), "--for must be at least 1s"},
+		"an unknown domain":  {[]string{"limits", "set", "-d", "shpo", "tenant=acme", "factor=2"}, "there is no domain shpo"},
+		"mistakes, each":     {set("tenant=acme", "factr=2", "algorithm=slow"), "did you mean factor?\noverride shop|tenant=acme:1:24: algorithm \"slow\" is not known"},
+		"a number with text": {set("tenant=acme", "requests_per_unit=1_000"), "requests_per_unit must be a whole number"},
+		"an odd command":     {[]string{"limits", "show"}, `unknown command "show"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errOut, code := r.run(c.args...)
+			assert.Equal(t, 1, code)
+			assert.Contains(t, errOut, c.want)
+		})
+	}
+	t.Run("Redis away", func(t *testing.T) {
+		r.overrides.Fail(errors.New("connection refused"))
+		_, errOut, code := r.run(set("tenant=acme", "factor=2")...)
+		assert.Equal(t, 1, code)
+		assert.Contains(t, errOut, "may not be stored")
+	})
+	assert.Empty(t, r.overrides.States())
+}
+
+func TestFieldsBecomeJSON(t *testing.T) {
+	got, err := overrideJSON([]string{"n=1", "f=0.5", "t=true", "l=[{}, 1]", "s=a=b", `q="1"`, "e=", "u=ü\n", "x=<é>", "01=01"})
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"n":1,"f":0.5,"t":true,"l":[{},1],"s":"a=b","q":"1","e":"","u":"ü\n","x":"<é>","01":"01"}`, string(got))
+}
