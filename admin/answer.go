@@ -80,10 +80,11 @@ type Reset struct {
 	// Was is what Limits were before.
 	Was []Limit `json:"was"`
 
-	// ToldOtherReplicas is false if they may deny from memory for a while. Note then
-	// says so.
-	ToldOtherReplicas bool   `json:"told_other_replicas"`
-	Note              string `json:"note,omitempty"`
+	// ToldOtherReplicas is false if they may deny from memory for a while.
+	ToldOtherReplicas bool `json:"told_other_replicas"`
+
+	// Note says in words what the reset didn't reach, if anything.
+	Note string `json:"note,omitempty"`
 }
 
 // Limit is one limit of a counter. Of an unlimited one, the numbers mean nothing.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,9 +135,12 @@ func (h *handler) resetCounter(c *call) (int, any) {
 	}
 	// Those of the limits in force are the last.
 	is := found.limits(results[len(results)-counted(found.rule):])
-	reset := Reset{Counter: found.answer(is), Was: was}
-	if reset.ToldOtherReplicas = h.tell(c, found); !reset.ToldOtherReplicas {
+	reset := Reset{Counter: found.answer(is), Was: was, ToldOtherReplicas: h.tell(c, found)}
+	if !reset.ToldOtherReplicas {
 		reset.Note = "other replicas were not told: one that remembers a denial denies until that ends"
+	}
+	if slices.ContainsFunc(is, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
+		reset.Note = strings.TrimPrefix(reset.Note+"; ", "; ") + "limits per instance were reset on this replica only"
 	}
 	h.audit(c, "reset", "path", found.rule.Path, "was", words(was), "is", words(is))
 	return http.StatusOK, reset
