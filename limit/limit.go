@@ -57,7 +57,8 @@ type Spec struct {
 	Burst uint32
 
 	// ChargeDenied charges denied hits as well. The debt it makes is bounded:
-	// at most one window's Requests. See DefaultChargeDenied.
+	// under FixedWindow by the end of the window, under the others it is at most
+	// one window's Requests. See DefaultChargeDenied.
 	ChargeDenied bool
 
 	Scope            Scope

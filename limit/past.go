@@ -58,7 +58,7 @@ func (l *Limit) Past(now int64, buf []Past) []Past {
 	return buf
 }
 
-// HasPast tells whether there is anything for Past to return, at any time.
+// HasPast tells whether limits before l matter, or did so some time.
 func (l *Limit) HasPast() bool { return len(l.past) > 0 }
 
 // Spent is what a counter that answered r has spent.

@@ -6,6 +6,8 @@
 -- subtraction, and entries are found by bisection, never by walking the log.
 -- Sums wrap around at 2^40, far above what one log can hold (2^33).
 --
+-- Here capacity is how many hits to remember: limit.Limit.Remembers.
+--
 -- State: entries first to last, of which those up to kept are as stored; size is
 -- how many are stored. at[i] and sum[i] are fetched when first needed.
 

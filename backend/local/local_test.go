@@ -20,5 +20,9 @@ func TestLimiterAllOrNone(t *testing.T) {
 }
 
 func TestReloads(t *testing.T) {
-	backendtest.RunPast(t, func(*testing.T) backend.Limiter { return New(Options{}) })
+	for name, o := range map[string]Options{"each": {}, "all or none": {AllOrNone: true}} {
+		t.Run(name, func(t *testing.T) {
+			backendtest.RunPast(t, func(*testing.T) backend.Limiter { return New(o) })
+		})
+	}
 }
