@@ -3,7 +3,6 @@ package admin_test
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -87,10 +86,10 @@ func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
 }
 
 // send sends a request as it is.
-func (r *rig) send(req *http.Request) *http.Response {
+func (r *rig) send(req *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r.handler.ServeHTTP(w, req)
-	return w.Result()
+	return w
 }
 
 // call makes a call with the token, to what below /admin/, and decodes the answer
@@ -109,15 +108,14 @@ func (r *rig) callURL(method, u, body string, into any) int {
 	req := httptest.NewRequest(method, u, strings.NewReader(body))
 	req.Header.Set("Authorization", "Bearer "+token)
 	resp := r.send(req)
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(r, err)
-	require.Equal(r, "application/json", resp.Header.Get("Content-Type"))
-	require.Equal(r, "no-store", resp.Header.Get("Cache-Control"))
+	text := resp.Body.Bytes()
+	require.Equal(r, "application/json", resp.Header().Get("Content-Type"))
+	require.Equal(r, "no-store", resp.Header().Get("Cache-Control"))
 	require.True(r, json.Valid(text), "%s", text)
 	if into != nil {
 		require.NoError(r, json.Unmarshal(text, into), "%s", text)
 	}
-	return resp.StatusCode
+	return resp.Code
 }
 
 // problems makes a call and returns the status and what is wrong, one a line.

@@ -74,11 +74,7 @@ func (c *adminClient) bearer() string {
 	if c.token != "" {
 		return c.token
 	}
-	token, _, _ := strings.Cut(getenv("ADMIN_TOKEN"), ",")
-	if _, named, ok := strings.Cut(token, ":"); ok {
-		token = named
-	}
-	return strings.TrimSpace(token)
+	return firstToken(getenv("ADMIN_TOKEN"))
 }
 
 // call asks for a path below /admin/ and decodes the answer. The error says what the
@@ -165,7 +161,10 @@ func clientTLS(ca, cert, key string) (*tls.Config, error) {
 			return nil, fmt.Errorf("%s holds no PEM certificate", ca)
 		}
 	}
-	if cert != "" || key != "" {
+	if (cert == "") != (key == "") {
+		return nil, errors.New("--cert and --key go together")
+	}
+	if cert != "" {
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
 			return nil, err

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -19,6 +22,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/certtest"
 )
 
 const opsToken = "t0p-secret"
@@ -46,9 +50,10 @@ descriptors:
     rate_limit: {unlimited: true}
 `)}
 	srv := listen(admin.New(admin.Options{
-		Tokens:    map[string]string{"ops": opsToken, "ci": "another"},
-		Overrides: r.overrides,
-		Counters:  admin.Counters{Limits: &r.overrides.Limits, Read: r.counters, Take: r.counters},
+		Tokens:      map[string]string{"ops": opsToken, "ci": "another"},
+		ClientCerts: true,
+		Overrides:   r.overrides,
+		Counters:    admin.Counters{Limits: &r.overrides.Limits, Read: r.counters, Take: r.counters},
 	}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL
@@ -173,6 +178,37 @@ func TestAdminCommandsSpeakTLS(t *testing.T) {
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errOut, "certificate")
 	})
+}
+
+func TestAClientCertificateIsEnough(t *testing.T) {
+	ca, other := certtest.New(t), certtest.New(t)
+	var cert []byte
+	r := newAdminRig(t, func(h http.Handler) *httptest.Server {
+		srv := httptest.NewUnstartedServer(h)
+		srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+		srv.TLS = &tls.Config{ClientCAs: ca.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}
+		srv.StartTLS()
+		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+		return srv
+	})
+	trust := file(t, "ca.pem", string(cert))
+	for name, c := range map[string]struct {
+		pair certtest.Pair
+		want string // in the error; empty if it is enough
+	}{
+		"from the right authority": {ca.Issue("ops.example"), ""},
+		"from another":             {other.Issue("ops.example"), "can't be asked"},
+		"without its key":          {certtest.Pair{CertFile: trust}, "--cert and --key go together"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errOut, code := r.runWith(nil, "limits", "list", "-a", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
+			assert.Equal(t, c.want != "", code != 0)
+			assert.Contains(t, errOut, c.want)
+		})
+	}
+	_, errOut, code := r.runWith(nil, "limits", "list", "-a", r.url, "--ca", trust)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "or --cert and --key")
 }
 
 func TestDescriptorsOfTheCommandLine(t *testing.T) {
