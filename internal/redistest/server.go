@@ -43,7 +43,7 @@ type Server struct {
 // ("--maxmemory", "1mb"), and stops it when the test ends.
 func Start(tb testing.TB, settings ...string) *Server {
 	tb.Helper()
-	s, err := startAnywhere(settings...)
+	s, err := startAnywhere(append([]string{"--dir", tb.TempDir()}, settings...)...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func run(binary string, port int, ping func(context.Context) error, settings ...
 	if binary == "redis-server" {
 		s.args = []string{
 			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-			"--dir", os.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0",
+			"--dir", os.TempDir(), "--dbfilename", "rls-test.rdb", "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0",
 		}
 	}
 	s.args = append(s.args, settings...)

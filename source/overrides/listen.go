@@ -25,6 +25,7 @@ func (s *Store) listen(ctx context.Context) {
 		if !deaf {
 			s.o.Log.Warn("overrides: no messages from Redis; changes are found by reading until there are", "every", s.o.Resync, "error", err)
 			deaf = true
+			s.inbox.reload() // what could break that line may have broken all
 		}
 		if !sleep(ctx, pauses.NextBackOff()) {
 			return

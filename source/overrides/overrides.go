@@ -44,7 +44,7 @@ type Options struct {
 	// Prefix starts the names of the hash and the channels.
 	Prefix string
 
-	// Resync is how often everything is read again, more or less; 30 s by default.
+	// Resync is how often everything is read again, at least; 30 s by default.
 	Resync time.Duration
 
 	// Apply is told all there is, whenever that has changed, and at first even if

@@ -94,9 +94,10 @@ func (s *Store) pauses() *backoff.ExponentialBackOff {
 	return b
 }
 
-// jittered is d but for a tenth, so that replicas that start together don't stay so.
+// jittered is d, or up to a fifth less, so that replicas that start together don't
+// stay so.
 func jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+	return time.Duration(float64(d) * (0.8 + 0.2*rand.Float64()))
 }
 
 // sleep tells whether d has passed before ctx was done.
