@@ -136,6 +136,10 @@ func (d *document) descriptor(n *node, o *object) {
 // limits compiles a list of limits that hold at once.
 func (d *document) limits(n *node, v *value) {
 	items := d.items(v, n)
+	if len(items) > maxLimits {
+		d.errorf(v.node, n, "rate_limits has %d items; %d are the most", len(items), maxLimits)
+		return
+	}
 	for _, item := range items {
 		l := d.limit(n, d.object(atRateLimit, n, item))
 		if l == nil {

@@ -110,6 +110,7 @@ func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 		{"our field at the root", "domain: d\nenabled: true", "f:2:1: d: enabled has no meaning in the root of the file; it belongs in rate_limit or defaults"},
 		{"rate_limit and rate_limits", one(tenAMinute + "\nrate_limits: []"), "f:5:18: d > k: rate_limit and rate_limits exclude each other; put all limits into rate_limits"},
 		{"two limits of one counter", one("rate_limits:\n- {unit: minute, requests_per_unit: 5}\n- {unit: second, unit_multiplier: 60, requests_per_unit: 6}"), "f:6:7: d > k: a limit of the same algorithm, window and scope is in line 5 already (5 per minute); they would share one counter"},
+		{"too many limits", one("rate_limits: [" + strings.Repeat("{}, ", 100) + "{}]"), "f:4:18: d > k: rate_limits has 101 items; 100 are the most"},
 		{"unlimited among others", one("rate_limits: [{unit: minute, requests_per_unit: 5}, {unlimited: true}]"), "f:4:57: d > k: unlimited can't be one of several rate_limits"},
 		{"defaults with a window", "domain: d\ndefaults: {unit_multiplier: 5}", "f:2:12: d: unit_multiplier has no meaning in defaults; it belongs in rate_limit"},
 		{"defaults is a list", "domain: d\ndefaults: []", "f:2:11: d: defaults must be a mapping, not a list"},

@@ -97,7 +97,12 @@ func (o *Override) read(d *document, root *yaml.Node) {
 	}
 	if list := o.fields.field("rate_limits"); list != nil && !list.bad {
 		o.items = []*object{}
-		for _, item := range d.items(list, nil) {
+		items := d.items(list, nil)
+		if len(items) > maxLimits {
+			d.errorf(list.node, nil, "rate_limits has %d items; %d are the most", len(items), maxLimits)
+			return
+		}
+		for _, item := range items {
 			o.items = append(o.items, d.object(atPatch, nil, item))
 		}
 		if f := o.fields.only(atPatch); len(f.fields) > 0 {

@@ -25,6 +25,9 @@ const (
 	// maxDepth bounds how deep descriptors, and likewise metadata, are nested.
 	maxDepth = 100
 
+	// maxLimits bounds the limits of one descriptor.
+	maxLimits = 100
+
 	// maxProblems bounds what is reported of one file.
 	maxProblems = 1000
 

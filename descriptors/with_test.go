@@ -279,6 +279,7 @@ func TestParseOverrideErrors(t *testing.T) {
 		`{"descriptors": []}`:                                       "unknown key \"descriptors\"",
 		`{"rate_limits": [{"expires_at": "x"}]}`:                    "expires_at has no meaning in an item of rate_limits; it belongs in the override",
 		`{"rate_limits": [{"shadow_mode": true}]}`:                  "shadow_mode has no meaning in an item of rate_limits",
+		`{"rate_limits": [` + strings.Repeat("{}, ", 100) + `{}]}`:  "rate_limits has 101 items; 100 are the most",
 		`{"rate_limits": [3]}`:                                      "an item of rate_limits must be a mapping",
 		`{"rate_limits": [{}], "burst": 3}`:                         "burst stands beside rate_limits",
 		`{"unit": "fortnight", "factor": 0}`:                        `unit "fortnight" is not known; it can be second, minute`,

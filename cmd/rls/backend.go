@@ -57,6 +57,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 			return nil, err
 		}
 		redis.LogTo(log)
+		count.WithRedis()
 		mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
 		always := fallback.New(fallback.Options{
 			Primary:       inRedis,
@@ -69,6 +70,9 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 			OnStateChange: tellRedis(s, health, count, log),
 		})
 		go counters.Run(ctx, time.Minute)
+		if s.RedisHealthCheckActive {
+			health.Set("redis", false, "Redis has not been reached yet")
+		}
 		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
 		var memories []interface{ Forget(*backend.Hit) }

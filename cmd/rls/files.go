@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -64,10 +65,16 @@ func (f *limitsFiles) follow(ctx context.Context, hangups <-chan os.Signal) {
 }
 
 // load compiles what was read and puts it in force.
-func (f *limitsFiles) load(r source.Reading) error {
+func (f *limitsFiles) load(r source.Reading) (err error) {
 	// Compiling needs many times the memory of what comes of it, for a moment.
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	noted := map[string]bool{}
+	defer func() {
+		if err != nil { // what was remarked about those in force still holds
+			maps.Copy(noted, f.noted)
+		}
+		f.noted = noted
+	}()
 	note := func(text string, args ...any) {
 		if noted[text] = true; !f.noted[text] {
 			f.log.Warn(text, args...)
@@ -86,7 +93,6 @@ func (f *limitsFiles) load(r source.Reading) error {
 	for _, p := range cfg.Warnings {
 		note("limits file: " + p.String())
 	}
-	f.noted = noted
 	from := []any{"files", len(r.Files)}
 	if len(r.Changed) > 0 {
 		from = append(from, "changed_files", few(r.Changed))

@@ -48,6 +48,9 @@ func newHit() *cobra.Command {
 			"  rls hit -d shop tenant=acme,path=/orders tenant=acme --rate 50",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.times < 0 || !(f.rate >= 0) {
+				return errors.New("-n and --rate can't be below 0")
+			}
 			req, err := f.request(args)
 			if err != nil {
 				return err

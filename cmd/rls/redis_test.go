@@ -96,6 +96,20 @@ func TestHealthFollowsRedisIfAskedTo(t *testing.T) {
 	healthy(http.StatusOK)
 }
 
+func TestAHangingRedisIsNoHealthyOne(t *testing.T) {
+	redis := redistest.Start(t)
+	redis.Pause()
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerHour))
+	status, health := get(t, "http://"+r.http+"/healthcheck")
+	assert.Equal(t, http.StatusInternalServerError, status)
+	assert.Contains(t, health, "Redis has not been reached yet")
+	redis.Resume()
+	require.Eventually(t, func() bool {
+		status, _ := get(t, "http://"+r.http+"/healthcheck")
+		return status == http.StatusOK
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
 func TestInstanceLimitsStayInTheProcess(t *testing.T) {
 	redis := redistest.Start(t)
 	path := file(t, "limits.yaml", `

@@ -144,7 +144,7 @@ func serverOptions(s *settings, health *server.Health, count *metrics.Metrics, l
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: count.Handler(),
 		}},
 		DrainDelay:   s.DrainDelay,
-		DrainTimeout: s.DrainTimeout,
+		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would be the default
 		Log:          log,
 	}
 	if s.GRPCServerUseTLS {

@@ -61,9 +61,8 @@ func TestServeReadsTheIncumbentsLayoutUnderItsName(t *testing.T) {
 	require.NoError(t, os.MkdirAll(config, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(config, "shop.yaml"), []byte(threePerHour), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(config, "README.md"), []byte("not limits"), 0o600))
-	require.NoError(t, os.Symlink(os.Args[0], filepath.Join(root, "ratelimit.bin")))
 
-	r := start(t, []string{"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=ratelimit"})
+	r := startAs(t, "/bin/ratelimit", []string{"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=ratelimit"})
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
 	assert.Contains(t, out, "remaining 2")

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"runtime/debug"
+
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -52,6 +54,7 @@ func newXDS(s *settings, l *limits) (*xds.Client, error) {
 }
 
 func (x *xdsLimits) apply(version string, resources []*confv3.RateLimitConfig) error {
+	defer debug.SetGCPercent(debug.SetGCPercent(50)) // as for files
 	cfg, err := descriptors.CompileXDS(resources, x.options)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ type Metrics struct {
 	redisAway, servedWithout, chargedBehind prometheus.Counter
 }
 
-// New makes Metrics at zero, with Redis up.
+// New makes Metrics at zero, without those of Redis.
 func New() *Metrics {
 	m := &Metrics{
 		registry:      prometheus.NewRegistry(),
@@ -44,13 +44,18 @@ func New() *Metrics {
 		chargedBehind: counter("rls_redis_carried_hits_total", "Hits charged to Redis when it was back."),
 	}
 	m.Overrides(0, 0)
+	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.overrides,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// WithRedis adds the metrics of Redis, which is up.
+func (m *Metrics) WithRedis() {
 	m.redisUp.Set(1)
 	for _, state := range []string{"down", "up"} {
 		m.redisChanges.WithLabelValues(state)
 	}
-	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.overrides, m.redisUp, m.redisChanges, m.redisAway, m.servedWithout, m.chargedBehind,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+	m.registry.MustRegister(m.redisUp, m.redisChanges, m.redisAway, m.servedWithout, m.chargedBehind)
 }
 
 func counter(name, help string) prometheus.Counter {

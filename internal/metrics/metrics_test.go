@@ -12,6 +12,8 @@ import (
 
 func TestWhatHappensIsCounted(t *testing.T) {
 	m := New()
+	m.WithRedis()
+	m.Overrides(3, 2)
 	m.LimitsLoaded()
 	m.LimitsRefused()
 	m.LimitsRefused()
@@ -25,6 +27,10 @@ ratelimit_service_config_load_error 2
 # HELP ratelimit_service_config_load_success Sets of limits put in force.
 # TYPE ratelimit_service_config_load_success counter
 ratelimit_service_config_load_success 1
+# HELP rls_overrides Overrides of limits that are in force, and that are refused.
+# TYPE rls_overrides gauge
+rls_overrides{state="in_force"} 3
+rls_overrides{state="refused"} 2
 # HELP rls_redis_away_seconds_total Time that Redis was away, counted when it is back.
 # TYPE rls_redis_away_seconds_total counter
 rls_redis_away_seconds_total 1.5
@@ -41,11 +47,17 @@ rls_redis_state_changes_total{state="up"} 1
 # HELP rls_redis_up 1 while all of Redis is asked, 0 while part of it or all is left alone.
 # TYPE rls_redis_up gauge
 rls_redis_up 0
-`), "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_redis_away_seconds_total", "rls_redis_carried_hits_total",
+`), "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_overrides", "rls_redis_away_seconds_total", "rls_redis_carried_hits_total",
 		"rls_redis_fallback_hits_total", "rls_redis_state_changes_total", "rls_redis_up"))
 	problems, err := testutil.GatherAndLint(m.registry)
 	require.NoError(t, err)
 	for _, p := range problems {
 		assert.Contains(t, p.Metric, "config_load", "only the incumbent's names break the rules: %s", p.Text)
 	}
+}
+
+func TestWithoutRedisNothingIsSaidOfIt(t *testing.T) {
+	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total")
+	require.NoError(t, err)
+	assert.Zero(t, n)
 }
