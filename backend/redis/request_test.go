@@ -1,9 +1,18 @@
 package redis
 
 import (
+	"context"
+	"errors"
+	"sync"
 	"testing"
+	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // A request that its Take has left goes back for the next Take, which must not
@@ -30,5 +39,57 @@ func TestWhoeverLeavesARequestLeavesNoAnswerBehind(t *testing.T) {
 		assert.Empty(t, r.done, "left after %d", left)
 		assert.Empty(t, r.calls, "recycled")
 		assert.False(t, r.gone.Load())
+	}
+}
+
+// moving is a node whose slot is being moved: it has only one key of each script.
+type moving struct {
+	client
+	mu    sync.Mutex
+	asked []string
+}
+
+func (m *moving) Process(_ context.Context, cmd goredis.Cmder) error {
+	if cmd.Args()[2] != 1 {
+		return said("TRYAGAIN Multiple keys request during rehashing of slot")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked = append(m.asked, *cmd.Args()[firstKey].(*string))
+	c, ok := cmd.(once)
+	if !ok {
+		return errors.New("it would be sent again")
+	}
+	c.SetVal(string(append(appendArray(nil, 4), 1, 0, 0, 0)))
+	return nil
+}
+
+// While a slot is being moved, the counter of a limit with a past is asked for on
+// its own; so the past counter must not seem to precede another hit of its key.
+func TestPastCountersAreLeftOutWhereKeysGoOneByOne(t *testing.T) {
+	was, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Day})
+	require.NoError(t, err)
+	is, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Day, Algorithm: limit.SlidingLog})
+	require.NoError(t, err)
+	is = is.After(was, time.Now().UnixMicro())
+
+	node := &moving{}
+	p := &pool{client: node, keys: []keys{{head: layout}}}
+	l := &Limiter{main: p}
+	p.lanes = []*lane{{limiter: l, pool: p}}
+	r := newRequest()
+	r.add(l, 0, &backend.Hit{Key: []byte("k"), Limit: is, N: 1}, 1)
+	r.add(l, 1, &backend.Hit{Key: []byte("k"), Limit: was, N: -1}, -1)
+	trip := newTrip(p, l)
+	for i := range r.calls[0].hits {
+		trip.hits = append(trip.hits, place{r.calls[0], i})
+	}
+	require.Len(t, trip.hits, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	trip.send(ctx)
+	assert.ElementsMatch(t, []string{"v1:sl86400:k", "v1:fw86400:k"}, node.asked)
+	for _, a := range r.calls[0].answers {
+		assert.NoError(t, a.Err)
 	}
 }

@@ -153,13 +153,18 @@ func sleep(ctx context.Context, d time.Duration) bool {
 const splitWorkers = 8
 
 // split sends the hits of each key on their own; false if there is but one key.
+// Past counters are left out: on its own a key has nothing to carry over.
 func (t *trip) split(ctx context.Context) bool {
-	byName := map[string][]place{}
+	byName, anyPast := map[string][]place{}, false
 	for _, h := range t.hits {
+		if h.asked().code >= codePast {
+			anyPast = true
+			continue
+		}
 		name := string(h.call.name(h.i))
 		byName[name] = append(byName[name], h)
 	}
-	if len(byName) < 2 {
+	if len(byName) < 2 && !anyPast {
 		return false
 	}
 	var running sync.WaitGroup
