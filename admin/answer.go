@@ -87,7 +87,8 @@ type Reset struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Limit is one limit of a counter. Of an unlimited one, the numbers mean nothing.
+// Limit is one limit of a counter. Of an unlimited one, the numbers mean nothing; of
+// one that is degraded, Capacity and Spent are 0, as they aren't known.
 type Limit struct {
 	Limit        string  `json:"limit"` // in words
 	Name         string  `json:"name,omitempty"`
@@ -99,7 +100,7 @@ type Limit struct {
 	Remaining    int64   `json:"remaining"`     // never below 0
 	ResetSeconds float64 `json:"reset_seconds"` // until what is spent now is forgotten
 	Over         bool    `json:"over"`          // one more hit would be denied
-	Degraded     bool    `json:"degraded"`      // this replica speaks for a backend that is away
+	Degraded     bool    `json:"degraded"`      // this replica stands in for a backend that is away
 }
 
 // ofState is s in an answer.

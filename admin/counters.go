@@ -121,6 +121,10 @@ func (h *handler) resetCounter(c *call) (int, any) {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "the counter can't be reset now: %s", err)
 	}
+	const away = "the counter can't be reset now: the backend is away, and what it holds stays as it is"
+	if slices.ContainsFunc(was, func(l Limit) bool { return l.Degraded }) {
+		return problem(http.StatusServiceUnavailable, away)
+	}
 	now := h.o.Counters.Now()
 	hits := GiveBacks(found.rule, found.key, now)
 	results := make([]backend.Result, len(hits))
@@ -130,7 +134,7 @@ func (h *handler) resetCounter(c *call) (int, any) {
 			return problem(http.StatusServiceUnavailable, "the counter could not be reset: %s", err)
 		}
 		if results[i].Degraded {
-			return problem(http.StatusServiceUnavailable, "the counter could not be reset: the backend is away, and what it holds stays as it is")
+			return problem(http.StatusServiceUnavailable, away)
 		}
 	}
 	// Those of the limits in force are the last.
@@ -207,18 +211,20 @@ func (found *counter) limits(results []backend.Result) []Limit {
 		}
 		r := results[0]
 		results = results[1:]
-		all = append(all, Limit{
+		is := Limit{
 			Limit:        l.String(),
 			Name:         l.Name,
 			Tag:          l.Tag(),
 			Scope:        l.Scope.String(),
-			Capacity:     l.Capacity(),
-			Spent:        l.Spent(r.Result),
 			Remaining:    max(r.Remaining, 0),
 			ResetSeconds: float64(r.ResetAfter) / 1e6,
 			Over:         r.Remaining < 1,
 			Degraded:     r.Degraded,
-		})
+		}
+		if !r.Degraded { // else it is of a share of the limit
+			is.Capacity, is.Spent = l.Capacity(), l.Spent(r.Result)
+		}
+		all = append(all, is)
 	}
 	return all
 }

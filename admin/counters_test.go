@@ -249,15 +249,23 @@ func TestWithTheBackendAway(t *testing.T) {
 		get  int
 	}{
 		"all of the time":         {away, http.StatusServiceUnavailable},
+		"with a stand-in":         {standIn, http.StatusOK},
 		"only after it was asked": {local.New(local.Options{}), http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			away.Fail(backend.ErrUnavailable)
 			r := newRig(t, func(o *admin.Options) { o.Counters.Read, o.Counters.Take = c.read, standIn })
-			assert.Equal(t, c.get, r.call("GET", "counters", acme, "", nil))
+			var got admin.Counter
+			require.Equal(t, c.get, r.call("GET", "counters", acme, "", &got))
+			if c.read == standIn {
+				assert.True(t, got.Limits[0].Degraded)
+				assert.EqualValues(t, 50, got.Limits[0].Remaining)
+				assert.Zero(t, got.Limits[0].Capacity)
+				assert.Zero(t, got.Limits[0].Spent)
+			}
 			code, text := r.problems("DELETE", "counters", acme, "")
 			assert.Equal(t, http.StatusServiceUnavailable, code)
-			assert.Contains(t, text, "the counter c", "can't or could not be reset")
+			assert.Contains(t, text, "the counter can't be reset now")
 			assert.Empty(t, r.audits())
 		})
 	}

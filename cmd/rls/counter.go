@@ -80,7 +80,8 @@ func printCounter(out io.Writer, c *admin.Reset) {
 			remaining += " (over)"
 		}
 		if l.Degraded {
-			remaining += " (of this replica alone)"
+			spent = "-"
+			remaining += " (of this replica alone: Redis is away)"
 		}
 		rows = append(rows, []string{name, spent, remaining, roughly(time.Duration(math.Ceil(l.ResetSeconds)) * time.Second)})
 	}

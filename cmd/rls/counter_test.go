@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/admin"
 )
 
 func TestCountersAreShownAndReset(t *testing.T) {
@@ -55,4 +58,15 @@ func TestCounterSaysWhatIsWrong(t *testing.T) {
 			assert.Contains(t, errOut, c.want)
 		})
 	}
+}
+
+func TestACounterOfAStandInSaysSo(t *testing.T) {
+	var out bytes.Buffer
+	printCounter(&out, &admin.Reset{Counter: admin.Counter{
+		Path: "shop > ip", Key: "shop|ip=x",
+		Limits: []admin.Limit{{Limit: "5 per hour", Remaining: 2, ResetSeconds: 0.2, Degraded: true}},
+	}})
+	assert.Equal(t, "shop > ip (counter shop|ip=x)\n"+
+		"LIMIT       SPENT  REMAINING                                 RESETS IN\n"+
+		"5 per hour  -      2 (of this replica alone: Redis is away)  1s\n", out.String())
 }
