@@ -15,12 +15,14 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
 // perHour is a limits file with one limit for any tenant.
@@ -55,68 +57,162 @@ func (r *running) logs(want string) {
 
 func (r *running) count(text string) int { return strings.Count(r.logged(), text) }
 
+// edited is a service whose limit for tenant acme, n a year, is edited while it runs.
+type edited struct {
+	*running
+	set      func(n int)
+	nonsense func() // tries what can't be
+	says     string // what the service says of nonsense
+}
+
+// perYear is a limits file with one limit for any tenant.
+func perYear(n int) string { return strings.ReplaceAll(perHour(n), "hour", "year") }
+
+// editing are the ways to edit limits. All begin with 100,000.
+var editing = map[string]func(t *testing.T) edited{
+	"a file": func(t *testing.T) edited {
+		path := file(t, "limits.yaml", perYear(100_000))
+		put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+		return edited{
+			start(t, nil, "--limits", path),
+			func(n int) { put(perYear(n)) },
+			func() { put(nonsense) },
+			path + ":4:24: shop > tenant: unit fortnight is not known",
+		}
+	},
+	"a ConfigMap": func(t *testing.T) edited {
+		dir := t.TempDir()
+		version := 0
+		put := func(text string) {
+			version++
+			name := fmt.Sprint("..", version)
+			require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name, "shop.yaml"), []byte(text), 0o600))
+			require.NoError(t, os.Symlink(name, filepath.Join(dir, "..data_tmp")))
+			require.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		}
+		put(perYear(100_000))
+		require.NoError(t, os.Symlink("..data/shop.yaml", filepath.Join(dir, "shop.yaml")))
+		return edited{
+			start(t, nil, "--limits", dir),
+			func(n int) { put(perYear(n)) },
+			func() { put(nonsense) },
+			filepath.Join(dir, "shop.yaml") + ":4:24: shop > tenant: unit fortnight is not known",
+		}
+	},
+	"xDS": func(t *testing.T) edited {
+		server := xdstest.Serve(t, "127.0.0.1:0")
+		version := 0
+		put := func(change func(*confv3.RateLimitPolicy)) {
+			version++
+			config := xdstest.Config("shop", 0)
+			config.Descriptors[0].RateLimit.Unit = confv3.RateLimitUnit_YEAR
+			change(config.Descriptors[0].RateLimit)
+			server.Set(fmt.Sprint(version), config)
+		}
+		set := func(n int) { put(func(p *confv3.RateLimitPolicy) { p.RequestsPerUnit = uint32(n) }) }
+		set(100_000)
+		return edited{
+			start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + server.Addr, "CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit"}),
+			set,
+			func() { put(func(p *confv3.RateLimitPolicy) { p.Unit = confv3.RateLimitUnit_UNKNOWN }) },
+			"shop: shop > tenant: unit is missing",
+		}
+	},
+	"rls limits set": func(t *testing.T) edited {
+		redis := redistest.Start(t)
+		r := startReplicas(t, 1, redis, perYear(100_000))[0]
+		set := func(field string) int {
+			_, _, code := rls(t, "limits", "set", "-a", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", field)
+			return code
+		}
+		return edited{
+			r,
+			func(n int) { assert.Zero(t, set(fmt.Sprint("requests_per_unit=", n))) },
+			func() {
+				assert.Equal(t, 1, set("unit=fortnight"), "refused before it is stored")
+				c := redis.Client(t)
+				require.NoError(t, c.HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"unit": "fortnight"}`).Err())
+				require.NoError(t, c.Publish(t.Context(), "rls:overrides", "RELOAD_ALL").Err())
+			},
+			`override shop|tenant=acme:1:10: unit "fortnight" is not known`,
+		}
+	},
+}
+
 // TestALimitIsEditedWhileCallsRun edits a limit up, down, to nonsense and back,
 // with callers who must not notice anything but the limit.
 func TestALimitIsEditedWhileCallsRun(t *testing.T) {
-	path := file(t, "limits.yaml", perHour(100_000))
-	r := start(t, nil, "--limits", path)
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	defer conn.Close()
-	client := rlsv3.NewRateLimitServiceClient(conn)
-	call := func(hits uint32) (*rlsv3.RateLimitResponse_DescriptorStatus, error) {
-		resp, err := client.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{
-			Domain: "shop", HitsAddend: hits,
-			Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}}}},
-		})
-		if err != nil {
-			return nil, err
-		}
-		return resp.Statuses[0], nil
-	}
-	var charged atomic.Int64
-	stop := make(chan struct{})
-	var calling sync.WaitGroup
-	for range 4 {
-		calling.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(time.Millisecond):
-					if _, err := call(1); !assert.NoError(t, err) {
-						return
-					}
-					charged.Add(1)
+	for name, begin := range editing {
+		t.Run(name, func(t *testing.T) {
+			r := begin(t)
+			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			require.NoError(t, err)
+			defer conn.Close()
+			client := rlsv3.NewRateLimitServiceClient(conn)
+			call := func(hits uint32) (*rlsv3.RateLimitResponse_DescriptorStatus, error) {
+				resp, err := client.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{
+					Domain: "shop", HitsAddend: hits,
+					Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}}}},
+				})
+				if err != nil {
+					return nil, err
 				}
+				return resp.Statuses[0], nil
 			}
+			r.eventually("100000 per year")
+			var charged atomic.Int64
+			stop := make(chan struct{})
+			var calling sync.WaitGroup
+			for range 4 {
+				calling.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						case <-time.After(time.Millisecond):
+							if _, err := call(1); !assert.NoError(t, err) {
+								return
+							}
+							charged.Add(1)
+						}
+					}
+				})
+			}
+			problems := func() string {
+				_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
+				return page
+			}
+
+			r.set(200_000)
+			r.eventually("200000 per year")
+			r.set(50_000)
+			r.eventually("50000 per year")
+			r.nonsense()
+			require.Eventually(t, func() bool { return strings.Contains(problems(), r.says) }, 10*time.Second, 20*time.Millisecond, r.says)
+			assert.Contains(t, r.peek(), "50000 per year", "the limit before stays in force")
+			_, page := get(t, "http://"+r.debug+"/rlconfig")
+			assert.Contains(t, page, "unit=YEAR requests_per_unit=50000, shadow_mode: false, quota_mode: false\n")
+			r.set(100_000)
+			r.eventually("100000 per year")
+			assert.Empty(t, problems())
+
+			close(stop)
+			calling.Wait()
+			quoted := strings.ReplaceAll(r.says, `"`, `\"`)
+			assert.Equal(t, 1, r.count(quoted), "told once")
+			st, err := call(1)
+			require.NoError(t, err)
+			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "no hit was forgotten")
 		})
 	}
-	edit := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+}
 
-	edit(perHour(200_000))
-	r.eventually("200000 per hour")
-	edit(perHour(50_000))
-	r.eventually("50000 per hour")
-	edit(nonsense)
-	r.logs(path + ":4:24: shop > tenant: unit fortnight is not known")
-	assert.Contains(t, r.peek(), "50000 per hour", "the limit before stays in force")
-	_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
-	assert.Contains(t, page, path+":4:24: shop > tenant: unit fortnight is not known")
-	_, page = get(t, "http://"+r.debug+"/rlconfig")
-	assert.Equal(t, "shop.tenant: unit=HOUR requests_per_unit=50000, shadow_mode: false, quota_mode: false\n", page)
-	edit(perHour(100_000))
-	r.eventually("100000 per hour")
-	_, page = get(t, "http://"+r.debug+"/rlconfig/problems")
-	assert.Empty(t, page)
-
-	close(stop)
-	calling.Wait()
-	assert.Equal(t, 1, r.count("fortnight"), "told once")
-	assert.Contains(t, r.logged(), `msg="limits in force" files=1 changed_files=`+path+` domains=1 rules=1 changed="shop > tenant"`)
-	st, err := call(1)
-	require.NoError(t, err)
-	assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "no hit was forgotten")
+func TestAReloadSaysWhatHasChanged(t *testing.T) {
+	path := file(t, "limits.yaml", perYear(5))
+	r := start(t, nil, "--limits", path)
+	require.NoError(t, os.WriteFile(path, []byte(perYear(6)), 0o600))
+	r.logs(`msg="limits in force" files=1 changed_files=` + path + ` domains=1 rules=1 changed="shop > tenant"`)
 }
 
 func TestAConfigMapsNextVersionTakesEffect(t *testing.T) {
