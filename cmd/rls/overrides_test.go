@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/certtest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
@@ -239,6 +241,63 @@ func TestCountersWithoutRedis(t *testing.T) {
 	code, _ = r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, r.peek(), "remaining 5")
+}
+
+func TestOverridesAndResetsInACluster(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, false)
+	path := file(t, "limits.yaml", perHour(5))
+	var replicas []*running
+	for range 2 {
+		replicas = append(replicas, start(t, []string{
+			"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), "REDIS_TIMEOUT=2s", "CACHE_KEY_PREFIX=mine:",
+			"LIMITS_REDIS=true", "ADMIN_TOKEN=" + adminToken,
+		}, "--limits", path))
+	}
+	replicas[0].override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	for _, r := range replicas {
+		r.eventually("7 per hour, remaining 7")
+	}
+	_, _, code := rls(t, "hit", "-a", replicas[1].grpc, "-d", "shop", "tenant=acme", "-n", "8")
+	require.Equal(t, 2, code)
+	code, answer := replicas[0].admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	require.Equal(t, http.StatusOK, code, answer)
+	replicas[1].eventually("7 per hour, remaining 7")
+	code, _ = replicas[1].admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	for _, r := range replicas {
+		r.eventually("5 per hour, remaining 5")
+	}
+}
+
+func TestAClientCertificateIsEnoughForTheAdminAPI(t *testing.T) {
+	ca, other := certtest.New(t), certtest.New(t)
+	own := ca.Issue("localhost")
+	r := start(t, []string{
+		"DEBUG_TLS_CERT=" + own.CertFile, "DEBUG_TLS_KEY=" + own.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
+	}, "--limits", file(t, "limits.yaml", perHour(5)))
+	_, port, err := net.SplitHostPort(r.debug)
+	require.NoError(t, err)
+	reset := func(p certtest.Pair) (stderr string, code int) {
+		_, stderr, code = rls(t, "counter", "reset", "-a", "https://localhost:"+port, "--ca", ca.File, "--cert", p.CertFile, "--key", p.KeyFile, "-d", "shop", "tenant=acme")
+		return stderr, code
+	}
+	stderr, code := reset(ca.Issue("alice.example"))
+	assert.Zero(t, code, stderr)
+	r.logs("msg=audit action=reset by=alice.example")
+	_, code = reset(other.Issue("mallory.example"))
+	assert.Equal(t, 1, code)
+	assert.Equal(t, 1, r.count("msg=audit"))
+
+	_, stderr, code = rls(t, "counter", "get", "-a", "https://localhost:"+port, "--ca", ca.File, "-d", "shop", "tenant=acme")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, stderr, "certificate")
+}
+
+func TestClientCertificatesNeedTLS(t *testing.T) {
+	cmd := command(t, []string{"DEBUG_TLS_CLIENT_CACERT=" + certtest.New(t).File}, "--limits", file(t, "limits.yaml", perHour(5)))
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY")
 }
 
 func TestLimitsInRedisNeedARedis(t *testing.T) {
