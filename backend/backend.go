@@ -13,6 +13,10 @@ import (
 // asked for: the backend could not be reached, was too slow, or is overloaded.
 var ErrUnavailable = errors.New("rate limit backend unavailable")
 
+// ErrNotAsked is wrapped, besides ErrUnavailable, by the error of a hit that the
+// backend was not asked for, so that it says nothing of the backend.
+var ErrNotAsked = errors.New("not asked")
+
 // Hit asks one counter for N hits.
 type Hit struct {
 	// Key names the counter together with Limit.Tag, unambiguously. It is valid
@@ -21,8 +25,8 @@ type Hit struct {
 	Key []byte
 
 	// Limit is what the counter is held to. Where it has a Past, the counter is
-	// first made to have spent what those of its Past, of the same Key, have: an
-	// implementation that doesn't know says so.
+	// first made to have spent what those of its Past, of the same Key, have; and
+	// what a negative N gives back comes off them as well (limit.GivenBack).
 	Limit *limit.Limit
 
 	// N is how many hits to charge; 0 peeks, negative gives back.

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,6 +56,21 @@ func TestWhatOpensAPart(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestHitsThatThePrimaryWasNotAskedForOpenNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := per(t, 100, limit.Day)
+		r.primary.Fail(fmt.Errorf("too many at once: %w: %w", backend.ErrNotAsked, backend.ErrUnavailable))
+		for range 10 {
+			got := r.take("k", lim, 1)
+			require.NoError(t, got.Err)
+			assert.True(t, got.Degraded)
+			time.Sleep(time.Second)
+		}
+		assert.False(t, r.Down())
+	})
 }
 
 func TestAFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {

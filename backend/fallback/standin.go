@@ -25,6 +25,7 @@ func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit
 		case notAsked(r):
 		case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):
 			continue
+		case errors.Is(r.Err, backend.ErrNotAsked):
 		default:
 			l.partOf(h).failed(r.Err)
 		}

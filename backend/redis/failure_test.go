@@ -136,6 +136,7 @@ func TestFullQueueFailsAtOnce(t *testing.T) {
 		select {
 		case err := <-results:
 			require.ErrorIs(t, err, backend.ErrUnavailable)
+			require.ErrorIs(t, err, backend.ErrNotAsked)
 			assert.ErrorContains(t, err, "too many")
 		case <-time.After(slack):
 			t.Fatal("a caller waits for a full queue")
