@@ -57,7 +57,10 @@ func TestTestHelpersStayInTests(t *testing.T) {
 	for pkg, deps := range list(t, `{{join .Deps " "}}`) {
 		for _, dep := range deps {
 			if pkg == "cmd/rls" {
-				assert.NotContains(t, []string{module + "backend/backendtest", module + "internal/redistest", "testing"}, dep)
+				assert.NotContains(t, []string{
+					module + "backend/backendtest", module + "internal/redistest", module + "internal/certtest",
+					module + "source/xds/xdstest", "testing",
+				}, dep)
 			}
 		}
 	}
