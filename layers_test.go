@@ -59,7 +59,7 @@ func TestTestHelpersStayInTests(t *testing.T) {
 			if pkg == "cmd/rls" {
 				assert.NotContains(t, []string{
 					module + "backend/backendtest", module + "internal/redistest", module + "internal/certtest",
-					module + "source/xds/xdstest", "testing",
+					module + "source/xds/xdstest", module + "admin/admintest", "testing",
 				}, dep)
 			}
 		}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 )
+
+// storeTimeout bounds storing a change, so that the caller is still there to be told.
+const storeTimeout = 3 * time.Second
 
 // noOverrides is the answer where there is no place to keep them.
 func noOverrides() (int, any) {
@@ -86,7 +90,9 @@ func (h *handler) putOverride(c *call) (int, any) {
 	}
 
 	before := h.state(c.target())
-	old, had, err := h.o.Overrides.Put(c.Context(), c.target(), value)
+	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	defer cancel()
+	old, had, err := h.o.Overrides.Put(ctx, c.target(), value)
 	if err != nil {
 		return h.notStored(c, "put", err)
 	}
@@ -111,7 +117,9 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 		return noOverrides()
 	}
 	before := h.state(c.target())
-	old, had, err := h.o.Overrides.Delete(c.Context(), c.target())
+	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	defer cancel()
+	old, had, err := h.o.Overrides.Delete(ctx, c.target())
 	switch {
 	case err != nil:
 		return h.notStored(c, "delete", err)

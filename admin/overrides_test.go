@@ -89,7 +89,7 @@ func TestWhatDoesNotFitIsNotStored(t *testing.T) {
 	}{
 		"no target":           {"", `{"factor": 2}`, []string{"is not DOMAIN|KEY=VALUE"}},
 		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"there is no domain shpo; did you mean shop?"}},
-		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"no descriptor tenat=acme; it can be tenant,"}},
+		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"no descriptor tenat=acme; did you mean tenant?"}},
 		"an odd target":       {"shop|tenant=a b", `{"factor": 2}`, []string{"must be written shop|tenant=a%20b"}},
 		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"the target has 4108 bytes; 4096 are the most"}},
 		"nothing":             {acme, ``, []string{"the value is not JSON"}},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -68,18 +69,18 @@ func overrideDocument(target string) *document {
 // all is what is wrong with an override: there is nothing to be lenient about.
 func (d *document) all() Problems { return problems(append(d.errs, d.warns...)) }
 
-// json reads a JSON object; nil if it is none. JSON is YAML, too.
+// json reads a JSON object; nil if it is none.
 func (d *document) json(value []byte) *yaml.Node {
 	if len(value) > MaxOverrideBytes {
 		d.errorf(nil, nil, "the value has %d bytes; %d are the most", len(value), MaxOverrideBytes)
 		return nil
 	}
-	if !json.Valid(value) {
+	if !json.Valid(value) || !utf8.Valid(value) {
 		d.errorf(nil, nil, "%s", `the value is not JSON; for example {"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`)
 		return nil
 	}
-	root := d.parse(File{Name: d.file, Data: value})
-	if root != nil && root.Kind != yaml.MappingNode {
+	root := readJSON(value)
+	if root.Kind != yaml.MappingNode {
 		d.errorf(root, nil, "an override must be a JSON object, not %s", shown(root))
 		return nil
 	}

@@ -165,14 +165,18 @@ func (t *tier) advice(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {
 		return "a pattern must be written as in the limits file"
 	}
+	text, name := entryText(e), (*node).label
+	if t.keys[e.GetKey()] == nil {
+		text, name = e.GetKey(), func(n *node) string { return printable(n.key) }
+	}
 	var names []string
 	for _, n := range t.nodes {
-		if text := n.label(); !slices.Contains(names, text) {
-			names = append(names, text)
+		if is := name(n); !slices.Contains(names, is) {
+			names = append(names, is)
 		}
 		if len(names) > most {
 			return fmt.Sprintf("there are %s and more", strings.Join(names[:most], ", "))
 		}
 	}
-	return oneOf(entryText(e), names)
+	return oneOf(text, names)
 }

@@ -223,6 +223,7 @@ func TestOverridesThatDoNotFit(t *testing.T) {
 	for _, test := range []struct{ target, value, want string }{
 		{"none|tenant", `{"factor": 2}`, "there is no domain none; it can be shop"},
 		{"shop|tenat", `{"factor": 2}`, "shop: no descriptor tenat; did you mean tenant?"},
+		{"shop|tenat=acme", `{"factor": 2}`, "shop: no descriptor tenat=acme; did you mean tenant?"},
 		{"shop|tenant=acme|method=GET", `{"factor": 2}`, "shop > tenant=acme: no descriptor method=GET; it can be path"},
 		{"shop|tenant=big|path", `{"factor": 2}`, "shop > tenant=big: there are no descriptors below it"},
 		{"shop|api=/v2", `{"factor": 2}`, "no descriptor api=/v2"},
@@ -292,6 +293,17 @@ func TestParseOverrideErrors(t *testing.T) {
 	_, err := ParseOverride("shop", []byte(`{"factor": 0}`))
 	assert.ErrorContains(t, err, "is not DOMAIN|KEY=VALUE")
 	assert.ErrorContains(t, err, "factor must be", "all that is wrong is told at once")
+}
+
+func TestOverridesAreAnyJSON(t *testing.T) {
+	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
+	c, out := compile(t, shopLimits).With([]*Override{o})
+	require.Empty(t, out[0].Problems)
+	assert.Equal(t, "a/b 😀 <<", c.Domain("shop").Match(entries("tenant", "acme")).Limits[0].Name)
+
+	_, err := ParseOverride("shop|tenant", []byte("{\n \"name\": \"ü\", \"<<\": {\"factor\": 2},\n  \"rate_limits\" : [ {},\n\t{\"burst\": \"3\"}]}"))
+	assert.ErrorContains(t, err, `shop|tenant:2:15: unknown key "<<"`)
+	assert.ErrorContains(t, err, "shop|tenant:4:12: burst must be a whole number")
 }
 
 func TestFieldsOfOverridesHaveNoPlaceInFiles(t *testing.T) {

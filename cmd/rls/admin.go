@@ -2,7 +2,6 @@ package main
 
 import (
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/seed-81f232ab/rls/admin"
@@ -27,8 +26,7 @@ func adminPages(s *settings, l *limits, c *counting, kept *redisOverrides, log *
 	if kept != nil {
 		o.Overrides, o.Counters.Tell = kept, kept.TellReset
 	}
-	var handler http.Handler = admin.New(o)
-	return []server.Page{{Path: "/admin/", Help: "overrides of limits, and counters; needs a token or client certificate", Handler: handler}}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, and counters; needs a token or client certificate", Handler: admin.New(o)}}
 }
 
 // forgetCounter returns what drops all that this process remembers of a counter that
