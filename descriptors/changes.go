@@ -56,7 +56,13 @@ func (c *Config) eachPair(old *Config, f func(was, is *node)) {
 
 func (t *tier) eachPair(old *tier, f func(was, is *node)) {
 	for _, is := range t.nodes {
+		if is.heir {
+			continue
+		}
 		was := old.same(is)
+		if was != nil && was.heir {
+			was = nil
+		}
 		if len(is.limits) > 0 {
 			if was != nil && len(was.limits) > 0 {
 				f(was, is)
@@ -82,9 +88,12 @@ func (t *tier) same(n *node) *node {
 	return t.exact(n.key, n.value)
 }
 
-// each calls f with each descriptor, parents first.
+// each calls f with each descriptor of the limits files, parents first.
 func (t *tier) each(f func(*node)) {
 	for _, n := range t.nodes {
+		if n.heir {
+			continue
+		}
 		f(n)
 		if n.children != nil {
 			n.children.each(f)

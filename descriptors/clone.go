@@ -46,22 +46,32 @@ func (n *node) clone(parent *node) *node {
 	return &copied
 }
 
-// forOne is n again, below parent, for key and value alone: it has no *.
+// forOne is n again, below parent, for key and value alone: it has no *. Its rules
+// still have the names of n's; rename gives them their own.
 func (n *node) forOne(parent *node, key, value string) *node {
 	is := n.clone(parent)
 	is.key, is.value = key, value
 	is.keyWild, is.valueWild, is.share = false, false, false
-	is.recompile()
 	if is.children != nil {
 		is.children.index()
 	}
 	return is
 }
 
-// recompile makes the rules of n, and of those below, anew.
-func (n *node) recompile() {
+// rename compiles the rules of n, and of those below, with the names of its key and
+// value.
+func (n *node) rename() {
 	n.compileRule()
 	if n.children != nil {
 		n.children.each((*node).compileRule)
 	}
+}
+
+// size is how many descriptors n and those below it are.
+func (n *node) size() int {
+	size := 1
+	if n.children != nil {
+		n.children.each(func(*node) { size++ })
+	}
+	return size
 }

@@ -21,6 +21,9 @@ type node struct {
 
 	shadowMode, quotaMode, detailedMetric, valueToMetric, share bool
 
+	// heir tells that n isn't in the limits files: see Succeed.
+	heir bool
+
 	metadata *structpb.Struct
 	limits   []*stated
 	rule     *Rule // nil if no limit is in force

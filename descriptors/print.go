@@ -22,6 +22,9 @@ func (c *Config) WriteTree(w io.Writer) error {
 
 func (t *tier) writeTree(b *bufio.Writer, indent string) {
 	for _, n := range t.nodes {
+		if n.heir {
+			continue
+		}
 		b.WriteString(indent + n.label())
 		if text := n.describe(); text != "" {
 			b.WriteString(": " + text)
@@ -115,6 +118,9 @@ func (c *Config) WriteLines(w io.Writer) error {
 
 func (t *tier) writeLines(b *bufio.Writer) {
 	for _, n := range t.nodes {
+		if n.heir {
+			continue
+		}
 		if n.rule != nil {
 			for _, l := range n.rule.Limits {
 				n.rule.writeLine(b, l)

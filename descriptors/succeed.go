@@ -1,6 +1,9 @@
 package descriptors
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Succeed makes c ready to take old's place at now: a limit that counts in another
 // way than the one in its place before learns of that one (limit.Limit.After), so
@@ -9,34 +12,105 @@ import "time"
 // In the place of a limit was the one of the same descriptor, else, for a new
 // descriptor without a *, the one that its requests met before; of several, that
 // of the same algorithm, window and scope, else the one at the same place in the
-// list.
+// list. Where a descriptor for one value is gone, its requests have an heir.
 func (c *Config) Succeed(old *Config, now time.Time) {
 	if old == nil {
 		return
 	}
+	s := succession{now: now.UnixMicro(), room: maxNodes}
 	for _, d := range c.order {
 		if was := old.domains[d.Name]; was != nil {
-			d.root.succeed(&was.root, now.UnixMicro())
+			s.tier(&d.root, &was.root)
 		}
 	}
 }
 
-func (t *tier) succeed(old *tier, now int64) {
+// succession is one Succeed.
+type succession struct {
+	now  int64
+	room int // how many descriptors heirs can still have
+}
+
+func (s *succession) tier(t, old *tier) {
 	for _, is := range t.nodes {
 		was := old.same(is)
 		if was == nil && !is.keyWild && !is.valueWild {
 			was = old.find(is.key, is.value)
 		}
-		if was == nil {
-			continue
-		}
-		if is.rule != nil && was.rule != nil {
-			is.rule.succeed(was.rule, now)
-		}
-		if is.children != nil && was.children != nil {
-			is.children.succeed(was.children, now)
+		if was != nil {
+			s.node(is, was)
 		}
 	}
+	for _, was := range old.nodes {
+		if was.value != "" && !was.keyWild && !was.valueWild && t.same(was) == nil {
+			s.heir(t, was)
+		}
+	}
+}
+
+func (s *succession) node(is, was *node) {
+	if is.rule != nil && was.rule != nil {
+		is.rule.succeed(was.rule, s.now)
+	}
+	if is.children != nil && was.children != nil {
+		s.tier(is.children, was.children)
+	}
+}
+
+// heir adds to t a descriptor for the value of was, which is gone: as the one that it
+// meets now, but with limits that know what was spent under was. None where that is
+// known anyway, or can't be, as the value shares its counter now.
+func (s *succession) heir(t *tier, was *node) {
+	n := t.find(was.key, was.value)
+	if n == nil || n.share || !s.learns(n, was) {
+		return
+	}
+	size := n.size()
+	if size > s.room {
+		return
+	}
+	s.room -= size
+	heir := n.forOne(n.parent, was.key, was.value)
+	heir.heir = true
+	if s.node(heir, was); heir.hasPast() {
+		t.add(heir)
+	}
+}
+
+// learns tells whether a limit of is, or below it, would learn of was.
+func (s *succession) learns(is, was *node) bool {
+	if is.rule != nil && was.rule != nil {
+		for i, l := range is.rule.Limits {
+			if before := is.rule.before(i, was.rule); before != nil && l.After(before.Limit, s.now).HasPast() {
+				return true
+			}
+		}
+	}
+	if is.children == nil || was.children == nil {
+		return false
+	}
+	for _, w := range was.children.nodes {
+		i := is.children.same(w)
+		if i == nil && !w.keyWild && !w.valueWild {
+			i = is.children.find(w.key, w.value)
+		}
+		if i != nil && s.learns(i, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasPast tells whether a limit of n, or below it, has a past.
+func (n *node) hasPast() bool {
+	if n.rule != nil {
+		for _, l := range n.rule.Limits {
+			if !l.Unlimited && l.HasPast() {
+				return true
+			}
+		}
+	}
+	return n.children != nil && slices.ContainsFunc(n.children.nodes, (*node).hasPast)
 }
 
 func (r *Rule) succeed(old *Rule, now int64) {

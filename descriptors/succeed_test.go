@@ -1,6 +1,9 @@
 package descriptors
 
 import (
+	"fmt"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,4 +75,106 @@ func TestLimitsLearnWhatWasInTheirPlace(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhatWasSpentUnderADescriptorThatIsGoneIsKnown(t *testing.T) {
+	const anyPerHour = "{key: k, rate_limit: {unit: hour, requests_per_unit: 10}, descriptors: [{key: l, rate_limit: {unit: hour, requests_per_unit: 5}}]}"
+	at := time.Now()
+	for _, test := range []struct {
+		name     string
+		old, now string
+		kv       []string
+		past     []string
+	}{
+		{"another algorithm", "{key: k, value: v, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}", anyPerHour, []string{"k", "v"}, []string{"tb3600"}},
+		{"another value", "{key: k, value: v, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}", anyPerHour, []string{"k", "w"}, nil},
+		{"the same counter", "{key: k, value: v, rate_limit: {unit: hour, requests_per_unit: 1}}", anyPerHour, []string{"k", "v"}, nil},
+		{"no limit", "{key: k, value: v}", anyPerHour, []string{"k", "v"}, nil},
+		{
+			"a limit below it", "{key: k, value: v, descriptors: [{key: l, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_log}}]}",
+			anyPerHour,
+			[]string{"k", "v", "l", "x"},
+			[]string{"sl3600"},
+		},
+		{
+			"a value below a value", "{key: k, value: v, descriptors: [{key: l, value: x, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_log}}]}",
+			anyPerHour,
+			[]string{"k", "v", "l", "x"},
+			[]string{"sl3600"},
+		},
+		{
+			"to a pattern", "{key: k, value: v, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}",
+			"{key: k, value: v*, rate_limit: {unit: hour, requests_per_unit: 1}}",
+			[]string{"k", "v"},
+			[]string{"tb3600"},
+		},
+		{
+			"to a pattern for keys", "{key: k, value: v, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}",
+			"{key: k*, rate_limit: {unit: hour, requests_per_unit: 1}}",
+			[]string{"k", "v"},
+			[]string{"tb3600"},
+		},
+		{
+			"to a counter that others share", "{key: k, value: v, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}",
+			"{key: k, value: v*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}",
+			[]string{"k", "v"},
+			nil,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			config := func(text string) *Config { return compile(t, "domain: d\ndescriptors: ["+text+"]") }
+			old, now, plain := config(test.old), config(test.now), config(test.now)
+			now.Succeed(old, at)
+			pastOf := func(c *Config, at time.Time) []string {
+				var tags []string
+				for _, l := range c.Domain("d").Match(entries(test.kv...)).Limits {
+					for _, p := range l.Past(at.UnixMicro(), nil) {
+						tags = append(tags, p.Tag())
+					}
+				}
+				return tags
+			}
+			assert.Equal(t, test.past, pastOf(now, at))
+
+			// Nothing else tells that the descriptor was there.
+			request := entries(test.kv...)
+			was, is := plain.Domain("d").Match(request), now.Domain("d").Match(request)
+			assert.Equal(t, was.Path, is.Path)
+			assert.Equal(t, was.MetricKey, is.MetricKey)
+			assert.Equal(t, string(was.AppendKey(nil, "d", request)), string(is.AppendKey(nil, "d", request)))
+			assert.Equal(t, string(was.AppendMetricKey(nil, "d", request)), string(is.AppendMetricKey(nil, "d", request)))
+			for _, write := range []func(*Config, io.Writer) error{(*Config).WriteTree, (*Config).WriteLines} {
+				var want, got strings.Builder
+				require.NoError(t, write(plain, &want))
+				require.NoError(t, write(now, &got))
+				assert.Equal(t, want.String(), got.String())
+			}
+			assert.Equal(t, plain.Rules(), now.Rules())
+			assert.Equal(t, plain.ChangesFrom(old), now.ChangesFrom(old))
+
+			// It lasts over further reloads as long as it matters, and no longer.
+			soon := config(test.now)
+			soon.Succeed(now, at.Add(time.Minute))
+			assert.Equal(t, test.past, pastOf(soon, at.Add(time.Minute)))
+			assert.Equal(t, Changes{}, soon.ChangesFrom(now))
+			late := config(test.now)
+			late.Succeed(soon, at.Add(24*time.Hour))
+			assert.Nil(t, pastOf(late, at.Add(time.Minute)))
+			assert.Len(t, late.Domain("d").root.nodes, len(plain.Domain("d").root.nodes))
+		})
+	}
+}
+
+func TestHeirsAreBounded(t *testing.T) {
+	var below, values strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&below, "{key: l, value: v%d}, ", i)
+	}
+	for i := range 1_000 {
+		fmt.Fprintf(&values, "{key: k, value: v%d, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}, ", i)
+	}
+	old := compile(t, "domain: d\ndescriptors: ["+values.String()+"]")
+	now := compile(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}, descriptors: ["+below.String()+"]}]")
+	now.Succeed(old, time.Now())
+	assert.Len(t, now.Domain("d").root.nodes, 1+maxNodes/10_001)
 }

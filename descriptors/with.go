@@ -29,7 +29,7 @@ type Outcome struct {
 // An override for one value changes what holds for it after those of descriptors
 // with more requests, whatever their order.
 func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
-	is := c.clone()
+	is := &overlay{c.clone(), maxNodes}
 	outcomes := make([]Outcome, len(overrides))
 	ranks := make([]rank, len(overrides))
 	for i, o := range overrides {
@@ -41,7 +41,13 @@ func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
 	for _, r := range ranks {
 		outcomes[r.index] = is.override(overrides[r.index])
 	}
-	return is, outcomes
+	return is.Config, outcomes
+}
+
+// overlay is a Config to which overrides are added; it isn't in force yet.
+type overlay struct {
+	*Config
+	room int // how many descriptors can still be made for single values
 }
 
 // rank is the place of an override in the order of application.
@@ -84,8 +90,8 @@ func (t *tier) meet(e *ratelimitv3.RateLimitDescriptor_Entry) (n *node, exact bo
 	return t.find(e.GetKey(), e.GetValue()), false
 }
 
-// override puts o in force in c, which must not be in force yet.
-func (c *Config) override(o *Override) Outcome {
+// override puts o in force.
+func (c *overlay) override(o *Override) Outcome {
 	d := overrideDocument(o.Target.String())
 	found, at := c.lookUp(d, o.Target)
 	if found == nil {
@@ -98,6 +104,11 @@ func (c *Config) override(o *Override) Outcome {
 		return out
 	}
 	n := c.place(o.Target)
+	if n == nil {
+		d.errorf(nil, at, "overrides for single values would take more than %d descriptors, with those below them", maxNodes)
+		out.Problems = d.all()
+		return out
+	}
 	n.limits = limits
 	if v := o.fields.field("shadow_mode"); v != nil {
 		n.shadowMode = v.flag
@@ -137,14 +148,21 @@ func (c *Config) lookUp(d *document, t Target) (found, at *node) {
 }
 
 // place returns the descriptor for t, which is made if requests with t's entries
-// meet one that is for others too. lookUp has found there is one.
-func (c *Config) place(t Target) *node {
+// meet one that is for others too; nil if there is no room. lookUp has found there is
+// one.
+func (c *overlay) place(t Target) *node {
 	domain := c.Domain(t.Domain)
 	at, parent := &domain.root, &node{domain: domain}
 	for _, e := range t.Entries {
 		n, exact := at.meet(e)
 		if !exact {
+			size := n.size()
+			if size > c.room {
+				return nil
+			}
+			c.room -= size
 			n = n.forOne(parent, e.GetKey(), e.GetValue())
+			n.rename()
 			at.add(n)
 		}
 		at, parent = n.children, n

@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -343,4 +344,26 @@ func TestWithNoOverridesIsTheSame(t *testing.T) {
 		assert.Equal(t, was.String(), now.String())
 	}
 	assert.Equal(t, Changes{}, is.ChangesFrom(base))
+}
+
+func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n- key: tenant\n  rate_limit: {unit: day, requests_per_unit: 1}\n  descriptors:\n")
+	const below = 10_000
+	for i := range below {
+		fmt.Fprintf(&text, "  - {key: k, value: v%d}\n", i)
+	}
+	var overrides []*Override
+	for i := range maxNodes/below + 1 {
+		overrides = append(overrides, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
+	}
+	_, outcomes := compile(t, text.String()).With(overrides)
+	refused := 0
+	for _, out := range outcomes {
+		if len(out.Problems) > 0 {
+			refused++
+			assert.ErrorContains(t, out.Problems, "would take more than 2000000 descriptors")
+		}
+	}
+	assert.Equal(t, 2, refused)
 }

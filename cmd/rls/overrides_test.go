@@ -181,6 +181,20 @@ func TestAnOverrideEnds(t *testing.T) {
 	}
 }
 
+func TestWhatWasSpentUnderAnOverrideIsKnownWhenItEnds(t *testing.T) {
+	r := startReplicas(t, 1, redistest.Start(t), perYear(10))[0]
+	r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
+	for _, tenant := range []string{"acme", "other"} {
+		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant="+tenant, "--hits", "7")
+		require.Zero(t, code)
+	}
+	code, _ := r.admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
+	require.Equal(t, http.StatusOK, code)
+	assert.Contains(t, r.peek(), "10 per year, remaining 3")
+	_, limits := get(t, "http://"+r.debug+"/rlconfig")
+	assert.Equal(t, "shop.tenant: unit=YEAR requests_per_unit=10, shadow_mode: false, quota_mode: false\n", limits)
+}
+
 func TestOverridesOutliveRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	r := startReplicas(t, 1, redis, perHour(5), "LIMITS_REDIS_RESYNC_INTERVAL=200ms")[0]
