@@ -163,7 +163,7 @@ func TestWithoutTheRightToChannelsChangesAreFoundByReading(t *testing.T) {
 func TestTheseRightsSuffice(t *testing.T) {
 	s := redistest.Start(t)
 	setUser := []any{"ACL", "SETUSER", "rls", "on", ">secret-1"}
-	for right := range strings.FieldsSeq("resetkeys ~p:* resetchannels &p:rls:* -@all +ping +hello +hgetall +hget +hmget +hset +hdel +multi +exec +watch +unwatch +publish +subscribe") {
+	for right := range strings.FieldsSeq("resetkeys ~p:* resetchannels &p:rls:* -@all +ping +hello +hgetall +hget +hmget +hset +hdel +time +multi +exec +watch +unwatch +publish +subscribe") {
 		setUser = append(setUser, right)
 	}
 	require.NoError(t, s.Client(t).Do(t.Context(), setUser...).Err())
@@ -195,6 +195,18 @@ func TestExpiredAreRemovedByWhoeverSeesThem(t *testing.T) {
 	for _, r := range replicas {
 		assert.NotContains(t, r.logged(), "can't be removed")
 	}
+}
+
+func TestWhatIsOverByOneClockOnlyStays(t *testing.T) {
+	db := redistest.Open(t)
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond}
+	var asked atomic.Int64
+	o.Expired = func(string, time.Time) bool { return asked.Add(1)%2 == 1 } // this process' clock, then that of Redis
+	r := follow(t, o)
+	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
+	r.sees(ample, values{"a": "1"})
+	require.Eventually(t, func() bool { return asked.Load() > 4 }, ample, time.Millisecond)
+	assert.Equal(t, values{"a": "1"}, db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
 }
 
 func TestANewValueSurvivesTheRemovalOfTheOld(t *testing.T) {

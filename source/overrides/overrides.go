@@ -52,7 +52,8 @@ type Options struct {
 	// Delete. It must neither change nor keep the map.
 	Apply func(all map[string]string)
 
-	// Expired tells which values are over at now. A full read removes them from Redis.
+	// Expired tells which values are over at now. A full read removes those from Redis
+	// that are so by this process' clock and that of Redis.
 	Expired func(value string, now time.Time) bool
 
 	// OnReset is told each counter in a message of TellReset, this replica's too. What

@@ -87,7 +87,8 @@ func (s *Store) set(target, value string, there bool) bool {
 
 // removeExpired removes the expired of all, there and in Redis. Who got a new value
 // meanwhile stays, and so do all if the hash changes while they are being removed:
-// the next full read has another try. That other replicas do the same is no harm.
+// the next full read has another try. That other replicas do the same is no harm, and
+// a replica whose clock is ahead does none, as they must be over by that of Redis, too.
 func (s *Store) removeExpired(ctx context.Context, all map[string]string) {
 	var expired []string
 	now := time.Now()
@@ -105,9 +106,13 @@ func (s *Store) removeExpired(ctx context.Context, all map[string]string) {
 		if err != nil {
 			return err
 		}
+		now, err := tx.Time(ctx).Result()
+		if err != nil {
+			return err
+		}
 		gone = gone[:0]
 		for i, target := range expired {
-			if values[i] == all[target] {
+			if values[i] == all[target] && s.o.Expired(all[target], now) {
 				gone = append(gone, target)
 			}
 		}
