@@ -58,6 +58,7 @@ func (l *limits) renew() (changed []any) {
 	}
 	cfg.Succeed(old, now)
 	l.store.Set(cfg)
+	l.countProblems()
 	if old == nil {
 		return nil
 	}
@@ -94,6 +95,7 @@ func (l *limits) refuse(err error, again bool) {
 	}
 	l.refused = err
 	l.count.LimitsRefused()
+	l.countProblems()
 	what := "limits refused; those before stay in force"
 	if l.store.Load() == nil {
 		what = "limits refused; calls are refused until there are good ones"
@@ -108,8 +110,30 @@ func (l *limits) refuse(err error, again bool) {
 	}
 }
 
-// mostProblems is how many lines of one refusal are logged.
+// mostProblems is how many lines of one refusal are logged, and how many problems are
+// counted one by one.
 const mostProblems = 20
+
+// problems are why newer limits, or overrides, are not in force: one a line.
+func (l *limits) problems() []string {
+	var lines []string
+	if l.refused != nil {
+		lines = strings.Split(l.refused.Error(), "\n")
+	}
+	if l.overrides != nil {
+		for _, s := range l.overrides.known.States() {
+			if s.Problem != nil {
+				lines = append(lines, strings.Split(s.Problem.Error(), "\n")...)
+			}
+		}
+	}
+	return lines
+}
+
+func (l *limits) countProblems() {
+	lines := l.problems()
+	l.count.LimitsProblems(lines[:min(len(lines), mostProblems)])
+}
 
 func (l *limits) setHealth(cfg *descriptors.Config) {
 	if l.followHealth {
@@ -145,15 +169,10 @@ func (l *limits) writeLimits(w io.Writer) {
 // line: nothing if all are.
 func (l *limits) writeProblems(w io.Writer) {
 	l.mu.Lock()
-	err := l.refused
+	lines := l.problems()
 	l.mu.Unlock()
-	if err != nil {
-		fmt.Fprintln(w, err)
-	}
-	for _, s := range l.States() {
-		if s.Problem != nil {
-			fmt.Fprintln(w, s.Problem)
-		}
+	for _, line := range lines {
+		fmt.Fprintln(w, line)
 	}
 }
 

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,7 +18,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	limitsLoaded, limitsRefused prometheus.Counter
-	overrides                   *prometheus.GaugeVec
+	problems, overrides         *prometheus.GaugeVec
 
 	redisUp                                 prometheus.Gauge
 	redisChanges                            *prometheus.CounterVec
@@ -30,6 +31,9 @@ func New() *Metrics {
 		registry:      prometheus.NewRegistry(),
 		limitsLoaded:  counter("ratelimit_service_config_load_success", "Sets of limits put in force."),
 		limitsRefused: counter("ratelimit_service_config_load_error", "Sets of limits refused."),
+		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_limits_problem", Help: "1 for each of the first problems that keep newer limits or overrides from being in force.",
+		}, []string{"problem"}),
 		overrides: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rls_overrides", Help: "Overrides of limits that are in force, and that are refused.",
 		}, []string{"state"}),
@@ -44,7 +48,7 @@ func New() *Metrics {
 		chargedBehind: counter("rls_redis_carried_hits_total", "Hits charged to Redis when it was back."),
 	}
 	m.Overrides(0, 0)
-	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.overrides,
+	m.registry.MustRegister(m.limitsLoaded, m.limitsRefused, m.problems, m.overrides,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -72,6 +76,15 @@ func (m *Metrics) LimitsLoaded() { m.limitsLoaded.Inc() }
 
 // LimitsRefused counts a set of limits refused.
 func (m *Metrics) LimitsRefused() { m.limitsRefused.Inc() }
+
+// LimitsProblems tells all that keeps newer limits or overrides from being in force
+// now, in words with their place.
+func (m *Metrics) LimitsProblems(problems []string) {
+	m.problems.Reset()
+	for _, p := range problems {
+		m.problems.WithLabelValues(strings.ToValidUTF8(p, "?")).Set(1)
+	}
+}
 
 // Overrides tells how many overrides are in force and how many are refused. One whose
 // value before stays in force is both.

@@ -14,6 +14,8 @@ func TestWhatHappensIsCounted(t *testing.T) {
 	m := New()
 	m.WithRedis()
 	m.Overrides(3, 2)
+	m.LimitsProblems([]string{"a.yaml:1:2: wrong\xff", "gone"})
+	m.LimitsProblems([]string{"a.yaml:1:2: wrong\xff"})
 	m.LimitsLoaded()
 	m.LimitsRefused()
 	m.LimitsRefused()
@@ -27,6 +29,9 @@ ratelimit_service_config_load_error 2
 # HELP ratelimit_service_config_load_success Sets of limits put in force.
 # TYPE ratelimit_service_config_load_success counter
 ratelimit_service_config_load_success 1
+# HELP rls_limits_problem 1 for each of the first problems that keep newer limits or overrides from being in force.
+# TYPE rls_limits_problem gauge
+rls_limits_problem{problem="a.yaml:1:2: wrong?"} 1
 # HELP rls_overrides Overrides of limits that are in force, and that are refused.
 # TYPE rls_overrides gauge
 rls_overrides{state="in_force"} 3
@@ -47,7 +52,7 @@ rls_redis_state_changes_total{state="up"} 1
 # HELP rls_redis_up 1 while all of Redis is asked, 0 while part of it or all is left alone.
 # TYPE rls_redis_up gauge
 rls_redis_up 0
-`), "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_overrides", "rls_redis_away_seconds_total", "rls_redis_carried_hits_total",
+`), "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_limits_problem", "rls_overrides", "rls_redis_away_seconds_total", "rls_redis_carried_hits_total",
 		"rls_redis_fallback_hits_total", "rls_redis_state_changes_total", "rls_redis_up"))
 	problems, err := testutil.GatherAndLint(m.registry)
 	require.NoError(t, err)
