@@ -42,6 +42,10 @@ type Override struct {
 	State    State    `json:"state"`
 	Problems []string `json:"problems,omitempty"`
 
+	// AlsoRefused, in the answer to a PUT, are the problems of other overrides that fit
+	// no more beside it.
+	AlsoRefused []string `json:"also_refused,omitempty"`
+
 	// DryRun tells that nothing was stored, and that the rest is what would be.
 	DryRun bool `json:"dry_run,omitempty"`
 
@@ -108,6 +112,9 @@ func ofState(s *descriptors.OverrideState) Override {
 	o := Override{Target: s.Target, Override: raw(s.Value), State: InForce, Path: s.Path, Was: s.Was, Is: s.Is}
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
+	}
+	for _, err := range s.AlsoRefused {
+		o.AlsoRefused = append(o.AlsoRefused, problems(err)...)
 	}
 	switch {
 	case s.Problem != nil:

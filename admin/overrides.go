@@ -101,6 +101,7 @@ func (h *handler) putOverride(c *call) (int, any) {
 		after = &tried
 	}
 	answer := ofState(after)
+	answer.AlsoRefused = ofState(&tried).AlsoRefused
 	if had {
 		answer.Old = raw(old)
 	}

@@ -35,6 +35,10 @@ type OverrideState struct {
 	// and Is what they are with what is in force of it: Value, or the last good
 	// one before; empty if nothing is.
 	Path, Was, Is string
+
+	// AlsoRefused, from Try, are the problems of other overrides that fit now, and
+	// would not fit beside it.
+	AlsoRefused []error
 }
 
 // Set makes all, values by target, the overrides that are known.
@@ -143,5 +147,10 @@ func (o *Overrides) Try(base *Config, target, value string, now time.Time) Overr
 	k.now, k.wrong = ParseOverride(target, []byte(value))
 	tried.byTarget[target] = k
 	tried.Over(base, now)
+	for _, other := range tried.States() {
+		if known := o.byTarget[other.Target]; other.Target != target && other.Problem != nil && known.state.Problem == nil {
+			k.state.AlsoRefused = append(k.state.AlsoRefused, other.Problem)
+		}
+	}
 	return k.state
 }

@@ -109,4 +109,12 @@ func TestTryingAnOverrideChangesNothing(t *testing.T) {
 	assert.Equal(t, before, o.States())
 	c, _ := o.Over(base, now)
 	assert.Equal(t, "200 per minute", limitsMet(c, "shop", "tenant", "x"))
+
+	o.Set(map[string]string{"shop|bucket=b": `{"burst": 7}`, "shop|bucket=c": `nonsense`})
+	o.Over(base, now)
+	tried := o.Try(base, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
+	assert.NoError(t, tried.Problem)
+	if assert.Len(t, tried.AlsoRefused, 1) {
+		assert.ErrorContains(t, tried.AlsoRefused[0], "override shop|bucket=b:1:11: shop > bucket=b: burst is only for")
+	}
 }

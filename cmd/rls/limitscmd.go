@@ -197,6 +197,9 @@ func printChange(out io.Writer, o *admin.Override, now time.Time) {
 		text += " (dry run: nothing is changed)"
 	}
 	fmt.Fprintln(out, text)
+	for _, p := range o.AlsoRefused {
+		fmt.Fprintln(out, "no longer in force beside it:", printable(p))
+	}
 	if len(o.Old) > 0 && o.State != admin.Deleted {
 		fmt.Fprintln(out, "it replaces", oneLine(o.Old))
 	}

@@ -62,6 +62,20 @@ func TestLimitsAreSetListedAndUnset(t *testing.T) {
 	assert.Equal(t, "rls: there is no override of \"shop|tenant=acme\"\n", errOut)
 }
 
+func TestASetTellsWhichOthersFitNoMore(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	for _, args := range [][]string{{"tenant", "algorithm=token_bucket"}, {"tenant=acme", "burst=7"}} {
+		_, errOut, code := r.run(append([]string{"limits", "set", "-d", "shop"}, args...)...)
+		require.Zero(t, code, errOut)
+	}
+	const others = "no longer in force beside it: override shop|tenant=acme:1:10: shop > tenant=acme: burst is only for algorithm token_bucket, not sliding_log\n"
+	for _, flag := range []string{"--dry-run", "--dry-run=false"} {
+		out, _, code := r.run("limits", "set", "-d", "shop", "tenant", "algorithm=sliding_log", flag)
+		assert.Zero(t, code)
+		assert.Contains(t, out, others)
+	}
+}
+
 func TestADryRunOfLimitsSetsNothing(t *testing.T) {
 	r := newAdminRig(t, httptest.NewServer)
 	out, _, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--dry-run")
