@@ -36,7 +36,8 @@ type List struct {
 type Override struct {
 	Target string `json:"target"`
 
-	// Override is the JSON as it is stored; what isn't JSON is a JSON string.
+	// Override is the JSON as it is stored; what isn't JSON, or is nested deeper than
+	// any override, is a JSON string.
 	Override json.RawMessage `json:"override,omitempty"`
 
 	State    State    `json:"state"`
@@ -143,11 +144,32 @@ func raw(text string) json.RawMessage {
 	if len(text) > descriptors.MaxOverrideBytes {
 		text = cutTo(text, descriptors.MaxOverrideBytes)
 	}
-	if json.Valid([]byte(text)) && utf8.ValidString(text) {
+	if json.Valid([]byte(text)) && utf8.ValidString(text) && !deep(text) {
 		return json.RawMessage(text)
 	}
 	quoted, _ := json.Marshal(text) // a string never fails
 	return quoted
+}
+
+// deep tells of JSON that is nested deeper than any override, so that indented it could
+// become many times as long.
+func deep(text string) bool {
+	const most = 8
+	depth, inString := 0, false
+	for i := 0; i < len(text) && depth <= most; i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return depth > most
 }
 
 // cut is text short enough for a log line or a message.

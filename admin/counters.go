@@ -26,6 +26,9 @@ type Counters struct {
 	// reset.
 	Take backend.Limiter
 
+	// Own tells that counters are those of this replica alone.
+	Own bool
+
 	// Tell tells the other replicas that a counter was reset: the one of the Target
 	// that reads so. Nil if they can't be told.
 	Tell func(ctx context.Context, counter string) error
@@ -131,28 +134,38 @@ func (h *handler) resetCounter(c *call) (int, any) {
 	h.o.Counters.Take.Take(c.Context(), now, hits, results)
 	for i := range results {
 		if err := results[i].Err; err != nil {
-			return problem(http.StatusServiceUnavailable, "the counter could not be reset: %s", err)
+			return h.notReset(c, found, "the counter could not be reset, or only in part: "+err.Error())
 		}
 		if results[i].Degraded {
-			return problem(http.StatusServiceUnavailable, away)
+			return h.notReset(c, found, away)
 		}
 	}
 	// Those of the limits in force are the last.
 	is := found.limits(results[len(results)-counted(found.rule):])
 	reset := Reset{Counter: found.answer(is), Was: was, ToldOtherReplicas: h.tell(c, found)}
-	if !reset.ToldOtherReplicas {
+	switch {
+	case h.o.Counters.Own:
+		reset.Note = "counters are each replica's own; this one's was reset"
+	case !reset.ToldOtherReplicas:
 		reset.Note = "other replicas were not told: one that remembers a denial denies until that ends"
 	}
-	if slices.ContainsFunc(is, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
+	if !h.o.Counters.Own && slices.ContainsFunc(is, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
 		reset.Note = strings.TrimPrefix(reset.Note+"; ", "; ") + "limits per instance were reset on this replica only"
 	}
 	h.audit(c, "reset", "path", found.rule.Path, "was", words(was), "is", words(is))
 	return http.StatusOK, reset
 }
 
+// notReset is the answer where it isn't known what was reset.
+func (h *handler) notReset(c *call, found *counter, why string) (int, any) {
+	h.tell(c, found)
+	h.audit(c, "reset", "outcome", "unknown", "path", found.rule.Path, "error", why)
+	return problem(http.StatusServiceUnavailable, "%s", why)
+}
+
 // tell tells the other replicas of a reset.
 func (h *handler) tell(c *call, found *counter) bool {
-	if h.o.Counters.Tell == nil {
+	if h.o.Counters.Tell == nil || h.o.Counters.Own {
 		return false
 	}
 	if err := h.o.Counters.Tell(c.Context(), found.target.String()); err != nil {

@@ -183,6 +183,14 @@ func TestAResetSaysIfOtherReplicasDoNotKnow(t *testing.T) {
 	}
 }
 
+func TestAResetOfCountersThatAreThisReplicasOwnSaysSo(t *testing.T) {
+	r := newRig(t, func(o *admin.Options) { o.Counters.Own = true })
+	var got admin.Reset
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
+	assert.False(t, got.ToldOtherReplicas)
+	assert.Equal(t, "counters are each replica's own; this one's was reset", got.Note)
+}
+
 // What was spent under a limit is carried over to the one in its place: a reset must
 // give that back, too.
 func TestAResetAfterAChangeOfAlgorithm(t *testing.T) {
@@ -266,7 +274,12 @@ func TestWithTheBackendAway(t *testing.T) {
 			code, text := r.problems("DELETE", "counters", acme, "")
 			assert.Equal(t, http.StatusServiceUnavailable, code)
 			assert.Contains(t, text, "the counter can't be reset now")
-			assert.Empty(t, r.audits())
+			if name == "only after it was asked" {
+				require.Len(t, r.audits(), 1, "something may be reset")
+				assert.Contains(t, r.audits()[0], "outcome=unknown")
+			} else {
+				assert.Empty(t, r.audits())
+			}
 		})
 	}
 	t.Run("without a stand-in", func(t *testing.T) {

@@ -94,7 +94,7 @@ func (h *handler) putOverride(c *call) (int, any) {
 	defer cancel()
 	old, had, err := h.o.Overrides.Put(ctx, c.target(), value)
 	if err != nil {
-		return h.notStored(c, "put", err)
+		return h.notStored(c, "put", value, err)
 	}
 	after := h.state(c.target())
 	if after == nil { // gone again
@@ -123,7 +123,7 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 	old, had, err := h.o.Overrides.Delete(ctx, c.target())
 	switch {
 	case err != nil:
-		return h.notStored(c, "delete", err)
+		return h.notStored(c, "delete", "", err)
 	case !had:
 		return noneOf(c)
 	}
@@ -135,8 +135,9 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 	return http.StatusOK, answer
 }
 
-// notStored is the answer where Redis didn't take a change, as far as is known.
-func (h *handler) notStored(c *call, action string, err error) (int, any) {
-	h.o.Log.Warn("override not stored", "action", action, "by", c.by, "from", c.RemoteAddr, "target", cut(c.target()), "error", err)
+// notStored is the answer where it isn't known whether Redis took a change. It is
+// audited, as it may have.
+func (h *handler) notStored(c *call, action, value string, err error) (int, any) {
+	h.audit(c, action, "outcome", "unknown", "new", value, "error", err.Error())
 	return problem(http.StatusServiceUnavailable, "the change may not be stored; doing it again does no harm: %s", err)
 }

@@ -70,7 +70,7 @@ func (t *tier) eachPair(old *tier, f func(was, is *node)) {
 				f(nil, is)
 			}
 		}
-		if is.children != nil {
+		if is.children != nil && (!is.borrows || was != nil && !was.borrows) {
 			var below *tier
 			if was != nil {
 				below = was.children
@@ -95,7 +95,7 @@ func (t *tier) each(f func(*node)) {
 			continue
 		}
 		f(n)
-		if n.children != nil {
+		if n.children != nil && !n.borrows {
 			n.children.each(f)
 		}
 	}

@@ -27,6 +27,16 @@ func (t *tier) clone(parent *node) *tier {
 
 // clone is n again below parent.
 func (n *node) clone(parent *node) *node {
+	copied := n.withoutChildren(parent)
+	copied.borrows = false
+	if n.children != nil {
+		copied.children = n.children.clone(copied)
+	}
+	return copied
+}
+
+// withoutChildren is clone, but its children are n's.
+func (n *node) withoutChildren(parent *node) *node {
 	copied := *n
 	copied.domain, copied.parent = parent.domain, parent
 	copied.limits = make([]*stated, len(n.limits))
@@ -40,38 +50,39 @@ func (n *node) clone(parent *node) *node {
 		rule.Limits = inForce(copied.limits)
 		copied.rule = &rule
 	}
-	if n.children != nil {
-		copied.children = n.children.clone(&copied)
-	}
 	return &copied
 }
 
-// forOne is n again, below parent, for key and value alone: it has no *. Its rules
-// still have the names of n's; rename gives them their own.
+// forOne is n again, below parent, for key and value alone: it has no *, and borrows
+// n's children. Its rule still has the names of n's.
 func (n *node) forOne(parent *node, key, value string) *node {
-	is := n.clone(parent)
+	is := n.withoutChildren(parent)
 	is.key, is.value = key, value
 	is.keyWild, is.valueWild, is.share = false, false, false
-	if is.children != nil {
-		is.children.index()
-	}
+	is.borrows = n.children != nil
 	return is
 }
 
-// rename compiles the rules of n, and of those below, with the names of its key and
-// value.
-func (n *node) rename() {
-	n.compileRule()
-	if n.children != nil {
-		n.children.each((*node).compileRule)
+// own gives n children of its own in place of those it borrows, unless they are more
+// than room, which becomes less by their number.
+func (n *node) own(room *int) (ok bool) {
+	size := n.children.size()
+	if size > *room {
+		return false
 	}
+	*room -= size
+	n.children, n.borrows = n.children.clone(n), false
+	n.children.index()
+	return true
 }
 
-// size is how many descriptors n and those below it are.
-func (n *node) size() int {
-	size := 1
-	if n.children != nil {
-		n.children.each(func(*node) { size++ })
+// size is how many descriptors a clone of t has.
+func (t *tier) size() int {
+	size := len(t.nodes)
+	for _, n := range t.nodes {
+		if n.children != nil {
+			size += n.children.size()
+		}
 	}
 	return size
 }

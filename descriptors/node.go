@@ -24,6 +24,10 @@ type node struct {
 	// heir tells that n isn't in the limits files: see Succeed.
 	heir bool
 
+	// borrows tells that its children are another descriptor's, which alone changes
+	// and shows them.
+	borrows bool
+
 	metadata *structpb.Struct
 	limits   []*stated
 	rule     *Rule // nil if no limit is in force

@@ -187,21 +187,26 @@ func (o *object) ambiguous() *value {
 // patch is the limit was, nil if there is none, with what o says; nil if that is
 // wrong.
 func (d *document) patch(n *node, o *object, was *stated) *stated {
-	factor := o.field("factor")
+	spec := was.spec()
+	counts := o.field("requests_per_unit") != nil || o.field("factor") != nil || o.field("unlimited") != nil && !o.flag("unlimited")
 	switch {
-	case factor != nil && (was == nil || was.Unlimited):
-		d.errorf(factor.node, n, "there is no number for factor to multiply")
+	case spec == nil && o.field("factor") != nil:
+		d.errorf(o.at("factor"), n, "there is no number for factor to multiply")
 		return nil
 	case was == nil && len(o.fields) == 0:
 		d.errorf(o.node, n, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
 		return nil
 	case was == nil:
 		return d.limit(n, o)
-	case o.flag("unlimited"), was.Unlimited && (o.field("unlimited") != nil || o.field("requests_per_unit") != nil):
-		return d.limit(n, o).inherit(o, was)
+	case o.flag("unlimited"), spec == nil && counts:
+		l := d.limit(n, o).inherit(o, was)
+		if l != nil && l.Unlimited {
+			l.under = spec
+		}
+		return l
 	}
 	held := *was.RateLimit
-	l := &stated{RateLimit: &held, enabled: was.enabled, line: was.line}
+	l := &stated{RateLimit: &held, enabled: was.enabled, line: was.line, under: was.under}
 	if v := o.field("name"); v != nil {
 		l.Name = v.text
 	}
@@ -212,11 +217,12 @@ func (d *document) patch(n *node, o *object, was *stated) *stated {
 		l.Replaces = nil
 		d.replaces(n, o, l.RateLimit)
 	}
-	if l.Unlimited {
+	if l.Unlimited && !counts {
 		return l.orNil(d.unlimited(n, o))
 	}
-	spec, ok := d.patchSpec(n, o, was.Spec)
-	return l.orNil(ok && d.make(l.RateLimit, n, o, spec))
+	l.Unlimited, l.under = false, nil
+	is, ok := d.patchSpec(n, o, *spec)
+	return l.orNil(ok && d.make(l.RateLimit, n, o, is))
 }
 
 // inherit gives l, which is made of o alone, what was has besides numbers.

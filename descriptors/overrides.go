@@ -1,10 +1,14 @@
 package descriptors
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
 )
+
+// ErrNoLimits is the problem of overrides where there is nothing to override yet.
+var ErrNoLimits = errors.New("no limits are loaded yet that could be overridden")
 
 // Overrides is a set of overrides as it comes from outside, good and bad ones. It
 // isn't safe for concurrent use; its zero value is empty.
@@ -60,11 +64,12 @@ func (o *Overrides) Set(all map[string]string) {
 		}
 		k.value = value
 		k.now, k.wrong = ParseOverride(target, []byte(value))
+		k.state = OverrideState{Target: target, Value: value, Problem: ErrNoLimits} // until Over
 	}
 }
 
-// Over is base with the overrides that hold at now, and when the next of them ends:
-// the zero Time if none does. Where one is wrong, or doesn't fit base, the last good
+// Over is base with the overrides that hold at now, and when the next one ends, in force
+// or not: the zero Time if none does. Where one is wrong, or doesn't fit base, the last good
 // one of its target stays in force, as long as it has not ended.
 func (o *Overrides) Over(base *Config, now time.Time) (c *Config, next time.Time) {
 	targets := slices.Sorted(maps.Keys(o.byTarget))
@@ -110,17 +115,24 @@ func (o *Overrides) Over(base *Config, now time.Time) (c *Config, next time.Time
 		k := o.byTarget[target]
 		if k.now != nil {
 			k.state.Expires = k.now.Expires
+			next = k.now.sooner(next, now)
 		}
 		if try[i] == nil {
 			k.state.Is = ""
 			continue
 		}
 		k.good = try[i]
-		if e := k.good.Expires; !e.IsZero() && (next.IsZero() || e.Before(next)) {
-			next = e
-		}
+		next = k.good.sooner(next, now)
 	}
 	return c, next
+}
+
+// sooner is the end of o, if that comes after now and before next.
+func (o *Override) sooner(next, now time.Time) time.Time {
+	if o.Expires.IsZero() || o.ended(now) || !next.IsZero() && next.Before(o.Expires) {
+		return next
+	}
+	return o.Expires
 }
 
 func (o *Override) ended(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }

@@ -33,6 +33,7 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 		{"the rule is back", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
 		{"and is one that it fits", `{"burst": 8}`, bucket, noon, "6 per minute, token_bucket, burst 8", "", time.Time{}},
 		{"and isn't any more", `{"burst": 8}`, bucketless, noon, "6 per minute", "burst is only for", time.Time{}},
+		{"one that doesn't fit, and ends", `{"burst": 8, "expires_at": "2030-01-31T13:00:00Z"}`, bucketless, noon, "6 per minute", "burst is only for", noon.Add(time.Hour)},
 		{"it goes", ``, bucketless, noon, "6 per minute", "", time.Time{}},
 		{"nonsense from the start", `nonsense`, base, noon, "100 per minute", "not JSON", time.Time{}},
 		{"one that ends", `{"factor": 2, "expires_at": "2030-01-31T13:00:00Z"}`, base, noon, "200 per minute", "", noon.Add(time.Hour)},
@@ -67,6 +68,8 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 func TestStatesOfOverrides(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	var o Overrides
+	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
+	assert.Equal(t, []OverrideState{{Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits}}, o.States())
 	o.Set(map[string]string{
 		"shop|tenant":      `{"factor": 2}`,
 		"shop|tenant=acme": `{"factor": 2, "expires_at": "2030-01-31T12:00:00Z"}`,

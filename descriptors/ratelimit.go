@@ -17,6 +17,20 @@ type stated struct {
 	*RateLimit
 	enabled bool
 	line    int
+
+	// under is what an override with unlimited: true lies over; else nil.
+	under *limit.Spec
+}
+
+// spec is the numbers of l, in force or under it; nil if there are none.
+func (l *stated) spec() *limit.Spec {
+	switch {
+	case l == nil:
+		return nil
+	case l.Unlimited:
+		return l.under
+	}
+	return &l.Spec
 }
 
 // limit compiles a rate_limit; nil if it is wrong.

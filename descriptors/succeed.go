@@ -17,13 +17,16 @@ func (c *Config) Succeed(old *Config, now time.Time) {
 	if old == nil {
 		return
 	}
-	s := succession{now: now.UnixMicro(), room: maxNodes}
+	s := succession{now: now.UnixMicro(), room: maxHeirs}
 	for _, d := range c.order {
 		if was := old.domains[d.Name]; was != nil {
 			s.tier(&d.root, &was.root)
 		}
 	}
 }
+
+// maxHeirs bounds the heirs, with those below them that they don't share: some 50 MB.
+const maxHeirs = 20_000
 
 // succession is one Succeed.
 type succession struct {
@@ -52,9 +55,18 @@ func (s *succession) node(is, was *node) {
 	if is.rule != nil && was.rule != nil {
 		is.rule.succeed(was.rule, s.now)
 	}
-	if is.children != nil && was.children != nil {
-		s.tier(is.children, was.children)
+	if is.children == nil || was.children == nil {
+		return
 	}
+	if is.borrows { // who lends them sees to them, unless was had its own
+		if was.borrows || !s.learnsBelow(is.children, was.children) || !is.own(&s.room) {
+			return
+		}
+		if !is.heir {
+			is.children.each((*node).compileRule)
+		}
+	}
+	s.tier(is.children, was.children)
 }
 
 // heir adds to t a descriptor for the value of was, which is gone: as the one that it
@@ -65,11 +77,10 @@ func (s *succession) heir(t *tier, was *node) {
 	if n == nil || n.share || !s.learns(n, was) {
 		return
 	}
-	size := n.size()
-	if size > s.room {
+	if s.room == 0 {
 		return
 	}
-	s.room -= size
+	s.room--
 	heir := n.forOne(n.parent, was.key, was.value)
 	heir.heir = true
 	if s.node(heir, was); heir.hasPast() {
@@ -86,13 +97,15 @@ func (s *succession) learns(is, was *node) bool {
 			}
 		}
 	}
-	if is.children == nil || was.children == nil {
-		return false
-	}
-	for _, w := range was.children.nodes {
-		i := is.children.same(w)
+	return is.children != nil && was.children != nil && s.learnsBelow(is.children, was.children)
+}
+
+// learnsBelow is learns for all of is and was.
+func (s *succession) learnsBelow(is, was *tier) bool {
+	for _, w := range was.nodes {
+		i := is.same(w)
 		if i == nil && !w.keyWild && !w.valueWild {
-			i = is.children.find(w.key, w.value)
+			i = is.find(w.key, w.value)
 		}
 		if i != nil && s.learns(i, w) {
 			return true
@@ -110,7 +123,7 @@ func (n *node) hasPast() bool {
 			}
 		}
 	}
-	return n.children != nil && slices.ContainsFunc(n.children.nodes, (*node).hasPast)
+	return n.children != nil && !n.borrows && slices.ContainsFunc(n.children.nodes, (*node).hasPast)
 }
 
 func (r *Rule) succeed(old *Rule, now int64) {

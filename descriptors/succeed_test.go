@@ -166,15 +166,20 @@ func TestWhatWasSpentUnderADescriptorThatIsGoneIsKnown(t *testing.T) {
 }
 
 func TestHeirsAreBounded(t *testing.T) {
-	var below, values strings.Builder
-	for i := range 10_000 {
-		fmt.Fprintf(&below, "{key: l, value: v%d}, ", i)
+	buckets := func(n int) *Config {
+		var values strings.Builder
+		for i := range n {
+			fmt.Fprintf(&values, "- {key: k, value: v%d, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}\n", i)
+		}
+		return compile(t, "domain: d\ndescriptors:\n"+values.String())
 	}
-	for i := range 1_000 {
-		fmt.Fprintf(&values, "{key: k, value: v%d, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}, ", i)
+	var below strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&below, "  - {key: l, value: v%d}\n", i)
 	}
-	old := compile(t, "domain: d\ndescriptors: ["+values.String()+"]")
-	now := compile(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}, descriptors: ["+below.String()+"]}]")
-	now.Succeed(old, time.Now())
-	assert.Len(t, now.Domain("d").root.nodes, 1+maxNodes/10_001)
+	now := compile(t, "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: hour, requests_per_unit: 1}\n  descriptors:\n"+below.String())
+	now.Succeed(buckets(maxHeirs+10), time.Now())
+	root := &now.Domain("d").root
+	assert.Len(t, root.nodes, 1+maxHeirs)
+	assert.Same(t, root.exact("k", "").children, root.exact("k", "v7").children, "what is below is shared")
 }

@@ -39,7 +39,7 @@ func ParseTarget(text string) (Target, error) {
 		t.Entries = append(t.Entries, e)
 	}
 	if !ok {
-		return Target{}, fmt.Errorf("target %s has a %% that is not followed by two hexadecimal digits of UTF-8 text; write %%25 for a %%", printable(text))
+		return Target{}, fmt.Errorf("target %s has a %% that is not followed by two hexadecimal digits, in capitals, of UTF-8 text; write %%25 for a %%", printable(text))
 	}
 	if err := t.Check(); err != nil {
 		return Target{}, err

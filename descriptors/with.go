@@ -26,23 +26,27 @@ type Outcome struct {
 // that don't fit are left out. c stays as it is, and has nothing in common with
 // what is returned that Succeed changes.
 //
-// An override for one value changes what holds for it after those of descriptors
-// with more requests, whatever their order.
+// An override for one value comes after those of descriptors with more requests,
+// whatever their order here, so that it lies over them.
 func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
-	is := &overlay{c.clone(), maxNodes}
+	is := &overlay{c.clone(), maxMade}
 	outcomes := make([]Outcome, len(overrides))
 	ranks := make([]rank, len(overrides))
 	for i, o := range overrides {
 		ranks[i] = rank{i, c.values(o.Target), o.Target.String()}
 	}
 	slices.SortFunc(ranks, func(a, b rank) int {
-		return cmp.Or(cmp.Compare(a.values, b.values), cmp.Compare(a.target, b.target))
+		return cmp.Or(slices.Compare(a.values, b.values), cmp.Compare(a.target, b.target))
 	})
 	for _, r := range ranks {
 		outcomes[r.index] = is.override(overrides[r.index])
 	}
 	return is.Config, outcomes
 }
+
+// maxMade bounds the descriptors made for single values, with those below them that
+// they don't share: some 250 MB.
+const maxMade = 100_000
 
 // overlay is a Config to which overrides are added; it isn't in force yet.
 type overlay struct {
@@ -53,29 +57,32 @@ type overlay struct {
 // rank is the place of an override in the order of application.
 type rank struct {
 	index  int
-	values int // how many of its entries stand for one value of many
+	values []int
 	target string
 }
 
-// values is how many entries of t are met by descriptors that aren't for them alone.
-func (c *Config) values(t Target) int {
-	n := 0
+// values has for each entry of t a 1 if it stands for one value of many, else a 0. A
+// descriptor that is made for one value is a copy of another with all below it, so
+// those that change something there without being for that value must come first.
+func (c *Config) values(t Target) []int {
 	d := c.Domain(t.Domain)
 	if d == nil {
-		return 0
+		return nil
 	}
-	at := &d.root
-	for _, e := range t.Entries {
-		met, exact := at.meet(e)
-		if met != nil && !exact {
-			n++
-		}
-		if met == nil || met.children == nil {
+	var values []int
+	for at, i := &d.root, 0; at != nil && i < len(t.Entries); i++ {
+		met, exact := at.meet(t.Entries[i])
+		if met == nil {
 			break
+		}
+		if exact {
+			values = append(values, 0)
+		} else {
+			values = append(values, 1)
 		}
 		at = met.children
 	}
-	return n
+	return values
 }
 
 // meet returns the descriptor that has e's key and value as its texts, else the one
@@ -105,7 +112,7 @@ func (c *overlay) override(o *Override) Outcome {
 	}
 	n := c.place(o.Target)
 	if n == nil {
-		d.errorf(nil, at, "overrides for single values would take more than %d descriptors, with those below them", maxNodes)
+		d.errorf(nil, at, "overrides for single values would take more than %d descriptors, with those below them", maxMade)
 		out.Problems = d.all()
 		return out
 	}
@@ -153,17 +160,22 @@ func (c *Config) lookUp(d *document, t Target) (found, at *node) {
 func (c *overlay) place(t Target) *node {
 	domain := c.Domain(t.Domain)
 	at, parent := &domain.root, &node{domain: domain}
-	for _, e := range t.Entries {
+	for i, e := range t.Entries {
 		n, exact := at.meet(e)
 		if !exact {
-			size := n.size()
-			if size > c.room {
+			if c.room == 0 {
 				return nil
 			}
-			c.room -= size
+			c.room--
 			n = n.forOne(parent, e.GetKey(), e.GetValue())
-			n.rename()
+			n.compileRule()
 			at.add(n)
+		}
+		if n.borrows && i < len(t.Entries)-1 {
+			if !n.own(&c.room) {
+				return nil
+			}
+			n.children.each((*node).compileRule) // with its names
 		}
 		at, parent = n.children, n
 	}

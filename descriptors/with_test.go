@@ -105,6 +105,20 @@ func TestOverridesChangeWhatIsLimited(t *testing.T) {
 			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
 			{"5 per second", []string{"tenant", "other", "path", "/a"}},
 		}},
+		{"a value below any, then one above it", []string{"shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`}, []met{
+			{"200 per minute", []string{"tenant", "acme"}},
+			{"1 per second", []string{"tenant", "acme", "path", "/a"}},
+			{"1 per second", []string{"tenant", "other", "path", "/a"}},
+			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
+		}},
+		{"the same, and what is below one value", []string{
+			"shop|tenant=acme|path", `{"factor": 5}`, "shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`,
+		}, []met{
+			{"200 per minute", []string{"tenant", "acme"}},
+			{"1 per second", []string{"tenant", "acme", "path", "/a"}},
+			{"25 per second", []string{"tenant", "acme", "path", "/b"}},
+			{"5 per second", []string{"tenant", "other", "path", "/b"}},
+		}},
 		{"one value on top of its rule", []string{"shop|tenant=acme", `{"shadow_mode": true}`, "shop|tenant", `{"requests_per_unit": 3}`}, []met{
 			{"3 per minute, shadow", []string{"tenant", "acme"}},
 			{"3 per minute", []string{"tenant", "other"}},
@@ -152,6 +166,12 @@ func TestOverridesChangeWhatIsLimited(t *testing.T) {
 		{"unlimited no more", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []met{
 			{"9 per hour", []string{"free", "v"}},
 			{"unlimited", []string{"free", "w"}},
+		}},
+		{"a number over unlimited over a number", []string{"shop|tenant", `{"unlimited": true}`, "shop|tenant=acme", `{"requests_per_unit": 1}`, "shop|tenant=b", `{"factor": 2}`, "shop|tenant=c", `{"shadow_mode": true}`}, []met{
+			{"1 per minute", []string{"tenant", "acme"}},
+			{"200 per minute", []string{"tenant", "b"}},
+			{"unlimited, shadow", []string{"tenant", "c"}},
+			{"unlimited", []string{"tenant", "other"}},
 		}},
 		{"a limit where there was none", []string{"shop|none=v", `{"unit": "hour", "requests_per_unit": 9}`}, []met{
 			{"9 per hour", []string{"none", "v"}},
@@ -296,6 +316,18 @@ func TestParseOverrideErrors(t *testing.T) {
 	assert.ErrorContains(t, err, "factor must be", "all that is wrong is told at once")
 }
 
+func TestChangesBelowOneValueAreTold(t *testing.T) {
+	base := compile(t, shopLimits)
+	at, below := override(t, "shop|tenant=acme", `{"factor": 2}`), override(t, "shop|tenant=acme|path", `{"factor": 2}`)
+	one, _ := base.With([]*Override{at})
+	both, _ := base.With([]*Override{at, below})
+	assert.Equal(t, Changes{Added: []string{"shop > tenant=acme"}}, one.ChangesFrom(base))
+	assert.Equal(t, Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, both.ChangesFrom(base))
+	assert.Equal(t, []string{"shop > tenant=acme > path"}, both.ChangesFrom(one).Changed)
+	assert.Len(t, one.ChangesFrom(both).Changed, 1)
+	assert.Empty(t, both.ChangesFrom(both))
+}
+
 func TestOverridesAreAnyJSON(t *testing.T) {
 	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
 	c, out := compile(t, shopLimits).With([]*Override{o})
@@ -349,21 +381,30 @@ func TestWithNoOverridesIsTheSame(t *testing.T) {
 func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("domain: d\ndescriptors:\n- key: tenant\n  rate_limit: {unit: day, requests_per_unit: 1}\n  descriptors:\n")
-	const below = 10_000
+	const below = 1_000
 	for i := range below {
-		fmt.Fprintf(&text, "  - {key: k, value: v%d}\n", i)
+		fmt.Fprintf(&text, "  - {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
-	var overrides []*Override
-	for i := range maxNodes/below + 1 {
-		overrides = append(overrides, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
+	base := compile(t, text.String())
+	var at, beneath []*Override
+	for i := range maxMade/below + 2 {
+		at = append(at, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
+		beneath = append(beneath, override(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
 	}
-	_, outcomes := compile(t, text.String()).With(overrides)
-	refused := 0
-	for _, out := range outcomes {
-		if len(out.Problems) > 0 {
-			refused++
-			assert.ErrorContains(t, out.Problems, "would take more than 2000000 descriptors")
+	refused := func(outcomes []Outcome) (n int) {
+		for _, out := range outcomes {
+			if len(out.Problems) > 0 {
+				n++
+				assert.ErrorContains(t, out.Problems, "would take more than 100000 descriptors")
+			}
 		}
+		return n
 	}
-	assert.Equal(t, 2, refused)
+	_, outcomes := base.With(at)
+	assert.Zero(t, refused(outcomes), "what is below is shared")
+	c, outcomes := base.With(beneath)
+	assert.Equal(t, 3, refused(outcomes))
+	assert.Equal(t, "1 per day", limitsMet(c, "d", "tenant", "000", "k", "v8"))
+	assert.Equal(t, "2 per day", limitsMet(c, "d", "tenant", "000", "k", "v7"))
+	assert.Equal(t, "1 per day", limitsMet(c, "d", "tenant", "999", "k", "v7"))
 }

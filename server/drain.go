@@ -21,8 +21,9 @@ func (s *Server) drain() {
 	stopping.Go(func() { s.stopGRPC(ctx) })
 	stopping.Go(func() { s.stopHTTP(ctx) })
 	stopping.Wait()
-	s.debug.close()
-	s.metrics.close()
+	stopping.Go(func() { s.debug.finish() })
+	stopping.Go(func() { s.metrics.finish() })
+	stopping.Wait()
 }
 
 func (s *Server) stopGRPC(ctx context.Context) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -63,4 +64,20 @@ func (l *httpListener) close() {
 	}
 	_ = l.server.Close()
 	_ = l.listener.Close()
+}
+
+// finishTimeout is what debug pages and metrics have for what is in flight.
+const finishTimeout = 2 * time.Second
+
+// finish closes once what is in flight is answered, or after finishTimeout: an
+// operator's change is to be told, a profile needn't be.
+func (l *httpListener) finish() {
+	if l == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
+	defer cancel()
+	if l.server.Shutdown(ctx) != nil {
+		l.close()
+	}
 }

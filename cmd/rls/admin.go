@@ -20,7 +20,7 @@ func adminPages(s *settings, l *limits, c *counting, kept *redisOverrides, log *
 	o := admin.Options{
 		Tokens:      s.AdminTokens,
 		ClientCerts: s.DebugTLSClientCACert != "",
-		Counters:    admin.Counters{Limits: &l.store, Read: c.below, Take: c.Limiter, Now: time.Now},
+		Counters:    admin.Counters{Limits: &l.store, Read: c.below, Take: c.Limiter, Own: c.own, Now: time.Now},
 		Log:         log,
 	}
 	if kept != nil {

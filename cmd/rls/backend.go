@@ -28,6 +28,9 @@ type counting struct {
 	// below asks what counts itself, past what this process remembers of it.
 	below backend.Limiter
 
+	// own tells that this process counts for itself alone.
+	own bool
+
 	// forget drops what this process remembers of a counter that another replica has
 	// reset.
 	forget func(*backend.Hit)
@@ -47,7 +50,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 	case "local":
 		go counters.Run(ctx, time.Minute)
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
-		return &counting{Limiter: counters, below: counters, forget: func(*backend.Hit) {}, close: func() {}}, nil
+		return &counting{Limiter: counters, below: counters, own: true, forget: func(*backend.Hit) {}, close: func() {}}, nil
 	case "redis":
 		if r := s.LocalGuardRatio; r > 0 && r < 1 {
 			return nil, fmt.Errorf("LOCAL_GUARD_RATIO=%v would deny what is within the limit; it can be 0 or from 1", r)

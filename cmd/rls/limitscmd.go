@@ -209,17 +209,23 @@ func printChange(out io.Writer, o *admin.Override, now time.Time) {
 }
 
 func newLimitsUnset(client *adminClient) *cobra.Command {
-	var domain string
+	var domain, target string
 	cmd := &cobra.Command{
-		Use:     "unset -d DOMAIN KEY[=VALUE][,KEY[=VALUE]…]",
+		Use:     "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET}",
 		Short:   "Remove the override of a descriptor",
 		Long:    "Removes the override of a descriptor, so that the limits files say again what holds.\n" + descriptorHelp,
 		Example: "  rls limits unset -d shop tenant=acme",
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := readTarget(domain, args[0])
-			if err != nil {
-				return err
+			switch {
+			case target != "" && len(args) == 0 && domain == "":
+			case target == "" && len(args) == 1 && domain != "":
+				var err error
+				if target, err = readTarget(domain, args[0]); err != nil {
+					return err
+				}
+			default:
+				return errors.New("give -d DOMAIN and a descriptor, or --target")
 			}
 			var was admin.Override
 			if err := client.call(cmd.Context(), http.MethodDelete, "overrides", url.Values{"target": {target}}, nil, &was); err != nil {
@@ -233,6 +239,7 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 			return nil
 		},
 	}
-	domainFlag(cmd, &domain)
+	cmd.Flags().StringVarP(&domain, "domain", "d", "", "the domain of the limits")
+	cmd.Flags().StringVar(&target, "target", "", "the target as rls limits list shows it, however it is written")
 	return cmd
 }

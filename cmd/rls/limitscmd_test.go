@@ -76,6 +76,19 @@ func TestASetTellsWhichOthersFitNoMore(t *testing.T) {
 	}
 }
 
+func TestAnOverrideOfAnyTargetIsRemoved(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	r.overrides.Store("shop|tenant=a b", `{"factor": 2}`)
+	_, errOut, code := r.run("limits", "unset", "--target", "shop|tenant=a b")
+	assert.Zero(t, code, errOut)
+	assert.Empty(t, r.overrides.States())
+	for _, args := range [][]string{{}, {"tenant=a"}, {"-d", "shop"}, {"-d", "shop", "tenant=a", "--target", "shop|tenant=a"}} {
+		_, errOut, code := r.run(append([]string{"limits", "unset"}, args...)...)
+		assert.Equal(t, 1, code)
+		assert.Contains(t, errOut, "give -d DOMAIN and a descriptor, or --target")
+	}
+}
+
 func TestADryRunOfLimitsSetsNothing(t *testing.T) {
 	r := newAdminRig(t, httptest.NewServer)
 	out, _, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--dry-run")

@@ -31,15 +31,36 @@ func (o *overriding) over(l *limits, now time.Time) *descriptors.Config {
 		o.ends = nil
 	}
 	if !next.IsZero() {
-		o.ends = time.AfterFunc(next.Sub(now), l.overrideEnds)
+		o.await(l, next)
 	}
 	return cfg
 }
 
+// await has l renewed at a time, by the clock as it then is: timers don't see that it is
+// set.
+func (o *overriding) await(l *limits, end time.Time) {
+	var timer *time.Timer
+	timer = time.AfterFunc(min(time.Until(end), time.Minute), func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case o.ends != timer: // it was stopped too late
+		case time.Now().Before(end):
+			o.await(l, end)
+		default:
+			if changed := l.renew(); len(changed) > 0 {
+				l.tell([]any{"reason", "an override has ended"}, changed)
+			}
+		}
+	})
+	o.ends = timer
+}
+
 // tell logs what is newly refused, and counts what is.
 func (o *overriding) tell(l *limits) {
+	const longest = 1 << 10 // bytes of a problem in the log
 	told := map[string]string{}
-	inForce, refused := 0, 0
+	inForce, refused, fresh := 0, 0, 0
 	for _, s := range o.known.States() {
 		if s.Is != "" {
 			inForce++
@@ -53,11 +74,20 @@ func (o *overriding) tell(l *limits) {
 		if o.told[s.Target] == problem {
 			continue
 		}
+		if fresh++; fresh > mostProblems {
+			continue
+		}
+		if len(problem) > longest {
+			problem = strings.ToValidUTF8(problem[:longest], "") + "…"
+		}
 		now := "the limits files hold"
 		if s.Is != "" {
 			now = "the one before stays in force: " + s.Is
 		}
 		l.log.Error("override refused", "problem", strings.ReplaceAll(problem, "\n", "; "), "now", now)
+	}
+	if fresh > mostProblems {
+		l.log.Error("overrides refused", "and_more", fresh-mostProblems, "see", "/rlconfig/problems")
 	}
 	o.told = told
 	l.count.Overrides(inForce, refused)
@@ -76,15 +106,6 @@ func (l *limits) override(all map[string]string) {
 	}
 }
 
-// overrideEnds is called when one of the overrides ends.
-func (l *limits) overrideEnds() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if changed := l.renew(); len(changed) > 0 {
-		l.tell([]any{"reason", "an override has ended"}, changed)
-	}
-}
-
 // States implements admin.Overrides.
 func (l *limits) States() []descriptors.OverrideState {
 	l.mu.Lock()
@@ -100,7 +121,7 @@ func (l *limits) Try(target, value string) descriptors.OverrideState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.base == nil {
-		return descriptors.OverrideState{Target: target, Value: value, Problem: errors.New("no limits are loaded yet that could be overridden")}
+		return descriptors.OverrideState{Target: target, Value: value, Problem: descriptors.ErrNoLimits}
 	}
 	return l.overrides.known.Try(l.base, target, value, time.Now())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 // never exceeds the largest limit that it was held to. (But for a burst of its own that
 // is lowered and raised: docs/limits.md.)
 func TestOverridesNeverAdmitMoreThanTheLargestLimit(t *testing.T) {
-	values := []string{"acme", "big", "x"}
+	values := []string{"acme", "big", "x", "acme /a", "big /a", "acme /b"}
 	algorithm := rapid.SampledFrom([]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"})
 	unit := rapid.SampledFrom([]string{"hour", "day"})
 	requests := rapid.IntRange(0, 20)
@@ -34,19 +35,21 @@ func TestOverridesNeverAdmitMoreThanTheLargestLimit(t *testing.T) {
 		overrides := map[string]string{}
 		most, admitted := map[string]int64{}, map[string]int64{}
 		now := time.Now()
-		reload := func(t *rapid.T) {
-			text := fmt.Sprintf("domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s}}\n",
+		rule := func(t *rapid.T) string {
+			return fmt.Sprintf("rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s}",
 				unit.Draw(t, "unit"), requests.Draw(t, "requests"), algorithm.Draw(t, "algorithm"))
+		}
+		reload := func(t *rapid.T) {
+			text := "domain: shop\ndescriptors:\n  - {key: tenant, " + rule(t) + ", descriptors: [{key: path, " + rule(t) + "}]}\n"
 			if rapid.Bool().Draw(t, "a rule for big") {
-				text += fmt.Sprintf("  - {key: tenant, value: big, rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s}}\n",
-					unit.Draw(t, "unit"), requests.Draw(t, "requests"), algorithm.Draw(t, "algorithm"))
+				text += "  - {key: tenant, value: big, " + rule(t) + ", descriptors: [{key: path, " + rule(t) + "}]}\n"
 			}
 			cfg, err := descriptors.Compile([]descriptors.File{{Name: "f", Data: []byte(text)}}, descriptors.Options{})
 			require.NoError(t, err)
 			l.install(cfg)
 		}
 		reload(t)
-		target := rapid.SampledFrom([]string{"shop|tenant", "shop|tenant=acme", "shop|tenant=big", "shop|tenant=gone"})
+		target := rapid.SampledFrom([]string{"shop|tenant", "shop|tenant=acme", "shop|tenant=big", "shop|tenant=gone", "shop|tenant|path", "shop|tenant=acme|path", "shop|tenant|path=/a", "shop|tenant=acme|path=/a"})
 		t.Repeat(map[string]func(*rapid.T){
 			"reload": reload,
 			"override": func(t *rapid.T) {
@@ -64,7 +67,11 @@ func TestOverridesNeverAdmitMoreThanTheLargestLimit(t *testing.T) {
 			},
 			"hit": func(t *rapid.T) {
 				value := rapid.SampledFrom(values).Draw(t, "value")
-				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: value}}
+				tenant, path, below := strings.Cut(value, " ")
+				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}}
+				if below {
+					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "path", Value: path})
+				}
 				rule := l.store.Load().Domain("shop").Match(entries)
 				lim := rule.Limits[0].Limit
 				most[value] = max(most[value], lim.Capacity())

@@ -27,6 +27,7 @@ func (s *Store) Run(ctx context.Context) {
 
 	pauses, due := s.pauses(), time.NewTimer(0)
 	defer due.Stop()
+	var rest time.Duration // after a read, until messages may ask for another
 	for behind, failing := true, false; ; {
 		select {
 		case <-ctx.Done():
@@ -34,6 +35,9 @@ func (s *Store) Run(ctx context.Context) {
 		case <-due.C:
 			behind = true
 		case <-s.inbox.filled:
+			if !sleep(ctx, rest) {
+				return
+			}
 		}
 		m := s.inbox.takeAll()
 		s.tellResets(m)
@@ -41,7 +45,9 @@ func (s *Store) Run(ctx context.Context) {
 		if !behind && len(m.targets) == 0 {
 			continue
 		}
+		began := time.Now()
 		err := s.read(ctx, behind, m.targets)
+		rest = min(3*time.Since(began), longestRest)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -64,6 +70,10 @@ func (s *Store) Run(ctx context.Context) {
 		}
 	}
 }
+
+// longestRest is the most by which a storm of messages is slowed down: reading and
+// applying take a quarter of the time.
+const longestRest = 300 * time.Millisecond
 
 func (s *Store) tellResets(m messages) {
 	for _, counter := range m.resets {
