@@ -2,12 +2,14 @@ package descriptors
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 // override makes an Override that must be well-formed.
@@ -407,4 +409,56 @@ func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
 	assert.Equal(t, "1 per day", limitsMet(c, "d", "tenant", "000", "k", "v8"))
 	assert.Equal(t, "2 per day", limitsMet(c, "d", "tenant", "000", "k", "v7"))
 	assert.Equal(t, "1 per day", limitsMet(c, "d", "tenant", "999", "k", "v7"))
+}
+
+func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
+	base := compile(t, shopLimits)
+	targets := []string{
+		"shop|tenant", "shop|tenant=acme", "shop|tenant=b", "shop|tenant=big", "shop|tenant|path", "shop|tenant|path=/a", "shop|tenant=acme|path",
+		"shop|tenant=acme|path=/a", "shop|tenant=b|path=/a", "shop|api=/v1/*", "shop|api=/v1/a", "shop|x*", "shop|x1=v", "shop|none|below", "shop|none=n|below=m",
+	}
+	requests := [][]string{
+		{"tenant", "acme"},
+		{"tenant", "b"},
+		{"tenant", "c"},
+		{"tenant", "big"},
+		{"api", "/v1/a"},
+		{"api", "/v1/b"},
+		{"x1", "v"},
+		{"x1", "w"},
+		{"tenant", "acme", "path", "/a"},
+		{"tenant", "acme", "path", "/b"},
+		{"tenant", "b", "path", "/a"},
+		{"tenant", "b", "path", "/b"},
+		{"tenant", "c", "path", "/a"},
+		{"tenant", "c", "path", "/b"},
+		{"none", "n", "below", "m"},
+		{"none", "n", "below", "o"},
+		{"none", "o", "below", "m"},
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var overrides []*Override
+		for _, target := range rapid.SliceOfDistinct(rapid.SampledFrom(targets), rapid.ID[string]).Draw(t, "targets") {
+			o, err := ParseOverride(target, []byte(fmt.Sprintf(`{"factor": %d}`, rapid.IntRange(1, 9).Draw(t, "factor"))))
+			require.NoError(t, err)
+			overrides = append(overrides, o)
+		}
+		one, outcomes := base.With(overrides)
+		other, _ := base.With(rapid.Permutation(overrides).Draw(t, "order"))
+		for _, r := range requests {
+			assert.Equal(t, limitsMet(one, "shop", r...), limitsMet(other, "shop", r...), "%v", r)
+		}
+		assert.Equal(t, Changes{}, one.ChangesFrom(other))
+		// Each override can be seen by who asks for just its target.
+		for i, o := range overrides {
+			var kv []string
+			for _, e := range o.Target.Entries {
+				kv = append(kv, e.Key, e.Value)
+			}
+			if slices.Contains(kv, "") || strings.Contains(o.Target.String(), "*") {
+				continue
+			}
+			assert.Contains(t, outcomes[i].Is, strings.Split(limitsMet(one, "shop", kv...), ",")[0])
+		}
+	})
 }
