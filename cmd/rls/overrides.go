@@ -80,7 +80,7 @@ func (o *overriding) tell(l *limits) {
 		if len(problem) > longest {
 			problem = strings.ToValidUTF8(problem[:longest], "") + "…"
 		}
-		now := "the limits files hold"
+		now := "the limits hold without it"
 		if s.Is != "" {
 			now = "the one before stays in force: " + s.Is
 		}
