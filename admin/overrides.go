@@ -14,7 +14,7 @@ import (
 )
 
 // storeTimeout bounds storing a change, so that the caller is still there to be told.
-const storeTimeout = 3 * time.Second
+const storeTimeout = 2 * time.Second
 
 // noOverrides is the answer where there is no place to keep them.
 func noOverrides() (int, any) {

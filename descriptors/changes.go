@@ -70,12 +70,16 @@ func (t *tier) eachPair(old *tier, f func(was, is *node)) {
 				f(nil, is)
 			}
 		}
-		if is.children != nil && (!is.borrows || was != nil && !was.borrows) {
+		if is.shows() || is.children != nil && was != nil && was.shows() {
+			children := is.children
+			if is.borrows {
+				children = children.clone(is) // for its paths
+			}
 			var below *tier
 			if was != nil {
 				below = was.children
 			}
-			is.children.eachPair(below, f)
+			children.eachPair(below, f)
 		}
 	}
 }
@@ -95,7 +99,7 @@ func (t *tier) each(f func(*node)) {
 			continue
 		}
 		f(n)
-		if n.children != nil && !n.borrows {
+		if n.shows() {
 			n.children.each(f)
 		}
 	}

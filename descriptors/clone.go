@@ -20,7 +20,15 @@ func (c *Config) clone() *Config {
 func (t *tier) clone(parent *node) *tier {
 	copied := &tier{nodes: make([]*node, 0, len(t.nodes))}
 	for _, n := range t.nodes {
-		copied.add(n.clone(parent))
+		is := n.clone(parent)
+		if n.of != nil { // it comes before n
+			is.of = copied.exact(n.of.key, n.of.value)
+			is.of.copies = append(is.of.copies, is)
+			if n.borrows {
+				is.children = is.of.children
+			}
+		}
+		copied.add(is)
 	}
 	return copied
 }
@@ -28,8 +36,7 @@ func (t *tier) clone(parent *node) *tier {
 // clone is n again below parent.
 func (n *node) clone(parent *node) *node {
 	copied := n.withoutChildren(parent)
-	copied.borrows = false
-	if n.children != nil {
+	if n.children != nil && !n.borrows {
 		copied.children = n.children.clone(copied)
 	}
 	return copied
@@ -38,13 +45,8 @@ func (n *node) clone(parent *node) *node {
 // withoutChildren is clone, but its children are n's.
 func (n *node) withoutChildren(parent *node) *node {
 	copied := *n
-	copied.domain, copied.parent = parent.domain, parent
-	copied.limits = make([]*stated, len(n.limits))
-	for i, l := range n.limits {
-		is, held := *l, *l.RateLimit
-		is.RateLimit = &held
-		copied.limits[i] = &is
-	}
+	copied.domain, copied.parent, copied.copies = parent.domain, parent, nil
+	copied.limits = again(n.limits)
 	if n.rule != nil {
 		rule := *n.rule
 		rule.Limits = inForce(copied.limits)
@@ -53,13 +55,24 @@ func (n *node) withoutChildren(parent *node) *node {
 	return &copied
 }
 
+// again is limits once more, with nothing in common that Succeed changes.
+func again(limits []*stated) []*stated {
+	copied := make([]*stated, len(limits))
+	for i, l := range limits {
+		is, held := *l, *l.RateLimit
+		is.RateLimit = &held
+		copied[i] = &is
+	}
+	return copied
+}
+
 // forOne is n again, below parent, for key and value alone: it has no *, and borrows
 // n's children. Its rule still has the names of n's.
 func (n *node) forOne(parent *node, key, value string) *node {
 	is := n.withoutChildren(parent)
 	is.key, is.value = key, value
 	is.keyWild, is.valueWild, is.share = false, false, false
-	is.borrows = n.children != nil
+	is.borrows, is.of = n.children != nil, n
 	return is
 }
 
@@ -80,7 +93,7 @@ func (n *node) own(room *int) (ok bool) {
 func (t *tier) size() int {
 	size := len(t.nodes)
 	for _, n := range t.nodes {
-		if n.children != nil {
+		if n.children != nil && !n.borrows {
 			size += n.children.size()
 		}
 	}

@@ -55,7 +55,7 @@ func (t *tier) index() {
 		g.pack()
 	}
 	for i, n := range t.nodes {
-		if n.children != nil {
+		if n.children != nil && !n.borrows {
 			n.children.index()
 		}
 		value := anything

@@ -28,11 +28,22 @@ type node struct {
 	// and shows them.
 	borrows bool
 
+	// unseen tells that its children are its own only since limits among them know what
+	// was spent. For the rest they are as those of of, which shows them.
+	unseen bool
+
+	// of is the sibling that n was made of for one value, copies those made of n.
+	of     *node
+	copies []*node
+
 	metadata *structpb.Struct
 	limits   []*stated
 	rule     *Rule // nil if no limit is in force
 	children *tier // nil if none
 }
+
+// shows tells whether n has children that no other descriptor shows.
+func (n *node) shows() bool { return n.children != nil && !n.borrows && !n.unseen }
 
 // path is the way to n: `shop > service=checkout > path`.
 func (n *node) path() string {

@@ -30,7 +30,7 @@ func (t *tier) writeTree(b *bufio.Writer, indent string) {
 			b.WriteString(": " + text)
 		}
 		b.WriteByte('\n')
-		if n.children != nil && !n.borrows {
+		if n.shows() {
 			n.children.writeTree(b, indent+"  ")
 		}
 	}
@@ -126,7 +126,7 @@ func (t *tier) writeLines(b *bufio.Writer) {
 				n.rule.writeLine(b, l)
 			}
 		}
-		if n.children != nil && !n.borrows {
+		if n.shows() {
 			n.children.writeLines(b)
 		}
 	}

@@ -17,7 +17,7 @@ func (c *Config) Succeed(old *Config, now time.Time) {
 	if old == nil {
 		return
 	}
-	s := succession{now: now.UnixMicro(), room: maxHeirs}
+	s := succession{now: now.UnixMicro(), room: maxHeirs, known: map[[2]*tier]bool{}}
 	for _, d := range c.order {
 		if was := old.domains[d.Name]; was != nil {
 			s.tier(&d.root, &was.root)
@@ -32,6 +32,8 @@ const maxHeirs = 20_000
 type succession struct {
 	now  int64
 	room int // how many descriptors heirs can still have
+
+	known map[[2]*tier]bool // what learnsBelow has told
 }
 
 func (s *succession) tier(t, old *tier) {
@@ -62,9 +64,7 @@ func (s *succession) node(is, was *node) {
 		if was.borrows || !s.learnsBelow(is.children, was.children) || !is.own(&s.room) {
 			return
 		}
-		if !is.heir {
-			is.children.each((*node).compileRule)
-		}
+		is.unseen = true
 	}
 	s.tier(is.children, was.children)
 }
@@ -102,6 +102,16 @@ func (s *succession) learns(is, was *node) bool {
 
 // learnsBelow is learns for all of is and was.
 func (s *succession) learnsBelow(is, was *tier) bool {
+	pair := [2]*tier{is, was}
+	learns, known := s.known[pair]
+	if !known {
+		learns = s.anyLearns(is, was)
+		s.known[pair] = learns
+	}
+	return learns
+}
+
+func (s *succession) anyLearns(is, was *tier) bool {
 	for _, w := range was.nodes {
 		i := is.same(w)
 		if i == nil && !w.keyWild && !w.valueWild {

@@ -183,3 +183,28 @@ func TestHeirsAreBounded(t *testing.T) {
 	assert.Len(t, root.nodes, 1+maxHeirs)
 	assert.Same(t, root.exact("k", "").children, root.exact("k", "v7").children, "what is below is shared")
 }
+
+func TestWhatWasSpentBelowOneValueChangesNoNames(t *testing.T) {
+	base := compile(t, `
+domain: d
+descriptors:
+  - key: a
+    value: v*
+    share_threshold: true
+    rate_limit: {unit: hour, requests_per_unit: 5}
+    descriptors: [{key: b, rate_limit: {unit: hour, requests_per_unit: 5}}]
+`)
+	at, below := override(t, "d|a=v1", `{"factor": 2}`), override(t, "d|a=v1|b", `{"algorithm": "sliding_log"}`)
+	before, _ := base.With([]*Override{at, below})
+	fresh, _ := base.With([]*Override{at})
+	after, _ := base.With([]*Override{at})
+	after.Succeed(before, time.Now())
+	request := entries("a", "v1", "b", "y")
+	was, is := fresh.Domain("d").Match(request), after.Domain("d").Match(request)
+	assert.Equal(t, string(was.AppendKey(nil, "d", request)), string(is.AppendKey(nil, "d", request)))
+	assert.Equal(t, was.Path, is.Path)
+	assert.Equal(t, was.MetricKey, is.MetricKey)
+	assert.Equal(t, fresh.Rules(), after.Rules())
+	assert.True(t, is.Limits[0].HasPast())
+	assert.Equal(t, Changes{Changed: []string{"d > a=v1 > b"}}, after.ChangesFrom(before))
+}

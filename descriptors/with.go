@@ -26,8 +26,8 @@ type Outcome struct {
 // that don't fit are left out. c stays as it is, and has nothing in common with
 // what is returned that Succeed changes.
 //
-// An override for one value comes after those of descriptors with more requests,
-// whatever their order here, so that it lies over them.
+// Of the overrides that fit a request all hold, whatever their order here: those for one
+// value lie over those for any, and in the first of its entries that tells them apart.
 func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
 	is := &overlay{c.clone(), maxMade}
 	outcomes := make([]Outcome, len(overrides))
@@ -110,17 +110,27 @@ func (c *overlay) override(o *Override) Outcome {
 	if out.Problems = d.all(); len(out.Problems) > 0 {
 		return out
 	}
-	n := c.place(o.Target)
-	if n == nil {
+	ns := c.place(&at.domain.root, &node{domain: at.domain}, o.Target.Entries)
+	if len(ns) == 0 {
 		d.errorf(nil, at, "overrides for single values would take more than %d descriptors, with those below them", maxMade)
 		out.Problems = d.all()
 		return out
 	}
-	n.limits = limits
-	if v := o.fields.field("shadow_mode"); v != nil {
-		n.shadowMode = v.flag
+	all := [][]*stated{limits}
+	for _, n := range ns[1:] { // which have overrides of their own, below it or beside
+		all = append(all, o.change(d, n, n.limits))
 	}
-	n.compileRule()
+	if out.Problems = d.all(); len(out.Problems) > 0 {
+		return out
+	}
+	for i, n := range ns {
+		n.limits = all[i]
+		if v := o.fields.field("shadow_mode"); v != nil {
+			n.shadowMode = v.flag
+		}
+		n.compileRule()
+	}
+	n := ns[0]
 	out.Is = n.describe()
 	return out
 }
@@ -154,32 +164,45 @@ func (c *Config) lookUp(d *document, t Target) (found, at *node) {
 	return found, at
 }
 
-// place returns the descriptor for t, which is made if requests with t's entries
-// meet one that is for others too; nil if there is no room. lookUp has found there is
-// one.
-func (c *overlay) place(t Target) *node {
-	domain := c.Domain(t.Domain)
-	at, parent := &domain.root, &node{domain: domain}
-	for i, e := range t.Entries {
-		n, exact := at.meet(e)
-		if !exact {
-			if c.room == 0 {
-				return nil
-			}
-			c.room--
-			n = n.forOne(parent, e.GetKey(), e.GetValue())
-			n.compileRule()
-			at.add(n)
-		}
-		if n.borrows && i < len(t.Entries)-1 {
-			if !n.own(&c.room) {
-				return nil
-			}
-			n.children.each((*node).compileRule) // with its names
-		}
-		at, parent = n.children, n
+// place returns the descriptors of entries in at, which is below parent: first the one
+// that they name, which is made if requests meet one that is for others too; then its
+// copies for single values, and those below copies on the way. There are none if there
+// is no room. lookUp has found the first.
+func (c *overlay) place(at *tier, parent *node, entries []*ratelimitv3.RateLimitDescriptor_Entry) []*node {
+	e, last := entries[0], len(entries) == 1
+	n, exact := at.meet(e)
+	need := 0
+	if !exact {
+		need = 1
 	}
-	return parent
+	if !last && (!exact || n.borrows) {
+		need += n.children.size()
+	}
+	if need > c.room {
+		return nil
+	}
+	if !exact {
+		c.room--
+		of := n
+		n = of.forOne(parent, e.GetKey(), e.GetValue())
+		n.compileRule()
+		of.copies = append(of.copies, n)
+		at.add(n)
+	}
+	if last {
+		return append([]*node{n}, n.copies...)
+	}
+	if n.borrows {
+		n.own(&c.room)                       // there is room
+		n.children.each((*node).compileRule) // with its names
+	}
+	all := c.place(n.children, n, entries[1:])
+	for _, m := range n.copies {
+		if !m.borrows && len(all) > 0 {
+			all = append(all, c.place(m.children, m, entries[1:])...)
+		}
+	}
+	return all
 }
 
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {

@@ -117,7 +117,7 @@ func TestOverridesChangeWhatIsLimited(t *testing.T) {
 			"shop|tenant=acme|path", `{"factor": 5}`, "shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`,
 		}, []met{
 			{"200 per minute", []string{"tenant", "acme"}},
-			{"1 per second", []string{"tenant", "acme", "path", "/a"}},
+			{"5 per second", []string{"tenant", "acme", "path", "/a"}},
 			{"25 per second", []string{"tenant", "acme", "path", "/b"}},
 			{"5 per second", []string{"tenant", "other", "path", "/b"}},
 		}},
@@ -459,6 +459,65 @@ func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
 				continue
 			}
 			assert.Contains(t, outcomes[i].Is, strings.Split(limitsMet(one, "shop", kv...), ",")[0])
+		}
+	})
+}
+
+// What a request is held to is what its descriptor says times the factors of all
+// overrides that fit: those whose entries have its keys, and its values or none.
+func TestAllOverridesThatFitHold(t *testing.T) {
+	base := compile(t, `
+domain: d
+descriptors:
+  - key: a
+    rate_limit: {unit: day, requests_per_unit: 1}
+    descriptors:
+      - key: b
+        rate_limit: {unit: day, requests_per_unit: 1}
+        descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 1}}]
+`)
+	value := rapid.SampledFrom([]string{"", "x", "y"})
+	keys := []string{"a", "b", "c"}
+	rapid.Check(t, func(t *rapid.T) {
+		var overrides []*Override
+		factors := map[string]int{}
+		for range rapid.IntRange(0, 8).Draw(t, "overrides") {
+			target := "d"
+			for _, key := range keys[:rapid.IntRange(1, 3).Draw(t, "depth")] {
+				target += "|" + strings.TrimSuffix(key+"="+value.Draw(t, "value"), "=")
+			}
+			if factors[target] > 0 {
+				continue
+			}
+			factors[target] = rapid.IntRange(2, 5).Draw(t, "factor")
+			o, err := ParseOverride(target, fmt.Appendf(nil, `{"factor": %d}`, factors[target]))
+			require.NoError(t, err)
+			overrides = append(overrides, o)
+		}
+		c, _ := base.With(overrides)
+		for i := range 3 + 9 + 27 {
+			var request []string
+			depth, at := 1, i
+			if i >= 12 {
+				depth, at = 3, i-12
+			} else if i >= 3 {
+				depth, at = 2, i-3
+			}
+			for _, key := range keys[:depth] {
+				request = append(request, key, []string{"x", "y", "z"}[at%3])
+				at /= 3
+			}
+			want := 1
+			for _, o := range overrides {
+				fits := len(o.Target.Entries) == depth
+				for j, e := range o.Target.Entries {
+					fits = fits && (e.Value == "" || e.Value == request[2*j+1])
+				}
+				if fits {
+					want *= factors[o.Target.String()]
+				}
+			}
+			assert.Equal(t, fmt.Sprintf("%d per day", want), limitsMet(c, "d", request...), "%v", request)
 		}
 	})
 }

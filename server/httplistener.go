@@ -67,7 +67,7 @@ func (l *httpListener) close() {
 }
 
 // finishTimeout is what debug pages and metrics have for what is in flight.
-const finishTimeout = 2 * time.Second
+const finishTimeout = 3 * time.Second
 
 // finish closes once what is in flight is answered, or after finishTimeout: an
 // operator's change is to be told, a profile needn't be.

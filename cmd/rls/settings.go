@@ -40,7 +40,7 @@ type settings struct {
 	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics there."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"On SIGTERM: how long calls are still taken after health has turned NOT_SERVING."`
-	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"On SIGTERM: how long calls in flight may take to finish."`
+	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"On SIGTERM: how long calls in flight may take to finish. Debug pages and metrics then have up to 3s more."`
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error (also trace, as debug, and fatal or panic, as error)."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`

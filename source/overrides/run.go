@@ -27,7 +27,7 @@ func (s *Store) Run(ctx context.Context) {
 
 	pauses, due := s.pauses(), time.NewTimer(0)
 	defer due.Stop()
-	var rest time.Duration // after a read, until messages may ask for another
+	var rested time.Time // before, messages can't ask for another read
 	for behind, failing := true, false; ; {
 		select {
 		case <-ctx.Done():
@@ -35,7 +35,7 @@ func (s *Store) Run(ctx context.Context) {
 		case <-due.C:
 			behind = true
 		case <-s.inbox.filled:
-			if !sleep(ctx, rest) {
+			if !sleep(ctx, time.Until(rested)) {
 				return
 			}
 		}
@@ -47,7 +47,7 @@ func (s *Store) Run(ctx context.Context) {
 		}
 		began := time.Now()
 		err := s.read(ctx, behind, m.targets)
-		rest = min(3*time.Since(began), longestRest)
+		rested = time.Now().Add(min(3*time.Since(began), longestRest))
 		switch {
 		case ctx.Err() != nil:
 			return
