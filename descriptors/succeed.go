@@ -38,16 +38,12 @@ type succession struct {
 
 func (s *succession) tier(t, old *tier) {
 	for _, is := range t.nodes {
-		was := old.same(is)
-		if was == nil && !is.keyWild && !is.valueWild {
-			was = old.find(is.key, is.value)
-		}
-		if was != nil {
+		if was := old.before(is); was != nil {
 			s.node(is, was)
 		}
 	}
 	for _, was := range old.nodes {
-		if was.value != "" && !was.keyWild && !was.valueWild && t.same(was) == nil {
+		if was.forOneValue() && t.same(was) == nil {
 			s.heir(t, was)
 		}
 	}
@@ -111,18 +107,35 @@ func (s *succession) learnsBelow(is, was *tier) bool {
 	return learns
 }
 
+// anyLearns goes through the pairs that tier would.
 func (s *succession) anyLearns(is, was *tier) bool {
-	for _, w := range was.nodes {
-		i := is.same(w)
-		if i == nil && !w.keyWild && !w.valueWild {
-			i = is.find(w.key, w.value)
-		}
-		if i != nil && s.learns(i, w) {
+	for _, i := range is.nodes {
+		if w := was.before(i); w != nil && s.learns(i, w) {
 			return true
+		}
+	}
+	for _, w := range was.nodes {
+		if w.forOneValue() && is.same(w) == nil {
+			if i := is.find(w.key, w.value); i != nil && !i.share && s.learns(i, w) {
+				return true
+			}
 		}
 	}
 	return false
 }
+
+// before is the descriptor of t that requests met which now meet is; nil if there was
+// none.
+func (t *tier) before(is *node) *node {
+	was := t.same(is)
+	if was == nil && !is.keyWild && !is.valueWild {
+		was = t.find(is.key, is.value)
+	}
+	return was
+}
+
+// forOneValue tells whether n has a value, without a *.
+func (n *node) forOneValue() bool { return n.value != "" && !n.keyWild && !n.valueWild }
 
 // hasPast tells whether a limit of n, or below it, has a past.
 func (n *node) hasPast() bool {

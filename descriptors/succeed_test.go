@@ -97,6 +97,12 @@ func TestWhatWasSpentUnderADescriptorThatIsGoneIsKnown(t *testing.T) {
 			[]string{"sl3600"},
 		},
 		{
+			"to another limit for one value below it", "{key: k, value: v, descriptors: [{key: l, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_log}}]}",
+			"{key: k, descriptors: [{key: l, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_log}}, {key: l, value: x, rate_limit: {unit: hour, requests_per_unit: 5}}]}",
+			[]string{"k", "v", "l", "x"},
+			[]string{"sl3600"},
+		},
+		{
 			"a value below a value", "{key: k, value: v, descriptors: [{key: l, value: x, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_log}}]}",
 			anyPerHour,
 			[]string{"k", "v", "l", "x"},
