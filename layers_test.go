@@ -19,13 +19,13 @@ var mayImport = map[string][]string{
 	"limit":               {},
 	"descriptors":         {"limit"},
 	"source":              {"descriptors"},
-	"source/xds":          {"descriptors"},
-	"source/overrides":    {},
+	"source/xds":          {"descriptors", "internal/wait"},
+	"source/overrides":    {"internal/wait"},
 	"backend":             {"limit"},
 	"backend/local":       {"backend", "limit"},
-	"backend/redis":       {"backend", "limit", "lua"},
+	"backend/redis":       {"backend", "internal/wait", "limit", "lua"},
 	"backend/scope":       {"backend", "limit"},
-	"backend/fallback":    {"backend", "limit"},
+	"backend/fallback":    {"backend", "internal/wait", "limit"},
 	"backend/denycache":   {"backend", "limit"},
 	"backend/guard":       {"backend", "limit"},
 	"backend/backendtest": {"backend", "limit"},
@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"admin":               {"backend", "descriptors", "limit"},
 	"server":              {},
 	"internal/metrics":    {},
+	"internal/wait":       {},
 }
 
 func TestDependenciesPointDown(t *testing.T) {

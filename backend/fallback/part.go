@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -104,7 +105,7 @@ func (l *Limiter) opened(p *part, err error) {
 func (p *part) recover(ctx context.Context, pause time.Duration) {
 	l := p.limiter
 	for {
-		if !sleep(ctx, jittered(pause)) {
+		if !wait.For(ctx, jittered(pause)) {
 			return
 		}
 		if l.o.Probe(ctx, p.number) == nil && ctx.Err() == nil {
@@ -119,7 +120,7 @@ func (p *part) recover(ctx context.Context, pause time.Duration) {
 	p.mu.Unlock()
 
 	carried := p.settle(ctx)
-	if sleep(ctx, l.o.ProbeAtMost) { // it is back only if it stays so; and calls may have seen p open until now
+	if wait.For(ctx, l.o.ProbeAtMost) { // it is back only if it stays so; and calls may have seen p open until now
 		carried += p.settle(ctx)
 	}
 
@@ -135,16 +136,6 @@ func (p *part) recover(ctx context.Context, pause time.Duration) {
 // jittered is d, give or take a fifth, so that replicas don't come all at once.
 func jittered(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()*0.4-0.2)*float64(d))
-}
-
-// sleep waits; false if ctx ends before that.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // probeByHit charges one hit to a counter of no meaning.

@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/lua"
 )
@@ -136,17 +137,12 @@ func refusal(err error) string {
 	return code
 }
 
-// sleep waits; false if ctx ends before that.
+// sleep waits; false, and at once, if ctx ends before that.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if until, ok := ctx.Deadline(); ok && time.Until(until) <= d {
 		return false
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
+	return wait.For(ctx, d)
 }
 
 // splitWorkers is how many scripts of a split trip run at a time.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // listen fills the inbox with what messages say until ctx is done.
@@ -27,7 +29,7 @@ func (s *Store) listen(ctx context.Context) {
 			deaf = true
 			s.inbox.reload() // what could break that line may have broken all
 		}
-		if !sleep(ctx, pauses.NextBackOff()) {
+		if !wait.For(ctx, pauses.NextBackOff()) {
 			return
 		}
 	}

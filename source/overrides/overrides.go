@@ -20,6 +20,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // ReloadAll is the message that makes all replicas read everything again.
@@ -194,7 +196,7 @@ func (s *Store) publish(ctx context.Context, channel, message string) error {
 	defer cancel()
 	for try := 1; ; try++ {
 		err := s.o.Client.Publish(ctx, channel, message).Err()
-		if err == nil || try == publishTries || !sleep(ctx, 50*time.Millisecond) {
+		if err == nil || try == publishTries || !wait.For(ctx, 50*time.Millisecond) {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // Run keeps in step with Redis until ctx is done. At most one Run may be running.
@@ -35,7 +37,7 @@ func (s *Store) Run(ctx context.Context) {
 		case <-due.C:
 			behind = true
 		case <-s.inbox.filled:
-			if !sleep(ctx, time.Until(rested)) {
+			if !wait.For(ctx, time.Until(rested)) {
 				return
 			}
 		}
@@ -108,16 +110,4 @@ func (s *Store) pauses() *backoff.ExponentialBackOff {
 // stay so.
 func jittered(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.2*rand.Float64()))
-}
-
-// sleep tells whether d has passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // typeURL is that of a RateLimitConfig.
@@ -132,7 +134,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		s.renack.Reset()
 		c.Log.Error("xDS update refused", "xds_version", r.GetVersionInfo(), "last_accepted", c.version)
 		c.Refused(err)
-	} else if !sleep(ctx, s.renack.NextBackOff()) {
+	} else if !wait.For(ctx, s.renack.NextBackOff()) {
 		return ctx.Err()
 	}
 	return s.ads.Send(&discoveryv3.DiscoveryRequest{

@@ -20,6 +20,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // Options say where the limits come from and where they go.
@@ -117,7 +119,7 @@ func (c *Client) Run(ctx context.Context) {
 			message = "xDS stream lost; the last good limits stay in force"
 		}
 		c.Log.Warn(message, "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
-		if !sleep(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			return
 		}
 	}
@@ -133,16 +135,4 @@ func (b Backoff) start() *backoff.ExponentialBackOff {
 	}
 	e.Reset()
 	return e
-}
-
-// sleep tells whether d has passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
