@@ -25,7 +25,7 @@ func (c *Config) Succeed(old *Config, now time.Time) {
 	}
 }
 
-// maxHeirs bounds the heirs, with those below them that they don't share: some 50 MB.
+// maxHeirs bounds the heirs, with those below them that they don't share, and so memory.
 const maxHeirs = 20_000
 
 // succession is one Succeed.

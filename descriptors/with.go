@@ -45,7 +45,7 @@ func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
 }
 
 // maxMade bounds the descriptors made for single values, with those below them that
-// they don't share: some 250 MB.
+// they don't share, and so memory.
 const maxMade = 100_000
 
 // overlay is a Config to which overrides are added; it isn't in force yet.
