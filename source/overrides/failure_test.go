@@ -111,12 +111,12 @@ func TestKilledSubscriptionIsRenewedAndTheGapRead(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		r.sees(soon, values{"a": value})
+		r.sees(ample, values{"a": value})
 		subscribed(t, c, "rls:overrides", 1)
 	}
 	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "4").Err())
 	require.NoError(t, c.Publish(t.Context(), "rls:overrides", "a").Err())
-	r.sees(soon, values{"a": "4"})
+	r.sees(ample, values{"a": "4"})
 	assert.Empty(t, r.told(), "it could be read all the time")
 }
 
@@ -302,7 +302,7 @@ func TestCluster(t *testing.T) {
 	_, _, err := replicas[0].Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, replicas[0].now())
-	all(soon, values{"a": "1"})
+	all(ample, values{"a": "1"})
 	old, had, err := replicas[1].Put(t.Context(), "b", "over")
 	require.NoError(t, err)
 	assert.Empty(t, old)
@@ -310,7 +310,7 @@ func TestCluster(t *testing.T) {
 	all(ample, values{"a": "1"}) // expired
 	require.NoError(t, replicas[2].TellReset(t.Context(), "counter"))
 	for _, r := range replicas {
-		r.until(soon, func() (told bool) {
+		r.until(ample, func() (told bool) {
 			r.locked(func() { told = len(r.resets) == 1 })
 			return told
 		})
@@ -324,7 +324,7 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "1", old)
 	assert.True(t, had)
-	all(soon, values{})
+	all(ample, values{})
 	for _, r := range replicas {
 		assert.Empty(t, r.told())
 	}

@@ -23,12 +23,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
 }
 
-// soon is how long what should happen by a message may take; whoever waits for a
-// Resync instead comes too late.
+// ample is enough on a machine with much to do. With a Resync that is never, what
+// happens within it is by a message.
 const (
-	soon  = time.Second
 	never = time.Hour
-	ample = 20 * time.Second // on a machine with much to do
+	ample = 20 * time.Second
 )
 
 // connect makes a client as rls does.
