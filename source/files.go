@@ -20,6 +20,10 @@ const (
 	// a path given by mistake is told soon.
 	maxEntries = 100_000
 
+	// maxWatched bounds the files that are watched themselves, besides their
+	// directories.
+	maxWatched = 1000
+
 	// maxTotalBytes bounds all files together.
 	maxTotalBytes = 4 * descriptors.MaxFileBytes
 )
@@ -44,7 +48,8 @@ func (s Skipped) String() string { return s.Path + ": " + s.Reason }
 
 // Files reads the limits files at path: a file of any name, or all files below a
 // directory that end in .yaml, .yml or .json or have no extension, sorted by
-// path. A symbolic link is followed if it is path itself or leads to a file. The
+// path. A symbolic link is followed if it is path itself or leads to a file, or to a
+// directory of a Kubernetes ConfigMap. What editors leave behind is left out. The
 // error tells all that could not be read; it wraps fs.ErrNotExist if there is
 // nothing at path, and ErrNoFiles if there are no files.
 func Files(path string, o Options) ([]descriptors.File, []Skipped, error) {
@@ -147,7 +152,7 @@ func (r *reader) list(dir string) []fs.DirEntry {
 	if r.seen > maxEntries {
 		return nil
 	}
-	r.spots.directory(dir)
+	r.spots.whole(dir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		r.fail(plain(dir, err))
@@ -165,20 +170,21 @@ func (r *reader) entry(path string, e fs.DirEntry) {
 	switch {
 	case strings.HasPrefix(name, ".."), r.IgnoreDotFiles && strings.HasPrefix(name, "."):
 		return
-	case strings.HasPrefix(name, ".#"): // Emacs: edited just now
+	case editors(name):
 		return
-	case e.IsDir():
+	}
+	link := e.Type()&fs.ModeSymlink != 0
+	if link {
+		r.spots.way(path)
+	}
+	if e.IsDir() || link && configMaps(path) {
 		r.directory(path)
 		return
 	}
 	ext := strings.ToLower(filepath.Ext(name))
-	link := e.Type()&fs.ModeSymlink != 0
 	if !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, ext) {
 		r.skip(path, "not a limits file: it ends in %s, not in .yaml, .yml or .json", filepath.Ext(name))
 		return
-	}
-	if link {
-		r.spots.way(path)
 	}
 	info, err := os.Stat(path)
 	switch {
@@ -196,6 +202,24 @@ func (r *reader) entry(path string, e fs.DirEntry) {
 	}
 }
 
+// editors tells whether name is what an editor keeps beside a file: a lock, a swap
+// file or a copy of what it was.
+func editors(name string) bool {
+	vim := strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
+	return vim || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")
+}
+
+// configMaps tells whether a link leads to a directory as in a Kubernetes ConfigMap
+// that has files below directories.
+func configMaps(link string) bool {
+	target, err := os.Readlink(link)
+	if err != nil || !strings.HasPrefix(target, "..data/") {
+		return false
+	}
+	info, err := os.Stat(link)
+	return err == nil && info.IsDir()
+}
+
 // file reads a regular file, unless those before are too much already.
 func (r *reader) file(path string) {
 	if r.bytes > maxTotalBytes {
@@ -208,6 +232,9 @@ func (r *reader) file(path string) {
 		return
 	}
 	defer f.Close()
+	if len(r.files) < maxWatched {
+		r.spots.whole(path)
+	}
 	data, err := io.ReadAll(io.LimitReader(f, descriptors.MaxFileBytes+1))
 	r.bytes += len(data)
 	switch {

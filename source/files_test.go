@@ -63,9 +63,14 @@ func TestFilesOfADirectory(t *testing.T) {
 		},
 		{
 			name:    "what else lies around is skipped",
-			files:   map[string]string{"a.yaml": "", "README.md": "", "a.yaml~": "", "a.yaml.bak": "", ".a.yaml.swp": "", ".gitignore": ""},
+			files:   map[string]string{"a.yaml": "", "README.md": "", "a.yaml.bak": "", ".gitignore": ""},
 			read:    []string{"a.yaml"},
-			skipped: []string{".a.yaml.swp", ".gitignore", "README.md", "a.yaml.bak", "a.yaml~"},
+			skipped: []string{".gitignore", "README.md", "a.yaml.bak"},
+		},
+		{
+			name:  "what editors keep is left out without a word",
+			files: map[string]string{"a.yaml": "", "a.yaml~": "", "b~": "", ".a.yaml.swp": "", ".a.yaml.swx": "", ".#a.yaml": ""},
+			read:  []string{"a.yaml"},
 		},
 		{
 			name:  "dot files and directories count",
@@ -85,6 +90,13 @@ func TestFilesOfADirectory(t *testing.T) {
 				"limits.yaml": "-> ..data/limits.yaml",
 			},
 			read: []string{"limits.yaml"},
+		},
+		{
+			name: "so it does with files below directories",
+			files: map[string]string{
+				"..1/sub.d/limits.yaml": "", "..1/sub.d/more/limits": "", "..data": "-> ..1", "sub.d": "-> ..data/sub.d",
+			},
+			read: []string{"sub.d/limits.yaml", "sub.d/more/limits"},
 		},
 		{
 			name:    "a link to a directory inside is skipped",

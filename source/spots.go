@@ -9,7 +9,7 @@ import (
 
 // spots are the places in the file system on which a reading depends: names in
 // directories. Directories are known by their real paths; nil stands for all
-// names in one.
+// names in one, or for a file itself.
 type spots map[string]map[string]bool
 
 // maxLinks is how many symbolic links lead on, as in Linux.
@@ -63,19 +63,20 @@ func (s *spots) name(dir, name string) {
 	}
 }
 
-// directory adds all names in dir.
-func (s *spots) directory(dir string) {
-	dir, err := filepath.EvalSymlinks(dir)
+// whole adds all names in a directory, or a file itself: mounted on its own, it can
+// be changed without anything happening in its directory.
+func (s *spots) whole(path string) {
+	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	if path, err = filepath.Abs(path); err != nil {
 		return
 	}
 	if *s == nil {
 		*s = spots{}
 	}
-	(*s)[dir] = nil
+	(*s)[path] = nil
 }
 
 // has tells whether a change of path is a change at one of s.

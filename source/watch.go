@@ -3,6 +3,8 @@ package source
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -28,7 +30,21 @@ type WatchOptions struct {
 
 	// OnBlind, if given, is told once why changes are seen by polling only.
 	OnBlind func(error)
+
+	// OnRestless, if given, is told when what is there has changed for so long
+	// without rest that changes wait; then again only after a rest.
+	OnRestless func(since time.Duration)
 }
+
+// In spans of Quiet: how long First waits for a rest, and Run before it tells that
+// there is none.
+const (
+	patience = 25
+	restless = 50
+)
+
+// Digests are of the files' texts, by name.
+type Digests map[string][sha256.Size]byte
 
 // Reading is what was at the place at one time.
 type Reading struct {
@@ -38,14 +54,11 @@ type Reading struct {
 	// Err tells that the files can't be had, as by Files. There are none then.
 	Err error
 
-	// Changed are the names of the files that are not as they were in the reading
-	// told before: other text, new, or gone. Sorted.
-	Changed []string
-
 	// Asked tells that it is told as Reload asked for it.
 	Asked bool
 
-	sums  map[string][sha256.Size]byte // of each file's text
+	Digests Digests // of Files
+
 	spots spots
 }
 
@@ -75,11 +88,15 @@ func NewWatcher(r Runtime, o Options, w WatchOptions) *Watcher {
 	return &Watcher{place: r, options: o, watch: w, asked: make(chan struct{}, 1)}
 }
 
-// First reads the files as they are now. Run then tells what differs from that.
-// It must not be called once Run is.
+// First reads the files as they are now, once they are settled; if they aren't
+// soon, as they are then. Run tells what differs from that. It must not be called
+// once Run is.
 func (w *Watcher) First() Reading {
-	r := w.read()
-	w.tell(&r)
+	defer w.close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience*w.watch.Quiet)
+	defer cancel()
+	r, _ := w.settled(ctx)
+	w.tell(r)
 	return r
 }
 
@@ -101,7 +118,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(Reading)) {
 			return
 		}
 		if asked || !r.same(&w.told) {
-			w.tell(&r)
+			w.tell(r)
 			r.Asked = asked
 			changed(r)
 		}
@@ -117,42 +134,49 @@ func (w *Watcher) read() Reading {
 	rd.runtime(w.place)
 	r.Files, r.Skipped, r.Err = rd.done(w.place.Path())
 	r.spots = rd.spots
-	r.sums = make(map[string][sha256.Size]byte, len(r.Files))
+	r.Digests = make(Digests, len(r.Files))
 	for _, f := range r.Files {
-		r.sums[f.Name] = sha256.Sum256(f.Data)
+		r.Digests[f.Name] = sha256.Sum256(f.Data)
 	}
 	return r
 }
 
-// same tells whether the files, or why there are none, are the same.
+// same tells whether the files, or why there are none, are the same, and so is what
+// was left out.
 func (r *Reading) same(o *Reading) bool {
 	if r.Err != nil || o.Err != nil {
 		return r.Err != nil && o.Err != nil && r.Err.Error() == o.Err.Error()
 	}
-	return maps.Equal(r.sums, o.sums)
+	return maps.Equal(r.Digests, o.Digests) && slices.Equal(r.Skipped, o.Skipped)
+}
+
+// Changed are the names of the files that are not as before: other text, new, or
+// gone. Sorted.
+func (d Digests) Changed(before Digests) (names []string) {
+	for name, digest := range d {
+		if old, known := before[name]; !known || old != digest {
+			names = append(names, name)
+		}
+	}
+	for name := range before {
+		if _, still := d[name]; !still {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // tell makes r the reading told last.
-func (w *Watcher) tell(r *Reading) {
-	for name, sum := range r.sums {
-		if before, known := w.told.sums[name]; !known || before != sum {
-			r.Changed = append(r.Changed, name)
-		}
-	}
-	for name := range w.told.sums {
-		if _, still := r.sums[name]; !still {
-			r.Changed = append(r.Changed, name)
-		}
-	}
-	slices.Sort(r.Changed)
-	w.told = Reading{Err: r.Err, sums: r.sums}
+func (w *Watcher) tell(r Reading) {
+	w.told = Reading{Skipped: r.Skipped, Err: r.Err, Digests: r.Digests}
 }
 
 // settled reads until two readings agree with nothing happening between them;
-// false if ctx ends before that.
+// false, with the last reading, if ctx ends before that.
 func (w *Watcher) settled(ctx context.Context) (Reading, bool) {
-	r := w.read()
-	for {
+	began, told := time.Now(), w.watch.OnRestless == nil
+	for r := w.read(); ; {
 		w.listen(r.spots)
 		if !w.quiet(ctx) {
 			return r, false
@@ -162,6 +186,10 @@ func (w *Watcher) settled(ctx context.Context) (Reading, bool) {
 			return again, true
 		}
 		r = again
+		if since := time.Since(began); !told && since > restless*w.watch.Quiet {
+			told = true
+			w.watch.OnRestless(since)
+		}
 	}
 }
 
@@ -227,10 +255,12 @@ func (w *Watcher) listen(s spots) {
 	}
 	w.events, w.spots = events, s
 	for dir := range s {
-		if err := events.Add(dir); err != nil {
-			if names := s[dir]; names == nil { // on the way, not all can be watched
-				w.tellBlind(err)
-			}
+		err := events.Add(dir)
+		switch {
+		case err == nil, s[dir] != nil: // on the way, not all can be watched
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission): // the reading tells
+		default:
+			w.tellBlind(err)
 		}
 	}
 }

@@ -62,10 +62,15 @@ func next(t *testing.T, told <-chan Reading) Reading {
 // nothing more is told for some quiet spans.
 func nothing(t *testing.T, told <-chan Reading) {
 	t.Helper()
+	nothingFor(t, told, 5*quiet)
+}
+
+func nothingFor(t *testing.T, told <-chan Reading, d time.Duration) {
+	t.Helper()
 	select {
 	case r := <-told:
-		assert.Fail(t, "told once too often", "%v %v", r.Changed, r.Err)
-	case <-time.After(5 * quiet):
+		assert.Fail(t, "told once too often", "%v %v", r.Digests, r.Err)
+	case <-time.After(d):
 	}
 }
 
@@ -262,6 +267,29 @@ func TestEveryWayOfChangeIsSeen(t *testing.T) {
 			want:   map[string]string{"in/a.yaml": "new"},
 		},
 		{
+			name:  "an edit through another name of the file, as of one that is mounted on its own",
+			files: map[string]string{"in/a.yaml": "old"},
+			place: Runtime{Root: "in"},
+			change: func(t *testing.T, root string) {
+				require.NoError(t, os.Link(root+"/in/a.yaml", root+"/out"))
+				write(t, root+"/out", "new")
+			},
+			want: map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name: "a Kubernetes ConfigMap's next version with files below directories",
+			files: map[string]string{
+				"..1/sub/a.yaml": "old", "..data": "-> ..1", "sub": "-> ..data/sub",
+			},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/sub/a.yaml", "new")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"sub/a.yaml": "new"},
+		},
+		{
 			name:   "the first file in a place that wasn't there",
 			place:  Runtime{Root: "x/y", AppDirectory: "config"},
 			change: func(t *testing.T, root string) { write(t, root+"/x/y/config/a.yaml", "new") },
@@ -293,36 +321,93 @@ func TestAChangeBeforeRunIsSeen(t *testing.T) {
 	})
 }
 
+// slow is a Quiet that no pause of a machine with much to do reaches.
+const slow = time.Second
+
 func TestABurstIsToldOnce(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"a.yaml": "0"})
-	_, told := follow(t, Runtime{Root: root}, WatchOptions{Quiet: 300 * time.Millisecond})
+	_, told := follow(t, Runtime{Root: root}, WatchOptions{Quiet: slow})
 	for i := range 30 {
 		write(t, root+"/a.yaml", fmt.Sprint(i+1))
 		time.Sleep(time.Millisecond)
 	}
-	until(t, told, root, map[string]string{"a.yaml": "30"})
+	assert.Equal(t, map[string]string{"a.yaml": "30"}, texts(t, root, next(t, told)))
+	nothingFor(t, told, 2*slow)
 }
 
 func TestAFileBeingWrittenIsNotTold(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"a.yaml": "old"})
-	_, told := follow(t, Runtime{Root: root}, WatchOptions{Quiet: 500 * time.Millisecond})
-	f, err := os.OpenFile(root+"/a.yaml", os.O_WRONLY|os.O_TRUNC, 0)
+	_, told := follow(t, Runtime{Root: root}, WatchOptions{Quiet: slow})
+	writeSlowly(t, root+"/a.yaml", "new ", 60)
+	assert.Equal(t, map[string]string{"a.yaml": strings.Repeat("new ", 60)}, texts(t, root, next(t, told)))
+	nothingFor(t, told, 2*slow)
+}
+
+// writeSlowly writes text n times into a file, which takes longer than slow.
+func writeSlowly(t *testing.T, path, text string, n int) {
+	f, err := os.Create(path)
 	require.NoError(t, err)
-	for range 60 {
-		_, err = f.WriteString("new ")
+	for range n {
+		_, err = f.WriteString(text)
 		require.NoError(t, err)
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(3 * slow / 2 / time.Duration(n))
 	}
 	require.NoError(t, f.Close())
-	assert.Equal(t, map[string]string{"a.yaml": strings.Repeat("new ", 60)}, texts(t, root, next(t, told)))
-	nothing(t, told)
+}
+
+func TestFirstWaitsForAFileBeingWritten(t *testing.T) {
+	t.Parallel()
+	root := tree(t, map[string]string{"a.yaml": "new "})
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	began := make(chan struct{})
+	writing.Go(func() {
+		close(began)
+		writeSlowly(t, root+"/a.yaml", "new ", 60)
+	})
+	<-began
+	w := NewWatcher(Runtime{Root: root}, Options{}, WatchOptions{Quiet: slow, Poll: never})
+	assert.Equal(t, map[string]string{"a.yaml": strings.Repeat("new ", 60)}, texts(t, root, w.First()))
+}
+
+func TestAPlaceWithoutRestIsReadAtFirstAndThenToldOf(t *testing.T) {
+	t.Parallel()
+	root := tree(t, map[string]string{"a.yaml": "0"})
+	ctx, stop := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			write(t, root+"/.tmp", fmt.Sprint(i))
+			rename(t, root+"/.tmp", root+"/a.yaml")
+			time.Sleep(time.Millisecond)
+		}
+	})
+	restless := make(chan time.Duration, 1000)
+	_, told := follow(t, Runtime{Root: root}, WatchOptions{
+		Quiet: 2 * quiet, OnRestless: func(since time.Duration) { restless <- since },
+	})
+	select {
+	case since := <-restless:
+		assert.Greater(t, since, 50*quiet)
+	case <-time.After(10 * soon):
+		assert.Fail(t, "nobody is told that there is no rest")
+	}
+	stop()
+	writing.Wait()
+	last, err := os.ReadFile(root + "/a.yaml")
+	require.NoError(t, err)
+	for texts(t, root, next(t, told))["a.yaml"] != string(last) {
+	}
 }
 
 func TestWhatDoesNotChangeTheTextIsNotTold(t *testing.T) {
 	root := tree(t, map[string]string{"a.yaml": "a"})
 	_, told := follow(t, Runtime{Root: root}, WatchOptions{})
 	write(t, root+"/a.yaml", "a")
-	write(t, root+"/README.md", "not limits")
+	write(t, root+"/.a.yaml.swp", "not limits")
+	write(t, root+"/a.yaml~", "not limits")
 	require.NoError(t, os.Chtimes(root+"/a.yaml", time.Now(), time.Now()))
 	nothing(t, told)
 }
@@ -337,16 +422,40 @@ func TestErrorsAreToldOnceAndTheirEndIs(t *testing.T) {
 	rename(t, root+"/out", root+"/in")
 	r := next(t, told)
 	assert.NoError(t, r.Err)
-	assert.Equal(t, []string{root + "/in/a.yaml"}, r.Changed)
+	assert.Equal(t, map[string]string{"in/a.yaml": "a"}, texts(t, root, r))
 }
 
-func TestChangedNamesTheFiles(t *testing.T) {
-	root := tree(t, map[string]string{"same.yaml": "", "edited.yaml": "old", "gone.yaml": ""})
-	_, told := follow(t, Runtime{Root: root}, WatchOptions{Quiet: 300 * time.Millisecond})
-	write(t, root+"/edited.yaml", "new")
-	write(t, root+"/new.yaml", "")
-	require.NoError(t, os.Remove(root+"/gone.yaml"))
-	assert.Equal(t, []string{root + "/edited.yaml", root + "/gone.yaml", root + "/new.yaml"}, next(t, told).Changed)
+func TestWhatIsLeftOutIsTold(t *testing.T) {
+	root := tree(t, map[string]string{"a.yaml": "a"})
+	_, told := follow(t, Runtime{Root: root}, WatchOptions{})
+	write(t, root+"/b.yaml.txt", "b")
+	r := next(t, told)
+	assert.Equal(t, map[string]string{"a.yaml": "a"}, texts(t, root, r))
+	require.Len(t, r.Skipped, 1)
+	assert.Equal(t, root+"/b.yaml.txt", r.Skipped[0].Path)
+	require.NoError(t, os.Remove(root+"/b.yaml.txt"))
+	assert.Empty(t, next(t, told).Skipped)
+	nothing(t, told)
+}
+
+func TestDirectoriesThatGoOrAreClosedDontMakeItBlind(t *testing.T) {
+	root := tree(t, map[string]string{"in/a.yaml": "a"})
+	_, told := follow(t, Runtime{Root: root + "/in"}, WatchOptions{
+		OnBlind: func(err error) { assert.Fail(t, "it isn't", err) },
+	})
+	for range 3 {
+		rename(t, root+"/in", root+"/out")
+		assert.Error(t, next(t, told).Err)
+		rename(t, root+"/out", root+"/in")
+		assert.NoError(t, next(t, told).Err)
+	}
+}
+
+func TestDigestsNameWhatHasChanged(t *testing.T) {
+	before := Digests{"same": {1}, "edited": {1}, "gone": {1}}
+	assert.Equal(t, []string{"edited", "gone", "new"}, Digests{"same": {1}, "edited": {2}, "new": {1}}.Changed(before))
+	assert.Equal(t, []string{"edited", "gone", "same"}, Digests(nil).Changed(before))
+	assert.Empty(t, before.Changed(before))
 }
 
 func TestWithoutEventsPollingSeesChanges(t *testing.T) {
@@ -363,6 +472,6 @@ func TestReloadTellsWhatHasNotChanged(t *testing.T) {
 	w.Reload()
 	r := next(t, told)
 	assert.Equal(t, map[string]string{"a.yaml": "a"}, texts(t, root, r))
-	assert.Empty(t, r.Changed)
+	assert.True(t, r.Asked)
 	nothing(t, told)
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/source"
@@ -17,8 +19,8 @@ import (
 type limitsFiles struct {
 	*limits
 	options descriptors.Options
-	hint    error // what to do where there is nothing; can be nil
 	watcher *source.Watcher
+	digests source.Digests  // of the files in force
 	noted   map[string]bool // what is remarked about the files read last
 }
 
@@ -26,6 +28,7 @@ type limitsFiles struct {
 // wrong with them; they can be followed all the same.
 func loadFiles(s *settings, l *limits) (*limitsFiles, error) {
 	place := source.Runtime{Root: s.LimitsPath}
+	var hint error
 	f := &limitsFiles{limits: l, options: descriptors.Options{MergeDomains: s.MergeDomainConfig}}
 	if s.LimitsPath == "" {
 		place = source.Runtime{
@@ -34,15 +37,22 @@ func loadFiles(s *settings, l *limits) (*limitsFiles, error) {
 			AppDirectory: s.RuntimeAppDirectory,
 			WatchRoot:    s.RuntimeWatchRoot,
 		}
-		f.hint = errors.New("LIMITS_PATH or --limits names another place")
+		hint = errors.New("LIMITS_PATH or --limits names another place")
 	}
 	f.watcher = source.NewWatcher(place, source.Options{IgnoreDotFiles: s.RuntimeIgnoreDotFiles}, source.WatchOptions{
 		Poll: s.LimitsPollInterval,
 		OnBlind: func(err error) {
 			l.log.Warn("the system tells of no changes of limits files; looking from time to time", "every", s.LimitsPollInterval, "error", err)
 		},
+		OnRestless: func(since time.Duration) {
+			l.log.Warn("limits files change without rest; changes wait until there is one", "since", since.Round(time.Second))
+		},
 	})
-	return f, f.load(f.watcher.First())
+	err := f.load(f.watcher.First())
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, source.ErrNoFiles) {
+		err = errors.Join(err, hint)
+	}
+	return f, err
 }
 
 // follow keeps the files in force until ctx is done. SIGHUP reads them at once.
@@ -84,7 +94,7 @@ func (f *limitsFiles) load(r source.Reading) (err error) {
 		note("skipped beside the limits: "+s.Path, "reason", s.Reason)
 	}
 	if r.Err != nil {
-		return errors.Join(r.Err, f.hint)
+		return r.Err
 	}
 	cfg, err := descriptors.Compile(r.Files, f.options)
 	if err != nil {
@@ -94,9 +104,10 @@ func (f *limitsFiles) load(r source.Reading) (err error) {
 		note("limits file: " + p.String())
 	}
 	from := []any{"files", len(r.Files)}
-	if len(r.Changed) > 0 {
-		from = append(from, "changed_files", few(r.Changed))
+	if changed := r.Digests.Changed(f.digests); len(changed) > 0 {
+		from = append(from, "changed_files", few(changed))
 	}
+	f.digests = r.Digests
 	f.install(cfg, from...)
 	return nil
 }
