@@ -29,6 +29,7 @@ type limits struct {
 	mu        sync.Mutex
 	base      *descriptors.Config // what the source says, without overrides; nil if nothing yet
 	refused   error               // why the source's newest limits are not in force; nil if they are
+	unfed     error               // why the source has none to tell; nil if it can tell
 	overrides *overriding         // nil without LIMITS_REDIS
 }
 
@@ -110,6 +111,15 @@ func (l *limits) refuse(err error, again bool) {
 	}
 }
 
+// starve tells why the source can't say what the limits should be, or that it can
+// again if err is nil. Those in force stay.
+func (l *limits) starve(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unfed = err
+	l.countProblems()
+}
+
 // mostProblems is how many lines of one refusal are logged, and how many problems are
 // counted one by one.
 const mostProblems = 20
@@ -117,8 +127,10 @@ const mostProblems = 20
 // problems are why newer limits, or overrides, are not in force: one a line.
 func (l *limits) problems() []string {
 	var lines []string
-	if l.refused != nil {
-		lines = strings.Split(l.refused.Error(), "\n")
+	for _, err := range []error{l.unfed, l.refused} {
+		if err != nil {
+			lines = append(lines, strings.Split(err.Error(), "\n")...)
+		}
 	}
 	if l.overrides != nil {
 		for _, s := range l.overrides.known.States() {

@@ -33,7 +33,11 @@ func newXDS(s *settings, l *limits) (*xds.Client, error) {
 		Backoff:         xds.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
 		Apply:           x.apply,
 		Refused:         func(err error) { l.refuse(err, true) },
-		Log:             l.log,
+		State: func(err error) {
+			l.count.XDS(err == nil)
+			l.starve(err)
+		},
+		Log: l.log,
 	}
 	if s.XDSBackoffJitter {
 		o.Backoff.Jitter = min(s.XDSBackoffRandom, 1)
@@ -46,6 +50,7 @@ func newXDS(s *settings, l *limits) (*xds.Client, error) {
 			ServerName: s.XDSTLSSAN,
 		}
 	}
+	l.count.WithXDS()
 	c, err := xds.New(o)
 	if err == nil && !s.ForceStartWithoutInitialConfig {
 		l.health.Set("xds", false, "the xDS server has not sent good limits yet")

@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,8 +72,19 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 	}
 	code, _ := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, code, "it is to start without limits")
-	_, metrics := get(t, "http://"+regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logged())[1]+"/metrics")
-	assert.Contains(t, metrics, "ratelimit_service_config_load_success 0")
+	shows := func(page, want string) {
+		t.Helper()
+		var body string
+		require.Eventually(t, func() bool {
+			_, body = get(t, page)
+			return strings.Contains(body, want)
+		}, xdstest.Patience, 5*time.Millisecond, "%s\n%s", want, body)
+	}
+	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logged())[1] + "/metrics"
+	problems := "http://" + r.debug + "/rlconfig/problems"
+	shows(metrics, "ratelimit_service_config_load_success 0")
+	shows(problems, `is connected, but has sent nothing for node "envoy-ratelimit"`)
+	shows(metrics, "rls_xds_up 0")
 	out, _ := hit("shop")
 	assert.Contains(t, out, "FailedPrecondition")
 
@@ -87,15 +99,19 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 	r.shows(perDay("shop", "4"))
 	_, code = hit("shop")
 	assert.Zero(t, code, "three were charged, four may be")
+	_, body := get(t, problems)
+	assert.Empty(t, body)
+	shows(metrics, "rls_xds_up 1")
 
 	gateway.Set("3", xdstest.Config("shop", 9), xdstest.Broken("broken"))
 	r.logs("broken > tenant: unit is missing")
 	r.shows(perDay("shop", "4"))
-	_, body := get(t, "http://"+r.debug+"/rlconfig/problems")
-	assert.Contains(t, body, "broken: broken > tenant: unit is missing")
+	shows(problems, "broken: broken > tenant: unit is missing")
 
 	gateway.Stop()
 	r.logs("xDS stream lost")
+	shows(problems, "xDS server "+gateway.Addr+": ")
+	shows(metrics, "rls_xds_up 0")
 	r.shows(perDay("shop", "4"))
 	gateway = xdstest.Serve(t, gateway.Addr, secure)
 	gateway.Set("1", xdstest.Config("store", 1))

@@ -20,7 +20,7 @@ type Metrics struct {
 	limitsLoaded, limitsRefused prometheus.Counter
 	problems, overrides         *prometheus.GaugeVec
 
-	redisUp                                 prometheus.Gauge
+	xdsUp, redisUp                          prometheus.Gauge
 	redisChanges                            *prometheus.CounterVec
 	redisAway, servedWithout, chargedBehind prometheus.Counter
 }
@@ -37,6 +37,9 @@ func New() *Metrics {
 		overrides: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rls_overrides", Help: "Overrides of limits that are in force, and that are refused.",
 		}, []string{"state"}),
+		xdsUp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rls_xds_up", Help: "1 while the xDS server says what the limits are, 0 while it can't be reached or is silent.",
+		}),
 		redisUp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rls_redis_up", Help: "1 while all of Redis is asked, 0 while part of it or all is left alone.",
 		}),
@@ -52,6 +55,9 @@ func New() *Metrics {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
+
+// WithXDS adds the metric of an xDS server, which is not up yet.
+func (m *Metrics) WithXDS() { m.registry.MustRegister(m.xdsUp) }
 
 // WithRedis adds the metrics of Redis, which is up.
 func (m *Metrics) WithRedis() {
@@ -91,6 +97,14 @@ func (m *Metrics) LimitsProblems(problems []string) {
 func (m *Metrics) Overrides(inForce, refused int) {
 	m.overrides.WithLabelValues("in_force").Set(float64(inForce))
 	m.overrides.WithLabelValues("refused").Set(float64(refused))
+}
+
+// XDS tells whether the xDS server says what the limits are.
+func (m *Metrics) XDS(up bool) {
+	m.xdsUp.Set(0)
+	if up {
+		m.xdsUp.Set(1)
+	}
 }
 
 // RedisDown tells that Redis went.

@@ -61,8 +61,18 @@ rls_redis_up 0
 	}
 }
 
-func TestWithoutRedisNothingIsSaidOfIt(t *testing.T) {
-	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total")
+func TestWhatIsNotUsedIsNotSpokenOf(t *testing.T) {
+	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_xds_up")
 	require.NoError(t, err)
 	assert.Zero(t, n)
+}
+
+func TestXDS(t *testing.T) {
+	m := New()
+	m.WithXDS()
+	assert.Zero(t, testutil.ToFloat64(m.xdsUp))
+	m.XDS(true)
+	assert.EqualValues(t, 1, testutil.ToFloat64(m.xdsUp))
+	m.XDS(false)
+	assert.Zero(t, testutil.ToFloat64(m.xdsUp))
 }

@@ -44,6 +44,7 @@ type subject struct {
 	store   descriptors.Store
 	updates chan *descriptors.Config
 	refused chan error
+	states  chan string
 	log     *logLines
 	stop    func()
 }
@@ -55,6 +56,7 @@ func run(t *testing.T, server string, o Options) *subject {
 		t:       t,
 		updates: make(chan *descriptors.Config, 100),
 		refused: make(chan error, 100),
+		states:  make(chan string, 10_000),
 		log:     &logLines{},
 	}
 	o.Server, o.NodeID = server, xdstest.Node
@@ -63,6 +65,7 @@ func run(t *testing.T, server string, o Options) *subject {
 	}
 	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	o.Refused = func(err error) { s.refused <- err }
+	o.State = func(err error) { s.states <- fmt.Sprint(err) }
 	o.Apply = func(_ string, resources []*confv3.RateLimitConfig) error {
 		cfg, err := descriptors.CompileXDS(resources, descriptors.Options{})
 		if err == nil {
@@ -74,6 +77,7 @@ func run(t *testing.T, server string, o Options) *subject {
 	c, err := New(o)
 	require.NoError(t, err)
 	c.renack = Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
+	c.silence = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -109,6 +113,21 @@ func (s *subject) refusal() string {
 	case <-time.After(xdstest.Patience):
 		require.FailNow(s.t, "no update is refused", s.log.String())
 		return ""
+	}
+}
+
+// state waits until it is told a state with text.
+func (s *subject) state(text string) {
+	s.t.Helper()
+	for late := time.After(xdstest.Patience); ; {
+		select {
+		case state := <-s.states:
+			if strings.Contains(state, text) {
+				return
+			}
+		case <-late:
+			require.FailNow(s.t, "not told", "%s\n%s", text, s.log)
+		}
 	}
 }
 

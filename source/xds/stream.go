@@ -44,10 +44,10 @@ type stream struct {
 	connected bool
 	accepted  bool // an update, at least
 
-	// A server may send a refused update again at once: go-control-plane's does, as
-	// a NACK names another version than the one it has. So the answer to the same
-	// version once more waits.
-	refused *string // the version of the last update, if it was refused
+	// A server may send a refused update again at once, perhaps as a new version:
+	// go-control-plane's does, as a NACK names another version than the one it has.
+	// So the answer to a refused update after another waits.
+	refused error // why the last update was refused, if it was
 	renack  *backoff.ExponentialBackOff
 }
 
@@ -77,8 +77,7 @@ func (s *stream) run(ctx context.Context) error {
 	if err := s.subscribe(); err != nil {
 		return s.ended(err)
 	}
-	for {
-		r, err := s.ads.Recv()
+	for r, err := s.first(); ; r, err = s.ads.Recv() {
 		if err != nil {
 			return ended(err)
 		}
@@ -86,6 +85,32 @@ func (s *stream) run(ctx context.Context) error {
 			return s.ended(err)
 		}
 	}
+}
+
+// first receives the first response, and tells if it is long in coming: a server
+// that doesn't know the node says nothing at all.
+func (s *stream) first() (r *discoveryv3.DiscoveryResponse, err error) {
+	c := s.client
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		r, err = s.ads.Recv()
+	}()
+	silent := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
+	if c.accepted {
+		c.State(nil)
+	} else {
+		c.State(silent)
+	}
+	select {
+	case <-received:
+		return r, err
+	case <-time.After(c.silence):
+	}
+	c.State(silent)
+	c.Log.Warn("xDS server is silent; "+c.inForce(), "server", c.Server, "node", c.NodeID)
+	<-received
+	return r, err
 }
 
 // ended is why the stream has ended, after err from sending on it.
@@ -123,25 +148,25 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.Log.Warn("xDS response ignored: it is of a type that wasn't asked for", "type", r.GetTypeUrl())
 		return nil
 	}
-	err := c.apply(r)
-	if err == nil {
-		c.version, s.accepted = r.GetVersionInfo(), true
-		s.refused = nil
+	c.State(nil)
+	before := s.refused
+	if s.refused = c.apply(r); s.refused == nil {
+		c.version, c.accepted, s.accepted = r.GetVersionInfo(), true, true
 		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.version, ResponseNonce: r.GetNonce()})
 	}
-	if s.refused == nil || *s.refused != r.GetVersionInfo() {
-		s.refused = &r.VersionInfo
+	if before == nil || before.Error() != s.refused.Error() {
 		s.renack.Reset()
 		c.Log.Error("xDS update refused", "xds_version", r.GetVersionInfo(), "last_accepted", c.version)
-		c.Refused(err)
-	} else if !wait.For(ctx, s.renack.NextBackOff()) {
+		c.Refused(s.refused)
+	}
+	if before != nil && !wait.For(ctx, s.renack.NextBackOff()) {
 		return ctx.Err()
 	}
 	return s.ads.Send(&discoveryv3.DiscoveryRequest{
 		TypeUrl:       typeURL,
 		VersionInfo:   c.version,
 		ResponseNonce: r.GetNonce(),
-		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: short(err.Error())},
+		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: short(s.refused.Error())},
 	})
 }
 

@@ -22,8 +22,8 @@ func TestMutualTLS(t *testing.T) {
 		"both sides trust each other":      {&TLS{client.CertFile, client.KeyFile, ca.File, "envoy-gateway"}, "a"},
 		"the server has another name":      {&TLS{client.CertFile, client.KeyFile, ca.File, ""}, "certificate"},
 		"the server's authority is no one": {&TLS{client.CertFile, client.KeyFile, "", "envoy-gateway"}, "unknown authority"},
-		"the client has no certificate":    {&TLS{"", "", ca.File, "envoy-gateway"}, ""},
-		"the client speaks plain text":     {nil, ""},
+		"the client has no certificate":    {&TLS{"", "", ca.File, "envoy-gateway"}, "code = Unavailable"},
+		"the client speaks plain text":     {nil, "code = Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := run(t, p.Addr, Options{TLS: test.tls})

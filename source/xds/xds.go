@@ -15,6 +15,7 @@ package xds
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -49,9 +50,14 @@ type Options struct {
 	// things as they are. The resources are sorted by name.
 	Apply func(version string, resources []*confv3.RateLimitConfig) error
 
-	// Refused, if set, is called with what is wrong with an update, once for each
-	// that a stream brings. Run makes all these calls, one at a time.
+	// Refused, if set, is called with what is wrong with an update, unless a stream
+	// has brought that just before.
 	Refused func(error)
+
+	// State, if set, is told why no updates come: the server can't be reached, or it
+	// is silent although it should have said something by now. It is told nil when
+	// that is over.
+	State func(error)
 
 	Log *slog.Logger
 }
@@ -71,8 +77,10 @@ type Backoff struct {
 // Client holds a stream to a server.
 type Client struct {
 	Options
-	renack  Backoff
-	version string // of the update in force, "" if none
+	renack   Backoff
+	silence  time.Duration // on a new stream, after which something is amiss
+	accepted bool          // an update, at least
+	version  string        // of the update in force, "" if none
 }
 
 const defaultMessageBytes = 16 << 20
@@ -96,11 +104,18 @@ func New(o Options) (*Client, error) {
 	if o.Refused == nil {
 		o.Refused = func(error) {}
 	}
-	return &Client{Options: o, renack: Backoff{Initial: time.Second, Max: 10 * time.Second}}, nil
+	if o.State == nil {
+		o.State = func(error) {}
+	}
+	return &Client{
+		Options: o,
+		renack:  Backoff{Initial: time.Second, Max: 10 * time.Second},
+		silence: 30 * time.Second,
+	}, nil
 }
 
 // Run receives updates until ctx is done. Whatever the server does, the last good
-// limits stay in force.
+// limits stay in force. It calls the functions of Options one at a time.
 func (c *Client) Run(ctx context.Context) {
 	pauses := c.Backoff.start()
 	for {
@@ -114,15 +129,24 @@ func (c *Client) Run(ctx context.Context) {
 			pauses.Reset()
 		}
 		pause := pauses.NextBackOff()
+		c.State(fmt.Errorf("xDS server %s: %w", c.Server, err))
 		message := "xDS server can't be reached"
 		if s.connected {
-			message = "xDS stream lost; the last good limits stay in force"
+			message = "xDS stream lost"
 		}
-		c.Log.Warn(message, "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
+		c.Log.Warn(message+"; "+c.inForce(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
 		if !wait.For(ctx, pause) {
 			return
 		}
 	}
+}
+
+// inForce says what happens without updates.
+func (c *Client) inForce() string {
+	if c.accepted {
+		return "the last good limits stay in force"
+	}
+	return "there are no limits yet"
 }
 
 // start makes the pauses of b, from the first.

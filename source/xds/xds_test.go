@@ -2,6 +2,7 @@ package xds
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"regexp"
 	"strings"
@@ -106,8 +107,58 @@ func TestNothingForTheNodeYet(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	s := run(t, p.Addr, Options{})
 	p.Request()
+	s.state(`has sent nothing for node "envoy-ratelimit"`)
+	assert.Contains(t, s.await(1, "xDS server is silent")[0], "there are no limits yet")
+	s.state("has sent nothing")
 	p.Set("1", xdstest.Config("a", 1))
 	assert.Equal(t, "a", s.update())
+	s.state("<nil>")
+	assert.Empty(t, s.states)
+
+	p.Stop()
+	s.state("xDS server " + p.Addr + ": ")
+	p = xdstest.Serve(t, p.Addr)
+	s.state("<nil>") // it may be about to send them
+	s.state("has sent nothing")
+	assert.Contains(t, s.await(2, "xDS server is silent")[1], "the last good limits stay in force")
+}
+
+func TestBadUpdatesOneAfterTheOtherAreAnsweredAtABoundedPace(t *testing.T) {
+	const updates = 20
+	nacked := make(chan time.Duration, 1)
+	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		began := time.Now()
+		for i := range updates {
+			_, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			bad := xdstest.Broken("b")
+			if i == updates/2 {
+				bad = xdstest.Broken("another")
+			}
+			if err := stream.Send(&discoveryv3.DiscoveryResponse{
+				VersionInfo: fmt.Sprint(i), Nonce: fmt.Sprint(i), TypeUrl: typeURL, Resources: wrap(t, bad),
+			}); err != nil {
+				return err
+			}
+		}
+		_, err := stream.Recv()
+		nacked <- time.Since(began)
+		return err
+	})
+	s := run(t, addr, Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
+	for _, what := range []string{"b > tenant", "another > tenant", "b > tenant"} {
+		assert.Contains(t, s.refusal(), what)
+	}
+	select {
+	case took := <-nacked:
+		assert.Greater(t, took, (updates-1)*5*time.Millisecond)
+	case <-time.After(xdstest.Patience):
+		require.FailNow(t, "not all are answered", s.log.String())
+	}
+	assert.Empty(t, s.refused)
+	assert.Len(t, s.log.with("update refused"), 3)
 }
 
 func TestServerRestartsAndCountsFromOneAgain(t *testing.T) {
@@ -117,7 +168,7 @@ func TestServerRestartsAndCountsFromOneAgain(t *testing.T) {
 	assert.Equal(t, "a", s.update())
 
 	p.Stop()
-	s.await(1, "xDS stream lost")
+	s.await(1, "xDS stream lost; the last good limits stay in force")
 	assert.Equal(t, "a", s.inForce())
 	s.await(2, "xDS server can't be reached")
 	assert.Equal(t, "a", s.inForce())
@@ -187,7 +238,7 @@ func TestUselessStreamsDontResetThePauses(t *testing.T) {
 		_, err := stream.Recv()
 		return err
 	})
-	s := run(t, addr, Options{Backoff: Backoff{Initial: 20 * ms, Max: 1000 * ms}})
+	s := run(t, addr, Options{Backoff: Backoff{Initial: 20 * ms, Max: time.Hour}})
 	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, pauses(t, s.await(4, "retry_in")))
 	assert.Contains(t, s.log.String(), "the server closed it")
 }
