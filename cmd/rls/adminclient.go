@@ -19,11 +19,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 // maxAnswer bounds what is read of an answer, in bytes.
@@ -172,53 +170,6 @@ func clientTLS(ca, cert, key string) (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
-}
-
-// descriptorHelp says how readTarget reads.
-const descriptorHelp = "A descriptor is KEY=VALUE, more entries after commas; \\ takes the character after it as\n" +
-	"it is: \\, for a comma and \\= for a = in a key, \\\\ for a \\."
-
-// readTarget makes a target of a domain and a descriptor as descriptorHelp tells.
-func readTarget(domain, descriptor string) (string, error) {
-	t := descriptors.Target{Domain: domain}
-	var key, part strings.Builder
-	inValue := false
-	end := func() {
-		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: part.String()}
-		if inValue {
-			e.Key, e.Value = key.String(), part.String()
-		}
-		t.Entries = append(t.Entries, e)
-		key.Reset()
-		part.Reset()
-		inValue = false
-	}
-	escaped := false
-	for _, c := range []byte(descriptor) {
-		switch {
-		case escaped:
-			part.WriteByte(c)
-			escaped = false
-		case c == '\\':
-			escaped = true
-		case c == ',':
-			end()
-		case c == '=' && !inValue:
-			key.WriteString(part.String())
-			part.Reset()
-			inValue = true
-		default:
-			part.WriteByte(c)
-		}
-	}
-	end()
-	if escaped {
-		return "", fmt.Errorf("%q ends with a \\ that has nothing to go with; write \\\\ for a \\", descriptor)
-	}
-	if err := t.Check(); err != nil {
-		return "", fmt.Errorf("%q is not a descriptor: %w", descriptor, err)
-	}
-	return t.String(), nil
 }
 
 // group makes cmd one that only holds others: alone it tells which.

@@ -211,39 +211,6 @@ func TestAClientCertificateIsEnough(t *testing.T) {
 	assert.Contains(t, errOut, "or --cert and --key")
 }
 
-func TestDescriptorsOfTheCommandLine(t *testing.T) {
-	for text, want := range map[string]string{
-		"tenant":                  "shop|tenant",
-		"tenant=acme":             "shop|tenant=acme",
-		"tenant=":                 "shop|tenant",
-		"tenant=acme,path=/a=b":   "shop|tenant=acme|path=/a%3Db",
-		`tenant=a\,b`:             "shop|tenant=a%2Cb",
-		`te\=nant\,x=y`:           "shop|te%3Dnant%2Cx=y",
-		`tenant=a\\b`:             `shop|tenant=a\b`,
-		"tenant=a|b c%":           "shop|tenant=a%7Cb%20c%25",
-		"path=/api/*":             "shop|path=/api/*",
-		"tenant=é":                "shop|tenant=%C3%A9",
-		"":                        "has no key",
-		"=x":                      "has no key",
-		"a,,b":                    "entry 2 of the target has no key",
-		`tenant=a\`:               `ends with a \`,
-		"tenant=acme,path=\n\x00": "shop|tenant=acme|path=%0A%00",
-	} {
-		t.Run(text, func(t *testing.T) {
-			got, err := readTarget("shop", text)
-			if err != nil {
-				assert.Contains(t, err.Error(), want)
-				return
-			}
-			assert.Equal(t, want, strings.ReplaceAll(got, ",", "%2C"))
-			_, err = descriptors.ParseTarget(got)
-			assert.NoError(t, err)
-		})
-	}
-	_, err := readTarget("", "tenant=acme")
-	assert.ErrorContains(t, err, "needs a domain")
-}
-
 func TestTimesInWords(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0:                                     "in 0s",

@@ -75,6 +75,7 @@ func TestHitSaysWhatIsWrong(t *testing.T) {
 		"no domain":      {[]string{"hit", "k=v"}, `required flag(s) "domain" not set`},
 		"no descriptor":  {[]string{"hit", "-d", "d"}, "requires at least 1 arg"},
 		"an entry empty": {[]string{"hit", "-d", "d", "a=1,,b=2"}, `"a=1,,b=2" is not a descriptor`},
+		"a bare comma":   {[]string{"hit", "-d", "d", "tenant=a,b"}, `entry 2 has no =; each is KEY=VALUE, and a comma in a value is written '\,'`},
 		"no CA file":     {[]string{"hit", "-d", "d", "--tls", "--ca", "/no/such/file", "k=v"}, "/no/such/file"},
 		"an odd command": {[]string{"hot"}, `unknown command "hot"`},
 	} {
@@ -101,6 +102,15 @@ func TestHitPeeksAndGivesBack(t *testing.T) {
 	assert.Contains(t, hit("2"), "remaining 1")
 	assert.Contains(t, hit("0"), "remaining 1")
 	assert.Contains(t, hit("-1"), "remaining 2")
+}
+
+func TestHitTakesAnyValue(t *testing.T) {
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
+	for _, descriptor := range []string{`tenant=a\,b`, `tenant=a=b`, `tenant=a\\b`, "tenant="} {
+		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", descriptor)
+		assert.Zero(t, code)
+		assert.Contains(t, out, "  "+descriptor+": OK 3 per hour", "as it was asked")
+	}
 }
 
 func TestVersionIsTold(t *testing.T) {

@@ -36,15 +36,15 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 		Use:     name + " -d DOMAIN KEY=VALUE[,KEY=VALUE…]",
 		Short:   short,
 		Long:    short + ".\n" + descriptorHelp,
-		Example: "  rls counter " + name + " -d shop tenant=acme,path=/login",
+		Example: "  rls counter " + name + " -d shop remote_address=10.0.0.1,path=/login",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := readTarget(domain, args[0])
+			target, err := readRequest(domain, args[0])
 			if err != nil {
 				return err
 			}
 			var c admin.Reset
-			if err := client.call(cmd.Context(), method, "counters", url.Values{"target": {target}}, nil, &c); err != nil {
+			if err := client.call(cmd.Context(), method, "counters", url.Values{"target": {target.String()}}, nil, &c); err != nil {
 				return err
 			}
 			printCounter(cmd.OutOrStdout(), &c)

@@ -51,6 +51,7 @@ func TestCounterSaysWhatIsWrong(t *testing.T) {
 		"an unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `requests with "shop|user=x" meet no descriptor`},
 		"no descriptor":         {[]string{"counter", "get", "-d", "shop"}, "accepts 1 arg(s)"},
 		"an odd descriptor":     {[]string{"counter", "reset", "-d", "shop", "=x"}, "is not a descriptor"},
+		"no value":              {[]string{"counter", "get", "-d", "shop", "ip"}, `"ip" is not a descriptor: entry 1 has no =`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.run(c.args...)

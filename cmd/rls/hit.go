@@ -40,12 +40,13 @@ type hitFlags struct {
 func newHit() *cobra.Command {
 	var f hitFlags
 	cmd := &cobra.Command{
-		Use:   "hit -d DOMAIN k=v[,k=v…] [k=v[,k=v…] …]",
+		Use:   "hit -d DOMAIN KEY=VALUE[,KEY=VALUE…] [KEY=VALUE[,KEY=VALUE…] …]",
 		Short: "Ask a running service whether a request may pass",
 		Long: "Sends a request with one descriptor for each argument and prints the decisions.\n" +
+			descriptorHelp + "\n\n" +
 			"Exit code: 0 if every call was OK, 2 if one was over its limit, 1 on errors.",
 		Example: "  rls hit -d shop remote_address=10.0.0.1 -n 6\n" +
-			"  rls hit -d shop tenant=acme,path=/orders tenant=acme --rate 50",
+			"  rls hit -d shop service=checkout,path=/orders tenant=acme --rate 50",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.times < 0 || !(f.rate >= 0) {
@@ -79,14 +80,11 @@ func newHit() *cobra.Command {
 func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	req := &rlsv3.RateLimitRequest{Domain: f.domain}
 	for _, arg := range args {
-		d := &ratelimitv3.RateLimitDescriptor{}
-		for pair := range strings.SplitSeq(arg, ",") {
-			key, value, _ := strings.Cut(pair, "=")
-			if key == "" {
-				return nil, fmt.Errorf("%q is not a descriptor: write key=value, more entries after commas", arg)
-			}
-			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+		t, err := readRequest(f.domain, arg)
+		if err != nil {
+			return nil, err
 		}
+		d := &ratelimitv3.RateLimitDescriptor{Entries: t.Entries}
 		if f.hits != 1 {
 			d.HitsAddend = wrapperspb.UInt64(uint64(max(f.hits, -f.hits)))
 			d.IsNegativeHits = f.hits < 0
@@ -170,7 +168,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		if j > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
-		fmt.Fprintf(out, "  %s: ", describe(req.Descriptors[j]))
+		fmt.Fprintf(out, "  %s: ", asWritten(req.Descriptors[j]))
 		l := st.CurrentLimit
 		switch {
 		case l != nil:
@@ -185,14 +183,6 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		fmt.Fprintf(out, "  %s: %s", h.Key, h.Value)
 	}
 	fmt.Fprintln(out)
-}
-
-func describe(d *ratelimitv3.RateLimitDescriptor) string {
-	entries := make([]string, len(d.Entries))
-	for i, e := range d.Entries {
-		entries[i] = e.Key + "=" + e.Value
-	}
-	return strings.Join(entries, ",")
 }
 
 // ruleText is a limit as it reads: `10 per 15 minutes "name"`.

@@ -112,7 +112,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"expires_at. A VALUE that is JSON is taken as such, any other as text. What was set\n" +
 			"before for the descriptor is replaced, not added to.",
 		Example: "  rls limits set -d shop tenant=acme factor=10 --for 1h\n" +
-			"  rls limits set -d shop remote_address requests_per_unit=20 algorithm=sliding_window\n" +
+			"  rls limits set -d shop real_ip requests_per_unit=20 algorithm=token_bucket burst=40\n" +
 			"  rls limits set -d shop remote_address 'rate_limits=[{\"requests_per_unit\": 20}, {}]'",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -133,7 +133,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			query := url.Values{"target": {target}}
+			query := url.Values{"target": {target.String()}}
 			if dryRun {
 				query.Set("dry_run", "true")
 			}
@@ -220,10 +220,11 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 			switch {
 			case target != "" && len(args) == 0 && domain == "":
 			case target == "" && len(args) == 1 && domain != "":
-				var err error
-				if target, err = readTarget(domain, args[0]); err != nil {
+				t, err := readTarget(domain, args[0])
+				if err != nil {
 					return err
 				}
+				target = t.String()
 			default:
 				return errors.New("give -d DOMAIN and a descriptor, or --target")
 			}
