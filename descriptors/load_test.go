@@ -105,6 +105,17 @@ func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 		{"window too long", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11}"), "f:4:69: d > k: unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		{"burst without token_bucket", one("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},
 		{"burst that never fills", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 4000}"), "f:4:83: d > k: burst 4000 would take more than ten years to refill; at 1 per day it can be at most 3650"},
+		{
+			"all that is wrong with a limit", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11, burst: 3, fallback_ratio: 2, scope: all}"),
+			"f:4:69: d > k: unit_multiplier 11 makes the window longer\nf:4:80: d > k: burst is only for algorithm token_bucket, not fixed_window\n" +
+				"f:4:99: d > k: fallback_ratio must be a number over 0 and up to 1, not 2\nf:4:109: d > k: scope all is not known",
+		},
+		{
+			"and of one without a unit", one("rate_limit: {unit: fortnight, requests_per_unit: -1, unit_multiplier: 11, burst: 3}"),
+			"f:4:24: d > k: unit fortnight is not known\nf:4:54: d > k: requests_per_unit must be a whole number\nf:4:86: d > k: burst is only for algorithm token_bucket, not fixed_window",
+		},
+		{"not what an unknown algorithm would mean", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm bucket is not known"},
+		{"nor one of the defaults", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm bucket is not known"},
 		{"unlimited with an algorithm", one("rate_limit: {unlimited: true, algorithm: sliding_log}"), "f:4:46: d > k: algorithm has no meaning beside unlimited: true"},
 		{"our field at a wrong level", one("burst: 5"), "f:4:5: d > k: burst has no meaning in the descriptor; it belongs in rate_limit or defaults"},
 		{"our field at the root", "domain: d\nenabled: true", "f:2:1: d: enabled has no meaning in the root of the file; it belongs in rate_limit or defaults"},
@@ -158,6 +169,8 @@ func TestWarnings(t *testing.T) {
 		{"requests_per_unit missing", one("rate_limit: {unit: day}"), "f:4:17: d > k: requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant"},
 		{"junk unit of unlimited", one("rate_limit: {unlimited: true, unit: foo}"), "f:4:41: d > k: unit foo is not known, and has no meaning beside unlimited: true"},
 		{"field given twice", one("value: a\nvalue: b"), "f:5:5: d > k=b: value is given twice; the last one counts"},
+		{"limit given twice", one("rate_limit: {unit: day, requests_per_unit: 1}\nrate_limit: {requests_per_unit: 2}"), "f:5:5: d > k: rate_limit is given twice; both count, the last one where they say the same"},
+		{"metadata given twice", one("metadata: {a: 1}\nmetadata: {b: 2}"), "f:5:5: d > k: metadata is given twice; the last one counts"},
 		{"merge key after fields", one("value: a\n<<: {value: b}"), "f:5:5: d > k=b: << overrides the fields before it, as in envoyproxy/ratelimit; put it first"},
 		{"second document", "domain: d\n---\nfoo: 1\n", "f:2:1: only the first YAML document of a file is read; what follows it is ignored"},
 		{"broken second document", "domain: d\n---\n[\n", "f: only the first YAML document of a file is read; what follows it is ignored"},
@@ -168,6 +181,22 @@ func TestWarnings(t *testing.T) {
 			assert.Equal(t, test.want, warnings)
 		})
 	}
+}
+
+func TestMappingsGivenTwiceAreOne(t *testing.T) {
+	cfg, errs, warnings := load(`
+domain: d
+defaults: {algorithm: sliding_log, scope: instance}
+defaults: {algorithm: sliding_window}
+descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
+`)
+	require.Empty(t, errs)
+	assert.Equal(t, "f:4:1: d: defaults is given twice; both count, the last one where they say the same", warnings)
+	assert.Equal(t, "1 per day, sliding_window, per instance", cfg.Domain("d").Match(entries("k", "v")).Limits[0].String())
+
+	_, errs, warnings = load("domain: d\ndefaults: {algorithm: sliding_log}\ndefaults:\n")
+	require.Empty(t, errs)
+	assert.Equal(t, "f:3:1: d: defaults is given twice; the last one counts", warnings, "null takes back what is before it")
 }
 
 func TestWhatIsNoError(t *testing.T) {

@@ -125,14 +125,17 @@ func (d *document) fill(o *object, l level, at *node, n *yaml.Node, depth int) {
 		if r == nil {
 			continue
 		}
-		if slices.Contains(own, r) {
-			d.warnf(n.Content[i], at, "%s is given twice; the last one counts", r.name)
-		} else {
-			own = append(own, r)
-		}
 		v, ok := d.value(r, at, node)
 		if !ok {
 			v = value{row: r, node: node, bad: true}
+		}
+		switch {
+		case !slices.Contains(own, r):
+			own = append(own, r)
+		case r.kind == objectKind && v.node != nil: // set puts them together
+			d.warnf(n.Content[i], at, "%s is given twice; both count, the last one where they say the same", r.name)
+		default:
+			d.warnf(n.Content[i], at, "%s is given twice; the last one counts", r.name)
 		}
 		o.set(v)
 	}

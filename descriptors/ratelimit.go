@@ -45,18 +45,18 @@ func (d *document) limit(n *node, o *object) *stated {
 		return l.orNil(d.unlimited(n, o) && !v.bad)
 	}
 	spec, ok := d.spec(n, o)
-	if !ok {
-		return nil
-	}
-	return l.orNil(d.make(l.RateLimit, n, o, spec))
+	ok = d.make(l.RateLimit, n, o, spec) && ok
+	return l.orNil(ok)
 }
 
 // make makes l a limit of spec, which o has stated.
 func (d *document) make(l *RateLimit, n *node, o *object, spec limit.Spec) (ok bool) {
 	made, err := limit.New(spec)
 	if err != nil {
-		field, _, _ := strings.Cut(err.Error(), " ")
-		d.errorf(o.at(field), n, "%s", err)
+		for reason := range strings.SplitSeq(err.Error(), "\n") {
+			field, _, _ := strings.Cut(reason, " ")
+			d.errorf(o.at(field), n, "%s", reason)
+		}
 		return false
 	}
 	l.hold(made)
@@ -83,19 +83,26 @@ func (l *RateLimit) hold(made *limit.Limit) {
 	}
 }
 
-// spec gathers what limit.New needs.
-func (d *document) spec(n *node, o *object) (limit.Spec, bool) {
-	ok := true
+// spec gathers what limit.New needs. Where that is not ok, what is wrong is left
+// out, so that limit.New finds what else is, and nothing that follows from it.
+func (d *document) spec(n *node, o *object) (spec limit.Spec, ok bool) {
+	ok = true
 	for _, v := range o.fields {
 		ok = ok && !v.bad
 	}
-	spec := limitSpec(o, d.domain.defaults)
+	spec = limitSpec(o, d.domain.defaults)
+	if v := pick(o, d.domain.defaults, "algorithm"); v != nil && v.bad {
+		spec.Burst = 0
+	}
+	hasUnit := false
 	switch v := o.field("unit"); {
 	case v == nil || v.text == "" && !v.bad:
 		d.errorf(o.at("unit"), n, "unit is missing; %s", oneOf("", limit.UnitNames()))
-		ok = false
 	case !v.bad:
-		ok = d.unit(&spec, n, v) && ok
+		hasUnit = d.unit(&spec, n, v)
+	}
+	if !hasUnit {
+		spec.Unit, spec.Multiplier, ok = limit.Second, 1, false // a window that all can have
 	}
 	if o.field("requests_per_unit") == nil {
 		d.warnf(o.node, n, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")

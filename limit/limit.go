@@ -19,6 +19,7 @@
 package limit
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -86,7 +87,8 @@ type Limit struct {
 	past []Past // see After
 }
 
-// New checks s and derives a Limit. The errors say what would be right, in the
+// New checks s and derives a Limit. Its error joins one for each field that is
+// wrong; each starts with the field's name and says what would be right, in the
 // words of the limits file.
 func New(s Spec) (*Limit, error) {
 	if int(s.Algorithm) >= len(table) {
@@ -97,14 +99,18 @@ func New(s Spec) (*Limit, error) {
 		return nil, fmt.Errorf("unit %d is not known", s.Unit)
 	}
 	s.Multiplier = max(s.Multiplier, 1)
+	var errs []error
 	if most := MaxPeriod / unit; int64(s.Multiplier) > most {
-		return nil, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, most)
+		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, most))
 	}
 	if s.Burst != 0 && s.Algorithm != TokenBucket {
-		return nil, fmt.Errorf("burst is only for algorithm %s, not %s", TokenBucket, s.Algorithm)
+		errs = append(errs, fmt.Errorf("burst is only for algorithm %s, not %s", TokenBucket, s.Algorithm))
 	}
 	if r := s.FallbackRatio; math.IsNaN(r) || r < 0 || r > 1 {
-		return nil, fmt.Errorf("fallback_ratio %v is not over 0 and up to 1", r)
+		errs = append(errs, fmt.Errorf("fallback_ratio %v is not over 0 and up to 1", r))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	l := &Limit{Spec: s, period: unit * int64(s.Multiplier), max: int64(s.Requests)}
 	l.capacity = l.max
