@@ -9,10 +9,11 @@ import (
 // way than the one in its place before learns of that one (limit.Limit.After), so
 // that what was spent is carried over. c must not be in force yet; old can be nil.
 //
-// In the place of a limit was the one of the same descriptor, else, for a new
-// descriptor without a *, the one that its requests met before; of several, that
-// of the same algorithm, window and scope, else the one at the same place in the
-// list. Where a descriptor for one value is gone, its requests have an heir.
+// In the place of a limit was the one of the same descriptor, else the one that its
+// requests met before; of several, that of the same algorithm, window and scope, else
+// of the same window and scope, else the one at the same place in the list. Where a
+// descriptor for one value is gone, its requests have an heir; where a pattern is, what
+// its requests meet now learns of it, too.
 func (c *Config) Succeed(old *Config, now time.Time) {
 	if old == nil {
 		return
@@ -39,6 +40,11 @@ type succession struct {
 func (s *succession) tier(t, old *tier) {
 	for _, is := range t.nodes {
 		if was := old.before(is); was != nil {
+			s.node(is, was)
+		}
+	}
+	for _, was := range old.nodes {
+		if is := t.after(was); is != nil {
 			s.node(is, was)
 		}
 	}
@@ -115,6 +121,9 @@ func (s *succession) anyLearns(is, was *tier) bool {
 		}
 	}
 	for _, w := range was.nodes {
+		if i := is.after(w); i != nil && s.learns(i, w) {
+			return true
+		}
 		if w.forOneValue() && is.same(w) == nil {
 			if i := is.find(w.key, w.value); i != nil && !i.share && s.learns(i, w) {
 				return true
@@ -128,10 +137,23 @@ func (s *succession) anyLearns(is, was *tier) bool {
 // none.
 func (t *tier) before(is *node) *node {
 	was := t.same(is)
-	if was == nil && !is.keyWild && !is.valueWild {
-		was = t.find(is.key, is.value)
+	if was == nil && !is.keyWild && !(is.valueWild && is.share) {
+		was = t.find(is.key, is.value) // a pattern matches what is wider
 	}
 	return was
+}
+
+// after is the descriptor of t that the requests meet now which met the pattern was,
+// if that is gone and each of its values had a counter; nil if there is none.
+func (t *tier) after(was *node) *node {
+	if !was.valueWild || was.keyWild || was.share || t.same(was) != nil {
+		return nil
+	}
+	is := t.find(was.key, was.value)
+	if is != nil && is.share {
+		return nil
+	}
+	return is
 }
 
 // forOneValue tells whether n has a value, without a *.
@@ -166,11 +188,25 @@ func (r *Rule) before(i int, old *Rule) *RateLimit {
 	if same := old.counting(r.Limits[i].Tag()); same != nil {
 		return same
 	}
+	if was := old.alike(r.Limits[i], r); was != nil {
+		return was
+	}
 	if i >= len(old.Limits) || old.Limits[i].Unlimited {
 		return nil
 	}
-	if was := old.Limits[i]; r.counting(was.Tag()) == nil {
+	if was := old.Limits[i]; r.counting(was.Tag()) == nil && r.alike(was, old) == nil {
 		return was
+	}
+	return nil
+}
+
+// alike is the first limit of r with l's window and scope, but for those that have the
+// counters of a limit of other; nil if there is none.
+func (r *Rule) alike(l *RateLimit, other *Rule) *RateLimit {
+	for _, a := range r.Limits {
+		if !a.Unlimited && a.Period() == l.Period() && a.Scope == l.Scope && other.counting(a.Tag()) == nil {
+			return a
+		}
 	}
 	return nil
 }

@@ -43,6 +43,48 @@ func TestLimitsLearnWhatWasInTheirPlace(t *testing.T) {
 			[][]string{{"fw3600"}, nil},
 		},
 		{
+			"of several limits, the one of the same window wherever it is",
+			`[{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]`,
+			`[{key: k, rate_limits: [{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1, algorithm: sliding_log}]}]`,
+			[][]string{nil, {"fw86400"}},
+		},
+		{
+			"of several limits, the one of the same window and scope",
+			`[{key: k, rate_limits: [{unit: day, requests_per_unit: 1, scope: instance}, {unit: day, requests_per_unit: 1}]}]`,
+			`[{key: k, rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_log}}]`,
+			[][]string{{"fw86400"}},
+		},
+		{
+			"a new pattern",
+			`[{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]`,
+			`[{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}, {key: k, value: v*, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_log}}]`,
+			[][]string{{"fw3600"}},
+		},
+		{
+			"a new pattern before a wider one",
+			`[{key: k, rate_limit: {unit: day, requests_per_unit: 1}}, {key: k, value: "*", rate_limit: {unit: hour, requests_per_unit: 1}}]`,
+			`[{key: k, value: v*, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_log}}, {key: k, value: "*", rate_limit: {unit: hour, requests_per_unit: 1}}]`,
+			[][]string{{"fw3600"}},
+		},
+		{
+			"a new pattern whose values share a counter",
+			`[{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]`,
+			`[{key: k, value: v*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_log}}]`,
+			[][]string{nil},
+		},
+		{
+			"a pattern that is gone, and what was there before it",
+			`[{key: k, rate_limit: {unit: day, requests_per_unit: 1}}, {key: k, value: v*, rate_limit: {unit: hour, requests_per_unit: 1}}]`,
+			`[{key: k, rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_log}}]`,
+			[][]string{{"fw3600", "fw86400"}},
+		},
+		{
+			"a pattern that is gone, whose values shared a counter",
+			`[{key: k, value: v*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}]`,
+			`[{key: k, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_log}}]`,
+			[][]string{nil},
+		},
+		{
 			"a new descriptor for one value",
 			`[{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]`,
 			`[{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}, {key: k, value: v, rate_limit: {unit: day, requests_per_unit: 1}}]`,

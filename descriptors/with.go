@@ -185,7 +185,7 @@ func (c *overlay) place(at *tier, parent *node, entries []*ratelimitv3.RateLimit
 		c.room--
 		of := n
 		n = of.forOne(parent, e.GetKey(), e.GetValue())
-		n.compileRule()
+		n.rename()
 		of.copies = append(of.copies, n)
 		at.add(n)
 	}
@@ -193,8 +193,8 @@ func (c *overlay) place(at *tier, parent *node, entries []*ratelimitv3.RateLimit
 		return append([]*node{n}, n.copies...)
 	}
 	if n.borrows {
-		n.own(&c.room)                       // there is room
-		n.children.each((*node).compileRule) // with its names
+		n.own(&c.room) // there is room
+		n.children.each((*node).rename)
 	}
 	all := c.place(n.children, n, entries[1:])
 	for _, m := range n.copies {
@@ -203,6 +203,14 @@ func (c *overlay) place(at *tier, parent *node, entries []*ratelimitv3.RateLimit
 		}
 	}
 	return all
+}
+
+// rename gives n's rule the names that come of its place, unless it has a counter in
+// common with other values: it stays in that until an override is for it.
+func (n *node) rename() {
+	if n.rule == nil || !n.rule.shares {
+		n.compileRule()
+	}
 }
 
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {

@@ -242,6 +242,35 @@ func TestCountersGoOnUnderAnOverride(t *testing.T) {
 	assert.False(t, base.Domain("shop").Match(entries("tenant", "big")).Limits[0].HasPast(), "the base stays as it is")
 }
 
+func TestAnOverrideBelowASharedCounterLeavesTheOthersInIt(t *testing.T) {
+	base := compile(t, `
+domain: shop
+descriptors:
+  - key: api
+    value: /v1/*
+    share_threshold: true
+    rate_limit: {unit: hour, requests_per_unit: 7}
+    descriptors:
+      - {key: method, rate_limit: {unit: hour, requests_per_unit: 7}}
+`)
+	all := [][]string{{"api", "/v1/a"}, {"api", "/v1/a", "method", "GET"}, {"api", "/v1/a", "method", "PUT"}, {"api", "/v1/b", "method", "GET"}}
+	for target, alone := range map[string][]bool{
+		"shop|api=/v1/a|method=GET": {false, true, false, false},
+		"shop|api=/v1/a|method":     {false, true, true, false},
+		"shop|api=/v1/a":            {true, false, false, false},
+		"shop|api=/v1/*|method=GET": {false, false, false, false},
+	} {
+		is, outcomes := base.With([]*Override{override(t, target, `{"factor": 2}`)})
+		require.Empty(t, outcomes[0].Problems)
+		for i, kv := range all {
+			request := entries(kv...)
+			was, is := base.Domain("shop").Match(request), is.Domain("shop").Match(request)
+			same := string(was.AppendKey(nil, "shop", request)) == string(is.AppendKey(nil, "shop", request))
+			assert.Equal(t, alone[i], !same, "%s: the counter of %v", target, kv)
+		}
+	}
+}
+
 func TestOverridesThatDoNotFit(t *testing.T) {
 	for _, test := range []struct{ target, value, want string }{
 		{"none|tenant", `{"factor": 2}`, "there is no domain none; it can be shop"},

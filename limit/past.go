@@ -19,12 +19,16 @@ const maxPast = 8
 // limit would. What is given back are first the hits charged since, then also those
 // of the Past; see GivenBack.
 //
-// A past limit matters as long as its counters, or l's, remember: whichever is
-// shorter.
+// A past limit matters as long as its counters remember; if l is of another window, no
+// longer than those of l do. What l has learned from others before, it keeps.
 func (l *Limit) After(old *Limit, now int64) *Limit {
+	matters := old.memory()
+	if old.period != l.period {
+		matters = min(matters, l.memory())
+	}
 	c := *l
 	c.past = nil
-	for _, p := range append([]Past{{Limit: old, Until: now + min(old.memory(), l.memory())}}, old.past...) {
+	for _, p := range slices.Concat([]Past{{Limit: old, Until: now + matters}}, old.past, l.past) {
 		// What l's own counter says is known, unless l is lower: the time of a token
 		// bucket is fewer hits then, and a log must still remember more.
 		known := p.tag == l.tag && (p.max <= l.max && p.capacity <= l.capacity ||

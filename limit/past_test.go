@@ -34,11 +34,17 @@ func TestPastIsRememberedAsLongAsCountersMatter(t *testing.T) {
 	assert.Equal(t, []string{"fw3600"}, tags(bucket.After(hour, 0), 120*second-1), "the bucket takes two minutes to fill")
 	assert.Empty(t, tags(bucket.After(hour, 0), 120*second))
 	assert.Empty(t, tags(window.After(hour, 0), 2*second))
+	slidingHour := mk(Spec{Unit: Hour, Requests: 5, Algorithm: SlidingWindow})
+	assert.Equal(t, []string{"sw3600"}, tags(hour.After(slidingHour, 0), 2*h-1), "it has yet to forget what was spent in two windows")
+	assert.Empty(t, tags(hour.After(slidingHour, 0), 2*h))
 
 	l = hour.After(log.After(hour, 0), 1)
 	assert.Equal(t, []string{"sl3600"}, tags(l, 2), "its own counter is no past")
 	l = bucket.After(l, 3)
 	assert.Equal(t, []string{"fw3600", "sl3600"}, tags(l, 4), "all before it, the last one first")
+
+	both := bucket.After(hour, 5).After(log, 5)
+	assert.Equal(t, []string{"sl3600", "fw3600"}, tags(both, 6), "what it has learned before it keeps")
 
 	larger := mk(Spec{Unit: Hour, Requests: 20})
 	assert.False(t, hour.After(larger, 0).HasPast(), "its own counter says all")

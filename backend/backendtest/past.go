@@ -23,6 +23,7 @@ func RunPast(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	t.Run("giving back all that can be leaves nothing spent", func(t *testing.T) { testReset(t, open(t)) })
 	t.Run("between windows the moment of the change is covered", func(t *testing.T) { testMomentOfChange(t, open(t)) })
 	t.Run("between windows no sequence of reloads lets a limit admit more than alone", func(t *testing.T) { testWindows(t, open(t)) })
+	t.Run("a sliding_window that is away for a while has not forgotten", func(t *testing.T) { testSlidingWindowBack(t, open(t)) })
 	t.Run("64 callers carry over once", func(t *testing.T) { testCarriedOverOnce(t, open(t)) })
 	t.Run("a log that is lowered and raised again forgets nothing", func(t *testing.T) { testLogRaisedAgain(t, open(t)) })
 	t.Run("no sequence of reloads admits more than the largest limit", func(t *testing.T) { testReloads(t, open(t), false) })
@@ -138,6 +139,35 @@ func testMomentOfChange(t *testing.T, l backend.Limiter) {
 	take(t, l, start, time.Minute, backend.Hit{Key: other, Limit: minute, N: 4})
 	left := take(t, l, start, time.Minute, backend.Hit{Key: other, Limit: longer, N: 0})[0].Remaining
 	assert.EqualValues(t, 996, left, "of a shorter window only what it still knows")
+}
+
+// testSlidingWindowBack spends a window's hits, has another algorithm admit hits in the
+// next one, and is back: the two together admit one window's hits in that one.
+func testSlidingWindowBack(t *testing.T, l backend.Limiter) {
+	for _, other := range perHour(t, 10, false) {
+		if other.Algorithm == limit.SlidingWindow {
+			continue
+		}
+		t.Run(other.Algorithm.String(), func(t *testing.T) {
+			start, key := Start(), Key()
+			admitted := 0
+			askFor := func(lim *limit.Limit, from, to time.Duration) {
+				for at := from; at < to; at += time.Minute {
+					for take(t, l, start, at, backend.Hit{Key: key, Limit: lim, N: 1})[0].Allowed {
+						admitted++
+					}
+				}
+			}
+			window := NewLimit(t, limit.Spec{Algorithm: limit.SlidingWindow, Unit: limit.Hour, Requests: 10})
+			askFor(window, time.Minute, 2*time.Minute)
+			require.Equal(t, 10, admitted)
+			between := other.After(window, start.Add(2*time.Minute).UnixMicro())
+			admitted = 0
+			askFor(between, 63*time.Minute, 64*time.Minute)
+			askFor(window.After(between, start.Add(64*time.Minute).UnixMicro()), 64*time.Minute, 120*time.Minute)
+			assert.LessOrEqual(t, admitted, 10)
+		})
+	}
 }
 
 func testCarriedOverOnce(t *testing.T, l backend.Limiter) {

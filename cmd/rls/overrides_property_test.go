@@ -24,41 +24,91 @@ import (
 // never exceeds the largest limit that it was held to. (But for a burst of its own that
 // is lowered and raised: docs/limits.md.)
 func TestOverridesNeverAdmitMoreThanTheLargestLimit(t *testing.T) {
-	values := []string{"acme", "big", "x", "acme /a", "big /a", "acme /b"}
-	algorithm := rapid.SampledFrom([]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"})
-	unit := rapid.SampledFrom([]string{"hour", "day"})
 	requests := rapid.IntRange(0, 20)
+	one := func(t *rapid.T, unit string) string {
+		return fmt.Sprintf("{unit: %s, requests_per_unit: %d, algorithm: %s}", unit, requests.Draw(t, "requests"), algorithm.Draw(t, "algorithm"))
+	}
+	t.Run("rules of one limit", func(t *testing.T) {
+		unit := rapid.SampledFrom([]string{"hour", "day"})
+		limitsStory{
+			rule: func(t *rapid.T) string { return "rate_limit: " + one(t, unit.Draw(t, "unit")) },
+			override: func(t *rapid.T) string {
+				return rapid.SampledFrom([]string{
+					fmt.Sprintf(`{"requests_per_unit": %d}`, requests.Draw(t, "requests")),
+					fmt.Sprintf(`{"algorithm": %q}`, algorithm.Draw(t, "algorithm")),
+					fmt.Sprintf(`{"algorithm": %q, "unit": %q, "factor": 1.5}`, algorithm.Draw(t, "algorithm"), unit.Draw(t, "unit")),
+					`{"charge_denied": true}`, `nonsense`,
+				}).Draw(t, "override")
+			},
+			kind: func(*descriptors.RateLimit) string { return "" },
+		}.check(t)
+	})
+	t.Run("rules of two limits, in any order", func(t *testing.T) {
+		limitsStory{
+			rule: func(t *rapid.T) string {
+				return "rate_limits: [" + strings.Join(rapid.Permutation([]string{one(t, "hour"), one(t, "day")}).Draw(t, "order"), ", ") + "]"
+			},
+			override: func(t *rapid.T) string {
+				return rapid.SampledFrom([]string{
+					fmt.Sprintf(`{"rate_limits": [{"algorithm": %q}, {}]}`, algorithm.Draw(t, "algorithm")),
+					fmt.Sprintf(`{"rate_limits": [{"algorithm": %q}, {"algorithm": %q, "factor": 2}]}`, algorithm.Draw(t, "algorithm"), algorithm.Draw(t, "second algorithm")),
+					`{"factor": 1.5}`, `{"charge_denied": true}`, `nonsense`,
+				}).Draw(t, "override")
+			},
+			kind: func(l *descriptors.RateLimit) string { return l.Unit.String() },
+		}.check(t)
+	})
+}
+
+var algorithm = rapid.SampledFrom([]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"})
+
+// limitsStory draws what changes in a story of limits that change.
+type limitsStory struct {
+	rule, override func(*rapid.T) string
+
+	// kind names those limits of a request of which the largest one bounds what is
+	// admitted.
+	kind func(*descriptors.RateLimit) string
+}
+
+func (s limitsStory) check(t *testing.T) {
+	values := []string{"acme", "big", "x", "bob", "acme /a", "big /a", "bob /a", "acme /b"}
+	target := rapid.SampledFrom([]string{
+		"shop|tenant", "shop|tenant=acme", "shop|tenant=big", "shop|tenant=gone", "shop|tenant|path",
+		"shop|tenant=acme|path", "shop|tenant|path=/a", "shop|tenant=acme|path=/a",
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLimits(&settings{}, server.NewHealth(), metrics.New(), slog.New(slog.DiscardHandler))
 		l.overrides = &overriding{}
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}
-		most, admitted := map[string]int64{}, map[string]int64{}
+		most, admitted := map[string]int64{}, map[string]int64{} // by value and kind
 		now := time.Now()
-		rule := func(t *rapid.T) string {
-			return fmt.Sprintf("rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s}",
-				unit.Draw(t, "unit"), requests.Draw(t, "requests"), algorithm.Draw(t, "algorithm"))
-		}
 		reload := func(t *rapid.T) {
-			text := "domain: shop\ndescriptors:\n  - {key: tenant, " + rule(t) + ", descriptors: [{key: path, " + rule(t) + "}]}\n"
+			text := "domain: shop\ndescriptors:\n"
+			add := func(tenant, path string) {
+				text += "  - {key: tenant" + tenant + ", " + s.rule(t) + ", descriptors: [{key: path, " + s.rule(t) + "}"
+				if rapid.Bool().Draw(t, "a rule for some paths") {
+					text += ", {key: path, value: '" + path + "', " + s.rule(t) + "}"
+				}
+				text += "]}\n"
+			}
+			add("", "/a")
 			if rapid.Bool().Draw(t, "a rule for big") {
-				text += "  - {key: tenant, value: big, " + rule(t) + ", descriptors: [{key: path, " + rule(t) + "}]}\n"
+				add(", value: big", "/a")
+			}
+			if rapid.Bool().Draw(t, "a rule for a pattern") {
+				add(", value: 'b*'", "/*")
 			}
 			cfg, err := descriptors.Compile([]descriptors.File{{Name: "f", Data: []byte(text)}}, descriptors.Options{})
 			require.NoError(t, err)
 			l.install(cfg)
 		}
 		reload(t)
-		target := rapid.SampledFrom([]string{"shop|tenant", "shop|tenant=acme", "shop|tenant=big", "shop|tenant=gone", "shop|tenant|path", "shop|tenant=acme|path", "shop|tenant|path=/a", "shop|tenant=acme|path=/a"})
 		t.Repeat(map[string]func(*rapid.T){
 			"reload": reload,
 			"override": func(t *rapid.T) {
-				overrides[target.Draw(t, "target")] = rapid.SampledFrom([]string{
-					fmt.Sprintf(`{"requests_per_unit": %d}`, requests.Draw(t, "requests")),
-					fmt.Sprintf(`{"algorithm": %q}`, algorithm.Draw(t, "algorithm")),
-					fmt.Sprintf(`{"algorithm": %q, "unit": %q, "factor": 1.5}`, algorithm.Draw(t, "algorithm"), unit.Draw(t, "unit")),
-					`{"charge_denied": true}`, `nonsense`,
-				}).Draw(t, "override")
+				overrides[target.Draw(t, "target")] = s.override(t)
 				l.override(overrides)
 			},
 			"remove": func(t *rapid.T) {
@@ -73,20 +123,29 @@ func TestOverridesNeverAdmitMoreThanTheLargestLimit(t *testing.T) {
 					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "path", Value: path})
 				}
 				rule := l.store.Load().Domain("shop").Match(entries)
-				lim := rule.Limits[0].Limit
-				most[value] = max(most[value], lim.Capacity())
 				n := rapid.Int64Range(1, 8).Draw(t, "hits")
-				results := make([]backend.Result, 1)
-				counters.Take(context.Background(), now, []backend.Hit{{Key: rule.AppendKey(nil, "shop", entries), Limit: lim, N: n}}, results)
-				require.NoError(t, results[0].Err)
-				if results[0].Allowed {
-					admitted[value] += n
+				var hits []backend.Hit
+				for _, lim := range rule.Limits {
+					kind := value + " " + s.kind(lim)
+					most[kind] = max(most[kind], lim.Capacity())
+					hits = append(hits, backend.Hit{Key: rule.AppendKey(nil, "shop", entries), Limit: lim.Limit, N: n})
+				}
+				results := make([]backend.Result, len(hits))
+				counters.Take(context.Background(), now, hits, results)
+				for _, r := range results {
+					require.NoError(t, r.Err)
+					if !r.Allowed {
+						return
+					}
+				}
+				for _, lim := range rule.Limits {
+					admitted[value+" "+s.kind(lim)] += n
 				}
 			},
 			"": func(t *rapid.T) {
-				for _, value := range values {
-					if admitted[value] > most[value] {
-						t.Fatalf("%s: %d admitted, %d were the most", value, admitted[value], most[value])
+				for kind, n := range admitted {
+					if n > most[kind] {
+						t.Fatalf("%s: %d admitted, %d were the most", kind, n, most[kind])
 					}
 				}
 			},
