@@ -9,7 +9,7 @@ import (
 const maxInbox = 1 << 20
 
 // inbox holds what messages ask for until Run comes to it. It never makes anyone
-// wait. Too many changes become a full read; too many resets are dropped.
+// wait. Too many changes become a full read; too many resets are missed.
 type inbox struct {
 	filled chan struct{} // has something when there is something
 
@@ -23,7 +23,7 @@ type messages struct {
 	all     bool     // everything is to be read
 	targets []string // these are to be read; each once, none if all
 	resets  []string
-	dropped int // resets that there was no room for
+	missed  bool // resets may be missing
 }
 
 func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
@@ -49,12 +49,17 @@ func (b *inbox) changed(target string) {
 // maxTargets are read one by one; for more, a full read is no dearer.
 const maxTargets = 128
 
+// miss asks to tell that resets may be missing, and for a full read.
+func (b *inbox) miss() {
+	b.add(func() { b.all, b.targets, b.missed = true, nil, true })
+}
+
 // reset asks to tell of counter.
 func (b *inbox) reset(counter string) {
 	b.add(func() {
 		const overhead = 64 // a short name's share of memory
 		if b.bytes+len(counter)+overhead > maxInbox {
-			b.dropped++
+			b.missed = true
 			return
 		}
 		b.bytes += len(counter) + overhead

@@ -61,7 +61,7 @@ func (s *Store) subscribe(ctx context.Context) (heard bool, err error) {
 		case *goredis.Subscription:
 			if m.Count == 2 { // both
 				heard = true
-				s.inbox.reload()
+				s.inbox.miss()
 			}
 		case *goredis.Message:
 			switch {

@@ -58,9 +58,12 @@ type Options struct {
 	// that are so by this process' clock and that of Redis.
 	Expired func(value string, now time.Time) bool
 
-	// OnReset is told each counter in a message of TellReset, this replica's too. What
-	// is told while there is no subscription is missed.
+	// OnReset is told each counter in a message of TellReset, this replica's too.
 	OnReset func(counter string)
+
+	// OnGap is told that messages of TellReset may have been missed: whenever there is
+	// a subscription where there was none.
+	OnGap func()
 
 	// OnState is told, once, why Redis can't be read; what was read before holds on.
 	// It is told nil when Redis can be read again.
@@ -95,6 +98,9 @@ func New(o Options) *Store {
 	}
 	if o.OnReset == nil {
 		o.OnReset = func(string) {}
+	}
+	if o.OnGap == nil {
+		o.OnGap = func() {}
 	}
 	if o.OnState == nil {
 		o.OnState = func(error) {}

@@ -81,8 +81,8 @@ func (s *Store) tellResets(m messages) {
 	for _, counter := range m.resets {
 		s.o.OnReset(counter)
 	}
-	if m.dropped > 0 {
-		s.o.Log.Warn("counters were reset faster than this replica can follow; it may deny some of them longer", "missed", m.dropped)
+	if m.missed {
+		s.o.OnGap()
 	}
 }
 

@@ -1,0 +1,34 @@
+package overrides_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+func TestResetsThatMayHaveBeenMissedAreTold(t *testing.T) {
+	s := redistest.Start(t)
+	c := s.Client(t)
+	var gaps atomic.Int64
+	o := overrides.Options{
+		Client: connect(t, redis.Server{URL: s.Addr}), Resync: never,
+		OnGap: func() { gaps.Add(1) },
+	}
+	r := follow(t, o)
+	for n := range int64(3) {
+		r.until(ample, func() bool { return gaps.Load() == n+1 })
+		subscribed(t, c, "rls:resets", 1)
+		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
+			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
+			p.Publish(t.Context(), "rls:resets", "shop|ip=1")
+			return nil
+		})
+		require.NoError(t, err)
+	}
+}
