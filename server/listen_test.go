@@ -70,6 +70,13 @@ func TestParseAddr(t *testing.T) {
 	}
 }
 
+func TestAddressesAreLoggedAsText(t *testing.T) {
+	var log logBuffer
+	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	r.log = &log
+	r.logs(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, r.GRPCAddr(), r.HTTPAddr(), r.DebugAddr(), r.MetricsAddr()))
+}
+
 func TestPortInUseIsAnErrorAtOnce(t *testing.T) {
 	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
 	for listener, take := range map[string]func(*Options){

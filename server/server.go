@@ -174,9 +174,14 @@ func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 // listener that failed. Without debug and metrics it goes on, as calls are
 // answered all the same.
 func (s *Server) Serve(ctx context.Context) error {
-	addrs := []any{"grpc", s.GRPCAddr(), "http", s.HTTPAddr(), "debug", s.DebugAddr()}
-	if s.metrics != nil {
-		addrs = append(addrs, "metrics", s.MetricsAddr())
+	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
+	for _, l := range []struct {
+		name string
+		*httpListener
+	}{{"debug", s.debug}, {"metrics", s.metrics}} {
+		if l.httpListener != nil {
+			addrs = append(addrs, l.name, l.addr().String())
+		}
 	}
 	s.opts.Log.Info("listening", addrs...)
 
