@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,6 +66,32 @@ func TestCheckTakesSeveralPathsTogether(t *testing.T) {
 	assert.Contains(t, errOut, "two.yaml")
 	_, _, code = rls(t, "check", "--merge", one, two)
 	assert.Zero(t, code)
+}
+
+func TestCheckTellsWhatIsWrongWithAllPaths(t *testing.T) {
+	bad := file(t, "bad.yaml", "domain: d\ndescriptors:\n  - value: v\n")
+	out, errOut, code := rls(t, "check", "/no/such/one", bad, "/no/such/two", "../../examples/limits.yaml")
+	assert.Equal(t, 1, code)
+	assert.Empty(t, out)
+	for _, want := range []string{"/no/such/one: ", "/no/such/two: ", bad + ":3:"} {
+		assert.Contains(t, errOut, want)
+	}
+	out, errOut, code = rls(t, "check", "/no/such/one", "../../examples/limits.yaml")
+	assert.Equal(t, 1, code)
+	assert.Empty(t, out)
+	assert.Equal(t, "/no/such/one: no such file or directory\n", errOut)
+}
+
+func TestCheckLeavesOutDotFilesIfAskedTo(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"limits.yaml", ".old.yaml"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("domain: d\n"), 0o600))
+	}
+	_, errOut, code := rls(t, "check", dir)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, ".old.yaml")
+	_, errOut, code = rls(t, "check", "--ignore-dot-files", dir)
+	assert.Zero(t, code, errOut)
 }
 
 func TestHitSaysWhatIsWrong(t *testing.T) {
