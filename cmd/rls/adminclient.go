@@ -32,6 +32,7 @@ type adminClient struct {
 	addr, token   string
 	ca, cert, key string
 	timeout       time.Duration
+	asJSON        bool
 }
 
 // flags adds the flags that all commands have.
@@ -43,6 +44,19 @@ func (c *adminClient) flags(cmd *cobra.Command) {
 	fs.StringVar(&c.cert, "cert", "", "PEM file of the client's certificate (https)")
 	fs.StringVar(&c.key, "key", "", "PEM file of its key (https)")
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
+	fs.BoolVar(&c.asJSON, "json", false, "print the service's answer, as the API gives it")
+}
+
+// print prints an answer: for scripts, or with show for people.
+func (c *adminClient) print(out io.Writer, answer any, show func()) error {
+	if !c.asJSON {
+		show()
+		return nil
+	}
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(answer)
 }
 
 // base is the address as a URL, and the TLS to reach it.

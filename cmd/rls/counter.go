@@ -47,8 +47,11 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 			if err := client.call(cmd.Context(), method, "counters", url.Values{"target": {target.String()}}, nil, &c); err != nil {
 				return err
 			}
-			printCounter(cmd.OutOrStdout(), &c)
-			return nil
+			var answer any = &c
+			if method == http.MethodGet {
+				answer = &c.Counter
+			}
+			return client.print(cmd.OutOrStdout(), answer, func() { printCounter(cmd.OutOrStdout(), &c) })
 		},
 	}
 	domainFlag(cmd, &domain)

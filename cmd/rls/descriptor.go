@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -17,16 +18,22 @@ const descriptorHelp = "A descriptor is KEY=VALUE, more entries after commas; \\
 // readTarget reads a descriptor of limits, as descriptorHelp tells. A key alone
 // stands for any value.
 func readTarget(domain, text string) (descriptors.Target, error) {
-	entries, _, err := readEntries(text)
+	entries, valued, err := readEntries(text)
+	for i, e := range entries {
+		// Most likely a shell's variable that is empty: not to be for all values.
+		if err == nil && valued[i] && e.Key != "" && e.Value == "" {
+			err = fmt.Errorf("the value of %s is empty; %s without = stands for any value", printable(e.Key), printable(e.Key))
+		}
+	}
 	return asTarget(domain, text, entries, err)
 }
 
 // readRequest reads a descriptor of a request, each entry of which has a value,
 // though it may be empty.
 func readRequest(domain, text string) (descriptors.Target, error) {
-	entries, bare, err := readEntries(text)
-	if err == nil && bare > 0 {
-		err = fmt.Errorf("entry %d has no =; each is KEY=VALUE, and a comma in a value is written '\\,'", bare)
+	entries, valued, err := readEntries(text)
+	if bare := slices.Index(valued, false); err == nil && bare >= 0 {
+		err = fmt.Errorf("entry %d has no =; each is KEY=VALUE, and a comma in a value is written '\\,'", bare+1)
 	}
 	return asTarget(domain, text, entries, err)
 }
@@ -42,22 +49,19 @@ func asTarget(domain, text string, entries []*ratelimitv3.RateLimitDescriptor_En
 	return t, nil
 }
 
-// readEntries splits text into entries. bare counts from 1 to the first that has
-// no =, and is 0 if there is none.
-func readEntries(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, bare int, err error) {
+// readEntries splits text into entries, and tells of each whether it has a =.
+func readEntries(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, valued []bool, err error) {
 	var part []byte // of the entry, read so far
 	e := &ratelimitv3.RateLimitDescriptor_Entry{}
-	valued, escaped := false, false
+	inValue, escaped := false, false
 	end := func() {
-		if valued {
+		if inValue {
 			e.Value = string(part)
 		} else {
 			e.Key = string(part)
 		}
-		if entries = append(entries, e); !valued && bare == 0 {
-			bare = len(entries)
-		}
-		part, e, valued = part[:0], &ratelimitv3.RateLimitDescriptor_Entry{}, false
+		entries, valued = append(entries, e), append(valued, inValue)
+		part, e, inValue = part[:0], &ratelimitv3.RateLimitDescriptor_Entry{}, false
 	}
 	for _, c := range []byte(text) {
 		switch {
@@ -67,17 +71,17 @@ func readEntries(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry,
 			escaped = true
 		case c == ',':
 			end()
-		case c == '=' && !valued:
-			e.Key, part, valued = string(part), part[:0], true
+		case c == '=' && !inValue:
+			e.Key, part, inValue = string(part), part[:0], true
 		default:
 			part = append(part, c)
 		}
 	}
 	end()
 	if escaped {
-		return nil, 0, errors.New(`it ends with a \ that has nothing to go with; write \\ for a \`)
+		return nil, nil, errors.New(`it ends with a \ that has nothing to go with; write \\ for a \`)
 	}
-	return entries, bare, nil
+	return entries, valued, nil
 }
 
 // asWritten is a descriptor as readEntries reads it.

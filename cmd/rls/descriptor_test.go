@@ -16,7 +16,8 @@ func TestTargetsOfTheCommandLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"tenant":                  "shop|tenant",
 		"tenant=acme":             "shop|tenant=acme",
-		"tenant=":                 "shop|tenant",
+		"tenant=":                 "the value of tenant is empty; tenant without = stands for any value",
+		"a=1,tenant=":             "the value of tenant is empty",
 		"tenant=acme,path=/a=b":   "shop|tenant=acme|path=/a%3Db",
 		`tenant=a\,b`:             "shop|tenant=a%2Cb",
 		`te\=nant\,x=y`:           "shop|te%3Dnant%2Cx=y",
@@ -26,6 +27,7 @@ func TestTargetsOfTheCommandLine(t *testing.T) {
 		"tenant=é":                "shop|tenant=%C3%A9",
 		"":                        "has no key",
 		"=x":                      "has no key",
+		"=":                       "has no key",
 		"a,,b":                    "entry 2 of the target has no key",
 		`tenant=a\`:               `ends with a \`,
 		"tenant=acme,path=\n\x00": "shop|tenant=acme|path=%0A%00",

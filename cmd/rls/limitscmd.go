@@ -37,8 +37,7 @@ func domainFlag(cmd *cobra.Command, domain *string) {
 }
 
 func newLimitsList(client *adminClient) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "list",
 		Short: "List the overrides",
 		Args:  cobra.NoArgs,
@@ -47,18 +46,11 @@ func newLimitsList(client *adminClient) *cobra.Command {
 			if err := client.call(cmd.Context(), http.MethodGet, "overrides", nil, nil, &list); err != nil {
 				return err
 			}
-			if asJSON {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetEscapeHTML(false)
-				e.SetIndent("", "  ")
-				return e.Encode(list)
-			}
-			printOverrides(cmd.OutOrStdout(), list.Overrides, time.Now())
-			return nil
+			return client.print(cmd.OutOrStdout(), list, func() {
+				printOverrides(cmd.OutOrStdout(), list.Overrides, time.Now())
+			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the service's answer")
-	return cmd
 }
 
 // printOverrides prints a table; below each that is refused, why.
@@ -141,8 +133,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			if err := client.call(cmd.Context(), http.MethodPut, "overrides", query, value, &is); err != nil {
 				return err
 			}
-			printChange(cmd.OutOrStdout(), &is, now)
-			return nil
+			return client.print(cmd.OutOrStdout(), &is, func() { printChange(cmd.OutOrStdout(), &is, now) })
 		},
 	}
 	domainFlag(cmd, &domain)
@@ -232,12 +223,13 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 			if err := client.call(cmd.Context(), http.MethodDelete, "overrides", url.Values{"target": {target}}, nil, &was); err != nil {
 				return err
 			}
-			if was.Path == "" {
-				fmt.Fprintln(cmd.OutOrStdout(), "removed; it was not in force")
-				return nil
-			}
-			printChange(cmd.OutOrStdout(), &was, time.Now())
-			return nil
+			return client.print(cmd.OutOrStdout(), &was, func() {
+				if was.Path == "" {
+					fmt.Fprintln(cmd.OutOrStdout(), "removed; it was not in force")
+					return
+				}
+				printChange(cmd.OutOrStdout(), &was, time.Now())
+			})
 		},
 	}
 	cmd.Flags().StringVarP(&domain, "domain", "d", "", "the domain of the limits")

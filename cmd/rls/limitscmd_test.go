@@ -155,3 +155,26 @@ func TestFieldsBecomeJSON(t *testing.T) {
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"n":1,"f":0.5,"t":true,"l":[{},1],"s":"a=b","q":"1","e":"","u":"ü\n","x":"<é>","01":"01"}`, string(got))
 }
+
+func TestAnswersAsJSONForScripts(t *testing.T) {
+	r := newAdminRig(t, httptest.NewServer)
+	r.spend("shop|ip=10.0.0.1", 5)
+	for _, test := range []struct {
+		args []string
+		into any
+		want string // a part
+	}{
+		{[]string{"limits", "set", "-d", "shop", "tenant=acme", "factor=2"}, &admin.Override{}, `"was": "100 per minute"`},
+		{[]string{"limits", "list"}, &admin.List{}, `"target": "shop|tenant=acme"`},
+		{[]string{"limits", "unset", "-d", "shop", "tenant=acme"}, &admin.Override{}, `"state": "deleted"`},
+		{[]string{"counter", "get", "-d", "shop", "ip=10.0.0.1"}, &admin.Counter{}, `"spent": 5`},
+		{[]string{"counter", "reset", "-d", "shop", "ip=10.0.0.1"}, &admin.Reset{}, `"told_other_replicas": false`},
+	} {
+		out, errOut, code := r.run(append(test.args, "--json")...)
+		require.Zero(t, code, errOut)
+		assert.Contains(t, out, test.want)
+		d := json.NewDecoder(strings.NewReader(out))
+		d.DisallowUnknownFields()
+		assert.NoError(t, d.Decode(test.into), "%v", test.args)
+	}
+}
