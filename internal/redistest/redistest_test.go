@@ -2,6 +2,9 @@ package redistest
 
 import (
 	"context"
+	"net"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +46,39 @@ func TestServerDiesPausesAndComesBack(t *testing.T) {
 
 	s.Restart(t)
 	assert.Equal(t, int64(0), c.Exists(ctx, "key").Val(), "empty")
+}
+
+func TestAnotherServerOnItsPortIsNotTakenForIt(t *testing.T) {
+	s := Start(t)
+	_, port, err := net.SplitHostPort(s.Addr)
+	require.NoError(t, err)
+	n, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	_, err = run("redis-server", n, nil)
+	require.ErrorContains(t, err, "in use")
+	require.NoError(t, s.Client(t).Ping(t.Context()).Err())
+
+	s.Kill()
+	other, err := run("redis-server", n, nil)
+	require.NoError(t, err)
+	t.Cleanup(other.Kill)
+	time.AfterFunc(300*time.Millisecond, other.Kill)
+	s.Restart(t)
+	assert.Zero(t, other.PID())
+	assert.NoError(t, s.answers(t.Context(), s.PID()))
+}
+
+func TestAReplicaIsAwaited(t *testing.T) {
+	master := Start(t)
+	replica := Start(t, "--replicaof", strings.Replace(master.Addr, ":", " ", 1))
+	copied := replica.Client(t)
+	for i := range 3 {
+		replica.Pause()
+		require.NoError(t, master.Client(t).Set(t.Context(), "key", i, 0).Err())
+		time.AfterFunc(100*time.Millisecond, replica.Resume)
+		master.AwaitReplica(t)
+		assert.Equal(t, strconv.Itoa(i), copied.Get(t.Context(), "key").Val())
+	}
 }
 
 func TestStartReportsWhatTheServerSaid(t *testing.T) {

@@ -8,12 +8,15 @@ package redistest
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,7 +34,7 @@ type Server struct {
 
 	binary string
 	args   []string
-	ping   func(context.Context) error
+	tls    *tls.Config // for its own clients; nil: plain connections
 
 	mu      sync.Mutex // guards what follows
 	process *os.Process
@@ -72,9 +75,9 @@ func anywhere(start func(port int) (*Server, error)) (s *Server, err error) {
 	return nil, err
 }
 
-// run starts binary on port and waits until it answers. ping asks it; nil means a
-// plain connection.
-func run(binary string, port int, ping func(context.Context) error, settings ...string) (*Server, error) {
+// run starts binary on port and waits until it answers. conf is for asking it; nil
+// means a plain connection.
+func run(binary string, port int, conf *tls.Config, settings ...string) (*Server, error) {
 	path, err := exec.LookPath(binary)
 	if err != nil {
 		return nil, fmt.Errorf("%s is needed for this test; install Redis (apt-get install redis-server redis-sentinel): %w", binary, err)
@@ -82,7 +85,7 @@ func run(binary string, port int, ping func(context.Context) error, settings ...
 	s := &Server{
 		Addr:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		binary: path,
-		ping:   ping,
+		tls:    conf,
 	}
 	if binary == "redis-server" {
 		s.args = []string{
@@ -91,13 +94,6 @@ func run(binary string, port int, ping func(context.Context) error, settings ...
 		}
 	}
 	s.args = append(s.args, settings...)
-	if s.ping == nil {
-		s.ping = func(ctx context.Context) error {
-			c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1})
-			defer c.Close()
-			return c.Ping(ctx).Err()
-		}
-	}
 	if err := s.spawn(); err != nil {
 		return nil, err
 	}
@@ -116,14 +112,18 @@ func (s *Server) Kill() {
 	}
 }
 
-// Restart kills the server and starts it anew, empty, on the same port.
+// Restart kills the server and starts it anew, empty, on the same port, for which it
+// waits if another process has it.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
 	s.Kill()
-	if err := s.spawn(); err != nil {
+	if err := eventually(startWithin, func(context.Context) error { return s.spawn() }); err != nil {
 		tb.Fatal(err)
 	}
 }
+
+// startWithin is ample for a server that starts, on a machine with much to do.
+const startWithin = 20 * time.Second
 
 // Pause freezes the server: connections stay open and nothing is answered.
 func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
@@ -156,11 +156,57 @@ func (s *Server) Client(tb testing.TB) *goredis.Client {
 	return c
 }
 
-// command sends a command over a new plain connection.
+// AwaitReplica waits until a replica of the server has all that was written to it so
+// far.
+func (s *Server) AwaitReplica(tb testing.TB) {
+	tb.Helper()
+	written := -1
+	err := eventually(20*time.Second, func(ctx context.Context) error {
+		info, err := s.command(ctx, "INFO", "replication")
+		if err != nil {
+			return err
+		}
+		if written < 0 {
+			written = number(info, "master_repl_offset:")
+		}
+		if number(info, "state=online,offset=") < written {
+			return fmt.Errorf("no replica has what was written until %d:\n%s", written, info)
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// number is what stands behind the first name in text, -1 if none.
+func number(text, name string) int {
+	_, rest, _ := strings.Cut(text, name)
+	digits := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	n, err := strconv.Atoi(rest[:max(digits, 0)])
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// command sends a command over a new connection.
 func (s *Server) command(ctx context.Context, args ...any) (string, error) {
-	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1})
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, TLSConfig: s.tls})
 	defer c.Close()
 	return c.Do(ctx, args...).Text()
+}
+
+// answers is nil if the server, of that process id, does. Another one may have its port.
+func (s *Server) answers(ctx context.Context, pid int) error {
+	if _, err := s.command(ctx, "PING"); err != nil {
+		return err
+	}
+	info, err := s.command(ctx, "INFO", "server")
+	if err == nil && number(info, "process_id:") != pid {
+		return fmt.Errorf("another server has %s", s.Addr)
+	}
+	return err
 }
 
 func (s *Server) spawn() error {
@@ -180,12 +226,12 @@ func (s *Server) spawn() error {
 		cmd.Wait()
 		close(exited)
 	}()
-	err := eventually(10*time.Second, func(ctx context.Context) error {
+	err := eventually(startWithin, func(ctx context.Context) error {
 		select {
 		case <-exited:
 			return errExited
 		default:
-			return s.ping(ctx)
+			return s.answers(ctx, cmd.Process.Pid)
 		}
 	})
 	if err != nil {
@@ -237,13 +283,17 @@ var (
 	forks    = make(chan func())
 )
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// freePort is below those that Linux gives to clients, as one of them could get it
+// while a server that was killed is to come back.
+func freePort() (port int, err error) {
+	for range 20 {
+		port = 12_000 + rand.IntN(20_000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // safeBuffer is a bytes.Buffer for a process that writes while a test reads.

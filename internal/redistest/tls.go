@@ -1,12 +1,9 @@
 package redistest
 
 import (
-	"context"
 	"crypto/tls"
 	"strconv"
 	"testing"
-
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/seed-81f232ab/rls/internal/certtest"
 )
@@ -34,16 +31,9 @@ func StartTLS(tb testing.TB, c Certs) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	conf := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
 	s, err := anywhere(func(port int) (*Server, error) {
-		ping := func(ctx context.Context) error {
-			client := goredis.NewClient(&goredis.Options{
-				Addr: "127.0.0.1:" + strconv.Itoa(port), MaxRetries: -1,
-				TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true},
-			})
-			defer client.Close()
-			return client.Ping(ctx).Err()
-		}
-		return run("redis-server", port, ping, "--port", "0", "--tls-port", strconv.Itoa(port),
+		return run("redis-server", port, conf, "--port", "0", "--tls-port", strconv.Itoa(port),
 			"--tls-cert-file", c.ServerCert, "--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA)
 	})
 	if err != nil {
