@@ -109,7 +109,7 @@ func (o *Override) read(d *document, root *yaml.Node) {
 		if f := o.fields.only(atPatch); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s stands beside rate_limits; put it into its items", f.fields[0].row.name)
 		}
-	} else if len(o.fields.fields) == 0 || len(o.fields.fields) == 1 && o.fields.field("expires_at") != nil {
+	} else if len(d.all()) == 0 && (len(o.fields.fields) == 0 || len(o.fields.fields) == 1 && o.fields.field("expires_at") != nil) {
 		d.errorf(root, nil, "the override changes nothing; it can have %s", orList(fieldsAt(atOverride)))
 	}
 	for _, patch := range append(slices.Clip(o.items), o.fields) {

@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,7 +22,7 @@ type Target struct {
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
-		return Target{}, fmt.Errorf("target %s is not DOMAIN|KEY=VALUE|KEY=VALUE…, the way to one descriptor", printable(text))
+		return Target{}, fmt.Errorf("target %s is not DOMAIN|KEY=VALUE|KEY=VALUE…, the way to one descriptor", cmp.Or(printable(text), `""`))
 	}
 	if len(parts)-1 > maxDepth {
 		return Target{}, fmt.Errorf("a target with %d entries; %d are the most", len(parts)-1, maxDepth)

@@ -359,6 +359,13 @@ func TestChangesBelowOneValueAreTold(t *testing.T) {
 	assert.Empty(t, both.ChangesFrom(both))
 }
 
+func TestAMisspeltFieldIsNotSaidToChangeNothing(t *testing.T) {
+	_, err := ParseOverride("shop|tenant", []byte(`{"request_per_unit": 3}`))
+	assert.NotContains(t, err.Error(), "changes nothing")
+	_, err = ParseOverride("", []byte(`{"factor": 3}`))
+	assert.ErrorContains(t, err, `target "" is not`)
+}
+
 func TestOverridesAreAnyJSON(t *testing.T) {
 	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
 	c, out := compile(t, shopLimits).With([]*Override{o})
