@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,7 +57,8 @@ func TestAnotherServerOnItsPortIsNotTakenForIt(t *testing.T) {
 	require.NoError(t, err)
 	_, err = run("redis-server", n, nil)
 	require.ErrorContains(t, err, "in use")
-	require.NoError(t, s.Client(t).Ping(t.Context()).Err())
+	require.NoError(t, s.answers(t.Context(), s.PID()))
+	require.ErrorContains(t, s.answers(t.Context(), s.PID()+1), "another server")
 
 	s.Kill()
 	other, err := run("redis-server", n, nil)
@@ -71,13 +73,18 @@ func TestAnotherServerOnItsPortIsNotTakenForIt(t *testing.T) {
 func TestAReplicaIsAwaited(t *testing.T) {
 	master := Start(t)
 	replica := Start(t, "--replicaof", strings.Replace(master.Addr, ":", " ", 1))
-	copied := replica.Client(t)
+	master.AwaitReplica(t)
 	for i := range 3 {
 		replica.Pause()
 		require.NoError(t, master.Client(t).Set(t.Context(), "key", i, 0).Err())
-		time.AfterFunc(100*time.Millisecond, replica.Resume)
+		var resumed atomic.Bool
+		time.AfterFunc(100*time.Millisecond, func() {
+			resumed.Store(true)
+			replica.Resume()
+		})
 		master.AwaitReplica(t)
-		assert.Equal(t, strconv.Itoa(i), copied.Get(t.Context(), "key").Val())
+		assert.True(t, resumed.Load())
+		assert.Equal(t, strconv.Itoa(i), replica.Client(t).Get(t.Context(), "key").Val())
 	}
 }
 
