@@ -2,6 +2,8 @@ package main
 
 import (
 	"log/slog"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -10,7 +12,7 @@ import (
 var unused = []struct {
 	name   string
 	reason string
-	same   string // values, between blanks, that say what happens anyway
+	same   string // of a boolean: the values, between blanks, that say what happens anyway
 }{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL space attempts", ""},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates", ""},
@@ -79,10 +81,8 @@ func unusedReason(name, value string) (string, bool) {
 		if name != u.name && (!more || !strings.HasPrefix(name, start)) {
 			continue
 		}
-		for _, same := range strings.Fields(u.same) {
-			if value == same {
-				return "", false
-			}
+		if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(u.same), strconv.FormatBool(b)) {
+			return "", false
 		}
 		return u.reason, value != "" && !serviceLink.MatchString(value)
 	}
