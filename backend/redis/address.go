@@ -55,6 +55,13 @@ type Server struct {
 	PoolSize int
 }
 
+// Check tells what is wrong with s; nil if nothing is. The error holds nothing of URL
+// or Auth that can be secret.
+func (s Server) Check() error {
+	_, err := parse(s)
+	return err
+}
+
 // address is a Server taken apart.
 type address struct {
 	kind             Kind

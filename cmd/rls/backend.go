@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -20,6 +19,20 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/server"
 )
+
+// The values of BACKEND_TYPE.
+const (
+	backendRedis = "redis"
+	backendLocal = "local"
+)
+
+// backend is where counters are.
+func (s *settings) backend() string {
+	if s.BackendType == "" && s.RedisURL != "" {
+		return backendRedis
+	}
+	return cmp.Or(s.BackendType, backendLocal)
+}
 
 // counting is what counts for the service.
 type counting struct {
@@ -41,20 +54,13 @@ type counting struct {
 // newBackend makes what the settings ask for. What runs beside it ends with ctx;
 // close releases the rest.
 func newBackend(ctx context.Context, s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counting, error) {
-	kind := cmp.Or(s.BackendType, "local")
-	if s.BackendType == "" && s.RedisURL != "" {
-		kind = "redis"
-	}
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	switch kind {
-	case "local":
+	switch s.backend() {
+	case backendLocal:
 		go counters.Run(ctx, time.Minute)
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
 		return &counting{Limiter: counters, below: counters, own: true, forget: func(*backend.Hit) {}, close: func() {}}, nil
-	case "redis":
-		if r := s.LocalGuardRatio; r > 0 && r < 1 {
-			return nil, fmt.Errorf("LOCAL_GUARD_RATIO=%v would deny what is within the limit; it can be 0 or from 1", r)
-		}
+	case backendRedis:
 		inRedis, err := newRedis(s)
 		if err != nil {
 			return nil, err
@@ -76,7 +82,8 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 		if s.RedisHealthCheckActive {
 			health.Set("redis", false, "Redis has not been reached yet")
 		}
-		go watchRedis(ctx, inRedis.Ping, s.RedisHealthCheckActive, health, log)
+		watching, stopWatching := context.WithCancel(ctx)
+		go watchRedis(watching, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
 		var memories []interface{ Forget(*backend.Hit) }
 		switch {
@@ -98,16 +105,13 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 					m.Forget(h)
 				}
 			},
-			close: func() { always.Close(); _ = inRedis.Close() },
+			close: func() { stopWatching(); always.Close(); _ = inRedis.Close() },
 		}, nil
 	}
 	return nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
 }
 
 func newRedis(s *settings) (*redis.Limiter, error) {
-	if s.RedisURL == "" {
-		return nil, errors.New("BACKEND_TYPE=redis needs REDIS_URL; for example 127.0.0.1:6379")
-	}
 	main, secure, err := redisServer(s)
 	if err != nil {
 		return nil, err

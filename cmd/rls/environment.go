@@ -18,7 +18,8 @@ import (
 // Besides its tags (envconfig, default) a field can have
 //
 //	oneof         words that it can be, in any case
-//	min over max  bounds, over one that is excluded; for numbers and durations
+//	min over max  bounds, over one that is excluded; for numbers and durations,
+//	              and max also for the bytes of a text
 //	secret        its value is never shown
 
 // serviceLink is what Kubernetes sets NAME_PORT to in every pod beside a service
@@ -61,6 +62,9 @@ func readEnvironment(s any) (notes []string, errs []error) {
 func fits(v reflect.Value, tag reflect.StructTag) bool {
 	if v.Kind() != reflect.String {
 		return within(v.Interface(), v.Type(), tag)
+	}
+	if most, err := strconv.Atoi(tag.Get("max")); err == nil && v.Len() > most {
+		return false
 	}
 	words := strings.Fields(tag.Get("oneof"))
 	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, v.String()) })
@@ -142,7 +146,7 @@ func number(t reflect.Type, text string) (any, error) {
 	case reflect.TypeFor[float64]():
 		return strconv.ParseFloat(text, 64)
 	}
-	return strconv.ParseInt(text, 0, t.Bits())
+	return strconv.ParseInt(text, 0, 64)
 }
 
 // within tells whether n is inside the bounds of its tag.
@@ -167,6 +171,9 @@ func allowed(t reflect.Type, tag reflect.StructTag) string {
 	switch t {
 	case reflect.TypeFor[string]():
 		words := strings.Fields(tag.Get("oneof"))
+		if most := tag.Get("max"); most != "" {
+			return "a text of up to " + most + " bytes"
+		}
 		if len(words) == 0 {
 			return "a text"
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -18,14 +17,13 @@ func read(t *testing.T, vars map[string]string) (*settings, []string, error) {
 		name := f.Tag.Get("envconfig")
 		t.Setenv(name, vars[name]) // so that it is put back
 	}
-	s := new(settings)
-	notes, errs := readEnvironment(s)
-	return s, notes, errors.Join(errs...)
+	return loadSettings()
 }
 
 func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
 	s, notes, err := read(t, map[string]string{
 		"GRPC_PORT": "0x1F91", "USE_TLS": "", "REDIS_TLS": "T", "REDIS_TYPE": "SENTINEL", "LOG_LEVEL": "WARN",
+		"REDIS_URL": "mymaster,127.0.0.1:26379", "REDIS_SOCKET_TYPE": "TCP",
 		"DRAIN_DELAY": "1m30s", "REDIS_FALLBACK_RATIO": "0.25",
 		"CONFIG_GRPC_XDS_NODE_METADATA":             "a=1,malformed,b=x=y",
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "x-one:1, x-two: 2",
@@ -62,7 +60,7 @@ func TestAdminTokensHaveNames(t *testing.T) {
 func TestASettingSetToNothingHasItsDefault(t *testing.T) {
 	none, _, err := read(t, nil)
 	require.NoError(t, err)
-	empty, _, err := read(t, map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "RUNTIME_APPDIRECTORY": ""})
+	empty, _, err := read(t, map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "REDIS_AUTH": "", "RUNTIME_APPDIRECTORY": ""})
 	require.NoError(t, err)
 	assert.Equal(t, none, empty)
 	assert.Equal(t, 8081, none.GRPCPort)
@@ -73,6 +71,8 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret", "ADMIN_TOKEN": "alice:s3cret,alice:another",
+		"REDIS_MAX_HITS_PER_TRIP": "-3", "CACHE_KEY_PREFIX": strings.Repeat("x", 65), "REDIS_SOCKET_TYPE": "tcp4",
+		"LOCAL_CACHE_SIZE_IN_BYTES": "99999999999999", "REDIS_POOL_SIZE": "65536", "REDIS_URL": "nowhere", "LOCAL_GUARD_RATIO": "0.5",
 	})
 	lines := strings.Split(err.Error(), "\n")
 	assert.ElementsMatch(t, []string{
@@ -88,6 +88,13 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 		`REDIS_TIMEOUT="1us" is not a duration with its unit, such as 50ms or 10s from 1ms`,
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS is not a list such as name:value,name:value`,
 		`ADMIN_TOKEN is not a token, or a list such as name:token,name:token with different names`,
+		`REDIS_MAX_HITS_PER_TRIP="-3" is not a whole number from 1 up to 4096`,
+		`CACHE_KEY_PREFIX="` + strings.Repeat("x", 65) + `" is not a text of up to 64 bytes`,
+		`REDIS_SOCKET_TYPE="tcp4" is not one of tcp, unix`,
+		`LOCAL_CACHE_SIZE_IN_BYTES="99999999999999" is not a whole number up to 17179869184`,
+		`REDIS_POOL_SIZE="65536" is not a whole number from 0 up to 65535`,
+		`REDIS_URL: the URL is "nowhere", which is no host:port`,
+		`LOCAL_GUARD_RATIO="0.5" is not 0 or a number from 1: below 1 it would deny what is within a limit`,
 	}, lines)
 }
 
@@ -107,13 +114,27 @@ func TestSettingsWithoutEffectAreToldByReason(t *testing.T) {
 	var log strings.Builder
 	tellUnused([]string{
 		"USE_STATSD=false", "USE_DOG_STATSD=true", "STATSD_HOST=statsd", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
-		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=true", "PATH=/bin", "MEMCACHE_SRV=x",
+		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
 	}, slog.New(slog.NewTextHandler(&log, nil)))
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	require.Len(t, lines, 3)
 	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_DOG_STATSD,STATSD_HOST reason="metrics are for Prometheus to fetch`)
 	assert.Contains(t, lines[1], `setting=USE_CALENDAR_MONTH_RATE_LIMIT reason="a month is 30 days"`)
 	assert.Contains(t, lines[2], "setting=MEMCACHE_SRV")
+}
+
+func TestBooleansWithoutEffectThatSayWhatIsTheCaseAreNotTold(t *testing.T) {
+	for variable, told := range map[string]bool{
+		"USE_STATSD=0": false, "USE_STATSD=F": false, "USE_STATSD=False": false, "USE_STATSD=1": true, "USE_STATSD=no": true,
+		"TRACING_ENABLED=0": false, "TRACING_ENABLED=t": true,
+		"USE_CALENDAR_MONTH_RATE_LIMIT=F": false, "USE_CALENDAR_MONTH_RATE_LIMIT=T": true,
+		"DISABLE_STATS=T": false, "DISABLE_STATS=0": false, "DISABLE_STATS=2": true,
+		"NEAR_LIMIT_RATIO=0": true, // no boolean
+	} {
+		name, value, _ := strings.Cut(variable, "=")
+		_, got := unusedReason(name, value)
+		assert.Equal(t, told, got, variable)
+	}
 }
 
 // incumbents are all variables that envoyproxy/ratelimit reads, or whose README

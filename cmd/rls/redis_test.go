@@ -1,9 +1,15 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,11 +19,14 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/server"
 )
 
 // TestReplicasShareOneBudget has three processes, with 32 callers each, charge one
@@ -150,6 +159,44 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 			assert.NotContains(t, string(out), "se#cret")
 		})
 	}
+}
+
+// TestARedisCheckThatIsCutOffIsNotTold stops while a Redis has yet to answer PING.
+func TestARedisCheckThatIsCutOffIsNotTold(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	asked := make(chan struct{})
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			defer conn.Close()
+			for lines := bufio.NewScanner(conn); lines.Scan(); {
+				if !strings.HasPrefix(lines.Text(), "*") {
+					continue
+				}
+				// A command starts; the length of its name and the name come next.
+				if lines.Scan() && lines.Scan() && strings.EqualFold(lines.Text(), "ping") {
+					close(asked)
+					continue
+				}
+				_, _ = io.WriteString(conn, "-ERR not known\r\n")
+			}
+		}
+	}()
+
+	var told bytes.Buffer
+	s := &settings{BackendType: backendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	counts, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), slog.New(slog.NewTextHandler(&told, nil)))
+	require.NoError(t, err)
+	<-asked
+	counts.close()
+	cancel()
+	_ = listener.Close()
+	goleak.VerifyNone(t, before)
+	assert.Empty(t, told.String())
 }
 
 func TestSettingsWithoutEffectAreTold(t *testing.T) {

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,9 +24,6 @@ func newServe() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, notes, err := loadSettings()
-			if err != nil {
-				return err
-			}
 			if limits != "" {
 				s.LimitsPath = limits
 			}
@@ -35,11 +32,25 @@ func newServe() *cobra.Command {
 				log.Warn(note)
 			}
 			tellUnused(os.Environ(), log)
-			return serve(cmd.Context(), s, log)
+			if err == nil {
+				err = serve(cmd.Context(), s, log)
+			}
+			return logged(err, log)
 		},
 	}
 	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of them (LIMITS_PATH)")
 	return cmd
+}
+
+// logged logs each line of err, and is the error that says no more; nil for nil.
+func logged(err error, log *slog.Logger) error {
+	if err == nil {
+		return nil
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		log.Error("can't serve", "problem", line)
+	}
+	return exitCode(1)
 }
 
 // serve runs the service until ctx is done.
@@ -155,16 +166,13 @@ func serverOptions(s *settings, health *server.Health, count *metrics.Metrics, l
 			ClientSAN:    s.GRPCClientTLSSAN,
 		}
 	}
-	switch {
-	case s.DebugTLSCert != "" || s.DebugTLSKey != "":
+	if s.DebugTLSCert != "" {
 		o.DebugTLS = &server.TLS{
 			CertFile:           s.DebugTLSCert,
 			KeyFile:            s.DebugTLSKey,
 			ClientCAFile:       s.DebugTLSClientCACert,
 			ClientCertOptional: s.DebugTLSClientCACert != "",
 		}
-	case s.DebugTLSClientCACert != "":
-		return o, errors.New("DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY: without TLS there are no client certificates")
 	}
 	if s.UsePrometheus {
 		addr, err := server.ParseAddr(s.PrometheusAddr)

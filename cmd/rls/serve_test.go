@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -84,8 +85,8 @@ func TestServeRefusesToStartWithoutLimits(t *testing.T) {
 		"nothing there":   {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
 		"nothing in it":   {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
 		"a bad file":      {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
-		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT="tcp://10.0.0.1:80" is not a whole number from 0 up to 65535`}},
-		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL="loud" is not one of debug, info, warn, error`}},
+		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT=\"tcp://10.0.0.1:80\" is not a whole number from 0 up to 65535`}},
+		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL=\"loud\" is not one of debug, info, warn, error`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := command(t, c.env, "serve").CombinedOutput()
@@ -136,6 +137,45 @@ func TestLogsAsJSONCarryTheIncumbentsNames(t *testing.T) {
 	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_UDS=/no/such/directory/rls.sock"}, "serve").CombinedOutput()
 	require.Error(t, err)
 	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"limits refused; calls are refused until there are good ones","problem":"`, string(out))
+}
+
+func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
+	twoMistakes := "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {unit: minutes, requests_per_unit: 1}}\n  - {value: b}\n"
+	for name, c := range map[string]struct {
+		env  []string
+		want []string // of each line
+	}{
+		"settings": {[]string{"PORT=http", "REDIS_AUTH=s3cret", "LOG_LEVEL=fatal"}, []string{
+			`PORT="http" is not a whole number`, "REDIS_URL is empty",
+		}},
+		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes)}, []string{
+			"no limits to start with", "bad.yaml:3:", "bad.yaml:4:",
+		}},
+		"a listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerHour), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
+			"gRPC listener: ",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := command(t, append(c.env, "LOG_FORMAT=json"), "serve").CombinedOutput()
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			assert.Equal(t, 1, exit.ExitCode())
+			assert.NotContains(t, string(out), "s3cret")
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			require.Len(t, lines, len(c.want), "%s", out)
+			for i, line := range lines {
+				var logged struct {
+					Level   string `json:"level"`
+					Message string `json:"@message"`
+					Problem string `json:"problem"`
+				}
+				require.NoError(t, json.Unmarshal([]byte(line), &logged), line)
+				assert.Equal(t, "error", logged.Level)
+				assert.Equal(t, "can't serve", logged.Message)
+				assert.Contains(t, logged.Problem, c.want[i])
+			}
+		})
+	}
 }
 
 func get(t *testing.T, url string) (int, string) {

@@ -11,7 +11,8 @@ import (
 
 // settings are the environment. Each field names its variable, its default and
 // what it means, and, where not all values of its type will do, which (environment.go);
-// docs/settings.md is made of them (make docs).
+// what they need of each other is in settings_check.go. docs/settings.md is made of
+// them (make docs).
 type settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address the gRPC listener binds to; :: for IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
@@ -83,25 +84,25 @@ type settings struct {
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until it resets."`
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the matched rules' metadata to the response's dynamic metadata."`
 
-	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"redis or local: where counters are. Empty: redis if REDIS_URL is set, else local."`
+	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"redis or local: where counters are. Empty: redis if REDIS_URL is set, else local, unless other settings for Redis (REDIS_…) are set: then a start is refused."`
 	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
 
-	DenyCacheBytes         int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each. 0: none."`
+	DenyCacheBytes         int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each, up to 16 GiB. 0: none."`
 	LocalGuardRatio        float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"From 1: a replica that alone has had this much of a fixed_window limit charged denies the rest of the window without asking Redis; 1.2 is a good value. 0: never. Not with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT."`
-	CacheKeyPrefix         string        `envconfig:"CACHE_KEY_PREFIX" desc:"Start of every key in Redis, up to 64 bytes."`
+	CacheKeyPrefix         string        `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Start of every key in Redis, up to 64 bytes."`
 	ExpirationJitterMax    int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
 	RedisType              string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
 	RedisURL               string        `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, a socket's path, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType        string        `envconfig:"REDIS_SOCKET_TYPE" desc:"tcp or unix. Empty: unix if the URL is a path."`
+	RedisSocketType        string        `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. Empty: unix if the URL is a path."`
 	RedisAuth              string        `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
 	RedisSentinelAuth      string        `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"The same, for sentinels."`
-	RedisPoolSize          int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
-	RedisTimeout           time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. See docs/redis.md."`
+	RedisPoolSize          int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
+	RedisTimeout           time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. Calls wait that long while Redis hangs; over 1s a warning says so. See docs/redis.md."`
 	RedisFallbackRatio     float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" over:"0" max:"1" desc:"Share of each limit that this replica grants while Redis can't be reached, over 0 up to 1. See docs/failure.md."`
 	RedisFailureMode       string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
 	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
-	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" desc:"Most hits in one trip to Redis."`
+	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" min:"1" max:"4096" desc:"Most hits in one trip to Redis."`
 	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
 	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
 	RedisWaitReplicas      int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
@@ -114,10 +115,10 @@ type settings struct {
 	PerSecond              bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
 	PerSecondType          string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
 	PerSecondURL           string        `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
-	PerSecondSocketType    string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" desc:"As REDIS_SOCKET_TYPE."`
+	PerSecondSocketType    string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
 	PerSecondAuth          string        `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
 	PerSecondSentinelAuth  string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
-	PerSecondPoolSize      int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" desc:"As REDIS_POOL_SIZE."`
+	PerSecondPoolSize      int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
 	PerSecondTLS           bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS; the files are the same."`
 }
 
@@ -126,10 +127,11 @@ type settings struct {
 func loadSettings() (s *settings, notes []string, err error) {
 	s = new(settings)
 	notes, errs := readEnvironment(s)
+	errs = append(errs, s.check()...)
 	if strings.EqualFold(getenv("BACKEND_TYPE"), "memcache") {
 		errs = append(errs, errors.New("memcached can't charge and check in one step, so rls doesn't count in it: use BACKEND_TYPE=redis or local"))
 	}
-	return s, notes, errors.Join(errs...)
+	return s, append(notes, s.notes()...), errors.Join(errs...)
 }
 
 // logger makes the logger that the settings ask for.

@@ -41,8 +41,9 @@ All are environment variables. This page is made from the code by ` + "`make doc
 	}
 	b.WriteString(`
 Booleans are true or false (also 1, 0, t, f), durations carry a unit (` + "`50ms`, `10s`, `24h`" + `).
-A variable that is set to nothing counts as not set. All values that can't be are
-told at once, and the service doesn't start.
+A variable that is set to nothing counts as not set. All values that can't be, or that
+don't go together, and all files that can't be used are told at once, and the service
+doesn't start.
 
 In a pod, Kubernetes sets NAME_PORT to ` + "`tcp://…`" + ` for each service of the namespace, so
 that one called grpc or debug would overwrite GRPC_PORT or DEBUG_PORT. Such values

@@ -143,5 +143,5 @@ func TestXDSFilesThatCantBeReadStopTheStart(t *testing.T) {
 	cmd := command(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/nowhere.pem"}, "serve")
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
-	assert.Contains(t, string(out), "xDS TLS: the CA file: open /nowhere.pem: no such file or directory")
+	assert.Contains(t, string(out), `CONFIG_GRPC_XDS_SERVER_TLS_CACERT=\"/nowhere.pem\" can't be read: no such file or directory`)
 }

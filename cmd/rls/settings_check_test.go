@@ -1,0 +1,156 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/certtest"
+)
+
+func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
+	own := certtest.New(t).Issue("localhost")
+	text := file(t, "text.pem", "text")
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want []string
+	}{
+		"Redis without an address": {
+			map[string]string{"REDIS_AUTH": "s3cret", "REDIS_TYPE": "cluster"},
+			[]string{"REDIS_URL is empty, but REDIS_TYPE, REDIS_AUTH would need it: give it, or BACKEND_TYPE=local to count in this process, where replicas don't share budgets"},
+		},
+		"Redis asked for without an address": {
+			map[string]string{"BACKEND_TYPE": "redis", "REDIS_AUTH": "s3cret", "LIMITS_REDIS": "true"},
+			[]string{
+				"BACKEND_TYPE=redis needs REDIS_URL; for example 127.0.0.1:6379",
+				"LIMITS_REDIS=true needs REDIS_URL; for example 127.0.0.1:6379",
+			},
+		},
+		"a backend that isn't known": {
+			map[string]string{"BACKEND_TYPE": "etcd", "REDIS_AUTH": "s3cret"},
+			[]string{`BACKEND_TYPE="etcd" is not one of redis, local`},
+		},
+		"a kind that isn't known has no wrong address": {
+			map[string]string{"REDIS_URL": "a:1,b:1", "REDIS_TYPE": "ring"},
+			[]string{`REDIS_TYPE="ring" is not one of single, sentinel, cluster`},
+		},
+		"two Redis": {
+			map[string]string{
+				"REDIS_URL": "redis://:s3cret@a", "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": "a:1,b", "REDIS_PERSECOND_TYPE": "CLUSTER",
+				"CACHE_KEY_PREFIX": "{rls}",
+			},
+			[]string{
+				`REDIS_PERSECOND_URL: node 2 of the URL is "b", which is no host:port`,
+				`CACHE_KEY_PREFIX="{rls}" holds a brace, which in a cluster would be the hash tag`,
+			},
+		},
+		"a second Redis without an address": {
+			map[string]string{"REDIS_URL": "a:1", "REDIS_PERSECOND": "true"},
+			[]string{"REDIS_PERSECOND=true needs REDIS_PERSECOND_URL; for example 127.0.0.1:6379"},
+		},
+		"passwords are not shown": {
+			map[string]string{"REDIS_URL": "user:s3cret@a:1"},
+			[]string{"REDIS_URL: the URL holds an @ but no redis:// before it; write redis://user:password@host:port, or give the password apart"},
+		},
+		"overrides alone in Redis": {
+			map[string]string{"REDIS_URL": "nowhere", "BACKEND_TYPE": "local", "LIMITS_REDIS": "true"},
+			[]string{`REDIS_URL: the URL is "nowhere", which is no host:port`},
+		},
+		"files of Redis": {
+			map[string]string{"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CACERT": "/no/ca.pem"},
+			[]string{
+				`REDIS_TLS_CLIENT_CERT="` + own.CertFile + `" needs REDIS_TLS_CLIENT_KEY, its key`,
+				`REDIS_TLS_CACERT="/no/ca.pem" can't be read: no such file or directory`,
+			},
+		},
+		"files of gRPC": {
+			map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": own.CertFile, "GRPC_CLIENT_TLS_SAN": "envoy"},
+			[]string{
+				`GRPC_SERVER_TLS_CERT="` + own.CertFile + `" needs GRPC_SERVER_TLS_KEY, its key`,
+				`GRPC_CLIENT_TLS_SAN="envoy" needs GRPC_CLIENT_TLS_CACERT: without it no client certificate is checked`,
+			},
+		},
+		"no files of gRPC": {
+			map[string]string{"GRPC_SERVER_USE_TLS": "true"},
+			[]string{"GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"},
+		},
+		"files of the debug listener": {
+			map[string]string{"DEBUG_TLS_KEY": "/no/key.pem", "DEBUG_TLS_CLIENT_CACERT": text},
+			[]string{
+				`DEBUG_TLS_KEY="/no/key.pem" needs DEBUG_TLS_CERT, its certificate`,
+				`DEBUG_TLS_KEY="/no/key.pem" can't be read: no such file or directory`,
+				`DEBUG_TLS_CLIENT_CACERT="` + text + `" holds no certificate in PEM`,
+			},
+		},
+		"files of xDS": {
+			map[string]string{
+				"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true",
+				"CONFIG_GRPC_XDS_CLIENT_TLS_CERT": own.CertFile, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": text,
+			},
+			[]string{`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="` + own.CertFile + `" and CONFIG_GRPC_XDS_CLIENT_TLS_KEY="` + text + `" are not a certificate and its key: tls: failed to find any PEM data in key input`},
+		},
+		"metrics": {
+			map[string]string{"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
+			[]string{
+				`PROMETHEUS_ADDR="9090" is not host:port with a port from 0 to 65535; for example :9090`,
+				`PROMETHEUS_PATH="m" is not a path that begins with /`,
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := read(t, c.env)
+			require.Error(t, err)
+			assert.ElementsMatch(t, c.want, strings.Split(err.Error(), "\n"))
+		})
+	}
+}
+
+func TestWhatIsNotInUseIsNotLookedAt(t *testing.T) {
+	own := certtest.New(t).Issue("localhost")
+	for name, env := range map[string]map[string]string{
+		"Kubernetes' variables of a service redis": {"REDIS_PORT": "tcp://10.0.0.1:6379", "REDIS_SERVICE_HOST": "10.0.0.1"},
+		"the incumbent's without effect":           {"REDIS_PIPELINE_WINDOW": "75us"},
+		"Redis, counting in the process":           {"BACKEND_TYPE": "local", "REDIS_URL": "nowhere", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/no/ca.pem"},
+		"a second Redis":                           {"REDIS_URL": "a:1", "REDIS_PERSECOND_URL": "nowhere", "REDIS_TLS_CACERT": "/no/ca.pem"},
+		"files without TLS":                        {"GRPC_SERVER_TLS_CERT": "/no/cert.pem", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": "/no/cert.pem"},
+		"metrics":                                  {"PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
+		"all that is good": {
+			"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CLIENT_KEY": own.KeyFile,
+			"CACHE_KEY_PREFIX": "{rls}", "LOCAL_GUARD_RATIO": "1", "USE_PROMETHEUS": "true",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for variable, value := range env {
+				t.Setenv(variable, value)
+			}
+			_, _, err := read(t, env)
+			assert.NoError(t, err)
+		})
+	}
+}
+
+func TestWhatMayBeMeantOtherwiseIsNoted(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string // empty: no note
+	}{
+		"the incumbent's timeout":          {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_TIMEOUT=10s is the budget of a whole call to Redis here"},
+		"a timeout of a second":            {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
+		"counting in the process":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_URL, REDIS_TIMEOUT: without effect, as BACKEND_TYPE=local counts in this process"},
+		"with overrides in Redis":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "LIMITS_REDIS": "true"}, ""},
+		"counting in the process, no more": {map[string]string{"BACKEND_TYPE": "local"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, notes, err := read(t, c.env)
+			require.NoError(t, err)
+			if c.want == "" {
+				assert.Empty(t, notes)
+				return
+			}
+			require.Len(t, notes, 1)
+			assert.Contains(t, notes[0], c.want)
+		})
+	}
+}
