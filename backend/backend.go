@@ -37,6 +37,10 @@ type Hit struct {
 	Shadow bool
 }
 
+// Binds tells whether h is one of the hits of a Take that are charged all or none, by
+// a Limiter that does so: if one of them is denied, none of them is charged.
+func (h *Hit) Binds() bool { return h.N > 0 && !h.Shadow }
+
 // Result answers one Hit.
 type Result struct {
 	limit.Result

@@ -176,7 +176,7 @@ type histories map[string][]func(*limit.State)
 // take answers one hit and remembers its charge.
 func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	lim := h.Limit
-	if together(h) {
+	if h.Binds() {
 		spec := lim.Spec
 		spec.ChargeDenied = false
 		lim, _ = limit.New(spec) // right as it was
@@ -194,18 +194,18 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 	for _, h := range hits {
 		r := m.take(h, now)
 		results = append(results, r)
-		denied = denied || together(h) && !r.Allowed
+		denied = denied || h.Binds() && !r.Allowed
 	}
 	if !denied {
 		return results, false
 	}
 	for _, h := range hits {
-		if together(h) { // all charges of its counter in this request are of its kind
+		if h.Binds() { // all charges of its counter in this request are of its kind
 			m[counter(h)] = m[counter(h)][:len(m[counter(h)])-1]
 		}
 	}
 	for i, h := range hits {
-		if together(h) {
+		if h.Binds() {
 			h.N = 0
 			results[i].Remaining = maps.Clone(m).take(h, now).Remaining
 		}
@@ -214,9 +214,6 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 }
 
 func counter(h backend.Hit) string { return h.Limit.Tag() + " " + string(h.Key) }
-
-// together tells whether h is charged only if all such hits are.
-func together(h backend.Hit) bool { return h.N > 0 && !h.Shadow }
 
 // testRequestTraces keeps shadow hits and returns to keys of their own, as it is
 // open what they see of a charge on the same counter that is not made in the end.

@@ -30,7 +30,7 @@ type Options struct {
 	SizeBytes int
 
 	// AllOrNone must be that of the wrapped Limiter: if one is denied from here,
-	// no other hit of the Take is charged that isn't Shadow and has N > 0.
+	// no other hit that binds (backend.Hit.Binds) is charged.
 	AllOrNone bool
 
 	// OnDenied, if given, is told of each hit denied from here. It must not keep
@@ -92,7 +92,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		}
 		if s.denied {
 			denied++
-			blocked = blocked || l.options.AllOrNone && binds(h)
+			blocked = blocked || l.options.AllOrNone && h.Binds()
 			if l.options.OnDenied != nil {
 				l.options.OnDenied(h)
 			}
@@ -111,15 +111,12 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		case h.N < 0: // again: denials that next gave before may have come meanwhile
 			l.table.forget(s.id)
 		case s.denied || r.Err != nil || r.Allowed || r.Degraded:
-		case blocked && binds(h): // known by a peek only
+		case blocked && h.Binds(): // known by a peek only
 		default:
 			l.table.remember(s.id, s.returns, h, r.Result, at)
 		}
 	}
 }
-
-// binds tells whether a hit is charged only with the others of its Take.
-func binds(h *backend.Hit) bool { return h.N > 0 && !h.Shadow }
 
 // takeOthers asks next for the hits that aren't denied yet. If blocked, those that
 // bind are only looked at.
@@ -129,7 +126,7 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.
 		if a.seen[i].denied {
 			continue
 		}
-		if blocked && binds(&h) {
+		if blocked && h.Binds() {
 			h.N = 0
 		}
 		a.hits = append(a.hits, h)
@@ -139,7 +136,7 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.
 	l.next.Take(ctx, now, a.hits, a.results)
 	for j, i := range a.indices {
 		results[i] = a.results[j]
-		if h := &hits[i]; blocked && binds(h) && results[i].Err == nil {
+		if h := &hits[i]; blocked && h.Binds() && results[i].Err == nil {
 			results[i].Result = wouldBe(a.results[j].Result, h)
 		}
 	}

@@ -30,7 +30,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	denied := false
 	for i := range hits {
 		h, s := &hits[i], l.shardOf(ids[i])
-		if !together(h) {
+		if !h.Binds() {
 			results[i] = backend.Result{Result: s.take(ids[i], h.Limit, now, h.N)}
 			continue
 		}
@@ -42,20 +42,17 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 		return
 	}
 	for i := range hits {
-		if h := &hits[i]; together(h) && results[i].Allowed {
+		if h := &hits[i]; h.Binds() && results[i].Allowed {
 			l.shardOf(ids[i]).take(ids[i], h.Limit, now, -h.N)
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; together(h) {
+		if h := &hits[i]; h.Binds() {
 			left := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0)
 			results[i].Remaining, results[i].ResetAfter = left.Remaining, left.ResetAfter
 		}
 	}
 }
-
-// together tells whether h is charged only if all such hits are.
-func together(h *backend.Hit) bool { return h.N > 0 && !h.Shadow }
 
 // takeSparing is take, except that denied hits are not charged.
 func (s *shard) takeSparing(id fingerprint, l *limit.Limit, now, n int64) limit.Result {

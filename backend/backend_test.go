@@ -1,0 +1,17 @@
+package backend_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+func TestOnlyHitsThatChargeAndCanDenyBind(t *testing.T) {
+	for n, binds := range map[int64]bool{1: true, math.MaxInt64: true, 0: false, -1: false, math.MinInt64: false} {
+		assert.Equal(t, binds, (&backend.Hit{N: n}).Binds(), n)
+		assert.False(t, (&backend.Hit{N: n, Shadow: true}).Binds(), n)
+	}
+}
