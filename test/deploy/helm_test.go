@@ -32,17 +32,10 @@ type manifests struct {
 // every object strictly.
 func template(t *testing.T, values string) manifests {
 	t.Helper()
-	c, err := loader.Load(path(chart))
-	require.NoError(t, err)
-	v, err := chartutil.ReadValues([]byte(values))
-	require.NoError(t, err)
-	install := action.NewInstall(new(action.Configuration))
-	install.DryRun, install.ClientOnly, install.ReleaseName, install.Namespace = true, true, "shop", "limits"
-	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.33.0", Major: "1", Minor: "33"}
-	release, err := install.Run(c, v)
+	manifest, err := install(t, "shop", values)
 	require.NoError(t, err)
 	var m manifests
-	for _, o := range objects(t, release.Manifest) {
+	for _, o := range objects(t, manifest) {
 		switch o.Kind {
 		case "Deployment":
 			o.into(t, &m.deployment)
@@ -63,6 +56,23 @@ func template(t *testing.T, values string) manifests {
 	}
 	m.holdTogether(t)
 	return m
+}
+
+// install renders the chart for a release of that name.
+func install(t *testing.T, name, values string) (manifest string, err error) {
+	t.Helper()
+	c, err := loader.Load(path(chart))
+	require.NoError(t, err)
+	v, err := chartutil.ReadValues([]byte(values))
+	require.NoError(t, err)
+	i := action.NewInstall(new(action.Configuration))
+	i.DryRun, i.ClientOnly, i.ReleaseName, i.Namespace = true, true, name, "limits"
+	i.KubeVersion = &chartutil.KubeVersion{Version: "v1.33.0", Major: "1", Minor: "33"}
+	release, err := i.Run(c, v)
+	if err != nil {
+		return "", err
+	}
+	return release.Manifest, nil
 }
 
 // holdTogether checks what names something else.
@@ -102,7 +112,9 @@ func (m manifests) holdTogether(t *testing.T) {
 	}
 	assert.Len(t, c.VolumeMounts, len(volumes))
 	for _, e := range c.Env {
-		known(t, e.Name)
+		if e.Name != "GOMEMLIMIT" { // Go's own
+			known(t, e.Name)
+		}
 		if strings.HasPrefix(e.Value, "/") {
 			assert.True(t, within(e.Value, mounted), "%s is mounted", e.Value)
 		}
@@ -139,11 +151,15 @@ func TestChartPassesLint(t *testing.T) {
 	}
 }
 
+// shopFile is the least that the chart needs.
+const shopFile = `limits: {shop.yaml: "domain: shop"}`
+
 func TestChartAsItIs(t *testing.T) {
-	m := template(t, "")
+	m := template(t, shopFile)
 	assert.Equal(t, "shop-rls", m.deployment.Name)
 	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
-	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s"}, m.env())
+	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "GOMEMLIMIT": "460MiB"}, m.env())
+	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits.Data, "no limits unasked")
 	assert.Equal(t, "None", m.service.Spec.ClusterIP)
 	require.NotNil(t, m.pdb)
 	assert.Equal(t, m.service.Spec.Selector, m.pdb.Spec.Selector.MatchLabels)
@@ -160,7 +176,7 @@ func TestChartAsItIs(t *testing.T) {
 }
 
 func TestChartWithAll(t *testing.T) {
-	m := template(t, `
+	m := template(t, shopFile+`
 redis:
   url: redis.example:6379
   type: cluster
@@ -171,12 +187,13 @@ admin: {tokenSecret: admin-token}
 tls: {secret: grpc-tls, clientAuth: true, clientSAN: envoy.example}
 env: {LIMIT_RESPONSE_HEADERS_ENABLED: true, LOCAL_MAX_KEYS: 2000000, REDIS_FALLBACK_RATIO: 0.25, CACHE_KEY_PREFIX: "1e6"}
 autoscaling: {enabled: true, maxReplicas: 5}
+resources: {limits: {memory: 2Gi}}
 nodeSelector: {disk: fast}
 tolerations: [{key: edge, operator: Exists}]
 podAnnotations: {team: edge}
 `)
 	assert.Equal(t, map[string]string{
-		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s",
+		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "GOMEMLIMIT": "1843MiB",
 		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "50ms",
 		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
@@ -190,6 +207,61 @@ podAnnotations: {team: edge}
 	assert.EqualValues(t, 5, m.hpa.Spec.MaxReplicas)
 	assert.Equal(t, m.deployment.Name, m.hpa.Spec.ScaleTargetRef.Name)
 	assert.Equal(t, map[string]string{"disk": "fast"}, m.deployment.Spec.Template.Spec.NodeSelector)
+}
+
+func TestChartWithLimitsFromAnXDSServer(t *testing.T) {
+	m := template(t, "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: control-plane:18000, GOMEMLIMIT: 400MiB}")
+	assert.Empty(t, m.limits.Name)
+	assert.Equal(t, map[string]string{
+		"DRAIN_DELAY": "5s", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "control-plane:18000", "GOMEMLIMIT": "400MiB",
+	}, m.env())
+}
+
+func TestChartRefusesWhatPodsWouldExitWith(t *testing.T) {
+	for values, want := range map[string]string{
+		"":                             "there are no limits: give files below limits",
+		"limits: {}":                   "there are no limits",
+		"env: {CONFIG_TYPE: FILE}":     "there are no limits",
+		shopFile + "\noverrides: true": "give redis.url",
+	} {
+		_, err := install(t, "shop", values)
+		assert.ErrorContains(t, err, want, values)
+	}
+	template(t, shopFile+"\noverrides: true\nenv: {REDIS_URL: redis.example:6379}")
+}
+
+func TestChartLeavesNodesWithOnePodDrainable(t *testing.T) {
+	for values, want := range map[string]bool{
+		"replicas: 1": false,
+		"replicas: 2": true,
+		"autoscaling: {enabled: true, minReplicas: 1}":              false,
+		"replicas: 1\nautoscaling: {enabled: true}":                 true,
+		"replicas: 3\npodDisruptionBudget: {enabled: false}":        false,
+		"replicas: 3\npodDisruptionBudget: {minAvailable: \"50%\"}": true,
+	} {
+		assert.Equal(t, want, template(t, values+"\n"+shopFile).pdb != nil, values)
+	}
+}
+
+func TestChartSaysUnderWhichNameEnvoyFindsIt(t *testing.T) {
+	for release, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls"} {
+		manifest, err := install(t, release, shopFile)
+		require.NoError(t, err)
+		for _, o := range objects(t, manifest) {
+			if o.Kind == "Service" {
+				assert.Equal(t, want, o.tree["metadata"].(map[string]any)["name"])
+			}
+		}
+	}
+}
+
+func TestChartBoundsGoByTheMemoryOfPods(t *testing.T) {
+	for limit, want := range map[string]string{"512Mi": "460MiB", "1Gi": "921MiB", "1.5Gi": "", "1000000000": "", "1G": ""} {
+		m := template(t, shopFile+"\nresources: {limits: {memory: "+limit+"}}")
+		assert.Equal(t, want, m.env()["GOMEMLIMIT"], limit)
+	}
+	m := template(t, shopFile+"\nresources: {limits: null}")
+	assert.NotContains(t, m.env(), "GOMEMLIMIT")
 }
 
 func TestChartWithTheExamplesValues(t *testing.T) {

@@ -12,3 +12,26 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
+
+{{- define "rls.pods" -}}
+{{ .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
+{{- end }}
+
+{{- /* Go takes no quantities of Kubernetes; nine tenths, as it is not all that counts */}}
+{{- define "rls.gomemlimit" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
+{{- if regexMatch "^[0-9]+[MG]i$" $limit }}
+{{- $mi := regexFind "^[0-9]+" $limit | int64 | mul (hasSuffix "Gi" $limit | ternary 1024 1) }}
+{{- printf "%dMiB" (div (mul $mi 9) 10) }}
+{{- end }}
+{{- end }}
+
+{{- /* what pods would refuse to start with is told sooner */}}
+{{- define "rls.check" -}}
+{{- if not (or .Values.limits (eq (toString .Values.env.CONFIG_TYPE) "GRPC_XDS_SOTW")) }}
+{{- fail "there are no limits: give files below limits (as in --set-file 'limits.shop\\.yaml=FILE'), or have them come from an xDS server (env.CONFIG_TYPE: GRPC_XDS_SOTW)" }}
+{{- end }}
+{{- if and .Values.overrides (not (or .Values.redis.url .Values.env.REDIS_URL)) }}
+{{- fail "overrides: true keeps overrides in Redis: give redis.url" }}
+{{- end }}
+{{- end }}
