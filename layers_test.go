@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"backend/fallback":    {"backend", "internal/wait", "limit"},
 	"backend/denycache":   {"backend", "limit"},
 	"backend/guard":       {"backend", "limit"},
-	"backend/backendtest": {"backend", "limit"},
+	"backend/backendtest": {"backend", "internal/wait", "limit"},
 	"lua":                 {},
 	"service":             {"backend", "descriptors", "limit"},
 	"admin":               {"backend", "descriptors", "limit"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // Func is a func as a Limiter.
@@ -70,7 +71,8 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 	fail, delay := f.fail, f.delay
 	f.mu.Unlock()
 
-	if err := wait(ctx, delay); err != nil {
+	if delay > 0 && !wait.For(ctx, delay) {
+		err := fmt.Errorf("%w: %w", backend.ErrUnavailable, context.Cause(ctx))
 		for i := range results {
 			results[i] = backend.Result{Err: err}
 		}
@@ -96,19 +98,5 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 	f.next.Take(ctx, now, passed, answers)
 	for i, place := range places {
 		results[place] = answers[i]
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.Cause(ctx))
 	}
 }
