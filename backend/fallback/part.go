@@ -22,12 +22,12 @@ type part struct {
 
 	state atomic.Int32 // changed under mu only
 
-	mu       sync.Mutex    // guards what follows
-	failures int           // while failing
-	since    time.Time     // when they began
-	before   int64         // limiter.served until then
-	closed   time.Time     // when it was open last
-	pause    time.Duration // between probes then, at the end
+	mu        sync.Mutex    // guards what follows
+	failures  int           // while failing
+	since     time.Time     // when they began
+	before    int64         // limiter.served until then
+	openUntil time.Time     // when it was open last
+	pause     time.Duration // between probes then, at the end
 }
 
 const (
@@ -91,7 +91,7 @@ func (l *Limiter) opened(p *part, err error) {
 		return
 	}
 	pause := l.o.ProbeEvery
-	if time.Since(p.closed) < l.o.ProbeAtMost { // it flaps: go on where it was
+	if time.Since(p.openUntil) < l.o.ProbeAtMost { // it flaps: go on where it was
 		pause = min(2*p.pause, l.o.ProbeAtMost)
 	}
 	l.tasks.Go(func() { p.recover(l.ctx, pause) })
@@ -115,7 +115,7 @@ func (p *part) recover(ctx context.Context, pause time.Duration) {
 	}
 	closed := time.Now()
 	p.mu.Lock()
-	p.closed, p.pause = closed, pause
+	p.openUntil, p.pause = closed, pause
 	p.become(fine)
 	p.mu.Unlock()
 
