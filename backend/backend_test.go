@@ -15,3 +15,12 @@ func TestOnlyHitsThatChargeAndCanDenyBind(t *testing.T) {
 		assert.False(t, (&backend.Hit{N: n, Shadow: true}).Binds(), n)
 	}
 }
+
+// A probe that didn't charge would find a backend well that can only be read.
+func TestAProbeChargesEvenWhereItIsDenied(t *testing.T) {
+	h := backend.Probe("probe")
+	assert.Equal(t, "probe", string(h.Key))
+	assert.Positive(t, h.N)
+	assert.True(t, h.Limit.ChargeDenied)
+	assert.False(t, h.Binds())
+}

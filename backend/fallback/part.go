@@ -9,7 +9,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/wait"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // part is a breaker: fine, failing, or open until a probe succeeds. It is ours, as
@@ -138,18 +137,10 @@ func jittered(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()*0.4-0.2)*float64(d))
 }
 
-// probeByHit charges one hit to a counter of no meaning.
+// probeByHit is the Probe where Options give none.
 func (o *Options) probeByHit(ctx context.Context, _ int) error {
-	hits := []backend.Hit{{Key: []byte(Namespace + "probe"), Limit: probeLimit, N: 1, Shadow: true}}
+	hits := []backend.Hit{backend.Probe(Namespace + "probe")}
 	results := make([]backend.Result, 1)
 	o.Primary.Take(ctx, time.Now(), hits, results)
 	return results[0].Err
 }
-
-var probeLimit = func() *limit.Limit {
-	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Second, ChargeDenied: true})
-	if err != nil {
-		panic(err) // it is a constant
-	}
-	return l
-}()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Parts is how many parts of the whole can fail apart from each other: the
@@ -40,7 +39,8 @@ func (l *Limiter) Probe(ctx context.Context, part int) error {
 	}
 	now := time.Now()
 	r := l.request(now, now.Add(l.options.Timeout))
-	r.addTo(p, part, l, 0, &backend.Hit{Key: []byte(probeKey), Limit: probeLimit, Shadow: true}, 1)
+	h := backend.Probe(probeKey)
+	r.addTo(p, part, l, 0, &h, h.N)
 	r.send()
 	if err := r.wait(ctx, l); err != nil {
 		return err
@@ -49,11 +49,3 @@ func (l *Limiter) Probe(ctx context.Context, part int) error {
 	l.recycle(r)
 	return err
 }
-
-var probeLimit = func() *limit.Limit {
-	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Second, ChargeDenied: true})
-	if err != nil {
-		panic(err) // it is a constant
-	}
-	return l
-}()
