@@ -15,7 +15,9 @@ import (
 )
 
 func TestAllocsWhileHealthyAndOpen(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.TripAfter = time.Millisecond })
+	r := newRig(t, func(o *Options) { // without probes, which allocate
+		o.TripAfter, o.ProbeEvery, o.ProbeAtMost = time.Millisecond, time.Hour, time.Hour
+	})
 	r.o.Primary = r.shared
 	var hits []backend.Hit
 	for i := range 3 {

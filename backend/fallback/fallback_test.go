@@ -39,19 +39,21 @@ func (n notDegraded) Take(ctx context.Context, now time.Time, hits []backend.Hit
 }
 
 func TestTheFirstFailureIsAnsweredBySecondaryAtHalf(t *testing.T) {
-	r := newRig(t, nil)
-	lim := per(t, 100, limit.Day)
-	r.primary.Fail(errDown)
-	for n := range 51 {
+	synctest.Test(t, func(t *testing.T) { // where no time passes, so that the part doesn't open
+		r := newRig(t, nil)
+		lim := per(t, 100, limit.Day)
+		r.primary.Fail(errDown)
+		for n := range 51 {
+			got := r.take("k", lim, 1)
+			require.NoError(t, got.Err)
+			assert.True(t, got.Degraded)
+			assert.Equal(t, n < 50, got.Allowed, "hit %d", n+1)
+		}
+		r.primary.Fail(nil)
 		got := r.take("k", lim, 1)
-		require.NoError(t, got.Err)
-		assert.True(t, got.Degraded)
-		assert.Equal(t, n < 50, got.Allowed, "hit %d", n+1)
-	}
-	r.primary.Fail(nil)
-	got := r.take("k", lim, 1)
-	assert.False(t, got.Degraded)
-	assert.Equal(t, int64(99), got.Remaining)
+		assert.False(t, got.Degraded)
+		assert.Equal(t, int64(99), got.Remaining)
+	})
 }
 
 func TestWhatTheSecondaryGrants(t *testing.T) {
@@ -109,13 +111,15 @@ func TestGivingBackIsAllowedInEveryMode(t *testing.T) {
 }
 
 func TestCountersOfTheSecondaryAreApart(t *testing.T) {
-	r := newRig(t, nil)
-	lim := per(t, 100, limit.Day)
-	takeOf(r.own, "k", lim, 30) // as a limit of scope instance, or none of Redis would
-	r.primary.Fail(errDown)
-	assert.Equal(t, int64(49), r.take("k", lim, 1).Remaining)
-	assert.Equal(t, int64(30), spent(r.own, "k", lim))
-	assert.Equal(t, int64(1), spent(r.own, Namespace+"k", lim))
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := per(t, 100, limit.Day)
+		takeOf(r.own, "k", lim, 30) // as a limit of scope instance, or none of Redis would
+		r.primary.Fail(errDown)
+		assert.Equal(t, int64(49), r.take("k", lim, 1).Remaining)
+		assert.Equal(t, int64(30), spent(r.own, "k", lim))
+		assert.Equal(t, int64(1), spent(r.own, Namespace+"k", lim))
+	})
 }
 
 func TestErrorsThatNobodyCanMendStay(t *testing.T) {
