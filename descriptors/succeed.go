@@ -137,10 +137,10 @@ func (s *succession) anyLearns(is, was *tier) bool {
 // none.
 func (t *tier) before(is *node) *node {
 	was := t.same(is)
-	if was == nil && !is.keyWild && !(is.valueWild && is.share) {
-		was = t.find(is.key, is.value) // a pattern matches what is wider
+	if was != nil || is.keyWild || is.valueWild && is.share {
+		return was
 	}
-	return was
+	return t.find(is.key, is.value) // of a pattern, one that is wider
 }
 
 // after is the descriptor of t that the requests meet now which met the pattern was,

@@ -57,16 +57,7 @@ func loadFiles(s *settings, l *limits) (*limitsFiles, error) {
 
 // follow keeps the files in force until ctx is done. SIGHUP reads them at once.
 func (f *limitsFiles) follow(ctx context.Context, hangups <-chan os.Signal) {
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-hangups:
-				f.watcher.Reload()
-			}
-		}
-	}()
+	go onEach(ctx, hangups, f.watcher.Reload)
 	f.watcher.Run(ctx, func(r source.Reading) {
 		if err := f.load(r); err != nil {
 			f.refuse(err, r.Asked)
@@ -110,6 +101,18 @@ func (f *limitsFiles) load(r source.Reading) (err error) {
 	f.digests = r.Digests
 	f.install(cfg, from...)
 	return nil
+}
+
+// onEach calls f at each signal until ctx is done.
+func onEach(ctx context.Context, signals <-chan os.Signal, f func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			f()
+		}
+	}
 }
 
 // hangups are the SIGHUPs from now on, which no longer end the process.

@@ -126,7 +126,10 @@ func limitsSource(s *settings, l *limits) (follow func(context.Context), err err
 		if err != nil {
 			return nil, err
 		}
-		return c.Run, nil
+		return func(ctx context.Context) {
+			go onEach(ctx, hangups, func() { l.log.Info("SIGHUP: nothing to read; the xDS server says what the limits are") })
+			c.Run(ctx)
+		}, nil
 	}
 	files, err := loadFiles(s, l)
 	if err != nil {

@@ -54,7 +54,7 @@ type settings struct {
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
 	LimitsPollInterval              time.Duration `envconfig:"LIMITS_POLL_INTERVAL" default:"30s" min:"1s" desc:"How often limits files are looked at without the system telling of a change; for network file systems."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
-	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits. Calls are refused with FAILED_PRECONDITION until there are."`
+	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits files; calls are refused with FAILED_PRECONDITION until there are. With xDS, which always starts so, health is good before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
 
 	LimitsRedis       bool          `envconfig:"LIMITS_REDIS" default:"false" desc:"Overrides of single limits at run time, kept in Redis (REDIS_URL) and shared by all replicas. See docs/overrides.md."`
@@ -71,7 +71,7 @@ type settings struct {
 	XDSTLSCACert       string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
 	XDSTLSSAN          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify the server's certificate against, instead of the host."`
 	XDSBackoffInitial  time.Duration `envconfig:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failure to reach the xDS server; each further one doubles it."`
-	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest such pause."`
+	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest such pause, before it is made random."`
 	XDSBackoffRandom   float64       `envconfig:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is longer or shorter at random; over 1 counts as 1."`
 	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"false: pauses aren't random."`
 	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Largest update taken from the xDS server. 0: 16 MiB."`
@@ -104,7 +104,7 @@ type settings struct {
 	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
 	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" min:"1" max:"4096" desc:"Most hits in one trip to Redis."`
 	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
-	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Over it they fail at once."`
+	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Those over it are decided at once, as while Redis is away; it doesn't count as a failure of Redis."`
 	RedisWaitReplicas      int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
 	RedisTLS               bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
 	RedisTLSClientCert     string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`

@@ -188,5 +188,30 @@ func (s *settings) notes() []string {
 			notes = append(notes, strings.Join(set, ", ")+": without effect, as BACKEND_TYPE=local counts in this process")
 		}
 	}
+	for _, t := range []struct {
+		off   bool
+		why   string
+		files []pemFile
+	}{
+		{!s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true: the gRPC listener speaks plain text", []pemFile{
+			{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, {"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey}, {"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert},
+		}},
+		{s.ConfigType == configXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true: the xDS server is spoken to in plain text", []pemFile{
+			{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey}, {"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert},
+		}},
+		{(s.backend() == backendRedis || s.LimitsRedis) && !s.RedisTLS && !(s.PerSecond && s.PerSecondTLS), "REDIS_TLS is not true", []pemFile{
+			{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, {"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey}, {"REDIS_TLS_CACERT", s.RedisTLSCACert},
+		}},
+	} {
+		var set []string
+		for _, f := range t.files {
+			if f.path != "" {
+				set = append(set, f.name)
+			}
+		}
+		if t.off && len(set) > 0 {
+			notes = append(notes, strings.Join(set, ", ")+": without effect, as "+t.why)
+		}
+	}
 	return notes
 }

@@ -140,6 +140,10 @@ func TestWhatMayBeMeantOtherwiseIsNoted(t *testing.T) {
 		"a timeout of a second":            {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
 		"counting in the process":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_URL, REDIS_TIMEOUT: without effect, as BACKEND_TYPE=local counts in this process"},
 		"with overrides in Redis":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "LIMITS_REDIS": "true"}, ""},
+		"certificates without TLS":         {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY, GRPC_CLIENT_TLS_CACERT: without effect, as GRPC_SERVER_USE_TLS is not true"},
+		"certificates for plain xDS":       {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "without effect, as CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
+		"certificates for no xDS":          {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
+		"certificates for plain Redis":     {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: without effect, as REDIS_TLS is not true"},
 		"counting in the process, no more": {map[string]string{"BACKEND_TYPE": "local"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

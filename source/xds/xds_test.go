@@ -117,7 +117,7 @@ func TestNothingForTheNodeYet(t *testing.T) {
 
 	p.Stop()
 	s.state("xDS server " + p.Addr + ": ")
-	p = xdstest.Serve(t, p.Addr)
+	xdstest.Serve(t, p.Addr)
 	s.state("<nil>") // it may be about to send them
 	s.state("has sent nothing")
 	assert.Contains(t, s.await(2, "xDS server is silent")[1], "the last good limits stay in force")
