@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -66,7 +67,7 @@ type ask struct {
 
 // seen is what was found for a hit before next was asked.
 type seen struct {
-	id      fingerprint
+	id      fingerprint.ID
 	returns uint32 // of its shard
 	denied  bool
 }
@@ -81,7 +82,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	denied, blocked := 0, false
 	for i := range hits {
 		h := &hits[i]
-		s := seen{id: l.table.fingerprint(h.Key, h.Limit.Tag())}
+		s := seen{id: l.table.seeds.Of(h.Key, h.Limit.Tag())}
 		if h.N < 0 {
 			l.table.forget(s.id)
 		} else {

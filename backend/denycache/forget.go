@@ -4,5 +4,5 @@ import "github.com/seed-81f232ab/rls/backend"
 
 // Forget drops what is known of h's counter, as it was reset elsewhere.
 func (l *Limiter) Forget(h *backend.Hit) {
-	l.table.forget(l.table.fingerprint(h.Key, h.Limit.Tag()))
+	l.table.forget(l.table.seeds.Of(h.Key, h.Limit.Tag()))
 }

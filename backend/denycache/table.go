@@ -1,21 +1,17 @@
 package denycache
 
 import (
-	"hash/maphash"
 	"sync"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
-
-// fingerprint stands for a key and a tag: two 64-bit hashes with random seeds, so
-// that two counters share one with a chance of about 2^-128.
-type fingerprint struct{ lo, hi uint64 }
 
 // entry is a remembered denial: one cache line. Times are in microseconds since
 // 1970; an entry whose until is 0 is free.
 type entry struct {
-	id        fingerprint
+	id        fingerprint.ID
 	since     int64
 	until     int64 // when the denied hits can pass
 	reset     int64
@@ -34,7 +30,7 @@ const (
 // table holds the entries, in sets of a fixed number. A full set loses what ends
 // first.
 type table struct {
-	seeds  [4]maphash.Seed
+	seeds  fingerprint.Seeds
 	shards []shard
 }
 
@@ -47,34 +43,24 @@ type shard struct {
 
 func newTable(bytes int) *table {
 	sets := max(bytes/(entryBytes*ways), 8)
-	t := &table{shards: make([]shard, min(sets/8, maxShards))}
-	for i := range t.seeds {
-		t.seeds[i] = maphash.MakeSeed()
-	}
+	t := &table{seeds: fingerprint.NewSeeds(), shards: make([]shard, min(sets/8, maxShards))}
 	for i := range t.shards {
 		t.shards[i].sets = make([][ways]entry, sets/len(t.shards))
 	}
 	return t
 }
 
-func (t *table) fingerprint(key []byte, tag string) fingerprint {
-	return fingerprint{
-		lo: maphash.Bytes(t.seeds[0], key) ^ maphash.String(t.seeds[1], tag),
-		hi: maphash.Bytes(t.seeds[2], key) ^ maphash.String(t.seeds[3], tag),
-	}
-}
-
 // lock finds where id can be, locked.
-func (t *table) lock(id fingerprint) (*shard, *[ways]entry) {
-	s := &t.shards[id.lo%uint64(len(t.shards))]
-	set := &s.sets[id.hi%uint64(len(s.sets))]
+func (t *table) lock(id fingerprint.ID) (*shard, *[ways]entry) {
+	s := &t.shards[id.Lo%uint64(len(t.shards))]
+	set := &s.sets[id.Hi%uint64(len(s.sets))]
 	s.mu.Lock()
 	return s, set
 }
 
 // find tells whether h is known to be denied at now, and how. It also returns how
 // often hits were given back so far, for remember.
-func (t *table) find(id fingerprint, h *backend.Hit, now int64) (limit.Result, bool, uint32) {
+func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64) (limit.Result, bool, uint32) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	for i := range set {
@@ -106,7 +92,7 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 
 // remember keeps the denial r of h, unless hits were given back since find said
 // returns.
-func (t *table) remember(id fingerprint, returns uint32, h *backend.Hit, r limit.Result, now int64) {
+func (t *table) remember(id fingerprint.ID, returns uint32, h *backend.Hit, r limit.Result, now int64) {
 	fixed := h.Limit.Algorithm == limit.FixedWindow
 	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !fixed {
 		return
@@ -136,7 +122,7 @@ func (t *table) remember(id fingerprint, returns uint32, h *backend.Hit, r limit
 }
 
 // forget drops what is known of id.
-func (t *table) forget(id fingerprint) {
+func (t *table) forget(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	s.returns++

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -15,13 +16,13 @@ import (
 // Shadow hit after them on the same counter has seen; that is denied once more
 // than it had to be.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
-	var idSpace [16]fingerprint
+	var idSpace [16]fingerprint.ID
 	ids := idSpace[:0]
 	for i := range hits {
 		if hits[i].Limit.HasPast() {
 			l.carry(now, &hits[i])
 		}
-		ids = append(ids, l.fingerprint(hits[i].Key, hits[i].Limit.Tag()))
+		ids = append(ids, l.seeds.Of(hits[i].Key, hits[i].Limit.Tag()))
 	}
 	var lockSpace [16]int
 	locked := l.lock(ids, lockSpace[:0])
@@ -55,7 +56,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 }
 
 // takeSparing is take, except that denied hits are not charged.
-func (s *shard) takeSparing(id fingerprint, l *limit.Limit, now, n int64) limit.Result {
+func (s *shard) takeSparing(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
 	if l.ChargeDenied {
 		s.sparing = *l
 		s.sparing.ChargeDenied = false
@@ -66,7 +67,7 @@ func (s *shard) takeSparing(id fingerprint, l *limit.Limit, now, n int64) limit.
 
 // lock locks the shards of ids, each once, in their order, so that no two callers
 // can wait for each other. It returns their indexes, appended to buf.
-func (l *Limiter) lock(ids []fingerprint, buf []int) []int {
+func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	for _, id := range ids {
 		buf = append(buf, l.shardIndex(id))
 	}

@@ -2,6 +2,7 @@ package local
 
 import (
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -15,11 +16,11 @@ func (l *Limiter) carry(now int64, h *backend.Hit) {
 	if len(pasts) == 0 {
 		return
 	}
-	own := l.fingerprint(h.Key, h.Limit.Tag())
-	var idSpace [5]fingerprint
+	own := l.seeds.Of(h.Key, h.Limit.Tag())
+	var idSpace [5]fingerprint.ID
 	ids := idSpace[:0]
 	for _, p := range pasts {
-		ids = append(ids, l.fingerprint(h.Key, p.Tag()))
+		ids = append(ids, l.seeds.Of(h.Key, p.Tag()))
 	}
 	var lockSpace [5]int
 	locked := l.lock(append(ids, own), lockSpace[:0])

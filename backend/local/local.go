@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 )
 
 // DefaultMaxKeys is the bound where Options give none.
@@ -49,7 +50,7 @@ type Options struct {
 // Limiter is a backend.Limiter in this process. It never answers with an error,
 // and never waits for more than a mutex.
 type Limiter struct {
-	seeds     [4]seed
+	seeds     fingerprint.Seeds
 	shards    []shard
 	room      room
 	allOrNone bool
@@ -66,7 +67,7 @@ func New(o Options) *Limiter {
 	}
 	n := shardsFor(o.MaxKeys)
 	l := &Limiter{
-		seeds:     newSeeds(),
+		seeds:     fingerprint.NewSeeds(),
 		shards:    make([]shard, n),
 		room:      room{most: int64(o.MaxKeys), shards: int64(n)},
 		allOrNone: o.AllOrNone,
@@ -101,7 +102,7 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 		if h.Limit.HasPast() {
 			l.carry(at, h)
 		}
-		id := l.fingerprint(h.Key, h.Limit.Tag())
+		id := l.seeds.Of(h.Key, h.Limit.Tag())
 		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, at, h.N)}
 	}
 }
@@ -122,6 +123,6 @@ func (l *Limiter) Len() int {
 // to remember. If it grows, MaxKeys is too small for the traffic.
 func (l *Limiter) Dropped() int64 { return l.room.dropped.Load() }
 
-func (l *Limiter) shardOf(id fingerprint) *shard { return &l.shards[l.shardIndex(id)] }
+func (l *Limiter) shardOf(id fingerprint.ID) *shard { return &l.shards[l.shardIndex(id)] }
 
-func (l *Limiter) shardIndex(id fingerprint) int { return int(id.hi) & (len(l.shards) - 1) }
+func (l *Limiter) shardIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.shards) - 1) }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -51,14 +52,14 @@ func weight(s *limit.State) int64 {
 	return int64(s.Entries()+entriesPerKey-1) / entriesPerKey
 }
 
-func (s *shard) lockAndTake(id fingerprint, l *limit.Limit, now, n int64) limit.Result {
+func (s *shard) lockAndTake(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.take(id, l, now, n)
 }
 
 // take is l.Take on the state of id. The caller holds the lock.
-func (s *shard) take(id fingerprint, l *limit.Limit, now, n int64) limit.Result {
+func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
 	state := &s.fresh
 	slot := s.find(id)
 	if slot >= 0 {
@@ -93,7 +94,7 @@ func (s *shard) take(id fingerprint, l *limit.Limit, now, n int64) limit.Result 
 // shed drops entries other than keep while there are too many. One Take adds no
 // more than a key and a log entry; so two are enough to keep up with any growth,
 // and no Take has to pay for all of another's.
-func (s *shard) shed(keep fingerprint, now int64) {
+func (s *shard) shed(keep fingerprint.ID, now int64) {
 	most := s.room.perShard()
 	for i := 0; i < 2 && len(s.entries) > most; i++ {
 		s.drop(keep, now)
@@ -106,7 +107,7 @@ func (s *shard) shed(keep fingerprint, now int64) {
 // The sample is spread evenly over the entries from a random start, so that it
 // holds no entry twice, and all if there are few. A key with more spent than most
 // others is safe in it.
-func (s *shard) drop(keep fingerprint, now int64) {
+func (s *shard) drop(keep fingerprint.ID, now int64) {
 	n := len(s.entries)
 	stride := max(n/sample, 1)
 	victim := -1

@@ -3,6 +3,8 @@ package local
 import (
 	"context"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 )
 
 // Run sweeps until ctx ends: all counters once in each span of every, a shard at
@@ -38,7 +40,7 @@ func (s *shard) sweep(now int64) {
 		}
 	}
 	for most := s.room.perShard(); len(s.entries) > most; {
-		s.drop(fingerprint{}, now)
+		s.drop(fingerprint.ID{}, now)
 	}
 	if n := len(s.entries); n == 0 {
 		s.table = table{}

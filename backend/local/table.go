@@ -1,6 +1,9 @@
 package local
 
-import "github.com/seed-81f232ab/rls/limit"
+import (
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/limit"
+)
 
 // table is a hash table of counters. Against a Go map it takes three fifths of
 // the memory, and its entries lie in one array, so that a fair sample of them
@@ -15,7 +18,7 @@ type table struct {
 
 // entry is a counter, in one cache line.
 type entry struct {
-	id      fingerprint
+	id      fingerprint.ID
 	state   limit.State
 	expires int64 // microseconds since the epoch; from then on nothing is spent
 	spent   int64 // hits, as of the last Take
@@ -24,16 +27,16 @@ type entry struct {
 // cell points at an entry. It holds as much of the fingerprint as it takes to
 // know the cell's place, and almost always to know a stranger.
 type cell struct {
-	hash uint32 // fingerprint.lo's lower half
+	hash uint32 // ID.Lo's lower half
 	ref  uint32 // slot + 1; 0 for an empty cell
 }
 
 // find returns the slot of id's entry, or -1.
-func (t *table) find(id fingerprint) int {
+func (t *table) find(id fingerprint.ID) int {
 	if len(t.entries) == 0 {
 		return -1
 	}
-	hash := uint32(id.lo)
+	hash := uint32(id.Lo)
 	for i := t.home(hash); t.cells[i].ref != 0; i = t.next(i) {
 		if c := t.cells[i]; c.hash == hash && t.entries[c.ref-1].id == id {
 			return int(c.ref - 1)
@@ -43,13 +46,13 @@ func (t *table) find(id fingerprint) int {
 }
 
 // add appends an entry for id, which has none, and returns its slot.
-func (t *table) add(id fingerprint, s limit.State) int {
+func (t *table) add(id fingerprint.ID, s limit.State) int {
 	slot := len(t.entries)
 	if slot == cap(t.entries) {
 		t.resize(slot + slot/4 + 8)
 	}
 	t.entries = append(t.entries, entry{id: id, state: s})
-	t.place(cell{uint32(id.lo), uint32(slot + 1)})
+	t.place(cell{uint32(id.Lo), uint32(slot + 1)})
 	return slot
 }
 
@@ -88,7 +91,7 @@ func (t *table) place(c cell) {
 
 // cellOf returns the place of the cell that points at slot.
 func (t *table) cellOf(slot int) int {
-	i := t.home(uint32(t.entries[slot].id.lo))
+	i := t.home(uint32(t.entries[slot].id.Lo))
 	for t.cells[i].ref != uint32(slot+1) {
 		i = t.next(i)
 	}

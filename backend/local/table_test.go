@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -13,14 +14,14 @@ import (
 // that cells are pushed along and around the end.
 func TestATableFindsWhatIsInItAndNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		id := rapid.Custom(func(t *rapid.T) fingerprint {
-			return fingerprint{
-				lo: rapid.SampledFrom([]uint64{0, 1, 1 << 20, 1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 32}).Draw(t, "lo"),
-				hi: rapid.Uint64Range(0, 7).Draw(t, "hi"),
+		id := rapid.Custom(func(t *rapid.T) fingerprint.ID {
+			return fingerprint.ID{
+				Lo: rapid.SampledFrom([]uint64{0, 1, 1 << 20, 1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 32}).Draw(t, "lo"),
+				Hi: rapid.Uint64Range(0, 7).Draw(t, "hi"),
 			}
 		})
 		var got table
-		want := map[fingerprint]int64{}
+		want := map[fingerprint.ID]int64{}
 		for i := range rapid.IntRange(0, 200).Draw(t, "steps") {
 			id := id.Draw(t, "id")
 			slot := got.find(id)
