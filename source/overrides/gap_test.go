@@ -23,7 +23,7 @@ func TestResetsThatMayHaveBeenMissedAreTold(t *testing.T) {
 	r := follow(t, o)
 	for n := range int64(3) {
 		r.until(ample, func() bool { return gaps.Load() == n+1 })
-		subscribed(t, c, "rls:resets", 1)
+		subscribed(t, "rls:resets", 1, c)
 		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
 			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
 			p.Publish(t.Context(), "rls:resets", "shop|ip=1")

@@ -3,18 +3,22 @@ package overrides_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
@@ -30,10 +34,15 @@ const (
 	ample = 20 * time.Second
 )
 
-// connect makes a client as rls does.
+// connect makes a client as rls does, but one that a busy machine doesn't cut short.
 func connect(tb testing.TB, s redis.Server) goredis.UniversalClient {
 	tb.Helper()
-	c, _, err := redis.Connect(s, time.Second)
+	return connectWithin(tb, s, 5*time.Second)
+}
+
+func connectWithin(tb testing.TB, s redis.Server, timeout time.Duration) goredis.UniversalClient {
+	tb.Helper()
+	c, _, err := redis.Connect(s, timeout)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { c.Close() })
 	return c
@@ -129,15 +138,66 @@ func (r *replica) sees(within time.Duration, all map[string]string) {
 
 func (r *replica) until(within time.Duration, f func() bool) {
 	r.tb.Helper()
-	if !assert.Eventually(r.tb, f, within, 2*time.Millisecond) {
-		r.tb.Fatalf("applied last: %v\nstates: %v\nlog: %s", r.now(), r.told(), r.logged())
+	defer func() {
+		if r.tb.Failed() {
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.now(), r.told(), r.logged())
+		}
+	}()
+	polltest.Until(r.tb, within, f)
+}
+
+// subscribed waits until the nodes know n subscriptions to channel. The full reads
+// that follow may not be over.
+func subscribed(tb testing.TB, channel string, n int64, nodes ...*goredis.Client) {
+	tb.Helper()
+	polltest.Until(tb, ample, func() bool {
+		sum := int64(0)
+		for _, c := range nodes {
+			sum += c.PubSubNumSub(context.Background(), channel).Val()[channel]
+		}
+		return sum == n
+	}, "subscriptions to %s", channel)
+}
+
+// settled waits until the replicas are subscribed and the full read after that is
+// over, for it would find what no message tells.
+func settled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
+	tb.Helper()
+	channel := prefix + "rls:resets"
+	subscribed(tb, channel, int64(len(replicas)), c)
+	for _, r := range replicas {
+		for range 2 { // a message that comes with that read, or after it; one after that
+			message := rand.Text()
+			r.until(ample, func() (told bool) {
+				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
+				r.locked(func() { told = slices.Contains(r.resets, message) })
+				return told
+			})
+		}
 	}
 }
 
-// subscribed waits until n subscriptions to channel are known to c.
-func subscribed(tb testing.TB, c *goredis.Client, channel string, n int64) {
+// calls is how often Redis was asked to do a command, by anyone.
+func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
 	tb.Helper()
-	require.Eventually(tb, func() bool {
-		return c.PubSubNumSub(context.Background(), channel).Val()[channel] == n
-	}, ample, 2*time.Millisecond)
+	for line := range strings.Lines(c.Info(context.Background(), "commandstats").Val()) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":"); ok {
+			for field := range strings.SplitSeq(strings.TrimSpace(rest), ",") {
+				name, value, _ := strings.Cut(field, "=")
+				if name == "calls" || name == "rejected_calls" {
+					count, err := strconv.Atoi(value)
+					require.NoError(tb, err)
+					n += count
+				}
+			}
+		}
+	}
+	return n
+}
+
+// more waits until Redis was asked n times more to do a command.
+func more(tb testing.TB, c *goredis.Client, command string, n int) {
+	tb.Helper()
+	before := calls(tb, c, command)
+	polltest.Until(tb, ample, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)
 }

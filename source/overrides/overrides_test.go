@@ -25,7 +25,7 @@ func TestEveryReplicaSeesAPutAndADelete(t *testing.T) {
 	for range 3 {
 		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
 	}
-	subscribed(t, db.Client(t), db.Prefix+"rls:overrides", 3)
+	settled(t, db.Client(t), db.Prefix, replicas...)
 	for _, step := range []struct {
 		by            int
 		target, value string // no value: delete
@@ -66,29 +66,14 @@ func TestApplyIsToldOfChangesOnly(t *testing.T) {
 		_, _, err := r.Put(t.Context(), "a", "1")
 		require.NoError(t, err)
 	}
-	resyncs(t, db, 5)
+	more(t, db.Client(t), "hgetall", 5)
 	assert.Equal(t, 2, r.times(), "nothing at first, then the value")
-}
-
-// resyncs waits for n full reads of anyone.
-func resyncs(t *testing.T, db redistest.DB, n int) {
-	t.Helper()
-	calls := func() (n int) {
-		for line := range strings.Lines(db.Client(t).Info(t.Context(), "commandstats").Val()) {
-			if rest, ok := strings.CutPrefix(line, "cmdstat_hgetall:calls="); ok {
-				_, err := fmt.Sscanf(rest, "%d", &n)
-				require.NoError(t, err)
-			}
-		}
-		return n
-	}
-	before := calls()
-	require.Eventually(t, func() bool { return calls() >= before+n }, ample, 5*time.Millisecond)
 }
 
 func TestLostMessageIsMadeUpForByResync(t *testing.T) {
 	db := redistest.Open(t)
 	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
+	settled(t, db.Client(t), db.Prefix, r)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
 	r.sees(ample, values{"a": "1"})
 }
@@ -97,15 +82,7 @@ func TestMessagesOfOthers(t *testing.T) {
 	db := redistest.Open(t)
 	hash, c := db.Prefix+"rls:overrides", db.Client(t)
 	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never})
-	subscribed(t, c, hash, 1)
-	// The full read after the subscription must be over, for it would find what no
-	// message tells. It is once a later message was followed.
-	require.NoError(t, c.HSet(t.Context(), hash, "before", "0").Err())
-	require.NoError(t, c.Publish(t.Context(), hash, "before").Err())
-	r.sees(ample, values{"before": "0"})
-	require.NoError(t, c.HDel(t.Context(), hash, "before").Err())
-	require.NoError(t, c.Publish(t.Context(), hash, "before").Err())
-	r.sees(ample, values{})
+	settled(t, c, db.Prefix, r)
 	for _, step := range []struct {
 		name    string
 		set     values
@@ -135,7 +112,7 @@ func TestResetsReachAllReplicas(t *testing.T) {
 	db := redistest.Open(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}
 	a, b := follow(t, o), follow(t, o)
-	subscribed(t, db.Client(t), db.Prefix+"rls:resets", 2)
+	subscribed(t, db.Prefix+"rls:resets", 2, db.Client(t))
 	longest := strings.Repeat("x", overrides.MaxCounter)
 	require.NoError(t, a.TellReset(t.Context(), "shop|ip=1"))
 	require.NoError(t, a.TellReset(t.Context(), longest))
@@ -176,7 +153,7 @@ func TestManyAreAppliedAndLoggedOnce(t *testing.T) {
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
 	r.start()
 	r.sees(ample, many)
-	resyncs(t, db, 3)
+	more(t, db.Client(t), "hgetall", 3)
 	assert.Equal(t, 1, strings.Count(r.logged(), "overrides=10001"))
 }
 
@@ -184,7 +161,7 @@ func TestFloodOfMessagesEndsInWhatIsThere(t *testing.T) {
 	db := redistest.Open(t)
 	c := connect(t, redis.Server{URL: db.Addr})
 	r := follow(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: never})
-	subscribed(t, db.Client(t), db.Prefix+"rls:overrides", 1)
+	settled(t, db.Client(t), db.Prefix, r)
 	want := values{}
 	_, err := c.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
 		for i := range 3000 {
@@ -207,7 +184,7 @@ func TestRacingWritersLeaveAllReplicasAlike(t *testing.T) {
 	for range 3 {
 		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
 	}
-	subscribed(t, db.Client(t), db.Prefix+"rls:overrides", 3)
+	settled(t, db.Client(t), db.Prefix, replicas...)
 	var writing sync.WaitGroup
 	for i, r := range replicas {
 		writing.Go(func() {
@@ -271,7 +248,7 @@ func TestOptionsHaveDefaults(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })
-	subscribed(t, db.Client(t), db.Prefix+"rls:resets", 1)
+	subscribed(t, db.Prefix+"rls:resets", 1, db.Client(t))
 	_, _, err := s.Put(ctx, "a", "1")
 	require.NoError(t, err)
 	require.NoError(t, s.TellReset(ctx, "a"))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
@@ -40,25 +41,29 @@ func TestMessagesArePaced(t *testing.T) {
 	}()
 	<-told
 	c := db.Client(t)
-	subscribed(t, c, db.Prefix+"rls:overrides", 1)
+	subscribed(t, db.Prefix+"rls:overrides", 1, c)
 	change := func(i int) {
 		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
 		require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
 	}
 
-	quickest := time.Hour
-	for i := range 3 {
+	// Had it not rested while nothing happened, none would be so quick. A busy machine
+	// makes some slow, but not all.
+	i := 0
+	polltest.Until(t, ample, func() bool {
 		time.Sleep(600 * time.Millisecond) // longer than any rest
 		began := time.Now()
+		i++
 		change(i)
 		<-told
-		quickest = min(quickest, time.Since(began))
-	}
-	assert.Less(t, quickest, 250*time.Millisecond, "it has rested")
+		return time.Since(began) < 250*time.Millisecond
+	}, "it has rested")
 
-	before := applied.Load()
-	for began, i := time.Now(), 100; time.Since(began) < 2*time.Second; i++ {
+	before, began := applied.Load(), time.Now()
+	for time.Since(began) < 2*time.Second {
+		i++
 		change(i)
 	}
-	assert.LessOrEqual(t, applied.Load()-before, int64(8), "a storm is applied a few times")
+	times, most := applied.Load()-before, 2+time.Since(began)/(400*time.Millisecond)
+	assert.LessOrEqual(t, times, int64(most), "a storm is applied a few times")
 }
