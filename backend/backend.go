@@ -1,4 +1,5 @@
-// Package backend is the contract between the service and what counts for it.
+// Package backend is the contract between the service and what counts for it, and
+// what those who keep it have in common.
 package backend
 
 import (

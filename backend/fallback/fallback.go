@@ -112,7 +112,7 @@ type Limiter struct {
 	parts    []*part
 	troubled atomic.Int32 // parts that are failing or open
 	served   atomic.Int64 // hits decided without the primary, ever
-	scaled   scaled
+	shares   *backend.Derived
 	calls    sync.Pool // of *some
 
 	mu      sync.Mutex // guards what follows
@@ -134,6 +134,7 @@ func New(o Options) *Limiter {
 	o.setDefaults()
 	l := &Limiter{o: o}
 	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.shares = backend.NewDerived(l.share)
 	l.calls.New = func() any { return new(some) }
 	room := new(atomic.Int64)
 	for i := range o.Parts {

@@ -216,17 +216,6 @@ func TestAReloadMeanwhileGrantsNoShareAnew(t *testing.T) {
 	assert.False(t, r.take("k", lim, 1).Allowed)
 }
 
-func TestLimitsThatRequestsBringAlongAreNotKept(t *testing.T) {
-	r := newRig(t, nil)
-	r.primary.Fail(errDown)
-	for range 2*maxScaled + 5 {
-		r.take("k", per(t, 100, limit.Day), 1)
-	}
-	kept := 0
-	r.scaled.limits.Range(func(any, any) bool { kept++; return true })
-	assert.LessOrEqual(t, kept, maxScaled)
-}
-
 func TestConcurrentCallersWhileItComesAndGoes(t *testing.T) {
 	r := newRig(t, func(o *Options) {
 		o.TripAfter, o.ProbeEvery, o.ProbeAtMost = time.Millisecond, time.Millisecond, 5*time.Millisecond

@@ -35,7 +35,7 @@ func (l *Limiter) carry(ctx context.Context, entries []*owed) (carried int64) {
 	defer l.release(local)
 	defer l.release(shared)
 	for i, o := range entries {
-		local.add(i, backend.Hit{Key: []byte(o.key), Limit: l.share(o.limit)}) // a peek
+		local.add(i, backend.Hit{Key: []byte(o.key), Limit: l.shares.Of(o.limit)}) // a peek
 	}
 	local.enterNamespace()
 	l.o.Secondary.Take(ctx, time.Now(), local.hits, local.results)

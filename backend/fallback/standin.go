@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -43,7 +41,7 @@ func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit
 			if local == nil {
 				local = l.calls.Get().(*some)
 			}
-			local.add(i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
+			local.add(i, backend.Hit{Key: h.Key, Limit: l.shares.Of(h.Limit), N: h.N, Shadow: h.Shadow})
 		}
 	}
 	if local != nil {
@@ -76,7 +74,7 @@ func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
 
 // share is what the secondary grants of lim.
 func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
-	return l.scaled.of(lim, cmp.Or(lim.FallbackRatio, l.o.Ratio))
+	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
 }
 
 // some is some of a call's hits, on their own.
@@ -121,27 +119,4 @@ func (l *Limiter) release(s *some) {
 	clear(s.results)
 	s.hits, s.results, s.index = s.hits[:0], s.results[:0], s.index[:0]
 	l.calls.Put(s)
-}
-
-// scaled remembers limits at their share. Limits that requests bring along are
-// new each time, so it forgets all when there are too many.
-type scaled struct {
-	limits sync.Map // *limit.Limit → *limit.Limit
-	count  atomic.Int64
-}
-
-const maxScaled = 10_000
-
-// of is l at ratio. A limit always comes with the same ratio.
-func (s *scaled) of(l *limit.Limit, ratio float64) *limit.Limit {
-	if known, ok := s.limits.Load(l); ok {
-		return known.(*limit.Limit)
-	}
-	if s.count.Add(1) > maxScaled {
-		s.limits.Clear()
-		s.count.Store(1)
-	}
-	made := l.Scaled(ratio)
-	s.limits.Store(l, made)
-	return made
 }

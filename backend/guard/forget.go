@@ -13,6 +13,6 @@ func (l *Limiter) Forget(h *backend.Hit) {
 	if !l.guards(h.Limit) {
 		return
 	}
-	own := backend.Hit{Key: append([]byte(Namespace), h.Key...), Limit: l.threshold(h.Limit), N: -limit.MaxHits}
+	own := backend.Hit{Key: append([]byte(Namespace), h.Key...), Limit: l.thresholds.Of(h.Limit), N: -limit.MaxHits}
 	l.o.Counters.Take(context.Background(), time.Now(), []backend.Hit{own}, make([]backend.Result, 1))
 }

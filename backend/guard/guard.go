@@ -20,7 +20,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -44,18 +43,18 @@ type Options struct {
 
 // Limiter is a backend.Limiter. It is safe for concurrent use.
 type Limiter struct {
-	o     Options
-	calls sync.Pool // of *call
-
-	thresholds sync.Map // *limit.Limit → *limit.Limit
-	known      atomic.Int64
+	o          Options
+	thresholds *backend.Derived
+	calls      sync.Pool // of *call
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter.
 func New(o Options) *Limiter {
-	return &Limiter{o: o, calls: sync.Pool{New: func() any { return new(call) }}}
+	l := &Limiter{o: o, calls: sync.Pool{New: func() any { return new(call) }}}
+	l.thresholds = backend.NewDerived(l.threshold)
+	return l
 }
 
 // call is the memory of one Take.
@@ -129,7 +128,7 @@ func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backe
 		if h := &hits[i]; l.guards(h.Limit) {
 			from := len(c.keys)
 			c.keys = append(append(c.keys, Namespace...), h.Key...)
-			c.own.add(i, backend.Hit{Key: c.keys[from:len(c.keys):len(c.keys)], Limit: l.threshold(h.Limit)})
+			c.own.add(i, backend.Hit{Key: c.keys[from:len(c.keys):len(c.keys)], Limit: l.thresholds.Of(h.Limit)})
 		}
 	}
 	l.o.Counters.Take(ctx, now, c.own.hits, c.own.results)
@@ -178,23 +177,11 @@ func denial(h *backend.Hit, threshold *limit.Limit, own limit.Result) limit.Resu
 	return r
 }
 
-// maxKnown bounds the thresholds remembered: limits that requests bring along are
-// new each time.
-const maxKnown = 10_000
-
 // threshold is lim with most for its number.
 func (l *Limiter) threshold(lim *limit.Limit) *limit.Limit {
-	if known, ok := l.thresholds.Load(lim); ok {
-		return known.(*limit.Limit)
-	}
-	if l.known.Add(1) > maxKnown {
-		l.thresholds.Clear()
-		l.known.Store(1)
-	}
 	made, err := limit.New(limit.Spec{Requests: uint32(l.most(lim)), Unit: lim.Unit, Multiplier: lim.Multiplier, ChargeDenied: true})
 	if err != nil {
 		panic(err) // its window is that of a good one
 	}
-	l.thresholds.Store(lim, made)
 	return made
 }
