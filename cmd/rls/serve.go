@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"runtime/debug"
 	"strings"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/internal/metrics"
@@ -59,6 +62,16 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 		// A call leaves garbage behind, but little lives on: collecting it less
 		// often costs some megabytes and saves a part of each call.
 		debug.SetGCPercent(400)
+	}
+	// Nine tenths of a container's memory, unless GOMEMLIMIT says otherwise: nearer to
+	// it, garbage is collected sooner.
+	most, err := memlimit.Set()
+	switch {
+	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	case err != nil:
+		log.Warn("the container's memory limit can't be found; GOMEMLIMIT sets one", "error", err)
+	case most < math.MaxInt64:
+		log.Info("garbage is collected to stay below a share of the memory limit", "bytes", most)
 	}
 	health := server.NewHealth()
 	count := metrics.New()

@@ -112,9 +112,7 @@ func (m manifests) holdTogether(t *testing.T) {
 	}
 	assert.Len(t, c.VolumeMounts, len(volumes))
 	for _, e := range c.Env {
-		if e.Name != "GOMEMLIMIT" { // Go's own
-			known(t, e.Name)
-		}
+		known(t, e.Name)
 		if strings.HasPrefix(e.Value, "/") {
 			assert.True(t, within(e.Value, mounted), "%s is mounted", e.Value)
 		}
@@ -158,7 +156,7 @@ func TestChartAsItIs(t *testing.T) {
 	m := template(t, shopFile)
 	assert.Equal(t, "shop-rls", m.deployment.Name)
 	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
-	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "GOMEMLIMIT": "460MiB"}, m.env())
+	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s"}, m.env())
 	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits.Data, "no limits unasked")
 	assert.Equal(t, "None", m.service.Spec.ClusterIP)
 	require.NotNil(t, m.pdb)
@@ -193,7 +191,7 @@ tolerations: [{key: edge, operator: Exists}]
 podAnnotations: {team: edge}
 `)
 	assert.Equal(t, map[string]string{
-		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "GOMEMLIMIT": "1843MiB",
+		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s",
 		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "50ms",
 		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
@@ -210,10 +208,10 @@ podAnnotations: {team: edge}
 }
 
 func TestChartWithLimitsFromAnXDSServer(t *testing.T) {
-	m := template(t, "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: control-plane:18000, GOMEMLIMIT: 400MiB}")
+	m := template(t, "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: control-plane:18000}")
 	assert.Empty(t, m.limits.Name)
 	assert.Equal(t, map[string]string{
-		"DRAIN_DELAY": "5s", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "control-plane:18000", "GOMEMLIMIT": "400MiB",
+		"DRAIN_DELAY": "5s", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "control-plane:18000",
 	}, m.env())
 }
 
@@ -253,15 +251,6 @@ func TestChartSaysUnderWhichNameEnvoyFindsIt(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestChartBoundsGoByTheMemoryOfPods(t *testing.T) {
-	for limit, want := range map[string]string{"512Mi": "460MiB", "1Gi": "921MiB", "1.5Gi": "", "1000000000": "", "1G": ""} {
-		m := template(t, shopFile+"\nresources: {limits: {memory: "+limit+"}}")
-		assert.Equal(t, want, m.env()["GOMEMLIMIT"], limit)
-	}
-	m := template(t, shopFile+"\nresources: {limits: null}")
-	assert.NotContains(t, m.env(), "GOMEMLIMIT")
 }
 
 func TestChartWithTheExamplesValues(t *testing.T) {

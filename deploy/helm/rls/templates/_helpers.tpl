@@ -17,15 +17,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
 {{- end }}
 
-{{- /* Go takes no quantities of Kubernetes; nine tenths, as it is not all that counts */}}
-{{- define "rls.gomemlimit" -}}
-{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
-{{- if regexMatch "^[0-9]+[MG]i$" $limit }}
-{{- $mi := regexFind "^[0-9]+" $limit | int64 | mul (hasSuffix "Gi" $limit | ternary 1024 1) }}
-{{- printf "%dMiB" (div (mul $mi 9) 10) }}
-{{- end }}
-{{- end }}
-
 {{- /* what pods would refuse to start with is told sooner */}}
 {{- define "rls.check" -}}
 {{- if not (or .Values.limits (eq (toString .Values.env.CONFIG_TYPE) "GRPC_XDS_SOTW")) }}
