@@ -19,10 +19,7 @@ func TestWaitsForReplicas(t *testing.T) {
 	host, port, _ := strings.Cut(s.Addr, ":")
 	replica := redistest.Start(t, "--replicaof", host+" "+port)
 	master, copied := s.Client(t), replica.Client(t)
-	require.Eventually(t, func() bool {
-		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up") &&
-			strings.Contains(master.Info(t.Context(), "replication").Val(), "state=online")
-	}, 20*time.Second, 10*time.Millisecond)
+	s.AwaitReplica(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: ample}), perDay(t, 1000)
 	for i := range 100 {
 		key := fmt.Sprint("key", i)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -102,6 +103,20 @@ func TestOptionsOutOfRange(t *testing.T) {
 	} {
 		_, err := New(o)
 		assert.Error(t, err, "%+v", o)
+	}
+}
+
+func TestBudgetLeavesACallerTimeToBeTold(t *testing.T) {
+	now := time.Now()
+	l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}}
+	assert.Equal(t, 50*time.Millisecond, l.budget(t.Context(), now))
+	for within, want := range map[time.Duration]time.Duration{
+		time.Second:           50 * time.Millisecond,
+		20 * time.Millisecond: 15 * time.Millisecond,
+	} {
+		ctx, cancel := context.WithDeadline(t.Context(), now.Add(within))
+		defer cancel()
+		assert.Equal(t, want, l.budget(ctx, now))
 	}
 }
 
