@@ -134,7 +134,7 @@ func TestAdminCommandsSayWhyTheyCannotAsk(t *testing.T) {
 		want string
 	}{
 		"nobody there":       {[]string{"-a", "127.0.0.1:1"}, "nobody listens at 127.0.0.1:1; --addr must be the service's debug listener, whose port is DEBUG_PORT"},
-		"no such host":       {[]string{"-a", "host.invalid:6070"}, "host.invalid:6070 can't be asked"},
+		"no such port":       {[]string{"-a", "127.0.0.1:99999"}, "127.0.0.1:99999 can't be asked"},
 		"no address":         {[]string{"-a", ""}, "--addr must be"},
 		"another scheme":     {[]string{"-a", "ftp://host"}, "--addr must be"},
 		"a password in it":   {[]string{"-a", "http://u:" + opsToken + "@host"}, "--addr must be"},

@@ -121,7 +121,7 @@ func TestHitSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestHitPeeksAndGivesBack(t *testing.T) {
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	hit := func(hits string) string {
 		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
 		return out
@@ -132,11 +132,11 @@ func TestHitPeeksAndGivesBack(t *testing.T) {
 }
 
 func TestHitTakesAnyValue(t *testing.T) {
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	for _, descriptor := range []string{`tenant=a\,b`, `tenant=a=b`, `tenant=a\\b`, "tenant="} {
 		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", descriptor)
 		assert.Zero(t, code)
-		assert.Contains(t, out, "  "+descriptor+": OK 3 per hour", "as it was asked")
+		assert.Contains(t, out, "  "+descriptor+": OK 3 per year", "as it was asked")
 	}
 }
 

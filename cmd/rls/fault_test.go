@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
@@ -21,7 +21,7 @@ func TestRedisIsKilledUnderLoad(t *testing.T) {
 		replicas = append(replicas, start(t, []string{"REDIS_URL=" + redis.Addr, "LOCAL_CACHE_SIZE_IN_BYTES=0"}, "--limits", limits))
 	}
 	for _, r := range replicas {
-		require.Eventually(t, func() bool { return strings.Contains(r.logged(), "counting in Redis") }, 10*time.Second, 10*time.Millisecond)
+		polltest.Until(t, ample, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
 	}
 
 	redis.Kill()
@@ -39,9 +39,9 @@ func TestRedisIsKilledUnderLoad(t *testing.T) {
 
 	redis.Restart(t)
 	for _, r := range replicas {
-		require.Eventually(t, func() bool { return strings.Contains(r.logged(), "Redis is back") }, 10*time.Second, 10*time.Millisecond)
-		assert.Equal(t, 1, strings.Count(r.logged(), "Redis can't be reached"))
-		assert.Equal(t, 1, strings.Count(r.logged(), "Redis is back"))
+		polltest.Until(t, ample, func() bool { return strings.Contains(r.logged(), "Redis is back") })
+		assert.Equal(t, 1, r.count("Redis can't be reached; going on"))
+		assert.Equal(t, 1, r.count("msg=\"Redis is back"))
 		status, body := get(t, "http://"+r.http+"/healthcheck")
 		assert.Equal(t, http.StatusOK, status)
 		assert.Equal(t, "OK", body)
@@ -54,11 +54,11 @@ func TestRedisIsKilledUnderLoad(t *testing.T) {
 // REDIS_TIMEOUT for a Redis that hangs, as Envoy does by default.
 func TestCallersWithLessTimeThanRedisAreAnswered(t *testing.T) {
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", file(t, "limits.yaml", tenPerHour))
-	require.Eventually(t, func() bool { return strings.Contains(r.logged(), "counting in Redis") }, 10*time.Second, 10*time.Millisecond)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", file(t, "limits.yaml", tenPerYear))
+	polltest.Until(t, ample, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
 	redis.Pause()
 	defer redis.Resume()
-	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--timeout", "2s")
+	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--timeout", "5s")
 	assert.Contains(t, out, "4 OK, 0 OVER_LIMIT, 0 errors")
-	assert.Contains(t, r.logged(), "Redis can't be reached", "and then left alone")
+	assert.Contains(t, r.logged(), "Redis can't be reached; going on", "and then left alone")
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,9 +36,16 @@ func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// rls runs the program to its end.
+// ample is time enough for what must come, on a machine with much to do.
+const ample = 30 * time.Second
+
+// rls runs the program to its end. A hit that doesn't say how long it waits does so for
+// an ample time.
 func rls(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
+	if args[0] == "hit" && !slices.Contains(args, "--timeout") {
+		args = append(slices.Clip(args), "--timeout", ample.String())
+	}
 	cmd := command(t, nil, args...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
@@ -105,7 +113,7 @@ func startAs(t *testing.T, name string, env []string, args ...string) *running {
 		r.grpc, r.http, r.debug = m[1], m[2], m[3]
 	case <-r.done:
 		require.FailNow(t, "the service ended", "%v\n%s", r.err, r.logged())
-	case <-time.After(20 * time.Second):
+	case <-time.After(ample):
 		require.FailNow(t, "the service doesn't listen", r.logged())
 	}
 	return r
@@ -122,7 +130,7 @@ func (r *running) stop() error {
 	require.NoError(r.t, r.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-r.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(ample):
 		require.FailNow(r.t, "SIGTERM didn't end the service")
 	}
 	return r.err

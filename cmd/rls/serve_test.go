@@ -14,31 +14,33 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-const threePerHour = `
+const threePerYear = `
 domain: shop
 descriptors:
   - key: tenant
-    rate_limit: {unit: hour, requests_per_unit: 3, name: hourly}
+    rate_limit: {unit: year, requests_per_unit: 3, name: yearly}
 `
 
-const tenPerHour = `
+const tenPerYear = `
 domain: shop
 descriptors:
   - key: tenant
-    rate_limit: {unit: hour, requests_per_unit: 10}
+    rate_limit: {unit: year, requests_per_unit: 10}
 `
 
 func TestServeLimitsByTheFile(t *testing.T) {
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerHour))
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 	assert.Equal(t, 2, code, "over limit")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 5)
-	assert.Contains(t, lines[0], `OK          tenant=acme: OK 3 per hour "hourly", remaining 2, reset `)
-	assert.Contains(t, lines[3], `OVER_LIMIT  tenant=acme: OVER_LIMIT 3 per hour "hourly", remaining 0, reset `)
+	assert.Contains(t, lines[0], `OK          tenant=acme: OK 3 per year "yearly", remaining 2, reset `)
+	assert.Contains(t, lines[3], `OVER_LIMIT  tenant=acme: OVER_LIMIT 3 per year "yearly", remaining 0, reset `)
 	assert.Contains(t, lines[4], "4 calls: 3 OK, 1 OVER_LIMIT, 0 errors")
 
 	code, body := post(t, "http://"+r.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
@@ -47,7 +49,7 @@ func TestServeLimitsByTheFile(t *testing.T) {
 	code, _ = get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, code)
 	_, body = get(t, "http://"+r.debug+"/rlconfig")
-	assert.Equal(t, "shop.tenant: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false\n", body)
+	assert.Equal(t, "shop.tenant: unit=YEAR requests_per_unit=3, shadow_mode: false, quota_mode: false\n", body)
 
 	_, body = get(t, "http://"+r.debug+"/metrics")
 	assert.Contains(t, body, "\nratelimit_service_config_load_success 1\n")
@@ -60,7 +62,7 @@ func TestServeReadsTheIncumbentsLayoutUnderItsName(t *testing.T) {
 	root := t.TempDir()
 	config := filepath.Join(root, "ratelimit", "config")
 	require.NoError(t, os.MkdirAll(config, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(config, "shop.yaml"), []byte(threePerHour), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(config, "shop.yaml"), []byte(threePerYear), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(config, "README.md"), []byte("not limits"), 0o600))
 
 	r := startAs(t, "/bin/ratelimit", []string{"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=ratelimit"})
@@ -111,19 +113,19 @@ func TestServeStartsWithoutLimitsIfForced(t *testing.T) {
 }
 
 func TestServeSpeaksTheHeadersThatAreSet(t *testing.T) {
-	r := start(t, []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=X-Limit"}, "--limits", file(t, "limits.yaml", threePerHour))
+	r := start(t, []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=X-Limit"}, "--limits", file(t, "limits.yaml", threePerYear))
 	_, body := post(t, "http://"+r.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
 	assert.Contains(t, body, "X-Limit")
 	assert.Contains(t, body, "RateLimit-Remaining")
 }
 
 func TestASecondSignalEndsAtOnce(t *testing.T) {
-	r := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", file(t, "limits.yaml", threePerHour))
+	r := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", file(t, "limits.yaml", threePerYear))
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
-	require.Eventually(t, func() bool {
+	polltest.Until(t, ample, func() bool {
 		code, _, err := fetch("http://" + r.http + "/healthcheck")
 		return err == nil && code == http.StatusInternalServerError
-	}, 10*time.Second, 10*time.Millisecond, "the first one turns health off")
+	}, "the first one turns health off")
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-r.done:
@@ -151,7 +153,7 @@ func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
 		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes)}, []string{
 			"no limits to start with", "bad.yaml:3:", "bad.yaml:4:",
 		}},
-		"a listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerHour), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
+		"a listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
 			"gRPC listener: ",
 		}},
 	} {

@@ -5,11 +5,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
@@ -50,10 +50,10 @@ func gatewayPod(t *testing.T, addr string, ca *xdstest.Authority) []string {
 func (r *running) shows(want string) {
 	r.t.Helper()
 	var body string
-	require.Eventually(r.t, func() bool {
+	polltest.Until(r.t, ample, func() bool {
 		_, body = get(r.t, "http://"+r.debug+"/rlconfig")
 		return body == want
-	}, xdstest.Patience, 5*time.Millisecond, "%s\n%s", want, r.logged())
+	}, "%s\n%s", want, r.logged())
 }
 
 func perDay(domain, n string) string {
@@ -75,10 +75,10 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 	shows := func(page, want string) {
 		t.Helper()
 		var body string
-		require.Eventually(t, func() bool {
+		polltest.Until(t, ample, func() bool {
 			_, body = get(t, page)
 			return strings.Contains(body, want)
-		}, xdstest.Patience, 5*time.Millisecond, "%s\n%s", want, body)
+		}, "%s\n%s", want, body)
 	}
 	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logged())[1] + "/metrics"
 	problems := "http://" + r.debug + "/rlconfig/problems"
@@ -133,10 +133,10 @@ func TestXDSWithoutForceIsUnhealthyUntilTheFirstLimits(t *testing.T) {
 	code, _ = get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	gateway.Set("2")
-	require.Eventually(t, func() bool {
+	polltest.Until(t, ample, func() bool {
 		code, _ := get(t, "http://"+r.http+"/healthcheck")
 		return code == http.StatusOK
-	}, xdstest.Patience, 5*time.Millisecond)
+	})
 }
 
 func TestXDSFilesThatCantBeReadStopTheStart(t *testing.T) {
