@@ -6,10 +6,11 @@ import (
 	"io"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
 // whoPage tells the caller who it has been verified to be.
@@ -111,10 +112,10 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	issueTo(t, files, ca, "second")
 	replace(t, files.ClientCAFile, newCA.pem())
 	newCert, newKey := newCA.issue(t, "new client")
-	require.Eventually(t, func() bool {
+	polltest.Until(t, soon, func() bool {
 		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
 		return err == nil && who == "new client" && conn.PeerCertificates[0].Subject.CommonName == "second"
-	}, soon, 5*time.Millisecond)
+	})
 	_, _, err = askWho(t, r, old)
 	assert.Error(t, err, "its session is of a CA that is gone")
 	r.logs(t, "certificate signed by unknown authority")

@@ -17,6 +17,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
 // slow is a service whose calls wait for release, or for their context.
@@ -63,7 +65,9 @@ func refusesConnections(addr net.Addr) bool {
 func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 	service := newSlow()
 	health := NewHealth()
-	r := start(t, Options{Service: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}})
+	r := start(t, Options{
+		Service: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
+	})
 	client := r.client(t)
 
 	results := make(chan error, 2)
@@ -79,7 +83,7 @@ func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 	r.stop()
 
 	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
-		require.Eventually(t, func() bool { return refusesConnections(addr) }, soon, 5*time.Millisecond)
+		polltest.Until(t, soon, func() bool { return refusesConnections(addr) })
 	}
 	assert.Equal(t, []string{"server: shutting down"}, health.Faults())
 	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
@@ -153,14 +157,15 @@ func TestHTTPRequestsThatDoNotFinishAreCut(t *testing.T) {
 }
 
 func TestCallsAreStillAnsweredDuringTheDrainDelay(t *testing.T) {
-	r := start(t, Options{DrainDelay: 300 * time.Millisecond})
+	t.Parallel()
+	r := start(t, Options{DrainDelay: 3 * time.Second})
 	conn := dial(t, r.GRPCAddr().String())
 	r.stop()
 
-	require.Eventually(t, func() bool {
+	polltest.Until(t, soon, func() bool {
 		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		return err == nil && resp.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING
-	}, soon, time.Millisecond)
+	})
 	code, _, body := request(t, http.MethodGet, r.HTTPAddr(), "/healthcheck", "")
 	assert.Equal(t, 500, code)
 	assert.Equal(t, "server: shutting down\n", body)
@@ -173,7 +178,7 @@ func TestCallsAreStillAnsweredDuringTheDrainDelay(t *testing.T) {
 // a TCP probe, must not hold up the shutdown for grpc's own two minutes.
 func TestASilentConnectionHoldsUpShutdownForSecondsOnly(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
+	r := start(t, Options{DrainTimeout: time.Minute})
 	c, err := net.Dial("tcp", r.GRPCAddr().String())
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
@@ -238,7 +243,7 @@ func TestServeGoesOnWithoutDebugAndMetrics(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx) }()
 	for _, name := range []string{"debug listener: ", "metrics listener: "} {
-		require.Eventually(t, func() bool { return strings.Contains(log.String(), name) }, soon, time.Millisecond)
+		polltest.Until(t, soon, func() bool { return strings.Contains(log.String(), name) })
 	}
 	assert.NoError(t, postJSON(s.HTTPAddr()))
 	stop()

@@ -20,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
 func TestMain(m *testing.M) {
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // soon is how long tests wait for what should take no time.
-const soon = 5 * time.Second
+const soon = 20 * time.Second
 
 // serviceFunc is a rate-limit service by hand.
 type serviceFunc func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error)
@@ -122,7 +124,7 @@ func (r *running) finished(t *testing.T, d time.Duration) {
 // logs waits for want to be logged.
 func (r *running) logs(t *testing.T, want string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), want) }, soon, 5*time.Millisecond, want)
+	polltest.Until(t, soon, func() bool { return strings.Contains(r.log.String(), want) }, want)
 }
 
 func (r *running) client(t *testing.T) rlsv3.RateLimitServiceClient {

@@ -26,6 +26,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
 // authority signs certificates for tests.
@@ -234,10 +236,10 @@ func TestCertificateIsReloaded(t *testing.T) {
 	client := clientTLS(t, ca, clientCert, clientKey)
 	serves := func(want string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		polltest.Until(t, soon, func() bool {
 			name, err := callTLS(t, r, client)
 			return err == nil && name == want
-		}, soon, 5*time.Millisecond)
+		})
 	}
 	serves("first")
 
@@ -259,10 +261,10 @@ func TestCertificateIsReloaded(t *testing.T) {
 	require.NoError(t, err)
 	issueTo(t, files, ca, "third")
 	replace(t, files.ClientCAFile, newCA.pem())
-	require.Eventually(t, func() bool {
+	polltest.Until(t, soon, func() bool {
 		_, err := callTLS(t, r, client)
 		return err != nil
-	}, soon, 5*time.Millisecond)
+	})
 	_, err = rlsv3.NewRateLimitServiceClient(old).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err)
 	clientCert, clientKey = newCA.issue(t, "client")
