@@ -6,11 +6,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
 // client is what a trip needs of go-redis.
@@ -99,33 +100,13 @@ type TLSFiles struct {
 
 // LoadTLS reads the files.
 func LoadTLS(f TLSFiles) (*tls.Config, error) {
-	roots, err := x509.SystemCertPool()
+	c, err := clienttls.Files{CA: f.CA, Cert: f.Cert, Key: f.Key}.Config()
 	if err != nil {
-		roots = x509.NewCertPool()
-	}
-	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
-		if err != nil {
-			return nil, fmt.Errorf("redis TLS: the CA file: %w", err)
-		}
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("redis TLS: the CA file %s holds no certificate in PEM", f.CA)
-		}
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
-	switch {
-	case f.Cert != "" && f.Key != "":
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-		if err != nil {
-			return nil, fmt.Errorf("redis TLS: the client certificate %s and key %s: %w", f.Cert, f.Key, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	case f.Cert != "" || f.Key != "":
-		return nil, errors.New("redis TLS: the client certificate and its key must be given together")
+		return nil, fmt.Errorf("redis TLS: %w", err)
 	}
 	if f.SkipHostname {
 		c.InsecureSkipVerify = true // the name; VerifyConnection does the rest
-		c.VerifyConnection = func(s tls.ConnectionState) error { return verifyChain(s, roots) }
+		c.VerifyConnection = func(s tls.ConnectionState) error { return verifyChain(s, c.RootCAs) }
 	}
 	return c, nil
 }

@@ -5,14 +5,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
 // maxAnswer bounds what is read of an answer, in bytes.
@@ -40,7 +39,7 @@ func (c *adminClient) flags(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
 	fs.StringVarP(&c.addr, "addr", "a", "localhost:6070", "the service's debug listener (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "a token that may call (default: the first one of ADMIN_TOKEN)")
-	fs.StringVar(&c.ca, "ca", "", "PEM file of the authorities to trust (https; default: the system's)")
+	fs.StringVar(&c.ca, "ca", "", "PEM file of authorities to trust besides the system's (https)")
 	fs.StringVar(&c.cert, "cert", "", "PEM file of the client's certificate (https)")
 	fs.StringVar(&c.key, "key", "", "PEM file of its key (https)")
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
@@ -77,7 +76,7 @@ func (c *adminClient) base() (*url.URL, *tls.Config, error) {
 	if u.Scheme == "http" && secured {
 		return nil, nil, errors.New("--ca, --cert and --key are for https; write --addr https://host:port")
 	}
-	t, err := clientTLS(c.ca, c.cert, c.key)
+	t, err := clienttls.Files{CA: c.ca, Cert: c.cert, Key: c.key}.Config()
 	return u, t, err
 }
 
@@ -157,33 +156,6 @@ func understand(u *url.URL, resp *http.Response, text []byte, answer any) error 
 		p.Problems[i] = printable(line)
 	}
 	return errors.New(strings.Join(p.Problems, "\n"))
-}
-
-// clientTLS is TLS with the certificates in PEM files; those that are "" are not
-// needed.
-func clientTLS(ca, cert, key string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, err
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no PEM certificate", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, errors.New("--cert and --key go together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, err
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
 
 // group makes cmd one that only holds others: alone it tells which.

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
 // exitOverLimit is the exit code of rls hit when a call was over its limit.
@@ -68,7 +70,7 @@ func newHit() *cobra.Command {
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for each answer")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
 	fs.BoolVar(&f.tls, "tls", false, "use TLS")
-	fs.StringVar(&f.ca, "ca", "", "PEM file of the authorities to trust (with --tls; default: the system's)")
+	fs.StringVar(&f.ca, "ca", "", "PEM file of authorities to trust besides the system's (with --tls)")
 	fs.StringVar(&f.cert, "cert", "", "PEM file of the client's certificate (with --tls)")
 	fs.StringVar(&f.key, "key", "", "PEM file of its key (with --tls)")
 	fs.StringVar(&f.server, "server-name", "", "name to verify the server's certificate against (with --tls)")
@@ -147,7 +149,7 @@ func (f *hitFlags) credentials() (credentials.TransportCredentials, error) {
 	if !f.tls {
 		return insecure.NewCredentials(), nil
 	}
-	c, err := clientTLS(f.ca, f.cert, f.key)
+	c, err := clienttls.Files{CA: f.ca, Cert: f.cert, Key: f.key}.Config()
 	if err != nil {
 		return nil, err
 	}

@@ -1,14 +1,12 @@
 package xds
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"os"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
 // TLS secures the connection by TLS 1.2 or later. The files are PEM, and are read
@@ -29,29 +27,10 @@ func (t *TLS) credentials() (credentials.TransportCredentials, error) {
 	if t == nil {
 		return insecure.NewCredentials(), nil
 	}
-	roots, err := x509.SystemCertPool()
+	c, err := clienttls.Files{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile}.Config()
 	if err != nil {
-		roots = x509.NewCertPool()
+		return nil, fmt.Errorf("xDS TLS: %w", err)
 	}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("xDS TLS: the CA file: %w", err)
-		}
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("xDS TLS: the CA file %s holds no certificate in PEM", t.CAFile)
-		}
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: t.ServerName}
-	switch {
-	case t.CertFile != "" && t.KeyFile != "":
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("xDS TLS: the client certificate %s and key %s: %w", t.CertFile, t.KeyFile, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	case t.CertFile != "" || t.KeyFile != "":
-		return nil, errors.New("xDS TLS: the client certificate and its key must be given together")
-	}
+	c.ServerName = t.ServerName
 	return credentials.NewTLS(c), nil
 }
