@@ -40,8 +40,8 @@ type Options struct {
 	MergeDomains bool
 }
 
-// Config is a compiled set of limits files. It is immutable and safe for
-// concurrent use.
+// Config is a compiled set of limits files. Once it is in force (Store.Set) it is
+// immutable and safe for concurrent use.
 type Config struct {
 	// Warnings tell what loads, but hardly means what its author thinks.
 	Warnings Problems
@@ -95,7 +95,7 @@ func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return nil
 }
 
-// Rule is what a request descriptor is held to. It is immutable.
+// Rule is what a request descriptor is held to. It is immutable once in force.
 type Rule struct {
 	// Path is the way to the rule in its file: `shop > service=checkout > path`.
 	Path string
@@ -116,7 +116,7 @@ type Rule struct {
 	shares bool    // some of them share_threshold
 }
 
-// RateLimit is one limit of a rule. It is immutable.
+// RateLimit is one limit of a rule. It is immutable once in force.
 type RateLimit struct {
 	*limit.Limit // nil if Unlimited
 	Unlimited    bool

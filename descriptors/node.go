@@ -8,7 +8,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// node is a descriptor of a limits file.
+// node is a descriptor of a limits file, or one that was made for one value that a
+// descriptor of a file matches. One is made of `tenant` with all below it
+//
+//   - when an override is for tenant=acme alone. It needn't have copies of what is below
+//     tenant, and borrows that; an override for tenant=acme > path gives it its own;
+//   - when a file no longer has tenant=acme, which had counted in another way: as its
+//     heir. That only limits know of the past tells it apart from tenant, and nobody is
+//     shown it.
 type node struct {
 	domain *Domain
 	parent *node

@@ -27,7 +27,9 @@ type Outcome struct {
 // what is returned that Succeed changes.
 //
 // Of the overrides that fit a request all hold, whatever their order here: those for one
-// value lie over those for any, and in the first of its entries that tells them apart.
+// value lie over those for any. Of two that are for one value in different entries, as
+// tenant=acme > path and tenant > path=/a are, the one whose entry is the earlier lies
+// over the other.
 func (c *Config) With(overrides []*Override) (*Config, []Outcome) {
 	is := &overlay{c.clone(), maxMade}
 	outcomes := make([]Outcome, len(overrides))

@@ -29,8 +29,9 @@ func (l *Limit) After(old *Limit, now int64) *Limit {
 	c := *l
 	c.past = nil
 	for _, p := range slices.Concat([]Past{{Limit: old, Until: now + matters}}, old.past, l.past) {
-		// What l's own counter says is known, unless l is lower: the time of a token
-		// bucket is fewer hits then, and a log must still remember more.
+		// A past limit of the same tag has left what it knows in l's own counter. That
+		// is enough, unless l is lower: then the time that a token bucket has spent is
+		// fewer hits than it was, and a log would keep fewer than still count.
 		known := p.tag == l.tag && (p.max <= l.max && p.capacity <= l.capacity ||
 			l.Algorithm == FixedWindow || l.Algorithm == SlidingWindow)
 		if known || p.Until <= now || len(c.past) == maxPast {

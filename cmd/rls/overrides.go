@@ -9,9 +9,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+// What the admin API takes the store can hold: else this doesn't compile.
+const (
+	_ = uint(overrides.MaxTarget - admin.MaxTarget)
+	_ = uint(overrides.MaxValue - descriptors.MaxOverrideBytes)
 )
 
 // overriding is the overrides over the limits of the source (LIMITS_REDIS). It is
