@@ -82,21 +82,14 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 		f.next.Take(ctx, now, hits, results)
 		return
 	}
-	var passed []backend.Hit
-	var places []int
+	var passed backend.Some
 	for i, h := range hits {
 		if err := fail(h); err != nil {
 			results[i] = backend.Result{Err: err}
-			continue
+		} else {
+			passed.Add(i, h)
 		}
-		passed, places = append(passed, h), append(places, i)
 	}
-	if len(passed) == 0 {
-		return
-	}
-	answers := make([]backend.Result, len(passed))
-	f.next.Take(ctx, now, passed, answers)
-	for i, place := range places {
-		results[place] = answers[i]
-	}
+	passed.Ask(ctx, now, f.next)
+	passed.PutBack(results)
 }

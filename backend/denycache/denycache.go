@@ -57,12 +57,8 @@ func New(next backend.Limiter, o Options) *Limiter {
 
 // ask is the memory of one Take.
 type ask struct {
-	seen []seen // of each hit
-
-	// The hits that next is asked for, and where they are among all.
-	hits    []backend.Hit
-	results []backend.Result
-	indices []int
+	seen   []seen       // of each hit
+	others backend.Some // than those denied from here
 }
 
 // seen is what was found for a hit before next was asked.
@@ -122,7 +118,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // takeOthers asks next for the hits that aren't denied yet. If blocked, those that
 // bind are only looked at.
 func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, a *ask, blocked bool) {
-	a.hits, a.results, a.indices = a.hits[:0], a.results[:0], a.indices[:0]
+	defer a.others.Reset()
 	for i, h := range hits {
 		if a.seen[i].denied {
 			continue
@@ -130,18 +126,15 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.
 		if blocked && h.Binds() {
 			h.N = 0
 		}
-		a.hits = append(a.hits, h)
-		a.results = append(a.results, backend.Result{})
-		a.indices = append(a.indices, i)
+		a.others.Add(i, h)
 	}
-	l.next.Take(ctx, now, a.hits, a.results)
-	for j, i := range a.indices {
-		results[i] = a.results[j]
-		if h := &hits[i]; blocked && h.Binds() && results[i].Err == nil {
-			results[i].Result = wouldBe(a.results[j].Result, h)
+	a.others.Ask(ctx, now, l.next)
+	for j, i := range a.others.Index {
+		if h, r := &hits[i], &a.others.Results[j]; blocked && h.Binds() && r.Err == nil {
+			r.Result = wouldBe(r.Result, h)
 		}
 	}
-	clear(a.hits) // they are the caller's
+	a.others.PutBack(results)
 }
 
 // wouldBe turns the answer to a peek into that to the hit, were it not charged. n

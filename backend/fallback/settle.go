@@ -31,29 +31,25 @@ func (p *part) settle(ctx context.Context) (carried int64) {
 // counter stays as it is, so that a primary that flaps doesn't make the secondary
 // grant its share over and over.
 func (l *Limiter) carry(ctx context.Context, entries []*owed) (carried int64) {
-	local, shared := l.calls.Get().(*some), l.calls.Get().(*some)
+	local, shared := l.calls.Get().(*backend.Some), l.calls.Get().(*backend.Some)
 	defer l.release(local)
 	defer l.release(shared)
 	for i, o := range entries {
-		local.add(i, backend.Hit{Key: []byte(o.key), Limit: l.shares.Of(o.limit)}) // a peek
+		local.AddIn(Namespace, i, backend.Hit{Key: []byte(o.key), Limit: l.shares.Of(o.limit)}) // a peek
 	}
-	local.enterNamespace()
-	l.o.Secondary.Take(ctx, time.Now(), local.hits, local.results)
+	local.Ask(ctx, time.Now(), l.o.Secondary)
 
 	for i, o := range entries {
-		most := local.hits[i].Limit.Capacity()
-		n := min(o.n, most-local.results[i].Remaining, most) // Remaining is negative in debt
-		if n > 0 && local.results[i].Err == nil {
-			shared.add(i, backend.Hit{Key: []byte(o.key), Limit: o.limit.Charging(), N: n, Shadow: true})
+		most := local.Hits[i].Limit.Capacity()
+		n := min(o.n, most-local.Results[i].Remaining, most) // Remaining is negative in debt
+		if n > 0 && local.Results[i].Err == nil {
+			shared.Add(i, backend.Hit{Key: []byte(o.key), Limit: o.limit.Charging(), N: n, Shadow: true})
 		}
 	}
-	if len(shared.hits) == 0 {
-		return 0
-	}
-	l.o.Primary.Take(ctx, time.Now(), shared.hits, shared.results)
-	for i := range shared.hits {
-		if shared.results[i].Err == nil {
-			carried += shared.hits[i].N
+	shared.Ask(ctx, time.Now(), l.o.Primary)
+	for i := range shared.Hits {
+		if shared.Results[i].Err == nil {
+			carried += shared.Hits[i].N
 		}
 	}
 	return carried

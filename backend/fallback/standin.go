@@ -13,7 +13,7 @@ import (
 // standIn decides what the primary could not, and tells the parts how it went. An
 // error stays if it is the caller's doing, or nothing that another Limiter mends.
 func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var local *some
+	var local *backend.Some
 	for i := range hits {
 		h, r := &hits[i], &results[i]
 		switch {
@@ -39,9 +39,9 @@ func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit
 			}
 		default:
 			if local == nil {
-				local = l.calls.Get().(*some)
+				local = l.calls.Get().(*backend.Some)
 			}
-			local.add(i, backend.Hit{Key: h.Key, Limit: l.shares.Of(h.Limit), N: h.N, Shadow: h.Shadow})
+			local.AddIn(Namespace, i, backend.Hit{Key: h.Key, Limit: l.shares.Of(h.Limit), N: h.N, Shadow: h.Shadow})
 		}
 	}
 	if local != nil {
@@ -52,11 +52,10 @@ func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit
 
 // takeLocal has the secondary decide some of the hits. What it admits goes to the
 // ledger if the primary was not asked; else the primary may have charged it.
-func (l *Limiter) takeLocal(ctx context.Context, now time.Time, local *some, hits []backend.Hit, results []backend.Result) {
-	local.enterNamespace()
-	l.o.Secondary.Take(ctx, now, local.hits, local.results)
-	for j, i := range local.index {
-		h, r := &hits[i], local.results[j]
+func (l *Limiter) takeLocal(ctx context.Context, now time.Time, local *backend.Some, hits []backend.Hit, results []backend.Result) {
+	local.Ask(ctx, now, l.o.Secondary)
+	for j, i := range local.Index {
+		h, r := &hits[i], local.Results[j]
 		if notAsked(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
 			l.partOf(h).ledger.add(h.Key, h.Limit, h.N)
 		}
@@ -75,48 +74,4 @@ func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
 // share is what the secondary grants of lim.
 func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
 	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
-}
-
-// some is some of a call's hits, on their own.
-type some struct {
-	hits    []backend.Hit
-	results []backend.Result
-	index   []int // in the whole call
-	keys    []byte
-}
-
-func (s *some) add(i int, h backend.Hit) {
-	s.hits = append(s.hits, h)
-	s.results = append(s.results, backend.Result{})
-	s.index = append(s.index, i)
-}
-
-// enterNamespace puts the hits' keys into Namespace.
-func (s *some) enterNamespace() {
-	size := 0
-	for i := range s.hits {
-		size += len(Namespace) + len(s.hits[i].Key)
-	}
-	if cap(s.keys) < size {
-		s.keys = make([]byte, 0, size)
-	}
-	s.keys = s.keys[:0]
-	for i := range s.hits {
-		from := len(s.keys)
-		s.keys = append(append(s.keys, Namespace...), s.hits[i].Key...)
-		s.hits[i].Key = s.keys[from:len(s.keys):len(s.keys)]
-	}
-}
-
-// maxKeptKeys bounds the memory, in bytes, that goes back to the pool.
-const maxKeptKeys = 64 << 10
-
-func (l *Limiter) release(s *some) {
-	if cap(s.keys) > maxKeptKeys {
-		return
-	}
-	clear(s.hits)
-	clear(s.results)
-	s.hits, s.results, s.index = s.hits[:0], s.results[:0], s.index[:0]
-	l.calls.Put(s)
 }

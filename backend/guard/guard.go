@@ -59,24 +59,7 @@ func New(o Options) *Limiter {
 
 // call is the memory of one Take.
 type call struct {
-	own, asked part
-	keys       []byte
-}
-
-// part is some of the hits of a Take, on their own.
-type part struct {
-	hits    []backend.Hit
-	results []backend.Result
-	index   []int // in the Take
-}
-
-func (p *part) add(i int, h backend.Hit) {
-	p.hits, p.results, p.index = append(p.hits, h), append(p.results, backend.Result{}), append(p.index, i)
-}
-
-func (p *part) clear() {
-	clear(p.hits)
-	p.hits, p.results, p.index = p.hits[:0], p.results[:0], p.index[:0]
+	own, asked backend.Some
 }
 
 // Take implements backend.Limiter.
@@ -91,19 +74,19 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	c := l.calls.Get().(*call)
 	defer func() {
-		c.own.clear()
-		c.asked.clear()
+		c.own.Reset()
+		c.asked.Reset()
 		l.calls.Put(c)
 	}()
 	l.peek(ctx, now, c, hits)
 	l.takeOthers(ctx, now, c, hits, results)
-	for j, i := range c.own.index {
-		c.own.hits[j].N = 0
+	for j, i := range c.own.Index {
+		c.own.Hits[j].N = 0
 		if r := &results[i]; r.Err == nil && !r.Degraded && !c.denies(j, &hits[i]) {
-			c.own.hits[j].N = hits[i].N
+			c.own.Hits[j].N = hits[i].N
 		}
 	}
-	l.o.Counters.Take(ctx, now, c.own.hits, c.own.results)
+	c.own.Ask(ctx, now, l.o.Counters)
 }
 
 // guards tells whether a limit is covered.
@@ -116,27 +99,17 @@ func (l *Limiter) most(lim *limit.Limit) float64 { return math.Ceil(float64(lim.
 
 // peek looks up what was charged for the hits that are guarded.
 func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backend.Hit) {
-	size := 0
-	for i := range hits {
-		size += len(Namespace) + len(hits[i].Key)
-	}
-	if cap(c.keys) < size {
-		c.keys = make([]byte, 0, size)
-	}
-	c.keys = c.keys[:0]
 	for i := range hits {
 		if h := &hits[i]; l.guards(h.Limit) {
-			from := len(c.keys)
-			c.keys = append(append(c.keys, Namespace...), h.Key...)
-			c.own.add(i, backend.Hit{Key: c.keys[from:len(c.keys):len(c.keys)], Limit: l.thresholds.Of(h.Limit)})
+			c.own.AddIn(Namespace, i, backend.Hit{Key: h.Key, Limit: l.thresholds.Of(h.Limit)})
 		}
 	}
-	l.o.Counters.Take(ctx, now, c.own.hits, c.own.results)
+	c.own.Ask(ctx, now, l.o.Counters)
 }
 
 // denies tells whether the guarded hit h, the jth of c.own, is denied here.
 func (c *call) denies(j int, h *backend.Hit) bool {
-	return h.N > 0 && c.own.results[j].Err == nil && c.own.results[j].Remaining <= 0
+	return h.N > 0 && c.own.Results[j].Err == nil && c.own.Results[j].Remaining <= 0
 }
 
 // takeOthers denies what is over its threshold and asks Next for the rest.
@@ -144,26 +117,22 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, c *call, hits [
 	next := 0 // of c.own
 	for i := range hits {
 		h := &hits[i]
-		if next < len(c.own.index) && c.own.index[next] == i {
+		if next < len(c.own.Index) && c.own.Index[next] == i {
 			j := next
 			next++
 			if c.denies(j, h) {
-				results[i] = backend.Result{Result: denial(h, c.own.hits[j].Limit, c.own.results[j].Result)}
+				results[i] = backend.Result{Result: denial(h, c.own.Hits[j].Limit, c.own.Results[j].Result)}
 				continue
 			}
 		}
-		c.asked.add(i, *h)
+		c.asked.Add(i, *h)
 	}
-	if len(c.asked.hits) == len(hits) {
+	if len(c.asked.Hits) == len(hits) {
 		l.o.Next.Take(ctx, now, hits, results)
 		return
 	}
-	if len(c.asked.hits) > 0 {
-		l.o.Next.Take(ctx, now, c.asked.hits, c.asked.results)
-	}
-	for j, i := range c.asked.index {
-		results[i] = c.asked.results[j]
-	}
+	c.asked.Ask(ctx, now, l.o.Next)
+	c.asked.PutBack(results)
 }
 
 // denial answers h from what its own counter, held to threshold, answered. Nothing

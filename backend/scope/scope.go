@@ -15,7 +15,7 @@ import (
 // Limiter is a backend.Limiter over two.
 type Limiter struct {
 	global, instance backend.Limiter
-	split            sync.Pool // of *split
+	split            sync.Pool // of *backend.Some
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -23,14 +23,7 @@ var _ backend.Limiter = (*Limiter)(nil)
 // New returns a Limiter that asks global for limits of scope limit.Global and
 // instance for those of limit.Instance.
 func New(global, instance backend.Limiter) *Limiter {
-	return &Limiter{global: global, instance: instance, split: sync.Pool{New: func() any { return new(split) }}}
-}
-
-// split is the hits of one scope, on their own.
-type split struct {
-	hits    []backend.Hit
-	results []backend.Result
-	index   []int // in the whole request
+	return &Limiter{global: global, instance: instance, split: sync.Pool{New: func() any { return new(backend.Some) }}}
 }
 
 // Take implements backend.Limiter. The scopes don't know of each other: charging
@@ -55,20 +48,14 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 
 // take asks next for the hits of scope s alone.
 func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, s limit.Scope, next backend.Limiter) {
-	p := l.split.Get().(*split)
+	p := l.split.Get().(*backend.Some)
 	for i := range hits {
 		if hits[i].Limit.Scope == s {
-			p.hits = append(p.hits, hits[i])
-			p.index = append(p.index, i)
-			p.results = append(p.results, backend.Result{})
+			p.Add(i, hits[i])
 		}
 	}
-	next.Take(ctx, now, p.hits, p.results)
-	for j, i := range p.index {
-		results[i] = p.results[j]
-	}
-	clear(p.hits)
-	clear(p.results)
-	p.hits, p.results, p.index = p.hits[:0], p.results[:0], p.index[:0]
+	p.Ask(ctx, now, next)
+	p.PutBack(results)
+	p.Reset()
 	l.split.Put(p)
 }
