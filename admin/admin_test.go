@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,11 +55,23 @@ func TestWhoHasNoTokenLearnsNothing(t *testing.T) {
 			}
 			assert.Contains(t, first, "ADMIN_TOKEN")
 			logged := r.log.String()
-			assert.Equal(t, 1, strings.Count(logged, "level=WARN"), "one a second")
 			assert.Contains(t, logged, "from=192.0.2.1:1234 method=GET path=/admin/")
 			assert.NotContains(t, logged, token[:4])
 		})
 	}
+}
+
+func TestRefusalsAreLoggedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for second := range 3 {
+			for range 20 {
+				assert.Equal(t, http.StatusUnauthorized, r.send(httptest.NewRequest(http.MethodGet, admin.Prefix, nil)).Code)
+			}
+			assert.Equal(t, second+1, strings.Count(r.log.String(), "level=WARN"))
+			time.Sleep(time.Second)
+		}
+	})
 }
 
 func TestTheAuditNamesTheToken(t *testing.T) {
