@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
@@ -221,5 +222,5 @@ func isMaster(c *goredis.Client) bool {
 }
 
 func await(t *testing.T, what string, done func() bool) {
-	require.Eventually(t, done, 30*time.Second, 10*time.Millisecond, what)
+	polltest.Until(t, 30*time.Second, done, what)
 }
