@@ -33,6 +33,12 @@ func TestLimitsLearnWhatWasInTheirPlace(t *testing.T) {
 		{
 			"of several limits, the one at the same place that is gone",
 			`[{key: k, rate_limits: [{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]}]`,
+			`[{key: k, rate_limits: [{unit: week, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}, {unit: year, requests_per_unit: 1}]}]`,
+			[][]string{{"fw3600"}, nil, nil},
+		},
+		{
+			"of several limits, none at the same place that counts on elsewhere",
+			`[{key: k, rate_limits: [{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]}]`,
 			`[{key: k, rate_limits: [{unit: day, requests_per_unit: 1}, {unit: week, requests_per_unit: 1}, {unit: year, requests_per_unit: 1}]}]`,
 			[][]string{nil, nil, nil},
 		},
