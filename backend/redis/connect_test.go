@@ -58,7 +58,7 @@ func TestConnectRefuses(t *testing.T) {
 
 func TestConnectedClientTriesAgain(t *testing.T) {
 	s := redistest.Start(t)
-	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, time.Second)
+	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, ample)
 	require.NoError(t, err)
 	defer client.Close()
 	for range 3 {
