@@ -6,3 +6,6 @@ import "github.com/seed-81f232ab/rls/backend"
 func (l *Limiter) Forget(h *backend.Hit) {
 	l.table.forget(l.table.seeds.Of(h.Key, h.Limit.Tag()))
 }
+
+// ForgetAll drops all that is known, as any counter may have been reset elsewhere.
+func (l *Limiter) ForgetAll() { l.table.forgetAll() }

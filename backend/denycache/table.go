@@ -121,6 +121,17 @@ func (t *table) remember(id fingerprint.ID, returns uint32, h *backend.Hit, r li
 	}
 }
 
+// forgetAll drops all that is known.
+func (t *table) forgetAll() {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		s.returns++
+		clear(s.sets)
+		s.mu.Unlock()
+	}
+}
+
 // forget drops what is known of id.
 func (t *table) forget(id fingerprint.ID) {
 	s, set := t.lock(id)

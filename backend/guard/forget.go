@@ -2,6 +2,8 @@ package guard
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -13,6 +15,16 @@ func (l *Limiter) Forget(h *backend.Hit) {
 	if !l.guards(h.Limit) {
 		return
 	}
-	own := backend.Hit{Key: append([]byte(Namespace), h.Key...), Limit: l.thresholds.Of(h.Limit), N: -limit.MaxHits}
+	own := backend.Hit{Key: append([]byte(*l.namespace.Load()), h.Key...), Limit: l.thresholds.Of(h.Limit), N: -limit.MaxHits}
 	l.o.Counters.Take(context.Background(), time.Now(), []backend.Hit{own}, make([]backend.Result, 1))
 }
+
+// ForgetAll drops all that is known, as any counter may have been reset elsewhere: from
+// now on its own counters have other keys.
+func (l *Limiter) ForgetAll() {
+	namespace := fmt.Sprintf("guard:%d:", namespaces.Add(1))
+	l.namespace.Store(&namespace)
+}
+
+// namespaces counts those that there were.
+var namespaces atomic.Uint64

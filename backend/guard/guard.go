@@ -20,14 +20,12 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
 )
-
-// Namespace starts the keys of the guard's own counters.
-const Namespace = "guard:"
 
 // Options of a Limiter; all are required.
 type Options struct {
@@ -45,7 +43,8 @@ type Options struct {
 type Limiter struct {
 	o          Options
 	thresholds *backend.Derived
-	calls      sync.Pool // of *call
+	namespace  atomic.Pointer[string] // starts the keys of its own counters
+	calls      sync.Pool              // of *call
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -54,6 +53,7 @@ var _ backend.Limiter = (*Limiter)(nil)
 func New(o Options) *Limiter {
 	l := &Limiter{o: o, calls: sync.Pool{New: func() any { return new(call) }}}
 	l.thresholds = backend.NewDerived(l.threshold)
+	l.ForgetAll()
 	return l
 }
 
@@ -99,9 +99,10 @@ func (l *Limiter) most(lim *limit.Limit) float64 { return math.Ceil(float64(lim.
 
 // peek looks up what was charged for the hits that are guarded.
 func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backend.Hit) {
+	namespace := *l.namespace.Load()
 	for i := range hits {
 		if h := &hits[i]; l.guards(h.Limit) {
-			c.own.AddIn(Namespace, i, backend.Hit{Key: h.Key, Limit: l.thresholds.Of(h.Limit)})
+			c.own.AddIn(namespace, i, backend.Hit{Key: h.Key, Limit: l.thresholds.Of(h.Limit)})
 		}
 	}
 	c.own.Ask(ctx, now, l.o.Counters)

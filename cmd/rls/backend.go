@@ -34,6 +34,12 @@ func (s *settings) backend() string {
 	return cmp.Or(s.BackendType, backendLocal)
 }
 
+// memory is what a replica remembers of counters that others can reset.
+type memory interface {
+	Forget(*backend.Hit)
+	ForgetAll()
+}
+
 // counting is what counts for the service.
 type counting struct {
 	backend.Limiter
@@ -44,9 +50,8 @@ type counting struct {
 	// own tells that this process counts for itself alone.
 	own bool
 
-	// forget drops what this process remembers of a counter that another replica has
-	// reset.
-	forget func(*backend.Hit)
+	// memories are what this process remembers of counters that others can reset.
+	memories []memory
 
 	close func()
 }
@@ -59,7 +64,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 	case backendLocal:
 		go counters.Run(ctx, time.Minute)
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
-		return &counting{Limiter: counters, below: counters, own: true, forget: func(*backend.Hit) {}, close: func() {}}, nil
+		return &counting{Limiter: counters, below: counters, own: true, close: func() {}}, nil
 	case backendRedis:
 		inRedis, err := newRedis(s)
 		if err != nil {
@@ -85,7 +90,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 		watching, stopWatching := context.WithCancel(ctx)
 		go watchRedis(watching, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
-		var memories []interface{ Forget(*backend.Hit) }
+		var memories []memory
 		switch {
 		case s.LocalGuardRatio > 0 && s.AllOrNone:
 			log.Warn("setting without effect", "setting", "LOCAL_GUARD_RATIO", "reason", "it doesn't go with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")
@@ -98,14 +103,10 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 			shared, memories = cached, append(memories, cached)
 		}
 		return &counting{
-			Limiter: scope.New(shared, counters),
-			below:   scope.New(always, counters),
-			forget: func(h *backend.Hit) {
-				for _, m := range memories {
-					m.Forget(h)
-				}
-			},
-			close: func() { stopWatching(); always.Close(); _ = inRedis.Close() },
+			Limiter:  scope.New(shared, counters),
+			below:    scope.New(always, counters),
+			memories: memories,
+			close:    func() { stopWatching(); always.Close(); _ = inRedis.Close() },
 		}, nil
 	}
 	return nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -148,12 +147,9 @@ const (
 	expiredKept = time.Minute
 )
 
-// followOverrides has the overrides in Redis take effect over l until ctx is done.
-// onReset is told the counters that are reset by any replica.
-func followOverrides(ctx context.Context, s *settings, l *limits, onReset func(counter string), log *slog.Logger) (*redisOverrides, func(), error) {
-	if s.RedisURL == "" {
-		return nil, nil, errors.New("LIMITS_REDIS=true needs REDIS_URL; for example 127.0.0.1:6379")
-	}
+// followOverrides has the overrides in Redis take effect over l until ctx is done, and
+// tells resets of what any replica has reset.
+func followOverrides(ctx context.Context, s *settings, l *limits, resets resets, log *slog.Logger) (*redisOverrides, func(), error) {
 	main, _, err := redisServer(s)
 	if err != nil {
 		return nil, nil, err
@@ -176,7 +172,8 @@ func followOverrides(ctx context.Context, s *settings, l *limits, onReset func(c
 		Expired: func(value string, now time.Time) bool {
 			return descriptors.OverrideEnded([]byte(value), now.Add(-expiredKept))
 		},
-		OnReset: onReset,
+		OnReset: resets.of,
+		OnGap:   resets.missed,
 		OnState: func(err error) {
 			l.tellOverrides(name, err)
 			heard()

@@ -228,32 +228,6 @@ func TestOverridesOutliveRedis(t *testing.T) {
 	r.eventually("5 per year")
 }
 
-func TestAResetReachesWhatReplicasRemember(t *testing.T) {
-	redis := redistest.Start(t)
-	replicas := startReplicas(t, 2, redis, perYear(5), "LOCAL_GUARD_RATIO=1")
-	polltest.Until(t, ample, func() bool {
-		return redis.Client(t).PubSubNumSub(t.Context(), "rls:resets").Val()["rls:resets"] == 2
-	})
-	for _, r := range replicas {
-		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
-		require.Equal(t, 2, code, "over the limit, and remembered so")
-	}
-	code, answer := replicas[0].admin(http.MethodGet, "counters", "shop|tenant=acme", "")
-	assert.Equal(t, http.StatusOK, code)
-	assert.Contains(t, answer, `"remaining": 0`)
-	code, answer = replicas[0].admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
-	assert.Equal(t, http.StatusOK, code)
-	assert.Contains(t, answer, `"told_other_replicas": true`)
-	for i, r := range replicas {
-		polltest.Until(t, ample, func() bool {
-			_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-			return code == 0
-		}, "replica %d", i)
-		assert.Contains(t, r.peek(), fmt.Sprintf("remaining %d", 4-i))
-	}
-	assert.Equal(t, 1, replicas[0].count("msg=audit action=reset by=tester"))
-}
-
 func TestTheAdminAPIIsOffWithoutAToken(t *testing.T) {
 	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(5)))
 	_, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")

@@ -93,7 +93,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	var kept *redisOverrides
 	if s.LimitsRedis {
 		var leave func()
-		if kept, leave, err = followOverrides(beside, s, limits, forgetCounter(&limits.store, counts.forget), log); err != nil {
+		if kept, leave, err = followOverrides(beside, s, limits, resets{&limits.store, counts}, log); err != nil {
 			return err
 		}
 		defer leave()

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// hears waits until n replicas hear of resets.
+func hears(t *testing.T, redis *redistest.Server, n int64) {
+	t.Helper()
+	polltest.Until(t, ample, func() bool {
+		return redis.Client(t).PubSubNumSub(t.Context(), "rls:resets").Val()["rls:resets"] == n
+	})
+}
+
+// admits waits until tenant acme is admitted.
+func (r *running) admits() {
+	r.t.Helper()
+	polltest.Until(r.t, ample, func() bool {
+		_, _, code := rls(r.t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+		return code == 0
+	})
+}
+
+func TestAResetReachesWhatReplicasRemember(t *testing.T) {
+	redis := redistest.Start(t)
+	replicas := startReplicas(t, 2, redis, perYear(5), "LOCAL_GUARD_RATIO=1")
+	hears(t, redis, 2)
+	for _, r := range replicas {
+		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
+		require.Equal(t, 2, code, "over the limit, and remembered so")
+	}
+	code, answer := replicas[0].admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, answer, `"remaining": 0`)
+	code, answer = replicas[0].admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, answer, `"told_other_replicas": true`)
+	replicas[0].admits()
+	assert.Contains(t, replicas[0].peek(), "remaining 4")
+	replicas[1].admits()
+	assert.Contains(t, replicas[1].peek(), "remaining 3")
+	assert.Equal(t, 1, replicas[0].count("msg=audit action=reset by=tester"))
+}
+
+// TestAMissedResetIsMadeUpFor resets as a replica does whose message gets lost with the
+// other's connection.
+func TestAMissedResetIsMadeUpFor(t *testing.T) {
+	redis := redistest.Start(t)
+	r := startReplicas(t, 1, redis, perYear(5), "LOCAL_GUARD_RATIO=1")[0]
+	hears(t, redis, 1)
+	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
+	require.Equal(t, 2, code)
+	c := redis.Client(t)
+	require.NoError(t, c.Del(t.Context(), c.Keys(t.Context(), "*acme*").Val()...).Err())
+	_, _, code = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	require.Equal(t, 2, code, "it remembers")
+	require.NoError(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
+	r.admits()
+}
+
+// TestAResetHoldsWhereALimitBeforeIsKnown resets at a replica that doesn't know of a
+// limit before, which the other would carry over.
+func TestAResetHoldsWhereALimitBeforeIsKnown(t *testing.T) {
+	redis := redistest.Start(t)
+	path := file(t, "limits.yaml", perYear(5))
+	env := []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "LIMITS_REDIS=true", "ADMIN_TOKEN=tester:" + adminToken}
+	knows := start(t, env, "--limits", path)
+	_, _, code := rls(t, "hit", "-a", knows.grpc, "-d", "shop", "tenant=acme", "-n", "8")
+	require.Equal(t, 2, code)
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(perYear(5), "{unit:", "{algorithm: sliding_log, unit:")), 0o600))
+	polltest.Until(t, ample, func() bool { return knows.count("limits in force") == 2 })
+	assert.Contains(t, knows.peek(), "remaining 0")
+	fresh := start(t, env, "--limits", path)
+	hears(t, redis, 2)
+
+	code, answer := fresh.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	require.Equal(t, http.StatusOK, code, answer)
+	knows.admits()
+	assert.Contains(t, fresh.peek(), "remaining 4")
+}
