@@ -31,7 +31,7 @@ func CompileXDS(resources []*confv3.RateLimitConfig, o Options) (*Config, error)
 	c := &Config{domains: map[string]*Domain{}}
 	docs := make([]*document, len(resources))
 	for i, r := range resources {
-		docs[i] = &document{file: cmp.Or(r.GetName(), fmt.Sprintf("resource %d", i+1))}
+		docs[i] = &document{file: printable(cmp.Or(r.GetName(), fmt.Sprintf("resource %d", i+1)))}
 		c.open(docs[i], (&xdsReader{d: docs[i]}).resource(r), o)
 	}
 	return c.compile(docs)

@@ -254,6 +254,8 @@ func TestXDSHostileResources(t *testing.T) {
 	assert.NotNil(t, c.Domain("d").Match(entries("a\x00\x7f", "\u2028\n")), "any text is fine")
 	_, err = CompileXDS([]*confv3.RateLimitConfig{nil}, Options{})
 	require.EqualError(t, err, "resource 1: domain is missing")
+	_, err = CompileXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, Options{})
+	require.EqualError(t, err, `"a\nb": domain is missing`, "a problem is a line")
 	c, err = CompileXDS(nil, Options{})
 	require.NoError(t, err)
 	assert.Empty(t, c.Domains())

@@ -188,6 +188,8 @@ func (s *settings) notes() []string {
 			notes = append(notes, strings.Join(set, ", ")+": without effect, as BACKEND_TYPE=local counts in this process")
 		}
 	}
+	inRedis := s.backend() == backendRedis || s.LimitsRedis
+	redisTLS := s.RedisTLS || s.PerSecond && s.PerSecondTLS
 	for _, t := range []struct {
 		off   bool
 		why   string
@@ -199,7 +201,7 @@ func (s *settings) notes() []string {
 		{s.ConfigType == configXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true: the xDS server is spoken to in plain text", []pemFile{
 			{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey}, {"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert},
 		}},
-		{(s.backend() == backendRedis || s.LimitsRedis) && !s.RedisTLS && !(s.PerSecond && s.PerSecondTLS), "REDIS_TLS is not true", []pemFile{
+		{inRedis && !redisTLS, "REDIS_TLS is not true", []pemFile{
 			{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, {"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey}, {"REDIS_TLS_CACERT", s.RedisTLSCACert},
 		}},
 	} {
