@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -107,9 +107,9 @@ descriptors:
 			e := c.start()
 			remaining := func(want string) {
 				t.Helper()
-				require.Eventually(t, func() bool {
+				polltest.Until(t, ample, func() bool {
 					return e.send(t, call{"/import", "x-tokens: 0"}).Get("x-ratelimit-remaining") == want
-				}, 10*time.Second, 10*time.Millisecond)
+				})
 			}
 			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 60"}).status)
 			remaining("40")

@@ -11,9 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 const root = "../.."
+
+// ample is time enough for what must come, on a machine with much to do.
+const ample = 30 * time.Second
 
 // The programs under test, set by TestMain.
 var envoyBin, rlsBin string

@@ -13,6 +13,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
 // TestLimitsChangeUnderLoad raises a limit while clients use it up, and then breaks
@@ -39,7 +41,7 @@ func TestLimitsChangeUnderLoad(t *testing.T) {
 	load := e.load(4, call{"/search?key=k1"})
 	require.Equal(t, `30, 30;w=60`, policy())
 	replace("requests_per_unit: 30", "requests_per_unit: 45")
-	require.Eventually(t, func() bool { return policy() == `45, 45;w=60` }, 10*time.Second, 20*time.Millisecond)
+	polltest.Until(t, ample, func() bool { return policy() == `45, 45;w=60` })
 	replace("requests_per_unit: 45", "requests_per_unit: many")
 	for begin := time.Now(); time.Since(begin) < time.Second; {
 		require.Equal(t, `45, 45;w=60`, policy(), "what is wrong isn't taken")
