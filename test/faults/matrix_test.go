@@ -29,7 +29,9 @@ var full = flag.Bool("full", false, "all rows, at full length, held to the promi
 func TestMain(m *testing.M) {
 	redis.LogTo(slog.New(slog.DiscardHandler))
 	zerolog.SetGlobalLevel(zerolog.Disabled) // toxiproxy's
-	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
+	goleak.VerifyTestMain(m, append(redistest.IgnoreShared(),
+		// toxiproxy's: it waits for ever to write to whom has gone.
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*BandwidthToxic).Pipe"))...)
 }
 
 // What is promised.
