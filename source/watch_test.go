@@ -438,16 +438,26 @@ func TestWhatIsLeftOutIsTold(t *testing.T) {
 	nothing(t, told)
 }
 
-func TestDirectoriesThatGoOrAreClosedDontMakeItBlind(t *testing.T) {
-	root := tree(t, map[string]string{"in/a.yaml": "a"})
-	_, told := follow(t, Runtime{Root: root + "/in"}, WatchOptions{
-		OnBlind: func(err error) { assert.Fail(t, "it isn't", err) },
-	})
-	for range 3 {
-		rename(t, root+"/in", root+"/out")
-		assert.Error(t, next(t, told).Err)
-		rename(t, root+"/out", root+"/in")
-		assert.NoError(t, next(t, told).Err)
+// The reading itself tells of directories that are gone or closed; what else keeps one
+// from being watched is told, once.
+func TestOnlyWhatNoReadingTellsMakesItBlind(t *testing.T) {
+	here, long := t.TempDir(), "/"+strings.Repeat("x", 300) // longer than a name can be
+	for name, c := range map[string]struct {
+		spots spots
+		told  int
+	}{
+		"all can be watched":         {spots{here: nil}, 0},
+		"one has gone":               {spots{here: nil, here + "/gone": nil}, 0},
+		"one can't be watched":       {spots{here: nil, here + long: nil, here + long + "/more": nil}, 1},
+		"one on the way can't be so": {spots{here: nil, here + long: {"a": true}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := 0
+			w := NewWatcher(Runtime{Root: here}, Options{}, WatchOptions{OnBlind: func(error) { told++ }})
+			w.listen(c.spots)
+			w.close()
+			assert.Equal(t, c.told, told)
+		})
 	}
 }
 
