@@ -112,12 +112,12 @@ func (l *limits) refuse(err error, again bool) {
 }
 
 // starve tells why the source can't say what the limits should be, or that it can
-// again if err is nil. Those in force stay.
+// again if err is nil. Those in force stay. It is no problem to count: its text has
+// ports, and a series for each attempt would be too many.
 func (l *limits) starve(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unfed = err
-	l.countProblems()
 }
 
 // mostProblems is how many lines of one refusal are logged, and how many problems are
@@ -127,10 +127,8 @@ const mostProblems = 20
 // problems are why newer limits, or overrides, are not in force: one a line.
 func (l *limits) problems() []string {
 	var lines []string
-	for _, err := range []error{l.unfed, l.refused} {
-		if err != nil {
-			lines = append(lines, strings.Split(err.Error(), "\n")...)
-		}
+	if l.refused != nil {
+		lines = strings.Split(l.refused.Error(), "\n")
 	}
 	if l.overrides != nil {
 		for _, s := range l.overrides.known.States() {
@@ -182,6 +180,9 @@ func (l *limits) writeLimits(w io.Writer) {
 func (l *limits) writeProblems(w io.Writer) {
 	l.mu.Lock()
 	lines := l.problems()
+	if l.unfed != nil {
+		lines = append([]string{l.unfed.Error()}, lines...)
+	}
 	l.mu.Unlock()
 	for _, line := range lines {
 		fmt.Fprintln(w, line)

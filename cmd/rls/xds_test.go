@@ -112,6 +112,8 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 	r.logs("xDS stream lost")
 	shows(problems, "xDS server "+gateway.Addr+": ")
 	shows(metrics, "rls_xds_up 0")
+	_, page := get(t, metrics)
+	assert.NotContains(t, page, `problem="xDS`, "each attempt could be a series of its own")
 	r.shows(perDay("shop", "4"))
 	gateway = xdstest.Serve(t, gateway.Addr, secure)
 	gateway.Set("1", xdstest.Config("store", 1))
