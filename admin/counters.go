@@ -136,7 +136,7 @@ func (h *handler) resetCounter(c *call) (int, any) {
 		if err := results[i].Err; err != nil {
 			return h.notReset(c, found, "the counter could not be reset, or only in part: "+err.Error())
 		}
-		if results[i].Degraded {
+		if results[i].Degraded() {
 			return h.notReset(c, found, away)
 		}
 	}
@@ -232,9 +232,9 @@ func (found *counter) limits(results []backend.Result) []Limit {
 			Remaining:    max(r.Remaining, 0),
 			ResetSeconds: float64(r.ResetAfter) / 1e6,
 			Over:         r.Remaining < 1,
-			Degraded:     r.Degraded,
+			Degraded:     r.Degraded(),
 		}
-		if !r.Degraded { // else it is of a share of the limit
+		if !r.Degraded() { // else it is of a share of the limit
 			is.Capacity, is.Spent = l.Capacity(), l.Spent(r.Result)
 		}
 		all = append(all, is)

@@ -1,5 +1,5 @@
 // Package backend is the contract between the service and what counts for it, and
-// what those who keep it have in common.
+// the helpers that implementations share.
 package backend
 
 import (
@@ -10,59 +10,84 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// ErrUnavailable is wrapped by the error of a hit that another Limiter may be
-// asked for: the backend could not be reached, was too slow, or is overloaded.
+// ErrUnavailable is wrapped by the error of a hit that another Limiter may decide:
+// the backend was unreachable, too slow or overloaded.
 var ErrUnavailable = errors.New("rate limit backend unavailable")
 
-// ErrNotAsked is wrapped, besides ErrUnavailable, by the error of a hit that the
-// backend was not asked for, so that it says nothing of the backend.
-var ErrNotAsked = errors.New("not asked")
+// ErrOverloaded is wrapped, besides ErrUnavailable, by the error of a hit that was
+// never sent to the backend. Such an error says nothing about the backend's health.
+var ErrOverloaded = errors.New("hit not sent to the backend")
 
-// Hit asks one counter for N hits.
+// Hit charges one counter with N hits.
 type Hit struct {
-	// Key names the counter together with Limit.Tag, unambiguously. It is valid
-	// only during Take; who needs it longer copies it. It can be of any length
-	// and hold any bytes.
+	// Key and Limit.Tag together name the counter. Key can have any length and hold
+	// any bytes. It is valid only during Take.
 	Key []byte
 
-	// Limit is what the counter is held to. Where it has a Past, the counter is
-	// first made to have spent what those of its Past, of the same Key, have; and
-	// what a negative N gives back comes off them as well (limit.GivenBack).
+	// Limit decides whether the hit passes.
 	Limit *limit.Limit
 
-	// N is how many hits to charge; 0 peeks, negative gives back.
+	// N is the number of hits to charge; 0 peeks, a negative N refunds.
 	N int64
 
-	// Shadow marks a hit whose denial has no effect on the request, so that it
-	// never keeps other hits of the request from being charged.
+	// Shadow marks a hit whose denial does not deny the request. It never keeps
+	// other hits of the request from being charged.
 	Shadow bool
 }
 
-// Binds tells whether h is one of the hits of a Take that are charged all or none, by
-// a Limiter that does so: if one of them is denied, none of them is charged.
-func (h *Hit) Binds() bool { return h.N > 0 && !h.Shadow }
+// AllOrNone reports whether h belongs to the hits that an all-or-none Limiter
+// charges together: if one of them is denied, none of them is charged.
+func (h *Hit) AllOrNone() bool { return h.N > 0 && !h.Shadow }
 
-// Result answers one Hit.
+// Source is the part of the service that made a decision.
+type Source uint8
+
+// The sources of a decision.
+const (
+	// SourceBackend is the backend that keeps the counters: Redis, or this process.
+	SourceBackend Source = iota
+
+	// SourceDenyCache is a remembered denial.
+	SourceDenyCache
+
+	// SourceGuard is the local guard.
+	SourceGuard
+
+	// SourceFallback is this process in place of an unavailable backend. The result
+	// says nothing about the backend's own counter.
+	SourceFallback
+)
+
+// Sources lists all sources.
+var Sources = [...]Source{SourceBackend, SourceDenyCache, SourceGuard, SourceFallback}
+
+// String returns the name used in metrics and logs.
+func (s Source) String() string {
+	return [...]string{"backend", "deny_cache", "guard", "fallback"}[s]
+}
+
+// Result is the decision about one Hit.
 type Result struct {
 	limit.Result
 
-	// Degraded tells that a stand-in has decided, as the backend is away. The
-	// Result then says nothing of the backend's own counter.
-	Degraded bool
+	// Source made the decision.
+	Source Source
 
-	// Err tells that the hit could not be decided; the rest of the Result then
-	// means nothing. It wraps ErrUnavailable where another Limiter may be tried.
+	// Err is set if nobody could decide. The rest of the Result is then undefined.
+	// Err wraps ErrUnavailable if another Limiter may be tried.
 	Err error
 }
 
+// Degraded reports whether the fallback decided.
+func (r Result) Degraded() bool { return r.Source == SourceFallback }
+
 // Limiter decides and charges hits. Implementations are safe for concurrent use.
 type Limiter interface {
-	// Take charges the hits of one request at now and sets results[i] for
-	// hits[i]; the two have the same length. The same counter can occur more
-	// than once: the later hit then sees the earlier one's charge. Each hit has
-	// its own outcome: an error of one says nothing of the others.
+	// Take decides the hits of one request at now and sets results[i] for hits[i];
+	// both slices have the same length. If a counter occurs twice, the later hit
+	// sees the earlier one's charge. An error concerns its own hit only.
 	//
-	// now is the service's clock. An implementation with a clock of its own,
-	// shared by all replicas, may use that instead.
+	// now is the service's clock. An implementation that shares a clock with other
+	// replicas may use that clock instead.
 	Take(ctx context.Context, now time.Time, hits []Hit, results []Result)
 }

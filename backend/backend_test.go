@@ -11,8 +11,8 @@ import (
 
 func TestOnlyHitsThatChargeAndCanDenyBind(t *testing.T) {
 	for n, binds := range map[int64]bool{1: true, math.MaxInt64: true, 0: false, -1: false, math.MinInt64: false} {
-		assert.Equal(t, binds, (&backend.Hit{N: n}).Binds(), n)
-		assert.False(t, (&backend.Hit{N: n, Shadow: true}).Binds(), n)
+		assert.Equal(t, binds, (&backend.Hit{N: n}).AllOrNone(), n)
+		assert.False(t, (&backend.Hit{N: n, Shadow: true}).AllOrNone(), n)
 	}
 }
 
@@ -22,5 +22,5 @@ func TestAProbeChargesEvenWhereItIsDenied(t *testing.T) {
 	assert.Equal(t, "probe", string(h.Key))
 	assert.Positive(t, h.N)
 	assert.True(t, h.Limit.ChargeDenied)
-	assert.False(t, h.Binds())
+	assert.False(t, h.AllOrNone())
 }

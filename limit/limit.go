@@ -224,10 +224,10 @@ func (l *Limit) Take(s *State, now, n int64) Result {
 	return table[l.Algorithm].step(s, l, now, min(max(n, -MaxHits), MaxHits))
 }
 
-// Wait is what to tell the caller of a Take that answered r: the time in
+// DurationUntilReset is what to tell the caller of a Take that answered r: the time in
 // microseconds until the same hits can pass, or, if they passed, until the
 // budget is whole again. Hits that can never pass are told to wait out a window.
-func (l *Limit) Wait(r Result) int64 {
+func (l *Limit) DurationUntilReset(r Result) int64 {
 	switch {
 	case r.Allowed || r.RetryAfter == Never && l.Algorithm == FixedWindow:
 		return r.ResetAfter

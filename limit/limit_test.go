@@ -169,7 +169,7 @@ func TestWaitTellsTheCallerWhenToComeBack(t *testing.T) {
 		"never: the window's end, as the incumbent":    {fixed, Result{ResetAfter: 7, RetryAfter: Never}, 7},
 		"never: a window where there is no window end": {bucket, Result{ResetAfter: 0, RetryAfter: Never}, 60 * second},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, c.l.Wait(c.r)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, c.l.DurationUntilReset(c.r)) })
 	}
 }
 

@@ -48,7 +48,7 @@ func (c *call) decisive(from, to int) int {
 				best = j
 			}
 		case r.Allowed && r.Remaining < b.Remaining,
-			!r.Allowed && c.hits[j].Limit.Wait(r.Result) > c.hits[best].Limit.Wait(b.Result):
+			!r.Allowed && c.hits[j].Limit.DurationUntilReset(r.Result) > c.hits[best].Limit.DurationUntilReset(b.Result):
 			best = j
 		}
 	}
@@ -62,7 +62,7 @@ func (c *call) fill(st *rlsv3.RateLimitResponse_DescriptorStatus, d *durationpb.
 	}
 	st.CurrentLimit = c.counted[j].Response
 	st.LimitRemaining = uint32(min(max(r.Remaining, 0), math.MaxUint32))
-	wait := told(l, l.Wait(r))
+	wait := told(l, l.DurationUntilReset(r))
 	d.Seconds, d.Nanos = wait/secondMicros, int32(wait%secondMicros*1000)
 	st.DurationUntilReset = d
 }

@@ -176,7 +176,7 @@ type histories map[string][]func(*limit.State)
 // take answers one hit and remembers its charge.
 func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	lim := h.Limit
-	if h.Binds() {
+	if h.AllOrNone() {
 		spec := lim.Spec
 		spec.ChargeDenied = false
 		lim, _ = limit.New(spec) // right as it was
@@ -194,18 +194,18 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 	for _, h := range hits {
 		r := m.take(h, now)
 		results = append(results, r)
-		denied = denied || h.Binds() && !r.Allowed
+		denied = denied || h.AllOrNone() && !r.Allowed
 	}
 	if !denied {
 		return results, false
 	}
 	for _, h := range hits {
-		if h.Binds() { // all charges of its counter in this request are of its kind
+		if h.AllOrNone() { // all charges of its counter in this request are of its kind
 			m[counter(h)] = m[counter(h)][:len(m[counter(h)])-1]
 		}
 	}
 	for i, h := range hits {
-		if h.Binds() {
+		if h.AllOrNone() {
 			h.N = 0
 			results[i].Remaining = maps.Clone(m).take(h, now).Remaining
 		}

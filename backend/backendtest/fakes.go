@@ -82,7 +82,7 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 		f.next.Take(ctx, now, hits, results)
 		return
 	}
-	var passed backend.Some
+	var passed backend.SubBatch
 	for i, h := range hits {
 		if err := fail(h); err != nil {
 			results[i] = backend.Result{Err: err}
@@ -90,6 +90,6 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 			passed.Add(i, h)
 		}
 	}
-	passed.Ask(ctx, now, f.next)
-	passed.PutBack(results)
+	passed.Take(ctx, now, f.next)
+	passed.CopyResults(results)
 }

@@ -31,7 +31,7 @@ type Options struct {
 	SizeBytes int
 
 	// AllOrNone must be that of the wrapped Limiter: if one is denied from here,
-	// no other hit that binds (backend.Hit.Binds) is charged.
+	// no other hit that binds (backend.Hit.AllOrNone) is charged.
 	AllOrNone bool
 
 	// OnDenied, if given, is told of each hit denied from here. It must not keep
@@ -57,8 +57,8 @@ func New(next backend.Limiter, o Options) *Limiter {
 
 // ask is the memory of one Take.
 type ask struct {
-	seen   []seen       // of each hit
-	others backend.Some // than those denied from here
+	seen   []seen           // of each hit
+	others backend.SubBatch // than those denied from here
 }
 
 // seen is what was found for a hit before next was asked.
@@ -84,12 +84,12 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		} else {
 			var r limit.Result
 			if r, s.denied, s.returns = l.table.find(s.id, h, at); s.denied {
-				results[i] = backend.Result{Result: r}
+				results[i] = backend.Result{Source: backend.SourceDenyCache, Result: r}
 			}
 		}
 		if s.denied {
 			denied++
-			blocked = blocked || l.options.AllOrNone && h.Binds()
+			blocked = blocked || l.options.AllOrNone && h.AllOrNone()
 			if l.options.OnDenied != nil {
 				l.options.OnDenied(h)
 			}
@@ -107,8 +107,8 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		switch {
 		case h.N < 0: // again: denials that next gave before may have come meanwhile
 			l.table.forget(s.id)
-		case s.denied || r.Err != nil || r.Allowed || r.Degraded:
-		case blocked && h.Binds(): // known by a peek only
+		case s.denied || r.Err != nil || r.Allowed || r.Degraded():
+		case blocked && h.AllOrNone(): // known by a peek only
 		default:
 			l.table.remember(s.id, s.returns, h, r.Result, at)
 		}
@@ -123,18 +123,18 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.
 		if a.seen[i].denied {
 			continue
 		}
-		if blocked && h.Binds() {
+		if blocked && h.AllOrNone() {
 			h.N = 0
 		}
 		a.others.Add(i, h)
 	}
-	a.others.Ask(ctx, now, l.next)
+	a.others.Take(ctx, now, l.next)
 	for j, i := range a.others.Index {
-		if h, r := &hits[i], &a.others.Results[j]; blocked && h.Binds() && r.Err == nil {
+		if h, r := &hits[i], &a.others.Results[j]; blocked && h.AllOrNone() && r.Err == nil {
 			r.Result = wouldBe(r.Result, h)
 		}
 	}
-	a.others.PutBack(results)
+	a.others.CopyResults(results)
 }
 
 // wouldBe turns the answer to a peek into that to the hit, were it not charged. n

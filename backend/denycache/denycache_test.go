@@ -235,7 +235,10 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 func TestWhatAStandInDeniesIsNotRemembered(t *testing.T) {
 	away := true
 	l := New(backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
-		results[0] = backend.Result{Degraded: away, Result: limit.Result{Allowed: !away, RetryAfter: 1000}}
+		results[0] = backend.Result{Result: limit.Result{Allowed: !away, RetryAfter: 1000}}
+		if away {
+			results[0].Source = backend.SourceFallback
+		}
 	}), Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)

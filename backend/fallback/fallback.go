@@ -113,7 +113,7 @@ type Limiter struct {
 	troubled atomic.Int32 // parts that are failing or open
 	served   atomic.Int64 // hits decided without the primary, ever
 	shares   *backend.Derived
-	calls    sync.Pool // of *backend.Some
+	calls    sync.Pool // of *backend.SubBatch
 
 	mu      sync.Mutex // guards what follows
 	open    int        // parts that are open, or were until just now
@@ -135,7 +135,7 @@ func New(o Options) *Limiter {
 	l := &Limiter{o: o}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.shares = backend.NewDerived(l.share)
-	l.calls.New = func() any { return new(backend.Some) }
+	l.calls.New = func() any { return new(backend.SubBatch) }
 	room := new(atomic.Int64)
 	for i := range o.Parts {
 		l.parts = append(l.parts, &part{limiter: l, number: i, ledger: newLedger(room)})
@@ -200,7 +200,7 @@ func anyFailed(results []backend.Result) bool {
 // takeClosed asks the primary for the hits whose part is closed, and marks the
 // others.
 func (l *Limiter) takeClosed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	asked := l.calls.Get().(*backend.Some)
+	asked := l.calls.Get().(*backend.SubBatch)
 	defer l.release(asked)
 	for i := range hits {
 		if l.partOf(&hits[i]).isOpen() {
@@ -209,11 +209,11 @@ func (l *Limiter) takeClosed(ctx context.Context, now time.Time, hits []backend.
 			asked.Add(i, hits[i])
 		}
 	}
-	asked.Ask(ctx, now, l.o.Primary)
-	asked.PutBack(results)
+	asked.Take(ctx, now, l.o.Primary)
+	asked.CopyResults(results)
 }
 
-func (l *Limiter) release(s *backend.Some) {
+func (l *Limiter) release(s *backend.SubBatch) {
 	s.Reset()
 	l.calls.Put(s)
 }

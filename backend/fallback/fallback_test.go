@@ -34,7 +34,7 @@ type notDegraded struct{ next backend.Limiter }
 func (n notDegraded) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	n.next.Take(ctx, now, hits, results)
 	for i := range results {
-		results[i].Degraded = false
+		results[i].Source = backend.SourceBackend
 	}
 }
 
@@ -46,12 +46,12 @@ func TestTheFirstFailureIsAnsweredBySecondaryAtHalf(t *testing.T) {
 		for n := range 51 {
 			got := r.take("k", lim, 1)
 			require.NoError(t, got.Err)
-			assert.True(t, got.Degraded)
+			assert.True(t, got.Degraded())
 			assert.Equal(t, n < 50, got.Allowed, "hit %d", n+1)
 		}
 		r.primary.Fail(nil)
 		got := r.take("k", lim, 1)
-		assert.False(t, got.Degraded)
+		assert.False(t, got.Degraded())
 		assert.Equal(t, int64(99), got.Remaining)
 	})
 }
@@ -90,11 +90,11 @@ func TestWhatTheSecondaryGrants(t *testing.T) {
 			for range 200 {
 				got := r.take("k", lim, 1)
 				require.NoError(t, got.Err)
-				require.True(t, got.Degraded)
+				require.True(t, got.Degraded())
 				if got.Allowed {
 					granted++
 				} else {
-					assert.Positive(t, lim.Wait(got.Result))
+					assert.Positive(t, lim.DurationUntilReset(got.Result))
 				}
 			}
 			assert.Equal(t, c.granted, granted)
@@ -143,7 +143,7 @@ func TestTheCallersOwnEndIsNoFailure(t *testing.T) {
 			r.Take(ctx, time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 			cancel()
 			require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
-			require.False(t, results[0].Degraded)
+			require.False(t, results[0].Degraded())
 		}
 		assert.Zero(t, r.troubled.Load())
 		assert.Zero(t, spent(r.own, Namespace+"k", lim))
@@ -192,7 +192,7 @@ func TestHitsOfOneCallAreDecidedEachWhereTheyCan(t *testing.T) {
 					remaining         int64
 				}{{true, true, 1}, {false, true, 6}, {true, false, 0}, {false, true, 9}, {true, true, 10}, {true, true, 0}} {
 					require.NoError(t, results[i].Err)
-					assert.Equal(t, want.degraded, results[i].Degraded, "degraded %d", i)
+					assert.Equal(t, want.degraded, results[i].Degraded(), "degraded %d", i)
 					assert.Equal(t, want.allowed, results[i].Allowed, "allowed %d", i)
 					assert.Equal(t, want.remaining, results[i].Remaining, "remaining %d", i)
 				}

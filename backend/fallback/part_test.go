@@ -47,7 +47,7 @@ func TestWhatOpensAPart(t *testing.T) {
 					if s.fails {
 						r.primary.Fail(errDown)
 					}
-					assert.Equal(t, s.fails, r.take("k", lim, 1).Degraded)
+					assert.Equal(t, s.fails, r.take("k", lim, 1).Degraded())
 				}
 				assert.Equal(t, c.opens, r.Down())
 				calls := r.primary.Calls()
@@ -62,11 +62,11 @@ func TestHitsThatThePrimaryWasNotAskedForOpenNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		lim := per(t, 100, limit.Day)
-		r.primary.Fail(fmt.Errorf("too many at once: %w: %w", backend.ErrNotAsked, backend.ErrUnavailable))
+		r.primary.Fail(fmt.Errorf("too many at once: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable))
 		for range 10 {
 			got := r.take("k", lim, 1)
 			require.NoError(t, got.Err)
-			assert.True(t, got.Degraded)
+			assert.True(t, got.Degraded())
 			time.Sleep(time.Second)
 		}
 		assert.False(t, r.Down())
@@ -152,7 +152,7 @@ func TestProbesBackOffAndScatter(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait()
 		assert.False(t, r.Down(), "back within half a second and a fifth, and half a second more to be sure")
-		assert.False(t, r.take("k", per(t, 100, limit.Day), 1).Degraded)
+		assert.False(t, r.take("k", per(t, 100, limit.Day), 1).Degraded())
 	})
 }
 
@@ -218,8 +218,8 @@ func TestOnePartOpensAlone(t *testing.T) {
 			return nil
 		})
 		for range 1000 {
-			assert.False(t, r.take("a", lim, 1).Degraded)
-			assert.True(t, r.take("b", lim, 1).Degraded)
+			assert.False(t, r.take("a", lim, 1).Degraded())
+			assert.True(t, r.take("b", lim, 1).Degraded())
 			time.Sleep(time.Millisecond)
 		}
 		assert.True(t, r.parts[1].isOpen())

@@ -31,13 +31,13 @@ func (p *part) settle(ctx context.Context) (carried int64) {
 // counter stays as it is, so that a primary that flaps doesn't make the secondary
 // grant its share over and over.
 func (l *Limiter) carry(ctx context.Context, entries []*owed) (carried int64) {
-	local, shared := l.calls.Get().(*backend.Some), l.calls.Get().(*backend.Some)
+	local, shared := l.calls.Get().(*backend.SubBatch), l.calls.Get().(*backend.SubBatch)
 	defer l.release(local)
 	defer l.release(shared)
 	for i, o := range entries {
 		local.AddIn(Namespace, i, backend.Hit{Key: []byte(o.key), Limit: l.shares.Of(o.limit)}) // a peek
 	}
-	local.Ask(ctx, time.Now(), l.o.Secondary)
+	local.Take(ctx, time.Now(), l.o.Secondary)
 
 	for i, o := range entries {
 		most := local.Hits[i].Limit.Capacity()
@@ -46,7 +46,7 @@ func (l *Limiter) carry(ctx context.Context, entries []*owed) (carried int64) {
 			shared.Add(i, backend.Hit{Key: []byte(o.key), Limit: o.limit.Charging(), N: n, Shadow: true})
 		}
 	}
-	shared.Ask(ctx, time.Now(), l.o.Primary)
+	shared.Take(ctx, time.Now(), l.o.Primary)
 	for i := range shared.Hits {
 		if shared.Results[i].Err == nil {
 			carried += shared.Hits[i].N

@@ -13,7 +13,7 @@ import (
 // standIn decides what the primary could not, and tells the parts how it went. An
 // error stays if it is the caller's doing, or nothing that another Limiter mends.
 func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var local *backend.Some
+	var local *backend.SubBatch
 	for i := range hits {
 		h, r := &hits[i], &results[i]
 		switch {
@@ -23,23 +23,23 @@ func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit
 		case notAsked(r):
 		case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):
 			continue
-		case errors.Is(r.Err, backend.ErrNotAsked):
+		case errors.Is(r.Err, backend.ErrOverloaded):
 		default:
 			l.partOf(h).failed(r.Err)
 		}
 		l.served.Add(1)
 		switch l.mode(h.Limit) {
 		case limit.FailAllow:
-			*r = backend.Result{Degraded: true, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
+			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
 		case limit.FailDeny:
 			again := l.o.ProbeAtMost.Microseconds()
-			*r = backend.Result{Degraded: true, Result: limit.Result{Allowed: h.N < 0, ResetAfter: again}}
+			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: h.N < 0, ResetAfter: again}}
 			if !r.Allowed {
 				r.RetryAfter = again
 			}
 		default:
 			if local == nil {
-				local = l.calls.Get().(*backend.Some)
+				local = l.calls.Get().(*backend.SubBatch)
 			}
 			local.AddIn(Namespace, i, backend.Hit{Key: h.Key, Limit: l.shares.Of(h.Limit), N: h.N, Shadow: h.Shadow})
 		}
@@ -52,14 +52,14 @@ func (l *Limiter) standIn(ctx context.Context, now time.Time, hits []backend.Hit
 
 // takeLocal has the secondary decide some of the hits. What it admits goes to the
 // ledger if the primary was not asked; else the primary may have charged it.
-func (l *Limiter) takeLocal(ctx context.Context, now time.Time, local *backend.Some, hits []backend.Hit, results []backend.Result) {
-	local.Ask(ctx, now, l.o.Secondary)
+func (l *Limiter) takeLocal(ctx context.Context, now time.Time, local *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
+	local.Take(ctx, now, l.o.Secondary)
 	for j, i := range local.Index {
 		h, r := &hits[i], local.Results[j]
 		if notAsked(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
 			l.partOf(h).ledger.add(h.Key, h.Limit, h.N)
 		}
-		r.Degraded = true
+		r.Source = backend.SourceFallback
 		results[i] = r
 	}
 }

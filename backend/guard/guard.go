@@ -59,7 +59,7 @@ func New(o Options) *Limiter {
 
 // call is the memory of one Take.
 type call struct {
-	own, asked backend.Some
+	own, asked backend.SubBatch
 }
 
 // Take implements backend.Limiter.
@@ -82,11 +82,11 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	l.takeOthers(ctx, now, c, hits, results)
 	for j, i := range c.own.Index {
 		c.own.Hits[j].N = 0
-		if r := &results[i]; r.Err == nil && !r.Degraded && !c.denies(j, &hits[i]) {
+		if r := &results[i]; r.Err == nil && !r.Degraded() && !c.denies(j, &hits[i]) {
 			c.own.Hits[j].N = hits[i].N
 		}
 	}
-	c.own.Ask(ctx, now, l.o.Counters)
+	c.own.Take(ctx, now, l.o.Counters)
 }
 
 // guards tells whether a limit is covered.
@@ -105,7 +105,7 @@ func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backe
 			c.own.AddIn(namespace, i, backend.Hit{Key: h.Key, Limit: l.thresholds.Of(h.Limit)})
 		}
 	}
-	c.own.Ask(ctx, now, l.o.Counters)
+	c.own.Take(ctx, now, l.o.Counters)
 }
 
 // denies tells whether the guarded hit h, the jth of c.own, is denied here.
@@ -122,7 +122,7 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, c *call, hits [
 			j := next
 			next++
 			if c.denies(j, h) {
-				results[i] = backend.Result{Result: denial(h, c.own.Hits[j].Limit, c.own.Results[j].Result)}
+				results[i] = backend.Result{Source: backend.SourceGuard, Result: denial(h, c.own.Hits[j].Limit, c.own.Results[j].Result)}
 				continue
 			}
 		}
@@ -132,8 +132,8 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, c *call, hits [
 		l.o.Next.Take(ctx, now, hits, results)
 		return
 	}
-	c.asked.Ask(ctx, now, l.o.Next)
-	c.asked.PutBack(results)
+	c.asked.Take(ctx, now, l.o.Next)
+	c.asked.CopyResults(results)
 }
 
 // denial answers h from what its own counter, held to threshold, answered. Nothing

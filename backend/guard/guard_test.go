@@ -55,7 +55,7 @@ func TestDeniesWithoutAskingOnceEnoughWasCharged(t *testing.T) {
 		require.NoError(t, got.Err)
 		assert.Equal(t, n < 10, got.Allowed, n)
 		if n >= 12 {
-			assert.Equal(t, backend.Result{Result: limit.Result{Remaining: -2, ResetAfter: 45_000_000, RetryAfter: 45_000_000}}, got)
+			assert.Equal(t, backend.Result{Source: backend.SourceGuard, Result: limit.Result{Remaining: -2, ResetAfter: 45_000_000, RetryAfter: 45_000_000}}, got)
 		}
 	}
 	assert.Equal(t, 12, r.next.Calls())
@@ -92,12 +92,12 @@ func TestWhatItAllowsFor(t *testing.T) {
 func TestWhatAStandInDecidedDoesNotCount(t *testing.T) {
 	next := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 		for i := range results {
-			results[i] = backend.Result{Degraded: true}
+			results[i] = backend.Result{Source: backend.SourceFallback}
 		}
 	})
 	l := guard.New(guard.Options{Next: next, Counters: local.New(local.Options{}), Ratio: 1})
 	for range 50 {
-		assert.True(t, take(l, 0, hit(charging(t, limit.FixedWindow, 10, 0), 1))[0].Degraded)
+		assert.True(t, take(l, 0, hit(charging(t, limit.FixedWindow, 10, 0), 1))[0].Degraded())
 	}
 }
 

@@ -31,7 +31,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	denied := false
 	for i := range hits {
 		h, s := &hits[i], l.shardOf(ids[i])
-		if !h.Binds() {
+		if !h.AllOrNone() {
 			results[i] = backend.Result{Result: s.take(ids[i], h.Limit, now, h.N)}
 			continue
 		}
@@ -43,12 +43,12 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 		return
 	}
 	for i := range hits {
-		if h := &hits[i]; h.Binds() && results[i].Allowed {
+		if h := &hits[i]; h.AllOrNone() && results[i].Allowed {
 			l.shardOf(ids[i]).take(ids[i], h.Limit, now, -h.N)
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; h.Binds() {
+		if h := &hits[i]; h.AllOrNone() {
 			left := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0)
 			results[i].Remaining, results[i].ResetAfter = left.Remaining, left.ResetAfter
 		}

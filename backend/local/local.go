@@ -41,7 +41,7 @@ type Options struct {
 
 	// AllOrNone charges the hits of one Take in one step, or none: if one is
 	// denied, no other is charged, and neither is it, even where its limit
-	// charges denied hits. Only hits that bind (backend.Hit.Binds) deny others
+	// charges denied hits. Only hits that bind (backend.Hit.AllOrNone) deny others
 	// and are spared by others. Each is answered as if it were alone, with what
 	// remains for it now that nothing is charged.
 	AllOrNone bool

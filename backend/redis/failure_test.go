@@ -152,7 +152,7 @@ func TestFullQueueFailsAtOnce(t *testing.T) {
 		select {
 		case err := <-results:
 			require.ErrorIs(t, err, backend.ErrUnavailable)
-			require.ErrorIs(t, err, backend.ErrNotAsked)
+			require.ErrorIs(t, err, backend.ErrOverloaded)
 			assert.ErrorContains(t, err, "too many")
 		case <-time.After(ample / 2):
 			t.Fatal("a caller waits for a full queue")

@@ -13,9 +13,9 @@ import (
 const maxCall = 4096
 
 var (
-	errFull    = fmt.Errorf("redis: too many hits are waiting: %w: %w", backend.ErrNotAsked, backend.ErrUnavailable)
+	errFull    = fmt.Errorf("redis: too many hits are waiting: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable)
 	errClosed  = fmt.Errorf("redis: closed: %w", backend.ErrUnavailable)
-	errTooMany = fmt.Errorf("redis: more than %d hits at once: %w: %w", maxCall, backend.ErrNotAsked, backend.ErrUnavailable)
+	errTooMany = fmt.Errorf("redis: more than %d hits at once: %w: %w", maxCall, backend.ErrOverloaded, backend.ErrUnavailable)
 )
 
 // lane is the queue of one partition, and the workers that carry what waits in it

@@ -52,7 +52,7 @@ type Options struct {
 	Jitter time.Duration
 
 	// AllOrNone charges the hits of one Take in one step, or none: if one is
-	// denied, no hit is charged that binds (backend.Hit.Binds). See docs/redis.md
+	// denied, no hit is charged that binds (backend.Hit.AllOrNone). See docs/redis.md
 	// for what holds where the hits have no partition in common.
 	AllOrNone bool
 

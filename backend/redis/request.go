@@ -87,7 +87,7 @@ func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backen
 		a.capacity = h.Limit.Remembers(now)
 		r.addPast(c, p, partition, l, index, h, now)
 	}
-	a.binds = l.options.AllOrNone && n > 0 && h.Binds()
+	a.binds = l.options.AllOrNone && n > 0 && h.AllOrNone()
 	if h.Limit.ChargeDenied && !a.binds {
 		a.code += codeChargeDenied
 	}

@@ -15,7 +15,7 @@ import (
 // Limiter is a backend.Limiter over two.
 type Limiter struct {
 	global, instance backend.Limiter
-	split            sync.Pool // of *backend.Some
+	split            sync.Pool // of *backend.SubBatch
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -23,7 +23,7 @@ var _ backend.Limiter = (*Limiter)(nil)
 // New returns a Limiter that asks global for limits of scope limit.Global and
 // instance for those of limit.Instance.
 func New(global, instance backend.Limiter) *Limiter {
-	return &Limiter{global: global, instance: instance, split: sync.Pool{New: func() any { return new(backend.Some) }}}
+	return &Limiter{global: global, instance: instance, split: sync.Pool{New: func() any { return new(backend.SubBatch) }}}
 }
 
 // Take implements backend.Limiter. The scopes don't know of each other: charging
@@ -48,14 +48,14 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 
 // take asks next for the hits of scope s alone.
 func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, s limit.Scope, next backend.Limiter) {
-	p := l.split.Get().(*backend.Some)
+	p := l.split.Get().(*backend.SubBatch)
 	for i := range hits {
 		if hits[i].Limit.Scope == s {
 			p.Add(i, hits[i])
 		}
 	}
-	p.Ask(ctx, now, next)
-	p.PutBack(results)
+	p.Take(ctx, now, next)
+	p.CopyResults(results)
 	p.Reset()
 	l.split.Put(p)
 }

@@ -102,7 +102,7 @@ func (l *load) call(key int) sample {
 	l.limiter.Take(context.Background(), now, hits[:], results[:])
 	s := sample{at: now.Sub(l.began), took: time.Since(now), key: uint8(key)}
 	for i, r := range results {
-		s.degraded[i] = r.Degraded
+		s.degraded[i] = r.Degraded()
 		if r.Err != nil {
 			l.failure.CompareAndSwap(nil, &r.Err)
 		}

@@ -22,19 +22,19 @@ func (e *echo) Take(_ context.Context, _ time.Time, hits []Hit, results []Result
 	}
 }
 
-func TestSomeAreAskedForAndPutBackInTheirPlaces(t *testing.T) {
-	var s Some
+func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
+	var s SubBatch
 	for round := range int64(3) { // with the same memory
 		key := []byte("a")
 		s.Add(3, Hit{Key: []byte("d"), N: round})
 		s.AddIn("own:", 1, Hit{Key: key, N: round + 1})
 		key[0] = 'x' // the key in the namespace is a copy
 		var next echo
-		s.Ask(t.Context(), time.Time{}, &next)
+		s.Take(t.Context(), time.Time{}, &next)
 		assert.Equal(t, 1, next.takes)
 
 		results := make([]Result, 4)
-		s.PutBack(results)
+		s.CopyResults(results)
 		assert.EqualError(t, results[3].Err, "d")
 		assert.EqualError(t, results[1].Err, "own:a")
 		assert.Equal(t, []int64{0, round + 1, 0, round}, []int64{results[0].Remaining, results[1].Remaining, results[2].Remaining, results[3].Remaining})
@@ -43,16 +43,16 @@ func TestSomeAreAskedForAndPutBackInTheirPlaces(t *testing.T) {
 }
 
 func TestNoHitsAreNotAskedFor(t *testing.T) {
-	var s Some
+	var s SubBatch
 	var next echo
-	s.Ask(t.Context(), time.Time{}, &next)
-	s.PutBack(nil)
+	s.Take(t.Context(), time.Time{}, &next)
+	s.CopyResults(nil)
 	s.Reset()
 	assert.Zero(t, next.takes)
 }
 
 func TestKeysInANamespaceStayAsMoreCome(t *testing.T) {
-	var s Some
+	var s SubBatch
 	for i := range 1000 {
 		s.AddIn("own:", i, Hit{Key: fmt.Appendf(nil, "key %d", i)})
 	}
@@ -64,7 +64,7 @@ func TestKeysInANamespaceStayAsMoreCome(t *testing.T) {
 }
 
 func TestResetKeepsNeitherHitsNorGiantKeys(t *testing.T) {
-	var s Some
+	var s SubBatch
 	s.Add(0, Hit{Key: []byte("k"), Limit: new(limit.Limit)})
 	s.AddIn("own:", 1, Hit{Key: bytes.Repeat([]byte("k"), maxKeptKeys)})
 	s.Reset()
@@ -76,15 +76,15 @@ func TestResetKeepsNeitherHitsNorGiantKeys(t *testing.T) {
 }
 
 func TestAllocsOfSomeUsedAgain(t *testing.T) {
-	var s Some
+	var s SubBatch
 	key, results := []byte("key"), make([]Result, 9)
 	next := nop{}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		for i := range results {
 			s.AddIn("own:", i, Hit{Key: key})
 		}
-		s.Ask(context.Background(), time.Time{}, next)
-		s.PutBack(results)
+		s.Take(context.Background(), time.Time{}, next)
+		s.CopyResults(results)
 		s.Reset()
 	}))
 }
