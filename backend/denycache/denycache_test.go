@@ -83,6 +83,7 @@ func TestDeniedUntilRetryAfter(t *testing.T) {
 			for _, after := range []time.Duration{0, time.Second, time.Duration(denied.RetryAfter-1) * time.Microsecond} {
 				got := take(l, time.Minute+after, hit("a", lim, 1))[0]
 				want := denied
+				want.Source = backend.SourceDenyCache
 				want.RetryAfter -= after.Microseconds()
 				want.ResetAfter -= after.Microseconds()
 				assert.Equal(t, want, got)
