@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"source/xds/xdstest":   {"internal/certtest"},
 	"test/envoyconf":       {},
 	"test/faults":          {},
+	"cmd/rls/env":          {"backend/redis", "server"},
 	"bench":                {},
 
 	strings.TrimSuffix(module, "/"): {}, // this test's own

@@ -18,7 +18,7 @@ const storeTimeout = 2 * time.Second
 
 // noOverrides is the answer where there is no place to keep them.
 func noOverrides() (int, any) {
-	return problem(http.StatusNotImplemented, "overrides are off; LIMITS_REDIS=true keeps them in Redis")
+	return problem(http.StatusNotImplemented, "overrides are off; OVERRIDES_ENABLED=true keeps them in Redis")
 }
 
 // state is what became of the override of a target; nil if there is none.

@@ -221,7 +221,7 @@ func TestWithoutOverridesTheirCallsSayHowToTurnThemOn(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		code, text := r.problems(method, "overrides", acme, "{}")
 		assert.Equal(t, http.StatusNotImplemented, code)
-		assert.Contains(t, text, "LIMITS_REDIS=true")
+		assert.Contains(t, text, "OVERRIDES_ENABLED=true")
 	}
 	assert.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", nil))
 }

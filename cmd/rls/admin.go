@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/server"
 )
 
 // adminPages is the admin API, where there is somebody who may use it. kept is nil
-// without LIMITS_REDIS.
-func adminPages(s *settings, l *limits, c *counting, kept *redisOverrides, log *slog.Logger) []server.Page {
+// without OVERRIDES_ENABLED.
+func adminPages(s *env.Settings, l *limits, c *counting, kept *redisOverrides, log *slog.Logger) []server.Page {
 	if len(s.AdminTokens) == 0 && s.DebugTLSClientCACert == "" {
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
@@ -85,7 +86,7 @@ func (c *adminClient) bearer() string {
 	if c.token != "" {
 		return c.token
 	}
-	return firstToken(getenv("ADMIN_TOKEN"))
+	return env.AdminToken()
 }
 
 // call asks for a path below /admin/ and decodes the answer. The error says what the

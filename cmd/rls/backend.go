@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -15,24 +14,11 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/server"
 )
-
-// The values of BACKEND_TYPE.
-const (
-	backendRedis = "redis"
-	backendLocal = "local"
-)
-
-// backend is where counters are.
-func (s *settings) backend() string {
-	if s.BackendType == "" && s.RedisURL != "" {
-		return backendRedis
-	}
-	return cmp.Or(s.BackendType, backendLocal)
-}
 
 // memory is what a replica remembers of counters that others can reset.
 type memory interface {
@@ -58,14 +44,14 @@ type counting struct {
 
 // newBackend makes what the settings ask for. What runs beside it ends with ctx;
 // close releases the rest.
-func newBackend(ctx context.Context, s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counting, error) {
+func newBackend(ctx context.Context, s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counting, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	switch s.backend() {
-	case backendLocal:
+	switch s.Backend() {
+	case env.BackendLocal:
 		go counters.Run(ctx, time.Minute)
 		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
 		return &counting{Limiter: counters, below: counters, own: true, close: func() {}}, nil
-	case backendRedis:
+	case env.BackendRedis:
 		inRedis, err := newRedis(s)
 		if err != nil {
 			return nil, err
@@ -112,7 +98,7 @@ func newBackend(ctx context.Context, s *settings, health *server.Health, count *
 	return nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
 }
 
-func newRedis(s *settings) (*redis.Limiter, error) {
+func newRedis(s *env.Settings) (*redis.Limiter, error) {
 	main, secure, err := redisServer(s)
 	if err != nil {
 		return nil, err
@@ -124,9 +110,9 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 		Jitter:       time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
 		AllOrNone:    s.AllOrNone,
 		Timeout:      s.RedisTimeout,
-		MaxHits:      s.RedisMaxHits,
-		Trips:        s.RedisTrips,
-		MaxQueue:     s.RedisMaxQueue,
+		MaxHits:      s.RedisMaxBatchSize,
+		Trips:        s.RedisMaxInflightBatches,
+		MaxQueue:     s.RedisMaxQueueSize,
 		WaitReplicas: s.RedisWaitReplicas,
 	}
 	if s.PerSecond {
@@ -147,7 +133,7 @@ func newRedis(s *settings) (*redis.Limiter, error) {
 
 // redisServer tells how to reach the Redis of REDIS_URL, and what makes connections to
 // any Redis secure: nil if none is to be.
-func redisServer(s *settings) (main redis.Server, secure *tls.Config, err error) {
+func redisServer(s *env.Settings) (main redis.Server, secure *tls.Config, err error) {
 	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
 		if secure, err = redis.LoadTLS(redis.TLSFiles{
 			CA:           s.RedisTLSCACert,
@@ -174,7 +160,7 @@ func redisServer(s *settings) (main redis.Server, secure *tls.Config, err error)
 
 // tellRedis returns what is to be told when Redis goes and comes: to the log, to who
 // reads /healthcheck, and to Prometheus.
-func tellRedis(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) func(fallback.StateChange) {
+func tellRedis(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) func(fallback.StateChange) {
 	return func(c fallback.StateChange) {
 		if c.Down {
 			count.RedisDown()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,12 +143,4 @@ func TestVersionIsTold(t *testing.T) {
 	out, _, code := rls(t, "version")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^rls \S+ go\S+ \w+/\w+\n$`, out)
-}
-
-func TestSettingsPageIsUpToDate(t *testing.T) {
-	var want bytes.Buffer
-	require.NoError(t, writeSettings(&want))
-	have, err := os.ReadFile("../../docs/settings.md")
-	require.NoError(t, err)
-	assert.Equal(t, want.String(), string(have), "run make docs")
 }

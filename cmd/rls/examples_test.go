@@ -41,7 +41,7 @@ func TestEveryCommandThatIsShownWorksWithTheExample(t *testing.T) {
 	require.GreaterOrEqual(t, len(shown), 16)
 
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "LIMITS_REDIS=true", "ADMIN_TOKEN=" + adminToken},
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=" + adminToken},
 		"--limits", "../../examples/limits.yaml")
 	for _, line := range shown {
 		more := " -a " + r.debug

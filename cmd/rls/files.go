@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/source"
 )
@@ -26,7 +27,7 @@ type limitsFiles struct {
 
 // loadFiles puts the files in force as they are now. The error tells all that is
 // wrong with them; they can be followed all the same.
-func loadFiles(s *settings, l *limits) (*limitsFiles, error) {
+func loadFiles(s *env.Settings, l *limits) (*limitsFiles, error) {
 	place := source.Runtime{Root: s.LimitsPath}
 	var hint error
 	f := &limitsFiles{limits: l, options: descriptors.Options{MergeDomains: s.MergeDomainConfig}}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
@@ -30,10 +31,10 @@ type limits struct {
 	base      *descriptors.Config // what the source says, without overrides; nil if nothing yet
 	refused   error               // why the source's newest limits are not in force; nil if they are
 	unfed     error               // why the source has none to tell; nil if it can tell
-	overrides *overriding         // nil without LIMITS_REDIS
+	overrides *overriding         // nil without OVERRIDES_ENABLED
 }
 
-func newLimits(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) *limits {
+func newLimits(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) *limits {
 	l := &limits{health: health, count: count, log: log, followHealth: s.HealthyWithAtLeastOneConfigLoad}
 	l.setHealth(nil)
 	return l

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
@@ -20,7 +21,7 @@ const (
 	_ = uint(overrides.MaxValue - descriptors.MaxOverrideBytes)
 )
 
-// overriding is the overrides over the limits of the source (LIMITS_REDIS). It is
+// overriding is the overrides over the limits of the source (OVERRIDES_ENABLED). It is
 // guarded by the mutex of limits.
 type overriding struct {
 	known descriptors.Overrides
@@ -149,7 +150,7 @@ const (
 
 // followOverrides has the overrides in Redis take effect over l until ctx is done, and
 // tells resets of what any replica has reset.
-func followOverrides(ctx context.Context, s *settings, l *limits, resets resets, log *slog.Logger) (*redisOverrides, func(), error) {
+func followOverrides(ctx context.Context, s *env.Settings, l *limits, resets resets, log *slog.Logger) (*redisOverrides, func(), error) {
 	main, _, err := redisServer(s)
 	if err != nil {
 		return nil, nil, err
@@ -164,7 +165,7 @@ func followOverrides(ctx context.Context, s *settings, l *limits, resets resets,
 	store := overrides.New(overrides.Options{
 		Client: client,
 		Prefix: s.CacheKeyPrefix,
-		Resync: s.LimitsRedisResync,
+		Resync: s.OverridesResync,
 		Apply: func(all map[string]string) {
 			l.override(all)
 			heard()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
@@ -78,7 +79,7 @@ func (s limitsStory) check(t *testing.T) {
 		"shop|tenant=acme|path", "shop|tenant|path=/a", "shop|tenant=acme|path=/a",
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLimits(&settings{}, server.NewHealth(), metrics.New(), slog.New(slog.DiscardHandler))
+		l := newLimits(&env.Settings{}, server.NewHealth(), metrics.New(), slog.New(slog.DiscardHandler))
 		l.overrides = &overriding{}
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}

@@ -34,7 +34,7 @@ func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, 
 	var all []*running
 	for range n {
 		all = append(all, start(t, append([]string{
-			"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "LIMITS_REDIS=true", "ADMIN_TOKEN=tester:" + adminToken,
+			"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken,
 		}, env...), "--limits", path))
 	}
 	return all
@@ -115,7 +115,7 @@ func TestAnOverrideReachesAllReplicas(t *testing.T) {
 func TestAnOverrideWhoseMessageIsLostIsFound(t *testing.T) {
 	const resync = 500 * time.Millisecond
 	redis := redistest.Start(t)
-	replicas := startReplicas(t, 3, redis, perYear(5), "LIMITS_REDIS_RESYNC_INTERVAL="+resync.String())
+	replicas := startReplicas(t, 3, redis, perYear(5), "OVERRIDES_RESYNC_INTERVAL="+resync.String())
 	quickest := time.Hour
 	for i := range uint32(5) {
 		want, began := 100+i, time.Now()
@@ -142,7 +142,7 @@ func TestOverridesAreInForceFromTheFirstCallOn(t *testing.T) {
 func TestOverridesLieOverTheLimitsThatAreReloaded(t *testing.T) {
 	redis := redistest.Start(t)
 	path := file(t, "limits.yaml", perYear(5))
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "LIMITS_REDIS=true", "ADMIN_TOKEN=" + adminToken}, "--limits", path)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=" + adminToken}, "--limits", path)
 	edit := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	r.override("shop|tenant=acme", `{"factor": 10}`)
 	r.eventually("50 per year")
@@ -211,7 +211,7 @@ func TestWhatWasSpentUnderAnOverrideIsKnownWhenItEnds(t *testing.T) {
 
 func TestOverridesOutliveRedis(t *testing.T) {
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, perYear(5), "LIMITS_REDIS_RESYNC_INTERVAL=200ms")[0]
+	r := startReplicas(t, 1, redis, perYear(5), "OVERRIDES_RESYNC_INTERVAL=200ms")[0]
 	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
 	redis.Kill()
 	r.logs("overrides can't be read; those known hold on")
@@ -243,7 +243,7 @@ func TestCountersWithoutRedis(t *testing.T) {
 	assert.Contains(t, answer, `"spent": 3`)
 	code, answer = r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"factor": 2}`)
 	assert.Equal(t, http.StatusNotImplemented, code)
-	assert.Contains(t, answer, "LIMITS_REDIS=true")
+	assert.Contains(t, answer, "OVERRIDES_ENABLED=true")
 	code, _ = r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, r.peek(), "remaining 5")
@@ -256,7 +256,7 @@ func TestOverridesAndResetsInACluster(t *testing.T) {
 	for range 2 {
 		replicas = append(replicas, start(t, []string{
 			"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), "REDIS_TIMEOUT=20s", "CACHE_KEY_PREFIX=mine:",
-			"LIMITS_REDIS=true", "ADMIN_TOKEN=" + adminToken,
+			"OVERRIDES_ENABLED=true", "ADMIN_TOKEN=" + adminToken,
 		}, "--limits", path))
 	}
 	replicas[0].override("shop|tenant=acme", `{"requests_per_unit": 7}`)
@@ -307,8 +307,8 @@ func TestClientCertificatesNeedTLS(t *testing.T) {
 }
 
 func TestLimitsInRedisNeedARedis(t *testing.T) {
-	cmd := command(t, []string{"LIMITS_REDIS=true"}, "--limits", file(t, "limits.yaml", perYear(5)))
+	cmd := command(t, []string{"OVERRIDES_ENABLED=true"}, "--limits", file(t, "limits.yaml", perYear(5)))
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
-	assert.Contains(t, string(out), "LIMITS_REDIS=true needs REDIS_URL")
+	assert.Contains(t, string(out), "OVERRIDES_ENABLED=true needs REDIS_URL")
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
@@ -189,7 +190,7 @@ func TestARedisCheckThatIsCutOffIsNotTold(t *testing.T) {
 	}()
 
 	var told bytes.Buffer
-	s := &settings{BackendType: backendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
+	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	counts, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), slog.New(slog.NewTextHandler(&told, nil)))

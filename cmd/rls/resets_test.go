@@ -72,7 +72,7 @@ func TestAMissedResetIsMadeUpFor(t *testing.T) {
 func TestAResetHoldsWhereALimitBeforeIsKnown(t *testing.T) {
 	redis := redistest.Start(t)
 	path := file(t, "limits.yaml", perYear(5))
-	env := []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "LIMITS_REDIS=true", "ADMIN_TOKEN=tester:" + adminToken}
+	env := []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}
 	knows := start(t, env, "--limits", path)
 	_, _, code := rls(t, "hit", "-a", knows.grpc, "-d", "shop", "tenant=acme", "-n", "8")
 	require.Equal(t, 2, code)

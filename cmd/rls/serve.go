@@ -14,6 +14,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
@@ -26,15 +27,15 @@ func newServe() *cobra.Command {
 		Short: "Serve rate-limit calls (the default)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, notes, err := loadSettings()
+			s, notes, err := env.Load()
 			if limits != "" {
 				s.LimitsPath = limits
 			}
-			log := s.logger(cmd.ErrOrStderr())
+			log := s.Logger(cmd.ErrOrStderr())
 			for _, note := range notes {
 				log.Warn(note)
 			}
-			tellUnused(os.Environ(), log)
+			env.LogUnused(os.Environ(), log)
 			if err == nil {
 				err = serve(cmd.Context(), s, log)
 			}
@@ -57,8 +58,8 @@ func logged(err error, log *slog.Logger) error {
 }
 
 // serve runs the service until ctx is done.
-func serve(ctx context.Context, s *settings, log *slog.Logger) error {
-	if getenv("GOGC") == "" {
+func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
+	if os.Getenv("GOGC") == "" {
 		// A call leaves garbage behind, but little lives on: collecting it less
 		// often costs some megabytes and saves a part of each call.
 		debug.SetGCPercent(400)
@@ -91,7 +92,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	}
 	defer counts.close()
 	var kept *redisOverrides
-	if s.LimitsRedis {
+	if s.OverridesEnabled {
 		var leave func()
 		if kept, leave, err = followOverrides(beside, s, limits, resets{&limits.store, counts}, log); err != nil {
 			return err
@@ -129,9 +130,9 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 
 // limitsSource puts the first limits in force, if they can be had at once, and
 // returns what keeps them up to date until its context is done.
-func limitsSource(s *settings, l *limits) (follow func(context.Context), err error) {
+func limitsSource(s *env.Settings, l *limits) (follow func(context.Context), err error) {
 	hangups := hangups()
-	if s.ConfigType == configXDS {
+	if s.ConfigType == env.ConfigXDS {
 		if s.LimitsPath != "" {
 			l.log.Warn("setting without effect", "setting", "LIMITS_PATH", "reason", "limits come from the xDS server (CONFIG_TYPE)")
 		}
@@ -155,7 +156,7 @@ func limitsSource(s *settings, l *limits) (follow func(context.Context), err err
 }
 
 // serverOptions are the listeners, but for the service and the pages of others.
-func serverOptions(s *settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (server.Options, error) {
+func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (server.Options, error) {
 	o := server.Options{
 		Health: health,
 		GRPC: server.GRPC{

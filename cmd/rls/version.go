@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
 // version is set by the build (-ldflags "-X main.version=…"); without that, the
@@ -38,4 +40,15 @@ func buildVersion() string {
 		}
 	}
 	return info.Main.Version
+}
+
+// newSettings returns the hidden command behind make docs.
+func newSettings() *cobra.Command {
+	return &cobra.Command{
+		Use:    "settings",
+		Short:  "Print docs/settings.md",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE:   func(cmd *cobra.Command, _ []string) error { return env.WriteDocs(cmd.OutOrStdout()) },
+	}
 }

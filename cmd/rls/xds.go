@@ -5,12 +5,10 @@ import (
 
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/source/xds"
 )
-
-// configXDS is the CONFIG_TYPE of limits from an xDS server.
-const configXDS = "GRPC_XDS_SOTW"
 
 // xdsLimits keeps the limits of an xDS server in force.
 type xdsLimits struct {
@@ -22,7 +20,7 @@ type xdsLimits struct {
 // newXDS makes the client that keeps l as the xDS server says, while it runs.
 // Until the server has sent good limits for the first time the service is
 // unhealthy, unless it is to start without.
-func newXDS(s *settings, l *limits) (*xds.Client, error) {
+func newXDS(s *env.Settings, l *limits) (*xds.Client, error) {
 	x := &xdsLimits{limits: l, options: descriptors.Options{MergeDomains: s.MergeDomainConfig}}
 	o := xds.Options{
 		Server:          s.XDSServer,

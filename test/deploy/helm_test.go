@@ -195,7 +195,7 @@ podAnnotations: {team: edge}
 		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "50ms",
 		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
-		"LIMITS_REDIS": "true", "ADMIN_TOKEN": "secret admin-token",
+		"OVERRIDES_ENABLED": "true", "ADMIN_TOKEN": "secret admin-token",
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/certs/grpc/tls.crt", "GRPC_SERVER_TLS_KEY": "/certs/grpc/tls.key",
 		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example",
 		"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LOCAL_MAX_KEYS": "2000000", "REDIS_FALLBACK_RATIO": "0.25", "CACHE_KEY_PREFIX": "1e6",

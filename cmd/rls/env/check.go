@@ -1,4 +1,4 @@
-package main
+package env
 
 import (
 	"crypto/tls"
@@ -23,7 +23,7 @@ func (c *complaints) add(format string, args ...any) { *c = append(*c, fmt.Error
 // check tells what is wrong with settings whose values are good by themselves: with
 // what they need of each other, and with the files they name. A value that is not is
 // zero here, and told already. What is not in use is not looked at.
-func (s *settings) check() []error {
+func (s *Settings) check() []error {
 	var c complaints
 	s.checkListeners(&c)
 	s.checkXDS(&c)
@@ -31,7 +31,7 @@ func (s *settings) check() []error {
 	return c
 }
 
-func (s *settings) checkListeners(c *complaints) {
+func (s *Settings) checkListeners(c *complaints) {
 	if s.GRPCServerUseTLS {
 		cert, key := pemFile{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, pemFile{"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey}
 		if cert.path == "" && key.path == "" {
@@ -58,31 +58,31 @@ func (s *settings) checkListeners(c *complaints) {
 	}
 }
 
-func (s *settings) checkXDS(c *complaints) {
-	if s.ConfigType == configXDS && s.XDSUseTLS {
+func (s *Settings) checkXDS(c *complaints) {
+	if s.ConfigType == ConfigXDS && s.XDSUseTLS {
 		c.pair(pemFile{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, pemFile{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey})
 		c.authorities(pemFile{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert})
 	}
 }
 
-func (s *settings) checkRedis(c *complaints) {
+func (s *Settings) checkRedis(c *complaints) {
 	if r := s.LocalGuardRatio; r > 0 && r < 1 {
 		c.add(`LOCAL_GUARD_RATIO="%v" is not 0 or a number from 1: below 1 it would deny what is within a limit`, r)
 	}
 	const example = "for example 127.0.0.1:6379"
-	counts := s.backend() == backendRedis
+	counts := s.Backend() == BackendRedis
 	switch set := redisVariables(); {
 	case s.RedisURL != "":
-	case s.BackendType == backendRedis:
+	case s.BackendType == BackendRedis:
 		c.add("BACKEND_TYPE=redis needs REDIS_URL; %s", example)
-	case getenv("BACKEND_TYPE") == "" && len(set) > 0:
+	case os.Getenv("BACKEND_TYPE") == "" && len(set) > 0:
 		c.add("REDIS_URL is empty, but %s would need it: give it, or BACKEND_TYPE=local to count in this process, where replicas don't share budgets",
 			strings.Join(set, ", "))
 	}
-	if s.LimitsRedis && s.RedisURL == "" {
-		c.add("LIMITS_REDIS=true needs REDIS_URL; %s", example)
+	if s.OverridesEnabled && s.RedisURL == "" {
+		c.add("OVERRIDES_ENABLED=true needs REDIS_URL; %s", example)
 	}
-	if !counts && !s.LimitsRedis {
+	if !counts && !s.OverridesEnabled {
 		return
 	}
 	c.redis("REDIS_URL", redis.Server{Kind: redis.Kind(s.RedisType), URL: s.RedisURL, SocketType: s.RedisSocketType})
@@ -163,8 +163,8 @@ func (c *complaints) read(f pemFile) (content []byte, ok bool) {
 // REDIS_URL.
 func redisVariables() []string {
 	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[settings]()) {
-		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, "REDIS_") && name != "REDIS_URL" && getenv(name) != "" {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, "REDIS_") && name != "REDIS_URL" && os.Getenv(name) != "" {
 			names = append(names, name)
 		}
 	}
@@ -172,14 +172,14 @@ func redisVariables() []string {
 }
 
 // notes are what is good but may be meant otherwise.
-func (s *settings) notes() []string {
+func (s *Settings) notes() []string {
 	const longTimeout = time.Second
 	var notes []string
 	switch {
-	case s.backend() == backendRedis && s.RedisTimeout > longTimeout:
+	case s.Backend() == BackendRedis && s.RedisTimeout > longTimeout:
 		notes = append(notes, fmt.Sprintf("REDIS_TIMEOUT=%v is the budget of a whole call to Redis here, not only of connecting: "+
 			"while Redis hangs, calls wait up to that long before they are decided without it; the default is 50ms", s.RedisTimeout))
-	case s.BackendType == backendLocal && !s.LimitsRedis:
+	case s.BackendType == BackendLocal && !s.OverridesEnabled:
 		set := redisVariables()
 		if s.RedisURL != "" {
 			set = append([]string{"REDIS_URL"}, set...)
@@ -188,7 +188,7 @@ func (s *settings) notes() []string {
 			notes = append(notes, strings.Join(set, ", ")+": without effect, as BACKEND_TYPE=local counts in this process")
 		}
 	}
-	inRedis := s.backend() == backendRedis || s.LimitsRedis
+	inRedis := s.Backend() == BackendRedis || s.OverridesEnabled
 	redisTLS := s.RedisTLS || s.PerSecond && s.PerSecondTLS
 	for _, t := range []struct {
 		off   bool
@@ -198,7 +198,7 @@ func (s *settings) notes() []string {
 		{!s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true: the gRPC listener speaks plain text", []pemFile{
 			{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, {"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey}, {"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert},
 		}},
-		{s.ConfigType == configXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true: the xDS server is spoken to in plain text", []pemFile{
+		{s.ConfigType == ConfigXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true: the xDS server is spoken to in plain text", []pemFile{
 			{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey}, {"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert},
 		}},
 		{inRedis && !redisTLS, "REDIS_TLS is not true", []pemFile{

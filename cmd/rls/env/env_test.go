@@ -1,7 +1,8 @@
-package main
+package env
 
 import (
 	"log/slog"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,12 +13,12 @@ import (
 )
 
 // read reads the settings with just vars in the environment.
-func read(t *testing.T, vars map[string]string) (*settings, []string, error) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[settings]()) {
+func read(t *testing.T, vars map[string]string) (*Settings, []string, error) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		name := f.Tag.Get("envconfig")
 		t.Setenv(name, vars[name]) // so that it is put back
 	}
-	return loadSettings()
+	return Load()
 }
 
 func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
@@ -71,7 +72,7 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret", "ADMIN_TOKEN": "alice:s3cret,alice:another",
-		"REDIS_MAX_HITS_PER_TRIP": "-3", "CACHE_KEY_PREFIX": strings.Repeat("x", 65), "REDIS_SOCKET_TYPE": "tcp4",
+		"REDIS_MAX_BATCH_SIZE": "-3", "CACHE_KEY_PREFIX": strings.Repeat("x", 65), "REDIS_SOCKET_TYPE": "tcp4",
 		"LOCAL_CACHE_SIZE_IN_BYTES": "99999999999999", "REDIS_POOL_SIZE": "65536", "REDIS_URL": "nowhere", "LOCAL_GUARD_RATIO": "0.5",
 	})
 	lines := strings.Split(err.Error(), "\n")
@@ -88,7 +89,7 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 		`REDIS_TIMEOUT="1us" is not a duration with its unit, such as 50ms or 10s from 1ms`,
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS is not a list such as name:value,name:value`,
 		`ADMIN_TOKEN is not a token, or a list such as name:token,name:token with different names`,
-		`REDIS_MAX_HITS_PER_TRIP="-3" is not a whole number from 1 up to 4096`,
+		`REDIS_MAX_BATCH_SIZE="-3" is not a whole number from 1 up to 4096`,
 		`CACHE_KEY_PREFIX="` + strings.Repeat("x", 65) + `" is not a text of up to 64 bytes`,
 		`REDIS_SOCKET_TYPE="tcp4" is not one of tcp, unix`,
 		`LOCAL_CACHE_SIZE_IN_BYTES="99999999999999" is not a whole number up to 17179869184`,
@@ -112,7 +113,7 @@ func TestKubernetesServiceLinksArePassedOver(t *testing.T) {
 
 func TestSettingsWithoutEffectAreToldByReason(t *testing.T) {
 	var log strings.Builder
-	tellUnused([]string{
+	LogUnused([]string{
 		"USE_STATSD=false", "USE_DOG_STATSD=true", "STATSD_HOST=statsd", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
 		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
 	}, slog.New(slog.NewTextHandler(&log, nil)))
@@ -166,10 +167,25 @@ REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_CLOSE_CONNECTION_ON_READONLY_E
 
 func TestEveryVariableOfTheIncumbentIsKnown(t *testing.T) {
 	var page strings.Builder
-	require.NoError(t, writeSettings(&page))
+	require.NoError(t, WriteDocs(&page))
 	for name := range strings.FieldsSeq(incumbents) {
 		_, without := unusedReason(name, "x")
 		honoured := strings.Contains(page.String(), "| `"+name+"` |") && !without
 		assert.True(t, honoured != without, "%s is neither honoured nor told to be without effect, or both", name)
 	}
+}
+
+func TestSettingsPageIsUpToDate(t *testing.T) {
+	var want strings.Builder
+	require.NoError(t, WriteDocs(&want))
+	page, err := os.ReadFile("../../../docs/settings.md")
+	require.NoError(t, err)
+	assert.Equal(t, want.String(), string(page), "run make docs")
+}
+
+func TestRenamedSettingIsReported(t *testing.T) {
+	var log strings.Builder
+	LogUnused([]string{"REDIS_TRIPS_IN_FLIGHT=2", "LIMITS_REDIS="}, slog.New(slog.NewTextHandler(&log, nil)))
+	assert.Contains(t, log.String(), `setting=REDIS_TRIPS_IN_FLIGHT reason="it is called REDIS_MAX_INFLIGHT_BATCHES"`)
+	assert.NotContains(t, log.String(), "LIMITS_REDIS")
 }

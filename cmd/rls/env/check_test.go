@@ -1,6 +1,8 @@
-package main
+package env
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,7 +14,8 @@ import (
 
 func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 	own := certtest.New(t).Issue("localhost")
-	text := file(t, "text.pem", "text")
+	text := filepath.Join(t.TempDir(), "text.pem")
+	require.NoError(t, os.WriteFile(text, []byte("text"), 0o600))
 	for name, c := range map[string]struct {
 		env  map[string]string
 		want []string
@@ -22,10 +25,10 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 			[]string{"REDIS_URL is empty, but REDIS_TYPE, REDIS_AUTH would need it: give it, or BACKEND_TYPE=local to count in this process, where replicas don't share budgets"},
 		},
 		"Redis asked for without an address": {
-			map[string]string{"BACKEND_TYPE": "redis", "REDIS_AUTH": "s3cret", "LIMITS_REDIS": "true"},
+			map[string]string{"BACKEND_TYPE": "redis", "REDIS_AUTH": "s3cret", "OVERRIDES_ENABLED": "true"},
 			[]string{
 				"BACKEND_TYPE=redis needs REDIS_URL; for example 127.0.0.1:6379",
-				"LIMITS_REDIS=true needs REDIS_URL; for example 127.0.0.1:6379",
+				"OVERRIDES_ENABLED=true needs REDIS_URL; for example 127.0.0.1:6379",
 			},
 		},
 		"a backend that isn't known": {
@@ -55,7 +58,7 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 			[]string{"REDIS_URL: the URL holds an @ but no redis:// before it; write redis://user:password@host:port, or give the password apart"},
 		},
 		"overrides alone in Redis": {
-			map[string]string{"REDIS_URL": "nowhere", "BACKEND_TYPE": "local", "LIMITS_REDIS": "true"},
+			map[string]string{"REDIS_URL": "nowhere", "BACKEND_TYPE": "local", "OVERRIDES_ENABLED": "true"},
 			[]string{`REDIS_URL: the URL is "nowhere", which is no host:port`},
 		},
 		"files of Redis": {
@@ -139,7 +142,7 @@ func TestWhatMayBeMeantOtherwiseIsNoted(t *testing.T) {
 		"the incumbent's timeout":          {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_TIMEOUT=10s is the budget of a whole call to Redis here"},
 		"a timeout of a second":            {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
 		"counting in the process":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_URL, REDIS_TIMEOUT: without effect, as BACKEND_TYPE=local counts in this process"},
-		"with overrides in Redis":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "LIMITS_REDIS": "true"}, ""},
+		"with overrides in Redis":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},
 		"certificates without TLS":         {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY, GRPC_CLIENT_TLS_CACERT: without effect, as GRPC_SERVER_USE_TLS is not true"},
 		"certificates for plain xDS":       {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "without effect, as CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
 		"certificates for no xDS":          {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},

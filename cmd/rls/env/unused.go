@@ -1,4 +1,4 @@
-package main
+package env
 
 import (
 	"log/slog"
@@ -23,7 +23,7 @@ var unused = []struct {
 	{"NEAR_LIMIT_RATIO", "there are no metrics of single limits yet", ""},
 
 	{"REDIS_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer", ""},
-	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip", ""},
+	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a trip", ""},
 	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time", ""},
 	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_POOL_SIZE", ""},
 	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
@@ -32,7 +32,7 @@ var unused = []struct {
 	{"REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts at once and connects when Redis comes", ""},
 	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "a master that has become a replica is left at once", ""},
 	{"REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer", ""},
-	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_HITS_PER_TRIP bounds a trip", ""},
+	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a trip", ""},
 	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time", ""},
 	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_PERSECOND_POOL_SIZE", ""},
 	{"REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
@@ -54,9 +54,18 @@ var unused = []struct {
 	{"OTEL_EXPORTER_OTLP_*", "there is no tracing yet", ""},
 }
 
-// tellUnused logs a line for each of the variables that is one of unused. Of
+// renamed are the former names of settings, and their names now.
+var renamed = map[string]string{
+	"LIMITS_REDIS":                 "OVERRIDES_ENABLED",
+	"LIMITS_REDIS_RESYNC_INTERVAL": "OVERRIDES_RESYNC_INTERVAL",
+	"REDIS_MAX_HITS_PER_TRIP":      "REDIS_MAX_BATCH_SIZE",
+	"REDIS_MAX_QUEUED_HITS":        "REDIS_MAX_QUEUE_SIZE",
+	"REDIS_TRIPS_IN_FLIGHT":        "REDIS_MAX_INFLIGHT_BATCHES",
+}
+
+// LogUnused logs a line for each of the variables that is one of unused. Of
 // several that one * stands for, and of all of one reason, a line tells.
-func tellUnused(variables []string, log *slog.Logger) {
+func LogUnused(variables []string, log *slog.Logger) {
 	names := map[string][]string{}
 	var reasons []string
 	for _, variable := range variables {
@@ -76,6 +85,9 @@ func tellUnused(variables []string, log *slog.Logger) {
 }
 
 func unusedReason(name, value string) (string, bool) {
+	if now, ok := renamed[name]; ok {
+		return "it is called " + now, value != ""
+	}
 	for _, u := range unused {
 		start, more := strings.CutSuffix(u.name, "*")
 		if name != u.name && (!more || !strings.HasPrefix(name, start)) {

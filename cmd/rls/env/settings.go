@@ -1,6 +1,8 @@
-package main
+// Package env reads the settings of the service from the environment.
+package env
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -9,11 +11,20 @@ import (
 	"time"
 )
 
-// settings are the environment. Each field names its variable, its default and
-// what it means, and, where not all values of its type will do, which (environment.go);
-// what they need of each other is in settings_check.go. docs/settings.md is made of
+// The values of BACKEND_TYPE.
+const (
+	BackendRedis = "redis"
+	BackendLocal = "local"
+)
+
+// ConfigXDS is the CONFIG_TYPE of limits from an xDS server.
+const ConfigXDS = "GRPC_XDS_SOTW"
+
+// Settings are the environment. Each field names its variable, its default and
+// what it means, and, where not all values of its type will do, which (parse.go);
+// what they need of each other is in check.go. docs/settings.md is made of
 // them (make docs).
-type settings struct {
+type Settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address the gRPC listener binds to; :: for IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC, instead of host and port. A stale socket file is replaced."`
@@ -57,8 +68,8 @@ type settings struct {
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits files; calls are refused with FAILED_PRECONDITION until there are. With xDS, which always starts so, health is good before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`
 
-	LimitsRedis       bool          `envconfig:"LIMITS_REDIS" default:"false" desc:"Overrides of single limits at run time, kept in Redis (REDIS_URL) and shared by all replicas. See docs/overrides.md."`
-	LimitsRedisResync time.Duration `envconfig:"LIMITS_REDIS_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"How often all overrides are read again, as a message about a change can get lost."`
+	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" default:"false" desc:"Overrides of single limits at run time, kept in Redis (REDIS_URL) and shared by all replicas. See docs/overrides.md."`
+	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"How often all overrides are read again, as a message about a change can get lost."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Where limits come from: FILE, or GRPC_XDS_SOTW for an xDS management server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
@@ -88,54 +99,62 @@ type settings struct {
 	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Most counters held in this process. When full, expired ones go first, then those with the least spent."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request or, if one is over its limit, none."`
 
-	DenyCacheBytes         int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each, up to 16 GiB. 0: none."`
-	LocalGuardRatio        float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"From 1: a replica that alone has had this much of a fixed_window limit charged denies the rest of the window without asking Redis; 1.2 is a good value. 0: never. Not with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT."`
-	CacheKeyPrefix         string        `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Start of every key in Redis, up to 64 bytes."`
-	ExpirationJitterMax    int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
-	RedisType              string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
-	RedisURL               string        `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, a socket's path, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType        string        `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. Empty: unix if the URL is a path."`
-	RedisAuth              string        `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
-	RedisSentinelAuth      string        `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"The same, for sentinels."`
-	RedisPoolSize          int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
-	RedisTimeout           time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. Calls wait that long while Redis hangs; over 1s a warning says so. See docs/redis.md."`
-	RedisFallbackRatio     float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" over:"0" max:"1" desc:"Share of each limit that this replica grants while Redis can't be reached, over 0 up to 1. See docs/failure.md."`
-	RedisFailureMode       string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
-	RedisPartitions        int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
-	RedisMaxHits           int           `envconfig:"REDIS_MAX_HITS_PER_TRIP" default:"64" min:"1" max:"4096" desc:"Most hits in one trip to Redis."`
-	RedisTrips             int           `envconfig:"REDIS_TRIPS_IN_FLIGHT" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
-	RedisMaxQueue          int           `envconfig:"REDIS_MAX_QUEUED_HITS" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Those over it are decided at once, as while Redis is away; it doesn't count as a failure of Redis."`
-	RedisWaitReplicas      int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
-	RedisTLS               bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
-	RedisTLSClientCert     string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
-	RedisTLSClientKey      string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`
-	RedisTLSCACert         string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
-	RedisTLSSkipHostname   bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not the name in it."`
-	RedisHealthCheckActive bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy while Redis can't be reached. Without it Redis has no part in health, as the service goes on without it."`
-	PerSecond              bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
-	PerSecondType          string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
-	PerSecondURL           string        `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
-	PerSecondSocketType    string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
-	PerSecondAuth          string        `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
-	PerSecondSentinelAuth  string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
-	PerSecondPoolSize      int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
-	PerSecondTLS           bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS; the files are the same."`
+	DenyCacheBytes          int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for denials that are answered here until they end, without asking Redis; 64 bytes each, up to 16 GiB. 0: none."`
+	LocalGuardRatio         float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"From 1: a replica that alone has had this much of a fixed_window limit charged denies the rest of the window without asking Redis; 1.2 is a good value. 0: never. Not with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT."`
+	CacheKeyPrefix          string        `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Start of every key in Redis, up to 64 bytes."`
+	ExpirationJitterMax     int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds by which a key in Redis outlives its use, at random, so that not all expire at once."`
+	RedisType               string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
+	RedisURL                string        `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, a socket's path, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
+	RedisSocketType         string        `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. Empty: unix if the URL is a path."`
+	RedisAuth               string        `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
+	RedisSentinelAuth       string        `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"The same, for sentinels."`
+	RedisPoolSize           int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Most connections to each node. 0: enough for all trips that can be in flight."`
+	RedisTimeout            time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Budget of a whole operation: waiting, the trip, retries and redirects. Calls wait that long while Redis hangs; over 1s a warning says so. See docs/redis.md."`
+	RedisFallbackRatio      float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" over:"0" max:"1" desc:"Share of each limit that this replica grants while Redis can't be reached, over 0 up to 1. See docs/failure.md."`
+	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"What limits do meanwhile: local (count in this process), allow or deny."`
+	RedisPartitions         int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Over how many hash tags keys are spread in a cluster. The same for all replicas."`
+	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"64" min:"1" max:"4096" desc:"Most hits in one trip to Redis."`
+	RedisMaxInflightBatches int           `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Most trips in flight, in a cluster for each partition."`
+	RedisMaxQueueSize       int           `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a trip, in a cluster for each partition. Those over it are decided at once, as while Redis is away; it doesn't count as a failure of Redis."`
+	RedisWaitReplicas       int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before it is answered, so that a failover loses less. Waits a quarter of REDIS_TIMEOUT at most. See docs/failure.md."`
+	RedisTLS                bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
+	RedisTLSClientCert      string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
+	RedisTLSClientKey       string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of its key."`
+	RedisTLSCACert          string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides the system's."`
+	RedisTLSSkipHostname    bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not the name in it."`
+	RedisHealthCheckActive  bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Report unhealthy while Redis can't be reached. Without it Redis has no part in health, as the service goes on without it."`
+	PerSecond               bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits of one second in a Redis of their own, asked at the same time as the other."`
+	PerSecondType           string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
+	PerSecondURL            string        `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
+	PerSecondSocketType     string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
+	PerSecondAuth           string        `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
+	PerSecondSentinelAuth   string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
+	PerSecondPoolSize       int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
+	PerSecondTLS            bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS; the files are the same."`
 }
 
-// loadSettings reads the environment. The error tells all that is wrong with it,
+// Load reads the environment. The error tells all that is wrong with it,
 // one a line; notes are what else the user should know.
-func loadSettings() (s *settings, notes []string, err error) {
-	s = new(settings)
+func Load() (s *Settings, notes []string, err error) {
+	s = new(Settings)
 	notes, errs := readEnvironment(s)
 	errs = append(errs, s.check()...)
-	if strings.EqualFold(getenv("BACKEND_TYPE"), "memcache") {
+	if strings.EqualFold(os.Getenv("BACKEND_TYPE"), "memcache") {
 		errs = append(errs, errors.New("memcached can't charge and check in one step, so rls doesn't count in it: use BACKEND_TYPE=redis or local"))
 	}
 	return s, append(notes, s.notes()...), errors.Join(errs...)
 }
 
-// logger makes the logger that the settings ask for.
-func (s *settings) logger(w io.Writer) *slog.Logger {
+// Backend is where counters are.
+func (s *Settings) Backend() string {
+	if s.BackendType == "" && s.RedisURL != "" {
+		return BackendRedis
+	}
+	return cmp.Or(s.BackendType, BackendLocal)
+}
+
+// Logger makes the logger that the settings ask for.
+func (s *Settings) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
 	switch s.LogLevel {
 	case "trace", "debug":
@@ -169,7 +188,3 @@ func incumbentNames(groups []string, a slog.Attr) slog.Attr {
 	}
 	return a
 }
-
-// getenv is os.Getenv, here so that no other file of this package reads the
-// environment.
-var getenv = os.Getenv

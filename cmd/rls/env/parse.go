@@ -1,4 +1,4 @@
-package main
+package env
 
 import (
 	"errors"
@@ -129,9 +129,10 @@ func (t *adminTokens) Decode(text string) error {
 	return nil
 }
 
-// firstToken is the one of ADMIN_TOKEN that a client sends; empty if there is none.
-func firstToken(text string) string {
-	item, _, _ := strings.Cut(text, ",")
+// AdminToken returns the token that a client sends: the first of ADMIN_TOKEN, without
+// its name. It is empty if ADMIN_TOKEN is.
+func AdminToken() string {
+	item, _, _ := strings.Cut(os.Getenv("ADMIN_TOKEN"), ",")
 	if _, token, ok := strings.Cut(item, ":"); ok {
 		item = token
 	}

@@ -1,29 +1,14 @@
-package main
+package env
 
 import (
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
-
-	"github.com/spf13/cobra"
 )
 
-// newSettings is the hidden command behind make docs.
-func newSettings() *cobra.Command {
-	return &cobra.Command{
-		Use:    "settings",
-		Short:  "Print docs/settings.md",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return writeSettings(cmd.OutOrStdout())
-		},
-	}
-}
-
-// writeSettings writes the page: the settings, and those without effect.
-func writeSettings(w io.Writer) error {
+// WriteDocs writes the page: the settings, and those without effect.
+func WriteDocs(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(`# Settings
 
@@ -32,7 +17,7 @@ All are environment variables. This page is made from the code by ` + "`make doc
 | variable | default | meaning |
 |---|---|---|
 `)
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[settings]()) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		value := f.Tag.Get("default")
 		if value != "" {
 			value = "`" + value + "`"
