@@ -37,21 +37,16 @@ type Counters struct {
 	Now func() time.Time
 }
 
-// GiveBacks are the hits that leave nothing spent of the counters of key under rule:
-// those of its limits, and of the limits before them that still matter at now.
-func GiveBacks(rule *descriptors.Rule, key []byte, now time.Time) []backend.Hit {
-	var before, inForce []backend.Hit
+// GiveBacks returns the hits that leave nothing spent of the counters of key under rule.
+func GiveBacks(rule *descriptors.Rule, key []byte) []backend.Hit {
+	var hits []backend.Hit
 	for _, l := range rule.Limits {
 		if l.Unlimited {
 			continue
 		}
-		for _, p := range l.Past(now.UnixMicro(), nil) {
-			before = append(before, backend.Hit{Key: key, Limit: p.Limit, N: -limit.MaxHits})
-		}
-		inForce = append(inForce, backend.Hit{Key: key, Limit: l.Limit, N: -limit.MaxHits})
+		hits = append(hits, backend.Hit{Key: key, Limit: l.Limit, N: -limit.MaxHits})
 	}
-	// Those before come first: what they still held would be carried over.
-	return append(before, inForce...)
+	return hits
 }
 
 // counter is what a call is about.
@@ -129,7 +124,7 @@ func (h *handler) resetCounter(c *call) (int, any) {
 		return problem(http.StatusServiceUnavailable, away)
 	}
 	now := h.o.Counters.Now()
-	hits := GiveBacks(found.rule, found.key, now)
+	hits := GiveBacks(found.rule, found.key)
 	results := make([]backend.Result, len(hits))
 	h.o.Counters.Take.Take(c.Context(), now, hits, results)
 	for i := range results {
@@ -140,8 +135,7 @@ func (h *handler) resetCounter(c *call) (int, any) {
 			return h.notReset(c, found, away)
 		}
 	}
-	// Those of the limits in force are the last.
-	is := found.limits(results[len(results)-counted(found.rule):])
+	is := found.limits(results)
 	reset := Reset{Counter: found.answer(is), Was: was, ToldOtherReplicas: h.tell(c, found)}
 	switch {
 	case h.o.Counters.Own:

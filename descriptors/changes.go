@@ -56,13 +56,7 @@ func (c *Config) eachPair(old *Config, f func(was, is *node)) {
 
 func (t *tier) eachPair(old *tier, f func(was, is *node)) {
 	for _, is := range t.nodes {
-		if is.heir {
-			continue
-		}
 		was := old.same(is)
-		if was != nil && was.heir {
-			was = nil
-		}
 		if len(is.limits) > 0 {
 			if was != nil && len(was.limits) > 0 {
 				f(was, is)
@@ -70,7 +64,7 @@ func (t *tier) eachPair(old *tier, f func(was, is *node)) {
 				f(nil, is)
 			}
 		}
-		if is.shows() || is.children != nil && was != nil && was.shows() {
+		if is.children != nil && (!is.borrows || was != nil && was.children != nil && !was.borrows) {
 			children := is.children
 			if is.borrows {
 				children = children.clone(is) // for its paths
@@ -95,11 +89,8 @@ func (t *tier) same(n *node) *node {
 // each calls f with each descriptor of the limits files, parents first.
 func (t *tier) each(f func(*node)) {
 	for _, n := range t.nodes {
-		if n.heir {
-			continue
-		}
 		f(n)
-		if n.shows() {
+		if n.children != nil && !n.borrows {
 			n.children.each(f)
 		}
 	}

@@ -2,7 +2,7 @@ package descriptors
 
 import "maps"
 
-// clone is c again, with no part in common that Succeed or With change.
+// clone is c again, with no part in common that With changes.
 func (c *Config) clone() *Config {
 	copied := &Config{Warnings: c.Warnings, domains: maps.Clone(c.domains)}
 	for _, d := range c.order {
@@ -46,24 +46,7 @@ func (n *node) clone(parent *node) *node {
 func (n *node) withoutChildren(parent *node) *node {
 	copied := *n
 	copied.domain, copied.parent, copied.copies = parent.domain, parent, nil
-	copied.limits = again(n.limits)
-	if n.rule != nil {
-		rule := *n.rule
-		rule.Limits = inForce(copied.limits)
-		copied.rule = &rule
-	}
 	return &copied
-}
-
-// again is limits once more, with nothing in common that Succeed changes.
-func again(limits []*stated) []*stated {
-	copied := make([]*stated, len(limits))
-	for i, l := range limits {
-		is, held := *l, *l.RateLimit
-		is.RateLimit = &held
-		copied[i] = &is
-	}
-	return copied
 }
 
 // forOne is n again, below parent, for key and value alone: it has no *, and borrows

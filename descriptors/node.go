@@ -9,13 +9,9 @@ import (
 )
 
 // node is a descriptor of a limits file, or one that was made for one value that a
-// descriptor of a file matches. One is made of `tenant` with all below it
-//
-//   - when an override is for tenant=acme alone. It needn't have copies of what is below
-//     tenant, and borrows that; an override for tenant=acme > path gives it its own;
-//   - when a file no longer has tenant=acme, which had counted in another way: as its
-//     heir. That only limits know of the past tells it apart from tenant, and nobody is
-//     shown it.
+// descriptor of a file matches: when an override is for tenant=acme alone. It needn't
+// have copies of what is below tenant, and borrows that; an override for
+// tenant=acme > path gives it its own.
 type node struct {
 	domain *Domain
 	parent *node
@@ -28,16 +24,9 @@ type node struct {
 
 	shadowMode, quotaMode, detailedMetric, valueToMetric, share bool
 
-	// heir tells that n isn't in the limits files: see Succeed.
-	heir bool
-
 	// borrows tells that its children are another descriptor's, which alone changes
 	// and shows them.
 	borrows bool
-
-	// unseen tells that its children are its own only since limits among them know what
-	// was spent. For the rest they are as those of of, which shows them.
-	unseen bool
 
 	// of is the sibling that n was made of for one value, copies those made of n.
 	of     *node
@@ -48,9 +37,6 @@ type node struct {
 	rule     *Rule // nil if no limit is in force
 	children *tier // nil if none
 }
-
-// shows tells whether n has children that no other descriptor shows.
-func (n *node) shows() bool { return n.children != nil && !n.borrows && !n.unseen }
 
 // path is the way to n: `shop > service=checkout > path`.
 func (n *node) path() string {

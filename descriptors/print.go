@@ -22,15 +22,12 @@ func (c *Config) WriteTree(w io.Writer) error {
 
 func (t *tier) writeTree(b *bufio.Writer, indent string) {
 	for _, n := range t.nodes {
-		if n.heir {
-			continue
-		}
 		b.WriteString(indent + n.label())
 		if text := n.describe(); text != "" {
 			b.WriteString(": " + text)
 		}
 		b.WriteByte('\n')
-		if n.shows() {
+		if n.children != nil && !n.borrows {
 			n.children.writeTree(b, indent+"  ")
 		}
 	}
@@ -118,15 +115,12 @@ func (c *Config) WriteLines(w io.Writer) error {
 
 func (t *tier) writeLines(b *bufio.Writer) {
 	for _, n := range t.nodes {
-		if n.heir {
-			continue
-		}
 		if n.rule != nil {
 			for _, l := range n.rule.Limits {
 				n.rule.writeLine(b, l)
 			}
 		}
-		if n.shows() {
+		if n.children != nil && !n.borrows {
 			n.children.writeLines(b)
 		}
 	}

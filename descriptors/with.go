@@ -23,8 +23,7 @@ type Outcome struct {
 }
 
 // With is c with overrides, of different targets, and what became of each. Those
-// that don't fit are left out. c stays as it is, and has nothing in common with
-// what is returned that Succeed changes.
+// that don't fit are left out. c stays as it is.
 //
 // Of the overrides that fit a request all hold, whatever their order here: those for one
 // value lie over those for any. Of two that are for one value in different entries, as

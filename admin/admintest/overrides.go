@@ -90,8 +90,6 @@ func (o *Overrides) change(target string, change func()) (old string, had bool, 
 // apply puts the limits with the overrides in force.
 func (o *Overrides) apply() {
 	o.kept.Set(maps.Clone(o.all))
-	now := time.Now()
-	c, _ := o.kept.Over(o.base, now)
-	c.Succeed(o.Limits.Load(), now)
+	c, _ := o.kept.Over(o.base, time.Now())
 	o.Limits.Set(c)
 }

@@ -53,12 +53,10 @@ func (l *limits) install(cfg *descriptors.Config, from ...any) {
 // renew puts in force what l.base and the overrides come to, and returns log attributes
 // that name the rules that have changed.
 func (l *limits) renew() (changed []any) {
-	old, now := l.store.Load(), time.Now()
-	cfg := l.base
+	old, cfg := l.store.Load(), l.base
 	if l.overrides != nil {
-		cfg = l.overrides.over(l, now)
+		cfg = l.overrides.over(l, time.Now())
 	}
-	cfg.Succeed(old, now)
 	l.store.Set(cfg)
 	l.countProblems()
 	if old == nil {

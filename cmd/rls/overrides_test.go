@@ -195,16 +195,25 @@ func TestAnOverrideEnds(t *testing.T) {
 	}
 }
 
-func TestWhatWasSpentUnderAnOverrideIsKnownWhenItEnds(t *testing.T) {
+// TestEndedOverrideOfTheAlgorithmResumesTheOldCounter admits at most the old limit and
+// the new one together.
+func TestEndedOverrideOfTheAlgorithmResumesTheOldCounter(t *testing.T) {
 	r := startReplicas(t, 1, redistest.Start(t), perYear(10))[0]
-	r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
-	for _, tenant := range []string{"acme", "other"} {
-		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant="+tenant, "--hits", "7")
-		require.Zero(t, code)
+	spend := func(hits string, want int) {
+		t.Helper()
+		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
+		require.Equal(t, want, code)
 	}
+	const denied = 2
+	spend("4", 0)
+	r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
+	spend("20", 0)
+	spend("1", denied)
 	code, _ := r.admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
 	require.Equal(t, http.StatusOK, code)
-	assert.Contains(t, r.peek(), "10 per year, remaining 3")
+	assert.Contains(t, r.peek(), "10 per year, remaining 6")
+	spend("6", 0)
+	spend("1", denied)
 	_, limits := get(t, "http://"+r.debug+"/rlconfig")
 	assert.Equal(t, "shop.tenant: unit=YEAR requests_per_unit=10, shadow_mode: false, quota_mode: false\n", limits)
 }

@@ -293,9 +293,9 @@ func TestManyProblemsAreLoggedInPart(t *testing.T) {
 	assert.Equal(t, 100, strings.Count(page, "unit eon is not known"))
 }
 
-// TestWhatWasSpentSurvivesAChangeOfAlgorithm changes how a limit counts, and its
-// window, under a caller who has spent some of it.
-func TestWhatWasSpentSurvivesAChangeOfAlgorithm(t *testing.T) {
+// TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne edits a limit of which
+// a caller has spent some. A counter that an earlier limit left behind is used again.
+func TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne(t *testing.T) {
 	redis := redistest.Start(t)
 	for name, env := range map[string][]string{"local": nil, "redis": {"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}} {
 		t.Run(name, func(t *testing.T) {
@@ -307,9 +307,11 @@ func TestWhatWasSpentSurvivesAChangeOfAlgorithm(t *testing.T) {
 			_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", "60")
 			require.Zero(t, code)
 			for i, change := range []struct{ text, says string }{
-				{"unit: year, requests_per_unit: 100, algorithm: sliding_log", "100 per year, remaining 40"},
-				{"unit: year, requests_per_unit: 200, algorithm: token_bucket", "200 per year, remaining 140"},
-				{"unit: month, requests_per_unit: 80, algorithm: sliding_window", "80 per month, remaining 20"},
+				{"unit: year, requests_per_unit: 200", "200 per year, remaining 140"},
+				{"unit: year, requests_per_unit: 100, algorithm: sliding_log", "100 per year, remaining 100"},
+				{"unit: year, requests_per_unit: 200, algorithm: token_bucket", "200 per year, remaining 200"},
+				{"unit: year, requests_per_unit: 200, scope: instance", "200 per year, remaining 200"},
+				{"unit: month, requests_per_unit: 80", "80 per month, remaining 80"},
 				{"unit: year, requests_per_unit: 90", "90 per year, remaining 30"},
 			} {
 				require.NoError(t, os.WriteFile(path, []byte(limitOf(change.text)), 0o600))

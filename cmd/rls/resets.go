@@ -1,11 +1,7 @@
 package main
 
 import (
-	"context"
-	"time"
-
 	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -27,23 +23,13 @@ func (r resets) of(target string) {
 	if rule == nil {
 		return
 	}
-	now := time.Now()
-	var hits []backend.Hit
-	carriesOver := false
-	for _, h := range admin.GiveBacks(rule, rule.AppendKey(nil, t.Domain, t.Entries), now) {
+	for _, h := range admin.GiveBacks(rule, rule.AppendKey(nil, t.Domain, t.Entries)) {
 		if h.Limit.Scope == limit.Instance {
 			continue
 		}
 		for _, m := range r.counts.memories {
 			m.Forget(&h)
 		}
-		hits = append(hits, h)
-		carriesOver = carriesOver || len(h.Limit.Past(now.UnixMicro(), nil)) > 0
-	}
-	// Who has reset it may not know of a limit before, from which the next hit here
-	// would carry over what was spent.
-	if carriesOver {
-		r.counts.below.Take(context.Background(), now, hits, make([]backend.Result, len(hits)))
 	}
 }
 

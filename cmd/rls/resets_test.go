@@ -2,8 +2,6 @@ package main
 
 import (
 	"net/http"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -65,25 +63,4 @@ func TestAMissedResetIsMadeUpFor(t *testing.T) {
 	require.Equal(t, 2, code, "it remembers")
 	require.NoError(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
 	r.admits()
-}
-
-// TestAResetHoldsWhereALimitBeforeIsKnown resets at a replica that doesn't know of a
-// limit before, which the other would carry over.
-func TestAResetHoldsWhereALimitBeforeIsKnown(t *testing.T) {
-	redis := redistest.Start(t)
-	path := file(t, "limits.yaml", perYear(5))
-	env := []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}
-	knows := start(t, env, "--limits", path)
-	_, _, code := rls(t, "hit", "-a", knows.grpc, "-d", "shop", "tenant=acme", "-n", "8")
-	require.Equal(t, 2, code)
-	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(perYear(5), "{unit:", "{algorithm: sliding_log, unit:")), 0o600))
-	polltest.Until(t, ample, func() bool { return knows.count("limits in force") == 2 })
-	assert.Contains(t, knows.peek(), "remaining 0")
-	fresh := start(t, env, "--limits", path)
-	hears(t, redis, 2)
-
-	code, answer := fresh.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
-	require.Equal(t, http.StatusOK, code, answer)
-	knows.admits()
-	assert.Contains(t, fresh.peek(), "remaining 4")
 }
