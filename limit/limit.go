@@ -83,8 +83,6 @@ type Limit struct {
 	full  span  // tokenBucket: the time an empty bucket takes to fill
 	ticks int64 // slidingWindow: ticks in a window
 	tick  int64 // slidingWindow: microseconds in a tick
-
-	past []Past // see After
 }
 
 // New checks s and derives a Limit. Its error joins one for each field that is
@@ -183,7 +181,7 @@ type State struct {
 func (s *State) IsZero() bool { return *s == State{} }
 
 // Entries is how many hits s remembers one by one: 0 but for SlidingLog, and
-// then at most what the limit Remembers.
+// then at most Max.
 func (s *State) Entries() int {
 	if s.log == nil {
 		return 0
@@ -210,6 +208,9 @@ type Result struct {
 	// nobody else came: 0 if they passed, Never if they exceed the capacity.
 	RetryAfter int64
 }
+
+// Spent is what a counter that answered r has spent.
+func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
 // Take decides whether n hits may pass at time now and charges s accordingly.
 // A negative n gives hits back, never lifting s above full capacity; it is

@@ -4,7 +4,7 @@ package limit
 const slack = 1e-6
 
 // Scaled is l at a share of its rate and capacity, rounded down, but at least 1
-// where l grants any; and so its Past. ratio is over 0 and up to 1.
+// where l grants any. ratio is over 0 and up to 1.
 func (l *Limit) Scaled(ratio float64) *Limit {
 	share := func(n int64) uint32 {
 		if n == 0 {
@@ -21,10 +21,6 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 	if err != nil { // rounding can only make a bucket slower to fill than is allowed
 		s.Burst = 0
 		scaled, _ = New(s)
-	}
-	for _, p := range l.past {
-		p.Limit = p.Scaled(ratio)
-		scaled.past = append(scaled.past, p)
 	}
 	return scaled
 }

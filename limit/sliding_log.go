@@ -17,8 +17,7 @@ var emptyLog hitLog
 // Bound: exactly at most Max hits in any span of a window's length, [t, t+period).
 // It keeps at most Max entries of 16 bytes: with denied hits charged, entries
 // that newer ones of together Max already outweigh are dropped, which changes no
-// decision. Where the limit was lowered within the last window, Max here is that of
-// before (Remembers), as it may be raised again.
+// decision.
 //
 // State: log holds the hits, a their sum.
 func slidingLog(s *State, l *Limit, now, n int64) Result {
@@ -46,7 +45,7 @@ func slidingLog(s *State, l *Limit, now, n int64) Result {
 			if s.log == nil {
 				log = &hitLog{}
 			}
-			total = log.charge(t, n, total, l.Remembers(now))
+			total = log.charge(t, n, total, l.max)
 		}
 	}
 	r.Remaining = l.max - total

@@ -34,7 +34,7 @@ local function step(s, now, n, max, period, capacity, charge)
     retry = n > max and -1 or left
   end
   s.a, s.b = count > 0 and start or 0, count
-  return allowed, max - count, left, retry, count
+  return allowed, max - count, left, retry
 end
 
 return packed('<dd', 16, ends, step)

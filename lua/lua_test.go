@@ -52,7 +52,6 @@ type hit struct {
 	limit *limit.Limit
 	n     int64
 	binds bool
-	past  bool
 }
 
 // answer is what take replied to one hit.
@@ -98,10 +97,7 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		if h.binds {
 			code += 8
 		}
-		if h.past {
-			code += 16
-		}
-		numbers = append(numbers, code, h.limit.Max(), h.limit.Period(), h.limit.Remembers(now), h.n)
+		numbers = append(numbers, code, h.limit.Max(), h.limit.Period(), h.limit.Capacity(), h.n)
 	}
 	packed := ""
 	if groups != nil {
@@ -269,7 +265,7 @@ func follow(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps
 		var hits []hit
 		for range 1 + rnd.IntN(batch) {
 			if rnd.IntN(10) == 0 {
-				current = limits[rnd.IntN(len(limits))].After(current, now)
+				current = limits[rnd.IntN(len(limits))]
 			}
 			key := fmt.Sprintf("%d:%d:%d:%s", steps, era, rnd.IntN(2), current.Tag())
 			hits = append(hits, hit{key: key, limit: current, n: hitsAtOnce(rnd, current)})
@@ -479,47 +475,6 @@ func TestFailedHitDoesNotBlockItsGroup(t *testing.T) {
 		assert.True(t, got[1].Allowed)
 		assert.Equal(t, int64(10), got[1].Remaining)
 		assert.False(t, got[2].Allowed)
-	}
-}
-
-// Past counters.
-
-func TestAPastCounterIsCarriedOverAndGivenBackTo(t *testing.T) {
-	r := open(t)
-	now := time.Now().UnixMicro()
-	ctx := t.Context()
-	require.NoError(t, r.client.Set(ctx, r.prefix+"text", "not a counter", 0).Err())
-	for _, was := range limit.Algorithms() {
-		for _, is := range limit.Algorithms() {
-			old := spec(t, limit.Spec{Algorithm: was, Requests: 10, Unit: limit.Hour})
-			l := spec(t, limit.Spec{Algorithm: is, Requests: 20, Unit: limit.Hour, Multiplier: 2})
-			name := fmt.Sprintf("%s to %s", was, is)
-			past := hit{key: name + " past", limit: old, past: true}
-			one := func(n int64) hit { return hit{key: name, limit: l, n: n} }
-			charged := past
-			charged.past, charged.n = false, 7
-			r.take(now, nil, charged)
-
-			// A past counter that fails counts for nothing, and fails nobody else.
-			foreign := hit{key: "text", limit: old, past: true}
-			got := r.take(now, nil, foreign, past, foreign, one(-1), foreign, one(-1), foreign)
-			assert.Equal(t, int64(14), got[3].Remaining, "%s: 7 were spent", name)
-			assert.Equal(t, int64(15), got[5].Remaining, name)
-			for _, i := range []int{0, 2, 4, 6} {
-				assert.Contains(t, got[i].err, "WRONGTYPE", name)
-			}
-			// Nor does what is past to a hit that fails bear on the next one.
-			got = r.take(now, nil, past, hit{key: "text", limit: l, n: -2}, hit{key: name + " other", limit: l})
-			assert.Equal(t, int64(20), got[2].Remaining, name)
-
-			// In a group that is denied too, what doesn't bind is given back once.
-			binding := hit{key: name + " binding", limit: l, n: 21, binds: true}
-			r.take(now, []int64{3}, past, one(-2), binding)
-			got = r.take(now, nil, one(0), charged)
-			assert.Equal(t, int64(16), got[0].Remaining, name)
-			assert.False(t, got[1].Allowed, name)
-			assert.Equal(t, int64(6), got[1].Remaining, name)
-		}
 	}
 }
 

@@ -6,8 +6,7 @@
 -- size    of the string in bytes
 -- ends    function(period, a, b, c): when a state that isn't zero is forgotten
 -- step    function(s, now, n, max, period, capacity, charge): as limit.Limit.Take;
---         returns allowed (1 or 0), remaining, reset after, retry after, and
---         what is spent
+--         returns allowed (1 or 0), remaining, reset after, retry after
 local function packed(format, size, ends, step)
   local pack, unpack = struct.pack, struct.unpack
   return {

@@ -6,8 +6,6 @@
 -- subtraction, and entries are found by bisection, never by walking the log.
 -- Sums wrap around at 2^40, far above what one log can hold (2^33).
 --
--- Here capacity is how many hits to remember: limit.Limit.Remembers.
---
 -- State: entries first to last, of which those up to kept are as stored; size is
 -- how many are stored. at[i] and sum[i] are fetched when first needed.
 
@@ -153,7 +151,7 @@ return {
     else
       if total + n > max then allowed = 0 end
       if max > 0 and (allowed == 1 or chargeDenied) then
-        total = charge(s, time, n, total, capacity)
+        total = charge(s, time, n, total, max)
       end
     end
     if allowed == 0 then
@@ -164,7 +162,7 @@ return {
       end
     end
     if s.last >= s.first then reset = at(s, s.last) + period - now end
-    return allowed, max - total, reset, retry, total
+    return allowed, max - total, reset, retry
   end,
 
   -- Writes what has changed; returns an error message if it can't.

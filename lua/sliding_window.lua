@@ -71,7 +71,7 @@ local function step(s, now, n, max, period, capacity, charge)
     s.a, s.b, s.c = start, cur, prev
     reset = ends(period, start, cur) - now
   end
-  return allowed, max - cur - carried, reset, retry, cur + carried
+  return allowed, max - cur - carried, reset, retry
 end
 
 return packed('<ddd', 24, ends, step)

@@ -5,13 +5,10 @@
 --          hit sees what an earlier one has charged.
 -- ARGV[1]  MessagePack array of numbers: now, jitter, then for each hit five:
 --            code      algorithm (its place in lua.Names), + 4 if denied hits
---                      are charged as well, + 8 if the hit binds its group,
---                      + 16 for a past counter: one of a limit before that of
---                      the next hit which is none, with n 0 (see carry)
+--                      are charged as well, + 8 if the hit binds its group
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years
---            capacity  limit.Limit.Remembers: the most that can be spent at once,
---                      or of a log what it must remember; below 2^32
+--            capacity  the most that can be spent at once; below 2^32
 --            n         how many hits: -2^34 to 2^34; 0 peeks, negative gives back
 --          now is microseconds since 1970, or 0 for the clock of this Redis;
 --          jitter is milliseconds to add to each time to live.
@@ -61,52 +58,17 @@ end
 
 local reply = {}
 
-local past -- the first of the past counters just before a hit
-
--- Takes n hits of the counter of hit i, as far as they are allowed.
-local function move(i, n)
-  local p = 5 * i
-  return algorithms[arg[p - 2] % 4].step(states[KEYS[i]], now, n, arg[p - 1], arg[p], arg[p + 1], false)
-end
-
--- Charges the counter of hit i, of n, what it lacks to have spent as much as any of
--- the past counters from first on, as far as its capacity goes; and gives back to
--- those what n does, as limit.GivenBack. They have been answered.
-local function carry(first, i, n)
-  local before, most = {}, 0
-  for j = first, i - 1 do
-    before[j] = arg[5 * j + 1] - reply[4 * j - 2]
-    most = math.max(most, before[j])
-  end
-  if most == 0 then return end
-  local _, remaining, _, _, spent = move(i, 0)
-  local more = math.min(most - spent, remaining)
-  if more > 0 then
-    move(i, more)
-    spent = spent + more
-  end
-  if n >= 0 then return end
-  for j = first, i - 1 do
-    local back = -n - math.max(spent - before[j], 0)
-    if back > 0 and not states[KEYS[j]].err then move(j, -back) end
-  end
-end
-
 -- Asks for n hits as hit i, sets its reply and tells whether it is denied.
 local function step(i, n, charge)
   local s = states[KEYS[i]] or open(i)
   local p, q = 5 * i, 4 * i
-  local isPast = arg[p - 2] >= 16
-  if isPast then past = past or i end
   if s.err then -- as if nothing were spent
     reply[q - 3], reply[q - 2], reply[q - 1], reply[q] = 0, arg[p + 1], 0, 0
   else
-    if past and not isPast then carry(past, i, n) end
     local algorithm = algorithms[arg[p - 2] % 4]
     local allowed, remaining, reset, retry = algorithm.step(s, now, n, arg[p - 1], arg[p], arg[p + 1], charge)
     reply[q - 3], reply[q - 2], reply[q - 1], reply[q] = allowed, remaining, reset, retry
   end
-  if not isPast then past = nil end
   return not s.err and reply[q - 3] == 0
 end
 

@@ -74,8 +74,8 @@ end
 local function step(s, now, n, max, period, capacity, charge)
   if max == 0 then
     if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- whatever another limit has charged
-    if n < 0 then return 1, 0, 0, 0, 0 end
-    return 0, 0, 0, -1, 0
+    if n < 0 then return 1, 0, 0, 0 end
+    return 0, 0, 0, -1
   end
   local fullUs, fullFrac = cost(capacity, max, period)
   local deepest = fullUs + period -- a debt of one window; its fraction is fullFrac
@@ -117,8 +117,7 @@ local function step(s, now, n, max, period, capacity, charge)
   else
     s.a, s.b, s.c = now + us, frac, max
   end
-  local spent = tokens(us, frac, max, period)
-  return allowed, capacity - spent, ceil(us, frac), retry, spent
+  return allowed, capacity - tokens(us, frac, max, period), ceil(us, frac), retry
 end
 
 return packed('<ddd', 24, ends, step)

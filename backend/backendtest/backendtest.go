@@ -45,6 +45,8 @@ func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		{"a key's bytes can be used again after Take", testKeyIsBorrowed},
 		{"limits of different tags count apart", testTagsApart},
 		{"limits of one tag count together", testTagsTogether},
+		{"a change of algorithm admits at most the old and the new limit", testChangedAlgorithm},
+		{"changed numbers admit at most the largest", testReloads},
 		{"a cancelled call returns", testCancelled},
 		{"64 callers of one key are admitted exactly to the limit", testContention},
 		{"64 callers with many hits are never admitted beyond the limit", testContentionOfMany},

@@ -19,9 +19,6 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	var idSpace [16]fingerprint.ID
 	ids := idSpace[:0]
 	for i := range hits {
-		if hits[i].Limit.HasPast() {
-			l.carry(now, &hits[i])
-		}
 		ids = append(ids, l.seeds.Of(hits[i].Key, hits[i].Limit.Tag()))
 	}
 	var lockSpace [16]int

@@ -99,9 +99,6 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 	}
 	for i := range hits {
 		h := &hits[i]
-		if h.Limit.HasPast() {
-			l.carry(at, h)
-		}
 		id := l.seeds.Of(h.Key, h.Limit.Tag())
 		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, at, h.N)}
 	}

@@ -18,11 +18,3 @@ func TestLimiter(t *testing.T) {
 func TestLimiterAllOrNone(t *testing.T) {
 	backendtest.RunAllOrNone(t, func(*testing.T) backend.Limiter { return New(Options{AllOrNone: true}) })
 }
-
-func TestReloads(t *testing.T) {
-	for name, o := range map[string]Options{"each": {}, "all or none": {AllOrNone: true}} {
-		t.Run(name, func(t *testing.T) {
-			backendtest.RunPast(t, func(*testing.T) backend.Limiter { return New(o) })
-		})
-	}
-}

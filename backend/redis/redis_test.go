@@ -35,10 +35,8 @@ func TestSingleIsALimiter(t *testing.T) {
 	db := redistest.Open(t)
 	o := redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix}
 	backendtest.Run(t, opener(o))
-	backendtest.RunPast(t, opener(o))
 	o.AllOrNone = true
 	backendtest.RunAllOrNone(t, opener(o))
-	backendtest.RunPast(t, opener(o))
 }
 
 func TestClusterIsALimiter(t *testing.T) {
@@ -50,7 +48,6 @@ func TestClusterIsALimiter(t *testing.T) {
 			cluster := redistest.StartCluster(t, 3, c.replicas)
 			o := redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}}
 			backendtest.Run(t, opener(o))
-			backendtest.RunPast(t, opener(o))
 			o.AllOrNone = true
 			backendtest.RunAllOrNone(t, opener(o))
 		})

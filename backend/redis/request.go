@@ -48,7 +48,6 @@ type asked struct {
 	index    int // in the Take
 	from, to int // its key's name in names
 	limit    *limit.Limit
-	capacity int64 // as in take.lua
 	n        int64
 	code     int64 // of the algorithm and what it charges, as in take.lua
 	binds    bool  // as in take.lua
@@ -65,7 +64,6 @@ func (c *call) name(i int) []byte { return c.names[c.hits[i].from:c.hits[i].to] 
 const (
 	codeChargeDenied = 4
 	codeBinds        = 8
-	codePast         = 16
 )
 
 // add adds hit number index of a Take, asking for n.
@@ -78,15 +76,7 @@ func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
 func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backend.Hit, n int64) {
 	n = min(max(n, -limit.MaxHits), limit.MaxHits)
 	c := r.call(p.lanes[partition])
-	a := asked{index: index, limit: h.Limit, capacity: h.Limit.Capacity(), n: n, code: int64(h.Limit.Algorithm)}
-	if h.Limit.HasPast() {
-		now := r.now
-		if now == 0 {
-			now = time.Now().UnixMicro()
-		}
-		a.capacity = h.Limit.Remembers(now)
-		r.addPast(c, p, partition, l, index, h, now)
-	}
+	a := asked{index: index, limit: h.Limit, n: n, code: int64(h.Limit.Algorithm)}
 	a.binds = l.options.AllOrNone && n > 0 && h.AllOrNone()
 	if h.Limit.ChargeDenied && !a.binds {
 		a.code += codeChargeDenied
@@ -95,17 +85,6 @@ func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backen
 		a.code += codeBinds
 	}
 	c.put(a, p.keys[partition], h.Key)
-}
-
-// addPast adds the counters of the limits before h's, of which the script carries
-// over what was spent. One in another Redis is not known.
-func (r *request) addPast(c *call, p *pool, partition int, l *Limiter, index int, h *backend.Hit, now int64) {
-	var space [4]limit.Past
-	for _, past := range h.Limit.Past(now, space[:0]) {
-		if l.poolOf(past.Limit) == p {
-			c.put(asked{index: index, limit: past.Limit, capacity: past.Capacity(), code: int64(past.Algorithm) + codePast}, p.keys[partition], h.Key)
-		}
-	}
 }
 
 // put adds a hit on the counter of key.

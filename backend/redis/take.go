@@ -79,7 +79,7 @@ func (l *Limiter) giveBack(ctx context.Context, now, sent time.Time, charged *re
 	}
 	for _, c := range r.calls {
 		for i, h := range c.hits {
-			if a := c.answers[i].Result; a.Err == nil && h.code < codePast {
+			if a := c.answers[i].Result; a.Err == nil {
 				results[h.index] = a
 			}
 		}

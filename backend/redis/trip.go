@@ -149,18 +149,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 const splitWorkers = 8
 
 // split sends the hits of each key on their own; false if there is but one key.
-// Past counters are left out: on its own a key has nothing to carry over.
 func (t *trip) split(ctx context.Context) bool {
-	byName, anyPast := map[string][]place{}, false
+	byName := map[string][]place{}
 	for _, h := range t.hits {
-		if h.asked().code >= codePast {
-			anyPast = true
-			continue
-		}
 		name := string(h.call.name(h.i))
 		byName[name] = append(byName[name], h)
 	}
-	if len(byName) < 2 && !anyPast {
+	if len(byName) < 2 {
 		return false
 	}
 	var running sync.WaitGroup
@@ -220,7 +215,7 @@ func (t *trip) write(byText bool) {
 		t.packed = appendInt(t.packed, a.code)
 		t.packed = appendInt(t.packed, a.limit.Max())
 		t.packed = appendInt(t.packed, a.limit.Period())
-		t.packed = appendInt(t.packed, a.capacity)
+		t.packed = appendInt(t.packed, a.limit.Capacity())
 		t.packed = appendInt(t.packed, a.n)
 		grouped = grouped || a.binds && len(h.call.hits) > 1
 	}

@@ -1,0 +1,113 @@
+package backendtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change
+// the old and the new limit together are admitted, and no hit more.
+func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
+	for _, before := range perHour(t, 10, false) {
+		for _, after := range perHour(t, 20, false) {
+			if before.Algorithm == after.Algorithm {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s to %s", before.Algorithm, after.Algorithm), func(t *testing.T) {
+				start, key := Start(), Key()
+				admitted := func(lim *limit.Limit) (n int) {
+					for range 50 {
+						if take(t, l, start, 0, backend.Hit{Key: key, Limit: lim, N: 1})[0].Allowed {
+							n++
+						}
+					}
+					return n
+				}
+				assert.Equal(t, 10, admitted(before))
+				assert.Equal(t, 20, admitted(after), "the new counter starts with nothing spent")
+				assert.Zero(t, admitted(before), "the old counter stays as it was")
+				assert.Zero(t, admitted(after))
+			})
+		}
+	}
+}
+
+// testReloads charges one key for less than an hour, under limits per hour that change
+// at random. Each algorithm has its own counter. Under one counter a changed number
+// admits no more than the largest number does, whatever the sequence of changes.
+//
+// Two limits may forget as much as their number is lowered by: a token bucket with a
+// burst, and a sliding log that charges denied hits.
+func testReloads(t *testing.T, l backend.Limiter) {
+	const maxRequests = 20
+	type spending struct{ largest, fastest, last, lowered, refunded, admitted int64 }
+	rapid.Check(t, func(rt *rapid.T) {
+		start, key, elapsed := Start(), Key(), time.Duration(0)
+		counters := map[string]*spending{}
+		var current *limit.Limit
+		take := func(n int64) limit.Result {
+			return take(rt, l, start, elapsed, backend.Hit{Key: key, Limit: current, N: n})[0].Result
+		}
+		reload := func(rt *rapid.T) {
+			s := limit.Spec{
+				Unit:         limit.Hour,
+				Algorithm:    rapid.SampledFrom(limit.Algorithms()).Draw(rt, "algorithm"),
+				Requests:     rapid.Uint32Range(0, maxRequests).Draw(rt, "requests"),
+				ChargeDenied: rapid.Bool().Draw(rt, "charge denied"),
+			}
+			if s.Algorithm == limit.TokenBucket {
+				s.Burst = rapid.Uint32Range(0, 40).Draw(rt, "burst")
+			}
+			current = NewLimit(rt, s)
+			c := counters[current.Tag()]
+			if c == nil {
+				c = &spending{}
+				counters[current.Tag()] = c
+			}
+			if s.Burst > 0 || s.Algorithm == limit.TokenBucket || s.Algorithm == limit.SlidingLog {
+				c.lowered += max(c.last-current.Capacity(), 0)
+			}
+			c.last = current.Capacity()
+			c.largest, c.fastest = max(c.largest, c.last), max(c.fastest, current.Max())
+		}
+		reload(rt)
+		rt.Repeat(map[string]func(*rapid.T){
+			"reload": reload,
+			"wait": func(rt *rapid.T) {
+				elapsed = min(elapsed+time.Duration(rapid.IntRange(0, 120).Draw(rt, "seconds"))*time.Second, 59*time.Minute)
+			},
+			"take": func(rt *rapid.T) {
+				c, n := counters[current.Tag()], rapid.Int64Range(1, 8).Draw(rt, "n")
+				if take(n).Allowed {
+					c.admitted += n
+				}
+				bound := c.largest + c.lowered + c.refunded
+				if current.Algorithm == limit.TokenBucket {
+					bound += (c.fastest*elapsed.Microseconds() + time.Hour.Microseconds() - 1) / time.Hour.Microseconds()
+				}
+				require.LessOrEqual(rt, c.admitted, bound, current.Tag())
+			},
+			"refund": func(rt *rapid.T) {
+				n := rapid.Int64Range(1, 8).Draw(rt, "n")
+				take(-n)
+				if current.Algorithm == limit.TokenBucket { // a share, which is more hits at a higher rate
+					n = n * maxRequests / max(current.Max(), 1)
+				}
+				counters[current.Tag()].refunded += n
+			},
+			"reset": func(rt *rapid.T) {
+				take(-limit.MaxHits)
+				require.Equal(rt, current.Capacity(), take(0).Remaining)
+				counters[current.Tag()] = &spending{largest: current.Capacity(), fastest: current.Max(), last: current.Capacity()}
+			},
+		})
+	})
+}
