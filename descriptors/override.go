@@ -254,7 +254,7 @@ func (d *document) patchSpec(n *node, o *object, was limit.Spec) (is limit.Spec,
 		if o.field("charge_denied") == nil && was.ChargeDenied == was.Algorithm.DefaultChargeDenied() {
 			is.ChargeDenied = is.Algorithm.DefaultChargeDenied()
 		}
-		if o.field("burst") == nil && is.Algorithm != limit.TokenBucket {
+		if o.field("burst") == nil && !is.Algorithm.UsesBurst() {
 			is.Burst = 0
 		}
 	}

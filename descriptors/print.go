@@ -138,7 +138,7 @@ func (r *Rule) writeLine(b *bufio.Writer, l *RateLimit) {
 		return
 	}
 	add := func(name string, value any) { fmt.Fprintf(b, ", %s=%v", name, value) }
-	if l.Algorithm != limit.FixedWindow {
+	if l.Algorithm != limit.DefaultAlgorithm {
 		add("algorithm", l.Algorithm)
 	}
 	if l.Multiplier != 1 {

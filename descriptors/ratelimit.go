@@ -124,7 +124,7 @@ func limitSpec(o, defaults *object) (s limit.Spec) {
 	if pick(o, defaults, "charge_denied") == nil {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
-	if o.field("burst") == nil && s.Algorithm != limit.TokenBucket {
+	if o.field("burst") == nil && !s.Algorithm.UsesBurst() {
 		s.Burst = 0 // that of the defaults is for token buckets
 	}
 	return s

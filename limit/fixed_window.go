@@ -7,7 +7,7 @@ package limit
 // span of a window's length (Max before a boundary, Max after).
 //
 // State: a is the window's start, b its count.
-func fixedWindow(s *State, l *Limit, now, n int64) Result {
+func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, count := s.a, s.b
 	if aligned := now - now%l.period; aligned > start || start-now > l.period {
 		if aligned > start {
@@ -26,7 +26,7 @@ func fixedWindow(s *State, l *Limit, now, n int64) Result {
 		r.Allowed = count <= l.max
 	default:
 		r.Allowed = count+n <= l.max
-		if r.Allowed || l.ChargeDenied {
+		if r.Allowed || chargeDenied {
 			count = min(count+n, MaxHits)
 		}
 	}

@@ -1,16 +1,33 @@
 package limit
 
-// slack is more than a product of a number and a ratio is off, as 100 × 0.29 is.
-const slack = 1e-6
+// rounding exceeds the error of multiplying a number by a ratio, such as 100 × 0.29.
+const rounding = 1e-6
 
-// Scaled is l at a share of its rate and capacity, rounded down, but at least 1
-// where l grants any. ratio is over 0 and up to 1.
+// scaledLimit is a limit and the ratio by which it was scaled.
+type scaledLimit struct {
+	ratio float64
+	limit *Limit
+}
+
+// Scaled returns l with a share of its rate and capacity, rounded down. The share is at
+// least 1 unless l admits none. ratio is above 0 and at most 1.
+//
+// l keeps the result for the last ratio, so repeated calls allocate nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
+	if known := l.scaled.Load(); known != nil && known.ratio == ratio {
+		return known.limit
+	}
+	made := &scaledLimit{ratio, l.scale(ratio)}
+	l.scaled.Store(made)
+	return made.limit
+}
+
+func (l *Limit) scale(ratio float64) *Limit {
 	share := func(n int64) uint32 {
 		if n == 0 {
 			return 0
 		}
-		return uint32(max(int64(float64(n)*ratio+slack), 1))
+		return uint32(max(int64(float64(n)*ratio+rounding), 1))
 	}
 	s := l.Spec
 	s.Requests = share(l.max)
@@ -18,19 +35,20 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 		s.Burst = share(l.capacity)
 	}
 	scaled, err := New(s)
-	if err != nil { // rounding can only make a bucket slower to fill than is allowed
+	if err != nil { // rounding made the bucket fill more slowly than is allowed
 		s.Burst = 0
 		scaled, _ = New(s)
 	}
 	return scaled
 }
 
-// Charging is l with denied hits charged.
+// Charging returns l with denied hits charged.
 func (l *Limit) Charging() *Limit {
 	if l.ChargeDenied {
 		return l
 	}
-	c := *l
-	c.ChargeDenied = true
-	return &c
+	s := l.Spec
+	s.ChargeDenied = true
+	charging, _ := New(s) // cannot fail: no bound depends on ChargeDenied
+	return charging
 }

@@ -20,7 +20,7 @@ var emptyLog hitLog
 // decision.
 //
 // State: log holds the hits, a their sum.
-func slidingLog(s *State, l *Limit, now, n int64) Result {
+func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	log := s.log
 	if log == nil {
 		log = &emptyLog
@@ -41,7 +41,7 @@ func slidingLog(s *State, l *Limit, now, n int64) Result {
 		r.Allowed = total+1 <= l.max
 	default:
 		r.Allowed = total+n <= l.max
-		if l.max > 0 && (r.Allowed || l.ChargeDenied) {
+		if l.max > 0 && (r.Allowed || chargeDenied) {
 			if s.log == nil {
 				log = &hitLog{}
 			}

@@ -17,7 +17,7 @@ const maxTicks = 1 << 19
 // that rounding never admits more.
 //
 // State: a is the current window's start, b its count, c the last window's.
-func slidingWindow(s *State, l *Limit, now, n int64) Result {
+func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, cur, prev := s.a, s.b, s.c
 	switch aligned := now - now%l.period; {
 	case aligned == start+l.period:
@@ -44,7 +44,7 @@ func slidingWindow(s *State, l *Limit, now, n int64) Result {
 		r.Allowed = cur+carried+1 <= l.max
 	default:
 		r.Allowed = cur+carried+n <= l.max
-		if r.Allowed || l.ChargeDenied {
+		if r.Allowed || chargeDenied {
 			cur = max(cur, min(cur+n, 2*l.max-carried)) // the debt is bounded
 		}
 	}

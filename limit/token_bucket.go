@@ -11,7 +11,7 @@ import "math/bits"
 // TAT is an exact fraction, so that no rate is rounded.
 //
 // State: the TAT is a + b/c microseconds, c being the Max that charged it last.
-func tokenBucket(s *State, l *Limit, now, n int64) Result {
+func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if l.max == 0 {
 		if n < 0 {
 			if n == -MaxHits { // whatever another limit has charged
@@ -35,7 +35,7 @@ func tokenBucket(s *State, l *Limit, now, n int64) Result {
 		r.Allowed = !l.full.less(spent.add(l.cost(1), l.max))
 	default:
 		r.Allowed = n <= l.capacity && !l.full.less(spent.add(l.cost(n), l.max))
-		if r.Allowed || l.ChargeDenied {
+		if r.Allowed || chargeDenied {
 			spent = spent.add(l.cost(min(n, l.capacity+l.max)), l.max)
 			spent = spent.atMost(l.deepest())
 		}

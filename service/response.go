@@ -73,7 +73,7 @@ func (c *call) fill(st *rlsv3.RateLimitResponse_DescriptorStatus, d *durationpb.
 // makes that a second. Under fixed_window it is whole seconds in any case, as the
 // incumbent tells it.
 func told(l *limit.Limit, wait int64) int64 {
-	if wait < secondMicros && l.Algorithm != limit.FixedWindow {
+	if wait < secondMicros && !l.Algorithm.Aligned() {
 		return wait
 	}
 	return (wait + secondMicros - 1) / secondMicros * secondMicros

@@ -75,7 +75,7 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64) (limit.Result
 // for fewer hits than were denied, and once the limit is raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
-	if h.Limit.Algorithm != limit.FixedWindow {
+	if !h.Limit.Algorithm.ResetsAtOnce() {
 		n = max(n, 1) // a peek asks for one
 	}
 	return e.since <= now && now < e.until && n >= e.least &&
@@ -93,12 +93,12 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 // remember keeps the denial r of h, unless hits were given back since find said
 // returns.
 func (t *table) remember(id fingerprint.ID, returns uint32, h *backend.Hit, r limit.Result, now int64) {
-	fixed := h.Limit.Algorithm == limit.FixedWindow
-	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !fixed {
+	atOnce := h.Limit.Algorithm.ResetsAtOnce()
+	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !atOnce {
 		return
 	}
 	least := max(h.N, 1)
-	if fixed { // nothing passes earlier than all does
+	if atOnce { // nothing passes earlier than all does
 		least = max(r.Remaining+1, 0)
 	}
 	s, set := t.lock(id)

@@ -91,7 +91,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 
 // guards tells whether a limit is covered.
 func (l *Limiter) guards(lim *limit.Limit) bool {
-	return lim.Algorithm == limit.FixedWindow && lim.ChargeDenied && lim.Max() > 0 && l.most(lim) <= math.MaxUint32
+	return lim.Algorithm.Aligned() && lim.ChargeDenied && lim.Max() > 0 && l.most(lim) <= math.MaxUint32
 }
 
 // most is how many hits must be charged in a window until hits are denied here.

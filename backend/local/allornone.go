@@ -5,7 +5,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // takeAllOrNone charges the hits one after the other, and if one was denied takes
@@ -29,10 +28,10 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	for i := range hits {
 		h, s := &hits[i], l.shardOf(ids[i])
 		if !h.AllOrNone() {
-			results[i] = backend.Result{Result: s.take(ids[i], h.Limit, now, h.N)}
+			results[i] = backend.Result{Result: s.take(ids[i], h.Limit, now, h.N, h.Limit.ChargeDenied)}
 			continue
 		}
-		r := s.takeSparing(ids[i], h.Limit, now, h.N)
+		r := s.take(ids[i], h.Limit, now, h.N, false)
 		results[i] = backend.Result{Result: r}
 		denied = denied || !r.Allowed
 	}
@@ -41,25 +40,15 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 	for i := range hits {
 		if h := &hits[i]; h.AllOrNone() && results[i].Allowed {
-			l.shardOf(ids[i]).take(ids[i], h.Limit, now, -h.N)
+			l.shardOf(ids[i]).take(ids[i], h.Limit, now, -h.N, false)
 		}
 	}
 	for i := range hits {
 		if h := &hits[i]; h.AllOrNone() {
-			left := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0)
+			left := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0, false)
 			results[i].Remaining, results[i].ResetAfter = left.Remaining, left.ResetAfter
 		}
 	}
-}
-
-// takeSparing is take, except that denied hits are not charged.
-func (s *shard) takeSparing(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
-	if l.ChargeDenied {
-		s.sparing = *l
-		s.sparing.ChargeDenied = false
-		l = &s.sparing
-	}
-	return s.take(id, l, now, n)
 }
 
 // lock locks the shards of ids, each once, in their order, so that no two callers

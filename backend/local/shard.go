@@ -24,10 +24,9 @@ type shard struct {
 	table
 	room *room
 
-	// Places for what Limit.Take is given a pointer to, which would otherwise
-	// be allocated.
-	fresh   limit.State // zero between Takes
-	sparing limit.Limit
+	// fresh is the state of a new key. It is zero between Takes. Limit.Take gets a
+	// pointer to it, so a local variable would be allocated.
+	fresh limit.State
 
 	_ [128]byte // keeps the next shard out of this one's cache lines
 }
@@ -55,18 +54,18 @@ func weight(s *limit.State) int64 {
 func (s *shard) lockAndTake(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.take(id, l, now, n)
+	return s.take(id, l, now, n, l.ChargeDenied)
 }
 
 // take is l.Take on the state of id. The caller holds the lock.
-func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
+func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDenied bool) limit.Result {
 	state := &s.fresh
 	slot := s.find(id)
 	if slot >= 0 {
 		state = &s.entries[slot].state
 	}
 	before := weight(state)
-	r := l.Take(state, now, n)
+	r := l.TakeWith(state, now, n, chargeDenied)
 	grown := weight(state) - before
 	if grown != 0 {
 		s.room.logs.Add(grown)

@@ -1,0 +1,75 @@
+package limit
+
+// Algorithm is a way of counting.
+type Algorithm uint8
+
+// The algorithms. Each one is documented at its function.
+const (
+	FixedWindow Algorithm = iota
+	SlidingWindow
+	SlidingLog
+	TokenBucket
+)
+
+// DefaultAlgorithm is the algorithm of limits that name none.
+const DefaultAlgorithm = FixedWindow
+
+// algorithms holds one row for each algorithm. No other code depends on which
+// algorithm a limit has: it asks for a trait.
+var algorithms = [...]struct {
+	name string // in limits files; the script lua/<name>.lua does the same in Redis
+	tag  string // starts the Tag of the counters
+	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
+	traits
+}{
+	FixedWindow:   {"fixed_window", "fw", fixedWindow, traits{chargesDenied: true, resetsAtOnce: true, aligned: true}},
+	SlidingWindow: {"sliding_window", "sw", slidingWindow, traits{}},
+	SlidingLog:    {"sliding_log", "sl", slidingLog, traits{}},
+	TokenBucket:   {"token_bucket", "tb", tokenBucket, traits{usesBurst: true}},
+}
+
+// traits are what other code needs to know of an algorithm. Each trait is explained at
+// its method of Algorithm.
+type traits struct {
+	usesBurst, chargesDenied, resetsAtOnce, aligned bool
+}
+
+// Algorithms returns all algorithms in the order of their constants.
+func Algorithms() []Algorithm {
+	all := make([]Algorithm, len(algorithms))
+	for i := range all {
+		all[i] = Algorithm(i)
+	}
+	return all
+}
+
+// AlgorithmNames returns the names of all algorithms in the order of their constants.
+func AlgorithmNames() []string {
+	names := make([]string, len(algorithms))
+	for i, row := range algorithms {
+		names[i] = row.name
+	}
+	return names
+}
+
+// ParseAlgorithm returns the algorithm of that name.
+func ParseAlgorithm(name string) (Algorithm, bool) { return parse[Algorithm](AlgorithmNames(), name) }
+
+// String returns the name in limits files.
+func (a Algorithm) String() string { return algorithms[a].name }
+
+// UsesBurst reports whether a limit of this algorithm can have a burst.
+func (a Algorithm) UsesBurst() bool { return algorithms[a].usesBurst }
+
+// DefaultChargeDenied reports whether denied hits are charged if the limits file does
+// not say. FixedWindow charges them, as envoyproxy/ratelimit does.
+func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].chargesDenied }
+
+// ResetsAtOnce reports whether all hits of a window are forgotten at the same moment,
+// the end of the window. Denied hits that are charged then delay nobody. A peek is
+// allowed as long as the count does not exceed the limit.
+func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
+
+// Aligned reports whether a window starts at a multiple of its length since the epoch.
+// ResetAfter is then always the end of the window, and windows end at a whole second.
+func (a Algorithm) Aligned() bool { return algorithms[a].aligned }

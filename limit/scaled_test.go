@@ -1,0 +1,39 @@
+package limit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestScaledIsComputedOncePerLimit(t *testing.T) {
+	limits := make([]*Limit, 20_000)
+	for i := range limits {
+		limits[i] = must(t, Spec{Requests: uint32(i), Unit: Minute})
+		limits[i].Scaled(0.5)
+	}
+	assert.Zero(t, testing.AllocsPerRun(3, func() {
+		for i, l := range limits {
+			if want := max(int64(i/2), min(int64(i), 1)); l.Scaled(0.5).Max() != want {
+				t.Fatalf("half of %d: got %d, want %d", i, l.Scaled(0.5).Max(), want)
+			}
+		}
+	}))
+}
+
+func TestScaledFollowsTheRatio(t *testing.T) {
+	l := must(t, Spec{Requests: 100, Unit: Minute})
+	assert.EqualValues(t, 50, l.Scaled(0.5).Max())
+	assert.EqualValues(t, 29, l.Scaled(0.29).Max(), "the product is 28.999…")
+	assert.EqualValues(t, 50, l.Scaled(0.5).Max())
+}
+
+func TestChargingChangesNothingElse(t *testing.T) {
+	l := must(t, Spec{Requests: 10, Unit: Minute, Algorithm: TokenBucket, Burst: 20, Scope: Instance, FallbackRatio: 0.1})
+	want := l.Spec
+	want.ChargeDenied = true
+	charging := l.Charging()
+	assert.Equal(t, want, charging.Spec)
+	assert.Equal(t, l.Tag(), charging.Tag())
+	assert.Same(t, charging, charging.Charging())
+}
