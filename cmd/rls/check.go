@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/source"
+	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
 func newCheck() *cobra.Command {
@@ -23,8 +23,8 @@ func newCheck() *cobra.Command {
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			return checkCommand{
 				out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr(), strict: strict,
-				reading:   source.Options{IgnoreDotFiles: ignoreDotFiles},
-				compiling: descriptors.Options{MergeDomains: merge},
+				ignoreDotFiles: ignoreDotFiles,
+				compiling:      descriptors.Options{MergeDomains: merge},
 			}.run(paths)
 		},
 	}
@@ -37,15 +37,16 @@ func newCheck() *cobra.Command {
 type checkCommand struct {
 	out, errOut io.Writer
 	strict      bool
-	reading     source.Options
-	compiling   descriptors.Options
+
+	ignoreDotFiles bool
+	compiling      descriptors.Options
 }
 
 func (c checkCommand) run(paths []string) error {
 	var files []descriptors.File
 	unread := false
 	for _, path := range paths {
-		more, skipped, err := source.Files(path, c.reading)
+		more, skipped, err := filesource.Read(path, c.ignoreDotFiles)
 		for _, s := range skipped {
 			fmt.Fprintln(c.errOut, "skipped:", s)
 		}

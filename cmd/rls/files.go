@@ -2,72 +2,63 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"maps"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-	"time"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/source"
+	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
-// limitsFiles keeps the files that the settings point to in force.
+// limitsFiles keeps the limits files of the settings in force.
 type limitsFiles struct {
 	*limits
 	options descriptors.Options
-	watcher *source.Watcher
-	digests source.Digests  // of the files in force
-	noted   map[string]bool // what is remarked about the files read last
+	source  *filesource.Source
+	digests filesource.Digests // of the files in force
+	noted   map[string]bool    // warnings about the files read last
 }
 
-// loadFiles puts the files in force as they are now. The error tells all that is
-// wrong with them; they can be followed all the same.
-func loadFiles(s *env.Settings, l *limits) (*limitsFiles, error) {
-	place := source.Runtime{Root: s.LimitsPath}
-	var hint error
-	f := &limitsFiles{limits: l, options: descriptors.Options{MergeDomains: s.MergeDomainConfig}}
+func newLimitsFiles(s *env.Settings, l *limits) *limitsFiles {
+	place := filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
 	if s.LimitsPath == "" {
-		place = source.Runtime{
-			Root:         s.RuntimeRoot,
-			Subdirectory: s.RuntimeSubdirectory,
-			AppDirectory: s.RuntimeAppDirectory,
-			WatchRoot:    s.RuntimeWatchRoot,
+		place = filesource.Place{
+			Root:           s.RuntimeRoot,
+			Subdirectory:   s.RuntimeSubdirectory,
+			AppDirectory:   s.RuntimeAppDirectory,
+			WatchRoot:      s.RuntimeWatchRoot,
+			IgnoreDotFiles: s.RuntimeIgnoreDotFiles,
 		}
-		hint = errors.New("LIMITS_PATH or --limits names another place")
 	}
-	f.watcher = source.NewWatcher(place, source.Options{IgnoreDotFiles: s.RuntimeIgnoreDotFiles}, source.WatchOptions{
-		Poll: s.LimitsPollInterval,
-		OnBlind: func(err error) {
-			l.log.Warn("the system tells of no changes of limits files; looking from time to time", "every", s.LimitsPollInterval, "error", err)
-		},
-		OnRestless: func(since time.Duration) {
-			l.log.Warn("limits files change without rest; changes wait until there is one", "since", since.Round(time.Second))
-		},
-	})
-	err := f.load(f.watcher.First())
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, source.ErrNoFiles) {
-		err = errors.Join(err, hint)
+	return &limitsFiles{
+		limits:  l,
+		options: descriptors.Options{MergeDomains: s.MergeDomainConfig},
+		source:  filesource.New(place, s.SourcePollInterval),
 	}
-	return f, err
 }
 
-// follow keeps the files in force until ctx is done. SIGHUP reads them at once.
-func (f *limitsFiles) follow(ctx context.Context, hangups <-chan os.Signal) {
-	go onEach(ctx, hangups, f.watcher.Reload)
-	f.watcher.Run(ctx, func(r source.Reading) {
-		if err := f.load(r); err != nil {
-			f.refuse(err, r.Asked)
+// follow keeps the files in force until ctx is done. It calls first with the outcome of
+// the first read. SIGHUP reads the files at once.
+func (f *limitsFiles) follow(ctx context.Context, hangups <-chan os.Signal, first func(error)) {
+	go onEach(ctx, hangups, f.source.Reload)
+	started := false
+	_ = f.source.Run(ctx, func(n *filesource.Snapshot) {
+		err := f.load(n)
+		switch {
+		case !started:
+			started = true
+			first(err)
+		case err != nil:
+			f.refuse(err, n.Requested)
 		}
 	})
 }
 
 // load compiles what was read and puts it in force.
-func (f *limitsFiles) load(r source.Reading) (err error) {
+func (f *limitsFiles) load(r *filesource.Snapshot) (err error) {
 	// Compiling needs many times the memory of what comes of it, for a moment.
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	noted := map[string]bool{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
+	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
 func newServe() *cobra.Command {
@@ -77,15 +79,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	health := server.NewHealth()
 	count := metrics.New()
 	limits := newLimits(s, health, count, log)
-	follow, err := limitsSource(s, limits)
-	if err != nil {
-		return err
-	}
 
 	// What runs beside the listeners ends after them, not with ctx: calls in
 	// flight still count.
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	if err := followSource(beside, s, limits); err != nil {
+		return err
+	}
 	counts, err := newBackend(beside, s, health, count, log)
 	if err != nil {
 		return err
@@ -99,7 +100,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		}
 		defer leave()
 	}
-	go follow(beside)
 
 	options := service.Options{
 		Limits:          &limits.store,
@@ -128,9 +128,9 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	return nil
 }
 
-// limitsSource puts the first limits in force, if they can be had at once, and
-// returns what keeps them up to date until its context is done.
-func limitsSource(s *env.Settings, l *limits) (follow func(context.Context), err error) {
+// followSource keeps the limits of the source in force until ctx is done. Limits files
+// are in force when it returns.
+func followSource(ctx context.Context, s *env.Settings, l *limits) error {
 	hangups := hangups()
 	if s.ConfigType == env.ConfigXDS {
 		if s.LimitsPath != "" {
@@ -138,21 +138,25 @@ func limitsSource(s *env.Settings, l *limits) (follow func(context.Context), err
 		}
 		c, err := newXDS(s, l)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return func(ctx context.Context) {
-			go onEach(ctx, hangups, func() { l.log.Info("SIGHUP: nothing to read; the xDS server says what the limits are") })
-			c.Run(ctx)
-		}, nil
+		go onEach(ctx, hangups, func() { l.log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
+		go c.Run(ctx)
+		return nil
 	}
-	files, err := loadFiles(s, l)
+	first := make(chan error)
+	go newLimitsFiles(s, l).follow(ctx, hangups, func(err error) { first <- err })
+	err := <-first
+	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && s.LimitsPath == "" {
+		err = fmt.Errorf("%w\nLIMITS_PATH or --limits names another place", err)
+	}
+	if err != nil && !s.ForceStartWithoutInitialConfig {
+		return fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
+	}
 	if err != nil {
-		if !s.ForceStartWithoutInitialConfig {
-			return nil, fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
-		}
 		l.refuse(err, true)
 	}
-	return func(ctx context.Context) { files.follow(ctx, hangups) }, nil
+	return nil
 }
 
 // serverOptions are the listeners, but for the service and the pages of others.

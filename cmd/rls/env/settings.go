@@ -61,9 +61,9 @@ type Settings struct {
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"Limits are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
-	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too. Every way of changing files is seen whatever this says."`
+	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"true: a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too. All kinds of changes are seen with both values."`
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Those starting with two dots are always skipped."`
-	LimitsPollInterval              time.Duration `envconfig:"LIMITS_POLL_INTERVAL" default:"30s" min:"1s" desc:"How often limits files are looked at without the system telling of a change; for network file systems."`
+	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" default:"1s" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Unite files of one domain; else that is an error."`
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start although there are no valid limits files; calls are refused with FAILED_PRECONDITION until there are. With xDS, which always starts so, health is good before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Report healthy only while at least one domain is loaded."`

@@ -1,4 +1,4 @@
-package source
+package file
 
 import (
 	"io/fs"
@@ -31,7 +31,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// names are the paths of what was read and skipped, below root.
+// names returns the paths below root of the files that were read and skipped.
 func names(t *testing.T, root string, files []descriptors.File, skipped []Skipped) (read, left []string) {
 	t.Helper()
 	rel := func(path string) string {
@@ -48,13 +48,13 @@ func names(t *testing.T, root string, files []descriptors.File, skipped []Skippe
 	return read, left
 }
 
-func TestFilesOfADirectory(t *testing.T) {
+func TestReadDirectory(t *testing.T) {
 	for _, test := range []struct {
-		name    string
-		files   map[string]string
-		options Options
-		read    []string
-		skipped []string
+		name           string
+		files          map[string]string
+		ignoreDotFiles bool
+		read           []string
+		skipped        []string
 	}{
 		{
 			name:  "yaml, yml, json and no extension count, at any depth, sorted by path",
@@ -62,13 +62,13 @@ func TestFilesOfADirectory(t *testing.T) {
 			read:  []string{"a.yaml", "a/b/c.yaml", "a/z.yaml", "b.yml", "c.JSON", "limits"},
 		},
 		{
-			name:    "what else lies around is skipped",
+			name:    "files with another extension are skipped",
 			files:   map[string]string{"a.yaml": "", "README.md": "", "a.yaml.bak": "", ".gitignore": ""},
 			read:    []string{"a.yaml"},
 			skipped: []string{".gitignore", "README.md", "a.yaml.bak"},
 		},
 		{
-			name:  "what editors keep is left out without a word",
+			name:  "backup and swap files of editors are ignored",
 			files: map[string]string{"a.yaml": "", "a.yaml~": "", "b~": "", ".a.yaml.swp": "", ".a.yaml.swx": "", ".#a.yaml": ""},
 			read:  []string{"a.yaml"},
 		},
@@ -78,13 +78,13 @@ func TestFilesOfADirectory(t *testing.T) {
 			read:  []string{".a.yaml", ".b/c.yaml"},
 		},
 		{
-			name:    "dot files and directories don't count if they are to be ignored",
-			files:   map[string]string{".a.yaml": "", ".b/c.yaml": "", "d.yaml": ""},
-			options: Options{IgnoreDotFiles: true},
-			read:    []string{"d.yaml"},
+			name:           "dot files and directories are ignored if the place says so",
+			files:          map[string]string{".a.yaml": "", ".b/c.yaml": "", "d.yaml": ""},
+			ignoreDotFiles: true,
+			read:           []string{"d.yaml"},
 		},
 		{
-			name: "a Kubernetes ConfigMap counts once",
+			name: "files of a Kubernetes ConfigMap count once",
 			files: map[string]string{
 				"..2024_05_01_10_00_00.123/limits.yaml": "", "..data": "-> ..2024_05_01_10_00_00.123",
 				"limits.yaml": "-> ..data/limits.yaml",
@@ -92,7 +92,7 @@ func TestFilesOfADirectory(t *testing.T) {
 			read: []string{"limits.yaml"},
 		},
 		{
-			name: "so it does with files below directories",
+			name: "files of a Kubernetes ConfigMap in sub-directories count once",
 			files: map[string]string{
 				"..1/sub.d/limits.yaml": "", "..1/sub.d/more/limits": "", "..data": "-> ..1", "sub.d": "-> ..data/sub.d",
 			},
@@ -105,7 +105,7 @@ func TestFilesOfADirectory(t *testing.T) {
 			skipped: []string{"more"},
 		},
 		{
-			name:    "a dangling link that wouldn't count does no harm",
+			name:    "a dangling link to an ignored file is no error",
 			files:   map[string]string{"a.yaml": "", "x.md": "-> nowhere", ".#a.yaml": "-> me@host.1"},
 			read:    []string{"a.yaml"},
 			skipped: []string{"x.md"},
@@ -113,7 +113,7 @@ func TestFilesOfADirectory(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := tree(t, test.files)
-			files, skipped, err := Files(root, test.options)
+			files, skipped, err := Read(root, test.ignoreDotFiles)
 			require.NoError(t, err)
 			read, left := names(t, root, files, skipped)
 			assert.Equal(t, test.read, read)
@@ -122,25 +122,25 @@ func TestFilesOfADirectory(t *testing.T) {
 	}
 }
 
-func TestAFileNamedDirectlyCountsWhateverItsName(t *testing.T) {
+func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
 	path := filepath.Join(tree(t, map[string]string{"limits.conf": "domain: d"}), "limits.conf")
-	files, _, err := Files(path, Options{})
+	files, _, err := Read(path, false)
 	require.NoError(t, err)
 	assert.Equal(t, []descriptors.File{{Name: path, Data: []byte("domain: d")}}, files)
 }
 
-func TestALinkAsTheRootIsFollowed(t *testing.T) {
+func TestReadFollowsLinkAsRoot(t *testing.T) {
 	root := tree(t, map[string]string{"real/a.yaml": "x", "link": "-> real", "file": "-> real/a.yaml"})
-	files, _, err := Files(filepath.Join(root, "link"), Options{})
+	files, _, err := Read(filepath.Join(root, "link"), false)
 	require.NoError(t, err)
 	require.Len(t, files, 1)
-	assert.Equal(t, filepath.Join(root, "link", "a.yaml"), files[0].Name, "as its user would type it")
+	assert.Equal(t, filepath.Join(root, "link", "a.yaml"), files[0].Name, "the path has the link's name")
 
-	_, _, err = Files(filepath.Join(root, "file"), Options{})
+	_, _, err = Read(filepath.Join(root, "file"), false)
 	assert.NoError(t, err)
 }
 
-func TestFilesErrors(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	root := tree(t, map[string]string{
 		"dangling/a.yaml": "-> nowhere", "empty/x.md": "", "none/.keep": "",
 		"large/a.yaml": "", "secret/a.yaml": "", "two/a.yaml": "-> nowhere", "two/b.yaml": "-> nowhere",
@@ -157,7 +157,7 @@ func TestFilesErrors(t *testing.T) {
 		{"dangling", "dangling/a.yaml: a symbolic link to a file that doesn't exist", nil},
 		{"empty", "empty: no limits files", ErrNoFiles},
 		{"none", "none: no limits files", ErrNoFiles},
-		{"large", "large/a.yaml: more than 16 MiB", nil},
+		{"large", "large/a.yaml: the file is too large; maximum is 16 MiB", nil},
 		{"pipe", "pipe: neither a file nor a directory", nil},
 		{"secret", "secret/a.yaml: permission denied", fs.ErrPermission},
 		{"two", "two/b.yaml: a symbolic link", nil},
@@ -166,7 +166,7 @@ func TestFilesErrors(t *testing.T) {
 			if test.path == "secret" && os.Geteuid() == 0 {
 				t.Skip("root may read everything")
 			}
-			files, _, err := Files(filepath.Join(root, test.path), Options{})
+			files, _, err := Read(filepath.Join(root, test.path), false)
 			require.Error(t, err)
 			assert.Empty(t, files)
 			assert.Contains(t, err.Error(), filepath.Join(root, test.want))
@@ -177,26 +177,26 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
-func TestFilesAreTooMuchTogether(t *testing.T) {
+func TestReadBoundsAllFilesTogether(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"1", "2", "3", "4", "5", "6"} {
 		path := filepath.Join(root, name)
 		require.NoError(t, os.WriteFile(path, nil, 0o644))
 		require.NoError(t, os.Truncate(path, descriptors.MaxFileBytes))
 	}
-	_, _, err := Files(root, Options{})
-	assert.EqualError(t, err, filepath.Join(root, "5")+": the limits files are more than 64 MiB together", "the sixth isn't read")
+	_, _, err := Read(root, false)
+	assert.EqualError(t, err, filepath.Join(root, "5")+": the limits files are too large together; maximum is 64 MiB", "the sixth file isn't read")
 	require.NoError(t, os.Remove(filepath.Join(root, "5")))
 	require.NoError(t, os.Remove(filepath.Join(root, "6")))
-	files, _, err := Files(root, Options{})
+	files, _, err := Read(root, false)
 	assert.NoError(t, err)
 	assert.Len(t, files, 4)
 }
 
-func TestPipesAndSocketsInADirectoryAreSkipped(t *testing.T) {
+func TestReadSkipsPipes(t *testing.T) {
 	root := tree(t, map[string]string{"a.yaml": ""})
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o644))
-	files, skipped, err := Files(root, Options{})
+	files, skipped, err := Read(root, false)
 	require.NoError(t, err)
 	read, left := names(t, root, files, skipped)
 	assert.Equal(t, []string{"a.yaml"}, read)
@@ -204,7 +204,7 @@ func TestPipesAndSocketsInADirectoryAreSkipped(t *testing.T) {
 	assert.Equal(t, "not a regular file", skipped[0].Reason)
 }
 
-func TestRuntimeFiles(t *testing.T) {
+func TestReadPlace(t *testing.T) {
 	layout := map[string]string{
 		"ratelimit/config/a.yaml":      "",
 		"ratelimit/config/deep/z.yaml": "",
@@ -216,24 +216,24 @@ func TestRuntimeFiles(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name    string
-		runtime Runtime
+		place   Place
 		read    []string
 		skipped []string
 	}{
 		{
-			name:    "watching the root takes the app directory and what is named after it",
-			runtime: Runtime{Subdirectory: "ratelimit", AppDirectory: "config", WatchRoot: true},
+			name:    "with WatchRoot the app directory and its siblings",
+			place:   Place{Subdirectory: "ratelimit", AppDirectory: "config", WatchRoot: true},
 			read:    []string{"ratelimit/config.d/b.yaml", "ratelimit/config.yaml", "ratelimit/config/a.yaml", "ratelimit/config/deep/z.yaml"},
 			skipped: []string{"ratelimit/config.txt"},
 		},
 		{
-			name:    "else only the app directory",
-			runtime: Runtime{Subdirectory: "ratelimit", AppDirectory: "config"},
-			read:    []string{"ratelimit/config/a.yaml", "ratelimit/config/deep/z.yaml"},
+			name:  "without WatchRoot only the app directory",
+			place: Place{Subdirectory: "ratelimit", AppDirectory: "config"},
+			read:  []string{"ratelimit/config/a.yaml", "ratelimit/config/deep/z.yaml"},
 		},
 		{
-			name:    "without a subdirectory",
-			runtime: Runtime{AppDirectory: "ratelimit", WatchRoot: true},
+			name:  "without a subdirectory",
+			place: Place{AppDirectory: "ratelimit", WatchRoot: true},
 			read: []string{
 				"ratelimit/config.d/b.yaml", "ratelimit/config.yaml", "ratelimit/config/a.yaml",
 				"ratelimit/config/deep/z.yaml", "ratelimit/configx/c.yaml", "ratelimit/other.yaml",
@@ -243,8 +243,8 @@ func TestRuntimeFiles(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := tree(t, layout)
-			test.runtime.Root = root
-			files, skipped, err := test.runtime.Files(Options{})
+			test.place.Root = root
+			files, skipped, err := test.place.Read()
 			require.NoError(t, err)
 			read, left := names(t, root, files, skipped)
 			assert.Equal(t, test.read, read)
@@ -253,23 +253,23 @@ func TestRuntimeFiles(t *testing.T) {
 	}
 }
 
-func TestRuntimeFilesWithALinkedRoot(t *testing.T) {
+func TestPlaceWithLinkedRoot(t *testing.T) {
 	root := tree(t, map[string]string{"v1/ratelimit/config/a.yaml": "", "current": "-> v1"})
 	for _, watchRoot := range []bool{false, true} {
-		files, _, err := Runtime{filepath.Join(root, "current"), "ratelimit", "config", watchRoot}.Files(Options{})
+		files, _, err := Place{filepath.Join(root, "current"), "ratelimit", "config", watchRoot, false}.Read()
 		require.NoError(t, err)
 		assert.Len(t, files, 1)
 	}
 }
 
-func TestRuntimeFilesErrors(t *testing.T) {
+func TestPlaceErrors(t *testing.T) {
 	root := tree(t, map[string]string{"ratelimit/other/a.yaml": ""})
-	_, _, err := Runtime{root, "ratelimit", "config", true}.Files(Options{})
+	_, _, err := Place{root, "ratelimit", "config", true, false}.Read()
 	assert.ErrorIs(t, err, ErrNoFiles)
 	assert.ErrorContains(t, err, filepath.Join(root, "ratelimit/config"))
 
 	for _, watchRoot := range []bool{false, true} {
-		_, _, err = Runtime{root, "nowhere", "config", watchRoot}.Files(Options{})
+		_, _, err = Place{root, "nowhere", "config", watchRoot, false}.Read()
 		assert.ErrorIs(t, err, fs.ErrNotExist)
 		assert.ErrorContains(t, err, "nowhere")
 	}

@@ -1,0 +1,463 @@
+package file
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const interval = time.Second
+
+// follower is a running Source. The clock of its test is not real, so that waiting takes
+// no time.
+type follower struct {
+	*Source
+	t       *testing.T
+	root    string
+	applied chan *Snapshot
+}
+
+// follow runs a Source of place, which lies below root, and waits for its first snapshot.
+func follow(t *testing.T, root string, place Place) (*follower, *Snapshot) {
+	f := begin(t, root, place)
+	first := f.next()
+	f.nothing()
+	return f, first
+}
+
+// begin runs a Source of place, which lies below root.
+func begin(t *testing.T, root string, place Place) *follower {
+	place.Root = filepath.Join(root, place.Root)
+	f := &follower{New(place, interval), t, root, make(chan *Snapshot, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		assert.ErrorIs(t, f.Run(ctx, func(n *Snapshot) { f.applied <- n }), context.Canceled)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return f
+}
+
+// next returns the next snapshot, which must come soon.
+func (f *follower) next() *Snapshot {
+	f.t.Helper()
+	select {
+	case n := <-f.applied:
+		return n
+	case <-time.After(3 * interval):
+		require.FailNow(f.t, "no change is applied")
+		return nil
+	}
+}
+
+// nothing demands that no snapshot comes for a while.
+func (f *follower) nothing() {
+	f.t.Helper()
+	select {
+	case n := <-f.applied:
+		assert.Fail(f.t, "applied once too often", "%v %v", f.texts(n), n.Err)
+	case <-time.After(3 * interval):
+	}
+}
+
+// texts returns the contents of the files by their names below the root.
+func (f *follower) texts(n *Snapshot) map[string]string {
+	f.t.Helper()
+	all := map[string]string{}
+	for _, file := range n.Files {
+		name, err := filepath.Rel(f.root, file.Name)
+		require.NoError(f.t, err)
+		all[name] = string(file.Data)
+	}
+	return all
+}
+
+// write makes text the content of a file. It repeats that until the file's time has
+// changed, because the clock of the file system is coarse.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	before, err := os.Stat(path)
+	for {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		if err != nil || !modTime(t, path).Equal(before.ModTime()) {
+			return
+		}
+	}
+}
+
+func modTime(t *testing.T, path string) time.Time {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	return info.ModTime()
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.Rename(from, to))
+}
+
+func link(t *testing.T, target, path string) {
+	t.Helper()
+	require.NoError(t, os.Symlink(target, path))
+}
+
+// TestEveryKindOfChangeIsAppliedOnce changes a tree in one way and demands one snapshot
+// with the change.
+func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
+	configMap := map[string]string{
+		"..1/a.yaml": "old", "..data": "-> ..1", "a.yaml": "-> ..data/a.yaml",
+	}
+	for _, test := range []struct {
+		name   string
+		files  map[string]string
+		place  Place // below the root
+		change func(t *testing.T, root string)
+		want   map[string]string
+	}{
+		{
+			name:   "an edit in place",
+			files:  map[string]string{"a.yaml": "old", "b.yaml": "b"},
+			change: func(t *testing.T, root string) { write(t, root+"/a.yaml", "new") },
+			want:   map[string]string{"a.yaml": "new", "b.yaml": "b"},
+		},
+		{
+			name:   "an edit of the one file that is named",
+			files:  map[string]string{"a.conf": "old"},
+			place:  Place{Root: "a.conf"},
+			change: func(t *testing.T, root string) { write(t, root+"/a.conf", "new") },
+			want:   map[string]string{"a.conf": "new"},
+		},
+		{
+			name:  "an editor's rename over the file",
+			files: map[string]string{"a.yaml": "old"},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/.a.yaml.tmp~", "new")
+				rename(t, root+"/.a.yaml.tmp~", root+"/a.yaml")
+			},
+			want: map[string]string{"a.yaml": "new"},
+		},
+		{
+			name:  "a rename over the one file that is named",
+			files: map[string]string{"a.yaml": "old"},
+			place: Place{Root: "a.yaml"},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/tmp", "new")
+				rename(t, root+"/tmp", root+"/a.yaml")
+			},
+			want: map[string]string{"a.yaml": "new"},
+		},
+		{
+			name:   "a file added",
+			files:  map[string]string{"a.yaml": "a"},
+			change: func(t *testing.T, root string) { write(t, root+"/b.yaml", "b") },
+			want:   map[string]string{"a.yaml": "a", "b.yaml": "b"},
+		},
+		{
+			name:   "a file removed",
+			files:  map[string]string{"a.yaml": "a", "b.yaml": "b"},
+			change: func(t *testing.T, root string) { require.NoError(t, os.Remove(root+"/b.yaml")) },
+			want:   map[string]string{"a.yaml": "a"},
+		},
+		{
+			name:   "a file moved out",
+			files:  map[string]string{"in/a.yaml": "a", "in/b.yaml": "b"},
+			place:  Place{Root: "in"},
+			change: func(t *testing.T, root string) { rename(t, root+"/in/b.yaml", root+"/b.yaml") },
+			want:   map[string]string{"in/a.yaml": "a"},
+		},
+		{
+			name:   "an edit deep below",
+			files:  map[string]string{"a.yaml": "a", "x/y/b.yaml": "old"},
+			change: func(t *testing.T, root string) { write(t, root+"/x/y/b.yaml", "new") },
+			want:   map[string]string{"a.yaml": "a", "x/y/b.yaml": "new"},
+		},
+		{
+			name:   "a new sub-directory with files",
+			files:  map[string]string{"a.yaml": "a"},
+			change: func(t *testing.T, root string) { write(t, root+"/x/y/b.yaml", "b") },
+			want:   map[string]string{"a.yaml": "a", "x/y/b.yaml": "b"},
+		},
+		{
+			name:  "another target of the root's link",
+			files: map[string]string{"v1/config/a.yaml": "old", "v2/config/a.yaml": "new", "current": "-> v1"},
+			place: Place{Root: "current", AppDirectory: "config", WatchRoot: true},
+			change: func(t *testing.T, root string) {
+				link(t, "v2", root+"/next")
+				rename(t, root+"/next", root+"/current")
+			},
+			want: map[string]string{"current/config/a.yaml": "new"},
+		},
+		{
+			name:   "an edit behind the root's link",
+			files:  map[string]string{"v1/config/a.yaml": "old", "current": "-> v1"},
+			place:  Place{Root: "current", AppDirectory: "config", WatchRoot: true},
+			change: func(t *testing.T, root string) { write(t, root+"/v1/config/a.yaml", "new") },
+			want:   map[string]string{"current/config/a.yaml": "new"},
+		},
+		{
+			name:   "a file beside the app directory",
+			files:  map[string]string{"r/config/a.yaml": "a"},
+			place:  Place{Root: "r", AppDirectory: "config", WatchRoot: true},
+			change: func(t *testing.T, root string) { write(t, root+"/r/config.yaml", "new") },
+			want:   map[string]string{"r/config/a.yaml": "a", "r/config.yaml": "new"},
+		},
+		{
+			name:  "a link further up with another target",
+			files: map[string]string{"v1/r/config/a.yaml": "old", "v2/r/config/a.yaml": "new", "l1": "-> l2", "l2": "-> v1"},
+			place: Place{Root: "l1/r", AppDirectory: "config"},
+			change: func(t *testing.T, root string) {
+				link(t, "v2", root+"/next")
+				rename(t, root+"/next", root+"/l2")
+			},
+			want: map[string]string{"l1/r/config/a.yaml": "new"},
+		},
+		{
+			name:  "a Kubernetes ConfigMap's next version",
+			files: configMap,
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/a.yaml", "new")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"a.yaml": "new"},
+		},
+		{
+			name:  "a Kubernetes ConfigMap's next version with one more key",
+			files: configMap,
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/a.yaml", "new")
+				write(t, root+"/..2/b.yaml", "b")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				link(t, "..data/b.yaml", root+"/b.yaml")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"a.yaml": "new", "b.yaml": "b"},
+		},
+		{
+			name:  "another directory of the same name",
+			files: map[string]string{"in/a.yaml": "old", "in2/a.yaml": "new"},
+			place: Place{Root: "in"},
+			change: func(t *testing.T, root string) {
+				rename(t, root+"/in", root+"/old")
+				rename(t, root+"/in2", root+"/in")
+			},
+			want: map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name:   "a file behind a link to elsewhere",
+			files:  map[string]string{"in/a.yaml": "-> ../out/a", "out/a": "old"},
+			place:  Place{Root: "in"},
+			change: func(t *testing.T, root string) { write(t, root+"/out/a", "new") },
+			want:   map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name:  "an edit through another name of the file, as of one that is mounted on its own",
+			files: map[string]string{"in/a.yaml": "old"},
+			place: Place{Root: "in"},
+			change: func(t *testing.T, root string) {
+				require.NoError(t, os.Link(root+"/in/a.yaml", root+"/out"))
+				write(t, root+"/out", "new")
+			},
+			want: map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name: "a Kubernetes ConfigMap's next version with files below directories",
+			files: map[string]string{
+				"..1/sub/a.yaml": "old", "..data": "-> ..1", "sub": "-> ..data/sub",
+			},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/sub/a.yaml", "new")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"sub/a.yaml": "new"},
+		},
+		{
+			name:   "the first file in a place that wasn't there",
+			place:  Place{Root: "x/y", AppDirectory: "config"},
+			change: func(t *testing.T, root string) { write(t, root+"/x/y/config/a.yaml", "new") },
+			want:   map[string]string{"x/y/config/a.yaml": "new"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := follow(t, tree(t, test.files), test.place)
+				test.change(t, f.root)
+				assert.Equal(t, test.want, f.texts(f.next()))
+				f.nothing()
+			})
+		})
+	}
+}
+
+// writeSlowly writes "new " n times into a file, with pauses shorter than the interval,
+// and returns the content.
+func writeSlowly(t *testing.T, path string, n int) string {
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	for range n {
+		_, err = f.WriteString("new ")
+		require.NoError(t, err)
+		time.Sleep(interval * 9 / 10)
+	}
+	require.NoError(t, f.Close())
+	return strings.Repeat("new ", n)
+}
+
+func TestFileBeingWrittenIsAppliedOnceItIsComplete(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "old"}), Place{})
+		want := writeSlowly(t, f.root+"/a.yaml", 6)
+		assert.Equal(t, map[string]string{"a.yaml": want}, f.texts(f.next()))
+		f.nothing()
+	})
+}
+
+func TestFirstSnapshotWaitsForFileBeingWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := tree(t, map[string]string{"a.yaml": ""})
+		f := begin(t, root, Place{})
+		for i := range 10 {
+			require.NoError(t, os.WriteFile(root+"/a.yaml", []byte(strings.Repeat("x", i)), 0o644))
+			time.Sleep(settlePause * 9 / 10)
+		}
+		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, f.texts(f.next()))
+		f.nothing()
+	})
+}
+
+func TestFilesThatNeverSettle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := tree(t, map[string]string{"a.yaml": "0"})
+		writing, stop := context.WithCancel(context.Background())
+		written := make(chan string)
+		go func() {
+			text := ""
+			for ; writing.Err() == nil; time.Sleep(settlePause / 2) {
+				text += "x"
+				assert.NoError(t, os.WriteFile(root+"/a.yaml", []byte(text), 0o644))
+			}
+			written <- text
+		}()
+		f := begin(t, root, Place{})
+		time.Sleep(startTries * settlePause)
+		assert.NotEmpty(t, f.next().Files, "the first snapshot is taken in any case")
+		time.Sleep(restlessTries * interval)
+		assert.ErrorContains(t, f.next().Err, root+": the files keep changing")
+		f.nothing()
+		stop()
+		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.texts(f.next()))
+		f.nothing()
+	})
+}
+
+func TestUnchangedContentIsNotApplied(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		write(t, f.root+"/a.yaml", "a")
+		write(t, f.root+"/.a.yaml.swp", "not limits")
+		write(t, f.root+"/a.yaml~", "not limits")
+		f.nothing()
+		now := time.Now()
+		require.NoError(t, os.Chtimes(f.root+"/a.yaml", now, now))
+		f.nothing()
+	})
+}
+
+func TestFullReadFindsChangeThatMetadataHides(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "old"}), Place{})
+		before := modTime(t, f.root+"/a.yaml")
+		require.NoError(t, os.WriteFile(f.root+"/a.yaml", []byte("new"), 0o644))
+		require.NoError(t, os.Chtimes(f.root+"/a.yaml", before, before))
+		time.Sleep(fullReadEvery * interval)
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.texts(f.next()))
+		time.Sleep(fullReadEvery * interval)
+		f.nothing()
+	})
+}
+
+func TestErrorIsAppliedOnceAndSoIsItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
+		rename(t, f.root+"/in", f.root+"/out")
+		assert.ErrorIs(t, f.next().Err, fs.ErrNotExist)
+		write(t, f.root+"/other", "x")
+		f.nothing()
+		rename(t, f.root+"/out", f.root+"/in")
+		n := f.next()
+		assert.NoError(t, n.Err)
+		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(n))
+	})
+}
+
+func TestSkippedEntriesAreReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		write(t, f.root+"/b.yaml.txt", "b")
+		n := f.next()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(n))
+		require.Len(t, n.Skipped, 1)
+		assert.Equal(t, f.root+"/b.yaml.txt", n.Skipped[0].Path)
+		require.NoError(t, os.Remove(f.root+"/b.yaml.txt"))
+		assert.Empty(t, f.next().Skipped)
+		f.nothing()
+	})
+}
+
+func TestReloadAppliesUnchangedFilesAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, first := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		assert.False(t, first.Requested)
+		began := time.Now()
+		f.Reload()
+		n := f.next()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(n))
+		assert.True(t, n.Requested)
+		assert.Zero(t, time.Since(began))
+		f.nothing()
+
+		write(t, f.root+"/a.yaml", "new")
+		began = time.Now()
+		f.Reload()
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.texts(f.next()))
+		assert.Equal(t, settlePause, time.Since(began), "an edit must settle even then")
+	})
+}
+
+func TestDigestsNameChangedFiles(t *testing.T) {
+	t.Parallel()
+	old := Digests{"same": {1}, "edited": {1}, "removed": {1}}
+	assert.Equal(t, []string{"added", "edited", "removed"}, Digests{"same": {1}, "edited": {2}, "added": {1}}.Changed(old))
+	assert.Equal(t, []string{"edited", "removed", "same"}, Digests(nil).Changed(old))
+	assert.Empty(t, old.Changed(old))
+}

@@ -1,0 +1,266 @@
+package file
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+const (
+	// maxEntries bounds the names that are listed below a directory, so that a
+	// path given by mistake is reported soon.
+	maxEntries = 100_000
+
+	// maxTotalBytes bounds all files together.
+	maxTotalBytes = 4 * descriptors.MaxFileBytes
+)
+
+// ErrNoFiles is wrapped by the error for a path that exists and has no limits files.
+var ErrNoFiles = errors.New("no limits files")
+
+// Skipped is an entry of a directory that was skipped, and why.
+type Skipped struct{ Path, Reason string }
+
+// String returns path: reason.
+func (s Skipped) String() string { return s.Path + ": " + s.Reason }
+
+// Read returns the limits files at path, sorted by path, and the entries that it
+// skipped. If path is a directory, these are all files below it that end in .yaml, .yml
+// or .json or have no extension. A file can have any name if path names it. Read follows
+// a symbolic link to a file, and one to a directory if the link is path itself or
+// belongs to a Kubernetes ConfigMap. It ignores backup and swap files of editors.
+//
+// The error lists everything that can't be read. It wraps fs.ErrNotExist if path
+// doesn't exist, and ErrNoFiles if there are no limits files.
+func Read(path string, ignoreDotFiles bool) ([]descriptors.File, []Skipped, error) {
+	return Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
+}
+
+// Place is where the limits files are. Its fields are the settings of
+// envoyproxy/ratelimit. Root alone names a directory or a file.
+type Place struct {
+	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT and so on
+
+	// WatchRoot adds the siblings of the directory Root/Subdirectory/AppDirectory
+	// whose names start with the directory's name and a dot: config.yaml.
+	WatchRoot bool
+
+	// IgnoreDotFiles skips files and directories whose names start with a dot. Names
+	// that start with two dots are always skipped. Kubernetes ConfigMaps have such
+	// directories, which show each file a second time.
+	IgnoreDotFiles bool
+}
+
+// Path returns the path that p stands for.
+func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
+
+// Read is like the function Read for p.
+func (p Place) Read() ([]descriptors.File, []Skipped, error) {
+	w := walk{place: p, contents: true}
+	w.run()
+	return w.result()
+}
+
+// fingerprint is a hash of the names, modes, sizes, times and inodes of the files at a
+// place, and of everything else that a walk reports. It needs no contents.
+type fingerprint [sha256.Size]byte
+
+// fingerprint returns that of the files as they are now.
+func (p Place) fingerprint() fingerprint {
+	w := walk{place: p, stats: sha256.New()}
+	w.run()
+	for _, s := range w.skipped {
+		fmt.Fprintf(w.stats, "skipped %q\n", s)
+	}
+	for _, err := range w.errs {
+		fmt.Fprintf(w.stats, "error %q\n", err)
+	}
+	return fingerprint(w.stats.Sum(nil))
+}
+
+// walk visits the limits files at a place.
+type walk struct {
+	place    Place
+	contents bool      // read the files
+	stats    hash.Hash // gets the files' metadata; nil: not collected
+
+	files   []descriptors.File
+	skipped []Skipped
+	errs    []error
+	entries int // of all directories, so far
+	bytes   int // of all files, so far
+}
+
+func (w *walk) run() {
+	p := w.place
+	if !p.WatchRoot || p.AppDirectory == "" {
+		w.root(p.Path())
+		return
+	}
+	dir, base := filepath.Dir(p.Path()), filepath.Base(p.Path())
+	for _, e := range w.list(dir) {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case e.Name() == base:
+			w.root(path)
+		case strings.HasPrefix(e.Name(), base+"."):
+			w.entry(path, e)
+		}
+	}
+}
+
+func (w *walk) result() ([]descriptors.File, []Skipped, error) {
+	if len(w.errs) > 0 {
+		return nil, w.skipped, errors.Join(w.errs...)
+	}
+	if len(w.files) == 0 {
+		return nil, w.skipped, fmt.Errorf("%s: %w (.yaml, .yml, .json or without extension)", w.place.Path(), ErrNoFiles)
+	}
+	slices.SortFunc(w.files, func(a, b descriptors.File) int { return strings.Compare(a.Name, b.Name) })
+	return w.files, w.skipped, nil
+}
+
+func (w *walk) fail(err error) { w.errs = append(w.errs, err) }
+
+func (w *walk) skip(path, format string, args ...any) {
+	w.skipped = append(w.skipped, Skipped{path, fmt.Sprintf(format, args...)})
+}
+
+// root visits a path that the user named.
+func (w *walk) root(path string) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		w.fail(withoutOperation(path, err))
+	case info.IsDir():
+		w.directory(path)
+	case info.Mode().IsRegular():
+		w.file(path, info)
+	default:
+		w.fail(fmt.Errorf("%s: neither a file nor a directory", path))
+	}
+}
+
+// directory visits all entries of dir and its sub-directories.
+func (w *walk) directory(dir string) {
+	for _, e := range w.list(dir) {
+		w.entry(filepath.Join(dir, e.Name()), e)
+	}
+}
+
+func (w *walk) list(dir string) []fs.DirEntry {
+	if w.entries > maxEntries {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		w.fail(withoutOperation(dir, err))
+	}
+	if w.entries += len(entries); w.entries > maxEntries {
+		w.fail(fmt.Errorf("%s: more than %d files; is this the directory of the limits?", dir, maxEntries))
+		return nil
+	}
+	return entries
+}
+
+// entry visits an entry of a directory if it can be a limits file.
+func (w *walk) entry(path string, e fs.DirEntry) {
+	name := e.Name()
+	if strings.HasPrefix(name, "..") || w.place.IgnoreDotFiles && strings.HasPrefix(name, ".") || isEditorFile(name) {
+		return
+	}
+	link := e.Type()&fs.ModeSymlink != 0
+	if e.IsDir() || link && isConfigMapDirectory(path) {
+		w.directory(path)
+		return
+	}
+	ext := strings.ToLower(filepath.Ext(name))
+	if !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, ext) {
+		w.skip(path, "not a limits file: got extension %s, want .yaml, .yml or .json", filepath.Ext(name))
+		return
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && link:
+		w.fail(fmt.Errorf("%s: a symbolic link to a file that doesn't exist", path))
+	case errors.Is(err, fs.ErrNotExist): // removed since the directory was listed
+	case err != nil:
+		w.fail(withoutOperation(path, err))
+	case info.IsDir():
+		w.skip(path, "a symbolic link to a directory")
+	case !info.Mode().IsRegular():
+		w.skip(path, "not a regular file")
+	default:
+		w.file(path, info)
+	}
+}
+
+// isEditorFile reports whether an editor keeps a file of that name beside the file that
+// it edits: a lock, a swap file or a backup.
+func isEditorFile(name string) bool {
+	vim := strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
+	return vim || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")
+}
+
+// isConfigMapDirectory reports whether link leads to a directory of a Kubernetes
+// ConfigMap, as in one that is mounted with items in sub-directories.
+func isConfigMapDirectory(link string) bool {
+	target, err := os.Readlink(link)
+	if err != nil || !strings.HasPrefix(target, "..data/") {
+		return false
+	}
+	info, err := os.Stat(link)
+	return err == nil && info.IsDir()
+}
+
+// file visits a regular file.
+func (w *walk) file(path string, info fs.FileInfo) {
+	if w.stats != nil {
+		stat, _ := info.Sys().(*syscall.Stat_t)
+		fmt.Fprintf(w.stats, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), stat.Ino)
+	}
+	if w.contents && w.bytes <= maxTotalBytes {
+		w.read(path)
+	}
+}
+
+func (w *walk) read(path string) {
+	// O_NONBLOCK: if path has become a pipe, opening it must not wait for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		w.fail(withoutOperation(path, err))
+		return
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, descriptors.MaxFileBytes+1))
+	w.bytes += len(data)
+	switch {
+	case err != nil:
+		w.fail(withoutOperation(path, err))
+	case len(data) > descriptors.MaxFileBytes:
+		w.fail(fmt.Errorf("%s: the file is too large; maximum is %d MiB", path, descriptors.MaxFileBytes>>20))
+	case w.bytes > maxTotalBytes:
+		w.fail(fmt.Errorf("%s: the limits files are too large together; maximum is %d MiB", path, maxTotalBytes>>20))
+	default:
+		w.files = append(w.files, descriptors.File{Name: path, Data: data})
+	}
+}
+
+// withoutOperation returns err without the operation that failed:
+// path: no such file or directory.
+func withoutOperation(path string, err error) error {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
