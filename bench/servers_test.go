@@ -103,11 +103,11 @@ func serveOurs(ctx context.Context, svc rlsv3.RateLimitServiceServer) error {
 	debug.SetGCPercent(400) // as rls serve does
 	host := server.Addr{Host: "127.0.0.1"}
 	s, err := server.New(server.Options{
-		Service: svc,
-		GRPC:    server.GRPC{Addr: host},
-		HTTP:    host,
-		Debug:   host,
-		Log:     slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, svc) }},
+		GRPC:     server.GRPC{Addr: host},
+		HTTP:     host,
+		Debug:    host,
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return err

@@ -10,27 +10,26 @@ import (
 	"strings"
 )
 
-// Page is an endpoint of the debug listener.
+// Page is a page of the debug listener.
 type Page struct {
-	Path    string // as http.ServeMux takes it, such as "/rlconfig"
+	Path    string // a pattern of http.ServeMux, such as "/rlconfig"
 	Help    string // one line, shown at "/"
 	Handler http.Handler
 }
 
-// pprofPages answer callers on this host only (kubectl port-forward is one): a
-// profile holds pieces of memory. cmdline is left out, as arguments can hold
-// secrets.
+// pprofPages answer only callers on this host, because a profile contains pieces of
+// memory. A kubectl port-forward comes from this host. The cmdline page is left out,
+// because arguments can contain secrets.
 //
-// Importing net/http/pprof also registers on http.DefaultServeMux. That is
-// harmless as long as nobody serves that mux, and nothing here does.
+// Importing net/http/pprof also registers its pages on http.DefaultServeMux. The
+// registration is harmless, because no listener of this package serves that mux.
 var pprofPages = []Page{
 	{"/debug/pprof/", "profiles by name, such as /debug/pprof/heap", onlyLocal(pprof.Index)},
 	{"/debug/pprof/profile", "CPU profile; ?seconds=30", onlyLocal(pprof.Profile)},
 	{"/debug/pprof/trace", "execution trace; ?seconds=1", onlyLocal(pprof.Trace)},
 }
 
-// debugHandler serves the given pages, pprof, and at every other path the list
-// of them.
+// debugHandler serves pages and pprof. Any other path shows the list of pages.
 func debugHandler(pages []Page) http.Handler {
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.Path, b.Path) })
@@ -48,12 +47,12 @@ func debugHandler(pages []Page) http.Handler {
 	return mux
 }
 
-// onlyLocal refuses callers from other hosts.
+// onlyLocal answers 403 to callers from other hosts.
 func onlyLocal(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !from.Addr().Unmap().IsLoopback() {
-			httpError(w, http.StatusForbidden, "profiles are for callers on the same host; kubectl port-forward or ssh gets you there")
+			httpError(w, http.StatusForbidden, "profiles are only for callers on the same host; use kubectl port-forward or ssh")
 			return
 		}
 		h(w, r)

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDebugPages(t *testing.T) {
+func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{DebugPages: []Page{
 		{"/rlconfig", "the limits in force", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "shop.path: unit=MINUTE")
@@ -42,7 +43,8 @@ func TestDebugPages(t *testing.T) {
 	}
 }
 
-func TestProfilesAreForCallersOnTheSameHost(t *testing.T) {
+func TestOnlyLocalCallersGetProfiles(t *testing.T) {
+	t.Parallel()
 	for from, want := range map[string]int{
 		"127.0.0.1:4711":        200,
 		"[::1]:4711":            200,
@@ -60,11 +62,12 @@ func TestProfilesAreForCallersOnTheSameHost(t *testing.T) {
 }
 
 func TestDebugPortInUseIsOnlyLogged(t *testing.T) {
+	t.Parallel()
 	first := start(t, Options{})
 	second := start(t, Options{Debug: hostPort(t, first.DebugAddr())})
 
 	assert.Nil(t, second.DebugAddr())
-	assert.Contains(t, second.log.String(), "no debug listener")
+	assert.Contains(t, second.log.String(), "debug listener failed")
 	_, err := second.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/certtest"
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-// whoPage tells the caller who it has been verified to be.
+// whoPage shows the common name of a verified caller, or "nobody".
 var whoPage = Page{"/who", "the caller", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	if chains := r.TLS.VerifiedChains; len(chains) > 0 {
 		fmt.Fprint(w, chains[0][0].Subject.CommonName)
@@ -22,8 +23,8 @@ var whoPage = Page{"/who", "the caller", http.HandlerFunc(func(w http.ResponseWr
 	fmt.Fprint(w, "nobody")
 })}
 
-// askWho gets whoPage on a new connection. c may be used again to resume a
-// session.
+// askWho gets whoPage on a new connection. With the same c the connection resumes the
+// session of the one before.
 func askWho(t *testing.T, r *running, c *tls.Config) (who string, conn *tls.ConnectionState, err error) {
 	t.Helper()
 	client := http.Client{Timeout: soon, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
@@ -38,10 +39,11 @@ func askWho(t *testing.T, r *running, c *tls.Config) (who string, conn *tls.Conn
 	return string(body), resp.TLS, nil
 }
 
-func TestDebugTLS(t *testing.T) {
-	ca, clients, other := newAuthority(t, "ca"), newAuthority(t, "clients"), newAuthority(t, "other")
-	pair := func(a *authority, dns ...string) [][]byte {
-		cert, key := a.issue(t, "client", dns...)
+func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
+	t.Parallel()
+	ca, clients, other := certtest.New(t), certtest.New(t), certtest.New(t)
+	pair := func(a *certtest.Authority, dns ...string) [][]byte {
+		cert, key := issue(t, a, "client", dns...)
 		return [][]byte{cert, key}
 	}
 	const unknown = "certificate signed by unknown authority"
@@ -60,7 +62,7 @@ func TestDebugTLS(t *testing.T) {
 		{name: "the server's CA is not the clients'", pair: pair(ca), refused: unknown},
 		{name: "name wanted, no certificate", san: "ops.example", want: "nobody"},
 		{name: "name wanted, right name", san: "ops.example", pair: pair(clients, "ops.example"), want: "client"},
-		{name: "name wanted, wrong name", san: "ops.example", pair: pair(clients, "a.example"), refused: "client certificate is for"},
+		{name: "name wanted, wrong name", san: "ops.example", pair: pair(clients, "a.example"), refused: "client certificate: got DNS names"},
 		{name: "name wanted, right name of the wrong CA", san: "ops.example", pair: pair(other, "ops.example"), refused: unknown},
 		{name: "required, no certificate", required: true, refused: "didn't provide a certificate"},
 		{name: "required, right CA", required: true, pair: pair(clients), want: "client"},
@@ -69,7 +71,7 @@ func TestDebugTLS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, clients.pem())
+			replace(t, files.ClientCAFile, content(t, clients.File))
 			files.ClientCertOptional, files.ClientSAN = !tt.required, tt.san
 			if tt.noCA {
 				files.ClientCAFile, files.ClientCertOptional = "", false
@@ -94,14 +96,15 @@ func TestDebugTLS(t *testing.T) {
 }
 
 func TestDebugTLSFilesAreReloaded(t *testing.T) {
-	ca, oldCA, newCA := newAuthority(t, "ca"), newAuthority(t, "old"), newAuthority(t, "new")
+	t.Parallel()
+	ca, oldCA, newCA := certtest.New(t), certtest.New(t), certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
-	replace(t, files.ClientCAFile, oldCA.pem())
+	replace(t, files.ClientCAFile, content(t, oldCA.File))
 	files.ClientCertOptional = true
 	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
-	oldCert, oldKey := oldCA.issue(t, "old client")
+	oldCert, oldKey := issue(t, oldCA, "old client")
 	old := clientTLS(t, ca, oldCert, oldKey)
 	old.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 	who, conn, err := askWho(t, r, old)
@@ -110,14 +113,14 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	assert.Equal(t, "first", conn.PeerCertificates[0].Subject.CommonName)
 
 	issueTo(t, files, ca, "second")
-	replace(t, files.ClientCAFile, newCA.pem())
-	newCert, newKey := newCA.issue(t, "new client")
+	replace(t, files.ClientCAFile, content(t, newCA.File))
+	newCert, newKey := issue(t, newCA, "new client")
 	polltest.Until(t, soon, func() bool {
 		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
 		return err == nil && who == "new client" && conn.PeerCertificates[0].Subject.CommonName == "second"
 	})
 	_, _, err = askWho(t, r, old)
-	assert.Error(t, err, "its session is of a CA that is gone")
+	assert.Error(t, err, "the CA of its session is no longer trusted")
 	r.logs(t, "certificate signed by unknown authority")
 	who, _, err = askWho(t, r, clientTLS(t, ca))
 	require.NoError(t, err)
@@ -125,9 +128,10 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	assert.Contains(t, r.log.String(), "listener=debug")
 }
 
-func TestDebugAnswersPlainHTTPWhereTLSIsSpoken(t *testing.T) {
+func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
+	t.Parallel()
 	files := tlsFiles(t)
-	issueTo(t, files, newAuthority(t, "ca"), "server")
+	issueTo(t, files, certtest.New(t), "server")
 	files.ClientCAFile = ""
 	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
@@ -136,17 +140,19 @@ func TestDebugAnswersPlainHTTPWhereTLSIsSpoken(t *testing.T) {
 	assert.Contains(t, body, "HTTP request to an HTTPS server")
 }
 
-// An API for operators may rely on who is verified: better no start at all.
-func TestDebugTLSFilesCountEvenIfThePortIsInUse(t *testing.T) {
+// An API for operators may rely on verified callers, so a server with bad TLS files must
+// not start.
+func TestBadDebugTLSFilesFailStartEvenIfPortIsInUse(t *testing.T) {
+	t.Parallel()
 	first := start(t, Options{})
 	files := tlsFiles(t)
-	o := Options{Service: alwaysOK, Debug: hostPort(t, first.DebugAddr()), DebugTLS: &files}
+	o := Options{Services: register(alwaysOK), Debug: hostPort(t, first.DebugAddr()), DebugTLS: &files}
 	_, err := New(o)
 	assert.ErrorContains(t, err, "debug TLS: ")
 
-	issueTo(t, files, newAuthority(t, "ca"), "server")
+	issueTo(t, files, certtest.New(t), "server")
 	files.ClientCAFile = ""
 	second := start(t, o)
 	assert.Nil(t, second.DebugAddr())
-	assert.Contains(t, second.log.String(), "no debug listener")
+	assert.Contains(t, second.log.String(), "debug listener failed")
 }

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// drain takes the listeners down in order. Debug and metrics are last, so that
-// a drain which hangs can be looked into and the last calls are counted.
+// drain stops the listeners in order. Debug and metrics stop last, so that operators can
+// inspect a drain that hangs and Prometheus can scrape the last calls.
 func (s *Server) drain() {
 	s.opts.Health.Set("server", false, "shutting down")
 	time.Sleep(s.opts.DrainDelay)
@@ -35,45 +35,44 @@ func (s *Server) stopGRPC(ctx context.Context) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.opts.Log.Warn("gRPC calls did not finish in time and are cut", "drain_timeout", s.opts.DrainTimeout)
-		// Stop doesn't wait for handlers, GracefulStop goes on to.
+		s.opts.Log.Warn("gRPC calls cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
+		// Stop does not wait for handlers. GracefulStop still does.
 		s.grpc.Stop()
 	}
 }
 
 func (s *Server) stopHTTP(ctx context.Context) {
 	if err := s.http.server.Shutdown(ctx); err != nil {
-		s.opts.Log.Warn("HTTP requests did not finish in time and are cut", "drain_timeout", s.opts.DrainTimeout)
+		s.opts.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
 		s.http.close()
 	}
 }
 
-// Close releases a Server at once, cutting what is in flight. New calls it on
-// one that is not complete.
+// Close cuts calls in flight and releases all listeners. Serve need not have run.
 func (s *Server) Close() {
 	s.startDrain()
 	if s.grpc != nil {
 		s.grpc.Stop()
-		_ = s.grpcListener.Close() // if it was never served
+		_ = s.grpcListener.Close() // Stop closes only a listener that was served
 	}
 	s.http.close()
 	s.debug.close()
 	s.metrics.close()
 }
 
-// cancelStreams cancels the context of streams once draining is done: health
-// watches and reflection last as long as the client likes, and GracefulStop
-// would wait for them. Their clients see Canceled. It is a tap because only a
-// context given before the stream starts also ends a handler that waits in
-// Recv; for other calls it is a map lookup.
-func cancelStreams(streams map[string]bool, draining context.Context) tap.ServerInHandle {
+// cancelStreams returns a tap that cancels the context of streams once draining is done.
+// Otherwise GracefulStop would wait for health watches and reflection, which last as long
+// as their clients want. Their clients get code Canceled. A tap sets the context before
+// the stream starts, so that the context also ends a handler that waits in Recv. For
+// other calls the tap is a map lookup.
+func cancelStreams(isStream map[string]bool, draining context.Context) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		if !streams[info.FullMethodName] {
+		if !isStream[info.FullMethodName] {
 			return ctx, nil
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		stop := context.AfterFunc(draining, cancel)
-		context.AfterFunc(ctx, func() { stop() }) // the stream has ended by itself
+		context.AfterFunc(ctx, func() { stop() })
 		return ctx, nil
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-// slow is a service whose calls wait for release, or for their context.
+// slow is a service whose calls wait until release is closed or their context is done.
 type slow struct {
 	entered, release chan struct{}
 }
@@ -40,7 +40,7 @@ func (s *slow) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest)
 	}
 }
 
-// postJSON asks on a connection of its own and wants 200.
+// postJSON posts to /json on a new connection and returns an error unless the status is 200.
 func postJSON(addr net.Addr) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Post("http://"+addr.String()+"/json", "application/json", strings.NewReader(`{"domain":"shop"}`))
@@ -62,11 +62,12 @@ func refusesConnections(addr net.Addr) bool {
 	return err != nil
 }
 
-func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
+func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
+	t.Parallel()
 	service := newSlow()
 	health := NewHealth()
 	r := start(t, Options{
-		Service: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
+		Services: register(service), JSON: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
 	})
 	client := r.client(t)
 
@@ -88,7 +89,7 @@ func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 	assert.Equal(t, []string{"server: shutting down"}, health.Faults())
 	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
 	_, _, body := request(t, http.MethodGet, r.MetricsAddr(), "/metrics", "")
-	assert.Contains(t, body, "shutting down", "and so does that of metrics")
+	assert.Contains(t, body, "shutting down", "the metrics listener stays to the end")
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, codes.Unavailable, status.Code(err), err)
 
@@ -101,6 +102,7 @@ func TestShutdownLetsCallsInFlightFinishAndRefusesNewOnes(t *testing.T) {
 }
 
 func TestShutdownDoesNotWaitForStreams(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{DrainTimeout: time.Minute})
 	conn := dial(t, r.GRPCAddr().String())
 
@@ -127,9 +129,10 @@ func TestShutdownDoesNotWaitForStreams(t *testing.T) {
 	assert.Equal(t, codes.Canceled, status.Code(err), err)
 }
 
-func TestCallsThatDoNotFinishAreCut(t *testing.T) {
+func TestDrainTimeoutCutsCalls(t *testing.T) {
+	t.Parallel()
 	service := newSlow()
-	r := start(t, Options{Service: service, DrainTimeout: 50 * time.Millisecond})
+	r := start(t, Options{Services: register(service), DrainTimeout: 50 * time.Millisecond})
 	client := r.client(t)
 
 	results := make(chan error, 1)
@@ -141,12 +144,13 @@ func TestCallsThatDoNotFinishAreCut(t *testing.T) {
 	r.stop()
 	r.finished(t, soon)
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
-	assert.Contains(t, r.log.String(), "did not finish in time")
+	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
 }
 
-func TestHTTPRequestsThatDoNotFinishAreCut(t *testing.T) {
+func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
+	t.Parallel()
 	service := newSlow()
-	r := start(t, Options{Service: service, DrainTimeout: 50 * time.Millisecond})
+	r := start(t, Options{Services: register(service), JSON: service, DrainTimeout: 50 * time.Millisecond})
 
 	results := make(chan error, 1)
 	go func() { results <- postJSON(r.HTTPAddr()) }()
@@ -156,7 +160,7 @@ func TestHTTPRequestsThatDoNotFinishAreCut(t *testing.T) {
 	assert.Error(t, <-results)
 }
 
-func TestCallsAreStillAnsweredDuringTheDrainDelay(t *testing.T) {
+func TestDrainDelayStillAnswersCalls(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{DrainDelay: 3 * time.Second})
 	conn := dial(t, r.GRPCAddr().String())
@@ -170,13 +174,13 @@ func TestCallsAreStillAnsweredDuringTheDrainDelay(t *testing.T) {
 	assert.Equal(t, 500, code)
 	assert.Equal(t, "server: shutting down\n", body)
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
-	assert.NoError(t, err, "on a new connection, too")
+	assert.NoError(t, err, "also on a new connection")
 	r.finished(t, soon)
 }
 
-// grpc waits for connections that are being set up: one that is silent, as of
-// a TCP probe, must not hold up the shutdown for grpc's own two minutes.
-func TestASilentConnectionHoldsUpShutdownForSecondsOnly(t *testing.T) {
+// By default grpc waits two minutes for a connection that never sends, such as a TCP
+// probe.
+func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{DrainTimeout: time.Minute})
 	c, err := net.Dial("tcp", r.GRPCAddr().String())
@@ -188,9 +192,10 @@ func TestASilentConnectionHoldsUpShutdownForSecondsOnly(t *testing.T) {
 	r.finished(t, handshakeTimeout+soon)
 }
 
-func TestServeWithADoneContextReturns(t *testing.T) {
+func TestServeReturnsIfContextIsDone(t *testing.T) {
+	t.Parallel()
 	free := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -198,10 +203,11 @@ func TestServeWithADoneContextReturns(t *testing.T) {
 	assert.True(t, refusesConnections(s.GRPCAddr()))
 }
 
-func TestCloseReleasesAServerThatWasNeverServed(t *testing.T) {
+func TestCloseReleasesServerThatNeverServed(t *testing.T) {
+	t.Parallel()
 	free := Addr{Host: "127.0.0.1"}
 	s, err := New(Options{
-		Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
+		Services: register(alwaysOK), GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
 		Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
 	})
 	require.NoError(t, err)
@@ -211,14 +217,15 @@ func TestCloseReleasesAServerThatWasNeverServed(t *testing.T) {
 	}
 }
 
-func TestAListenerThatFailsEndsServeWithItsError(t *testing.T) {
+func TestServeReturnsErrorOfFailedListener(t *testing.T) {
+	t.Parallel()
 	free := Addr{Host: "127.0.0.1"}
 	for name, broken := range map[string]func(*Server) net.Listener{
 		"gRPC listener": func(s *Server) net.Listener { return s.grpcListener },
 		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Options{Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+			s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
 			require.NoError(t, err)
 			require.NoError(t, broken(s).Close())
 			assert.ErrorContains(t, s.Serve(t.Context()), name)
@@ -227,11 +234,12 @@ func TestAListenerThatFailsEndsServeWithItsError(t *testing.T) {
 	}
 }
 
-func TestServeGoesOnWithoutDebugAndMetrics(t *testing.T) {
+func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
+	t.Parallel()
 	free := Addr{Host: "127.0.0.1"}
 	var log logBuffer
 	s, err := New(Options{
-		Service: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
+		Services: register(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
 		Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
 	})

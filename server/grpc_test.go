@@ -15,15 +15,18 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-func TestCallsAreAnsweredOnEveryKindOfListener(t *testing.T) {
+func TestEveryKindOfListenerAnswersCalls(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		grpc   GRPC
 		target func(net.Addr) string
@@ -58,14 +61,16 @@ func requireIPv6(t *testing.T) {
 }
 
 func TestServiceErrorsKeepTheirCode(t *testing.T) {
-	r := start(t, Options{Service: serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	t.Parallel()
+	r := start(t, Options{Services: register(serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 		return nil, status.Error(codes.InvalidArgument, "no domain")
-	})})
+	}))})
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, status.Error(codes.InvalidArgument, "no domain").Error(), err.Error())
 }
 
-func TestMessageOverTheLimitIsRefused(t *testing.T) {
+func TestTooLargeMessageIsRejected(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{GRPC: GRPC{MaxMessageBytes: 1 << 10}})
 	client := r.client(t)
 
@@ -75,7 +80,8 @@ func TestMessageOverTheLimitIsRefused(t *testing.T) {
 	assert.NoError(t, err, "the connection goes on")
 }
 
-func TestMessagesUpTo4MiBAreTakenByDefault(t *testing.T) {
+func TestDefaultAcceptsMessagesUpTo4MiB(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{})
 	client := r.client(t)
 
@@ -85,13 +91,14 @@ func TestMessagesUpTo4MiBAreTakenByDefault(t *testing.T) {
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
 }
 
-func TestPanicInACallAnswersInternalAndTheServerGoesOn(t *testing.T) {
-	r := start(t, Options{Service: serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+func TestPanicInCallReturnsInternal(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 		if req.GetDomain() == "boom" {
 			panic(errors.New("secret detail"))
 		}
 		return alwaysOK(ctx, req)
-	})})
+	}))})
 	client := r.client(t)
 
 	for range 3 {
@@ -101,11 +108,68 @@ func TestPanicInACallAnswersInternalAndTheServerGoesOn(t *testing.T) {
 	}
 	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err)
+	assert.Contains(t, r.log.String(), "call=ShouldRateLimit")
 	assert.Contains(t, r.log.String(), "secret detail")
-	assert.Contains(t, r.log.String(), "grpc_test.go", "the stack shows where")
+	assert.Contains(t, r.log.String(), "grpc_test.go", "the log has the stack")
+}
+
+// echoService is a second service, whose stream echoes messages and panics on "boom".
+var echoService = grpc.ServiceDesc{
+	ServiceName: "test.Echo",
+	HandlerType: (*any)(nil),
+	Streams: []grpc.StreamDesc{{StreamName: "Echo", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+		for {
+			m := &wrapperspb.StringValue{}
+			if err := stream.RecvMsg(m); err != nil {
+				return err
+			}
+			if m.Value == "boom" {
+				panic(errors.New("secret detail"))
+			}
+			if err := stream.SendMsg(m); err != nil {
+				return err
+			}
+		}
+	}}},
+}
+
+func TestSecondServiceStreamsRecoversAndDrains(t *testing.T) {
+	t.Parallel()
+	registerEcho := func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, struct{}{}) }
+	r := start(t, Options{Services: append(register(alwaysOK), registerEcho), DrainTimeout: time.Minute})
+	conn := dial(t, r.GRPCAddr().String())
+	echo := func(stream grpc.ClientStream, text string) error {
+		require.NoError(t, stream.SendMsg(wrapperspb.String(text)))
+		var m wrapperspb.StringValue
+		err := stream.RecvMsg(&m)
+		if err == nil {
+			assert.Equal(t, text, m.Value)
+		}
+		return err
+	}
+	open := func() grpc.ClientStream {
+		stream, err := conn.NewStream(t.Context(), &echoService.Streams[0], "/test.Echo/Echo")
+		require.NoError(t, err)
+		require.NoError(t, echo(stream, "hello"))
+		return stream
+	}
+
+	err := echo(open(), "boom")
+	require.Equal(t, codes.Internal, status.Code(err), err)
+	assert.NotContains(t, err.Error(), "secret detail")
+	assert.Contains(t, r.log.String(), "call=Echo")
+	assert.Contains(t, r.log.String(), "secret detail")
+	_, err = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), shopRequest)
+	assert.NoError(t, err, "both services answer on one connection")
+
+	waiting := open()
+	r.stop()
+	r.finished(t, soon)
+	assert.Equal(t, codes.Canceled, status.Code(waiting.RecvMsg(&wrapperspb.StringValue{})), "a drain cancels streams")
 }
 
 func TestReflectionListsTheServices(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{})
 	stream, err := reflectionpb.NewServerReflectionClient(dial(t, r.GRPCAddr().String())).ServerReflectionInfo(t.Context())
 	require.NoError(t, err)
@@ -123,14 +187,15 @@ func TestReflectionListsTheServices(t *testing.T) {
 	assert.Contains(t, names, "grpc.health.v1.Health")
 }
 
-func TestConnectionsAreRenewedAtTheirMaximumAge(t *testing.T) {
+func TestMaxConnectionAgeRenewsConnectionsWithoutLoss(t *testing.T) {
+	t.Parallel()
 	var from atomic.Value
 	r := start(t, Options{
-		Service: serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+		Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 			p, _ := peer.FromContext(ctx)
 			from.Store(p.Addr.String())
 			return alwaysOK(ctx, req)
-		}),
+		})),
 		GRPC: GRPC{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: soon},
 	})
 	client := r.client(t)
@@ -144,7 +209,8 @@ func TestConnectionsAreRenewedAtTheirMaximumAge(t *testing.T) {
 	})
 }
 
-func TestClientsMayPingOftenWithoutACall(t *testing.T) {
+func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{})
 	conn, err := net.Dial("tcp", r.GRPCAddr().String())
 	require.NoError(t, err)

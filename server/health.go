@@ -9,32 +9,32 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// healthServices are the names under which gRPC health answers: "" is the
-// whole server, "ratelimit" is the name deployments of the incumbent probe.
-// Both follow Health; the incumbent's "" is SERVING whatever happens.
+// healthServices are the services that gRPC health reports on. "" is the whole server.
+// Deployments of the incumbent probe "ratelimit". Both follow Health, while the
+// incumbent always reports "" as SERVING.
 var healthServices = []string{"", "ratelimit"}
 
-// Health is the state of the process as the sum of named components: it is
-// healthy while no component has reported a fault. It answers gRPC health and
-// GET /healthcheck. Safe for concurrent use; make one with NewHealth.
+// Health is the state of the process. The process is healthy if none of its components
+// has a fault. Health answers gRPC health and GET /healthcheck. It is safe for
+// concurrent use. NewHealth makes one.
 type Health struct {
 	grpc *health.Server
 
 	mu     sync.Mutex
-	faults map[string]string // component → what is wrong with it
-	notes  map[string]string // component → what there is to know
+	faults map[string]string // by component
+	notes  map[string]string // by component
 }
 
-// NewHealth returns a Health without components, which is healthy. A component
-// that has to come up first is set to false before Serve.
+// NewHealth returns a Health without components, which is healthy. Call Set before
+// Serve for a component that starts unhealthy.
 func NewHealth() *Health {
 	h := &Health{grpc: health.NewServer(), faults: make(map[string]string), notes: make(map[string]string)}
 	h.publish()
 	return h
 }
 
-// Set records the state of a component. detail says what is wrong, for
-// operators to read at /healthcheck; it is not used when ok.
+// Set records the state of a component. If ok is false, /healthcheck shows detail to
+// operators.
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,8 +46,8 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	h.publish()
 }
 
-// Note records something to know about a component that makes nothing unhealthy,
-// for operators to read at /healthcheck; empty ends it.
+// Note records a remark on a component, which /healthcheck shows to operators. A note
+// makes nothing unhealthy. An empty text removes the note.
 func (h *Health) Note(component, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,22 +58,22 @@ func (h *Health) Note(component, text string) {
 	}
 }
 
-// OK tells whether every component is in order.
+// OK reports whether no component has a fault.
 func (h *Health) OK() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.faults) == 0
 }
 
-// Faults lists "component: detail" for every component that is not in order,
-// sorted by component.
+// Faults returns "component: detail" for each component with a fault, sorted by
+// component.
 func (h *Health) Faults() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return lines(h.faults)
 }
 
-// Notes lists the notes in the same way.
+// Notes returns "component: text" for each note, sorted by component.
 func (h *Health) Notes() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,8 +88,8 @@ func lines(texts map[string]string) []string {
 	return all
 }
 
-// publish hands the state to gRPC health. It runs under mu, so that two
-// changes cannot reach watchers in the wrong order.
+// publish sends the state to gRPC health. The caller must hold mu, so that watchers see
+// two changes in their order.
 func (h *Health) publish() {
 	state := healthpb.HealthCheckResponse_SERVING
 	if len(h.faults) > 0 {

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestHealthIsTheSumOfItsComponents(t *testing.T) {
+func TestHealthyOnlyIfNoComponentHasFault(t *testing.T) {
+	t.Parallel()
 	type set struct {
 		component string
 		ok        bool
@@ -50,6 +51,7 @@ func TestHealthIsTheSumOfItsComponents(t *testing.T) {
 }
 
 func TestProbesFollowHealth(t *testing.T) {
+	t.Parallel()
 	health := NewHealth()
 	health.Set("limits", false, "not loaded yet")
 	r := start(t, Options{Health: health})
@@ -85,7 +87,8 @@ func TestProbesFollowHealth(t *testing.T) {
 	assert.Equal(t, codes.NotFound, status.Code(err))
 }
 
-func TestHealthWatchSeesEveryTurn(t *testing.T) {
+func TestHealthWatchSeesEveryChange(t *testing.T) {
+	t.Parallel()
 	health := NewHealth()
 	r := start(t, Options{Health: health})
 	watch, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).

@@ -15,14 +15,16 @@ import (
 // httpHandler serves /json and /healthcheck.
 func httpHandler(o *Options) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/json", jsonHandler{service: o.Service, maxBytes: int64(o.GRPC.MaxMessageBytes)})
+	if o.JSON != nil {
+		mux.Handle("/json", jsonHandler{service: o.JSON, maxBytes: int64(o.GRPC.MaxMessageBytes)})
+	}
 	mux.Handle("/healthcheck", healthHandler(o.Health))
 	return mux
 }
 
-// jsonHandler is ShouldRateLimit for callers without gRPC: a RateLimitRequest
-// as JSON comes in by any method, a RateLimitResponse goes out. The status is
-// the decision: 200 is OK and 429 is OVER_LIMIT.
+// jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
+// RateLimitRequest as JSON by any method and answers a RateLimitResponse as JSON. The
+// status is the decision: 200 is OK and 429 is OVER_LIMIT.
 type jsonHandler struct {
 	service  rlsv3.RateLimitServiceServer
 	maxBytes int64
@@ -31,7 +33,7 @@ type jsonHandler struct {
 func (h jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body exceeds %d bytes", tooLarge.Limit))
+		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))
 		return
 	}
 	if err != nil {
@@ -46,7 +48,7 @@ func (h jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	resp, err := h.service.ShouldRateLimit(r.Context(), &req)
 	if err != nil {
-		// 400 whatever the cause: what the incumbent's callers know.
+		// The incumbent answers 400 to every failed call, and its callers expect 400.
 		httpError(w, http.StatusBadRequest, status.Convert(err).Message())
 		return
 	}
@@ -58,7 +60,7 @@ func (h jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus(resp.GetOverallCode()))
-	_, _ = w.Write(answer) // the caller is gone: nobody to tell
+	_, _ = w.Write(answer) // an error means that the caller has gone
 }
 
 func httpStatus(code rlsv3.RateLimitResponse_Code) int {
@@ -72,8 +74,8 @@ func httpStatus(code rlsv3.RateLimitResponse_Code) int {
 	}
 }
 
-// healthHandler answers 200 "OK", or 500 and one line for each fault; either with
-// a line for each note after it.
+// healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for
+// each note follows in both cases.
 func healthHandler(h *Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		faults, notes := h.Faults(), h.Notes()

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// byDomain answers as the request's domain says.
+// byDomain gives the answer that the domain of the request names.
 var byDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	switch req.GetDomain() {
 	case "over":
@@ -48,8 +48,9 @@ var byDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest
 	return alwaysOK(ctx, req)
 })
 
-func TestJSON(t *testing.T) {
-	r := start(t, Options{Service: byDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
+func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{Services: register(byDomain), JSON: byDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
 
 	ok := &rlsv3.RateLimitResponse{
 		OverallCode: rlsv3.RateLimitResponse_OK,
@@ -106,7 +107,7 @@ func TestJSON(t *testing.T) {
 		{name: "body at the limit", body: `{"domain":"` + strings.Repeat("x", 1000-13) + `"}`, code: 200, want: ok},
 		{name: "body over the limit", body: `{"domain":"` + strings.Repeat("x", 1000-12) + `"}`, code: 413, reason: "exceeds 1000 bytes"},
 
-		{name: "answer that JSON cannot hold", body: `{"domain":"not-utf8"}`, code: 500, reason: "UTF-8"},
+		{name: "answer is not valid JSON", body: `{"domain":"not-utf8"}`, code: 500, reason: "UTF-8"},
 		{name: "panic", body: `{"domain":"panic"}`, code: 500, reason: "internal error"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,10 +132,11 @@ func TestJSON(t *testing.T) {
 		})
 	}
 	assert.Contains(t, r.log.String(), "panic=boom")
-	assert.Contains(t, r.log.String(), "http_test.go", "the stack shows where")
+	assert.Contains(t, r.log.String(), "http_test.go", "the log has the stack")
 }
 
-func TestHTTPHasNothingElse(t *testing.T) {
+func TestHTTPListenerServesNoDebugPages(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{DebugPages: []Page{{"/rlconfig", "limits", http.NotFoundHandler()}}})
 	for _, path := range []string{"/", "/json/", "/rlconfig", "/debug/pprof/", "/debug/pprof/heap"} {
 		code, _, _ := request(t, http.MethodGet, r.HTTPAddr(), path, "")

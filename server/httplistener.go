@@ -11,15 +11,16 @@ import (
 	"time"
 )
 
-// httpListener is an HTTP server on an address of its own. A nil one is a
-// listener that isn't there: it serves and closes nothing.
+// httpListener is an HTTP server with an address of its own. The methods of a nil
+// httpListener do nothing.
 type httpListener struct {
 	name     string // for errors
 	listener net.Listener
 	server   *http.Server
 }
 
-// listenHTTP binds a; nil certs: plain text. A handler that panics answers 500.
+// listenHTTP binds address a. The listener speaks plain text if certs is nil. A panic in
+// h is answered with 500.
 func listenHTTP(name string, a Addr, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
 	l, err := listenTCP(a)
 	if err != nil {
@@ -30,14 +31,14 @@ func listenHTTP(name string, a Addr, certs *tlsReloader, h http.Handler, log *sl
 	}
 	return &httpListener{name, l, &http.Server{
 		Handler:           recoverHTTP(log, h),
-		ReadHeaderTimeout: 5 * time.Second, // of a TLS handshake, too
+		ReadHeaderTimeout: 5 * time.Second, // also bounds the TLS handshake
 		ReadTimeout:       30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}, nil
 }
 
-// addr is nil for a listener that isn't there.
+// addr returns the address of the listener, or nil if l is nil.
 func (l *httpListener) addr() net.Addr {
 	if l == nil {
 		return nil
@@ -45,7 +46,7 @@ func (l *httpListener) addr() net.Addr {
 	return l.listener.Addr()
 }
 
-// serve answers until the server is shut down or closed.
+// serve answers requests until the server is shut down or closed.
 func (l *httpListener) serve() error {
 	if l == nil {
 		return nil
@@ -56,8 +57,8 @@ func (l *httpListener) serve() error {
 	return nil
 }
 
-// close cuts what is in flight; it also releases a listener that was never
-// served.
+// close cuts requests in flight and releases the address, even if the listener has
+// never served.
 func (l *httpListener) close() {
 	if l == nil {
 		return
@@ -66,11 +67,12 @@ func (l *httpListener) close() {
 	_ = l.listener.Close()
 }
 
-// finishTimeout is what debug pages and metrics have for what is in flight.
+// finishTimeout bounds how long the debug and metrics listeners wait for requests in
+// flight.
 const finishTimeout = 3 * time.Second
 
-// finish closes once what is in flight is answered, or after finishTimeout: an
-// operator's change is to be told, a profile needn't be.
+// finish waits for requests in flight, up to finishTimeout, and closes the listener. An
+// operator's change gets its answer, while a long profile may be cut.
 func (l *httpListener) finish() {
 	if l == nil {
 		return

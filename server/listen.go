@@ -13,16 +13,16 @@ import (
 
 // Addr is a TCP address to listen on.
 type Addr struct {
-	Host string // name or address, also IPv6 such as "::"; empty: every address
-	Port int    // 0: the kernel chooses, see Server.GRPCAddr and its siblings
+	Host string // a name or an IPv4 or IPv6 address; empty means all addresses
+	Port int    // with 0 the kernel chooses; Server.GRPCAddr and its siblings return it
 }
 
 func (a Addr) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
 }
 
-// ParseAddr reads "host:port", the form of net.Listen: ":9090",
-// "127.0.0.1:9090", "[::1]:9090". The port may be the name of a service.
+// ParseAddr parses "host:port" as net.Listen does, such as ":9090", "127.0.0.1:9090" or
+// "[::1]:9090". The port may be the name of a service.
 func ParseAddr(text string) (Addr, error) {
 	host, service, err := net.SplitHostPort(text)
 	if err == nil && service != "" {
@@ -44,9 +44,9 @@ func listenTCP(a Addr) (net.Listener, error) {
 	return net.Listen("tcp", a.String())
 }
 
-// listenUnix listens on a socket file. A socket that a killed process left
-// behind is replaced; one that somebody answers on, and any other kind of
-// file, is an error. Closing the listener removes the file.
+// listenUnix listens on a socket file. It replaces a socket that a killed process left
+// behind. A socket that a process answers on, and any other kind of file, is an error.
+// Closing the listener removes the file.
 func listenUnix(path string) (net.Listener, error) {
 	if err := removeStaleSocket(path); err != nil {
 		return nil, err
@@ -70,9 +70,10 @@ func removeStaleSocket(path string) error {
 	switch {
 	case err == nil:
 		_ = conn.Close()
-		return fmt.Errorf("%s is in use: another process answers on it", path)
+		return fmt.Errorf("%s is in use by another process", path)
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		// Full backlog, no permission and the like: somebody may be there.
+		// The backlog may be full or a permission may be missing, so that a process may
+		// still use the socket.
 		return fmt.Errorf("%s exists and may be in use: %w", path, err)
 	}
 	return os.Remove(path)

@@ -23,6 +23,7 @@ func hostPort(t *testing.T, a net.Addr) Addr {
 }
 
 func TestAddrString(t *testing.T) {
+	t.Parallel()
 	for want, a := range map[string]Addr{
 		":8081":           {"", 8081},
 		"0.0.0.0:8081":    {"0.0.0.0", 8081},
@@ -35,6 +36,7 @@ func TestAddrString(t *testing.T) {
 }
 
 func TestParseAddr(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]Addr{
 		":9090":           {"", 9090},
 		":65535":          {"", 65535},
@@ -71,13 +73,15 @@ func TestParseAddr(t *testing.T) {
 }
 
 func TestAddressesAreLoggedAsText(t *testing.T) {
+	t.Parallel()
 	var log logBuffer
 	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
 	r.log = &log
 	r.logs(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, r.GRPCAddr(), r.HTTPAddr(), r.DebugAddr(), r.MetricsAddr()))
 }
 
-func TestPortInUseIsAnErrorAtOnce(t *testing.T) {
+func TestNewFailsIfPortIsInUse(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
 	for listener, take := range map[string]func(*Options){
 		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: hostPort(t, r.GRPCAddr())} },
@@ -87,7 +91,7 @@ func TestPortInUseIsAnErrorAtOnce(t *testing.T) {
 		free := Addr{Host: "127.0.0.1"}
 		socket := filepath.Join(t.TempDir(), "rls.sock")
 		o := Options{
-			Service: alwaysOK, Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: free, Debug: free,
+			Services: register(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: free, Debug: free,
 			Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
 		}
 		take(&o)
@@ -98,12 +102,14 @@ func TestPortInUseIsAnErrorAtOnce(t *testing.T) {
 	}
 }
 
-func TestServiceIsRequired(t *testing.T) {
+func TestServicesAreRequired(t *testing.T) {
+	t.Parallel()
 	_, err := New(Options{})
 	assert.ErrorContains(t, err, "Service")
 }
 
 func TestStaleSocketIsReplaced(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rls.sock")
 	leaveSocket(t, path)
 	r := start(t, Options{GRPC: GRPC{UDS: path}})
@@ -115,7 +121,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	assert.NoFileExists(t, path)
 }
 
-// leaveSocket makes a socket file as a killed process leaves it.
+// leaveSocket leaves a socket file behind, as a killed process does.
 func leaveSocket(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
@@ -125,7 +131,8 @@ func leaveSocket(t *testing.T, path string) {
 	require.FileExists(t, path)
 }
 
-func TestSocketPathThatIsTakenIsAnError(t *testing.T) {
+func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		take func(t *testing.T, path string)
@@ -139,7 +146,7 @@ func TestSocketPathThatIsTakenIsAnError(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rls.sock")
 			tt.take(t, path)
-			_, err := New(Options{Service: alwaysOK, GRPC: GRPC{UDS: path}})
+			_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: path}})
 			assert.ErrorContains(t, err, tt.want)
 			_, err = os.Lstat(path)
 			assert.NoError(t, err, "what was there stays")
@@ -147,7 +154,8 @@ func TestSocketPathThatIsTakenIsAnError(t *testing.T) {
 	}
 }
 
-func TestSocketInAMissingDirectoryIsAnError(t *testing.T) {
-	_, err := New(Options{Service: alwaysOK, GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
+func TestNewFailsIfSocketDirectoryIsMissing(t *testing.T) {
+	t.Parallel()
+	_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
 	assert.ErrorContains(t, err, "gRPC listener")
 }

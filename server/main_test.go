@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// soon is how long tests wait for what should take no time.
+// soon is how long tests wait for events that should happen at once.
 const soon = 20 * time.Second
 
-// serviceFunc is a rate-limit service by hand.
+// serviceFunc is a rate-limit service made of a function.
 type serviceFunc func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error)
 
 var _ rlsv3.RateLimitServiceServer = serviceFunc(nil)
@@ -52,6 +52,11 @@ var alwaysOK = serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv
 		},
 	}, nil
 })
+
+// register returns Options.Services for one rate-limit service.
+func register(s rlsv3.RateLimitServiceServer) []func(grpc.ServiceRegistrar) {
+	return []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, s) }}
+}
 
 var shopRequest = &rlsv3.RateLimitRequest{
 	Domain: "shop",
@@ -71,12 +76,12 @@ type running struct {
 	log  *logBuffer
 }
 
-// start serves o on free ports of this host, until the test ends.
+// start serves o on free ports of 127.0.0.1 until the test ends.
 func start(t *testing.T, o Options) *running {
 	t.Helper()
 	r := &running{log: &logBuffer{}, done: make(chan error, 1)}
-	if o.Service == nil {
-		o.Service = alwaysOK
+	if o.Services == nil {
+		o.Services, o.JSON = register(alwaysOK), alwaysOK
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(r.log, nil))
@@ -109,7 +114,7 @@ func start(t *testing.T, o Options) *running {
 	return r
 }
 
-// finished waits for Serve, within d.
+// finished waits up to d until Serve returns.
 func (r *running) finished(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -121,7 +126,7 @@ func (r *running) finished(t *testing.T, d time.Duration) {
 	}
 }
 
-// logs waits for want to be logged.
+// logs waits until the log contains want.
 func (r *running) logs(t *testing.T, want string) {
 	t.Helper()
 	polltest.Until(t, soon, func() bool { return strings.Contains(r.log.String(), want) }, want)
@@ -141,7 +146,7 @@ func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn
 	return c
 }
 
-// request sends an HTTP request on a connection of its own.
+// request sends an HTTP request on a new connection.
 func request(t *testing.T, method string, addr net.Addr, path, body string) (status int, header http.Header, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr.String()+path, bytes.NewBufferString(body))

@@ -9,32 +9,33 @@ import (
 	"strings"
 )
 
-// MetricsListener is a plain-text HTTP listener with nothing on it but metrics,
-// for deployments that scrape a port of their own.
+// MetricsListener is a plain-text HTTP listener that serves metrics only. It is for
+// deployments that scrape a separate port.
 type MetricsListener struct {
 	Addr
-	Path    string // matched exactly; default "/metrics"
+	Path    string // the whole path; default "/metrics"
 	Handler http.Handler
 }
 
-// listenMetrics returns nil for nil. Unlike debug, an address that is taken is
-// an error: that nobody sees the metrics is noticed when they are needed.
+// listenMetrics binds the address of m, or returns nil if m is nil. An address in use is
+// an error here, unlike for the debug listener. Missing metrics would otherwise be
+// noticed only when they are needed.
 func listenMetrics(m *MetricsListener, log *slog.Logger) (*httpListener, error) {
 	if m == nil {
 		return nil, nil
 	}
 	path := cmp.Or(m.Path, "/metrics")
 	if !strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf("metrics listener: path %q does not begin with /", path)
+		return nil, fmt.Errorf("metrics listener: path %q must begin with /", path)
 	}
 	if m.Handler == nil {
-		return nil, errors.New("metrics listener: the handler is missing")
+		return nil, errors.New("metrics listener: no handler")
 	}
 	return listenHTTP("metrics", m.Addr, nil, onlyAt(path, m.Handler), log)
 }
 
-// onlyAt serves h at path and says at every other where metrics are. It is not
-// a ServeMux, which takes patterns and panics on a bad one.
+// onlyAt serves h at path. Other paths get a 404 that names path. A ServeMux would take
+// path as a pattern and panic on a bad one.
 func onlyAt(path string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != path {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calls stands for metrics.
+// calls is a page of metrics.
 var calls = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		panic("boom")
@@ -17,7 +17,8 @@ var calls = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "calls_total 7\n")
 })
 
-func TestMetricsListenerServesMetricsAndNothingElse(t *testing.T) {
+func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
+	t.Parallel()
 	const ok, lost = "calls_total 7\n", "Not Found: metrics are at "
 	for _, tt := range []struct {
 		configured, method, asked string
@@ -50,18 +51,20 @@ func TestMetricsListenerServesMetricsAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestNoMetricsListenerUnlessAskedFor(t *testing.T) {
+func TestMetricsListenerIsOffByDefault(t *testing.T) {
+	t.Parallel()
 	r := start(t, Options{})
 	assert.Nil(t, r.MetricsAddr())
 }
 
-func TestUnusableMetricsOptionsAreAnError(t *testing.T) {
+func TestNewFailsOnBadMetricsOptions(t *testing.T) {
+	t.Parallel()
 	for want, m := range map[string]MetricsListener{
-		`path "metrics" does not begin with /`: {Path: "metrics", Handler: calls},
-		"the handler is missing":               {},
+		`path "metrics" must begin with /`: {Path: "metrics", Handler: calls},
+		"no handler":                       {},
 	} {
 		m.Host = "127.0.0.1"
-		_, err := New(Options{Service: alwaysOK, Metrics: &m})
+		_, err := New(Options{Services: register(alwaysOK), Metrics: &m})
 		require.ErrorContains(t, err, "metrics listener: "+want)
 	}
 }

@@ -6,33 +6,60 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 
-	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// guarded answers Internal to a call that panics and logs it. Without it one
-// odd request would end the process for everybody.
+// recoveringRegistrar registers services whose panics don't end the process. A call
+// that panics is logged and fails with code Internal, whether it is unary or a stream.
 //
-// It wraps the service because an interceptor costs each call two allocations
-// and, measured, 0.3 µs (2% of what grpc itself takes).
-type guarded struct {
-	rlsv3.RateLimitServiceServer
+// It wraps the handlers of a service. An interceptor would cost each call two
+// allocations and 0.3 µs, which is 2 % of what grpc itself takes.
+type recoveringRegistrar struct {
+	grpc.ServiceRegistrar
 	log *slog.Logger
 }
 
-func (g guarded) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (_ *rlsv3.RateLimitResponse, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			logPanic(ctx, g.log, "ShouldRateLimit", p)
-			err = status.Error(codes.Internal, "internal error")
+// RegisterService implements grpc.ServiceRegistrar.
+func (r recoveringRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	service := *desc
+	service.Methods = slices.Clone(desc.Methods)
+	for i := range service.Methods {
+		method, handle := service.Methods[i].MethodName, service.Methods[i].Handler
+		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
+			defer func() {
+				if p := recover(); p != nil {
+					err = r.panicked(ctx, method, p)
+				}
+			}()
+			return handle(srv, ctx, decode, interceptor)
 		}
-	}()
-	return g.RateLimitServiceServer.ShouldRateLimit(ctx, req)
+	}
+	service.Streams = slices.Clone(desc.Streams)
+	for i := range service.Streams {
+		method, handle := service.Streams[i].StreamName, service.Streams[i].Handler
+		service.Streams[i].Handler = func(srv any, stream grpc.ServerStream) (err error) {
+			defer func() {
+				if p := recover(); p != nil {
+					err = r.panicked(stream.Context(), method, p)
+				}
+			}()
+			return handle(srv, stream)
+		}
+	}
+	r.ServiceRegistrar.RegisterService(&service, impl)
 }
 
-// recoverHTTP answers 500 to a request that panics and logs it.
+// panicked logs a panic and returns the error that the client gets.
+func (r recoveringRegistrar) panicked(ctx context.Context, method string, p any) error {
+	logPanic(ctx, r.log, method, p)
+	return status.Error(codes.Internal, "internal error")
+}
+
+// recoverHTTP returns a handler that logs panics of next and answers them with 500.
 func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -50,8 +77,8 @@ func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// logPanic is called from the deferred function, so that the stack still
-// shows where the panic began.
+// logPanic logs panic p with the stack. A deferred function must call it, because only
+// then does the stack show where the panic began.
 func logPanic(ctx context.Context, log *slog.Logger, call string, p any) {
 	log.LogAttrs(ctx, slog.LevelError, "call panicked",
 		slog.String("call", call),

@@ -1,8 +1,7 @@
-// Package server is the listeners of a rate-limit service: gRPC for Envoy, HTTP
-// for /json and /healthcheck, a debug listener for operators, and one for
-// metrics alone where that is asked for. It brings them up, keeps them safe
-// from bad requests, and takes them down without cutting a call. It knows
-// nothing of limits.
+// Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for
+// /json and /healthcheck, a debug listener for operators, and optionally a listener for
+// metrics alone. It starts them, protects them from bad requests, and stops them without
+// cutting calls. It knows nothing of limits.
 package server
 
 import (
@@ -20,28 +19,33 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Options for New. Only Service is required.
+// Options are the options of New. Only Services is required.
 type Options struct {
-	Service rlsv3.RateLimitServiceServer
+	// Services register gRPC services. A panic in a service fails its call and does not
+	// end the process.
+	Services []func(grpc.ServiceRegistrar)
 
-	// Health is what probes are told; default: always healthy until shutdown.
+	// JSON answers /json; without it the page is missing.
+	JSON rlsv3.RateLimitServiceServer
+
+	// Health answers probes; by default it is healthy until shutdown.
 	Health *Health
 
 	GRPC GRPC
-	HTTP Addr // /json and /healthcheck
+	HTTP Addr // of /json and /healthcheck
 
 	Debug      Addr
-	DebugTLS   *TLS   // nil: plain text
-	DebugPages []Page // beside pprof
+	DebugTLS   *TLS   // nil means plain text
+	DebugPages []Page // besides pprof
 
-	Metrics *MetricsListener // nil: none
+	Metrics *MetricsListener // nil means none
 
-	// DrainDelay is how long calls are still taken after health has turned
-	// NOT_SERVING, for load balancers to notice; default 0.
+	// DrainDelay is how long the server still takes calls after health has turned
+	// NOT_SERVING, so that load balancers notice; default 0.
 	DrainDelay time.Duration
 
-	// DrainTimeout is how long calls in flight may then take before they are
-	// cut; default 20s. A client that never finishes connecting can add 5s.
+	// DrainTimeout is how long calls in flight may take after DrainDelay; default 20s.
+	// The server then cuts them. A client that never finishes connecting can add 5s.
 	DrainTimeout time.Duration
 
 	Log *slog.Logger // default slog.Default()
@@ -50,26 +54,26 @@ type Options struct {
 // GRPC is the gRPC part of Options.
 type GRPC struct {
 	Addr
-	UDS string // path of a unix socket, instead of Addr
-	TLS *TLS   // nil: plain text
+	UDS string // path of a unix socket, used instead of Addr
+	TLS *TLS   // nil means plain text
 
 	// MaxMessageBytes is the largest request, also for /json; default 4 MiB.
 	MaxMessageBytes int
 
-	// MaxConnectionAge is when a client is asked to connect anew, so that load
-	// spreads over new replicas (±10% jitter); default 24h, negative: never.
-	// MaxConnectionAgeGrace is what its calls in flight then still have;
-	// default 1h, negative: no bound.
+	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that
+	// load spreads over new replicas. It varies by ±10 %; default 24h; negative means
+	// never. MaxConnectionAgeGrace is how long calls in flight may then still take;
+	// default 1h; negative means no bound.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 
-	// Workers is how many goroutines are kept to run calls, which saves growing
-	// a new stack for each; when all are busy a call gets a goroutine of its
-	// own. Best near the number of calls in flight under load: far more make
-	// each one cold. Default 32 × GOMAXPROCS, negative: none.
+	// Workers is the number of goroutines that wait for calls. They save each call the
+	// growth of a new stack. If all are busy, a call gets a goroutine of its own. The best
+	// number is near that of calls in flight under load, because idle workers lose their
+	// warm caches. Default 32 × GOMAXPROCS; negative means none.
 	Workers int
 
-	// Extra options, such as interceptors and stats handlers. A panic in an
-	// interceptor ends the process; one in the service does not.
+	// Extra are further options, such as stats handlers. A panic in a stream interceptor
+	// ends the process.
 	Extra []grpc.ServerOption
 }
 
@@ -87,7 +91,7 @@ func (o *Options) setDefaults() {
 	o.GRPC.Workers = cmp.Or(o.GRPC.Workers, 32*runtime.GOMAXPROCS(0))
 }
 
-// Server is made by New and runs once, by Serve.
+// Server is a set of listeners. New makes it, and Serve runs it once.
 type Server struct {
 	opts  Options
 	certs []*tlsReloader // of all listeners
@@ -95,20 +99,19 @@ type Server struct {
 	grpc         *grpc.Server
 	grpcListener net.Listener
 	http         *httpListener
-	debug        *httpListener // nil: could not bind
-	metrics      *httpListener // nil: none
+	debug        *httpListener // nil if its address was in use
+	metrics      *httpListener // nil without Options.Metrics
 
-	draining   context.Context // done once new calls are refused
+	draining   context.Context // done once the server refuses new calls
 	startDrain context.CancelFunc
 }
 
-// New reads the TLS files and binds the listeners, so that a bad certificate or
-// a port in use is known at once. Callers connect from now on, and are answered
-// when Serve runs. A debug listener that cannot bind is only logged. A Server
-// that is not going to be served is released by Close.
+// New reads the TLS files and binds the listeners. A bad certificate and an address in
+// use are errors. If the debug address is in use, New logs it and goes on. Clients can connect at once, but get answers only when Serve runs. Close releases a
+// Server that is not served.
 func New(o Options) (_ *Server, err error) {
-	if o.Service == nil {
-		return nil, errors.New("server: Options.Service is missing")
+	if len(o.Services) == 0 {
+		return nil, errors.New("server: got no Options.Services, want at least one")
 	}
 	o.setDefaults()
 	s := &Server{opts: o}
@@ -138,12 +141,13 @@ func New(o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	if s.debug, err = listenHTTP("debug", o.Debug, debugCerts, debugHandler(o.DebugPages), o.Log); err != nil {
-		o.Log.Error("no debug listener", "error", err)
+		o.Log.Error("debug listener failed; serving without it", "error", err)
 	}
 	return s, nil
 }
 
-// readTLS returns nil for nil. The files are followed while Serve runs.
+// readTLS reads the files of o, or returns nil if o is nil. Serve reloads the files when
+// they change.
 func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
@@ -156,23 +160,23 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	return certs, nil
 }
 
-// GRPCAddr is where gRPC listens.
+// GRPCAddr returns the address of the gRPC listener.
 func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 
-// HTTPAddr is where /json and /healthcheck are.
+// HTTPAddr returns the address of /json and /healthcheck.
 func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
 
-// DebugAddr is where the debug pages are, nil if that address was taken.
+// DebugAddr returns the address of the debug pages, or nil if it was in use.
 func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
 
-// MetricsAddr is where the metrics listener is, nil without Options.Metrics.
+// MetricsAddr returns the address of the metrics listener, or nil without
+// Options.Metrics.
 func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 
-// Serve answers until ctx is done, then drains: health turns NOT_SERVING,
-// DrainDelay passes, new calls are refused and those in flight finish, at the
-// latest after DrainTimeout. It returns nil after that, or the error of a
-// listener that failed. Without debug and metrics it goes on, as calls are
-// answered all the same.
+// Serve answers calls until ctx is done or a listener fails, and then drains. To drain,
+// Serve turns health to NOT_SERVING, waits DrainDelay, refuses new calls, and lets those
+// in flight finish within DrainTimeout. Serve returns nil, or the error of the gRPC or
+// HTTP listener. A failed debug or metrics listener is only logged.
 func (s *Server) Serve(ctx context.Context) error {
 	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
 	for _, l := range []struct {
@@ -197,7 +201,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	for _, l := range []*httpListener{s.debug, s.metrics} {
 		running.Go(func() {
 			if err := l.serve(); err != nil {
-				s.opts.Log.Error("going on without a listener that failed", "error", err)
+				s.opts.Log.Error("listener failed; serving without it", "error", err)
 			}
 		})
 	}

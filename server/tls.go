@@ -16,57 +16,55 @@ import (
 	"time"
 )
 
-// TLS makes a listener speak TLS 1.2 or later. The files are PEM, may be in
-// different directories, and are read again when they change; connections from
-// before go on.
+// TLS makes a listener speak TLS 1.2 or later. The files are PEM and may be in different
+// directories. The listener reads them again when they change, which does not affect
+// existing connections.
 type TLS struct {
 	// CertFile and KeyFile are the server's certificate chain and its key.
 	CertFile, KeyFile string
 
-	// ClientCAFile, if set, requires of every client a certificate signed by
-	// one of these authorities.
+	// ClientCAFile contains certificate authorities. If set, every client must show a
+	// certificate that one of them has signed.
 	ClientCAFile string
 
-	// ClientCertOptional lets clients without a certificate in, too: those that
-	// have been verified are the ones with http.Request.TLS.VerifiedChains. A
-	// certificate that is given must still be good. It needs ClientCAFile.
+	// ClientCertOptional also accepts clients without a certificate. A certificate that a
+	// client shows must still be valid, and http.Request.TLS.VerifiedChains then has it.
+	// ClientCertOptional needs ClientCAFile.
 	ClientCertOptional bool
 
-	// ClientSAN, if set, is a DNS name that the client's certificate must
-	// carry, compared without case and without wildcards. It needs
-	// ClientCAFile.
+	// ClientSAN is a DNS name that the client's certificate must contain, unless empty.
+	// The comparison ignores case and knows no wildcards. ClientSAN needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is how often the files are looked at; default 10s. Looking
-	// (rather than being notified) sees every kind of replacement: rename,
-	// write in place, the symlink swap of a Kubernetes secret, network mounts.
+	// ReloadEvery is how often the listener reads the files; default 10s. Unlike
+	// notifications, polling sees every kind of replacement: a rename, a write in place,
+	// the symlink swap of a Kubernetes secret, a network mount.
 	ReloadEvery time.Duration
 }
 
-// tlsReloader holds the TLS configuration for the next handshake.
+// tlsReloader keeps the TLS configuration for the next handshake.
 //
-// It is ours because grpc's pemfile provider, the library for it, requires
-// certificate and key in one directory, starts without them, and on a bad pair
-// prints the private key to the log.
+// The pemfile provider of grpc does not fit: it requires certificate and key in one
+// directory, starts without them, and prints the private key of a bad pair to the log.
 type tlsReloader struct {
 	opts    TLS
 	log     *slog.Logger
 	current atomic.Pointer[tls.Config]
 
-	files   [][]byte // what current was made of
-	lastErr string   // to log a fault once, not on every look
+	files   [][]byte // the contents that current was made from
+	lastErr string   // the fault logged last, so that each fault is logged once
 }
 
-// newTLSReloader reads the files a first time; here any fault is an error.
+// newTLSReloader reads the files and returns an error for any fault.
 func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
 	if opts.ClientSAN != "" && opts.ClientCAFile == "" {
-		return nil, errors.New("a client SAN is required but no client CA is given, so no client certificate would be checked")
+		return nil, errors.New("a client SAN needs a client CA, without which no client certificate is verified")
 	}
 	if opts.ClientCertOptional && opts.ClientCAFile == "" {
-		return nil, errors.New("client certificates are optional but no client CA is given, so none could be verified")
+		return nil, errors.New("optional client certificates need a client CA, without which none is verified")
 	}
 	if opts.CertFile == "" || opts.KeyFile == "" {
-		return nil, errors.New("both certificate and key are required")
+		return nil, errors.New("certificate and key are both required")
 	}
 	opts.ReloadEvery = cmp.Or(opts.ReloadEvery, 10*time.Second)
 	r := &tlsReloader{opts: opts, log: log}
@@ -76,7 +74,7 @@ func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
 	return r, nil
 }
 
-// config is the listener's configuration: it asks for the current one at each
+// config returns the listener's configuration, which loads the current one at each
 // handshake.
 func (r *tlsReloader) config() *tls.Config {
 	return &tls.Config{
@@ -87,8 +85,8 @@ func (r *tlsReloader) config() *tls.Config {
 	}
 }
 
-// run looks at the files until ctx is done. Files that don't make a valid set
-// leave the current one in force.
+// run reloads the files each ReloadEvery until ctx is done. If the files are invalid, the
+// current configuration stays in force.
 func (r *tlsReloader) run(ctx context.Context) {
 	tick := time.NewTicker(r.opts.ReloadEvery)
 	defer tick.Stop()
@@ -107,7 +105,7 @@ func (r *tlsReloader) reload() {
 	switch {
 	case err != nil && err.Error() != r.lastErr:
 		r.lastErr = err.Error()
-		r.log.Error("TLS files are not usable, the earlier ones stay in force", "error", err)
+		r.log.Error("TLS files rejected; the former ones stay in force", "error", err)
 	case err == nil:
 		r.lastErr = ""
 		if changed {
@@ -117,7 +115,7 @@ func (r *tlsReloader) reload() {
 	}
 }
 
-// load reads all files and, if any has changed and all are good, puts them in
+// load reads all files. If any file has changed and all are valid, load puts them in
 // force together.
 func (r *tlsReloader) load() (changed bool, err error) {
 	paths := []string{r.opts.CertFile, r.opts.KeyFile}
@@ -150,12 +148,11 @@ func (r *tlsReloader) load() (changed bool, err error) {
 		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(files[2]) {
-			return false, fmt.Errorf("client CA %s holds no certificate", r.opts.ClientCAFile)
+			return false, fmt.Errorf("client CA %s contains no certificate", r.opts.ClientCAFile)
 		}
 	}
 	if r.opts.ClientSAN != "" {
-		// VerifyConnection, unlike VerifyPeerCertificate, also runs when a
-		// session is resumed.
+		// Unlike VerifyPeerCertificate, VerifyConnection also runs for resumed sessions.
 		config.VerifyConnection = requireSAN(r.opts.ClientSAN)
 	}
 	r.current.Store(config)
@@ -163,17 +160,17 @@ func (r *tlsReloader) load() (changed bool, err error) {
 	return true, nil
 }
 
-// requireSAN wants name among the DNS names of a verified client certificate.
-// Whether there must be one is for ClientAuth to say.
+// requireSAN returns a check that a client certificate contains the DNS name. A client
+// without a certificate passes, because ClientAuth decides whether one is required.
 func requireSAN(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {
 			return nil
 		}
-		has := state.PeerCertificates[0].DNSNames
-		if slices.ContainsFunc(has, func(n string) bool { return strings.EqualFold(n, name) }) {
+		names := state.PeerCertificates[0].DNSNames
+		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
 			return nil
 		}
-		return fmt.Errorf("client certificate is for %q, not for %q", has, name)
+		return fmt.Errorf("client certificate: got DNS names %q, want %q", names, name)
 	}
 }

@@ -2,16 +2,8 @@ package server
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,70 +19,27 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-81f232ab/rls/internal/certtest"
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-// authority signs certificates for tests.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, name string) *authority {
+// issue returns a certificate of a for clients and servers on 127.0.0.1, and its key, as
+// PEM.
+func issue(t *testing.T, a *certtest.Authority, name string, dns ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
-	a := &authority{}
-	a.cert, a.key = a.sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	})
-	return a
+	pair := a.IssueNamed(name, dns...)
+	return content(t, pair.CertFile), content(t, pair.KeyFile)
 }
 
-// sign completes and signs the template; a new authority signs itself.
-func (a *authority) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+func content(t *testing.T, path string) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	c.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
-	require.NoError(t, err)
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = c, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return cert, key
+	return text
 }
 
-// issue returns a certificate for servers and clients, and its key, as PEM.
-func (a *authority) issue(t *testing.T, name string, dns ...string) (certPEM, keyPEM []byte) {
-	t.Helper()
-	cert, key := a.sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, DNSNames: dns, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	return pemBlock("CERTIFICATE", cert.Raw), pemBlock("PRIVATE KEY", der)
-}
-
-func (a *authority) pem() []byte { return pemBlock("CERTIFICATE", a.cert.Raw) }
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-func pemBlock(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
-// tlsFiles are where a server under test reads from, each in a directory of
-// its own.
+// tlsFiles returns options with paths for the files of a server, each in a separate
+// directory.
 func tlsFiles(t *testing.T) TLS {
 	return TLS{
 		CertFile:     filepath.Join(t.TempDir(), "tls.crt"),
@@ -100,24 +49,24 @@ func tlsFiles(t *testing.T) TLS {
 	}
 }
 
-// replace swaps in a new file by rename, so that no reader sees half of it.
+// replace writes a file and renames it to path, so that no reader sees half of it.
 func replace(t *testing.T, path string, content []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path+".new", content, 0o600))
 	require.NoError(t, os.Rename(path+".new", path))
 }
 
-// issueTo puts a new certificate, which it returns, and its key where files says.
-func issueTo(t *testing.T, files TLS, a *authority, name string) (certPEM []byte) {
+// issueTo writes a new certificate and its key to files and returns the certificate.
+func issueTo(t *testing.T, files TLS, a *certtest.Authority, name string) (certPEM []byte) {
 	t.Helper()
-	cert, key := a.issue(t, name)
-	replace(t, files.KeyFile, key) // for a moment the pair doesn't fit
+	cert, key := issue(t, a, name)
+	replace(t, files.KeyFile, key) // for a moment certificate and key do not match
 	replace(t, files.CertFile, cert)
 	return cert
 }
 
-// callTLS makes one call on a new connection and returns the common name of
-// the server's certificate.
+// callTLS makes a call on a new connection. It returns the common name of the server's
+// certificate.
 func callTLS(t *testing.T, r *running, c *tls.Config) (server string, err error) {
 	t.Helper()
 	conn, err := grpc.NewClient(r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(c)))
@@ -132,21 +81,23 @@ func callTLS(t *testing.T, r *running, c *tls.Config) (server string, err error)
 	return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].Subject.CommonName, nil
 }
 
-// clientTLS trusts a and shows the given pair, if any.
-func clientTLS(t *testing.T, a *authority, pair ...[]byte) *tls.Config {
+// clientTLS returns the configuration of a client that trusts a and shows pair, if given.
+func clientTLS(t *testing.T, a *certtest.Authority, pair ...[]byte) *tls.Config {
 	t.Helper()
-	c := &tls.Config{RootCAs: a.pool()}
+	c := &tls.Config{RootCAs: a.Pool()}
 	if len(pair) == 2 {
 		cert, err := tls.X509KeyPair(pair[0], pair[1])
 		require.NoError(t, err)
-		// Not Certificates: that one is only sent to servers that name its CA.
+		// Unlike Certificates, GetClientCertificate also sends certificates of CAs that
+		// the server does not name.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 	}
 	return c
 }
 
-func TestTLS(t *testing.T) {
-	ca := newAuthority(t, "ca")
+func TestGRPCSpeaksTLS12OrLater(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
@@ -156,7 +107,7 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "server", name)
 
-	_, err = callTLS(t, r, clientTLS(t, newAuthority(t, "other")))
+	_, err = callTLS(t, r, clientTLS(t, certtest.New(t)))
 	assert.Equal(t, codes.Unavailable, status.Code(err), "the client doesn't trust the server: %v", err)
 	old := clientTLS(t, ca)
 	old.MaxVersion = tls.VersionTLS11
@@ -167,10 +118,11 @@ func TestTLS(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(err), "plain text: %v", err)
 }
 
-func TestClientCertificates(t *testing.T) {
-	ca, clients, other := newAuthority(t, "ca"), newAuthority(t, "clients"), newAuthority(t, "other")
-	pair := func(a *authority, dns ...string) [][]byte {
-		cert, key := a.issue(t, "client", dns...)
+func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
+	t.Parallel()
+	ca, clients, other := certtest.New(t), certtest.New(t), certtest.New(t)
+	pair := func(a *certtest.Authority, dns ...string) [][]byte {
+		cert, key := issue(t, a, "client", dns...)
 		return [][]byte{cert, key}
 	}
 	for _, tt := range []struct {
@@ -194,7 +146,7 @@ func TestClientCertificates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, clients.pem())
+			replace(t, files.ClientCAFile, content(t, clients.File))
 			files.ClientSAN = tt.san
 			r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
@@ -208,15 +160,16 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-func TestSANIsCheckedOnResumedSessions(t *testing.T) {
-	ca := newAuthority(t, "ca")
+func TestClientSANIsCheckedOnResumedSessions(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "server")
-	replace(t, files.ClientCAFile, ca.pem())
+	replace(t, files.ClientCAFile, content(t, ca.File))
 	files.ClientSAN = "envoy.example"
 	r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
-	clientCert, clientKey := ca.issue(t, "client", "other.example")
+	clientCert, clientKey := issue(t, ca, "client", "other.example")
 	c := clientTLS(t, ca, clientCert, clientKey)
 	c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 	for range 3 {
@@ -226,13 +179,14 @@ func TestSANIsCheckedOnResumedSessions(t *testing.T) {
 }
 
 func TestCertificateIsReloaded(t *testing.T) {
-	ca, newCA := newAuthority(t, "ca"), newAuthority(t, "new ca")
+	t.Parallel()
+	ca, newCA := certtest.New(t), certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
-	replace(t, files.ClientCAFile, ca.pem())
+	replace(t, files.ClientCAFile, content(t, ca.File))
 	r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
-	clientCert, clientKey := ca.issue(t, "client")
+	clientCert, clientKey := issue(t, ca, "client")
 	client := clientTLS(t, ca, clientCert, clientKey)
 	serves := func(want string) {
 		t.Helper()
@@ -260,24 +214,25 @@ func TestCertificateIsReloaded(t *testing.T) {
 	_, err := rlsv3.NewRateLimitServiceClient(old).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	issueTo(t, files, ca, "third")
-	replace(t, files.ClientCAFile, newCA.pem())
+	replace(t, files.ClientCAFile, content(t, newCA.File))
 	polltest.Until(t, soon, func() bool {
 		_, err := callTLS(t, r, client)
 		return err != nil
 	})
 	_, err = rlsv3.NewRateLimitServiceClient(old).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err)
-	clientCert, clientKey = newCA.issue(t, "client")
+	clientCert, clientKey = issue(t, newCA, "client")
 	client = clientTLS(t, ca, clientCert, clientKey)
 	serves("third")
 
 	replace(t, files.ClientCAFile, []byte("no certificate"))
-	r.logs(t, "holds no certificate")
+	r.logs(t, "contains no certificate")
 	serves("third")
 }
 
-func TestAFaultInTLSFilesIsLoggedOnce(t *testing.T) {
-	ca := newAuthority(t, "ca")
+func TestTLSFileFaultIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
 	files := tlsFiles(t)
 	cert := issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
@@ -300,10 +255,11 @@ func TestAFaultInTLSFilesIsLoggedOnce(t *testing.T) {
 	assert.Equal(t, 2, lines(), "a new fault, though the same text")
 }
 
-func TestUnusableTLSFilesAreAnErrorAtStart(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	cert, key := ca.issue(t, "server")
-	_, otherKey := ca.issue(t, "other")
+func TestNewFailsOnBadTLSFiles(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
+	cert, key := issue(t, ca, "server")
+	_, otherKey := issue(t, ca, "other")
 	for _, tt := range []struct {
 		name          string
 		cert, key, ca []byte // nil: no such file
@@ -314,11 +270,11 @@ func TestUnusableTLSFilesAreAnErrorAtStart(t *testing.T) {
 		{"no key", cert, nil, nil, func(o *TLS) { o.ClientCAFile = "" }, "KEY: no such file"},
 		{"no CA", cert, key, nil, nil, "ROOT: no such file"},
 		{"paths not set", cert, key, nil, func(o *TLS) { *o = TLS{} }, "certificate and key"},
-		{"not PEM", []byte("x"), key, ca.pem(), nil, "certificate CERT with key KEY: tls: failed to find any PEM data"},
-		{"key of another", cert, otherKey, ca.pem(), nil, "private key does not match public key"},
-		{"CA without certificate", cert, key, []byte("x"), nil, "client CA ROOT holds no certificate"},
-		{"name without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientSAN = "", "envoy.example" }, "no client CA"},
-		{"optional without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientCertOptional = "", true }, "none could be verified"},
+		{"not PEM", []byte("x"), key, content(t, ca.File), nil, "certificate CERT with key KEY: tls: failed to find any PEM data"},
+		{"key of another", cert, otherKey, content(t, ca.File), nil, "private key does not match public key"},
+		{"CA without certificate", cert, key, []byte("x"), nil, "client CA ROOT contains no certificate"},
+		{"name without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientSAN = "", "envoy.example" }, "a client SAN needs a client CA"},
+		{"optional without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientCertOptional = "", true }, "optional client certificates need a client CA"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
@@ -332,8 +288,8 @@ func TestUnusableTLSFilesAreAnErrorAtStart(t *testing.T) {
 				tt.change(&files)
 			}
 			for listener, o := range map[string]Options{
-				"gRPC":  {Service: alwaysOK, GRPC: GRPC{TLS: &files}},
-				"debug": {Service: alwaysOK, DebugTLS: &files},
+				"gRPC":  {Services: register(alwaysOK), GRPC: GRPC{TLS: &files}},
+				"debug": {Services: register(alwaysOK), DebugTLS: &files},
 			} {
 				_, err := New(o)
 				require.ErrorContains(t, err, listener+" TLS: ")

@@ -198,7 +198,7 @@ func TestAClientCertificateIsEnough(t *testing.T) {
 	}{
 		"from the right authority": {ca.Issue("ops.example"), ""},
 		"from another":             {other.Issue("ops.example"), "can't be asked"},
-		"without its key":          {certtest.Pair{CertFile: trust}, "must be given together"},
+		"without its key":          {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.runWith(nil, "limits", "list", "-a", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
@@ -115,7 +117,11 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	listeners.Service = service.New(options)
+	limiter := service.New(options)
+	listeners.JSON = limiter
+	listeners.Services = []func(grpc.ServiceRegistrar){
+		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, limiter) },
+	}
 	listeners.DebugPages = append(append(listeners.DebugPages, limits.pages()...), adminPages(s, limits, counts, kept, log)...)
 	srv, err := server.New(listeners)
 	if err != nil {

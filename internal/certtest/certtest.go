@@ -1,4 +1,4 @@
-// Package certtest makes certificates for tests, as PEM files that end with the test.
+// Package certtest makes certificates for tests, as PEM files that the test removes.
 package certtest
 
 import (
@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,20 +18,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Authority issues certificates. Only who is given its File trusts them.
+// Authority is a certificate authority. Programs that are given File trust its
+// certificates.
 type Authority struct {
-	// File holds its own certificate.
-	File string
+	File string // the authority's own certificate
 
 	tb   testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// Pair is a certificate and its key.
+// Pair is a certificate and its key, as paths.
 type Pair struct{ CertFile, KeyFile string }
 
-// New makes an authority.
+// New returns a new authority.
 func New(tb testing.TB) *Authority {
 	tb.Helper()
 	a := &Authority{tb: tb}
@@ -44,15 +45,25 @@ func New(tb testing.TB) *Authority {
 	return a
 }
 
-// Issue makes a pair for the given DNS names, or for none; good for servers and
-// clients.
+// Issue returns a pair for DNS names, which can be none. Servers and clients can use it.
 func (a *Authority) Issue(names ...string) Pair {
 	a.tb.Helper()
-	cert, key := a.sign(&x509.Certificate{
-		DNSNames:    names,
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	return a.issue(&x509.Certificate{DNSNames: names})
+}
+
+// IssueNamed returns a pair with a common name, for 127.0.0.1 and for DNS names.
+func (a *Authority) IssueNamed(commonName string, names ...string) Pair {
+	a.tb.Helper()
+	return a.issue(&x509.Certificate{
+		Subject: pkix.Name{CommonName: commonName}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	})
+}
+
+func (a *Authority) issue(c *x509.Certificate) Pair {
+	a.tb.Helper()
+	c.KeyUsage = x509.KeyUsageDigitalSignature
+	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	cert, key := a.sign(c)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(a.tb, err)
 	dir := a.tb.TempDir()
@@ -62,14 +73,14 @@ func (a *Authority) Issue(names ...string) Pair {
 	}
 }
 
-// Pool trusts a alone.
+// Pool returns a pool that contains only a.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// sign completes and signs c; an authority that is being made signs itself.
+// sign completes and signs c. A new authority signs its own certificate.
 func (a *Authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

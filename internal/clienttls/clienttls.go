@@ -1,4 +1,4 @@
-// Package clienttls makes the TLS of a client from files.
+// Package clienttls makes the TLS configuration of a client from files.
 package clienttls
 
 import (
@@ -9,13 +9,13 @@ import (
 	"os"
 )
 
-// Files are PEM files. All are optional.
+// Files are paths of PEM files. All are optional.
 type Files struct {
-	CA        string // authorities to trust besides the system's
+	CA        string // authorities to trust besides those of the system
 	Cert, Key string // the client's own certificate and its key; both or none
 }
 
-// Config reads the files, for TLS 1.2 or later. The error names what it can't take.
+// Config reads the files and returns a configuration for TLS 1.2 or later.
 func (f Files) Config() (*tls.Config, error) {
 	roots, err := x509.SystemCertPool()
 	if err != nil {
@@ -24,10 +24,10 @@ func (f Files) Config() (*tls.Config, error) {
 	if f.CA != "" {
 		pem, err := os.ReadFile(f.CA)
 		if err != nil {
-			return nil, fmt.Errorf("the CA file: %w", err)
+			return nil, fmt.Errorf("CA file: %w", err)
 		}
 		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("the CA file %s holds no certificate in PEM", f.CA)
+			return nil, fmt.Errorf("CA file %s contains no PEM certificate", f.CA)
 		}
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
@@ -35,11 +35,11 @@ func (f Files) Config() (*tls.Config, error) {
 	case f.Cert == "" && f.Key == "":
 		return c, nil
 	case f.Cert == "" || f.Key == "":
-		return nil, errors.New("the client certificate and its key must be given together")
+		return nil, errors.New("client certificate and key: got only one, want both or none")
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
-		return nil, fmt.Errorf("the client certificate %s and key %s: %w", f.Cert, f.Key, err)
+		return nil, fmt.Errorf("client certificate %s and key %s: %w", f.Cert, f.Key, err)
 	}
 	c.Certificates = []tls.Certificate{pair}
 	return c, nil

@@ -1,4 +1,4 @@
-// Package polltest lets tests wait for what comes about by itself.
+// Package polltest lets tests wait for events.
 package polltest
 
 import (
@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Until calls cond again and again until it is true, and ends the test if it isn't
-// within that time. It calls it in the test's own goroutine, unlike
-// require.Eventually, so that cond may use require; and once more when the time is
-// over, however slow the machine. One that doesn't return holds up the test.
+// Until calls cond every few milliseconds until it returns true. The test fails at once if
+// cond is false after the time within. Until calls cond once more after that time, even on
+// a slow machine. Unlike require.Eventually, Until calls cond in the goroutine of the
+// test, so that cond can use require.
 func Until(tb testing.TB, within time.Duration, cond func() bool, msgAndArgs ...any) {
 	tb.Helper()
-	for began := time.Now(); ; time.Sleep(pause) {
-		late := time.Since(began) >= within
+	for start := time.Now(); ; time.Sleep(pause) {
+		late := time.Since(start) >= within
 		if cond() {
 			return
 		}
@@ -25,5 +25,5 @@ func Until(tb testing.TB, within time.Duration, cond func() bool, msgAndArgs ...
 	}
 }
 
-// pause is how long it waits between two calls.
+// pause is the time between two calls of cond.
 const pause = 2 * time.Millisecond

@@ -11,43 +11,43 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-func TestUntilReturnsAsSoonAsItIsTrue(t *testing.T) {
+func TestUntilReturnsOnceConditionIsTrue(t *testing.T) {
 	calls := 0
 	polltest.Until(t, time.Hour, func() bool { calls++; return calls == 3 })
 	assert.Equal(t, 3, calls)
 }
 
-func TestUntilEndsATestWhoseTimeIsOver(t *testing.T) {
+func TestUntilFailsTestAfterTimeout(t *testing.T) {
 	calls := 0
-	said := fails(t, func(tb testing.TB) {
-		polltest.Until(tb, 20*time.Millisecond, func() bool { calls++; return false }, "waiting for %s", "a bus")
+	message := fails(t, func(tb testing.TB) {
+		polltest.Until(tb, 20*time.Millisecond, func() bool { calls++; return false }, "waiting for %s", "redis")
 		calls = -1
 	})
-	assert.Contains(t, said, "not within 20ms")
-	assert.Contains(t, said, "waiting for a bus")
+	assert.Contains(t, message, "not within 20ms")
+	assert.Contains(t, message, "waiting for redis")
 	assert.Greater(t, calls, 1)
 }
 
-func TestUntilAsksOnceMoreWhenTheTimeIsOver(t *testing.T) {
+func TestUntilCallsConditionOnceMoreAfterTimeout(t *testing.T) {
 	late := false
 	polltest.Until(t, time.Millisecond, func() bool {
 		defer func() { late = true }()
-		time.Sleep(2 * time.Millisecond) // as on a machine that stood still
+		time.Sleep(2 * time.Millisecond) // as on a machine that was suspended
 		return late
 	})
 }
 
-func TestAConditionMayEndTheTest(t *testing.T) {
+func TestConditionMayFailTest(t *testing.T) {
 	after := false
-	said := fails(t, func(tb testing.TB) {
+	message := fails(t, func(tb testing.TB) {
 		polltest.Until(tb, time.Hour, func() bool { tb.Errorf("no"); tb.FailNow(); return true })
 		after = true
 	})
-	assert.Equal(t, "no", said)
+	assert.Equal(t, "no", message)
 	assert.False(t, after)
 }
 
-// fails runs f as a test that should fail, and returns what it says.
+// fails runs f as a test that must fail, and returns its message.
 func fails(t *testing.T, f func(testing.TB)) string {
 	tb := &failing{TB: t}
 	done := make(chan struct{})
@@ -57,17 +57,17 @@ func fails(t *testing.T, f func(testing.TB)) string {
 	}()
 	<-done
 	assert.True(t, tb.ended)
-	return tb.said
+	return tb.message
 }
 
-// failing is a test that fails without failing the one that it is in.
+// failing records failures without failing the enclosing test.
 type failing struct {
 	testing.TB
-	said  string
-	ended bool
+	message string
+	ended   bool
 }
 
-func (f *failing) Errorf(format string, args ...any) { f.said += fmt.Sprintf(format, args...) }
+func (f *failing) Errorf(format string, args ...any) { f.message += fmt.Sprintf(format, args...) }
 
 func (f *failing) FailNow() {
 	f.ended = true

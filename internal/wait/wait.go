@@ -1,4 +1,4 @@
-// Package wait is a pause that a context can end.
+// Package wait pauses until a time has passed or a context is done.
 package wait
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For waits for d, and tells whether it has passed before ctx was done.
+// For waits for d. It reports false if ctx was done first.
 func For(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

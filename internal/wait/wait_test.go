@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
-func TestForEndsWithTheTimeOrTheContext(t *testing.T) {
+func TestForReturnsAfterTimeOrContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		assert.True(t, wait.For(t.Context(), time.Hour))

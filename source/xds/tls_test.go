@@ -41,7 +41,7 @@ func TestMutualTLS(t *testing.T) {
 	})
 	assert.ErrorContains(t, err, client.CertFile)
 	_, err = New(Options{Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1}, TLS: &TLS{CAFile: client.KeyFile}})
-	assert.ErrorContains(t, err, "holds no certificate in PEM")
+	assert.ErrorContains(t, err, "contains no PEM certificate")
 }
 
 func TestCertificatesAreReadForEachConnection(t *testing.T) {
