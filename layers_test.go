@@ -17,6 +17,7 @@ const module = "github.com/seed-81f232ab/rls/"
 var mayImport = map[string][]string{
 	"limit":                {},
 	"descriptors":          {"limit"},
+	"reload":               {"descriptors", "source"},
 	"source/file":          {"descriptors"},
 	"source/xds":           {"descriptors", "internal/clienttls", "internal/wait"},
 	"source/overrides":     {"internal/wait"},

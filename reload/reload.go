@@ -1,0 +1,2 @@
+// Package reload puts limits and overrides in force.
+package reload
