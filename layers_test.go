@@ -43,7 +43,6 @@ var mayImport = map[string][]string{
 	"internal/redistest":   {"internal/certtest"},
 	"source/xds/xdstest":   {"internal/certtest"},
 	"test/envoyconf":       {},
-	"test/faults":          {},
 	"cmd/rls/env":          {"backend/redis", "server"},
 	"bench":                {},
 
