@@ -4,12 +4,22 @@ FUZZTIME ?= 20s
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: help run build test lint bench bench-redis faults fuzz docs e2e test-deploy
+# Each folder here has a go.mod of its own.
+NESTED_MODULES = test/deploy test/faults
 
-help: ## Show what can be made
+# GOTESTSUM runs go test and prints a line per finished package. The variable is the
+# path of the built program, so that the nested modules can run it too.
+GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons text --hide-summary skipped --
+
+# Tests mostly wait for servers, so more packages run at once than there are cores.
+TEST_FLAGS = -vet=off -p 6
+
+.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis faults fuzz docs tidy
+
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## Serve examples/limits.yaml (or LIMITS=…), counting in the process
+run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the process
 	@echo "Serving $(LIMITS). Try in another terminal:"
 	@echo "  bin/rls hit -d shop remote_address=10.0.0.1 -n 8"
 	@LIMITS_PATH=$(LIMITS) bin/rls serve
@@ -17,35 +27,42 @@ run: build ## Serve examples/limits.yaml (or LIMITS=…), counting in the proces
 build: ## Build bin/rls
 	@$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/rls ./cmd/rls
 
-test: ## Run all tests, with the race detector
+# The race detector allocates, so the second run counts allocations without it.
+test: ## Run the tests with the race detector
 	@scripts/test-tools
-	$(GO) vet ./...
-	$(GO) test -race -shuffle=on ./...
-	$(GO) test -run Alloc ./... # counted without the race detector, which allocates
+	@$(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on ./...
+	@$(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$(scripts/alloc-packages)
 
-e2e: ## Run the examples on a real Envoy; what is missing it installs
+test-full: export RLS_TEST_FULL = 1
+test-full: test ## Run the tests at full size, and break real Redis servers for a second each
+	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
+
+test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
+	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
+
+e2e: ## Run the examples on a real Envoy; installs Envoy if it is missing
 	@scripts/test-tools
 	@test/e2e/need-envoy
-	$(GO) test -count=1 -timeout 5m -tags e2e ./test/e2e/...
+	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 5m -tags e2e ./test/e2e/...
 
-test-deploy: ## Check the deployments against the types of those who read them
-	cd test/deploy && $(GO) vet ./... && $(GO) test ./...
+lint: ## Run the linters of .golangci.yml in all modules
+	@for module in . $(NESTED_MODULES); do \
+		echo "lint $$module"; \
+		(cd $$module && $(GOLANGCI_LINT) run ./...) || exit 1; \
+	done
 
-lint: ## Run the linters of .golangci.yml
-	$(GOLANGCI_LINT) run ./...
-
-bench: ## Measure the hot path; figures and how to read them: docs/benchmarks.md
+bench: ## Measure the hot path; docs/benchmarks.md explains the figures
 	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./backend/local ./backend/denycache ./service ./bench
 
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
 
-bench-redis: build ## Measure over Redis, beside the incumbent; writes into docs/benchmarks.md
+bench-redis: build ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
 	@scripts/test-tools
-	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "the incumbent can't be built here; going on without it"
+	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "envoyproxy/ratelimit does not build here; measuring rls only"
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $(CURDIR)/.tools/service_cmd 2>/dev/null) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md \
 		$(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
 
-faults: ## Break real Redis servers under load, in all ways of docs/failure.md, and print what happens
+faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full
 
@@ -58,3 +75,6 @@ fuzz: ## Fuzz each target for FUZZTIME (20s)
 
 docs: ## Write docs/settings.md from the code
 	$(GO) run ./cmd/rls settings > docs/settings.md
+
+tidy: ## Tidy go.mod in all modules; needed after a change of go.mod
+	@for module in . $(NESTED_MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done
