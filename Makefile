@@ -9,7 +9,7 @@ NESTED_MODULES = test/deploy test/faults
 
 # GOTESTSUM runs go test and prints a line per finished package. The variable is the
 # path of the built program, so that the nested modules can run it too.
-GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons text --hide-summary skipped --
+GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons text --format-hide-empty-pkg --
 
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
