@@ -14,7 +14,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis faults fuzz docs tidy
+.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis bench-before faults fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,11 @@ bench-redis: build ## Measure rls and envoyproxy/ratelimit with Redis; updates d
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "envoyproxy/ratelimit does not build here; measuring rls only"
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $(CURDIR)/.tools/service_cmd 2>/dev/null) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md \
 		$(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
+
+bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
+	@scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(abspath $(BEFORE)) \
+		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
