@@ -11,39 +11,39 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// names is a DNS server that knows one address for all names, and is the resolver
-// of this process until the test ends.
-type names struct{ address atomic.Pointer[netip.Addr] }
+// dnsServer answers every name with one address.
+type dnsServer struct{ address atomic.Pointer[netip.Addr] }
 
-func startNames(t *testing.T, address string) *names {
+// startDNS makes a new dnsServer the resolver of this process until the test ends.
+func startDNS(t *testing.T, address string) *dnsServer {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
-	n := &names{}
-	n.move(address)
+	s := &dnsServer{}
+	s.setAddress(address)
 	done := make(chan struct{})
-	go func() { n.serve(conn); close(done) }()
-	before := net.DefaultResolver
+	go func() { s.serve(conn); close(done) }()
+	oldResolver := net.DefaultResolver
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
 	}}
 	t.Cleanup(func() {
-		net.DefaultResolver = before
+		net.DefaultResolver = oldResolver
 		conn.Close()
 		<-done
 	})
-	return n
+	return s
 }
 
-// move changes the address, from the next answer on.
-func (n *names) move(address string) {
+// setAddress changes the address of all later answers.
+func (s *dnsServer) setAddress(address string) {
 	a := netip.MustParseAddr(address)
-	n.address.Store(&a)
+	s.address.Store(&a)
 }
 
-func (n *names) serve(conn net.PacketConn) {
+func (s *dnsServer) serve(conn net.PacketConn) {
 	buf := make([]byte, 1500)
 	for {
-		size, from, err := conn.ReadFrom(buf)
+		size, client, err := conn.ReadFrom(buf)
 		if err != nil {
 			return
 		}
@@ -55,11 +55,11 @@ func (n *names) serve(conn net.PacketConn) {
 		if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
 			m.Answers = []dnsmessage.Resource{{
 				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1},
-				Body:   &dnsmessage.AResource{A: n.address.Load().As4()},
+				Body:   &dnsmessage.AResource{A: s.address.Load().As4()},
 			}}
 		}
 		if answer, err := m.Pack(); err == nil {
-			_, _ = conn.WriteTo(answer, from)
+			_, _ = conn.WriteTo(answer, client)
 		}
 	}
 }

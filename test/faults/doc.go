@@ -1,12 +1,13 @@
-// Package faults does to real Redis servers what happens to them in production,
-// while 32 callers are at work, and holds the service to what docs/failure.md
-// promises. Its tests run a short version; make faults runs the whole matrix and
-// prints it as a table.
+// Package faults breaks real Redis servers as production does, while 32 callers send
+// calls, and checks the promises of docs/failure.md.
+//
+// go test gives each fault a second and allows for a slow machine. make faults runs
+// all faults at full length, checks the promised times and prints a table.
 //
 // Terms:
 //
-//   - row: one fault, with the servers it is done to;
-//   - tight key: its limit is spent soon, so that what it admits shows the bound;
-//   - roomy key: its limit is never reached, so that its counter in Redis must be
-//     what was admitted, neither more nor less.
+//   - fault: a row of the table, with the Redis servers that it breaks;
+//   - tight key: its limit is soon spent, so the hits that it admits show the bound;
+//   - roomy key: its limit is never reached, so its counter in Redis must equal the
+//     number of admitted hits.
 package faults

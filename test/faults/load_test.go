@@ -12,16 +12,16 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// What the callers ask for. The window is a year, so that none ends meanwhile.
 const (
-	keys      = 24 // of each kind
-	tightness = 300
-	ratio     = 0.5
-	share     = tightness * ratio
+	keys       = 24 // of each kind
+	tightMax   = 300
+	ratio      = 0.5
+	localShare = tightMax * ratio // hits of a tight key that the process may admit without Redis
 )
 
+// The window is a year, so no window ends during a test.
 var (
-	tight = must(limit.New(limit.Spec{Requests: tightness, Unit: limit.Year}))
+	tight = must(limit.New(limit.Spec{Requests: tightMax, Unit: limit.Year}))
 	roomy = must(limit.New(limit.Spec{Requests: 1 << 31, Unit: limit.Year}))
 )
 
@@ -37,32 +37,34 @@ func roomyKey(i int) []byte { return fmt.Appendf(nil, "roomy=%d", i) }
 
 // sample is one call.
 type sample struct {
-	at       time.Duration // since the load began
+	start    time.Duration // since the load started
 	took     time.Duration
 	key      uint8
-	degraded [2]bool // of its hits: tight, roomy
+	degraded [2]bool // of the tight hit and the roomy hit
 }
 
-// load is callers that ask again and again, each for one hit on a tight and one on
-// a roomy key.
+// load is a group of callers. Each call has one hit on a tight key and one hit on a
+// roomy key.
 type load struct {
-	limiter backend.Limiter
-	began   time.Time
-	stopped chan struct{}
-	running sync.WaitGroup
-	samples [][]sample // by caller; to be read once stopped
-	machine []sample   // how late timers are, whatever Redis does; likewise
+	limiter   backend.Limiter
+	startTime time.Time
+	stopped   chan struct{}
+	running   sync.WaitGroup
 
-	lastDegraded atomic.Int64 // since it began
-	failure      atomic.Pointer[error]
-	admitted     [keys]atomic.Int64 // on tight keys
-	byRedis      [keys]atomic.Int64 // on roomy keys
-	byLocal      [keys]atomic.Int64
+	// Both may be read after stop.
+	samples     [][]sample // by caller
+	timerDelays []sample   // took is how late a timer fired, whatever Redis does
+
+	lastDegraded  atomic.Int64 // nanoseconds since the load started
+	failure       atomic.Pointer[error]
+	tightAdmitted [keys]atomic.Int64
+	roomyByRedis  [keys]atomic.Int64 // hits that Redis admitted
+	roomyByLocal  [keys]atomic.Int64 // hits that the process admitted
 }
 
-// startLoad lets callers go, each with a pause after a call.
+// startLoad starts the callers. Each pauses after a call.
 func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
-	load := &load{limiter: l, began: time.Now(), stopped: make(chan struct{}), samples: make([][]sample, callers)}
+	load := &load{limiter: l, startTime: time.Now(), stopped: make(chan struct{}), samples: make([][]sample, callers)}
 	for i := range callers {
 		load.running.Go(func() {
 			wait := pause * time.Duration(i) / time.Duration(callers)
@@ -77,21 +79,21 @@ func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 			}
 		})
 	}
-	load.running.Go(load.watchMachine)
+	load.running.Go(load.measureTimers)
 	return load
 }
 
-// watchMachine measures how late the machine is with timers.
-func (l *load) watchMachine() {
+// measureTimers records how late timers fire on this machine.
+func (l *load) measureTimers() {
 	const pause = 2 * time.Millisecond
 	for {
-		due := l.now() + pause
+		due := l.elapsed() + pause
 		select {
 		case <-l.stopped:
 			return
 		case <-time.After(pause):
 		}
-		l.machine = append(l.machine, sample{at: due, took: l.now() - due})
+		l.timerDelays = append(l.timerDelays, sample{start: due, took: l.elapsed() - due})
 	}
 }
 
@@ -100,7 +102,7 @@ func (l *load) call(key int) sample {
 	hits := [2]backend.Hit{{Key: tightKey(key), Limit: tight, N: 1}, {Key: roomyKey(key), Limit: roomy, N: 1}}
 	var results [2]backend.Result
 	l.limiter.Take(context.Background(), now, hits[:], results[:])
-	s := sample{at: now.Sub(l.began), took: time.Since(now), key: uint8(key)}
+	s := sample{start: now.Sub(l.startTime), took: time.Since(now), key: uint8(key)}
 	for i, r := range results {
 		s.degraded[i] = r.Degraded()
 		if r.Err != nil {
@@ -108,17 +110,17 @@ func (l *load) call(key int) sample {
 		}
 	}
 	if s.degraded[0] || s.degraded[1] {
-		l.lastDegraded.Store(int64(s.at))
+		l.lastDegraded.Store(int64(s.start))
 	}
 	if results[0].Allowed {
-		l.admitted[key].Add(1)
+		l.tightAdmitted[key].Add(1)
 	}
 	switch {
 	case !results[1].Allowed:
 	case s.degraded[1]:
-		l.byLocal[key].Add(1)
+		l.roomyByLocal[key].Add(1)
 	default:
-		l.byRedis[key].Add(1)
+		l.roomyByRedis[key].Add(1)
 	}
 	return s
 }
@@ -128,27 +130,27 @@ func (l *load) stop() {
 	l.running.Wait()
 }
 
-func (l *load) now() time.Duration { return time.Since(l.began) }
+func (l *load) elapsed() time.Duration { return time.Since(l.startTime) }
 
-// between are the calls that began from one time until another.
-func (l *load) between(from, to time.Duration) (some []sample) {
+// samplesBetween returns the calls that started at or after from and before to.
+func (l *load) samplesBetween(from, to time.Duration) (selected []sample) {
 	for _, caller := range l.samples {
-		some = append(some, between(caller, from, to)...)
+		selected = append(selected, between(caller, from, to)...)
 	}
-	return some
+	return selected
 }
 
-func between(samples []sample, from, to time.Duration) (some []sample) {
+func between(samples []sample, from, to time.Duration) (selected []sample) {
 	for _, s := range samples {
-		if s.at >= from && s.at < to {
-			some = append(some, s)
+		if s.start >= from && s.start < to {
+			selected = append(selected, s)
 		}
 	}
-	return some
+	return selected
 }
 
-// p99 and slowest are of how long the calls took.
-func p99(samples []sample) (p99, slowest time.Duration) {
+// latencies returns the 99th percentile and the maximum of took.
+func latencies(samples []sample) (p99, slowest time.Duration) {
 	if len(samples) == 0 {
 		return 0, 0
 	}
@@ -158,4 +160,57 @@ func p99(samples []sample) (p99, slowest time.Duration) {
 	}
 	slices.Sort(took)
 	return took[(len(took)*99+99)/100-1], took[len(took)-1]
+}
+
+// degradedShare returns the share of hits that the process decided without Redis.
+func (l *load) degradedShare() float64 {
+	hits, degraded := 0, 0
+	for _, caller := range l.samples {
+		for _, s := range caller {
+			for _, d := range s.degraded {
+				hits++
+				if d {
+					degraded++
+				}
+			}
+		}
+	}
+	return float64(degraded) / float64(max(hits, 1))
+}
+
+// recoveryTime returns the first time at or after from, in steps of a tenth of a
+// second, that starts half a second with less than 2 % degraded hits. Only hits on
+// keys that include accepts count. A few degraded hits are normal, because on a busy
+// machine a call exceeds the budget now and then.
+func (l *load) recoveryTime(from time.Duration, include func(key int, isTight bool) bool) time.Duration {
+	const step, window = 100 * time.Millisecond, 5
+	var included [keys][2]bool
+	for key := range keys {
+		included[key] = [2]bool{include(key, true), include(key, false)}
+	}
+	steps := l.elapsed()/step + 1
+	hitsByStep, degradedByStep := make([]int, steps), make([]int, steps)
+	for _, caller := range l.samples {
+		for _, s := range caller {
+			for i := range 2 {
+				if s.start < from || !included[s.key][i] {
+					continue
+				}
+				hitsByStep[s.start/step]++
+				if s.degraded[i] {
+					degradedByStep[s.start/step]++
+				}
+			}
+		}
+	}
+	for i := int(from / step); i+window <= len(hitsByStep); i++ {
+		hits, degraded := 0, 0
+		for j := i; j < i+window; j++ {
+			hits, degraded = hits+hitsByStep[j], degraded+degradedByStep[j]
+		}
+		if degraded*100 < hits*2 {
+			return max(time.Duration(i)*step, from)
+		}
+	}
+	return l.elapsed()
 }

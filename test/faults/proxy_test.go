@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// proxy is a way to a server that can be made worse.
+// proxy forwards connections to a server and can disturb them.
 type proxy struct {
 	*toxiproxy.Proxy
 	t *testing.T
 }
 
-// startProxy listens on listen; a port of 0 means a free one.
+// startProxy listens on address listen, where port 0 means a free port.
 func startProxy(t *testing.T, listen, upstream string) *proxy {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &proxy{toxiproxy.NewProxy(server, t.Name(), listen, upstream), t}
@@ -27,17 +27,16 @@ func startProxy(t *testing.T, listen, upstream string) *proxy {
 	return p
 }
 
-// worsen adds a toxic in both directions, to that share of connections.
-func (p *proxy) worsen(kind string, share float64, attributes string) {
-	for _, stream := range []string{"upstream", "downstream"} {
+// addToxic disturbs the given share of connections in both directions.
+func (p *proxy) addToxic(kind string, share float64, attributes string) {
+	for _, direction := range []string{"upstream", "downstream"} {
 		_, err := p.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
-			`{"name": %q, "type": %q, "stream": %q, "toxicity": %v, "attributes": {%s}}`, stream, kind, stream, share, attributes)))
+			`{"name": %q, "type": %q, "stream": %q, "toxicity": %v, "attributes": {%s}}`, direction, kind, direction, share, attributes)))
 		require.NoError(p.t, err)
 	}
 }
 
-// mend takes all toxics away.
-func (p *proxy) mend() {
+func (p *proxy) removeToxics() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	p.Toxics.ResetToxics(ctx)
