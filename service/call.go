@@ -13,31 +13,30 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// The most memory that a call takes back to the pool, so that one giant request
-// doesn't keep its memory for ever.
+// Bounds of the memory that a call may keep in the pool. The memory of larger requests
+// is freed.
 const (
 	maxKeptKeys = 64 << 10 // bytes
 	maxKeptHits = 1 << 10
 )
 
-// call is the scratch space of one request.
+// call is the memory of one request.
 type call struct {
-	rules []*descriptors.Rule // by descriptor; nil where nothing limits
+	rules []*descriptors.Rule // by descriptor; nil if no rule matches
 
-	// replaced names the limits that don't count, as another one of the request
-	// replaces them. All of these do: unlimited ones, and those that are
-	// themselves replaced.
+	// replaced holds the names of limits that another matched limit replaces. They are
+	// not counted. A limit replaces others even if it is unlimited or itself replaced.
 	replaced map[string]bool
 
-	// The hits of descriptor i are those with owner i, in the order of its
-	// rule's limits; counted[j] is the limit of hits[j].
-	hits    []backend.Hit
-	results []backend.Result
-	owner   []int
-	counted []*descriptors.RateLimit
+	// The slices below have one element for each hit. Hits of one descriptor are
+	// neighbours, in the order of the limits of its rule.
+	hits        []backend.Hit
+	results     []backend.Result
+	descriptors []int // index of the hit's descriptor
+	limits      []*descriptors.RateLimit
+	keyEnds     []int // end of the hit's key in keys
 
-	keys    []byte // the hits' keys
-	keyEnds []int  // by hit
+	keys []byte // memory of all keys
 }
 
 var calls = sync.Pool{New: func() any { return &call{replaced: map[string]bool{}} }}
@@ -48,19 +47,19 @@ func (c *call) release() {
 	if cap(c.keys) > maxKeptKeys || cap(c.hits) > maxKeptHits || cap(c.rules) > maxKeptHits {
 		return
 	}
-	// What the pool keeps must not keep limits of the past alive.
+	// Pooled memory must not keep old limits alive.
 	clear(c.rules)
 	clear(c.replaced)
 	clear(c.hits)
-	clear(c.counted)
-	c.rules, c.hits, c.results, c.owner, c.counted = c.rules[:0], c.hits[:0], c.results[:0], c.owner[:0], c.counted[:0]
-	c.keys, c.keyEnds = c.keys[:0], c.keyEnds[:0]
+	clear(c.limits)
+	c.rules, c.hits, c.results, c.limits = c.rules[:0], c.hits[:0], c.results[:0], c.limits[:0]
+	c.descriptors, c.keyEnds, c.keys = c.descriptors[:0], c.keyEnds[:0], c.keys[:0]
 	calls.Put(c)
 }
 
-// match finds the rule of each descriptor of req and makes the hits to take.
-func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) error {
-	domain := limits.Domain(req.Domain)
+// match finds the rule of each descriptor of req and prepares the hits.
+func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) error {
+	domain := config.Domain(req.Domain)
 	for i, d := range req.Descriptors {
 		var rule *descriptors.Rule
 		switch {
@@ -87,28 +86,28 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 			continue
 		}
 		d := req.Descriptors[i]
-		start := -1 // where the key of this descriptor starts
+		hasKey := false
 		for _, l := range rule.Limits {
 			if l.Unlimited || c.replaced[l.Name] {
 				continue
 			}
-			if start < 0 {
-				start = len(c.keys)
+			if !hasKey {
+				hasKey = true
 				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries())
 			}
-			c.hits = append(c.hits, backend.Hit{Limit: l.Limit, N: hitsOf(req, d), Shadow: rule.ShadowMode})
+			c.hits = append(c.hits, backend.Hit{Limit: l.Limit, N: hitCount(req, d), Shadow: rule.ShadowMode})
 			c.keyEnds = append(c.keyEnds, len(c.keys))
-			c.owner = append(c.owner, i)
-			c.counted = append(c.counted, l)
+			c.descriptors = append(c.descriptors, i)
+			c.limits = append(c.limits, l)
 		}
 	}
-	// Only now do the keys stay where they are.
-	start := 0
+	// c.keys doesn't move any more, so hits can point into it.
+	keyStart := 0
 	for j, end := range c.keyEnds {
-		if j > 0 && c.owner[j] != c.owner[j-1] {
-			start = c.keyEnds[j-1]
+		if j > 0 && c.descriptors[j] != c.descriptors[j-1] {
+			keyStart = c.keyEnds[j-1]
 		}
-		c.hits[j].Key = c.keys[start:end:end]
+		c.hits[j].Key = c.keys[keyStart:end:end]
 	}
 	if n := len(c.hits); n <= cap(c.results) {
 		c.results = c.results[:n]
@@ -119,12 +118,32 @@ func (c *call) match(limits *descriptors.Config, req *rlsv3.RateLimitRequest) er
 	return nil
 }
 
-// hitsOf is how many hits d charges: its own hits_addend, where 0 peeks, else
-// the request's, where 0 means 1; given back if d says so.
-func hitsOf(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
+// observe reports all decisions to o.
+func (c *call) observe(o Observer) {
+	for j := range c.results {
+		if c.results[j].Err == nil {
+			o.Decided(c.rules[c.descriptors[j]], c.limits[j], c.hits[j].N, c.results[j])
+		}
+	}
+}
+
+// firstError returns the first error of the results, nil if there is none.
+func (c *call) firstError() error {
+	for j := range c.results {
+		if err := c.results[j].Err; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hitCount returns the number of hits that d charges. The descriptor's hits_addend comes
+// first; its 0 is a peek. The hits_addend of the request comes next; its 0 means 1. The
+// number is negative if d is a refund.
+func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
-	if own := d.GetHitsAddend(); own != nil {
-		n = int64(min(own.Value, limit.MaxHits))
+	if addend := d.GetHitsAddend(); addend != nil {
+		n = int64(min(addend.Value, limit.MaxHits))
 	}
 	if d.GetIsNegativeHits() {
 		return -n

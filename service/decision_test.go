@@ -23,7 +23,7 @@ descriptors:
 
 func TestStatusOfACountedDescriptor(t *testing.T) {
 	r := newRig(t, tenPerMinute)
-	resp := r.ask(desc("k=v"))
+	resp := r.request(desc("k=v"))
 	assert.Equal(t, ok, resp.OverallCode)
 	st := resp.Statuses[0]
 	assert.Equal(t, ok, st.Code)
@@ -32,41 +32,41 @@ func TestStatusOfACountedDescriptor(t *testing.T) {
 	assert.Equal(t, "ten", st.CurrentLimit.Name)
 	assert.Nil(t, st.CurrentLimit.UnitMultiplier)
 	assert.Equal(t, uint32(9), st.LimitRemaining)
-	assert.Equal(t, 23*time.Second, st.DurationUntilReset.AsDuration(), "22.5 s are left, told in whole seconds")
+	assert.Equal(t, 23*time.Second, st.DurationUntilReset.AsDuration(), "22.5 s, rounded up")
 	assert.Empty(t, resp.ResponseHeadersToAdd)
 	assert.Nil(t, resp.DynamicMetadata)
 }
 
-func TestDurationUntilResetIsOneToAUnit(t *testing.T) {
+func TestDurationUntilResetIsBetweenOneSecondAndTheWindow(t *testing.T) {
 	for at, want := range map[time.Duration]time.Duration{
-		22_500 * time.Millisecond: time.Minute, // the next window's first moment
-		22_499 * time.Millisecond: time.Second, // the last moment of this one
+		22_500 * time.Millisecond: time.Minute, // first moment of the next window
+		22_499 * time.Millisecond: time.Second, // last moment of this window
 	} {
 		r := newRig(t, tenPerMinute)
 		r.now = start.Add(at)
-		assert.Equal(t, want, r.ask(desc("k=v")).Statuses[0].DurationUntilReset.AsDuration(), at)
+		assert.Equal(t, want, r.request(desc("k=v")).Statuses[0].DurationUntilReset.AsDuration(), at)
 	}
 }
 
-// hit is one request of a sequence on one descriptor.
-type hit struct {
+// step is one request of a sequence on one descriptor.
+type step struct {
 	d         *ratelimitv3.RateLimitDescriptor
 	addend    uint32 // of the request
 	code      rlsv3.RateLimitResponse_Code
 	remaining uint32
 }
 
-func TestHits(t *testing.T) {
+func TestHitsAddendCharges(t *testing.T) {
 	k := func() *ratelimitv3.RateLimitDescriptor { return desc("k=v") }
-	for name, sequence := range map[string][]hit{
-		"the incumbent's verified example, 7 1 1 3 2 on ten": {
+	for name, sequence := range map[string][]step{
+		"7, 1, 1, 3 and 2 hits on a limit of 10, as in envoyproxy/ratelimit": {
 			{d: k(), addend: 7, code: ok, remaining: 3},
 			{d: k(), addend: 1, code: ok, remaining: 2},
 			{d: k(), addend: 1, code: ok, remaining: 1},
 			{d: k(), addend: 3, code: over},
 			{d: k(), addend: 2, code: over},
 		},
-		"denied hits are charged: one oversized call exhausts the window": {
+		"a denied call of 15 hits is charged and exhausts the window": {
 			{d: k(), addend: 15, code: over},
 			{d: k(), addend: 1, code: over},
 		},
@@ -74,29 +74,29 @@ func TestHits(t *testing.T) {
 			{d: k(), addend: 0, code: ok, remaining: 9},
 		},
 		"the descriptor's addend comes before the request's": {
-			{d: hits(2, k()), addend: 9, code: ok, remaining: 8},
+			{d: withHits(2, k()), addend: 9, code: ok, remaining: 8},
 		},
-		"0 on the descriptor peeks, and is fine at exactly the limit": {
-			{d: hits(0, k()), code: ok, remaining: 10},
-			{d: hits(10, k()), code: ok, remaining: 0},
-			{d: hits(0, k()), code: ok, remaining: 0},
+		"0 on the descriptor peeks, and passes at exactly the limit": {
+			{d: withHits(0, k()), code: ok, remaining: 10},
+			{d: withHits(10, k()), code: ok, remaining: 0},
+			{d: withHits(0, k()), code: ok, remaining: 0},
 			{d: k(), code: over},
-			{d: hits(0, k()), code: over},
+			{d: withHits(0, k()), code: over},
 		},
-		"negative hits are given back, never beyond the limit": {
-			{d: hits(4, k()), code: ok, remaining: 6},
-			{d: back(3, k()), code: ok, remaining: 9},
-			{d: back(3, k()), code: ok, remaining: 10},
+		"refunds never exceed the limit": {
+			{d: withHits(4, k()), code: ok, remaining: 6},
+			{d: withRefund(3, k()), code: ok, remaining: 9},
+			{d: withRefund(3, k()), code: ok, remaining: 10},
 			{d: k(), code: ok, remaining: 9},
 		},
-		"a give-back is OK while the limit is exceeded": {
-			{d: hits(12, k()), code: over},
-			{d: back(1, k()), code: ok, remaining: 0},
-			{d: back(2, k()), code: ok, remaining: 1},
+		"a refund is OK while the limit is exceeded": {
+			{d: withHits(12, k()), code: over},
+			{d: withRefund(1, k()), code: ok, remaining: 0},
+			{d: withRefund(2, k()), code: ok, remaining: 1},
 		},
-		"the largest addend denies instead of decrementing": {
-			{d: hits(math.MaxUint64, k()), code: over},
-			{d: hits(1<<63, k()), code: over},
+		"the largest addend is denied and doesn't decrement": {
+			{d: withHits(math.MaxUint64, k()), code: over},
+			{d: withHits(1<<63, k()), code: over},
 			{d: k(), code: over},
 		},
 	} {
@@ -111,25 +111,25 @@ func TestHits(t *testing.T) {
 	}
 }
 
-func TestALimitOfZeroDeniesHitsAndAllowsPeeks(t *testing.T) {
+func TestLimitOfZeroDeniesHitsAndAllowsPeeks(t *testing.T) {
 	r := newRig(t, `
 domain: d
 descriptors:
   - key: k
     rate_limit: {unit: second}
 `)
-	assert.Equal(t, ok, r.ask(hits(0, desc("k=v"))).OverallCode)
-	assert.Equal(t, over, r.ask(desc("k=v")).OverallCode)
+	assert.Equal(t, ok, r.request(withHits(0, desc("k=v"))).OverallCode)
+	assert.Equal(t, over, r.request(desc("k=v")).OverallCode)
 }
 
-func TestTheSameDescriptorTwiceInARequestCountsTwice(t *testing.T) {
+func TestDescriptorTwiceInARequestCountsTwice(t *testing.T) {
 	r := newRig(t, tenPerMinute)
 	resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 6, Descriptors: repeat(2, desc("k=v"))})
 	assert.Equal(t, []rlsv3.RateLimitResponse_Code{ok, over}, statusCodes(resp))
 	assert.Equal(t, uint32(4), resp.Statuses[0].LimitRemaining)
 }
 
-func TestWhatIsNotLimitedIsPlainlyOK(t *testing.T) {
+func TestDescriptorsWithoutALimitAreOK(t *testing.T) {
 	r := newRig(t, `
 domain: d
 descriptors:
@@ -143,16 +143,16 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 0, enabled: false}
 `)
 	for name, d := range map[string]*ratelimitv3.RateLimitDescriptor{
-		"no rule":                   desc("other=x"),
-		"no entries":                desc(),
-		"a rule without a limit":    desc("parent=x", "allowed=x"),
-		"deeper than the rules":     desc("parent=x", "child=x", "more=x"),
-		"a limit that is off":       desc("off=x"),
-		"ten thousand entries":      desc(make([]string, 10_000)...),
-		"a descriptor that is null": nil,
+		"no rule":                desc("other=x"),
+		"no entries":             desc(),
+		"a rule without a limit": desc("parent=x", "allowed=x"),
+		"deeper than the rules":  desc("parent=x", "child=x", "more=x"),
+		"a limit that is off":    desc("off=x"),
+		"ten thousand entries":   desc(make([]string, 10_000)...),
+		"a null descriptor":      nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := r.ask(d)
+			resp := r.request(d)
 			assert.Equal(t, ok, resp.OverallCode)
 			st := resp.Statuses[0]
 			assert.Equal(t, ok, st.Code)
@@ -165,27 +165,27 @@ descriptors:
 		resp := r.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: repeat(2, desc("parent=x"))})
 		assert.Equal(t, []rlsv3.RateLimitResponse_Code{ok, ok}, statusCodes(resp))
 	})
-	t.Run("but a limit at just that depth counts", func(t *testing.T) {
-		assert.Equal(t, over, r.ask(desc("parent=x")).OverallCode)
-		assert.Equal(t, over, r.ask(desc("parent=x", "child=x")).OverallCode)
+	t.Run("a limit at exactly that depth counts", func(t *testing.T) {
+		assert.Equal(t, over, r.request(desc("parent=x")).OverallCode)
+		assert.Equal(t, over, r.request(desc("parent=x", "child=x")).OverallCode)
 	})
 }
 
-func TestUnlimited(t *testing.T) {
+func TestUnlimitedHasNoCurrentLimit(t *testing.T) {
 	r := newRig(t, `
 domain: d
 descriptors:
   - key: k
     rate_limit: {unlimited: true}
 `)
-	st := r.ask(desc("k=v")).Statuses[0]
+	st := r.request(desc("k=v")).Statuses[0]
 	assert.Equal(t, ok, st.Code)
 	assert.Nil(t, st.CurrentLimit)
 	assert.Equal(t, uint32(math.MaxUint32), st.LimitRemaining)
 	assert.Nil(t, st.DurationUntilReset)
 }
 
-func TestReplaces(t *testing.T) {
+func TestReplacedLimitsAreNotCounted(t *testing.T) {
 	limits := `
 domain: d
 descriptors:
@@ -206,15 +206,15 @@ descriptors:
 		keys    []string
 		counted []bool
 	}{
-		"alone, a limit counts":                      {[]string{"a"}, []bool{true}},
-		"replaced, it doesn't":                       {[]string{"a", "b"}, []bool{false, true}},
-		"in any order":                               {[]string{"b", "a"}, []bool{true, false}},
-		"a chain drops all links":                    {[]string{"a", "b", "c"}, []bool{false, false, true}},
-		"an unlimited one replaces":                  {[]string{"a", "u"}, []bool{false, false}},
-		"two that replace each other vanish":         {[]string{"v", "w"}, []bool{false, false}},
-		"an unlimited one is never itself replaced":  {[]string{"u", "v"}, []bool{false, true}},
-		"what replaces it must be in the request":    {[]string{"a", "c"}, []bool{true, true}},
-		"one that replaces what is not there counts": {[]string{"b"}, []bool{true}},
+		"a limit alone is counted":                         {[]string{"a"}, []bool{true}},
+		"a replaced limit is not counted":                  {[]string{"a", "b"}, []bool{false, true}},
+		"the order of descriptors doesn't matter":          {[]string{"b", "a"}, []bool{true, false}},
+		"a chain replaces all but the last":                {[]string{"a", "b", "c"}, []bool{false, false, true}},
+		"an unlimited limit replaces":                      {[]string{"a", "u"}, []bool{false, false}},
+		"limits that replace each other are not counted":   {[]string{"v", "w"}, []bool{false, false}},
+		"an unlimited limit is never replaced":             {[]string{"u", "v"}, []bool{false, true}},
+		"the replacing limit must be in the request":       {[]string{"a", "c"}, []bool{true, true}},
+		"a limit that replaces an absent limit is counted": {[]string{"b"}, []bool{true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, limits)
@@ -222,7 +222,7 @@ descriptors:
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
 			}
-			for i, st := range r.ask(ds...).Statuses {
+			for i, st := range r.request(ds...).Statuses {
 				assert.Equal(t, c.counted[i], st.CurrentLimit != nil, c.keys[i])
 				if c.keys[i] == "u" {
 					assert.Equal(t, uint32(math.MaxUint32), st.LimitRemaining)
@@ -232,21 +232,21 @@ descriptors:
 	}
 }
 
-// A request of some megabytes has room for that many descriptors.
-func TestReplacesTakesNoLongerThanItsDescriptors(t *testing.T) {
+// A request of some megabytes has so many descriptors.
+func TestReplacesTakesLinearTime(t *testing.T) {
 	r := newRig(t, `
 domain: d
 descriptors:
   - {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: a}}
   - {key: b, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: a}]}}
 `)
-	begin := time.Now()
-	resp := r.ask(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
-	assert.Less(t, time.Since(begin), 20*time.Second, "it would be minutes if each were compared with all")
+	start := time.Now()
+	resp := r.request(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
+	assert.Less(t, time.Since(start), 20*time.Second, "comparing all pairs takes minutes")
 	assert.Equal(t, ok, resp.OverallCode)
 }
 
-func TestOverride(t *testing.T) {
+func TestRequestOverride(t *testing.T) {
 	override := func(n uint32, unit typev3.RateLimitUnit, multiplier ...uint32) *ratelimitv3.RateLimitDescriptor {
 		d := desc("k=v")
 		d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n, Unit: unit}
@@ -255,28 +255,28 @@ func TestOverride(t *testing.T) {
 		}
 		return d
 	}
-	t.Run("it is the limit, whatever the rules say", func(t *testing.T) {
+	t.Run("it replaces the limit of the rules", func(t *testing.T) {
 		r := newRig(t, `{domain: d, descriptors: [{key: k, shadow_mode: true, rate_limit: {unlimited: true}}]}`)
-		st := r.ask(override(3, typev3.RateLimitUnit_HOUR)).Statuses[0]
+		st := r.request(override(3, typev3.RateLimitUnit_HOUR)).Statuses[0]
 		assert.Equal(t, uint32(2), st.LimitRemaining)
 		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_HOUR, st.CurrentLimit.Unit)
-		assert.Equal(t, over, r.ask(hits(9, override(3, typev3.RateLimitUnit_HOUR))).OverallCode, "not in shadow mode")
+		assert.Equal(t, over, r.request(withHits(9, override(3, typev3.RateLimitUnit_HOUR))).OverallCode, "not in shadow mode")
 	})
-	t.Run("it shares the counter of a rule with its window", func(t *testing.T) {
+	t.Run("it shares the counter of a rule with the same window", func(t *testing.T) {
 		r := newRig(t, tenPerMinute)
-		r.ask(hits(4, desc("k=v")))
-		assert.Equal(t, uint32(15), r.ask(override(20, typev3.RateLimitUnit_MINUTE)).Statuses[0].LimitRemaining)
-		assert.Equal(t, uint32(19), r.ask(override(20, typev3.RateLimitUnit_HOUR)).Statuses[0].LimitRemaining)
+		r.request(withHits(4, desc("k=v")))
+		assert.Equal(t, uint32(15), r.request(override(20, typev3.RateLimitUnit_MINUTE)).Statuses[0].LimitRemaining)
+		assert.Equal(t, uint32(19), r.request(override(20, typev3.RateLimitUnit_HOUR)).Statuses[0].LimitRemaining)
 	})
-	t.Run("unit_multiplier makes the window longer and is told", func(t *testing.T) {
+	t.Run("unit_multiplier multiplies the window and is in the response", func(t *testing.T) {
 		r := newRig(t, tenPerMinute)
-		st := r.ask(override(5, typev3.RateLimitUnit_MINUTE, 15)).Statuses[0]
+		st := r.request(override(5, typev3.RateLimitUnit_MINUTE, 15)).Statuses[0]
 		assert.Equal(t, uint32(15), st.CurrentLimit.UnitMultiplier.GetValue())
 		assert.Equal(t, 14*time.Minute+23*time.Second, st.DurationUntilReset.AsDuration())
 	})
-	t.Run("7 is a week", func(t *testing.T) {
+	t.Run("unit 7 is a week", func(t *testing.T) {
 		r := newRig(t, tenPerMinute)
-		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_WEEK, r.ask(override(5, 7)).Statuses[0].CurrentLimit.Unit)
+		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_WEEK, r.request(override(5, 7)).Statuses[0].CurrentLimit.Unit)
 	})
 	t.Run("an unknown domain stays unlimited", func(t *testing.T) {
 		r := newRig(t, tenPerMinute)
@@ -301,7 +301,7 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-func TestARuleWithSeveralLimits(t *testing.T) {
+func TestStatusDescribesTheMostRestrictiveLimit(t *testing.T) {
 	limits := `
 domain: d
 descriptors:
@@ -311,26 +311,26 @@ descriptors:
       - {unit: day, requests_per_unit: 8, name: day}
 `
 	r := newRig(t, limits)
-	st := r.ask(hits(2, desc("k=v"))).Statuses[0]
-	assert.Equal(t, "second", st.CurrentLimit.Name, "the one with the least left")
+	st := r.request(withHits(2, desc("k=v"))).Statuses[0]
+	assert.Equal(t, "second", st.CurrentLimit.Name, "the limit with the least remaining")
 	assert.Equal(t, uint32(3), st.LimitRemaining)
 
-	st = r.ask(hits(4, desc("k=v"))).Statuses[0]
+	st = r.request(withHits(4, desc("k=v"))).Statuses[0]
 	assert.Equal(t, over, st.Code)
-	assert.Equal(t, "second", st.CurrentLimit.Name, "the one that is over")
+	assert.Equal(t, "second", st.CurrentLimit.Name, "the limit that is exceeded")
 
 	r.now = r.now.Add(time.Second)
-	st = r.ask(desc("k=v")).Statuses[0]
+	st = r.request(desc("k=v")).Statuses[0]
 	assert.Equal(t, ok, st.Code)
-	assert.Equal(t, "day", st.CurrentLimit.Name, "both were charged: 7 of 8")
+	assert.Equal(t, "day", st.CurrentLimit.Name, "both limits were charged; 7 of 8 are spent")
 	assert.Equal(t, uint32(1), st.LimitRemaining)
 
-	st = r.ask(hits(7, desc("k=v"))).Statuses[0]
+	st = r.request(withHits(7, desc("k=v"))).Statuses[0]
 	assert.Equal(t, over, st.Code)
-	assert.Equal(t, "day", st.CurrentLimit.Name, "of two that are over, the one that holds out longest")
+	assert.Equal(t, "day", st.CurrentLimit.Name, "the exceeded limit with the longest wait")
 }
 
-func TestReplacingOneOfSeveralLimitsLeavesTheOthers(t *testing.T) {
+func TestReplacingOneLimitOfARuleKeepsItsOtherLimits(t *testing.T) {
 	r := newRig(t, `
 domain: d
 descriptors:
@@ -341,13 +341,13 @@ descriptors:
   - key: vip
     rate_limit: {unit: second, requests_per_unit: 100, replaces: [{name: strict}]}
 `)
-	assert.Equal(t, over, r.ask(desc("k=v")).OverallCode)
-	resp := r.ask(desc("k=v"), desc("vip=x"))
+	assert.Equal(t, over, r.request(desc("k=v")).OverallCode)
+	resp := r.request(desc("k=v"), desc("vip=x"))
 	assert.Equal(t, ok, resp.OverallCode)
 	assert.Equal(t, "day", resp.Statuses[0].CurrentLimit.Name)
 }
 
-func TestTheOtherAlgorithmsTellTheTrueWait(t *testing.T) {
+func TestWaitsOfOtherAlgorithmsAreExactBelowASecond(t *testing.T) {
 	r := newRig(t, `
 domain: d
 descriptors:
@@ -356,15 +356,15 @@ descriptors:
   - key: log
     rate_limit: {unit: minute, unit_multiplier: 15, requests_per_unit: 1, algorithm: sliding_log}
 `)
-	r.ask(hits(4, desc("bucket=x")), desc("log=x"))
+	r.request(withHits(4, desc("bucket=x")), desc("log=x"))
 	r.now = r.now.Add(50 * time.Millisecond)
-	resp := r.ask(hits(2, desc("bucket=x")), desc("log=x"))
+	resp := r.request(withHits(2, desc("bucket=x")), desc("log=x"))
 	assert.Equal(t, []rlsv3.RateLimitResponse_Code{over, over}, statusCodes(resp))
-	assert.Equal(t, 450*time.Millisecond, resp.Statuses[0].DurationUntilReset.AsDuration(), "exact below a second")
-	assert.Equal(t, 15*time.Minute, resp.Statuses[1].DurationUntilReset.AsDuration(), "whole seconds from a second on")
+	assert.Equal(t, 450*time.Millisecond, resp.Statuses[0].DurationUntilReset.AsDuration(), "exact")
+	assert.Equal(t, 15*time.Minute, resp.Statuses[1].DurationUntilReset.AsDuration(), "whole seconds")
 	assert.Equal(t, uint32(15), resp.Statuses[1].CurrentLimit.UnitMultiplier.GetValue())
 
-	never := r.ask(hits(5, desc("bucket=x"))).Statuses[0]
+	never := r.request(withHits(5, desc("bucket=x"))).Statuses[0]
 	assert.Equal(t, over, never.Code)
-	assert.Equal(t, time.Second, never.DurationUntilReset.AsDuration(), "a window, where no wait would help")
+	assert.Equal(t, time.Second, never.DurationUntilReset.AsDuration(), "a window, because more hits than the capacity never pass")
 }

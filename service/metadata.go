@@ -10,21 +10,21 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// dynamicMetadata tells what was asked, and under "metadata" what the rules of
-// the descriptors that passed say of themselves: in request order, the first to
-// name a field wins, maps are merged.
+// dynamicMetadata returns a description of the request. Its field "metadata" merges the
+// metadata of the rules whose descriptors passed, in the order of the request. If two
+// rules have the same field, maps are merged, and otherwise the first value wins.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
-	asked := make([]*structpb.Value, len(req.Descriptors))
+	requested := make([]*structpb.Value, len(req.Descriptors))
 	merged := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for i, d := range req.Descriptors {
-		asked[i] = structpb.NewStructValue(describe(d))
+		requested[i] = structpb.NewStructValue(describe(d))
 		if st := statuses[i]; st.CurrentLimit != nil && st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
 			merge(merged, rules[i].Metadata)
 		}
 	}
 	m := &structpb.Struct{Fields: map[string]*structpb.Value{
 		"domain":      structpb.NewStringValue(req.Domain),
-		"descriptors": structpb.NewListValue(&structpb.ListValue{Values: asked}),
+		"descriptors": structpb.NewListValue(&structpb.ListValue{Values: requested}),
 	}}
 	if req.HitsAddend != 0 {
 		m.Fields["hitsAddend"] = structpb.NewNumberValue(float64(req.HitsAddend))
@@ -50,27 +50,27 @@ func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
 		}
 		s.Fields["limit"] = structpb.NewStringValue(text)
 	}
-	if own := d.GetHitsAddend(); own != nil {
-		s.Fields["hitsAddend"] = structpb.NewNumberValue(float64(own.Value))
+	if addend := d.GetHitsAddend(); addend != nil {
+		s.Fields["hitsAddend"] = structpb.NewNumberValue(float64(addend.Value))
 	}
 	return s
 }
 
-// merge adds to dst what src has and dst lacks. It never changes src, nor shares
-// a map of src that it might change later: src belongs to the limits in force.
+// merge adds the fields of src that dst lacks to dst. It copies the maps of src, because
+// src belongs to the limits in force and a later merge changes the maps of dst.
 func merge(dst, src *structpb.Struct) {
 	for name, value := range src.GetFields() {
-		own, taken := dst.Fields[name]
-		theirs := value.GetStructValue()
+		existing, exists := dst.Fields[name]
+		subfields := value.GetStructValue()
 		switch {
-		case !taken && theirs != nil:
-			fresh := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(theirs.Fields))}
-			merge(fresh, theirs)
-			dst.Fields[name] = structpb.NewStructValue(fresh)
-		case !taken:
+		case !exists && subfields != nil:
+			copied := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(subfields.Fields))}
+			merge(copied, subfields)
+			dst.Fields[name] = structpb.NewStructValue(copied)
+		case !exists:
 			dst.Fields[name] = value
-		case theirs != nil && own.GetStructValue() != nil:
-			merge(own.GetStructValue(), theirs)
+		case subfields != nil && existing.GetStructValue() != nil:
+			merge(existing.GetStructValue(), subfields)
 		}
 	}
 }

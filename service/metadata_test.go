@@ -36,9 +36,9 @@ func metadataRig(t *testing.T) *rig {
 	return newRig(t, metadataLimits, func(o *Options) { o.DynamicMetadata = true })
 }
 
-func TestDynamicMetadataTellsWhatWasAsked(t *testing.T) {
+func TestDynamicMetadataDescribesTheRequest(t *testing.T) {
 	r := metadataRig(t)
-	d := hits(3, desc("x=1", "y="))
+	d := withHits(3, desc("x=1", "y="))
 	d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: typev3.RateLimitUnit_MINUTE}
 	resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{d, desc("none=z")}})
 	assert.Equal(t, map[string]any{
@@ -51,17 +51,17 @@ func TestDynamicMetadataTellsWhatWasAsked(t *testing.T) {
 	}, resp.DynamicMetadata.AsMap())
 }
 
-func TestMetadataOfRulesThatPassIsMergedFirstWins(t *testing.T) {
+func TestMetadataOfPassingRulesIsMerged(t *testing.T) {
 	for name, c := range map[string]struct {
 		keys []string
 		want map[string]any
 	}{
-		"one":                         {[]string{"a"}, map[string]any{"owner": "team-a", "tier": map[string]any{"name": "gold", "level": 1.0}}},
-		"maps are merged":             {[]string{"a", "b"}, map[string]any{"owner": "team-a", "page": "12", "tier": map[string]any{"name": "gold", "level": 1.0, "color": "red"}}},
-		"order decides":               {[]string{"b", "a"}, map[string]any{"owner": "team-b", "page": "12", "tier": map[string]any{"name": "gold", "level": 2.0, "color": "red"}}},
-		"over is left out":            {[]string{"over", "shadowed"}, map[string]any{"shadowed": true}},
-		"unlimited is, too":           {[]string{"unlimited"}, nil},
-		"metrics' names don't matter": {[]string{"b"}, map[string]any{"owner": "team-b", "page": "12", "tier": map[string]any{"level": 2.0, "color": "red"}}},
+		"one rule":                          {[]string{"a"}, map[string]any{"owner": "team-a", "tier": map[string]any{"name": "gold", "level": 1.0}}},
+		"maps are merged":                   {[]string{"a", "b"}, map[string]any{"owner": "team-a", "page": "12", "tier": map[string]any{"name": "gold", "level": 1.0, "color": "red"}}},
+		"the first value wins":              {[]string{"b", "a"}, map[string]any{"owner": "team-b", "page": "12", "tier": map[string]any{"name": "gold", "level": 2.0, "color": "red"}}},
+		"a rule over its limit is left out": {[]string{"over", "shadowed"}, map[string]any{"shadowed": true}},
+		"unlimited is left out":             {[]string{"unlimited"}, nil},
+		"detailed_metric and value_to_metric don't matter": {[]string{"b"}, map[string]any{"owner": "team-b", "page": "12", "tier": map[string]any{"level": 2.0, "color": "red"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := metadataRig(t)
@@ -69,7 +69,7 @@ func TestMetadataOfRulesThatPassIsMergedFirstWins(t *testing.T) {
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
 			}
-			got := r.ask(ds...).DynamicMetadata.AsMap()["metadata"]
+			got := r.request(ds...).DynamicMetadata.AsMap()["metadata"]
 			if c.want == nil {
 				assert.Nil(t, got)
 				return
@@ -79,10 +79,10 @@ func TestMetadataOfRulesThatPassIsMergedFirstWins(t *testing.T) {
 	}
 }
 
-func TestMergingLeavesTheLimitsInForceAsTheyAre(t *testing.T) {
+func TestMergingDoesNotChangeTheRules(t *testing.T) {
 	r := metadataRig(t)
-	alone := r.ask(desc("a=x")).DynamicMetadata.AsMap()["metadata"]
-	r.ask(desc("a=x"), desc("b=x"))
-	r.ask(desc("b=x"), desc("a=x"))
-	assert.Equal(t, alone, r.ask(desc("a=x")).DynamicMetadata.AsMap()["metadata"])
+	alone := r.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"]
+	r.request(desc("a=x"), desc("b=x"))
+	r.request(desc("b=x"), desc("a=x"))
+	assert.Equal(t, alone, r.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"])
 }

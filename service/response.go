@@ -12,33 +12,33 @@ import (
 
 const secondMicros = 1_000_000
 
-// respond makes the response with the status of each of n descriptors; the
-// overall code is still to be set.
-func (c *call) respond(n int) *rlsv3.RateLimitResponse {
-	resp, statuses, durations := newResponse(n)
+// newResponse returns the response with the statuses of n descriptors. The overall code
+// is not set yet.
+func (c *call) newResponse(n int) *rlsv3.RateLimitResponse {
+	resp, statuses, durations := allocResponse(n)
 	hit := 0
 	for i, rule := range c.rules {
 		st := &statuses[i]
 		resp.Statuses[i] = st
 		st.Code = rlsv3.RateLimitResponse_OK
 		first := hit
-		for hit < len(c.hits) && c.owner[hit] == i {
+		for hit < len(c.hits) && c.descriptors[hit] == i {
 			hit++
 		}
 		switch {
 		case first < hit:
-			c.fill(st, &durations[i], c.decisive(first, hit), rule)
-		case rule != nil && unlimited(rule):
+			c.setStatus(st, &durations[i], c.mostRestrictive(first, hit), rule)
+		case rule != nil && isUnlimited(rule):
 			st.LimitRemaining = math.MaxUint32
 		}
 	}
 	return resp
 }
 
-// decisive chooses which of one descriptor's hits [from, to) its status tells:
-// of those denied the one that holds out longest, else the one with the least
-// remaining; the first of equals.
-func (c *call) decisive(from, to int) int {
+// mostRestrictive returns the hit in [from, to) that the status of their descriptor
+// describes: the denied hit with the longest wait, or else the hit with the least
+// remaining. The first of equal hits wins.
+func (c *call) mostRestrictive(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
 		b, r := &c.results[best], &c.results[j]
@@ -55,38 +55,38 @@ func (c *call) decisive(from, to int) int {
 	return best
 }
 
-func (c *call) fill(st *rlsv3.RateLimitResponse_DescriptorStatus, d *durationpb.Duration, j int, rule *descriptors.Rule) {
+// setStatus fills st from the result of hit j. d is the memory of its duration.
+func (c *call) setStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, d *durationpb.Duration, j int, rule *descriptors.Rule) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !rule.ShadowMode {
 		st.Code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
-	st.CurrentLimit = c.counted[j].Response
+	st.CurrentLimit = c.limits[j].Response
 	st.LimitRemaining = uint32(min(max(r.Remaining, 0), math.MaxUint32))
-	wait := told(l, l.DurationUntilReset(r))
+	wait := roundWait(l, l.DurationUntilReset(r))
 	d.Seconds, d.Nanos = wait/secondMicros, int32(wait%secondMicros*1000)
 	st.DurationUntilReset = d
 }
 
-// told is how a wait in microseconds is told: rounded up to whole seconds, as Envoy
-// cuts fractions off in Retry-After and x-ratelimit-reset, and would send clients
-// back too early. Below a second it is told as it is, for clients of our own; Envoy
-// makes that a second. Under fixed_window it is whole seconds in any case, as the
-// incumbent tells it.
-func told(l *limit.Limit, wait int64) int64 {
+// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off
+// in Retry-After and x-ratelimit-reset, so a fraction would send clients back too early.
+// Waits below a second stay exact, for clients other than Envoy; Envoy makes them a
+// second. Waits of aligned windows are always whole seconds, as in envoyproxy/ratelimit.
+func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && !l.Algorithm.Aligned() {
 		return wait
 	}
 	return (wait + secondMicros - 1) / secondMicros * secondMicros
 }
 
-// unlimited tells whether rule names no limit but an unlimited one.
-func unlimited(rule *descriptors.Rule) bool {
+// isUnlimited reports whether the only limit of rule is unlimited.
+func isUnlimited(rule *descriptors.Rule) bool {
 	return len(rule.Limits) == 1 && rule.Limits[0].Unlimited
 }
 
-// newResponse allocates a response with n statuses, which resp.Statuses is still
-// to point to, and their durations: in one piece where n is small.
-func newResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
+// allocResponse returns a response with memory for n statuses and their durations. Up to
+// 4 of them take one allocation together. resp.Statuses has nil pointers.
+func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:
 		s := new(slab1)

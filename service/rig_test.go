@@ -20,14 +20,14 @@ const (
 	over = rlsv3.RateLimitResponse_OVER_LIMIT
 )
 
-// rig is a Service with limits, counters of its own and a clock that stands.
+// rig is a Service with local counters and a clock that stands still.
 type rig struct {
 	t   *testing.T
 	svc *Service
 	now time.Time
 }
 
-// start is when a rig's clock starts: 37.5 seconds into a minute.
+// start is the time of a new rig, 37.5 seconds into a minute.
 var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
 
 func newRig(t *testing.T, limits string, change ...func(*Options)) *rig {
@@ -45,8 +45,8 @@ func newRig(t *testing.T, limits string, change ...func(*Options)) *rig {
 	return r
 }
 
-// ask sends a request to domain "d".
-func (r *rig) ask(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
+// request sends descriptors of domain "d".
+func (r *rig) request(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
 	r.t.Helper()
 	return r.send(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
 }
@@ -59,7 +59,7 @@ func (r *rig) send(req *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
 	return resp
 }
 
-// desc is a descriptor of "key=value" entries.
+// desc returns a descriptor of "key=value" entries.
 func desc(entries ...string) *ratelimitv3.RateLimitDescriptor {
 	d := &ratelimitv3.RateLimitDescriptor{}
 	for _, e := range entries {
@@ -69,19 +69,19 @@ func desc(entries ...string) *ratelimitv3.RateLimitDescriptor {
 	return d
 }
 
-// hits sets d's own hits_addend.
-func hits(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescriptor {
+// withHits sets the hits_addend of d.
+func withHits(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescriptor {
 	d.HitsAddend = wrapperspb.UInt64(n)
 	return d
 }
 
-// back gives n hits back.
-func back(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescriptor {
+// withRefund makes d a refund of n hits.
+func withRefund(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescriptor {
 	d.IsNegativeHits = true
-	return hits(n, d)
+	return withHits(n, d)
 }
 
-// repeat is d n times, for requests with the same descriptor more than once.
+// repeat returns n references to d.
 func repeat(n int, d *ratelimitv3.RateLimitDescriptor) []*ratelimitv3.RateLimitDescriptor {
 	ds := make([]*ratelimitv3.RateLimitDescriptor, n)
 	for i := range ds {

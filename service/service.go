@@ -1,6 +1,6 @@
-// Package service answers one rate-limit call: it turns the request's
-// descriptors into hits, has them charged, and turns the results into Envoy's
-// response (envoy.service.ratelimit.v3).
+// Package service answers rate-limit calls of Envoy (envoy.service.ratelimit.v3). It
+// turns the descriptors of a request into hits, charges the hits, and turns the results
+// into the response.
 package service
 
 import (
@@ -21,25 +21,37 @@ type Options struct {
 	// Limits holds the limits in force.
 	Limits *descriptors.Store
 
-	// Limiter counts.
+	// Limiter decides and charges hits.
 	Limiter backend.Limiter
 
-	// Now is the clock; time.Now if nil. It is read once per call.
+	// Observer receives the decisions. It can be nil.
+	Observer Observer
+
+	// Now is the clock, which each call reads once. The default is time.Now.
 	Now func() time.Time
 
-	// ShadowMode answers OK where the overall code would be OVER_LIMIT. The
-	// statuses and headers stay as they are.
+	// ShadowMode replaces the overall code OVER_LIMIT by OK. Statuses and headers stay
+	// the same.
 	ShadowMode bool
 
-	// QuotaMode treats every descriptor as one in quota mode.
+	// QuotaMode puts every descriptor in quota mode.
 	QuotaMode bool
 
-	// Headers are the response headers that tell the limit; nil sends none.
+	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
-	// DynamicMetadata adds what was asked, and the metadata of the rules that
-	// let it pass, to the response's dynamic metadata.
+	// DynamicMetadata adds the request, and the metadata of the rules that let it pass,
+	// to the dynamic metadata of the response.
 	DynamicMetadata bool
+}
+
+// Observer receives the decisions of a Service. Calls may overlap, must return at once
+// and must not allocate.
+type Observer interface {
+	// Decided is called for each hit that was decided, also if its rule is in shadow
+	// mode. limit is a limit of rule, and n is the number of hits: 0 for a peek, less
+	// for a refund.
+	Decided(rule *descriptors.Rule, limit *descriptors.RateLimit, n int64, result backend.Result)
 }
 
 // Service is the rate-limit service. It is safe for concurrent use.
@@ -48,7 +60,7 @@ type Service struct {
 	o Options
 }
 
-// New makes a Service.
+// New returns a Service.
 func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -62,10 +74,9 @@ var (
 	errNoLimits      = status.Error(codes.FailedPrecondition, "no rate limit configuration loaded")
 )
 
-// ShouldRateLimit implements the service's one method. The errors:
-// INVALID_ARGUMENT for a request that can't be answered as it is,
-// FAILED_PRECONDITION while no limits are loaded, and UNAVAILABLE (or what ended
-// the caller's context) when a hit could not be decided.
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT
+// for an invalid request and FAILED_PRECONDITION while no limits are loaded. If a hit
+// could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	limits := s.o.Limits.Load()
 	switch {
@@ -83,17 +94,18 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	}
 	if len(c.hits) > 0 {
 		s.o.Limiter.Take(ctx, s.o.Now(), c.hits, c.results)
-		for i := range c.results {
-			if err := c.results[i].Err; err != nil {
-				return nil, takeError(err)
-			}
+		if s.o.Observer != nil {
+			c.observe(s.o.Observer)
+		}
+		if err := c.firstError(); err != nil {
+			return nil, statusError(err)
 		}
 	}
-	resp := c.respond(len(req.Descriptors))
-	v := c.verdict(resp.Statuses, s.o.QuotaMode)
-	resp.OverallCode = v.code
-	if s.o.Headers != nil && v.tell != nil {
-		resp.ResponseHeadersToAdd = s.o.Headers.values(v.tell)
+	resp := c.newResponse(len(req.Descriptors))
+	overall := c.overall(resp.Statuses, s.o.QuotaMode)
+	resp.OverallCode = overall.code
+	if s.o.Headers != nil && overall.headerStatus != nil {
+		resp.ResponseHeadersToAdd = s.o.Headers.values(overall.headerStatus)
 	}
 	if s.o.DynamicMetadata {
 		resp.DynamicMetadata = dynamicMetadata(req, c.rules, resp.Statuses)
@@ -104,8 +116,8 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return resp, nil
 }
 
-// takeError gives the failure to decide a hit its gRPC code.
-func takeError(err error) error {
+// statusError turns the error of a hit into a gRPC error.
+func statusError(err error) error {
 	code := codes.Unavailable
 	switch {
 	case errors.Is(err, context.Canceled):

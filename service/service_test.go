@@ -18,18 +18,18 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// takes is a Limiter that does as the func says.
-type takes func(hits []backend.Hit, results []backend.Result)
+// limiterFunc is a func as a Limiter.
+type limiterFunc func(hits []backend.Hit, results []backend.Result)
 
-func (f takes) Take(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+func (f limiterFunc) Take(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 	f(hits, results)
 }
 
-func TestErrorsCarryTheFittingCode(t *testing.T) {
+func TestErrorsHaveTheirGRPCCode(t *testing.T) {
 	request := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(2, desc("k=v"))}
 	failing := func(err error) func(*Options) {
 		return func(o *Options) {
-			o.Limiter = takes(func(_ []backend.Hit, results []backend.Result) {
+			o.Limiter = limiterFunc(func(_ []backend.Hit, results []backend.Result) {
 				results[0].Allowed = true
 				results[1].Err = err
 			})
@@ -40,15 +40,15 @@ func TestErrorsCarryTheFittingCode(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no domain":      {&rlsv3.RateLimitRequest{Descriptors: request.Descriptors}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
-		"no descriptors": {&rlsv3.RateLimitRequest{Domain: "d"}, func(*Options) {}, "InvalidArgument: rate limit descriptor list must not be empty"},
-		"neither":        {&rlsv3.RateLimitRequest{}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
-		"no limits":      {request, func(o *Options) { o.Limits = new(descriptors.Store) }, "FailedPrecondition: no rate limit configuration loaded"},
-		"backend gone":   {request, failing(fmt.Errorf("%w: connection refused", backend.ErrUnavailable)), "Unavailable: rate limit backend unavailable: connection refused"},
-		"backend slow":   {request, failing(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)), "Unavailable: rate limit backend unavailable: context deadline exceeded"},
-		"caller left":    {request, failing(context.Canceled), "Canceled: context canceled"},
-		"caller's time":  {request, failing(context.DeadlineExceeded), "DeadlineExceeded: context deadline exceeded"},
-		"anything else":  {request, failing(errors.New("WRONGTYPE")), "Unavailable: WRONGTYPE"},
+		"no domain":         {&rlsv3.RateLimitRequest{Descriptors: request.Descriptors}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
+		"no descriptors":    {&rlsv3.RateLimitRequest{Domain: "d"}, func(*Options) {}, "InvalidArgument: rate limit descriptor list must not be empty"},
+		"neither":           {&rlsv3.RateLimitRequest{}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
+		"no limits":         {request, func(o *Options) { o.Limits = new(descriptors.Store) }, "FailedPrecondition: no rate limit configuration loaded"},
+		"backend down":      {request, failing(fmt.Errorf("%w: connection refused", backend.ErrUnavailable)), "Unavailable: rate limit backend unavailable: connection refused"},
+		"backend slow":      {request, failing(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)), "Unavailable: rate limit backend unavailable: context deadline exceeded"},
+		"caller cancelled":  {request, failing(context.Canceled), "Canceled: context canceled"},
+		"caller's deadline": {request, failing(context.DeadlineExceeded), "DeadlineExceeded: context deadline exceeded"},
+		"another error":     {request, failing(errors.New("WRONGTYPE")), "Unavailable: WRONGTYPE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, tenPerMinute, c.change)
@@ -61,14 +61,14 @@ func TestErrorsCarryTheFittingCode(t *testing.T) {
 	}
 }
 
-func TestNothingCountedNothingTaken(t *testing.T) {
+func TestLimiterIsNotCalledWithoutHits(t *testing.T) {
 	r := newRig(t, tenPerMinute, func(o *Options) {
-		o.Limiter = takes(func([]backend.Hit, []backend.Result) { t.Error("asked") })
+		o.Limiter = limiterFunc(func([]backend.Hit, []backend.Result) { t.Error("called") })
 	})
-	r.ask(desc("other=x"))
+	r.request(desc("other=x"))
 }
 
-func TestEachHitHasTheKeyOfItsDescriptor(t *testing.T) {
+func TestHitHasTheKeyOfItsDescriptor(t *testing.T) {
 	limits := `
 domain: d
 descriptors:
@@ -79,7 +79,7 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 5}
 `
 	r := newRig(t, limits, func(o *Options) {
-		o.Limiter = takes(func(hits []backend.Hit, results []backend.Result) {
+		o.Limiter = limiterFunc(func(hits []backend.Hit, results []backend.Result) {
 			require.Len(t, hits, 4)
 			assert.Equal(t, string(hits[0].Key), string(hits[1].Key))
 			assert.NotEqual(t, hits[0].Limit.Tag(), hits[1].Limit.Tag())
@@ -88,7 +88,7 @@ descriptors:
 			assert.Contains(t, string(hits[3].Key), "last")
 			assert.Equal(t, []bool{false, false, true, true}, []bool{hits[0].Shadow, hits[1].Shadow, hits[2].Shadow, hits[3].Shadow})
 			for i := range results {
-				assert.Zero(t, results[i], "no traces of other calls")
+				assert.Zero(t, results[i], "no result of another call")
 				results[i] = backend.Result{Err: backend.ErrUnavailable}
 			}
 		})
@@ -99,14 +99,63 @@ descriptors:
 	}
 }
 
-func TestConcurrentCallsDontMix(t *testing.T) {
+type decision struct {
+	path, limit string
+	n           int64
+	allowed     bool
+	source      backend.Source
+}
+
+// decisionRecorder is an Observer that keeps all decisions.
+type decisionRecorder struct{ decisions []decision }
+
+func (r *decisionRecorder) Decided(rule *descriptors.Rule, limit *descriptors.RateLimit, n int64, result backend.Result) {
+	r.decisions = append(r.decisions, decision{rule.Path, limit.Name, n, result.Allowed, result.Source})
+}
+
+func TestObserverReceivesEachDecision(t *testing.T) {
+	limits := `
+domain: d
+descriptors:
+  - key: a
+    rate_limits: [{unit: second, requests_per_unit: 5, name: second}, {unit: hour, requests_per_unit: 5, name: hour}]
+  - {key: unlimited, rate_limit: {unlimited: true}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0, name: none}}
+`
+	events := new(decisionRecorder)
+	r := newRig(t, limits, func(o *Options) { o.Observer = events })
+	r.request(withHits(3, desc("a=x")), desc("unlimited=x"), desc("shadow=x"), withRefund(2, desc("a=x")), desc("none=x"))
+	assert.Equal(t, []decision{
+		{"d > a", "second", 3, true, backend.SourceBackend},
+		{"d > a", "hour", 3, true, backend.SourceBackend},
+		{"d > shadow", "none", 1, false, backend.SourceBackend},
+		{"d > a", "second", -2, true, backend.SourceBackend},
+		{"d > a", "hour", -2, true, backend.SourceBackend},
+	}, events.decisions)
+}
+
+func TestObserverReceivesDecisionsOfAFailedCall(t *testing.T) {
+	events := new(decisionRecorder)
+	r := newRig(t, tenPerMinute, func(o *Options) {
+		o.Observer = events
+		o.Limiter = limiterFunc(func(_ []backend.Hit, results []backend.Result) {
+			results[0].Err = backend.ErrUnavailable
+			results[1] = backend.Result{Source: backend.SourceFallback}
+		})
+	})
+	_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(2, desc("k=v"))})
+	require.Error(t, err)
+	assert.Equal(t, []decision{{"d > k", "ten", 1, false, backend.SourceFallback}}, events.decisions)
+}
+
+func TestConcurrentCallsAreIndependent(t *testing.T) {
 	r := newRig(t, tenPerMinute)
 	var callers sync.WaitGroup
 	for i := range 16 {
 		callers.Go(func() {
 			d := desc(fmt.Sprintf("k=%d", i))
 			for n := range uint32(10) {
-				resp := r.ask(d, desc("none=x"), d)
+				resp := r.request(d, desc("none=x"), d)
 				assert.Equal(t, max(9, 2*n)-2*n, resp.Statuses[0].LimitRemaining)
 			}
 		})
@@ -129,8 +178,8 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 	}
 }
 
-// BenchmarkMatchAndTake is the part of a call that is ours alone: find the
-// rules, build the keys, charge the counters.
+// BenchmarkMatchAndTake measures a call without the response: match the rules, build the
+// keys and charge the counters.
 func BenchmarkMatchAndTake(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector makes pools forget, so allocations are counted without it.
+// The race detector empties pools at random, so allocations are counted without it.
 
 package denycache
 
@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestADenialFromHereAllocatesNothing(t *testing.T) {
+func TestRememberedDenialAllocatesNothing(t *testing.T) {
 	l := New(newCounter(), Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))

@@ -1,17 +1,18 @@
-// Package denycache remembers denials, so that a caller who comes again before the
-// hits can pass is answered without asking the backend. It is what
-// envoyproxy/ratelimit calls its local (over-limit) cache, for every algorithm.
+// Package denycache remembers denials. A caller who comes again before the hits can pass
+// gets the remembered answer, and the backend gets no call. envoyproxy/ratelimit has
+// such a cache for fixed windows, the local cache; this one serves every algorithm.
 //
-// What it answers is what the wrapped Limiter would have answered, but for three
-// things (and what a stand-in has denied is not remembered):
+// The answers are those of the wrapped Limiter, with three exceptions:
 //
-//   - Hits given back through another replica are seen here up to the denial's
-//     RetryAfter late; through this one, at once. A raised limit is seen at once.
-//   - A denial from here is not charged where the limit charges denied hits. Under
-//     FixedWindow that only keeps the debt from growing. Under the others debt
-//     lengthens the denial, so there denials of such limits are not remembered.
-//   - RetryAfter is that of the remembered denial: for more hits than that denied,
-//     the earliest time at which they might pass.
+//   - A refund through another replica takes effect here when the denial ends. A refund
+//     through this replica and a raised limit take effect at once.
+//   - A remembered denial is not charged, even if the limit charges denied hits. Under
+//     FixedWindow the charge would change nothing. Under the other algorithms the charge
+//     would prolong the denial, so the cache doesn't remember denials of such limits.
+//   - RetryAfter comes from the remembered denial. If a later call asks for more hits
+//     than the denied call, RetryAfter is the earliest time at which they might pass.
+//
+// Denials by the fallback are not remembered.
 package denycache
 
 import (
@@ -24,124 +25,150 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Options of a Limiter.
+// Options configure a Limiter.
 type Options struct {
-	// SizeBytes bounds the memory of the cache, which is taken at once; at least
-	// 4096 is used. An entry takes 64 bytes.
+	// SizeBytes is the memory of the cache, which New allocates. A denial takes 64
+	// bytes. The minimum is 4096.
 	SizeBytes int
 
-	// AllOrNone must be that of the wrapped Limiter: if one is denied from here,
-	// no other hit that binds (backend.Hit.AllOrNone) is charged.
+	// AllOrNone must have the value that the wrapped Limiter has. If it is set and the
+	// cache denies an all-or-none hit, no all-or-none hit of the batch is charged. See
+	// backend.Hit.AllOrNone.
 	AllOrNone bool
 
-	// OnDenied, if given, is told of each hit denied from here. It must not keep
-	// the hit.
-	OnDenied func(h *backend.Hit)
+	// Observer receives events. It can be nil.
+	Observer Observer
 }
 
-// Limiter is a backend.Limiter that asks another only for what it doesn't know to
-// be denied. It is safe for concurrent use.
+// Observer receives the events of a Limiter. Its methods must return at once and must
+// not use the Limiter.
+type Observer interface {
+	// Denied is called for each hit that the cache denies. It must not keep the hit.
+	Denied(*backend.Hit)
+
+	// Evicted is called if a denial replaces another one that has not ended.
+	Evicted()
+}
+
+type noObserver struct{}
+
+func (noObserver) Denied(*backend.Hit) {}
+func (noObserver) Evicted()            {}
+
+// Limiter is a backend.Limiter that denies hits from its cache and sends all others to
+// another Limiter. It is safe for concurrent use.
 type Limiter struct {
 	options Options
 	next    backend.Limiter
 	table   *table
-	asks    sync.Pool // of *ask
+	calls   sync.Pool // of *call
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New wraps next.
+// New returns a Limiter with an empty cache in front of next.
 func New(next backend.Limiter, o Options) *Limiter {
-	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes), asks: sync.Pool{New: func() any { return &ask{} }}}
+	if o.Observer == nil {
+		o.Observer = noObserver{}
+	}
+	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes), calls: sync.Pool{New: func() any { return &call{} }}}
 }
 
-// ask is the memory of one Take.
-type ask struct {
-	seen   []seen           // of each hit
-	others backend.SubBatch // than those denied from here
+// Invalidate drops the denial of h's counter. It is called after a reset.
+func (l *Limiter) Invalidate(h *backend.Hit) {
+	l.table.invalidate(l.table.seeds.Of(h.Key, h.Limit.Tag()))
 }
 
-// seen is what was found for a hit before next was asked.
-type seen struct {
-	id      fingerprint.ID
-	returns uint32 // of its shard
-	denied  bool
+// InvalidateAll drops all denials.
+func (l *Limiter) InvalidateAll() { l.table.invalidateAll() }
+
+// call is the memory of one Take.
+type call struct {
+	lookups []lookup         // by hit
+	batch   backend.SubBatch // hits that are sent to next
 }
 
-// Take implements backend.Limiter. now must be from one clock.
+// lookup is the answer of the cache for one hit.
+type lookup struct {
+	id         fingerprint.ID
+	generation uint32 // of the id's shard, at the time of the lookup
+	denied     bool
+}
+
+// Take implements backend.Limiter. All calls must use the same clock for now.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	a := l.asks.Get().(*ask)
-	defer l.asks.Put(a)
-	a.seen = a.seen[:0]
+	c := l.calls.Get().(*call)
+	defer l.calls.Put(c)
+	c.lookups = c.lookups[:0]
 
-	at := now.UnixMicro()
-	denied, blocked := 0, false
+	nowMicros := now.UnixMicro()
+	denied, batchDenied := 0, false
 	for i := range hits {
 		h := &hits[i]
-		s := seen{id: l.table.seeds.Of(h.Key, h.Limit.Tag())}
+		found := lookup{id: l.table.seeds.Of(h.Key, h.Limit.Tag())}
 		if h.N < 0 {
-			l.table.forget(s.id)
+			l.table.invalidate(found.id)
 		} else {
 			var r limit.Result
-			if r, s.denied, s.returns = l.table.find(s.id, h, at); s.denied {
+			r, found.denied, found.generation = l.table.find(found.id, h, nowMicros)
+			if found.denied {
 				results[i] = backend.Result{Source: backend.SourceDenyCache, Result: r}
 			}
 		}
-		if s.denied {
+		if found.denied {
 			denied++
-			blocked = blocked || l.options.AllOrNone && h.AllOrNone()
-			if l.options.OnDenied != nil {
-				l.options.OnDenied(h)
-			}
+			batchDenied = batchDenied || l.options.AllOrNone && h.AllOrNone()
+			l.options.Observer.Denied(h)
 		}
-		a.seen = append(a.seen, s)
+		c.lookups = append(c.lookups, found)
 	}
 	switch {
 	case denied == 0:
 		l.next.Take(ctx, now, hits, results)
 	case denied < len(hits):
-		l.takeOthers(ctx, now, hits, results, a, blocked)
+		l.takeOthers(ctx, now, hits, results, c, batchDenied)
 	}
 	for i := range hits {
-		h, s, r := &hits[i], &a.seen[i], &results[i]
+		h, found, r := &hits[i], &c.lookups[i], &results[i]
 		switch {
-		case h.N < 0: // again: denials that next gave before may have come meanwhile
-			l.table.forget(s.id)
-		case s.denied || r.Err != nil || r.Allowed || r.Degraded():
-		case blocked && h.AllOrNone(): // known by a peek only
+		case h.N < 0: // a denial from before the refund may have been added since
+			l.table.invalidate(found.id)
+		case found.denied || r.Err != nil || r.Allowed || r.Degraded():
+		case batchDenied && h.AllOrNone(): // next has only seen a peek
 		default:
-			l.table.remember(s.id, s.returns, h, r.Result, at)
+			if l.table.add(found.id, found.generation, h, r.Result, nowMicros) {
+				l.options.Observer.Evicted()
+			}
 		}
 	}
 }
 
-// takeOthers asks next for the hits that aren't denied yet. If blocked, those that
-// bind are only looked at.
-func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, a *ask, blocked bool) {
-	defer a.others.Reset()
+// takeOthers sends the hits that the cache doesn't deny to next. If the batch is denied,
+// all-or-none hits become peeks.
+func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, c *call, batchDenied bool) {
+	defer c.batch.Reset()
 	for i, h := range hits {
-		if a.seen[i].denied {
+		if c.lookups[i].denied {
 			continue
 		}
-		if blocked && h.AllOrNone() {
+		if batchDenied && h.AllOrNone() {
 			h.N = 0
 		}
-		a.others.Add(i, h)
+		c.batch.Add(i, h)
 	}
-	a.others.Take(ctx, now, l.next)
-	for j, i := range a.others.Index {
-		if h, r := &hits[i], &a.others.Results[j]; blocked && h.AllOrNone() && r.Err == nil {
-			r.Result = wouldBe(r.Result, h)
+	c.batch.Take(ctx, now, l.next)
+	for j, i := range c.batch.Index {
+		if h, r := &hits[i], &c.batch.Results[j]; batchDenied && h.AllOrNone() && r.Err == nil {
+			r.Result = fromPeek(r.Result, h)
 		}
 	}
-	a.others.CopyResults(results)
+	c.batch.CopyResults(results)
 }
 
-// wouldBe turns the answer to a peek into that to the hit, were it not charged. n
-// hits pass just where n is at most what remains, under every algorithm; a peek
-// itself is denied by other rules. When denied hits can pass is known only to be
-// at most when the budget is whole again.
-func wouldBe(peek limit.Result, h *backend.Hit) limit.Result {
+// fromPeek turns the answer to a peek into the answer to h if h were not charged. h
+// passes if h.N is at most Remaining. Otherwise RetryAfter is ResetAfter, which is an
+// upper bound, or Never if h.N exceeds the capacity.
+func fromPeek(peek limit.Result, h *backend.Hit) limit.Result {
 	r := limit.Result{Allowed: h.N <= peek.Remaining, Remaining: peek.Remaining, ResetAfter: peek.ResetAfter}
 	switch {
 	case r.Allowed:

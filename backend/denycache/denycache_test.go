@@ -17,12 +17,12 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// counter is a Limiter on plain states, which counts what it is asked for.
+// counter is a Limiter that decides with limit.Limit.Take and counts its hits.
 type counter struct {
-	mu     sync.Mutex
-	states map[string]*limit.State
-	asked  int
-	during func() // called after each Take has been decided
+	mu        sync.Mutex
+	states    map[string]*limit.State
+	hits      int
+	afterTake func() // runs at the end of each Take
 }
 
 func newCounter() *counter { return &counter{states: map[string]*limit.State{}} }
@@ -30,7 +30,7 @@ func newCounter() *counter { return &counter{states: map[string]*limit.State{}} 
 func (c *counter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	c.mu.Lock()
 	for i, h := range hits {
-		c.asked++
+		c.hits++
 		name := h.Limit.Tag() + " " + string(h.Key)
 		if c.states[name] == nil {
 			c.states[name] = &limit.State{}
@@ -38,8 +38,8 @@ func (c *counter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 		results[i] = backend.Result{Result: h.Limit.Take(c.states[name], now.UnixMicro(), h.N)}
 	}
 	c.mu.Unlock()
-	if c.during != nil {
-		c.during()
+	if c.afterTake != nil {
+		c.afterTake()
 	}
 }
 
@@ -65,11 +65,11 @@ func take(l backend.Limiter, at time.Duration, hits ...backend.Hit) []backend.Re
 	return results
 }
 
-func TestAnEntryIsACacheLine(t *testing.T) {
+func TestEntryIs64Bytes(t *testing.T) {
 	assert.Equal(t, uintptr(entryBytes), unsafe.Sizeof(entry{}))
 }
 
-func TestDeniedUntilRetryAfter(t *testing.T) {
+func TestDenialEndsAfterRetryAfter(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			next := newCounter()
@@ -79,7 +79,7 @@ func TestDeniedUntilRetryAfter(t *testing.T) {
 			take(l, time.Second, hit("a", lim, 1))
 			denied := take(l, time.Minute, hit("a", lim, 1))[0]
 			require.False(t, denied.Allowed)
-			asked := next.asked
+			hitsBefore := next.hits
 			for _, after := range []time.Duration{0, time.Second, time.Duration(denied.RetryAfter-1) * time.Microsecond} {
 				got := take(l, time.Minute+after, hit("a", lim, 1))[0]
 				want := denied
@@ -88,7 +88,7 @@ func TestDeniedUntilRetryAfter(t *testing.T) {
 				want.ResetAfter -= after.Microseconds()
 				assert.Equal(t, want, got)
 			}
-			assert.Equal(t, asked, next.asked, "answered from here")
+			assert.Equal(t, hitsBefore, next.hits, "the cache answers")
 			assert.True(t, take(l, time.Minute+time.Duration(denied.RetryAfter)*time.Microsecond, hit("a", lim, 1))[0].Allowed)
 
 			assert.True(t, take(l, time.Minute, hit("b", lim, 1))[0].Allowed, "another key")
@@ -98,34 +98,35 @@ func TestDeniedUntilRetryAfter(t *testing.T) {
 	}
 }
 
-func TestWhatADenialSpeaksFor(t *testing.T) {
+func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		algorithm  limit.Algorithm
 		charge     bool
-		spent, n   int64 // of 10; then n are denied
-		then       int64
-		fromMemory bool
+		spent      int64 // of a limit of 10
+		n          int64 // hits denied next
+		later      int64 // hits asked for last
+		remembered bool  // the cache answers the last call
 	}{
-		{"as many", limit.SlidingLog, false, 7, 5, 5, true},
-		{"more", limit.SlidingLog, false, 7, 5, 6, true},
-		{"fewer, which pass", limit.SlidingLog, false, 7, 5, 3, false},
-		{"fewer, which may pass earlier", limit.SlidingLog, false, 7, 5, 4, false},
+		{"as many hits", limit.SlidingLog, false, 7, 5, 5, true},
+		{"more hits", limit.SlidingLog, false, 7, 5, 6, true},
+		{"fewer hits, which pass", limit.SlidingLog, false, 7, 5, 3, false},
+		{"fewer hits, which may pass earlier", limit.SlidingLog, false, 7, 5, 4, false},
 		{"a peek, which passes", limit.SlidingLog, false, 7, 5, 0, false},
-		{"a peek", limit.SlidingLog, false, 10, 1, 0, true},
-		{"one after a peek", limit.SlidingLog, false, 10, 0, 1, true},
-		{"fewer than never pass", limit.SlidingLog, false, 7, 11, 5, false},
-		{"token bucket, fewer", limit.TokenBucket, false, 7, 5, 4, false},
-		{"token bucket, more", limit.TokenBucket, false, 7, 5, 6, true},
-		{"sliding window, more", limit.SlidingWindow, false, 7, 5, 6, true},
-		{"fixed window, fewer that are too many", limit.FixedWindow, false, 7, 5, 4, true},
-		{"fixed window, fewer that pass", limit.FixedWindow, false, 7, 5, 3, false},
-		{"fixed window, a peek at the limit", limit.FixedWindow, false, 10, 1, 0, false},
-		{"fixed window, denied charged", limit.FixedWindow, true, 7, 5, 1, true},
-		{"fixed window, denied charged, peek", limit.FixedWindow, true, 7, 5, 0, true},
-		{"a denial that lengthens with each", limit.SlidingLog, true, 10, 1, 1, false},
-		{"a denial that lengthens with each", limit.SlidingWindow, true, 10, 1, 1, false},
-		{"a denial that lengthens with each", limit.TokenBucket, true, 10, 1, 1, false},
+		{"a denied peek", limit.SlidingLog, false, 10, 1, 0, true},
+		{"one hit after a denied peek", limit.SlidingLog, false, 10, 0, 1, true},
+		{"fewer hits after more than the capacity", limit.SlidingLog, false, 7, 11, 5, false},
+		{"fewer hits", limit.TokenBucket, false, 7, 5, 4, false},
+		{"more hits", limit.TokenBucket, false, 7, 5, 6, true},
+		{"more hits", limit.SlidingWindow, false, 7, 5, 6, true},
+		{"fewer hits, which are denied too", limit.FixedWindow, false, 7, 5, 4, true},
+		{"fewer hits, which pass", limit.FixedWindow, false, 7, 5, 3, false},
+		{"a peek at the limit", limit.FixedWindow, false, 10, 1, 0, false},
+		{"one hit, denied hits charged", limit.FixedWindow, true, 7, 5, 1, true},
+		{"a peek, denied hits charged", limit.FixedWindow, true, 7, 5, 0, true},
+		{"denied hits prolong the denial", limit.SlidingLog, true, 10, 1, 1, false},
+		{"denied hits prolong the denial", limit.SlidingWindow, true, 10, 1, 1, false},
+		{"denied hits prolong the denial", limit.TokenBucket, true, 10, 1, 1, false},
 	} {
 		t.Run(fmt.Sprintf("%s/%s", c.algorithm, c.name), func(t *testing.T) {
 			next := newCounter()
@@ -133,17 +134,17 @@ func TestWhatADenialSpeaksFor(t *testing.T) {
 			lim := newLimit(t, limit.Spec{Algorithm: c.algorithm, Requests: 10, ChargeDenied: c.charge})
 			take(l, 0, hit("a", lim, c.spent))
 			require.False(t, take(l, 0, hit("a", lim, c.n))[0].Allowed)
-			asked := next.asked
-			got := take(l, 0, hit("a", lim, c.then))[0]
-			assert.Equal(t, c.fromMemory, next.asked == asked)
-			if c.fromMemory {
+			hitsBefore := next.hits
+			got := take(l, 0, hit("a", lim, c.later))[0]
+			assert.Equal(t, c.remembered, next.hits == hitsBefore)
+			if c.remembered {
 				assert.False(t, got.Allowed)
 			}
 		})
 	}
 }
 
-func TestMoreHitsThanTheCapacityNeverPass(t *testing.T) {
+func TestRetryAfterIsNeverBeyondTheCapacity(t *testing.T) {
 	l := New(newCounter(), Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
@@ -151,7 +152,7 @@ func TestMoreHitsThanTheCapacityNeverPass(t *testing.T) {
 	assert.Equal(t, int64(limit.Never), take(l, 0, hit("a", lim, 3))[0].RetryAfter)
 }
 
-func TestGivingBackTakesEffectAtOnce(t *testing.T) {
+func TestRefundTakesEffectAtOnce(t *testing.T) {
 	l := New(newCounter(), Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
@@ -160,20 +161,20 @@ func TestGivingBackTakesEffectAtOnce(t *testing.T) {
 	assert.True(t, got[1].Allowed)
 }
 
-func TestADenialOlderThanAReturnIsNotRemembered(t *testing.T) {
+func TestDenialFromBeforeARefundIsNotRemembered(t *testing.T) {
 	next := newCounter()
 	l := New(next, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
-	next.during = func() { // the denial is decided, but not yet remembered
-		next.during = nil
+	next.afterTake = func() { // the denial is decided, but not remembered yet
+		next.afterTake = nil
 		take(l, 0, hit("a", lim, -1))
 	}
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 
-func TestARaisedLimitTakesEffectAtOnce(t *testing.T) {
+func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 	for _, raised := range []limit.Spec{
 		{Algorithm: limit.TokenBucket, Requests: 3, Burst: 2},
 		{Algorithm: limit.TokenBucket, Requests: 2, Burst: 3},
@@ -183,44 +184,52 @@ func TestARaisedLimitTakesEffectAtOnce(t *testing.T) {
 		lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 2, Burst: 2})
 		take(l, 0, hit("a", lim, 2))
 		require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
-		asked := next.asked
+		hitsBefore := next.hits
 		take(l, 0, hit("a", newLimit(t, raised), 1))
-		assert.Greater(t, next.asked, asked)
+		assert.Greater(t, next.hits, hitsBefore)
 	}
 	next := newCounter()
 	l := New(next, Options{})
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 2))
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 1))
-	asked := next.asked
+	hitsBefore := next.hits
 	assert.False(t, take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 1}), 1))[0].Allowed)
-	assert.Equal(t, asked, next.asked, "a lowered limit denies all the more")
+	assert.Equal(t, hitsBefore, next.hits, "a lowered limit is denied too")
 }
 
-func TestAClockSetBackForgets(t *testing.T) {
+func TestClockSetBackDropsDenials(t *testing.T) {
 	next := newCounter()
 	l := New(next, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, time.Minute, hit("a", lim, 1))
 	take(l, time.Minute, hit("a", lim, 1))
-	asked := next.asked
+	hitsBefore := next.hits
 	take(l, 0, hit("a", lim, 1))
-	assert.Greater(t, next.asked, asked)
+	assert.Greater(t, next.hits, hitsBefore)
 }
 
-func TestOnlyTheUndecidedAreForwarded(t *testing.T) {
-	next := newCounter()
-	var denied []string
-	l := New(next, Options{OnDenied: func(h *backend.Hit) { denied = append(denied, string(h.Key)) }})
+// recorder is an Observer that keeps the keys of denied hits.
+type recorder struct {
+	denied    []string
+	evictions int
+}
+
+func (r *recorder) Denied(h *backend.Hit) { r.denied = append(r.denied, string(h.Key)) }
+func (r *recorder) Evicted()              { r.evictions++ }
+
+func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
+	next, events := newCounter(), new(recorder)
+	l := New(next, Options{Observer: events})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
-	asked := next.asked
+	hitsBefore := next.hits
 	got := take(l, 0, hit("b", lim, 1), hit("a", lim, 1), hit("c", lim, 1))
-	assert.Equal(t, asked+2, next.asked)
+	assert.Equal(t, hitsBefore+2, next.hits)
 	assert.True(t, got[0].Allowed)
 	assert.False(t, got[1].Allowed)
 	assert.True(t, got[2].Allowed)
-	assert.Equal(t, []string{"a"}, denied)
+	assert.Equal(t, []string{"a"}, events.denied)
 }
 
 func TestErrorsAreNotRemembered(t *testing.T) {
@@ -233,21 +242,21 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 
-func TestWhatAStandInDeniesIsNotRemembered(t *testing.T) {
-	away := true
+func TestDegradedDenialIsNotCached(t *testing.T) {
+	down := true
 	l := New(backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
-		results[0] = backend.Result{Result: limit.Result{Allowed: !away, RetryAfter: 1000}}
-		if away {
+		results[0] = backend.Result{Result: limit.Result{Allowed: !down, RetryAfter: 1000}}
+		if down {
 			results[0].Source = backend.SourceFallback
 		}
 	}), Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
-	away = false
+	down = false
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 
-func TestAllOrNoneChargesNothingWhenOneIsDeniedFromHere(t *testing.T) {
+func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			next := newCounter()
@@ -259,19 +268,19 @@ func TestAllOrNoneChargesNothingWhenOneIsDeniedFromHere(t *testing.T) {
 			shadow := hit("shadow", ten, 1)
 			shadow.Shadow = true
 
-			asked := next.asked
+			hitsBefore := next.hits
 			got := take(l, 0, hit("ten", ten, 4), hit("one", one, 1), hit("ten", ten, 5), shadow, hit("other", ten, 11))
-			assert.Equal(t, asked+4, next.asked)
+			assert.Equal(t, hitsBefore+4, next.hits)
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(4), got[0].Remaining, "not charged")
 			assert.False(t, got[1].Allowed)
 			assert.False(t, got[2].Allowed)
 			assert.Positive(t, got[2].RetryAfter)
-			assert.Equal(t, int64(9), got[3].Remaining, "charged as ever")
+			assert.Equal(t, int64(9), got[3].Remaining, "shadow hits are charged")
 			assert.Equal(t, int64(limit.Never), got[4].RetryAfter)
 			assert.Equal(t, int64(4), take(l, 0, hit("ten", ten, 0))[0].Remaining)
 
-			// A shadow hit denied from here keeps nobody from being charged.
+			// A shadow hit that the cache denies doesn't stop other charges.
 			shadow = hit("one", one, 1)
 			shadow.Shadow = true
 			got = take(l, 0, shadow, hit("ten", ten, 1))
@@ -281,8 +290,8 @@ func TestAllOrNoneChargesNothingWhenOneIsDeniedFromHere(t *testing.T) {
 	}
 }
 
-// With one caller, what is remembered is never wrong, whatever comes.
-func TestAnswersAsTheWrappedLimiter(t *testing.T) {
+// With one caller, the cache must never change a decision.
+func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, uint64(a)))
@@ -302,9 +311,9 @@ func TestAnswersAsTheWrappedLimiter(t *testing.T) {
 	}
 }
 
-func TestAFullCacheForgetsWhatEndsFirst(t *testing.T) {
-	next := newCounter()
-	l := New(next, Options{SizeBytes: 1})
+func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
+	next, events := newCounter(), new(recorder)
+	l := New(next, Options{SizeBytes: 1, Observer: events})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -313,23 +322,24 @@ func TestAFullCacheForgetsWhatEndsFirst(t *testing.T) {
 		take(l, 0, hit(fmt.Sprint(i), short, 1))
 		take(l, 0, hit(fmt.Sprint(i), short, 1))
 	}
-	asked := next.asked
+	hitsBefore := next.hits
 	take(l, 0, hit("a", lim, 1))
-	assert.Equal(t, asked, next.asked)
+	assert.Equal(t, hitsBefore, next.hits)
+	assert.Equal(t, 1001-64, events.evictions, "64 entries fit into 4096 bytes")
 }
 
-func TestConcurrentCallers(t *testing.T) {
+func TestConcurrentCallersDontRace(t *testing.T) {
 	l := New(newCounter(), Options{SizeBytes: 4096})
 	lim := newLimit(t, limit.Spec{Requests: 3})
-	var running sync.WaitGroup
+	var callers sync.WaitGroup
 	for i := range 8 {
-		running.Go(func() {
+		callers.Go(func() {
 			for j := range 500 {
 				take(l, 0, hit(fmt.Sprint(j%50), lim, int64((i+j)%4-1)), hit(fmt.Sprint(j%7), lim, 1))
 			}
 		})
 	}
-	running.Wait()
+	callers.Wait()
 }
 
 func BenchmarkDenied(b *testing.B) {

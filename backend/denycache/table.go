@@ -8,135 +8,138 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// entry is a remembered denial: one cache line. Times are in microseconds since
-// 1970; an entry whose until is 0 is free.
+// entry is a remembered denial. It fills one cache line. Times are in microseconds since
+// 1970. An entry is free if its end is 0.
 type entry struct {
 	id        fingerprint.ID
-	since     int64
-	until     int64 // when the denied hits can pass
+	start     int64 // time of the denial
+	end       int64 // time at which the denied hits can pass
 	reset     int64
 	remaining int64
-	least     int64 // the fewest hits that are denied; 0: peeks too
+	minHits   int64 // smallest number of hits that is denied; 0 denies peeks as well
 	max       uint32
 	capacity  uint32
 }
 
 const (
 	entryBytes = 64
-	ways       = 8 // entries where a denial can be
+	setSize    = 8 // entries of a set
 	maxShards  = 64
 )
 
-// table holds the entries, in sets of a fixed number. A full set loses what ends
-// first.
+// table is a set-associative cache of denials. Each id has one set of entries. A new
+// entry in a full set evicts the entry that ends first.
 type table struct {
 	seeds  fingerprint.Seeds
 	shards []shard
 }
 
 type shard struct {
-	mu      sync.Mutex
-	sets    [][ways]entry
-	returns uint32 // counts hits given back
-	_       [24]byte
+	mu         sync.Mutex
+	sets       [][setSize]entry
+	generation uint32   // number of invalidations
+	_          [24]byte // keeps shards in separate cache lines
 }
 
 func newTable(bytes int) *table {
-	sets := max(bytes/(entryBytes*ways), 8)
+	sets := max(bytes/(entryBytes*setSize), 8)
 	t := &table{seeds: fingerprint.NewSeeds(), shards: make([]shard, min(sets/8, maxShards))}
 	for i := range t.shards {
-		t.shards[i].sets = make([][ways]entry, sets/len(t.shards))
+		t.shards[i].sets = make([][setSize]entry, sets/len(t.shards))
 	}
 	return t
 }
 
-// lock finds where id can be, locked.
-func (t *table) lock(id fingerprint.ID) (*shard, *[ways]entry) {
+// lock locks the shard of id and returns it with the set of id.
+func (t *table) lock(id fingerprint.ID) (*shard, *[setSize]entry) {
 	s := &t.shards[id.Lo%uint64(len(t.shards))]
 	set := &s.sets[id.Hi%uint64(len(s.sets))]
 	s.mu.Lock()
 	return s, set
 }
 
-// find tells whether h is known to be denied at now, and how. It also returns how
-// often hits were given back so far, for remember.
+// find returns the remembered denial of h, and whether there is one that denies h at
+// now. The third result is the generation for add.
 func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64) (limit.Result, bool, uint32) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	for i := range set {
 		if e := &set[i]; e.id == id && e.denies(h, now) {
-			return e.result(h, now), true, s.returns
+			return e.result(h, now), true, s.generation
 		}
 	}
-	return limit.Result{}, false, s.returns
+	return limit.Result{}, false, s.generation
 }
 
-// denies is false after the denial's time, where the clock was set back before it,
-// for fewer hits than were denied, and once the limit is raised.
+// denies reports whether e answers h at now. It is false if the denial has ended, if the
+// clock was set back before its start, if h asks for fewer hits than were denied, or if
+// the limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
 	if !h.Limit.Algorithm.ResetsAtOnce() {
-		n = max(n, 1) // a peek asks for one
+		n = max(n, 1) // a peek is denied if one hit is
 	}
-	return e.since <= now && now < e.until && n >= e.least &&
+	return e.start <= now && now < e.end && n >= e.minHits &&
 		h.Limit.Max() <= int64(e.max) && h.Limit.Capacity() <= int64(e.capacity)
 }
 
 func (e *entry) result(h *backend.Hit, now int64) limit.Result {
-	r := limit.Result{Remaining: e.remaining, ResetAfter: e.reset - now, RetryAfter: e.until - now}
+	r := limit.Result{Remaining: e.remaining, ResetAfter: e.reset - now, RetryAfter: e.end - now}
 	if h.N > h.Limit.Capacity() {
 		r.RetryAfter = limit.Never
 	}
 	return r
 }
 
-// remember keeps the denial r of h, unless hits were given back since find said
-// returns.
-func (t *table) remember(id fingerprint.ID, returns uint32, h *backend.Hit, r limit.Result, now int64) {
+// add remembers the denial r of h, unless the shard was invalidated since find returned
+// generation. It reports whether it evicted a denial that has not ended.
+func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limit.Result, now int64) (evicted bool) {
 	atOnce := h.Limit.Algorithm.ResetsAtOnce()
 	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !atOnce {
-		return
+		return false
 	}
-	least := max(h.N, 1)
-	if atOnce { // nothing passes earlier than all does
-		least = max(r.Remaining+1, 0)
+	minHits := max(h.N, 1)
+	if atOnce { // every number of hits passes at the same time
+		minHits = max(r.Remaining+1, 0)
 	}
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
-	if s.returns != returns {
-		return
+	if s.generation != generation {
+		return false
 	}
 	place := &set[0]
 	for i := range set {
 		if e := &set[i]; e.id == id {
 			place = e
 			break
-		} else if e.until < place.until {
+		} else if e.end < place.end {
 			place = e
 		}
 	}
+	evicted = place.id != id && place.end > now
 	*place = entry{
-		id: id, since: now, until: now + r.RetryAfter, reset: now + r.ResetAfter, remaining: r.Remaining,
-		least: least, max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
+		id: id, start: now, end: now + r.RetryAfter, reset: now + r.ResetAfter, remaining: r.Remaining,
+		minHits: minHits, max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
 	}
+	return evicted
 }
 
-// forgetAll drops all that is known.
-func (t *table) forgetAll() {
+// invalidateAll drops all entries.
+func (t *table) invalidateAll() {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.returns++
+		s.generation++
 		clear(s.sets)
 		s.mu.Unlock()
 	}
 }
 
-// forget drops what is known of id.
-func (t *table) forget(id fingerprint.ID) {
+// invalidate drops the entry of id.
+func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
-	s.returns++
+	s.generation++
 	for i := range set {
 		if set[i].id == id {
 			set[i] = entry{}

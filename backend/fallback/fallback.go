@@ -1,15 +1,15 @@
-// Package fallback goes on without its primary Limiter: what the primary can't
-// decide, a secondary one decides in this process, by a share of each limit; and
-// a primary that keeps failing is left alone until it answers a probe.
+// Package fallback decides hits in this process while the primary Limiter can't. A
+// secondary Limiter grants a share of each limit. A breaker stops the calls to a primary
+// that keeps failing, and closes once the primary answers a probe.
 //
 // Terms:
 //
-//   - primary: the Limiter that should decide, shared by all replicas;
-//   - secondary: the one that stands in, of this replica alone;
-//   - part: hits whose fate in the primary is one, such as those on one node of a
-//     cluster. Each part has a breaker of its own;
-//   - open: a part whose hits go to the secondary without asking the primary;
-//   - ledger: what an open part has admitted, to be charged to the primary later.
+//   - primary: the Limiter that should decide. All replicas share its counters.
+//   - secondary: the Limiter that decides in its place, with counters of this replica.
+//   - shard: hits that fail together, such as the hits on one node of a cluster. Each
+//     shard has its own breaker.
+//   - open: a breaker is open while the hits of its shard bypass the primary.
+//   - replay: charging the primary with hits that were admitted behind an open breaker.
 package fallback
 
 import (
@@ -23,58 +23,81 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Namespace starts the keys of the secondary's counters, so that they never meet
-// those of limits it holds in its own right.
+// Namespace is the prefix of the keys in the secondary. It separates them from keys
+// that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options of a Limiter. Primary and Secondary are required. The primary bounds the
-// time of its Takes itself.
+// Options configure a Limiter. Primary and Secondary are required.
 type Options struct {
+	// Primary bounds the time of its Takes itself.
 	Primary, Secondary backend.Limiter
 
-	// Ratio is the share of a limit that the secondary grants where the limit
-	// doesn't say; over 0 up to 1, 0.5 by default.
+	// Ratio is the share of a limit that the secondary grants if the limit has no
+	// ratio. It is greater than 0 and at most 1; the default is 0.5.
 	Ratio float64
 
-	// Mode is what a limit does meanwhile where it doesn't say; FailLocal by
-	// default.
+	// Mode is the behaviour of limits without a failure mode. The default is
+	// FailLocal.
 	Mode limit.FailureMode
 
-	// Parts is how many parts the primary has, 1 by default, and Part is the one
-	// of a hit, from 0.
-	Parts int
-	Part  func(*backend.Hit) int
+	// Shards is the number of the primary's shards. The default is 1.
+	Shards int
 
-	// Probe asks the primary whether a part works again; it must charge a counter
-	// to find out, as reading can work where writing doesn't. Without it the
-	// primary gets one hit of its own.
-	Probe func(ctx context.Context, part int) error
+	// ShardOf returns the shard of a hit, from 0 to Shards-1.
+	ShardOf func(*backend.Hit) int
 
-	// TripAfter is how long a part must fail, without a success in between, until
-	// it is open; 50 ms by default. Single failures only concern their own calls.
-	TripAfter time.Duration
+	// Probe returns nil if a shard of the primary works again. It must charge a
+	// counter, because reads can work where writes fail. By default the primary gets
+	// a hit on a counter of its own.
+	Probe func(ctx context.Context, shard int) error
 
-	// ProbeEvery is the first pause between probes, 50 ms by default. It doubles
-	// up to ProbeAtMost, 500 ms by default, give or take a fifth at random.
-	ProbeEvery, ProbeAtMost time.Duration
+	// OpenAfter is the time that a shard must fail, without a success, until its
+	// breaker opens. The default is 50 ms.
+	OpenAfter time.Duration
 
-	// OnStateChange is told when the first part opens and when all have been closed
-	// for ProbeAtMost, in this order, one at a time. So a primary that flaps is told
-	// as one that is away. It must neither block nor use the Limiter.
-	OnStateChange func(StateChange)
+	// ProbeInterval is the first pause between probes. Each pause is twice as long as
+	// the pause before, up to MaxProbeInterval, and varies by 20 %. The defaults are
+	// 50 ms and 500 ms.
+	ProbeInterval, MaxProbeInterval time.Duration
+
+	// Observer receives events. It can be nil.
+	Observer Observer
 }
 
-// StateChange tells that the primary went or came back.
-type StateChange struct {
-	// Down is true when it went. Err then is what failed.
-	Down bool
-	Err  error
+// Observer receives the events of a Limiter. Its methods must return at once and must
+// not use the Limiter.
+type Observer interface {
+	// StateChanged is called when the primary goes down or comes up again. Calls
+	// alternate and never overlap.
+	StateChanged(StateChange)
 
-	// Lasted is how long it was away, from the first failure on, Served how many
-	// hits were decided without it, and Carried how many of these were charged to
-	// it afterwards; all if it came back.
-	Lasted          time.Duration
-	Served, Carried int64
+	// Served is called with the number of hits that were decided without the primary.
+	// The call comes with the decision.
+	Served(hits int)
+
+	// Replayed is called with the number of hits that the primary was charged with
+	// after an outage.
+	Replayed(hits int64)
+}
+
+// StateChange reports that the primary went down or came up again. It is down from the
+// first open breaker until all breakers were closed for MaxProbeInterval. So a primary
+// that flaps has one long outage.
+type StateChange struct {
+	Down bool
+
+	// Err is the last failure if Down is set.
+	Err error
+
+	// Duration is the length of the outage, from the first failure to the last probe.
+	// It is set if Down is false, like the two fields below.
+	Duration time.Duration
+
+	// Served is the number of hits that were decided without the primary.
+	Served int64
+
+	// Replayed is the number of hits that the primary was charged with afterwards.
+	Replayed int64
 }
 
 func (o *Options) setDefaults() {
@@ -84,111 +107,115 @@ func (o *Options) setDefaults() {
 	if o.Mode == limit.FailDefault {
 		o.Mode = limit.FailLocal
 	}
-	if o.Parts == 0 {
-		o.Parts, o.Part = 1, func(*backend.Hit) int { return 0 }
+	if o.Shards == 0 {
+		o.Shards, o.ShardOf = 1, func(*backend.Hit) int { return 0 }
 	}
 	if o.Probe == nil {
 		o.Probe = o.probeByHit
 	}
-	if o.TripAfter == 0 {
-		o.TripAfter = 50 * time.Millisecond
+	if o.OpenAfter == 0 {
+		o.OpenAfter = 50 * time.Millisecond
 	}
-	if o.ProbeEvery == 0 {
-		o.ProbeEvery = 50 * time.Millisecond
+	if o.ProbeInterval == 0 {
+		o.ProbeInterval = 50 * time.Millisecond
 	}
-	if o.ProbeAtMost == 0 {
-		o.ProbeAtMost = 500 * time.Millisecond
+	if o.MaxProbeInterval == 0 {
+		o.MaxProbeInterval = 500 * time.Millisecond
 	}
-	if o.OnStateChange == nil {
-		o.OnStateChange = func(StateChange) {}
+	if o.Observer == nil {
+		o.Observer = noObserver{}
 	}
 }
 
-// Limiter is a backend.Limiter that always decides. Of its errors only those
-// remain that are the caller's doing, such as a context that has ended. While all
-// is well it costs one atomic load.
+type noObserver struct{}
+
+func (noObserver) StateChanged(StateChange) {}
+func (noObserver) Served(int)               {}
+func (noObserver) Replayed(int64)           {}
+
+// Limiter is a backend.Limiter that decides even if its primary fails. It returns only
+// errors that another Limiter can't help with, such as the caller's cancellation. If all
+// breakers are closed, a Take costs one atomic load more than a Take of the primary.
 type Limiter struct {
-	o        Options
-	parts    []*part
-	troubled atomic.Int32 // parts that are failing or open
-	served   atomic.Int64 // hits decided without the primary, ever
-	shares   *backend.Derived
-	calls    sync.Pool // of *backend.SubBatch
+	o         Options
+	breakers  []*breaker   // by shard
+	notClosed atomic.Int32 // breakers that are failing or open
+	served    atomic.Int64 // hits ever decided without the primary
+	batches   sync.Pool    // of *backend.SubBatch
 
-	mu      sync.Mutex // guards what follows
-	open    int        // parts that are open, or were until just now
-	down    time.Time  // since when, if any is
-	before  int64      // served until then
-	carried int64      // since then
-	closed  bool
+	mu       sync.Mutex // guards the fields below
+	stopped  bool
+	outages  int       // shards in an outage; an outage ends after the replay
+	downFrom time.Time // first failure of the outage in progress
+	before   int64     // value of served at downFrom
+	replayed int64     // hits replayed since downFrom
 
-	stop  context.CancelFunc
-	ctx   context.Context // of probes
-	tasks sync.WaitGroup
+	ctx    context.Context // of the probes
+	cancel context.CancelFunc
+	probes sync.WaitGroup
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns a Limiter whose parts are all closed: it asks the primary.
+// New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
 	o.setDefaults()
 	l := &Limiter{o: o}
-	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.shares = backend.NewDerived(l.share)
-	l.calls.New = func() any { return new(backend.SubBatch) }
-	room := new(atomic.Int64)
-	for i := range o.Parts {
-		l.parts = append(l.parts, &part{limiter: l, number: i, ledger: newLedger(room)})
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.batches.New = func() any { return new(backend.SubBatch) }
+	logBytes := new(atomic.Int64)
+	for i := range o.Shards {
+		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: newReplayLog(logBytes)})
 	}
 	return l
 }
 
-// Close ends the probes. Takes after it still decide, but parts that are open
-// stay so. It closes neither the primary nor the secondary.
+// Close ends the probes. The Limiter still decides, but open breakers stay open. Close
+// leaves the primary and the secondary open.
 func (l *Limiter) Close() {
 	l.mu.Lock()
-	l.closed = true
+	l.stopped = true
 	l.mu.Unlock()
-	l.stop()
-	l.tasks.Wait()
+	l.cancel()
+	l.probes.Wait()
 }
 
-// Down tells whether any part is open, or was until just now.
+// Down reports whether the primary is down. See StateChange.
 func (l *Limiter) Down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.open > 0
+	return l.outages > 0
 }
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	if l.troubled.Load() > 0 && l.anyOpen(hits) {
-		l.takeClosed(ctx, now, hits, results)
+	if l.notClosed.Load() > 0 && l.hasOpenBreaker(hits) {
+		l.takeFromClosed(ctx, now, hits, results)
 	} else {
 		l.o.Primary.Take(ctx, now, hits, results)
 	}
-	if l.troubled.Load() > 0 || anyFailed(results) {
-		l.standIn(ctx, now, hits, results)
+	if l.notClosed.Load() > 0 || hasError(results) {
+		l.serveFailed(ctx, now, hits, results)
 	}
 }
 
-// errOpen is the error of hits that the primary was not asked for.
-var errOpen = errors.New("fallback: the breaker is open")
+// errBreakerOpen is the error of hits that bypassed the primary.
+var errBreakerOpen = errors.New("fallback: breaker is open")
 
-func notAsked(r *backend.Result) bool { return r.Err == errOpen } //nolint:errorlint // it is never wrapped
+func bypassedPrimary(r *backend.Result) bool { return r.Err == errBreakerOpen } //nolint:errorlint // it is never wrapped
 
-func (l *Limiter) partOf(h *backend.Hit) *part { return l.parts[l.o.Part(h)] }
+func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.o.ShardOf(h)] }
 
-func (l *Limiter) anyOpen(hits []backend.Hit) bool {
+func (l *Limiter) hasOpenBreaker(hits []backend.Hit) bool {
 	for i := range hits {
-		if l.partOf(&hits[i]).isOpen() {
+		if l.breakerOf(&hits[i]).isOpen() {
 			return true
 		}
 	}
 	return false
 }
 
-func anyFailed(results []backend.Result) bool {
+func hasError(results []backend.Result) bool {
 	for i := range results {
 		if results[i].Err != nil {
 			return true
@@ -197,23 +224,25 @@ func anyFailed(results []backend.Result) bool {
 	return false
 }
 
-// takeClosed asks the primary for the hits whose part is closed, and marks the
-// others.
-func (l *Limiter) takeClosed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	asked := l.calls.Get().(*backend.SubBatch)
-	defer l.release(asked)
+// takeFromClosed sends the hits behind closed breakers to the primary. The other hits
+// get errBreakerOpen.
+func (l *Limiter) takeFromClosed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	batch := l.newBatch()
+	defer l.releaseBatch(batch)
 	for i := range hits {
-		if l.partOf(&hits[i]).isOpen() {
-			results[i] = backend.Result{Err: errOpen}
+		if l.breakerOf(&hits[i]).isOpen() {
+			results[i] = backend.Result{Err: errBreakerOpen}
 		} else {
-			asked.Add(i, hits[i])
+			batch.Add(i, hits[i])
 		}
 	}
-	asked.Take(ctx, now, l.o.Primary)
-	asked.CopyResults(results)
+	batch.Take(ctx, now, l.o.Primary)
+	batch.CopyResults(results)
 }
 
-func (l *Limiter) release(s *backend.SubBatch) {
+func (l *Limiter) newBatch() *backend.SubBatch { return l.batches.Get().(*backend.SubBatch) }
+
+func (l *Limiter) releaseBatch(s *backend.SubBatch) {
 	s.Reset()
-	l.calls.Put(s)
+	l.batches.Put(s)
 }

@@ -16,32 +16,34 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestIsALimiterWhileThePrimaryWorks(t *testing.T) {
-	backendtest.Run(t, func(t *testing.T) backend.Limiter { return newRig(t, nil) })
+func TestWorkingPrimaryAnswersAsALimiter(t *testing.T) {
+	t.Parallel()
+	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter { return newRig(t, nil) })
 }
 
-func TestIsALimiterWhileThePrimaryIsAway(t *testing.T) {
-	backendtest.Run(t, func(t *testing.T) backend.Limiter {
+func TestSecondaryAnswersAsALimiter(t *testing.T) {
+	t.Parallel()
+	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
 		r := newRig(t, func(o *Options) { o.Ratio = 1 })
 		r.primary.Fail(errDown)
-		return notDegraded{r}
+		return sourceHidden{r}
 	})
 }
 
-// notDegraded hides that a stand-in answered, of which the suite doesn't know.
-type notDegraded struct{ next backend.Limiter }
+// sourceHidden sets the Source of all results to SourceBackend, as the suite expects.
+type sourceHidden struct{ next backend.Limiter }
 
-func (n notDegraded) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	n.next.Take(ctx, now, hits, results)
+func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	l.next.Take(ctx, now, hits, results)
 	for i := range results {
 		results[i].Source = backend.SourceBackend
 	}
 }
 
-func TestTheFirstFailureIsAnsweredBySecondaryAtHalf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // where no time passes, so that the part doesn't open
+func TestSecondaryDecidesFromTheFirstFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // time stands still, so the breaker stays closed
 		r := newRig(t, nil)
-		lim := per(t, 100, limit.Day)
+		lim := newLimit(t, 100, limit.Day)
 		r.primary.Fail(errDown)
 		for n := range 51 {
 			got := r.take("k", lim, 1)
@@ -56,35 +58,35 @@ func TestTheFirstFailureIsAnsweredBySecondaryAtHalf(t *testing.T) {
 	})
 }
 
-func TestWhatTheSecondaryGrants(t *testing.T) {
-	spec := func(f func(*limit.Spec)) func(*limit.Spec) { return f }
+func TestHitsGrantedByModeAndRatio(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		ratio   float64
 		mode    limit.FailureMode
-		set     func(*limit.Spec)
-		granted int64
+		change  func(*limit.Spec)
+		granted int64 // of 200 hits against a limit of 100
 	}{
-		{name: "half by default", granted: 50},
-		{name: "the service's ratio", ratio: 0.2, granted: 20},
-		{name: "the limit's ratio", ratio: 0.2, set: spec(func(s *limit.Spec) { s.FallbackRatio = 0.7 }), granted: 70},
-		{name: "all", ratio: 1, granted: 100},
-		{name: "a ratio that has no exact double", ratio: 0.29, granted: 29},
+		{name: "default ratio", granted: 50},
+		{name: "ratio of the service", ratio: 0.2, granted: 20},
+		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, granted: 70},
+		{name: "ratio 1", ratio: 1, granted: 100},
+		{name: "ratio without an exact float64", ratio: 0.29, granted: 29},
 		{name: "at least 1", ratio: 0.001, granted: 1},
-		{name: "nothing of nothing", set: spec(func(s *limit.Spec) { s.Requests = 0 }), granted: 0},
-		{name: "a share of the burst", set: spec(func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }), granted: 15},
-		{name: "all where the service allows", mode: limit.FailAllow, granted: 200},
-		{name: "none where the service denies", mode: limit.FailDeny, granted: 0},
-		{name: "all where the limit allows", mode: limit.FailDeny, set: spec(func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }), granted: 200},
-		{name: "none where the limit denies", mode: limit.FailAllow, set: spec(func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }), granted: 0},
-		{name: "a share where the limit counts", mode: limit.FailAllow, set: spec(func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }), granted: 50},
+		{name: "limit of 0", change: func(s *limit.Spec) { s.Requests = 0 }, granted: 0},
+		{name: "burst", change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, granted: 15},
+		{name: "service allows", mode: limit.FailAllow, granted: 200},
+		{name: "service denies", mode: limit.FailDeny, granted: 0},
+		{name: "limit allows", mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, granted: 200},
+		{name: "limit denies", mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, granted: 0},
+		{name: "limit counts locally", mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, granted: 50},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, func(o *Options) { o.Ratio, o.Mode = c.ratio, c.mode })
 			r.primary.Fail(errDown)
 			spec := limit.Spec{Requests: 100, Unit: limit.Year}
-			if c.set != nil {
-				c.set(&spec)
+			if c.change != nil {
+				c.change(&spec)
 			}
 			lim, granted := backendtest.NewLimit(t, spec), int64(0)
 			for range 200 {
@@ -102,41 +104,42 @@ func TestWhatTheSecondaryGrants(t *testing.T) {
 	}
 }
 
-func TestGivingBackIsAllowedInEveryMode(t *testing.T) {
+func TestRefundIsAllowedInEveryMode(t *testing.T) {
 	for _, mode := range []limit.FailureMode{limit.FailLocal, limit.FailAllow, limit.FailDeny} {
 		r := newRig(t, func(o *Options) { o.Mode = mode })
 		r.primary.Fail(errDown)
-		assert.True(t, r.take("k", per(t, 5, limit.Day), -1).Allowed, mode)
+		assert.True(t, r.take("k", newLimit(t, 5, limit.Day), -1).Allowed, mode)
 	}
 }
 
-func TestCountersOfTheSecondaryAreApart(t *testing.T) {
+func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		lim := per(t, 100, limit.Day)
-		takeOf(r.own, "k", lim, 30) // as a limit of scope instance, or none of Redis would
+		lim := newLimit(t, 100, limit.Day)
+		takeOne(r.secondary, "k", lim, 30) // for example a limit of scope instance
 		r.primary.Fail(errDown)
 		assert.Equal(t, int64(49), r.take("k", lim, 1).Remaining)
-		assert.Equal(t, int64(30), spent(r.own, "k", lim))
-		assert.Equal(t, int64(1), spent(r.own, Namespace+"k", lim))
+		assert.Equal(t, int64(30), spent(r.secondary, "k", lim))
+		assert.Equal(t, int64(1), spent(r.secondary, Namespace+"k", lim))
 	})
 }
 
-func TestErrorsThatNobodyCanMendStay(t *testing.T) {
+func TestPermanentErrorsPassThrough(t *testing.T) {
 	r := newRig(t, nil)
-	broken := errors.New("broken")
-	r.primary.Fail(broken)
+	permanent := errors.New("broken")
+	r.primary.Fail(permanent)
 	for range 10 {
-		require.ErrorIs(t, r.take("k", per(t, 5, limit.Day), 1).Err, broken)
+		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanent)
 	}
-	assert.Zero(t, r.troubled.Load())
+	assert.Zero(t, r.notClosed.Load())
+	assert.Zero(t, r.hitsServed.Load())
 }
 
-func TestTheCallersOwnEndIsNoFailure(t *testing.T) {
+func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		lim := per(t, 5, limit.Day)
-		r.primary.Delay(time.Hour) // and then its error wraps ErrUnavailable, too
+		lim := newLimit(t, 5, limit.Day)
+		r.primary.Delay(time.Hour) // its error then wraps ErrUnavailable and the context's error
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			results := make([]backend.Result, 1)
@@ -145,38 +148,32 @@ func TestTheCallersOwnEndIsNoFailure(t *testing.T) {
 			require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
 			require.False(t, results[0].Degraded())
 		}
-		assert.Zero(t, r.troubled.Load())
-		assert.Zero(t, spent(r.own, Namespace+"k", lim))
+		assert.Zero(t, r.notClosed.Load())
+		assert.Zero(t, spent(r.secondary, Namespace+"k", lim))
 	})
 }
 
-func TestHitsOfOneCallAreDecidedEachWhereTheyCan(t *testing.T) {
-	parted := func(o *Options) {
-		o.Parts, o.Part = 2, func(h *backend.Hit) int { return int(h.Key[0] - 'a') }
-		o.Probe = func(context.Context, int) error { return errDown }
-	}
+func TestPartialFailureFallsBackPerHit(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		trip bool
-	}{{"from the first failure on", false}, {"once the part is open", true}} {
+		open bool
+	}{{"breaker closed", false}, {"breaker open", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, parted)
-				lim, deny, allow := per(t, 10, limit.Year), per(t, 10, limit.Year), per(t, 10, limit.Year)
-				deny.OnBackendFailure, allow.OnBackendFailure = limit.FailDeny, limit.FailAllow
-				r.primary.FailHits(func(h backend.Hit) error {
-					if h.Key[0] == 'b' {
-						return errDown
-					}
-					return nil
+				r := newRig(t, func(o *Options) {
+					twoShards(o)
+					o.Probe = func(context.Context, int) error { return errDown }
 				})
-				if c.trip {
-					for range enough + 1 {
+				lim, deny, allow := newLimit(t, 10, limit.Year), newLimit(t, 10, limit.Year), newLimit(t, 10, limit.Year)
+				deny.OnBackendFailure, allow.OnBackendFailure = limit.FailDeny, limit.FailAllow
+				r.primary.FailHits(failKeysWithB)
+				if c.open {
+					for range minFailures + 1 {
 						r.take("b", lim, 0)
-						time.Sleep(r.o.TripAfter)
+						time.Sleep(r.o.OpenAfter)
 					}
 				}
-				require.Equal(t, c.trip, r.Down())
+				require.Equal(t, c.open, r.Down())
 				hits := []backend.Hit{
 					{Key: []byte("b1"), Limit: lim, N: 4},
 					{Key: []byte("a1"), Limit: lim, N: 4},
@@ -196,36 +193,36 @@ func TestHitsOfOneCallAreDecidedEachWhereTheyCan(t *testing.T) {
 					assert.Equal(t, want.allowed, results[i].Allowed, "allowed %d", i)
 					assert.Equal(t, want.remaining, results[i].Remaining, "remaining %d", i)
 				}
-				assert.Equal(t, "b1", string(hits[0].Key), "the caller's hits stay as they are")
+				assert.Equal(t, "b1", string(hits[0].Key), "Take leaves the caller's hits unchanged")
 				assert.Same(t, lim, hits[0].Limit)
-				before := r.primary.Calls()
+				callsBefore := r.primary.Calls()
 				r.take("b1", lim, 1)
-				assert.Equal(t, !c.trip, r.primary.Calls() > before, "asked the primary")
+				assert.Equal(t, !c.open, r.primary.Calls() > callsBefore, "primary was called")
 			})
 		})
 	}
 }
 
-func TestChangedNumberGrantsNoShareAnew(t *testing.T) {
+func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
 	r := newRig(t, nil)
 	r.primary.Fail(errDown)
-	lim := per(t, 100, limit.Year)
-	require.True(t, r.take("k", lim, 50).Allowed)
-	lim = per(t, 120, limit.Year)
-	assert.True(t, r.take("k", lim, 10).Allowed)
-	assert.False(t, r.take("k", lim, 1).Allowed)
+	require.True(t, r.take("k", newLimit(t, 100, limit.Year), 50).Allowed)
+	raised := newLimit(t, 120, limit.Year)
+	assert.True(t, r.take("k", raised, 10).Allowed)
+	assert.False(t, r.take("k", raised, 1).Allowed)
 }
 
-func TestConcurrentCallersWhileItComesAndGoes(t *testing.T) {
+func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, func(o *Options) {
-		o.TripAfter, o.ProbeEvery, o.ProbeAtMost = time.Millisecond, time.Millisecond, 5*time.Millisecond
+		o.OpenAfter, o.ProbeInterval, o.MaxProbeInterval = time.Millisecond, time.Millisecond, 5*time.Millisecond
 	})
-	lim := per(t, 1000, limit.Year)
-	var running sync.WaitGroup
+	lim := newLimit(t, 1000, limit.Year)
+	var callers sync.WaitGroup
 	stop := make(chan struct{})
 	allowed := make([]int64, 8)
 	for i := range allowed {
-		running.Go(func() {
+		callers.Go(func() {
 			for {
 				select {
 				case <-stop:
@@ -249,33 +246,33 @@ func TestConcurrentCallersWhileItComesAndGoes(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	close(stop)
-	running.Wait()
+	callers.Wait()
 	r.heal()
-	all := int64(0)
+	total := int64(0)
 	for _, n := range allowed {
-		all += n
+		total += n
 	}
-	assert.LessOrEqual(t, all, int64(1500), "the limit, and half of it once, however often it went")
-	assert.LessOrEqual(t, spent(r.shared, "k", lim), all, "nothing is charged twice")
+	assert.LessOrEqual(t, total, int64(1500), "the limit, and the share of the secondary once")
+	assert.LessOrEqual(t, spent(r.shared, "k", lim), total, "no hit is charged twice")
 }
 
-func TestCloseEndsTheProbes(t *testing.T) {
+func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		lim := per(t, 100, limit.Day)
-		r.trip(lim, "k")
+		lim := newLimit(t, 100, limit.Day)
+		r.openBreakers(lim, "k")
 		require.True(t, r.Down())
 		r.Close()
 		calls := r.primary.Calls()
 		time.Sleep(time.Minute)
 		assert.Equal(t, calls, r.primary.Calls())
-		assert.True(t, r.take("k", lim, 1).Allowed, "it still decides")
+		assert.True(t, r.take("k", lim, 1).Allowed, "a closed Limiter still decides")
 		r.Close()
 
-		late := newRig(t, nil)
-		late.Close()
-		late.trip(lim, "k")
-		assert.NoError(t, late.take("k", lim, 1).Err)
-		assert.Empty(t, late.told())
+		closedEarly := newRig(t, nil)
+		closedEarly.Close()
+		closedEarly.openBreakers(lim, "k")
+		assert.NoError(t, closedEarly.take("k", lim, 1).Err)
+		assert.Empty(t, closedEarly.stateChanges())
 	})
 }

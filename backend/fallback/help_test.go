@@ -3,7 +3,9 @@ package fallback
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,43 +21,101 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errDown = fmt.Errorf("no route: %w", backend.ErrUnavailable)
 
-// rig is a Limiter over two in memory, of which the primary fails on demand.
+// rig is a Limiter over two local Limiters. Its primary fails on demand.
 type rig struct {
 	*Limiter
-	shared  *local.Limiter // what the primary counts in
-	primary *backendtest.Flaky
-	own     *local.Limiter // the secondary
-
-	mu      sync.Mutex
-	changes []StateChange
+	*recorder
+	shared    *local.Limiter     // counters of the primary
+	primary   *backendtest.Flaky // wraps shared
+	secondary *local.Limiter
 }
 
-// newRig closes with the test; set changes the options.
-func newRig(t *testing.T, set func(*Options)) *rig {
-	r := &rig{shared: local.New(local.Options{}), own: local.New(local.Options{})}
+// newRig returns a rig that closes with the test. change can set other options.
+func newRig(t *testing.T, change func(*Options)) *rig {
+	r := &rig{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
 	r.primary = backendtest.NewFlaky(r.shared)
-	o := Options{Primary: r.primary, Secondary: r.own, OnStateChange: func(c StateChange) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.changes = append(r.changes, c)
-	}}
-	if set != nil {
-		set(&o)
+	o := Options{Primary: r.primary, Secondary: r.secondary, Observer: r.recorder}
+	if change != nil {
+		change(&o)
 	}
 	r.Limiter = New(o)
 	t.Cleanup(r.Close)
 	return r
 }
 
-func (r *rig) told() []StateChange {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]StateChange(nil), r.changes...)
+// openBreakers lets the primary fail until the breakers of all keys are open.
+func (r *rig) openBreakers(lim *limit.Limit, keys ...string) {
+	r.primary.Fail(errDown)
+	for range minFailures + 1 {
+		for _, key := range keys {
+			r.take(key, lim, 0)
+		}
+		time.Sleep(r.o.OpenAfter)
+	}
 }
 
-// downs counts the changes down, and up.
-func (r *rig) downs() (downs, ups int) {
-	for _, c := range r.told() {
+// heal lets the primary work again and waits for the end of the outage.
+func (r *rig) heal() {
+	r.primary.Fail(nil)
+	r.waitUntilUp()
+}
+
+func (r *rig) waitUntilUp() {
+	for r.Down() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (r *rig) take(key string, lim *limit.Limit, n int64) backend.Result {
+	return takeOne(r.Limiter, key, lim, n)
+}
+
+func takeOne(l backend.Limiter, key string, lim *limit.Limit, n int64) backend.Result {
+	results := make([]backend.Result, 1)
+	l.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: n}}, results)
+	return results[0]
+}
+
+// spent returns the hits that a counter of l has spent.
+func spent(l backend.Limiter, key string, lim *limit.Limit) int64 {
+	return lim.Capacity() - takeOne(l, key, lim, 0).Remaining
+}
+
+// newLimit returns a limit of n per unit. change can set other fields.
+func newLimit(t *testing.T, n uint32, unit limit.Unit, change ...func(*limit.Spec)) *limit.Limit {
+	s := limit.Spec{Requests: n, Unit: unit}
+	for _, f := range change {
+		f(&s)
+	}
+	return backendtest.NewLimit(t, s)
+}
+
+// recorder is an Observer that keeps all events.
+type recorder struct {
+	mu           sync.Mutex
+	changes      []StateChange
+	hitsServed   atomic.Int64
+	hitsReplayed atomic.Int64
+}
+
+func (r *recorder) StateChanged(c StateChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes = append(r.changes, c)
+}
+
+func (r *recorder) Served(hits int)     { r.hitsServed.Add(int64(hits)) }
+func (r *recorder) Replayed(hits int64) { r.hitsReplayed.Add(hits) }
+
+func (r *recorder) stateChanges() []StateChange {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.changes)
+}
+
+// countChanges returns the number of changes to down, and to up.
+func (r *recorder) countChanges() (downs, ups int) {
+	for _, c := range r.stateChanges() {
 		if c.Down {
 			downs++
 		} else {
@@ -65,44 +125,15 @@ func (r *rig) downs() (downs, ups int) {
 	return downs, ups
 }
 
-// trip lets the primary fail until all parts that the keys are on have opened.
-func (r *rig) trip(lim *limit.Limit, keys ...string) {
-	r.primary.Fail(errDown)
-	for range enough + 1 {
-		for _, key := range keys {
-			r.take(key, lim, 0)
-		}
-		time.Sleep(r.o.TripAfter)
+// twoShards gives the Limiter one shard for keys with a, and one for keys with b.
+func twoShards(o *Options) {
+	o.Shards, o.ShardOf = 2, func(h *backend.Hit) int { return int(h.Key[0] - 'a') }
+}
+
+// failKeysWithB lets the hits of shard b fail.
+func failKeysWithB(h backend.Hit) error {
+	if h.Key[0] == 'b' {
+		return errDown
 	}
-}
-
-// heal lets the primary work again, and waits for the parts to close.
-func (r *rig) heal() {
-	r.primary.Fail(nil)
-	for r.Down() {
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func (r *rig) take(key string, lim *limit.Limit, n int64) backend.Result {
-	return takeOf(r.Limiter, key, lim, n)
-}
-
-func takeOf(l backend.Limiter, key string, lim *limit.Limit, n int64) backend.Result {
-	results := make([]backend.Result, 1)
-	l.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: n}}, results)
-	return results[0]
-}
-
-// spent is what a counter of the primary or the secondary has spent.
-func spent(l backend.Limiter, key string, lim *limit.Limit) int64 {
-	return lim.Capacity() - takeOf(l, key, lim, 0).Remaining
-}
-
-func per(t *testing.T, n uint32, u limit.Unit, set ...func(*limit.Spec)) *limit.Limit {
-	s := limit.Spec{Requests: n, Unit: u}
-	for _, f := range set {
-		f(&s)
-	}
-	return backendtest.NewLimit(t, s)
+	return nil
 }

@@ -1,23 +1,24 @@
-// Package guard keeps one hot key from flooding the backend: a replica that alone
-// has had more than a limit's hits charged in a window denies the rest of it
-// without asking.
+// Package guard protects the backend from a hot key. If this replica alone has charged
+// more than a limit's hits in a window, the guard denies the rest of the window without
+// a call of the backend.
 //
-// It denies only what the backend would deny. So it counts what it knows to be
-// charged, and covers only fixed_window limits that charge denied hits, as they do
-// by default: their counts don't fall before the window ends, and what is charged
-// beyond the limit changes nothing. Of the others, denials last only as long as
-// package denycache remembers them. What it can't know:
+// The guard denies only hits that the backend would deny. So it counts only hits that
+// were charged, and covers only fixed_window limits that charge denied hits. Their
+// counts don't fall before the window ends, and charges beyond the limit change nothing.
+// Package denycache remembers the denials of all limits, but only for as long as they
+// last. There are three things that the guard can't know:
 //
-//   - Hits given back through another replica. A ratio over 1 leaves room for them.
-//   - The backend's clock. Where this process' clock is off by d, the hits of d
-//     are counted for the wrong window.
-//   - That the backend has lost its counters. The denial is then still right.
+//   - Refunds through another replica. A ratio above 1 leaves room for them.
+//   - The clock of the backend. If the clock of this process is off by d, the hits of a
+//     time d are counted in the wrong window.
+//   - A loss of the backend's counters. The denials are still right then.
 //
 // A raised limit takes effect at once.
 package guard
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -27,24 +28,25 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Options of a Limiter; all are required.
+// Options configure a Limiter. All are required.
 type Options struct {
-	// Next is asked for what isn't denied here. It must not charge all or none.
+	// Next decides the hits that the guard doesn't deny. It must not charge
+	// all-or-none.
 	Next backend.Limiter
 
-	// Counters holds what was charged, in this process.
+	// Counters counts the charged hits, in this process.
 	Counters backend.Limiter
 
-	// Ratio is how much of a limit this replica must have charged; from 1.
+	// Ratio is the part of a limit that this replica must have charged before the guard
+	// denies. It is at least 1.
 	Ratio float64
 }
 
 // Limiter is a backend.Limiter. It is safe for concurrent use.
 type Limiter struct {
-	o          Options
-	thresholds *backend.Derived
-	namespace  atomic.Pointer[string] // starts the keys of its own counters
-	calls      sync.Pool              // of *call
+	o         Options
+	namespace atomic.Pointer[string] // prefix of the keys in Counters
+	calls     sync.Pool              // of *call
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -52,106 +54,111 @@ var _ backend.Limiter = (*Limiter)(nil)
 // New returns a Limiter.
 func New(o Options) *Limiter {
 	l := &Limiter{o: o, calls: sync.Pool{New: func() any { return new(call) }}}
-	l.thresholds = backend.NewDerived(l.threshold)
-	l.ForgetAll()
+	l.InvalidateAll()
 	return l
 }
 
+// Invalidate drops the count of h's counter. It is called after a reset.
+func (l *Limiter) Invalidate(h *backend.Hit) {
+	if !covers(h.Limit) {
+		return
+	}
+	refund := backend.Hit{Key: append([]byte(*l.namespace.Load()), h.Key...), Limit: h.Limit, N: -limit.MaxHits}
+	l.o.Counters.Take(context.Background(), time.Now(), []backend.Hit{refund}, make([]backend.Result, 1))
+}
+
+// InvalidateAll drops all counts: it gives the counters a new namespace.
+func (l *Limiter) InvalidateAll() {
+	namespace := fmt.Sprintf("guard:%d:", namespaces.Add(1))
+	l.namespace.Store(&namespace)
+}
+
+var namespaces atomic.Uint64 // number of the last namespace
+
 // call is the memory of one Take.
 type call struct {
-	own, asked backend.SubBatch
+	covered   backend.SubBatch // the covered hits, as hits on Counters
+	forwarded backend.SubBatch // the hits for Next
 }
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	guarded := false
+	anyCovered := false
 	for i := range hits {
-		guarded = guarded || l.guards(hits[i].Limit)
+		anyCovered = anyCovered || covers(hits[i].Limit)
 	}
-	if !guarded {
+	if !anyCovered {
 		l.o.Next.Take(ctx, now, hits, results)
 		return
 	}
 	c := l.calls.Get().(*call)
 	defer func() {
-		c.own.Reset()
-		c.asked.Reset()
+		c.covered.Reset()
+		c.forwarded.Reset()
 		l.calls.Put(c)
 	}()
 	l.peek(ctx, now, c, hits)
 	l.takeOthers(ctx, now, c, hits, results)
-	for j, i := range c.own.Index {
-		c.own.Hits[j].N = 0
-		if r := &results[i]; r.Err == nil && !r.Degraded() && !c.denies(j, &hits[i]) {
-			c.own.Hits[j].N = hits[i].N
+	for j, i := range c.covered.Index {
+		h, r := &hits[i], &results[i]
+		if r.Err == nil && !r.Degraded() && !l.denies(c, j, h) {
+			c.covered.Hits[j].N = h.N
 		}
 	}
-	c.own.Take(ctx, now, l.o.Counters)
+	c.covered.Take(ctx, now, l.o.Counters)
 }
 
-// guards tells whether a limit is covered.
-func (l *Limiter) guards(lim *limit.Limit) bool {
-	return lim.Algorithm.Aligned() && lim.ChargeDenied && lim.Max() > 0 && l.most(lim) <= math.MaxUint32
+// covers reports whether the guard counts hits on lim.
+func covers(lim *limit.Limit) bool {
+	return lim.Algorithm.Aligned() && lim.ChargeDenied && lim.Max() > 0
 }
 
-// most is how many hits must be charged in a window until hits are denied here.
-func (l *Limiter) most(lim *limit.Limit) float64 { return math.Ceil(float64(lim.Max()) * l.o.Ratio) }
-
-// peek looks up what was charged for the hits that are guarded.
+// peek looks up the counts of the covered hits.
 func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backend.Hit) {
 	namespace := *l.namespace.Load()
 	for i := range hits {
-		if h := &hits[i]; l.guards(h.Limit) {
-			c.own.AddIn(namespace, i, backend.Hit{Key: h.Key, Limit: l.thresholds.Of(h.Limit)})
+		if h := &hits[i]; covers(h.Limit) {
+			c.covered.AddIn(namespace, i, backend.Hit{Key: h.Key, Limit: h.Limit})
 		}
 	}
-	c.own.Take(ctx, now, l.o.Counters)
+	c.covered.Take(ctx, now, l.o.Counters)
 }
 
-// denies tells whether the guarded hit h, the jth of c.own, is denied here.
-func (c *call) denies(j int, h *backend.Hit) bool {
-	return h.N > 0 && c.own.Results[j].Err == nil && c.own.Results[j].Remaining <= 0
+// denies reports whether the guard denies h, which is covered hit j of c.
+func (l *Limiter) denies(c *call, j int, h *backend.Hit) bool {
+	count := &c.covered.Results[j]
+	charged := h.Limit.Max() - count.Remaining
+	return h.N > 0 && count.Err == nil && float64(charged) >= math.Ceil(float64(h.Limit.Max())*l.o.Ratio)
 }
 
-// takeOthers denies what is over its threshold and asks Next for the rest.
+// takeOthers denies the hits beyond the ratio and sends the others to Next.
 func (l *Limiter) takeOthers(ctx context.Context, now time.Time, c *call, hits []backend.Hit, results []backend.Result) {
-	next := 0 // of c.own
+	next := 0 // next covered hit
 	for i := range hits {
 		h := &hits[i]
-		if next < len(c.own.Index) && c.own.Index[next] == i {
+		if next < len(c.covered.Index) && c.covered.Index[next] == i {
 			j := next
 			next++
-			if c.denies(j, h) {
-				results[i] = backend.Result{Source: backend.SourceGuard, Result: denial(h, c.own.Hits[j].Limit, c.own.Results[j].Result)}
+			if l.denies(c, j, h) {
+				results[i] = backend.Result{Source: backend.SourceGuard, Result: denial(h, c.covered.Results[j].Result)}
 				continue
 			}
 		}
-		c.asked.Add(i, *h)
+		c.forwarded.Add(i, *h)
 	}
-	if len(c.asked.Hits) == len(hits) {
+	if len(c.forwarded.Hits) == len(hits) {
 		l.o.Next.Take(ctx, now, hits, results)
 		return
 	}
-	c.asked.Take(ctx, now, l.o.Next)
-	c.asked.CopyResults(results)
+	c.forwarded.Take(ctx, now, l.o.Next)
+	c.forwarded.CopyResults(results)
 }
 
-// denial answers h from what its own counter, held to threshold, answered. Nothing
-// passes before the window ends.
-func denial(h *backend.Hit, threshold *limit.Limit, own limit.Result) limit.Result {
-	charged := threshold.Max() - own.Remaining
-	r := limit.Result{Remaining: h.Limit.Max() - charged, ResetAfter: own.ResetAfter, RetryAfter: own.ResetAfter}
+// denial returns the denial of h until the window ends. count is the answer of Counters.
+func denial(h *backend.Hit, count limit.Result) limit.Result {
+	r := limit.Result{Remaining: count.Remaining, ResetAfter: count.ResetAfter, RetryAfter: count.ResetAfter}
 	if h.N > h.Limit.Max() {
 		r.RetryAfter = limit.Never
 	}
 	return r
-}
-
-// threshold is lim with most for its number.
-func (l *Limiter) threshold(lim *limit.Limit) *limit.Limit {
-	made, err := limit.New(limit.Spec{Requests: uint32(l.most(lim)), Unit: lim.Unit, Multiplier: lim.Multiplier, ChargeDenied: true})
-	if err != nil {
-		panic(err) // its window is that of a good one
-	}
-	return made
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// rig is a guard before a Limiter that counts its Takes.
+// rig is a guard in front of a Limiter that counts its Takes.
 type rig struct {
 	*guard.Limiter
 	next   *backendtest.Flaky
@@ -38,18 +38,20 @@ func take(l backend.Limiter, at time.Duration, hits ...backend.Hit) []backend.Re
 	return results
 }
 
-func charging(t require.TestingT, a limit.Algorithm, n, burst uint32) *limit.Limit {
-	return backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: n, Burst: burst, Unit: limit.Minute, ChargeDenied: true})
+// newLimit returns a limit of n per minute that charges denied hits.
+func newLimit(t require.TestingT, a limit.Algorithm, n uint32) *limit.Limit {
+	return backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: n, Unit: limit.Minute, ChargeDenied: true})
 }
 
 func hit(l *limit.Limit, n int64) backend.Hit { return backend.Hit{Key: []byte("k"), Limit: l, N: n} }
 
-func TestIsALimiterBelowItsThreshold(t *testing.T) {
-	backendtest.Run(t, func(*testing.T) backend.Limiter { return newRig(1e10) })
+func TestGuardBelowItsRatioAnswersAsALimiter(t *testing.T) {
+	t.Parallel()
+	backendtest.RunWrapper(t, func(*testing.T) backend.Limiter { return newRig(1e10) })
 }
 
-func TestDeniesWithoutAskingOnceEnoughWasCharged(t *testing.T) {
-	r, lim := newRig(1.2), charging(t, limit.FixedWindow, 10, 0)
+func TestGuardDeniesWithoutTheBackendFromItsRatioOn(t *testing.T) {
+	r, lim := newRig(1.2), newLimit(t, limit.FixedWindow, 10)
 	for n := range 20 {
 		got := take(r, 15*time.Second, hit(lim, 1))[0]
 		require.NoError(t, got.Err)
@@ -61,35 +63,35 @@ func TestDeniesWithoutAskingOnceEnoughWasCharged(t *testing.T) {
 	assert.Equal(t, 12, r.next.Calls())
 	assert.Equal(t, int64(limit.Never), take(r, 15*time.Second, hit(lim, 11))[0].RetryAfter)
 	assert.False(t, take(r, 15*time.Second, hit(lim, 0))[0].Allowed)
-	assert.Equal(t, 13, r.next.Calls(), "peeks are asked")
+	assert.Equal(t, 13, r.next.Calls(), "peeks go to the backend")
 
 	assert.True(t, take(r, 60*time.Second, hit(lim, 1))[0].Allowed, "the next window")
 }
 
-func TestWhatItAllowsFor(t *testing.T) {
-	lim, raised := charging(t, limit.FixedWindow, 10, 0), charging(t, limit.FixedWindow, 20, 0)
+func TestGuardNeverDeniesTooEarly(t *testing.T) {
+	lim, raised := newLimit(t, limit.FixedWindow, 10), newLimit(t, limit.FixedWindow, 20)
 	for _, c := range []struct {
-		name string
-		do   func(r rig)
+		name   string
+		before func(r rig)
 	}{
-		{"hits given back", func(r rig) { take(r, 0, hit(lim, 8), hit(lim, 8), hit(lim, -10)) }},
-		{"a raised limit", func(r rig) { take(r, 0, hit(lim, 10), hit(lim, 5)) }},
-		{"failures", func(r rig) {
+		{"refund", func(r rig) { take(r, 0, hit(lim, 8), hit(lim, 8), hit(lim, -10)) }},
+		{"raised limit", func(r rig) { take(r, 0, hit(lim, 10), hit(lim, 5)) }},
+		{"failed hits", func(r rig) {
 			r.next.Fail(backend.ErrUnavailable)
 			take(r, 0, hit(lim, 12))
 			r.next.Fail(nil)
 		}},
-		{"other limits on the key", func(r rig) { take(r, 0, hit(charging(t, limit.SlidingLog, 10, 0), 12)) }},
+		{"another limit of the same key", func(r rig) { take(r, 0, hit(newLimit(t, limit.SlidingLog, 10), 12)) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(1)
-			c.do(r)
+			c.before(r)
 			assert.True(t, take(r, 0, hit(raised, 1))[0].Allowed)
 		})
 	}
 }
 
-func TestWhatAStandInDecidedDoesNotCount(t *testing.T) {
+func TestDegradedDecisionsAreNotCounted(t *testing.T) {
 	next := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 		for i := range results {
 			results[i] = backend.Result{Source: backend.SourceFallback}
@@ -97,12 +99,12 @@ func TestWhatAStandInDecidedDoesNotCount(t *testing.T) {
 	})
 	l := guard.New(guard.Options{Next: next, Counters: local.New(local.Options{}), Ratio: 1})
 	for range 50 {
-		assert.True(t, take(l, 0, hit(charging(t, limit.FixedWindow, 10, 0), 1))[0].Degraded())
+		assert.True(t, take(l, 0, hit(newLimit(t, limit.FixedWindow, 10), 1))[0].Degraded())
 	}
 }
 
-func TestDeniedHitsDontKeepOthersOfTheCall(t *testing.T) {
-	r, hot, cold := newRig(1), charging(t, limit.FixedWindow, 3, 0), charging(t, limit.FixedWindow, 100, 0)
+func TestOtherHitsOfACallAreDecided(t *testing.T) {
+	r, hot, cold := newRig(1), newLimit(t, limit.FixedWindow, 3), newLimit(t, limit.FixedWindow, 100)
 	take(r, 0, hit(hot, 4))
 	other := backend.Hit{Key: []byte("other"), Limit: cold, N: 1}
 	got := take(r, 0, other, hit(hot, 1), other)
@@ -110,8 +112,7 @@ func TestDeniedHitsDontKeepOthersOfTheCall(t *testing.T) {
 	assert.Equal(t, int64(98), got[2].Remaining)
 }
 
-// Whatever comes, it is decided as without the guard.
-func TestChangesNoDecision(t *testing.T) {
+func TestRandomHitsAreDecidedAsWithoutGuard(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		for _, chargeDenied := range []bool{true, false} {
 			t.Run(fmt.Sprint(a, chargeDenied), func(t *testing.T) {

@@ -1,6 +1,5 @@
-// Package scope sends each hit to the Limiter of its limit's scope: those of one
-// budget for all replicas to a shared one, those of one budget per replica to one
-// in this process.
+// Package scope sends each hit to the Limiter of its limit's scope. Limits of scope
+// global have one budget for all replicas; limits of scope instance have one for each.
 package scope
 
 import (
@@ -12,22 +11,22 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Limiter is a backend.Limiter over two.
+// Limiter is a backend.Limiter over two others.
 type Limiter struct {
 	global, instance backend.Limiter
-	split            sync.Pool // of *backend.SubBatch
+	batches          sync.Pool // of *backend.SubBatch
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns a Limiter that asks global for limits of scope limit.Global and
-// instance for those of limit.Instance.
+// New returns a Limiter that sends hits on limits of scope limit.Global to global, and
+// hits on limits of scope limit.Instance to instance.
 func New(global, instance backend.Limiter) *Limiter {
-	return &Limiter{global: global, instance: instance, split: sync.Pool{New: func() any { return new(backend.SubBatch) }}}
+	return &Limiter{global: global, instance: instance, batches: sync.Pool{New: func() any { return new(backend.SubBatch) }}}
 }
 
-// Take implements backend.Limiter. The scopes don't know of each other: charging
-// all hits or none is up to each Limiter, for its own.
+// Take implements backend.Limiter. All-or-none hits are charged together only within
+// their scope.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	instances := 0
 	for i := range hits {
@@ -41,21 +40,21 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	case len(hits):
 		l.instance.Take(ctx, now, hits, results)
 	default:
-		l.take(ctx, now, hits, results, limit.Instance, l.instance)
-		l.take(ctx, now, hits, results, limit.Global, l.global)
+		l.takeScope(ctx, now, hits, results, limit.Instance, l.instance)
+		l.takeScope(ctx, now, hits, results, limit.Global, l.global)
 	}
 }
 
-// take asks next for the hits of scope s alone.
-func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, s limit.Scope, next backend.Limiter) {
-	p := l.split.Get().(*backend.SubBatch)
+// takeScope sends the hits of scope s to next.
+func (l *Limiter) takeScope(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, s limit.Scope, next backend.Limiter) {
+	batch := l.batches.Get().(*backend.SubBatch)
 	for i := range hits {
 		if hits[i].Limit.Scope == s {
-			p.Add(i, hits[i])
+			batch.Add(i, hits[i])
 		}
 	}
-	p.Take(ctx, now, next)
-	p.CopyResults(results)
-	p.Reset()
-	l.split.Put(p)
+	batch.Take(ctx, now, next)
+	batch.CopyResults(results)
+	batch.Reset()
+	l.batches.Put(batch)
 }

@@ -16,25 +16,26 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestScopeIsALimiter(t *testing.T) {
-	backendtest.Run(t, func(*testing.T) backend.Limiter {
+func TestScopesAnswerAsALimiter(t *testing.T) {
+	t.Parallel()
+	backendtest.RunWrapper(t, func(*testing.T) backend.Limiter {
 		return scope.New(local.New(local.Options{}), local.New(local.Options{}))
 	})
 }
 
-func TestEachHitGoesToItsScope(t *testing.T) {
-	ofScope := func(s limit.Scope) *limit.Limit {
+func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
+	newLimit := func(s limit.Scope) *limit.Limit {
 		l, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour, Scope: s})
 		require.NoError(t, err)
 		return l
 	}
-	global, instance := ofScope(limit.Global), ofScope(limit.Instance)
-	gone := errors.New("gone")
+	global, instance := newLimit(limit.Global), newLimit(limit.Instance)
+	errDown := errors.New("down")
 	l := scope.New(
 		backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 			for i := range hits {
 				assert.Equal(t, limit.Global, hits[i].Limit.Scope)
-				results[i] = backend.Result{Err: gone}
+				results[i] = backend.Result{Err: errDown}
 			}
 		}),
 		local.New(local.Options{}),
@@ -53,7 +54,7 @@ func TestEachHitGoesToItsScope(t *testing.T) {
 			left := int64(10)
 			for i, lim := range limits {
 				if lim == global {
-					assert.ErrorIs(t, results[i].Err, gone, "the others are answered all the same")
+					assert.ErrorIs(t, results[i].Err, errDown, "does not affect the other scope")
 					continue
 				}
 				left--

@@ -22,8 +22,8 @@ import (
 
 // memory is what a replica remembers of counters that others can reset.
 type memory interface {
-	Forget(*backend.Hit)
-	ForgetAll()
+	Invalidate(*backend.Hit)
+	InvalidateAll()
 }
 
 // counting is what counts for the service.
@@ -46,6 +46,7 @@ type counting struct {
 // close releases the rest.
 func newBackend(ctx context.Context, s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counting, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
+	count.Local(counters)
 	switch s.Backend() {
 	case env.BackendLocal:
 		go counters.Run(ctx, time.Minute)
@@ -57,17 +58,16 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, cou
 			return nil, err
 		}
 		redis.LogTo(log)
-		count.WithRedis()
 		mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
 		always := fallback.New(fallback.Options{
-			Primary:       inRedis,
-			Secondary:     counters,
-			Ratio:         s.RedisFallbackRatio,
-			Mode:          mode,
-			Parts:         inRedis.Parts(),
-			Part:          inRedis.Part,
-			Probe:         inRedis.Probe,
-			OnStateChange: tellRedis(s, health, count, log),
+			Primary:   inRedis,
+			Secondary: counters,
+			Ratio:     s.RedisFallbackRatio,
+			Mode:      mode,
+			Shards:    inRedis.Parts(),
+			ShardOf:   inRedis.Part,
+			Probe:     inRedis.Probe,
+			Observer:  redisObserver{count.Fallback(), s, health, log},
 		})
 		go counters.Run(ctx, time.Minute)
 		if s.RedisHealthCheckActive {
@@ -85,7 +85,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, cou
 			shared, memories = guarded, append(memories, guarded)
 		}
 		if s.DenyCacheBytes > 0 {
-			cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone})
+			cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: count.DenyCache()})
 			shared, memories = cached, append(memories, cached)
 		}
 		return &counting{
@@ -158,21 +158,27 @@ func redisServer(s *env.Settings) (main redis.Server, secure *tls.Config, err er
 	return main, secure, nil
 }
 
-// tellRedis returns what is to be told when Redis goes and comes: to the log, to who
-// reads /healthcheck, and to Prometheus.
-func tellRedis(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) func(fallback.StateChange) {
-	return func(c fallback.StateChange) {
-		if c.Down {
-			count.RedisDown()
-			health.Note("redis", fmt.Sprintf("away since %s; going on without it (mode %s, ratio %v)",
-				time.Now().UTC().Format(time.RFC3339), s.RedisFailureMode, s.RedisFallbackRatio))
-			log.Error("Redis can't be reached; going on without it", "error", c.Err, "mode", s.RedisFailureMode, "ratio", s.RedisFallbackRatio)
-			return
-		}
-		count.RedisBack(c.Lasted, c.Served, c.Carried)
-		health.Note("redis", "")
-		log.Info("Redis is back", "was_away", c.Lasted.Round(time.Millisecond), "hits_decided_without_it", c.Served, "hits_charged_to_it_now", c.Carried)
+// redisObserver reports outages of Redis to the log, to readers of /healthcheck and to
+// the metrics.
+type redisObserver struct {
+	*metrics.Fallback
+	settings *env.Settings
+	health   *server.Health
+	log      *slog.Logger
+}
+
+// StateChanged implements fallback.Observer.
+func (o redisObserver) StateChanged(c fallback.StateChange) {
+	o.Fallback.StateChanged(c)
+	mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
+	if c.Down {
+		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",
+			time.Now().UTC().Format(time.RFC3339), mode, ratio))
+		o.log.Error("Redis outage started", "error", c.Err, "mode", mode, "ratio", ratio)
+		return
 	}
+	o.health.Note("redis", "")
+	o.log.Info("Redis outage ended", "lasted", c.Duration.Round(time.Millisecond), "hits_served", c.Served, "hits_replayed", c.Replayed)
 }
 
 const (

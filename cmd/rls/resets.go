@@ -28,7 +28,7 @@ func (r resets) of(target string) {
 			continue
 		}
 		for _, m := range r.counts.memories {
-			m.Forget(&h)
+			m.Invalidate(&h)
 		}
 	}
 }
@@ -36,6 +36,6 @@ func (r resets) of(target string) {
 // missed is told that there may have been resets that nobody told of.
 func (r resets) missed() {
 	for _, m := range r.counts.memories {
-		m.ForgetAll()
+		m.InvalidateAll()
 	}
 }

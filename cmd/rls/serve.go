@@ -106,6 +106,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	options := service.Options{
 		Limits:          &limits.store,
 		Limiter:         counts,
+		Observer:        count.Service(),
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,

@@ -3,76 +3,155 @@ package metrics
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestWhatHappensIsCounted(t *testing.T) {
+// assertMetrics checks the samples of the named metrics. It ignores their help.
+func assertMetrics(t *testing.T, m *Metrics, want string, names ...string) {
+	t.Helper()
+	families, err := m.registry.Gather()
+	require.NoError(t, err)
+	help := ""
+	for _, f := range families {
+		help += "# HELP " + f.GetName() + " " + f.GetHelp() + "\n# TYPE " + f.GetName() + " " + strings.ToLower(f.GetType().String()) + "\n"
+	}
+	assert.NoError(t, testutil.GatherAndCompare(m.registry, strings.NewReader(help+want), names...))
+}
+
+func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 	m := New()
-	m.WithRedis()
+	s := m.Service()
+	plain, shadow := &descriptors.Rule{}, &descriptors.Rule{ShadowMode: true}
+	allowed := limit.Result{Allowed: true}
+	s.Decided(plain, nil, 1, backend.Result{Result: allowed})
+	s.Decided(plain, nil, 1, backend.Result{Source: backend.SourceGuard})
+	s.Decided(shadow, nil, 1, backend.Result{Result: allowed})
+	s.Decided(shadow, nil, 1, backend.Result{Source: backend.SourceDenyCache})
+	s.Decided(shadow, nil, 5, backend.Result{Source: backend.SourceDenyCache})
+	assertMetrics(t, m, `
+rls_decisions_total{result="ok",source="backend"} 2
+rls_decisions_total{result="ok",source="deny_cache"} 0
+rls_decisions_total{result="ok",source="fallback"} 0
+rls_decisions_total{result="ok",source="guard"} 0
+rls_decisions_total{result="over_limit",source="backend"} 0
+rls_decisions_total{result="over_limit",source="deny_cache"} 0
+rls_decisions_total{result="over_limit",source="fallback"} 0
+rls_decisions_total{result="over_limit",source="guard"} 1
+rls_decisions_total{result="shadowed",source="backend"} 0
+rls_decisions_total{result="shadowed",source="deny_cache"} 2
+rls_decisions_total{result="shadowed",source="fallback"} 0
+rls_decisions_total{result="shadowed",source="guard"} 0
+`, "rls_decisions_total")
+	assert.Zero(t, testing.AllocsPerRun(100, func() { s.Decided(plain, nil, 1, backend.Result{}) }))
+}
+
+func TestOutageOfRedisIsMeasuredWhileItLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		f := m.Fallback()
+		assertOutages := func(want string) {
+			t.Helper()
+			assertMetrics(t, m, want, "rls_redis_up", "rls_redis_down_seconds_total", "rls_redis_state_changes_total",
+				"rls_redis_fallback_hits_total", "rls_fallback_replayed_hits_total")
+		}
+		f.StateChanged(fallback.StateChange{Down: true})
+		f.Served(30)
+		f.Served(10)
+		time.Sleep(1500 * time.Millisecond)
+		assertOutages(`
+rls_redis_up 0
+rls_redis_down_seconds_total 1.5
+rls_redis_state_changes_total{state="down"} 1
+rls_redis_state_changes_total{state="up"} 0
+rls_redis_fallback_hits_total 40
+rls_fallback_replayed_hits_total 0
+`)
+		f.Replayed(7)
+		f.StateChanged(fallback.StateChange{Duration: time.Second, Served: 40, Replayed: 7})
+		time.Sleep(time.Hour)
+		f.StateChanged(fallback.StateChange{Down: true})
+		time.Sleep(time.Second)
+		assertOutages(`
+rls_redis_up 0
+rls_redis_down_seconds_total 2.5
+rls_redis_state_changes_total{state="down"} 2
+rls_redis_state_changes_total{state="up"} 1
+rls_redis_fallback_hits_total 40
+rls_fallback_replayed_hits_total 7
+`)
+	})
+}
+
+func TestDenyCacheIsCounted(t *testing.T) {
+	m := New()
+	d := m.DenyCache()
+	d.Denied(nil)
+	d.Denied(nil)
+	d.Evicted()
+	assertMetrics(t, m, "rls_deny_cache_denials_total 2\nrls_deny_cache_evictions_total 1\n",
+		"rls_deny_cache_denials_total", "rls_deny_cache_evictions_total")
+}
+
+type localCounters struct{ keys, evictions int }
+
+func (c *localCounters) Len() int       { return c.keys }
+func (c *localCounters) Dropped() int64 { return int64(c.evictions) }
+
+func TestLocalCountersAreReadByEachScrape(t *testing.T) {
+	m, counters := New(), &localCounters{}
+	m.Local(counters)
+	*counters = localCounters{keys: 5, evictions: 3}
+	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\n", "rls_local_keys", "rls_local_evictions_total")
+}
+
+func TestReloadsAreCounted(t *testing.T) {
+	m := New()
+	m.WithXDS()
 	m.Overrides(3, 2)
 	m.LimitsProblems([]string{"a.yaml:1:2: wrong\xff", "gone"})
 	m.LimitsProblems([]string{"a.yaml:1:2: wrong\xff"})
 	m.LimitsLoaded()
 	m.LimitsRefused()
 	m.LimitsRefused()
-	m.RedisDown()
-	m.RedisBack(1500*time.Millisecond, 40, 30)
-	m.RedisDown()
-	assert.NoError(t, testutil.GatherAndCompare(m.registry, strings.NewReader(`
-# HELP ratelimit_service_config_load_error Sets of limits refused.
-# TYPE ratelimit_service_config_load_error counter
+	m.XDS(true)
+	assertMetrics(t, m, `
 ratelimit_service_config_load_error 2
-# HELP ratelimit_service_config_load_success Sets of limits put in force.
-# TYPE ratelimit_service_config_load_success counter
 ratelimit_service_config_load_success 1
-# HELP rls_limits_problem 1 for each of the first problems that keep newer limits or overrides from being in force.
-# TYPE rls_limits_problem gauge
 rls_limits_problem{problem="a.yaml:1:2: wrong?"} 1
-# HELP rls_overrides Overrides of limits that are in force, and that are refused.
-# TYPE rls_overrides gauge
 rls_overrides{state="in_force"} 3
 rls_overrides{state="refused"} 2
-# HELP rls_redis_away_seconds_total Time that Redis was away, counted when it is back.
-# TYPE rls_redis_away_seconds_total counter
-rls_redis_away_seconds_total 1.5
-# HELP rls_redis_carried_hits_total Hits charged to Redis when it was back.
-# TYPE rls_redis_carried_hits_total counter
-rls_redis_carried_hits_total 30
-# HELP rls_redis_fallback_hits_total Hits decided without Redis, counted when it is back.
-# TYPE rls_redis_fallback_hits_total counter
-rls_redis_fallback_hits_total 40
-# HELP rls_redis_state_changes_total Times that Redis went (down) and came back (up).
-# TYPE rls_redis_state_changes_total counter
-rls_redis_state_changes_total{state="down"} 2
-rls_redis_state_changes_total{state="up"} 1
-# HELP rls_redis_up 1 while all of Redis is asked, 0 while part of it or all is left alone.
-# TYPE rls_redis_up gauge
-rls_redis_up 0
-`), "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_limits_problem", "rls_overrides", "rls_redis_away_seconds_total", "rls_redis_carried_hits_total",
-		"rls_redis_fallback_hits_total", "rls_redis_state_changes_total", "rls_redis_up"))
+rls_xds_up 1
+`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_limits_problem", "rls_overrides", "rls_xds_up")
+	m.XDS(false)
+	assertMetrics(t, m, "rls_xds_up 0\n", "rls_xds_up")
+}
+
+func TestNamesFollowPrometheusRules(t *testing.T) {
+	m := New()
+	m.WithXDS()
+	m.Service()
+	m.Fallback()
+	m.DenyCache()
+	m.Local(&localCounters{})
 	problems, err := testutil.GatherAndLint(m.registry)
 	require.NoError(t, err)
 	for _, p := range problems {
-		assert.Contains(t, p.Metric, "config_load", "only the incumbent's names break the rules: %s", p.Text)
+		assert.Contains(t, p.Metric, "config_load", "only names of envoyproxy/ratelimit may break the rules: %s", p.Text)
 	}
 }
 
-func TestWhatIsNotUsedIsNotSpokenOf(t *testing.T) {
-	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_xds_up")
+func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
+	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_xds_up", "rls_deny_cache_denials_total")
 	require.NoError(t, err)
 	assert.Zero(t, n)
-}
-
-func TestXDS(t *testing.T) {
-	m := New()
-	m.WithXDS()
-	assert.Zero(t, testutil.ToFloat64(m.xdsUp))
-	m.XDS(true)
-	assert.EqualValues(t, 1, testutil.ToFloat64(m.xdsUp))
-	m.XDS(false)
-	assert.Zero(t, testutil.ToFloat64(m.xdsUp))
 }

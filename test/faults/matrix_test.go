@@ -74,6 +74,20 @@ func TestFaultsKeepPromises(t *testing.T) {
 
 const header = "| fault | calls | failed | p99 of its first second | p99 | slowest | machine | decided here | admitted of a limit of 300 | bound | on Redis again after | down, up |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 
+// outageCounter is a fallback.Observer that counts the changes to down and to up.
+type outageCounter struct{ downs, ups atomic.Int32 }
+
+func (c *outageCounter) StateChanged(change fallback.StateChange) {
+	if change.Down {
+		c.downs.Add(1)
+	} else {
+		c.ups.Add(1)
+	}
+}
+
+func (*outageCounter) Served(int)     {}
+func (*outageCounter) Replayed(int64) {}
+
 func run(t *testing.T, name string, s scenario) {
 	if s.fromStart {
 		s.fault()
@@ -84,18 +98,12 @@ func run(t *testing.T, name string, s scenario) {
 	redisLimiter, err := redis.New(redis.Options{Main: s.redis, Timeout: budget})
 	require.NoError(t, err)
 	defer redisLimiter.Close()
-	var downs, ups atomic.Int32
+	var outages outageCounter
 	localLimiter := local.New(local.Options{})
 	limiter := fallback.New(fallback.Options{ // as in cmd/rls
 		Primary: redisLimiter, Secondary: localLimiter, Ratio: ratio,
-		Parts: redisLimiter.Parts(), Part: redisLimiter.Part, Probe: redisLimiter.Probe,
-		OnStateChange: func(c fallback.StateChange) {
-			if c.Down {
-				downs.Add(1)
-			} else {
-				ups.Add(1)
-			}
-		},
+		Shards: redisLimiter.Parts(), ShardOf: redisLimiter.Part, Probe: redisLimiter.Probe,
+		Observer: &outages,
 	})
 	defer limiter.Close()
 
@@ -148,7 +156,7 @@ func run(t *testing.T, name string, s scenario) {
 	}) - recoveryStart
 	assert.LessOrEqual(t, recovery, factor*recoverWithin, "recovery")
 	if !permanent {
-		polltest.Until(t, 20*time.Second, func() bool { return !limiter.Down() && downs.Load() == ups.Load() }, "an up for each down")
+		polltest.Until(t, 20*time.Second, func() bool { return !limiter.Down() && outages.downs.Load() == outages.ups.Load() }, "an up for each down")
 	}
 
 	// No tight key admits more than the bound. Redis neither charges twice nor forgets.
@@ -181,7 +189,7 @@ func run(t *testing.T, name string, s scenario) {
 	if *full {
 		calls := len(load.samplesBetween(0, end))
 		fmt.Printf("| %s | %d | 0 | %s | %s | %s | %s | %.1f %% | %d | %d | %s | %d, %d |\n", name, calls, ms(firstSecondP99), ms(p99), ms(slowest), ms(timerDelay),
-			100*load.degradedShare(), maxAdmitted, bound, ms(recovery), downs.Load(), ups.Load())
+			100*load.degradedShare(), maxAdmitted, bound, ms(recovery), outages.downs.Load(), outages.ups.Load())
 	}
 }
 

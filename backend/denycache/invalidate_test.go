@@ -10,21 +10,21 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestWhatIsForgottenIsAskedForAgain(t *testing.T) {
+func TestInvalidatedHitsGoToTheBackend(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	keys := make([]string, 100)
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)
 	}
 	for name, c := range map[string]struct {
-		forget func(*Limiter)
-		asked  int // hits, of one on each key
+		invalidate func(*Limiter)
+		want       int // hits that reach the backend, of one on each key
 	}{
 		"nothing": {func(*Limiter) {}, 0},
-		"one": {func(l *Limiter) {
-			l.Forget(&backend.Hit{Key: []byte(keys[3]), Limit: lim})
+		"one key": {func(l *Limiter) {
+			l.Invalidate(&backend.Hit{Key: []byte(keys[3]), Limit: lim})
 		}, 1},
-		"all": {(*Limiter).ForgetAll, len(keys)},
+		"all keys": {(*Limiter).InvalidateAll, len(keys)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			next := newCounter()
@@ -33,24 +33,24 @@ func TestWhatIsForgottenIsAskedForAgain(t *testing.T) {
 				take(l, 0, hit(key, lim, 1))
 				take(l, 0, hit(key, lim, 1))
 			}
-			next.asked = 0
-			c.forget(l)
+			next.hits = 0
+			c.invalidate(l)
 			for _, key := range keys {
 				take(l, 0, hit(key, lim, 1))
 			}
-			assert.Equal(t, c.asked, next.asked)
+			assert.Equal(t, c.want, next.hits)
 		})
 	}
 }
 
-func TestADenialFromBeforeAllWasForgottenIsNotRemembered(t *testing.T) {
+func TestDenialFromBeforeInvalidateAllIsNotRemembered(t *testing.T) {
 	next := newCounter()
 	l := New(next, Options{SizeBytes: 1 << 20})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("k", lim, 1))
-	next.during = l.ForgetAll
+	next.afterTake = l.InvalidateAll
 	take(l, 0, hit("k", lim, 1))
-	next.during, next.asked = nil, 0
+	next.afterTake, next.hits = nil, 0
 	take(l, 0, hit("k", lim, 1))
-	assert.Equal(t, 1, next.asked)
+	assert.Equal(t, 1, next.hits)
 }

@@ -1,0 +1,240 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
+	const fail, pass = true, false
+	type step struct {
+		pause time.Duration
+		fails bool
+	}
+	ms := time.Millisecond
+	for _, c := range []struct {
+		name  string
+		steps []step
+		opens bool
+	}{
+		{"one failure", []step{{0, fail}}, false},
+		{"many failures within 49 ms", []step{{0, fail}, {0, fail}, {0, fail}, {0, fail}, {49 * ms, fail}}, false},
+		{"three failures in 50 ms", []step{{0, fail}, {25 * ms, fail}, {25 * ms, fail}}, true},
+		{"two failures in an hour", []step{{0, fail}, {time.Hour, fail}}, false},
+		{"three failures in two hours", []step{{0, fail}, {time.Hour, fail}, {time.Hour, fail}}, true},
+		{"a success in between", []step{{0, fail}, {25 * ms, fail}, {0, pass}, {25 * ms, fail}, {25 * ms, fail}}, false},
+		{"three failures after a success", []step{{0, fail}, {25 * ms, pass}, {25 * ms, fail}, {25 * ms, fail}, {25 * ms, fail}}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				lim := newLimit(t, 100, limit.Day)
+				for _, s := range c.steps {
+					time.Sleep(s.pause)
+					r.primary.Fail(nil)
+					if s.fails {
+						r.primary.Fail(errDown)
+					}
+					assert.Equal(t, s.fails, r.take("k", lim, 1).Degraded())
+				}
+				assert.Equal(t, c.opens, r.Down())
+				calls := r.primary.Calls()
+				r.take("k", lim, 1)
+				assert.Equal(t, !c.opens, r.primary.Calls() > calls)
+			})
+		})
+	}
+}
+
+func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := newLimit(t, 100, limit.Day)
+		r.primary.Fail(fmt.Errorf("queue is full: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable))
+		for range 10 {
+			got := r.take("k", lim, 1)
+			require.NoError(t, got.Err)
+			assert.True(t, got.Degraded())
+			time.Sleep(time.Second)
+		}
+		assert.False(t, r.Down())
+	})
+}
+
+func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 50 * time.Millisecond
+		frozen := func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+			time.Sleep(timeout)
+			for i := range results {
+				results[i].Err = errDown
+			}
+		}
+		r := newRig(t, func(o *Options) { o.Primary = backendtest.Func(frozen) })
+		lim := newLimit(t, 1_000_000, limit.Day)
+		slow := 0
+		var mu sync.Mutex
+		var callers sync.WaitGroup
+		for range 32 {
+			callers.Go(func() {
+				for range 1000 {
+					start := time.Now()
+					r.take("k", lim, 1)
+					took := time.Since(start)
+					mu.Lock()
+					assert.LessOrEqual(t, took, timeout)
+					if took > 0 {
+						slow++
+					}
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		callers.Wait()
+		assert.LessOrEqual(t, slow, 32*2, "of 32,000")
+	})
+}
+
+func TestProbesBackOffWithJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probes := make(chan time.Time, 1000)
+		var up atomic.Bool
+		r := newRig(t, func(o *Options) {
+			o.Probe = func(context.Context, int) error {
+				probes <- time.Now()
+				if up.Load() {
+					return nil
+				}
+				return errDown
+			}
+		})
+		opened := time.Now()
+		r.openBreakers(newLimit(t, 100, limit.Day), "k")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		previous, want := opened.Add(2*r.o.OpenAfter), 50*time.Millisecond
+		jitter := false
+		count := len(probes)
+		for i := range count {
+			at := <-probes
+			pause := at.Sub(previous)
+			previous = at
+			if i == 0 {
+				continue // the breaker opened at an unknown time before this probe
+			}
+			want = min(2*want, 500*time.Millisecond)
+			assert.InDelta(t, want, pause, float64(want)/5+1)
+			jitter = jitter || pause != want
+		}
+		assert.True(t, jitter)
+		assert.InDelta(t, 23, count, 4)
+		up.Store(true)
+		r.primary.Fail(nil)
+		time.Sleep(1200 * time.Millisecond)
+		synctest.Wait()
+		assert.False(t, r.Down(), "up after a pause of at most 600 ms and the 500 ms of a stable primary")
+		assert.False(t, r.take("k", newLimit(t, 100, limit.Day), 1).Degraded())
+	})
+}
+
+func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) {
+			o.Shards, o.ShardOf = 3, func(h *backend.Hit) int { return int(h.Key[0] - 'a') }
+		})
+		lim := newLimit(t, 1000, limit.Year)
+		r.openBreakers(lim, "a", "b", "c")
+		opening := int64(3 * (minFailures + 1))
+		assert.Equal(t, opening, r.hitsServed.Load())
+		start := time.Now()
+		for i := range 20 {
+			r.take("a", lim, 1)
+			r.take("b", lim, 1)
+			assert.Equal(t, opening+int64(2*i+2), r.hitsServed.Load(), "counted with the decision")
+		}
+		time.Sleep(5 * time.Second)
+		require.Len(t, r.stateChanges(), 1)
+		down := r.stateChanges()[0]
+		assert.True(t, down.Down)
+		assert.ErrorIs(t, down.Err, backend.ErrUnavailable)
+		assert.Zero(t, r.hitsReplayed.Load())
+
+		r.heal()
+		require.Len(t, r.stateChanges(), 2)
+		up := r.stateChanges()[1]
+		assert.False(t, up.Down)
+		assert.InDelta(t, 5.2, up.Duration.Seconds(), 1.4)
+		assert.GreaterOrEqual(t, up.Duration, time.Since(start)-1200*time.Millisecond)
+		assert.Equal(t, opening+40, up.Served)
+		assert.Equal(t, int64(40), up.Replayed)
+		assert.Equal(t, int64(40), r.hitsReplayed.Load())
+	})
+}
+
+func TestFlappingShardIsProbedLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) {
+			o.Probe = func(context.Context, int) error { return nil } // succeeds though hits fail
+		})
+		lim := newLimit(t, 1_000_000, limit.Day)
+		r.primary.Fail(errDown)
+		for range 60_000 {
+			r.take("k", lim, 1)
+			time.Sleep(time.Millisecond)
+		}
+		assert.Less(t, r.primary.Calls(), 130*60, "of 60,000 calls")
+		r.heal()
+		downs, ups := r.countChanges()
+		assert.LessOrEqual(t, downs, 2, "one outage, besides the start")
+		assert.Equal(t, downs, ups)
+	})
+}
+
+func TestBreakerOpensForItsShardOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) {
+			twoShards(o)
+			o.Probe = func(context.Context, int) error { return errors.New("still down") }
+		})
+		lim := newLimit(t, 1000, limit.Year)
+		r.primary.FailHits(failKeysWithB)
+		for range 1000 {
+			assert.False(t, r.take("a", lim, 1).Degraded())
+			assert.True(t, r.take("b", lim, 1).Degraded())
+			time.Sleep(time.Millisecond)
+		}
+		assert.True(t, r.breakers[1].isOpen())
+		assert.False(t, r.breakers[0].isOpen())
+	})
+}
+
+func TestDefaultProbeWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := newLimit(t, 1000, limit.Year)
+		r.openBreakers(lim, "k")
+		r.primary.FailHits(func(h backend.Hit) error { // reads work, writes fail
+			if h.N > 0 {
+				return errDown
+			}
+			return nil
+		})
+		time.Sleep(5 * time.Second)
+		assert.True(t, r.Down())
+		r.heal()
+	})
+}

@@ -1,0 +1,235 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = a })
+				r.take("k", lim, 10)
+				r.openBreakers(lim, "k")
+				for range 80 {
+					r.take("k", lim, 1)
+				}
+				r.take("k", lim, -5)
+				time.Sleep(time.Second)
+				r.heal()
+				assert.Equal(t, int64(10+45), spent(r.shared, "k", lim), "the secondary admitted 50 and refunded 5")
+				assert.Equal(t, int64(45), r.stateChanges()[1].Replayed)
+
+				r.openBreakers(lim, "k")
+				assert.True(t, r.take("k", lim, 5).Allowed, "the refund")
+				assert.False(t, r.take("k", lim, 1).Allowed, "the secondary grants its share once")
+				r.heal()
+				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
+				time.Sleep(time.Hour)
+				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
+			})
+		})
+	}
+}
+
+func TestExpiredHitsAreNotReplayed(t *testing.T) {
+	for _, c := range []struct {
+		algorithm    limit.Algorithm
+		chargeDenied bool
+		want         int64 // of 50 hits admitted 61 seconds ago, and 3 now
+	}{
+		{limit.FixedWindow, false, 3},
+		{limit.FixedWindow, true, 3},
+		{limit.SlidingLog, false, 3},
+		{limit.SlidingWindow, false, 50}, // most of the last window still counts
+		{limit.TokenBucket, false, 3},    // the bucket has refilled
+	} {
+		t.Run(fmt.Sprint(c.algorithm, c.chargeDenied), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				lim := newLimit(t, 100, limit.Minute, func(s *limit.Spec) { s.Algorithm, s.ChargeDenied = c.algorithm, c.chargeDenied })
+				time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+				r.openBreakers(lim, "k")
+				r.take("k", lim, 50)
+				time.Sleep(61 * time.Second)
+				for range 3 {
+					r.take("k", lim, 1)
+				}
+				r.heal()
+				assert.InDelta(t, c.want, spent(r.shared, "k", lim), 1)
+			})
+		})
+	}
+}
+
+func TestDeniedHitsAreNotReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.ChargeDenied = true })
+		r.openBreakers(lim, "k")
+		for range 500 {
+			r.take("k", lim, 1)
+		}
+		r.heal()
+		assert.Equal(t, int64(50), spent(r.shared, "k", lim))
+	})
+}
+
+// A hit that fails while its breaker is closed may have been charged all the same.
+func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
+		r := newRig(t, func(o *Options) {
+			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+				shared.Take(ctx, now, hits, results)
+				if loseAnswers.Load() {
+					failAll(results)
+				}
+			})
+		})
+		lim := newLimit(t, 1000, limit.Year)
+		loseAnswers.Store(true)
+		for range 100 {
+			require.True(t, r.take("k", lim, 1).Allowed)
+			time.Sleep(time.Millisecond)
+		}
+		require.True(t, r.Down())
+		loseAnswers.Store(false)
+		r.waitUntilUp()
+		assert.Equal(t, int64(100), spent(shared, "k", lim), "charged by the call or by the replay, never by both")
+	})
+}
+
+func failAll(results []backend.Result) {
+	for i := range results {
+		results[i].Err = errDown
+	}
+}
+
+func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared, failingReplays, down := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
+		r := newRig(t, func(o *Options) {
+			o.Probe = func(context.Context, int) error {
+				if down.Load() {
+					return errDown
+				}
+				return nil
+			}
+			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+				if down.Load() {
+					failAll(results)
+					return
+				}
+				shared.Take(ctx, now, hits, results) // charges even if the answer is lost
+				if hits[0].Shadow && failingReplays.Add(-1) >= 0 {
+					failAll(results)
+				}
+			})
+		})
+		lim := newLimit(t, 1000, limit.Year)
+		down.Store(true)
+		for range 10 {
+			r.take("k", lim, 0)
+			time.Sleep(20 * time.Millisecond)
+		}
+		for i := range 5 * replayBatchSize {
+			r.take(fmt.Sprint("k", i), lim, 1)
+		}
+		failingReplays.Store(2)
+		down.Store(false)
+		r.waitUntilUp()
+		for i := range 5 * replayBatchSize {
+			assert.Equal(t, int64(1), spent(shared, fmt.Sprint("k", i), lim))
+		}
+		assert.Equal(t, int64(3*replayBatchSize), r.stateChanges()[1].Replayed)
+		assert.Equal(t, int64(3*replayBatchSize), r.hitsReplayed.Load())
+	})
+}
+
+func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := newLimit(t, 1000, limit.Year)
+		r.openBreakers(lim, "k")
+		for i := range 3 * replayBatchSize {
+			r.take(fmt.Sprint("k", i), lim, 1)
+		}
+		assert.Zero(t, r.breakers[0].replay(t.Context()))
+		r.heal()
+		for i := range 3 * replayBatchSize {
+			assert.Equal(t, int64(1), spent(r.shared, fmt.Sprint("k", i), lim))
+		}
+	})
+}
+
+// A call can see its breaker open and log its hits after the first replay.
+func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := newLimit(t, 1000, limit.Year)
+		r.openBreakers(lim, "k")
+		r.take("k", lim, 1)
+		r.primary.Fail(nil)
+		for r.breakers[0].isOpen() {
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		require.Equal(t, int64(1), spent(r.shared, "k", lim))
+		results := []backend.Result{{Err: errBreakerOpen}}
+		r.serveFailed(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
+		time.Sleep(time.Second)
+		assert.Equal(t, int64(2), spent(r.shared, "k", lim))
+		assert.False(t, r.Down())
+	})
+}
+
+func TestHitsOfModeAllowAreNotReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		lim := newLimit(t, 1000, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
+		r.openBreakers(lim, "k")
+		r.take("k", lim, 1)
+		r.heal()
+		assert.Zero(t, spent(r.shared, "k", lim))
+	})
+}
+
+func TestReplayLogIsBounded(t *testing.T) {
+	lim := newLimit(t, 1000, limit.Year)
+	log := newReplayLog(new(atomic.Int64))
+	padding := strings.Repeat("x", 900)
+	for i := range 100_000 {
+		log.add(fmt.Append(nil, i, padding), lim, 1)
+	}
+	log.add([]byte(strings.Repeat("y", maxLoggedKey+1)), lim, 1)
+	assert.LessOrEqual(t, log.bytes.Load(), int64(maxLogBytes))
+	assert.Greater(t, log.bytes.Load(), int64(maxLogBytes-2000))
+	entries := log.drain()
+	assert.InDelta(t, maxLogBytes/(900+5+entryOverhead), len(entries), 2000)
+	assert.Zero(t, log.bytes.Load())
+	log.restore(entries)
+	assert.Len(t, log.drain(), len(entries))
+
+	log.add([]byte("k"), lim, limit.MaxHits*2)
+	log.add([]byte("k"), lim, limit.MaxHits)
+	log.add([]byte("k"), newLimit(t, 7, limit.Day), 1)
+	entries = log.drain()
+	require.Len(t, entries, 2, "one entry for each Tag")
+	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n))
+}

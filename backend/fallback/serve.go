@@ -1,0 +1,83 @@
+package fallback
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// serveFailed reports the outcome of each hit to its breaker and decides the hits that
+// the primary could not decide. An error stays if the caller caused it, or if another
+// Limiter would fail as well.
+func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	var local *backend.SubBatch
+	served := 0
+	for i := range hits {
+		h, r := &hits[i], &results[i]
+		switch {
+		case r.Err == nil:
+			l.breakerOf(h).recordSuccess()
+			continue
+		case bypassedPrimary(r):
+		case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):
+			continue
+		case errors.Is(r.Err, backend.ErrOverloaded):
+		default:
+			l.breakerOf(h).recordFailure(r.Err)
+		}
+		served++
+		switch l.mode(h.Limit) {
+		case limit.FailAllow:
+			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
+		case limit.FailDeny:
+			pause := l.o.MaxProbeInterval.Microseconds()
+			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: h.N < 0, ResetAfter: pause}}
+			if !r.Allowed {
+				r.RetryAfter = pause
+			}
+		default:
+			if local == nil {
+				local = l.newBatch()
+			}
+			local.AddIn(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
+		}
+	}
+	if served > 0 {
+		l.served.Add(int64(served))
+		l.o.Observer.Served(served)
+	}
+	if local != nil {
+		l.serveLocal(ctx, now, local, hits, results)
+		l.releaseBatch(local)
+	}
+}
+
+// serveLocal lets the secondary decide the hits of local. Admitted hits are logged for
+// the replay if they bypassed the primary. Otherwise the primary may have charged them.
+func (l *Limiter) serveLocal(ctx context.Context, now time.Time, local *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
+	local.Take(ctx, now, l.o.Secondary)
+	for j, i := range local.Index {
+		h, r := &hits[i], local.Results[j]
+		if bypassedPrimary(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
+			l.breakerOf(h).log.add(h.Key, h.Limit, h.N)
+		}
+		r.Source = backend.SourceFallback
+		results[i] = r
+	}
+}
+
+func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
+	if lim.OnBackendFailure != limit.FailDefault {
+		return lim.OnBackendFailure
+	}
+	return l.o.Mode
+}
+
+// share returns the part of lim that the secondary grants.
+func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
+	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
+}

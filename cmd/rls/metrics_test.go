@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+const shadowTwoPerYear = `
+domain: shop
+descriptors:
+  - {key: tenant, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+`
+
+func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", file(t, "limits.yaml", shadowTwoPerYear))
+	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "50")
+	assert.Contains(t, out, "50 OK, 0 OVER_LIMIT")
+	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	assert.Contains(t, metrics, `rls_decisions_total{result="ok",source="backend"} 2`)
+	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="backend"} 1`)
+	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="deny_cache"} 47`)
+	assert.Contains(t, metrics, "rls_deny_cache_denials_total 47")
+}
+
+func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerYear))
+	polltest.Until(t, ample, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
+	redis.Kill()
+	hits := 0
+	polltest.Until(t, ample, func() bool {
+		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
+		hits += 4
+		_, metrics := get(t, "http://"+r.debug+"/metrics")
+		assert.Contains(t, metrics, fmt.Sprintf("rls_redis_fallback_hits_total %d\n", hits))
+		return strings.Contains(metrics, "rls_redis_up 0\n")
+	})
+	polltest.Until(t, ample, func() bool {
+		_, metrics := get(t, "http://"+r.debug+"/metrics")
+		return !strings.Contains(metrics, "rls_redis_down_seconds_total 0\n")
+	})
+}

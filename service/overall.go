@@ -1,0 +1,77 @@
+package service
+
+import (
+	"math"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// overallResult is the summary of a request's statuses.
+type overallResult struct {
+	code rlsv3.RateLimitResponse_Code
+
+	// headerStatus is the status that response headers describe. It is nil if no
+	// limit was counted.
+	headerStatus *rlsv3.RateLimitResponse_DescriptorStatus
+}
+
+// overall sums up statuses, which are in the order of c.rules. The code is OVER_LIMIT if
+// an ordinary descriptor is over its limit, or if all descriptors in quota mode are.
+// quotaMode puts every descriptor in quota mode, even without a rule, but not unlimited
+// ones.
+//
+// Headers describe the last ordinary descriptor over its limit, or else the first
+// descriptor with the least remaining.
+func (c *call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) overallResult {
+	result := overallResult{code: rlsv3.RateLimitResponse_OK}
+	denied, quotas, quotasDenied := 0, 0, 0
+	least := uint32(math.MaxUint32)
+	for i, st := range statuses {
+		over := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
+		rule := c.rules[i]
+		counted := st.CurrentLimit != nil
+		quota := quotaMode || counted && rule.QuotaMode
+		if rule != nil && isUnlimited(rule) {
+			quota = false
+		}
+		switch {
+		case quota:
+			quotas++
+			if over {
+				quotasDenied++
+			}
+		case over:
+			denied++
+		}
+		switch {
+		case counted && over && !quota:
+			result.headerStatus, least = st, 0
+		case counted && st.LimitRemaining < least:
+			result.headerStatus, least = st, st.LimitRemaining
+		}
+	}
+	if denied > 0 || quotas > 0 && quotasDenied == quotas {
+		result.code = rlsv3.RateLimitResponse_OVER_LIMIT
+	}
+	return result
+}
+
+// Headers holds the names of the response headers for the limit, the remaining hits and
+// the seconds until the reset. Their values are decimal numbers.
+type Headers struct {
+	Limit, Remaining, Reset string
+}
+
+func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3.HeaderValue {
+	reset := st.DurationUntilReset.Seconds
+	if st.DurationUntilReset.Nanos > 0 {
+		reset++
+	}
+	return []*corev3.HeaderValue{
+		{Key: h.Limit, Value: strconv.FormatUint(uint64(st.CurrentLimit.RequestsPerUnit), 10)},
+		{Key: h.Remaining, Value: strconv.FormatUint(uint64(st.LimitRemaining), 10)},
+		{Key: h.Reset, Value: strconv.FormatInt(reset, 10)},
+	}
+}

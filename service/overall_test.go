@@ -1,0 +1,138 @@
+package service
+
+import (
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+)
+
+// The first letter of a key is o for over the limit or p for passing. The second is n
+// for ordinary, q for quota mode, s for shadow mode and b for both modes.
+const overallLimits = `
+domain: d
+descriptors:
+  - {key: on, rate_limit: {unit: second, requests_per_unit: 0}}
+  - {key: pn, rate_limit: {unit: second, requests_per_unit: 9}}
+  - {key: oq, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}
+  - {key: pq, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 9}}
+  - {key: os, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}
+  - {key: ob, shadow_mode: true, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}
+  - {key: unlimited, rate_limit: {unlimited: true}}
+`
+
+func TestOverallCode(t *testing.T) {
+	global := func(o *Options) { o.QuotaMode = true }
+	shadow := func(o *Options) { o.ShadowMode = true }
+	for name, c := range map[string]struct {
+		mode func(*Options)
+		keys []string
+		want rlsv3.RateLimitResponse_Code
+	}{
+		"all pass":                                                {nil, []string{"pn", "pq"}, ok},
+		"an ordinary limit is over":                               {nil, []string{"pn", "on"}, over},
+		"a shadow limit is over":                                  {nil, []string{"os"}, ok},
+		"a quota limit is over, alone":                            {nil, []string{"oq"}, over},
+		"a quota limit is over, an ordinary one passes":           {nil, []string{"oq", "pn"}, over},
+		"one quota limit is over, another passes":                 {nil, []string{"oq", "pq"}, ok},
+		"all quota limits are over":                               {nil, []string{"oq", "oq"}, over},
+		"a quota limit passes, an ordinary one is over":           {nil, []string{"pq", "on"}, over},
+		"a limit in quota and shadow mode is over":                {nil, []string{"ob"}, ok},
+		"a limit in both modes beside a quota limit that is over": {nil, []string{"ob", "oq"}, ok},
+		"unlimited beside a quota limit that is over":             {nil, []string{"unlimited", "oq"}, over},
+
+		"global quota: one of two limits is over":          {global, []string{"on", "pn"}, ok},
+		"global quota: both limits are over":               {global, []string{"on", "on"}, over},
+		"global quota: a descriptor without a rule passes": {global, []string{"on", "none"}, ok},
+		"global quota: unlimited doesn't count as passing": {global, []string{"on", "unlimited"}, over},
+		"global quota: only unlimited":                     {global, []string{"unlimited"}, ok},
+		"global shadow: an ordinary limit is over":         {shadow, []string{"on", "pn"}, ok},
+		"global shadow: a quota limit is over":             {shadow, []string{"oq"}, ok},
+		"global shadow: all pass":                          {shadow, []string{"pn"}, ok},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, overallLimits)
+			if c.mode != nil {
+				c.mode(&r.svc.o)
+			}
+			var ds []*ratelimitv3.RateLimitDescriptor
+			for _, k := range c.keys {
+				ds = append(ds, desc(k+"=x"))
+			}
+			resp := r.request(ds...)
+			assert.Equal(t, c.want, resp.OverallCode)
+			for i, st := range resp.Statuses {
+				isOver := c.keys[i] == "on" || c.keys[i] == "oq"
+				assert.Equal(t, isOver, st.Code == over, "the status of %s doesn't depend on the mode", c.keys[i])
+			}
+		})
+	}
+}
+
+func TestStatusInShadowModeHasTheLimitAndTheWait(t *testing.T) {
+	r := newRig(t, overallLimits)
+	st := r.request(desc("os=x")).Statuses[0]
+	assert.Equal(t, ok, st.Code)
+	assert.Zero(t, st.LimitRemaining)
+	assert.NotNil(t, st.CurrentLimit)
+	assert.NotNil(t, st.DurationUntilReset)
+}
+
+func TestResponseHeaders(t *testing.T) {
+	limits := `
+domain: d
+descriptors:
+  - {key: five, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: three, rate_limit: {unit: minute, requests_per_unit: 3}}
+  - {key: other, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: zero, rate_limit: {unit: second, requests_per_unit: 0}}
+  - {key: none, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: most, rate_limit: {unit: minute, requests_per_unit: 4294967295}}
+  - {key: unlimited, rate_limit: {unlimited: true}}
+  - {key: bucket, rate_limit: {unit: second, requests_per_unit: 10, algorithm: token_bucket}}
+`
+	for name, c := range map[string]struct {
+		keys []string
+		want []string // limit, remaining, reset; nil for none
+	}{
+		"the least remaining":                                       {[]string{"five", "three"}, []string{"3", "2", "23"}},
+		"the first of equals":                                       {[]string{"other", "three"}, []string{"3", "2", "3563"}},
+		"the last ordinary limit that is over":                      {[]string{"zero", "none", "three"}, []string{"0", "0", "23"}},
+		"a quota limit that is over has the least remaining":        {[]string{"three", "quota"}, []string{"0", "0", "50363"}},
+		"an ordinary limit that is over comes before a quota limit": {[]string{"quota", "none"}, []string{"0", "0", "23"}},
+		"no limit at all":                                           {[]string{"absent", "unlimited"}, nil},
+		"2^32-2 remaining":                                          {[]string{"most"}, []string{"4294967295", "4294967294", "23"}},
+		"a fraction of a second is rounded up":                      {[]string{"bucket"}, []string{"10", "9", "1"}},
+		"unlimited beside a limit":                                  {[]string{"unlimited", "five"}, []string{"5", "4", "23"}},
+		"over the limit":                                            {[]string{"none"}, []string{"0", "0", "23"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, limits, func(o *Options) {
+				o.Headers = &Headers{Limit: "X-Limit", Remaining: "X-Remaining", Reset: "X-Reset"}
+			})
+			var ds []*ratelimitv3.RateLimitDescriptor
+			for _, k := range c.keys {
+				ds = append(ds, desc(k+"=x"))
+			}
+			var got, names []string
+			for _, h := range r.request(ds...).ResponseHeadersToAdd {
+				names = append(names, h.Key)
+				got = append(got, h.Value)
+			}
+			assert.Equal(t, c.want, got)
+			if c.want != nil {
+				assert.Equal(t, []string{"X-Limit", "X-Remaining", "X-Reset"}, names)
+			}
+		})
+	}
+	t.Run("a peek at a limit of 2^32-1 sends no headers", func(t *testing.T) {
+		r := newRig(t, limits, func(o *Options) { o.Headers = &Headers{} })
+		assert.Empty(t, r.request(withHits(0, desc("most=x"))).ResponseHeadersToAdd)
+	})
+	t.Run("global shadow mode keeps the headers", func(t *testing.T) {
+		r := newRig(t, limits, func(o *Options) { o.Headers = &Headers{}; o.ShadowMode = true })
+		assert.Equal(t, "0", r.request(desc("none=x")).ResponseHeadersToAdd[1].Value)
+	})
+}
