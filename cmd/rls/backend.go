@@ -77,10 +77,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, cou
 		go watchRedis(watching, inRedis.Ping, s.RedisHealthCheckActive, health, log)
 		var shared backend.Limiter = always
 		var memories []memory
-		switch {
-		case s.LocalGuardRatio > 0 && s.AllOrNone:
-			log.Warn("setting without effect", "setting", "LOCAL_GUARD_RATIO", "reason", "it doesn't go with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")
-		case s.LocalGuardRatio > 0:
+		if s.LocalGuardRatio > 0 && !s.AllOrNone {
 			guarded := guard.New(guard.Options{Next: shared, Counters: counters, Ratio: s.LocalGuardRatio})
 			shared, memories = guarded, append(memories, guarded)
 		}

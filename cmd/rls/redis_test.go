@@ -148,7 +148,7 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 		env  []string
 		want string
 	}{
-		"an unknown backend":      {[]string{"BACKEND_TYPE=memcache"}, "memcached can't charge and check in one step, so rls doesn't count in it: use BACKEND_TYPE=redis or local"},
+		"an unknown backend":      {[]string{"BACKEND_TYPE=memcache"}, "memcached can't charge and check in one step; use redis or local"},
 		"redis without a URL":     {[]string{"BACKEND_TYPE=redis"}, "needs REDIS_URL"},
 		"an unknown type":         {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TYPE=ring"}, "ring"},
 		"a CA file that is gone":  {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TLS=true", "REDIS_TLS_CACERT=/no/such/file"}, "/no/such/file"},

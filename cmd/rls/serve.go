@@ -31,32 +31,31 @@ func newServe() *cobra.Command {
 		Short: "Serve rate-limit calls (the default)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, notes, err := env.Load()
 			if limits != "" {
-				s.LimitsPath = limits
+				_ = os.Setenv("LIMITS_PATH", limits)
 			}
+			s, warnings, err := env.Load()
 			log := s.Logger(cmd.ErrOrStderr())
-			for _, note := range notes {
-				log.Warn(note)
+			for _, w := range warnings {
+				log.Warn(w.Message, "setting", w.Setting, "reason", w.Reason)
 			}
-			env.LogUnused(os.Environ(), log)
 			if err == nil {
 				err = serve(cmd.Context(), s, log)
 			}
-			return logged(err, log)
+			return logProblems(err, log)
 		},
 	}
 	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of them (LIMITS_PATH)")
 	return cmd
 }
 
-// logged logs each line of err, and is the error that says no more; nil for nil.
-func logged(err error, log *slog.Logger) error {
+// logProblems logs each line of err and returns exit code 1, or nil if err is nil.
+func logProblems(err error, log *slog.Logger) error {
 	if err == nil {
 		return nil
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		log.Error("can't serve", "problem", line)
+		log.Error("service failed", "problem", line)
 	}
 	return exitCode(1)
 }
@@ -140,9 +139,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 func followSource(ctx context.Context, s *env.Settings, l *limits) error {
 	hangups := hangups()
 	if s.ConfigType == env.ConfigXDS {
-		if s.LimitsPath != "" {
-			l.log.Warn("setting without effect", "setting", "LIMITS_PATH", "reason", "limits come from the xDS server (CONFIG_TYPE)")
-		}
 		c, err := newXDS(s, l)
 		if err != nil {
 			return err

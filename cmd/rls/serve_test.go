@@ -87,8 +87,8 @@ func TestServeRefusesToStartWithoutLimits(t *testing.T) {
 		"nothing there":   {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
 		"nothing in it":   {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
 		"a bad file":      {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
-		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT=\"tcp://10.0.0.1:80\" is not a whole number from 0 up to 65535`}},
-		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL=\"loud\" is not one of debug, info, warn, error`}},
+		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT: got \"tcp://10.0.0.1:80\", want a whole number from 0 to 65535`}},
+		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL: got \"loud\", want one of debug, info, warn, error`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := command(t, c.env, "serve").CombinedOutput()
@@ -148,7 +148,7 @@ func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
 		want []string // of each line
 	}{
 		"settings": {[]string{"PORT=http", "REDIS_AUTH=s3cret", "LOG_LEVEL=fatal"}, []string{
-			`PORT="http" is not a whole number`, "REDIS_URL is empty",
+			`PORT: got "http", want a whole number`, "REDIS_URL is empty",
 		}},
 		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes)}, []string{
 			"no limits to start with", "bad.yaml:3:", "bad.yaml:4:",
@@ -173,7 +173,7 @@ func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
 				}
 				require.NoError(t, json.Unmarshal([]byte(line), &logged), line)
 				assert.Equal(t, "error", logged.Level)
-				assert.Equal(t, "can't serve", logged.Message)
+				assert.Equal(t, "service failed", logged.Message)
 				assert.Contains(t, logged.Problem, c.want[i])
 			}
 		})

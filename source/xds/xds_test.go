@@ -377,7 +377,7 @@ func TestOptionsThatCantBe(t *testing.T) {
 		"xDS: the back-off's initial interval must be over 0 and not over the maximum": {Server: "s", Backoff: Backoff{Initial: 2, Max: 1}},
 		"xDS: the back-off's jitter must be from 0 to 1":                               {Server: "s", Backoff: Backoff{Initial: 1, Max: 1, Jitter: 2}},
 		"xDS TLS: client certificate and key: got only one, want both or none":         {Server: "s", Backoff: good, TLS: &TLS{CertFile: "x"}},
-		"xDS TLS: the CA file: open /nowhere: no such file or directory":               {Server: "s", Backoff: good, TLS: &TLS{CAFile: "/nowhere"}},
+		"xDS TLS: CA file: open /nowhere: no such file or directory":                   {Server: "s", Backoff: good, TLS: &TLS{CAFile: "/nowhere"}},
 	} {
 		_, err := New(o)
 		assert.EqualError(t, err, want)

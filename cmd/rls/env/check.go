@@ -15,151 +15,151 @@ import (
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// complaints are what is wrong with settings, each with its variable's name.
-type complaints []error
+// problems collects errors, each with the name of a variable.
+type problems []error
 
-func (c *complaints) add(format string, args ...any) { *c = append(*c, fmt.Errorf(format, args...)) }
+func (ps *problems) add(format string, args ...any) { *ps = append(*ps, fmt.Errorf(format, args...)) }
 
-// check tells what is wrong with settings whose values are good by themselves: with
-// what they need of each other, and with the files they name. A value that is not is
-// zero here, and told already. What is not in use is not looked at.
+// check returns problems between settings, and problems of the files that they name. A
+// field whose value is not allowed is zero here, and its problem is already known. Unused
+// settings are not checked.
 func (s *Settings) check() []error {
-	var c complaints
-	s.checkListeners(&c)
-	s.checkXDS(&c)
-	s.checkRedis(&c)
-	return c
+	var ps problems
+	s.checkListeners(&ps)
+	s.checkXDS(&ps)
+	s.checkRedis(&ps)
+	return ps
 }
 
-func (s *Settings) checkListeners(c *complaints) {
+func (s *Settings) checkListeners(ps *problems) {
 	if s.GRPCServerUseTLS {
 		cert, key := pemFile{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, pemFile{"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey}
 		if cert.path == "" && key.path == "" {
-			c.add("GRPC_SERVER_USE_TLS=true needs %s and %s", cert.name, key.name)
+			ps.add("GRPC_SERVER_USE_TLS=true needs %s and %s", cert.name, key.name)
 		}
-		c.pair(cert, key)
-		c.authorities(pemFile{"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert})
+		ps.checkPair(cert, key)
+		ps.checkAuthorities(pemFile{"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert})
 		if s.GRPCClientTLSSAN != "" && s.GRPCClientTLSCACert == "" {
-			c.add("GRPC_CLIENT_TLS_SAN=%q needs GRPC_CLIENT_TLS_CACERT: without it no client certificate is checked", s.GRPCClientTLSSAN)
+			ps.add("GRPC_CLIENT_TLS_SAN=%q needs GRPC_CLIENT_TLS_CACERT, without which no client certificate is verified", s.GRPCClientTLSSAN)
 		}
 	}
 	if s.DebugTLSClientCACert != "" && s.DebugTLSCert == "" && s.DebugTLSKey == "" {
-		c.add("DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY: without TLS there are no client certificates")
+		ps.add("DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY, because without TLS there are no client certificates")
 	}
-	c.pair(pemFile{"DEBUG_TLS_CERT", s.DebugTLSCert}, pemFile{"DEBUG_TLS_KEY", s.DebugTLSKey})
-	c.authorities(pemFile{"DEBUG_TLS_CLIENT_CACERT", s.DebugTLSClientCACert})
+	ps.checkPair(pemFile{"DEBUG_TLS_CERT", s.DebugTLSCert}, pemFile{"DEBUG_TLS_KEY", s.DebugTLSKey})
+	ps.checkAuthorities(pemFile{"DEBUG_TLS_CLIENT_CACERT", s.DebugTLSClientCACert})
 	if s.UsePrometheus {
 		if _, err := server.ParseAddr(s.PrometheusAddr); err != nil {
-			c.add("PROMETHEUS_ADDR=%w", err)
+			ps.add("PROMETHEUS_ADDR: %w", err)
 		}
 		if !strings.HasPrefix(s.PrometheusPath, "/") {
-			c.add("PROMETHEUS_PATH=%q is not a path that begins with /", s.PrometheusPath)
+			ps.add("PROMETHEUS_PATH: got %q, want a path that begins with /", s.PrometheusPath)
 		}
 	}
 }
 
-func (s *Settings) checkXDS(c *complaints) {
+func (s *Settings) checkXDS(ps *problems) {
 	if s.ConfigType == ConfigXDS && s.XDSUseTLS {
-		c.pair(pemFile{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, pemFile{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey})
-		c.authorities(pemFile{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert})
+		ps.checkPair(pemFile{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, pemFile{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey})
+		ps.checkAuthorities(pemFile{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert})
 	}
 }
 
-func (s *Settings) checkRedis(c *complaints) {
+func (s *Settings) checkRedis(ps *problems) {
 	if r := s.LocalGuardRatio; r > 0 && r < 1 {
-		c.add(`LOCAL_GUARD_RATIO="%v" is not 0 or a number from 1: below 1 it would deny what is within a limit`, r)
+		ps.add(`LOCAL_GUARD_RATIO: got "%v", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`, r)
 	}
 	const example = "for example 127.0.0.1:6379"
-	counts := s.Backend() == BackendRedis
-	switch set := redisVariables(); {
+	countsInRedis := s.Backend() == BackendRedis
+	switch variables := redisVariables(); {
 	case s.RedisURL != "":
 	case s.BackendType == BackendRedis:
-		c.add("BACKEND_TYPE=redis needs REDIS_URL; %s", example)
-	case os.Getenv("BACKEND_TYPE") == "" && len(set) > 0:
-		c.add("REDIS_URL is empty, but %s would need it: give it, or BACKEND_TYPE=local to count in this process, where replicas don't share budgets",
-			strings.Join(set, ", "))
+		ps.add("BACKEND_TYPE=redis needs REDIS_URL, %s", example)
+	case os.Getenv("BACKEND_TYPE") == "" && len(variables) > 0:
+		ps.add("%s: REDIS_URL is empty; set REDIS_URL, or set BACKEND_TYPE=local to count in each process, where replicas share no budgets",
+			strings.Join(variables, ", "))
 	}
 	if s.OverridesEnabled && s.RedisURL == "" {
-		c.add("OVERRIDES_ENABLED=true needs REDIS_URL; %s", example)
+		ps.add("OVERRIDES_ENABLED=true needs REDIS_URL, %s", example)
 	}
-	if !counts && !s.OverridesEnabled {
+	if !countsInRedis && !s.OverridesEnabled {
 		return
 	}
-	c.redis("REDIS_URL", redis.Server{Kind: redis.Kind(s.RedisType), URL: s.RedisURL, SocketType: s.RedisSocketType})
-	perSecond := counts && s.PerSecond
+	ps.checkRedisURL("REDIS_URL", redis.Server{Kind: redis.Kind(s.RedisType), URL: s.RedisURL, SocketType: s.RedisSocketType})
+	perSecond := countsInRedis && s.PerSecond
 	if perSecond {
 		if s.PerSecondURL == "" {
-			c.add("REDIS_PERSECOND=true needs REDIS_PERSECOND_URL; %s", example)
+			ps.add("REDIS_PERSECOND=true needs REDIS_PERSECOND_URL, %s", example)
 		}
-		c.redis("REDIS_PERSECOND_URL", redis.Server{Kind: redis.Kind(s.PerSecondType), URL: s.PerSecondURL, SocketType: s.PerSecondSocketType})
+		ps.checkRedisURL("REDIS_PERSECOND_URL", redis.Server{Kind: redis.Kind(s.PerSecondType), URL: s.PerSecondURL, SocketType: s.PerSecondSocketType})
 	}
 	cluster := string(redis.Cluster)
 	if (s.RedisType == cluster || perSecond && s.PerSecondType == cluster) && strings.ContainsAny(s.CacheKeyPrefix, "{}") {
-		c.add("CACHE_KEY_PREFIX=%q holds a brace, which in a cluster would be the hash tag", s.CacheKeyPrefix)
+		ps.add("CACHE_KEY_PREFIX: got %q, want no brace, because a cluster would take it as a hash tag", s.CacheKeyPrefix)
 	}
 	if s.RedisTLS || perSecond && s.PerSecondTLS {
-		c.pair(pemFile{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, pemFile{"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey})
-		c.authorities(pemFile{"REDIS_TLS_CACERT", s.RedisTLSCACert})
+		ps.checkPair(pemFile{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, pemFile{"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey})
+		ps.checkAuthorities(pemFile{"REDIS_TLS_CACERT", s.RedisTLSCACert})
 	}
 }
 
-// redis tells what is wrong with the address in the variable of that name, if one is
-// given and its kind is known.
-func (c *complaints) redis(name string, s redis.Server) {
+// checkRedisURL checks the URL of the variable name, unless the URL is empty or its kind
+// is not allowed.
+func (ps *problems) checkRedisURL(name string, s redis.Server) {
 	if s.URL == "" || s.Kind == "" {
 		return
 	}
 	if err := s.Check(); err != nil {
-		c.add("%s: %w", name, err)
+		ps.add("%s: %w", name, err)
 	}
 }
 
-// pemFile is a variable that names a file, and what it says; empty: none.
+// pemFile is a variable and the path it contains; the path can be empty.
 type pemFile struct{ name, path string }
 
-// pair tells what is wrong with a certificate and its key, which go together.
-func (c *complaints) pair(cert, key pemFile) {
+// checkPair checks a certificate and its key.
+func (ps *problems) checkPair(cert, key pemFile) {
 	switch {
 	case cert.path == "" && key.path == "":
 		return
 	case key.path == "":
-		c.add("%s=%q needs %s, its key", cert.name, cert.path, key.name)
+		ps.add("%s=%q needs %s, its key", cert.name, cert.path, key.name)
 	case cert.path == "":
-		c.add("%s=%q needs %s, its certificate", key.name, key.path, cert.name)
+		ps.add("%s=%q needs %s, its certificate", key.name, key.path, cert.name)
 	}
-	certPEM, certOK := c.read(cert)
-	keyPEM, keyOK := c.read(key)
+	certPEM, certOK := ps.read(cert)
+	keyPEM, keyOK := ps.read(key)
 	if !certOK || !keyOK {
 		return
 	}
 	if _, err := tls.X509KeyPair(certPEM, keyPEM); err != nil {
-		c.add("%s=%q and %s=%q are not a certificate and its key: %w", cert.name, cert.path, key.name, key.path, err)
+		ps.add("%s=%q and %s=%q are not a certificate and its key: %w", cert.name, cert.path, key.name, key.path, err)
 	}
 }
 
-// authorities tells what is wrong with a file of certificates.
-func (c *complaints) authorities(f pemFile) {
-	if pem, ok := c.read(f); ok && !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		c.add("%s=%q holds no certificate in PEM", f.name, f.path)
+// checkAuthorities checks a file of certificates.
+func (ps *problems) checkAuthorities(f pemFile) {
+	if pem, ok := ps.read(f); ok && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		ps.add("%s=%q contains no PEM certificate", f.name, f.path)
 	}
 }
 
-// read reads the file; it is not ok if there is none, or it can't be read.
-func (c *complaints) read(f pemFile) (content []byte, ok bool) {
+// read reads a file. ok is false if the path is empty or the file can't be read.
+func (ps *problems) read(f pemFile) (content []byte, ok bool) {
 	if f.path == "" {
 		return nil, false
 	}
 	content, err := os.ReadFile(f.path)
 	if err != nil {
-		if at := (*fs.PathError)(nil); errors.As(err, &at) {
-			err = at.Err
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			err = pathErr.Err
 		}
-		c.add("%s=%q can't be read: %w", f.name, f.path, err)
+		ps.add("%s=%q can't be read: %w", f.name, f.path, err)
 	}
 	return content, err == nil
 }
 
-// redisVariables are the names of the settings for Redis alone that are set, but for
+// redisVariables returns the names of all set variables that are for Redis only, except
 // REDIS_URL.
 func redisVariables() []string {
 	var names []string
@@ -171,49 +171,55 @@ func redisVariables() []string {
 	return names
 }
 
-// notes are what is good but may be meant otherwise.
-func (s *Settings) notes() []string {
+// warnings returns warnings about settings that other settings turn off, and about a long
+// REDIS_TIMEOUT.
+func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
-	var notes []string
+	var warnings []Warning
+	countsInRedis := s.Backend() == BackendRedis
 	switch {
-	case s.Backend() == BackendRedis && s.RedisTimeout > longTimeout:
-		notes = append(notes, fmt.Sprintf("REDIS_TIMEOUT=%v is the budget of a whole call to Redis here, not only of connecting: "+
-			"while Redis hangs, calls wait up to that long before they are decided without it; the default is 50ms", s.RedisTimeout))
+	case countsInRedis && s.RedisTimeout > longTimeout:
+		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
+			"got %v, default 50ms; here it bounds a whole call to Redis, not only connecting, and calls wait that long while Redis hangs", s.RedisTimeout)})
 	case s.BackendType == BackendLocal && !s.OverridesEnabled:
-		set := redisVariables()
+		variables := redisVariables()
 		if s.RedisURL != "" {
-			set = append([]string{"REDIS_URL"}, set...)
+			variables = append([]string{"REDIS_URL"}, variables...)
 		}
-		if len(set) > 0 {
-			notes = append(notes, strings.Join(set, ", ")+": without effect, as BACKEND_TYPE=local counts in this process")
+		if len(variables) > 0 {
+			warnings = append(warnings, Warning{noEffect, strings.Join(variables, ","), "BACKEND_TYPE=local counts in this process"})
 		}
 	}
-	inRedis := s.Backend() == BackendRedis || s.OverridesEnabled
-	redisTLS := s.RedisTLS || s.PerSecond && s.PerSecondTLS
+	if countsInRedis && s.LocalGuardRatio > 0 && s.AllOrNone {
+		warnings = append(warnings, Warning{noEffect, "LOCAL_GUARD_RATIO", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off"})
+	}
+	if s.ConfigType == ConfigXDS && s.LimitsPath != "" {
+		warnings = append(warnings, Warning{noEffect, "LIMITS_PATH", "limits come from the xDS server (CONFIG_TYPE)"})
+	}
 	for _, t := range []struct {
-		off   bool
-		why   string
-		files []pemFile
+		unused bool
+		reason string
+		files  []pemFile
 	}{
-		{!s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true: the gRPC listener speaks plain text", []pemFile{
+		{!s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true", []pemFile{
 			{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, {"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey}, {"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert},
 		}},
-		{s.ConfigType == ConfigXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true: the xDS server is spoken to in plain text", []pemFile{
+		{s.ConfigType == ConfigXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true", []pemFile{
 			{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey}, {"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert},
 		}},
-		{inRedis && !redisTLS, "REDIS_TLS is not true", []pemFile{
+		{(countsInRedis || s.OverridesEnabled) && !s.RedisTLS && !(s.PerSecond && s.PerSecondTLS), "REDIS_TLS is not true", []pemFile{
 			{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, {"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey}, {"REDIS_TLS_CACERT", s.RedisTLSCACert},
 		}},
 	} {
-		var set []string
+		var names []string
 		for _, f := range t.files {
 			if f.path != "" {
-				set = append(set, f.name)
+				names = append(names, f.name)
 			}
 		}
-		if t.off && len(set) > 0 {
-			notes = append(notes, strings.Join(set, ", ")+": without effect, as "+t.why)
+		if t.unused && len(names) > 0 {
+			warnings = append(warnings, Warning{noEffect, strings.Join(names, ","), t.reason})
 		}
 	}
-	return notes
+	return warnings
 }

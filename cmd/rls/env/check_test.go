@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/certtest"
 )
 
-func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
+func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 	own := certtest.New(t).Issue("localhost")
 	text := filepath.Join(t.TempDir(), "text.pem")
 	require.NoError(t, os.WriteFile(text, []byte("text"), 0o600))
@@ -20,24 +20,24 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"Redis without an address": {
+		"Redis settings without a URL": {
 			map[string]string{"REDIS_AUTH": "s3cret", "REDIS_TYPE": "cluster"},
-			[]string{"REDIS_URL is empty, but REDIS_TYPE, REDIS_AUTH would need it: give it, or BACKEND_TYPE=local to count in this process, where replicas don't share budgets"},
+			[]string{"REDIS_TYPE, REDIS_AUTH: REDIS_URL is empty; set REDIS_URL, or set BACKEND_TYPE=local to count in each process, where replicas share no budgets"},
 		},
-		"Redis asked for without an address": {
+		"Redis required without a URL": {
 			map[string]string{"BACKEND_TYPE": "redis", "REDIS_AUTH": "s3cret", "OVERRIDES_ENABLED": "true"},
 			[]string{
-				"BACKEND_TYPE=redis needs REDIS_URL; for example 127.0.0.1:6379",
-				"OVERRIDES_ENABLED=true needs REDIS_URL; for example 127.0.0.1:6379",
+				"BACKEND_TYPE=redis needs REDIS_URL, for example 127.0.0.1:6379",
+				"OVERRIDES_ENABLED=true needs REDIS_URL, for example 127.0.0.1:6379",
 			},
 		},
-		"a backend that isn't known": {
+		"unknown backend": {
 			map[string]string{"BACKEND_TYPE": "etcd", "REDIS_AUTH": "s3cret"},
-			[]string{`BACKEND_TYPE="etcd" is not one of redis, local`},
+			[]string{`BACKEND_TYPE: got "etcd", want one of redis, local`},
 		},
-		"a kind that isn't known has no wrong address": {
+		"the URL of an unknown kind is not checked": {
 			map[string]string{"REDIS_URL": "a:1,b:1", "REDIS_TYPE": "ring"},
-			[]string{`REDIS_TYPE="ring" is not one of single, sentinel, cluster`},
+			[]string{`REDIS_TYPE: got "ring", want one of single, sentinel, cluster`},
 		},
 		"two Redis": {
 			map[string]string{
@@ -46,18 +46,18 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 			},
 			[]string{
 				`REDIS_PERSECOND_URL: node 2 of the URL is "b", which is no host:port`,
-				`CACHE_KEY_PREFIX="{rls}" holds a brace, which in a cluster would be the hash tag`,
+				`CACHE_KEY_PREFIX: got "{rls}", want no brace, because a cluster would take it as a hash tag`,
 			},
 		},
-		"a second Redis without an address": {
+		"second Redis without a URL": {
 			map[string]string{"REDIS_URL": "a:1", "REDIS_PERSECOND": "true"},
-			[]string{"REDIS_PERSECOND=true needs REDIS_PERSECOND_URL; for example 127.0.0.1:6379"},
+			[]string{"REDIS_PERSECOND=true needs REDIS_PERSECOND_URL, for example 127.0.0.1:6379"},
 		},
-		"passwords are not shown": {
+		"passwords are secret": {
 			map[string]string{"REDIS_URL": "user:s3cret@a:1"},
 			[]string{"REDIS_URL: the URL holds an @ but no redis:// before it; write redis://user:password@host:port, or give the password apart"},
 		},
-		"overrides alone in Redis": {
+		"only overrides in Redis": {
 			map[string]string{"REDIS_URL": "nowhere", "BACKEND_TYPE": "local", "OVERRIDES_ENABLED": "true"},
 			[]string{`REDIS_URL: the URL is "nowhere", which is no host:port`},
 		},
@@ -72,10 +72,10 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 			map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": own.CertFile, "GRPC_CLIENT_TLS_SAN": "envoy"},
 			[]string{
 				`GRPC_SERVER_TLS_CERT="` + own.CertFile + `" needs GRPC_SERVER_TLS_KEY, its key`,
-				`GRPC_CLIENT_TLS_SAN="envoy" needs GRPC_CLIENT_TLS_CACERT: without it no client certificate is checked`,
+				`GRPC_CLIENT_TLS_SAN="envoy" needs GRPC_CLIENT_TLS_CACERT, without which no client certificate is verified`,
 			},
 		},
-		"no files of gRPC": {
+		"gRPC TLS without files": {
 			map[string]string{"GRPC_SERVER_USE_TLS": "true"},
 			[]string{"GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"},
 		},
@@ -84,7 +84,7 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 			[]string{
 				`DEBUG_TLS_KEY="/no/key.pem" needs DEBUG_TLS_CERT, its certificate`,
 				`DEBUG_TLS_KEY="/no/key.pem" can't be read: no such file or directory`,
-				`DEBUG_TLS_CLIENT_CACERT="` + text + `" holds no certificate in PEM`,
+				`DEBUG_TLS_CLIENT_CACERT="` + text + `" contains no PEM certificate`,
 			},
 		},
 		"files of xDS": {
@@ -97,8 +97,8 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 		"metrics": {
 			map[string]string{"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
 			[]string{
-				`PROMETHEUS_ADDR="9090" is not host:port with a port from 0 to 65535; for example :9090`,
-				`PROMETHEUS_PATH="m" is not a path that begins with /`,
+				`PROMETHEUS_ADDR: "9090" is not host:port with a port from 0 to 65535; for example :9090`,
+				`PROMETHEUS_PATH: got "m", want a path that begins with /`,
 			},
 		},
 	} {
@@ -110,16 +110,16 @@ func TestSettingsThatDontGoTogetherAreToldAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotInUseIsNotLookedAt(t *testing.T) {
+func TestUnusedSettingsAreNotChecked(t *testing.T) {
 	own := certtest.New(t).Issue("localhost")
 	for name, env := range map[string]map[string]string{
-		"Kubernetes' variables of a service redis": {"REDIS_PORT": "tcp://10.0.0.1:6379", "REDIS_SERVICE_HOST": "10.0.0.1"},
-		"the incumbent's without effect":           {"REDIS_PIPELINE_WINDOW": "75us"},
-		"Redis, counting in the process":           {"BACKEND_TYPE": "local", "REDIS_URL": "nowhere", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/no/ca.pem"},
-		"a second Redis":                           {"REDIS_URL": "a:1", "REDIS_PERSECOND_URL": "nowhere", "REDIS_TLS_CACERT": "/no/ca.pem"},
+		"variables of a Kubernetes service redis":  {"REDIS_PORT": "tcp://10.0.0.1:6379", "REDIS_SERVICE_HOST": "10.0.0.1"},
+		"settings of the incumbent without effect": {"REDIS_PIPELINE_WINDOW": "75us"},
+		"Redis settings with BACKEND_TYPE=local":   {"BACKEND_TYPE": "local", "REDIS_URL": "nowhere", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/no/ca.pem"},
+		"second Redis":                             {"REDIS_URL": "a:1", "REDIS_PERSECOND_URL": "nowhere", "REDIS_TLS_CACERT": "/no/ca.pem"},
 		"files without TLS":                        {"GRPC_SERVER_TLS_CERT": "/no/cert.pem", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": "/no/cert.pem"},
 		"metrics":                                  {"PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
-		"all that is good": {
+		"good settings": {
 			"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CLIENT_KEY": own.KeyFile,
 			"CACHE_KEY_PREFIX": "{rls}", "LOCAL_GUARD_RATIO": "1", "USE_PROMETHEUS": "true",
 		},
@@ -134,30 +134,33 @@ func TestWhatIsNotInUseIsNotLookedAt(t *testing.T) {
 	}
 }
 
-func TestWhatMayBeMeantOtherwiseIsNoted(t *testing.T) {
+func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  map[string]string
-		want string // empty: no note
+		want string // empty if no warning is expected
 	}{
-		"the incumbent's timeout":          {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_TIMEOUT=10s is the budget of a whole call to Redis here"},
-		"a timeout of a second":            {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
-		"counting in the process":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "REDIS_URL, REDIS_TIMEOUT: without effect, as BACKEND_TYPE=local counts in this process"},
-		"with overrides in Redis":          {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},
-		"certificates without TLS":         {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY, GRPC_CLIENT_TLS_CACERT: without effect, as GRPC_SERVER_USE_TLS is not true"},
-		"certificates for plain xDS":       {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "without effect, as CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
-		"certificates for no xDS":          {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
-		"certificates for plain Redis":     {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: without effect, as REDIS_TLS is not true"},
-		"counting in the process, no more": {map[string]string{"BACKEND_TYPE": "local"}, ""},
+		"timeout of the incumbent":      {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT: got 10s, default 50ms; here it bounds a whole call to Redis"},
+		"timeout of one second":         {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
+		"counting in the process":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "setting without effect: REDIS_URL,REDIS_TIMEOUT: BACKEND_TYPE=local counts in this process"},
+		"with overrides in Redis":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},
+		"certificates without TLS":      {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY,GRPC_CLIENT_TLS_CACERT: GRPC_SERVER_USE_TLS is not true"},
+		"certificates for plain xDS":    {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
+		"certificates for no xDS":       {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
+		"certificates for plain Redis":  {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: REDIS_TLS is not true"},
+		"counting in the process alone": {map[string]string{"BACKEND_TYPE": "local"}, ""},
+		"guard with all or none":        {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true"}, "LOCAL_GUARD_RATIO: STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off"},
+		"files with xDS":                {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "LIMITS_PATH": "x"}, "LIMITS_PATH: limits come from the xDS server"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, notes, err := read(t, c.env)
+			_, warnings, err := read(t, c.env)
 			require.NoError(t, err)
 			if c.want == "" {
-				assert.Empty(t, notes)
+				assert.Empty(t, warnings)
 				return
 			}
-			require.Len(t, notes, 1)
-			assert.Contains(t, notes[0], c.want)
+			require.Len(t, warnings, 1)
+			w := warnings[0]
+			assert.Contains(t, w.Message+": "+w.Setting+": "+w.Reason, c.want)
 		})
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// WriteDocs writes the page: the settings, and those without effect.
+// WriteDocs writes docs/settings.md.
 func WriteDocs(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(`# Settings
 
-All are environment variables. This page is made from the code by ` + "`make docs`" + `.
+All settings are environment variables. ` + "`make docs`" + ` writes this page from the code.
 
 | variable | default | meaning |
 |---|---|---|
@@ -25,25 +25,30 @@ All are environment variables. This page is made from the code by ` + "`make doc
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Tag.Get("envconfig"), value, f.Tag.Get("desc"))
 	}
 	b.WriteString(`
-Booleans are true or false (also 1, 0, t, f), durations carry a unit (` + "`50ms`, `10s`, `24h`" + `).
-A variable that is set to nothing counts as not set. All values that can't be, or that
-don't go together, and all files that can't be used are told at once, and the service
-doesn't start.
+## Values
 
-In a pod, Kubernetes sets NAME_PORT to ` + "`tcp://…`" + ` for each service of the namespace, so
-that one called grpc or debug would overwrite GRPC_PORT or DEBUG_PORT. Such values
-are passed over with a warning; ` + "`enableServiceLinks: false`" + ` turns them off.
+- A boolean is true or false, also 1 or 0, t or f.
+- A duration has a unit: ` + "`50ms`, `10s`, `24h`" + `.
+- An empty variable counts as not set.
 
-## Accepted without effect
+The service checks all settings, and the files that they name, at start. It logs all
+problems at once and exits with code 1.
 
-Variables of envoyproxy/ratelimit that change nothing here. If one is set, a line of
-the log says so.
+In a pod, Kubernetes sets NAME_PORT to ` + "`tcp://…`" + ` for each service of the namespace. A
+service named grpc would overwrite GRPC_PORT, and a service named debug would overwrite
+DEBUG_PORT. The service ignores such a value and logs a warning. To turn these variables
+off, set ` + "`enableServiceLinks: false`" + ` in the pod's spec.
 
-| variable | why |
+## Settings without effect
+
+rls accepts these variables of envoyproxy/ratelimit, but they change nothing. If one is
+set, the service logs a warning with the reason.
+
+| variable | reason |
 |---|---|
 `)
-	for _, u := range unused {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", u.name, u.reason)
+	for _, s := range unusedSettings {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", s.name, s.reason)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

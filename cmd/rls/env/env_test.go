@@ -1,7 +1,6 @@
 package env
 
 import (
-	"log/slog"
 	"os"
 	"reflect"
 	"strings"
@@ -12,17 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// read reads the settings with just vars in the environment.
-func read(t *testing.T, vars map[string]string) (*Settings, []string, error) {
+// read loads settings from an environment that contains only vars.
+func read(t *testing.T, vars map[string]string) (*Settings, []Warning, error) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		name := f.Tag.Get("envconfig")
-		t.Setenv(name, vars[name]) // so that it is put back
+		t.Setenv(name, vars[name]) // restores the variable after the test
 	}
 	return Load()
 }
 
-func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
-	s, notes, err := read(t, map[string]string{
+func TestValuesAreParsedLikeTheIncumbents(t *testing.T) {
+	s, warnings, err := read(t, map[string]string{
 		"GRPC_PORT": "0x1F91", "USE_TLS": "", "REDIS_TLS": "T", "REDIS_TYPE": "SENTINEL", "LOG_LEVEL": "WARN",
 		"REDIS_URL": "mymaster,127.0.0.1:26379", "REDIS_SOCKET_TYPE": "TCP",
 		"DRAIN_DELAY": "1m30s", "REDIS_FALLBACK_RATIO": "0.25",
@@ -38,10 +37,10 @@ func TestSettingsAreReadAsTheIncumbentReadsThem(t *testing.T) {
 	assert.Equal(t, 0.25, s.RedisFallbackRatio)
 	assert.Equal(t, headers{"x-one": "1", "x-two": "2"}, s.XDSHeaders)
 	assert.Equal(t, nodeMetadata{"a": "1", "b": "x=y"}, s.XDSNodeMetadata)
-	assert.Empty(t, notes)
+	assert.Empty(t, warnings)
 }
 
-func TestAdminTokensHaveNames(t *testing.T) {
+func TestAdminTokensAreParsedWithNames(t *testing.T) {
 	for text, want := range map[string]adminTokens{
 		"":                        nil,
 		"s3cret":                  {"admin": "s3cret"},
@@ -54,11 +53,11 @@ func TestAdminTokensHaveNames(t *testing.T) {
 	}
 	for _, text := range []string{",", "alice:", ":s3cret", "a,b", "alice:a,alice:b"} {
 		_, _, err := read(t, map[string]string{"ADMIN_TOKEN": text})
-		assert.ErrorContains(t, err, "ADMIN_TOKEN is not a token", text)
+		assert.ErrorContains(t, err, "ADMIN_TOKEN: want a token", text)
 	}
 }
 
-func TestASettingSetToNothingHasItsDefault(t *testing.T) {
+func TestEmptySettingHasItsDefault(t *testing.T) {
 	none, _, err := read(t, nil)
 	require.NoError(t, err)
 	empty, _, err := read(t, map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "REDIS_AUTH": "", "RUNTIME_APPDIRECTORY": ""})
@@ -67,7 +66,7 @@ func TestASettingSetToNothingHasItsDefault(t *testing.T) {
 	assert.Equal(t, 8081, none.GRPCPort)
 }
 
-func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
+func TestLoadReportsAllBadValues(t *testing.T) {
 	_, _, err := read(t, map[string]string{
 		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
@@ -77,55 +76,57 @@ func TestAllBadSettingsAreToldAtOnce(t *testing.T) {
 	})
 	lines := strings.Split(err.Error(), "\n")
 	assert.ElementsMatch(t, []string{
-		`PORT="http" is not a whole number from 0 up to 65535`,
-		`GRPC_PORT="65536" is not a whole number from 0 up to 65535`,
-		`DEBUG_PORT="-1" is not a whole number from 0 up to 65535`,
-		`GRPC_MAX_CONNECTION_AGE="10" is not a duration with its unit, such as 50ms or 10s from 0s`,
-		`DRAIN_DELAY="-1s" is not a duration with its unit, such as 50ms or 10s from 0s`,
-		`REDIS_TLS="yes" is not true or false`,
-		`REDIS_FALLBACK_RATIO="0" is not a number over 0 up to 1`,
-		`LOG_LEVEL="loud" is not one of debug, info, warn, error, trace, warning, fatal, panic`,
-		`CONFIG_TYPE="XDS" is not one of FILE, GRPC_XDS_SOTW`,
-		`REDIS_TIMEOUT="1us" is not a duration with its unit, such as 50ms or 10s from 1ms`,
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS is not a list such as name:value,name:value`,
-		`ADMIN_TOKEN is not a token, or a list such as name:token,name:token with different names`,
-		`REDIS_MAX_BATCH_SIZE="-3" is not a whole number from 1 up to 4096`,
-		`CACHE_KEY_PREFIX="` + strings.Repeat("x", 65) + `" is not a text of up to 64 bytes`,
-		`REDIS_SOCKET_TYPE="tcp4" is not one of tcp, unix`,
-		`LOCAL_CACHE_SIZE_IN_BYTES="99999999999999" is not a whole number up to 17179869184`,
-		`REDIS_POOL_SIZE="65536" is not a whole number from 0 up to 65535`,
+		`PORT: got "http", want a whole number from 0 to 65535`,
+		`GRPC_PORT: got "65536", want a whole number from 0 to 65535`,
+		`DEBUG_PORT: got "-1", want a whole number from 0 to 65535`,
+		`GRPC_MAX_CONNECTION_AGE: got "10", want a duration with a unit such as 50ms or 10s, at least 0s`,
+		`DRAIN_DELAY: got "-1s", want a duration with a unit such as 50ms or 10s, at least 0s`,
+		`REDIS_TLS: got "yes", want true or false`,
+		`REDIS_FALLBACK_RATIO: got "0", want a number above 0, at most 1`,
+		`LOG_LEVEL: got "loud", want one of debug, info, warn, error, trace, warning, fatal, panic`,
+		`CONFIG_TYPE: got "XDS", want one of FILE, GRPC_XDS_SOTW`,
+		`REDIS_TIMEOUT: got "1us", want a duration with a unit such as 50ms or 10s, at least 1ms`,
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: want a list such as name:value,name:value`,
+		`ADMIN_TOKEN: want a token, or a list such as name:token,name:token with different names`,
+		`REDIS_MAX_BATCH_SIZE: got "-3", want a whole number from 1 to 4096`,
+		`CACHE_KEY_PREFIX: got "` + strings.Repeat("x", 65) + `", want at most 64 bytes`,
+		`REDIS_SOCKET_TYPE: got "tcp4", want one of tcp, unix`,
+		`LOCAL_CACHE_SIZE_IN_BYTES: got "99999999999999", want a whole number at most 17179869184`,
+		`REDIS_POOL_SIZE: got "65536", want a whole number from 0 to 65535`,
 		`REDIS_URL: the URL is "nowhere", which is no host:port`,
-		`LOCAL_GUARD_RATIO="0.5" is not 0 or a number from 1: below 1 it would deny what is within a limit`,
+		`LOCAL_GUARD_RATIO: got "0.5", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`,
 	}, lines)
 }
 
-func TestKubernetesServiceLinksArePassedOver(t *testing.T) {
-	s, notes, err := read(t, map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
+func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
+	s, warnings, err := read(t, map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
 	require.NoError(t, err)
 	assert.Equal(t, 8081, s.GRPCPort)
 	assert.Equal(t, 6070, s.DebugPort)
-	require.Len(t, notes, 2)
-	assert.Contains(t, notes[0], "GRPC_PORT=tcp://10.0.0.1:8081 is not of use: Kubernetes sets it for the service grpc")
+	require.Len(t, warnings, 2)
+	assert.Equal(t, "GRPC_PORT", warnings[0].Setting)
+	assert.Contains(t, warnings[0].Reason, "Kubernetes set tcp://10.0.0.1:8081 for the service grpc;")
 
 	_, _, err = read(t, map[string]string{"PORT": "tcp://10.0.0.1:80"})
-	assert.Error(t, err, "no service's link has that name")
+	assert.Error(t, err, "no service has a link of that name")
 }
 
-func TestSettingsWithoutEffectAreToldByReason(t *testing.T) {
-	var log strings.Builder
-	LogUnused([]string{
+func TestUnusedSettingsAreReportedByReason(t *testing.T) {
+	warnings := unusedWarnings([]string{
 		"USE_STATSD=false", "USE_DOG_STATSD=true", "STATSD_HOST=statsd", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
 		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
-	}, slog.New(slog.NewTextHandler(&log, nil)))
-	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	require.Len(t, lines, 3)
-	assert.Contains(t, lines[0], `msg="setting without effect" setting=USE_DOG_STATSD,STATSD_HOST reason="metrics are for Prometheus to fetch`)
-	assert.Contains(t, lines[1], `setting=USE_CALENDAR_MONTH_RATE_LIMIT reason="a month is 30 days"`)
-	assert.Contains(t, lines[2], "setting=MEMCACHE_SRV")
+		"REDIS_TRIPS_IN_FLIGHT=2", "LIMITS_REDIS=",
+	})
+	assert.Equal(t, []Warning{
+		{noEffect, "USE_DOG_STATSD,STATSD_HOST", prometheusOnly},
+		{noEffect, "USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
+		{noEffect, "MEMCACHE_SRV", "counters are in Redis or in the process (BACKEND_TYPE)"},
+		{noEffect, "REDIS_TRIPS_IN_FLIGHT", "renamed to REDIS_MAX_INFLIGHT_BATCHES"},
+	}, warnings)
 }
 
-func TestBooleansWithoutEffectThatSayWhatIsTheCaseAreNotTold(t *testing.T) {
-	for variable, told := range map[string]bool{
+func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
+	for variable, reported := range map[string]bool{
 		"USE_STATSD=0": false, "USE_STATSD=F": false, "USE_STATSD=False": false, "USE_STATSD=1": true, "USE_STATSD=no": true,
 		"TRACING_ENABLED=0": false, "TRACING_ENABLED=t": true,
 		"USE_CALENDAR_MONTH_RATE_LIMIT=F": false, "USE_CALENDAR_MONTH_RATE_LIMIT=T": true,
@@ -133,13 +134,11 @@ func TestBooleansWithoutEffectThatSayWhatIsTheCaseAreNotTold(t *testing.T) {
 		"NEAR_LIMIT_RATIO=0": true, // no boolean
 	} {
 		name, value, _ := strings.Cut(variable, "=")
-		_, got := unusedReason(name, value)
-		assert.Equal(t, told, got, variable)
+		assert.Equal(t, reported, unusedReason(name, value) != "", variable)
 	}
 }
 
-// incumbents are all variables that envoyproxy/ratelimit reads, or whose README
-// names.
+// incumbents are all variables in the code or the README of envoyproxy/ratelimit.
 const incumbents = `
 HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
 GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL LOG_FORMAT
@@ -165,13 +164,13 @@ RESPONSE_DYNAMIC_METADATA MERGE_DOMAIN_CONFIG TRACING_ENABLED TRACING_SERVICE_NA
 TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT REDIS_POOL_ON_EMPTY_WAIT_DURATION
 REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR USE_CALENDAR_MONTH_RATE_LIMIT GRPC_SERVER_TLS_CA_CERT`
 
-func TestEveryVariableOfTheIncumbentIsKnown(t *testing.T) {
+func TestEveryVariableOfTheIncumbentIsDocumented(t *testing.T) {
 	var page strings.Builder
 	require.NoError(t, WriteDocs(&page))
 	for name := range strings.FieldsSeq(incumbents) {
-		_, without := unusedReason(name, "x")
-		honoured := strings.Contains(page.String(), "| `"+name+"` |") && !without
-		assert.True(t, honoured != without, "%s is neither honoured nor told to be without effect, or both", name)
+		unused := unusedReason(name, "x") != ""
+		documented := strings.Contains(page.String(), "| `"+name+"` |")
+		assert.True(t, unused || documented, "%s is neither a setting nor listed as unused", name)
 	}
 }
 
@@ -181,11 +180,4 @@ func TestSettingsPageIsUpToDate(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/settings.md")
 	require.NoError(t, err)
 	assert.Equal(t, want.String(), string(page), "run make docs")
-}
-
-func TestRenamedSettingIsReported(t *testing.T) {
-	var log strings.Builder
-	LogUnused([]string{"REDIS_TRIPS_IN_FLIGHT=2", "LIMITS_REDIS="}, slog.New(slog.NewTextHandler(&log, nil)))
-	assert.Contains(t, log.String(), `setting=REDIS_TRIPS_IN_FLIGHT reason="it is called REDIS_MAX_INFLIGHT_BATCHES"`)
-	assert.NotContains(t, log.String(), "LIMITS_REDIS")
 }

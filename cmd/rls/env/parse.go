@@ -14,56 +14,54 @@ import (
 	"github.com/kelseyhightower/envconfig"
 )
 
-// Settings are read by envconfig, field by field, as it stops at its first error.
-// Besides its tags (envconfig, default) a field can have
+// envconfig stops at its first error, so this file calls it for each field. Besides the
+// tags of envconfig, envconfig and default, a field can have the tags
 //
-//	oneof         words that it can be, in any case
-//	min over max  bounds, over one that is excluded; for numbers and durations,
-//	              and max also for the bytes of a text
-//	secret        its value is never shown
+//	oneof          the allowed words, which match in any case
+//	min above max  bounds of numbers and durations; max also bounds the bytes of a string
+//	secret         messages never show the value
+//	desc           the description in docs/settings.md
 
-// serviceLink is what Kubernetes sets NAME_PORT to in every pod beside a service
-// called name.
+// serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each
+// service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// readEnvironment sets all fields of s, a pointer to a struct. It goes on after
-// errors, so that all are told. A variable that is set to nothing, or is a service
-// link, is unset: envconfig would take it for a value.
-func readEnvironment(s any) (notes []string, errs []error) {
+// parse sets all fields of s, a pointer to a struct, and returns all errors. A variable
+// that is empty or a service link counts as unset. envconfig alone would use its value.
+func parse(s any) (warnings []Warning, errs []error) {
 	v := reflect.ValueOf(s).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		name := f.Tag.Get("envconfig")
 		text := os.Getenv(name)
 		if strings.HasSuffix(name, "_PORT") && serviceLink.MatchString(text) {
 			service := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(name, "_PORT"), "_", "-"))
-			notes = append(notes, fmt.Sprintf("%s=%s is not of use: Kubernetes sets it for the service %s. The default is used; enableServiceLinks: false in the pod's spec turns such variables off", name, text, service))
+			warnings = append(warnings, Warning{noEffect, name, fmt.Sprintf("Kubernetes set %s for the service %s; enableServiceLinks: false in the pod's spec turns such variables off", text, service)})
 			text = ""
 		}
 		if text == "" {
 			_ = os.Unsetenv(name)
 		}
-		// A struct of this field alone.
-		one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
-		value := one.Elem().Field(0)
-		switch err := envconfig.Process("", one.Interface()); {
-		case err == nil && fits(value, f.Tag):
+		single := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+		value := single.Elem().Field(0)
+		switch err := envconfig.Process("", single.Interface()); {
+		case err == nil && allowed(value, f.Tag):
 			v.FieldByIndex(f.Index).Set(value)
 		case f.Tag.Get("secret") != "":
-			errs = append(errs, fmt.Errorf("%s is not %s", name, allowed(f.Type, f.Tag)))
+			errs = append(errs, fmt.Errorf("%s: want %s", name, allowedValues(f.Type, f.Tag)))
 		default:
-			errs = append(errs, fmt.Errorf("%s=%q is not %s", name, text, allowed(f.Type, f.Tag)))
+			errs = append(errs, fmt.Errorf("%s: got %q, want %s", name, text, allowedValues(f.Type, f.Tag)))
 		}
 	}
-	return notes, errs
+	return warnings, errs
 }
 
-// fits tells whether v is one of the field's words and inside its bounds. A word is
-// set to the case it has in the tag.
-func fits(v reflect.Value, tag reflect.StructTag) bool {
+// allowed reports whether v is one of the words of its tag and within its bounds. It sets
+// a word to the case that the word has in the tag.
+func allowed(v reflect.Value, tag reflect.StructTag) bool {
 	if v.Kind() != reflect.String {
-		return within(v.Interface(), v.Type(), tag)
+		return withinBounds(v.Interface(), v.Type(), tag)
 	}
-	if most, err := strconv.Atoi(tag.Get("max")); err == nil && v.Len() > most {
+	if longest, err := strconv.Atoi(tag.Get("max")); err == nil && v.Len() > longest {
 		return false
 	}
 	words := strings.Fields(tag.Get("oneof"))
@@ -74,7 +72,72 @@ func fits(v reflect.Value, tag reflect.StructTag) bool {
 	return i >= 0 || len(words) == 0 || v.String() == ""
 }
 
-// headers are written name:value,name:value.
+// withinBounds reports whether value is within the bounds of its tag.
+func withinBounds(value any, t reflect.Type, tag reflect.StructTag) bool {
+	float := func(n any) float64 { return reflect.ValueOf(n).Convert(reflect.TypeFor[float64]()).Float() }
+	within := func(key string, ok func(n, bound float64) bool) bool {
+		text := tag.Get(key)
+		if text == "" {
+			return true
+		}
+		bound, err := parseBound(t, text)
+		return err == nil && ok(float(value), float(bound))
+	}
+	return within("min", func(n, bound float64) bool { return n >= bound }) &&
+		within("above", func(n, bound float64) bool { return n > bound }) &&
+		within("max", func(n, bound float64) bool { return n <= bound })
+}
+
+// parseBound parses a bound of a field of type t.
+func parseBound(t reflect.Type, text string) (any, error) {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return time.ParseDuration(text)
+	case reflect.TypeFor[float64]():
+		return strconv.ParseFloat(text, 64)
+	}
+	return strconv.ParseInt(text, 0, 64)
+}
+
+// allowedValues describes the values that a setting allows, such as "a whole number from
+// 0 to 65535".
+func allowedValues(t reflect.Type, tag reflect.StructTag) string {
+	kind := "a whole number"
+	switch t {
+	case reflect.TypeFor[string]():
+		if longest := tag.Get("max"); longest != "" {
+			return "at most " + longest + " bytes"
+		}
+		if words := strings.Fields(tag.Get("oneof")); len(words) > 0 {
+			return "one of " + strings.Join(words, ", ")
+		}
+		return "a string"
+	case reflect.TypeFor[bool]():
+		return "true or false"
+	case reflect.TypeFor[headers]():
+		return "a list such as name:value,name:value"
+	case reflect.TypeFor[adminTokens]():
+		return "a token, or a list such as name:token,name:token with different names"
+	case reflect.TypeFor[time.Duration]():
+		kind = "a duration with a unit such as 50ms or 10s,"
+	case reflect.TypeFor[float64]():
+		kind = "a number"
+	}
+	lowest, highest := tag.Get("min"), tag.Get("max")
+	switch above := tag.Get("above"); {
+	case above != "":
+		return kind + " above " + above + ", at most " + highest
+	case lowest != "" && highest != "":
+		return kind + " from " + lowest + " to " + highest
+	case lowest != "":
+		return kind + " at least " + lowest
+	case highest != "":
+		return kind + " at most " + highest
+	}
+	return strings.TrimSuffix(kind, ",")
+}
+
+// headers are HTTP headers, written name:value,name:value.
 type headers map[string]string
 
 // Decode implements envconfig.Decoder.
@@ -83,15 +146,15 @@ func (h *headers) Decode(text string) error {
 	for item := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(item, ":")
 		if name = strings.TrimSpace(name); !ok || name == "" {
-			return errors.New("an item is no name:value")
+			return errors.New("item is not name:value")
 		}
 		(*h)[name] = strings.TrimSpace(value)
 	}
 	return nil
 }
 
-// nodeMetadata is written name=value,name=value; items that aren't don't count, as
-// with the incumbent.
+// nodeMetadata is metadata of an xDS node, written name=value,name=value. Like the
+// incumbent, it ignores other items.
 type nodeMetadata map[string]string
 
 // Decode implements envconfig.Decoder.
@@ -105,95 +168,36 @@ func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the inter
 	return nil
 }
 
-// adminTokens are tokens by name, written name:token,name:token. One alone needs no
-// name.
+// adminTokens are tokens by name, written name:token,name:token. A token without a name
+// is called admin.
 type adminTokens map[string]string
-
-// defaultAdmin is the name of a token without one.
-const defaultAdmin = "admin"
 
 // Decode implements envconfig.Decoder.
 func (t *adminTokens) Decode(text string) error {
 	*t = adminTokens{}
 	for item := range strings.SplitSeq(text, ",") {
-		name, token, ok := strings.Cut(item, ":")
-		if !ok {
-			name, token = defaultAdmin, item
-		}
-		name, token = strings.TrimSpace(name), strings.TrimSpace(token)
-		if _, known := (*t)[name]; known || name == "" || token == "" {
-			return errors.New("an item is no name:token of its own")
+		name, token := splitToken(item)
+		if _, exists := (*t)[name]; exists || name == "" || token == "" {
+			return errors.New("item is not name:token with a new name")
 		}
 		(*t)[name] = token
 	}
 	return nil
 }
 
-// AdminToken returns the token that a client sends: the first of ADMIN_TOKEN, without
-// its name. It is empty if ADMIN_TOKEN is.
+// AdminToken returns the token that a client sends: the first of ADMIN_TOKEN, or an empty
+// string without ADMIN_TOKEN.
 func AdminToken() string {
 	item, _, _ := strings.Cut(os.Getenv("ADMIN_TOKEN"), ",")
-	if _, token, ok := strings.Cut(item, ":"); ok {
-		item = token
-	}
-	return strings.TrimSpace(item)
+	_, token := splitToken(item)
+	return token
 }
 
-// number reads a duration or number of the type.
-func number(t reflect.Type, text string) (any, error) {
-	switch t {
-	case reflect.TypeFor[time.Duration]():
-		return time.ParseDuration(text)
-	case reflect.TypeFor[float64]():
-		return strconv.ParseFloat(text, 64)
+// splitToken splits an item of ADMIN_TOKEN.
+func splitToken(item string) (name, token string) {
+	name, token, named := strings.Cut(item, ":")
+	if !named {
+		name, token = "admin", item
 	}
-	return strconv.ParseInt(text, 0, 64)
-}
-
-// within tells whether n is inside the bounds of its tag.
-func within(n any, t reflect.Type, tag reflect.StructTag) bool {
-	float := func(n any) float64 { return reflect.ValueOf(n).Convert(reflect.TypeFor[float64]()).Float() }
-	bound := func(key string, ok func(n, bound float64) bool) bool {
-		text := tag.Get(key)
-		if text == "" {
-			return true
-		}
-		b, err := number(t, text)
-		return err == nil && ok(float(n), float(b))
-	}
-	return bound("min", func(n, b float64) bool { return n >= b }) &&
-		bound("over", func(n, b float64) bool { return n > b }) &&
-		bound("max", func(n, b float64) bool { return n <= b })
-}
-
-// allowed says in words what a setting can be: "a whole number from 0 to 65535".
-func allowed(t reflect.Type, tag reflect.StructTag) string {
-	kind := "a whole number"
-	switch t {
-	case reflect.TypeFor[string]():
-		words := strings.Fields(tag.Get("oneof"))
-		if most := tag.Get("max"); most != "" {
-			return "a text of up to " + most + " bytes"
-		}
-		if len(words) == 0 {
-			return "a text"
-		}
-		return "one of " + strings.Join(words, ", ")
-	case reflect.TypeFor[bool]():
-		return "true or false"
-	case reflect.TypeFor[headers]():
-		return "a list such as name:value,name:value"
-	case reflect.TypeFor[adminTokens]():
-		return "a token, or a list such as name:token,name:token with different names"
-	case reflect.TypeFor[time.Duration]():
-		kind = "a duration with its unit, such as 50ms or 10s"
-	case reflect.TypeFor[float64]():
-		kind = "a number"
-	}
-	for _, b := range []struct{ key, word string }{{"min", " from "}, {"over", " over "}, {"max", " up to "}} {
-		if bound := tag.Get(b.key); bound != "" {
-			kind += b.word + bound
-		}
-	}
-	return kind
+	return strings.TrimSpace(name), strings.TrimSpace(token)
 }

@@ -1,52 +1,50 @@
 package env
 
 import (
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// unused are settings that the incumbent knows and that change nothing here, and
-// why. A * at the end stands for more of the name.
-var unused = []struct {
-	name   string
-	reason string
-	same   string // of a boolean: the values, between blanks, that say what happens anyway
+// unusedSettings are settings of the incumbent that change nothing here.
+var unusedSettings = []struct {
+	name         string // a * at the end matches any rest of the name
+	reason       string
+	matchesValue string // booleans that describe what rls does anyway, which need no warning
 }{
-	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL space attempts", ""},
+	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL", ""},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates", ""},
 
-	{"BACKEND_TYPE=memcache", "is refused: memcached can't charge and check in one step", ""},
+	{"BACKEND_TYPE=memcache", "rls refuses to start, because memcached can't charge and check in one step", ""},
 	{"MEMCACHE_*", "counters are in Redis or in the process (BACKEND_TYPE)", ""},
 	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days", "false"},
 	{"NEAR_LIMIT_RATIO", "there are no metrics of single limits yet", ""},
 
-	{"REDIS_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer", ""},
-	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a trip", ""},
-	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time", ""},
-	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_POOL_SIZE", ""},
+	{"REDIS_PIPELINE_WINDOW", pipelineWindow, ""},
+	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch", ""},
+	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "rls sends to all nodes at the same time", ""},
+	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "rls connects when needed, up to REDIS_POOL_SIZE", ""},
 	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
-	{"REDIS_STARTUP_INITIAL_INTERVAL", "the service starts at once and connects when Redis comes", ""},
-	{"REDIS_STARTUP_MAX_INTERVAL", "the service starts at once and connects when Redis comes", ""},
-	{"REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts at once and connects when Redis comes", ""},
-	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "a master that has become a replica is left at once", ""},
-	{"REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a trip share the next one, without a timer", ""},
-	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a trip", ""},
-	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes are asked at the same time", ""},
-	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "connections are made when needed, up to REDIS_PERSECOND_POOL_SIZE", ""},
+	{"REDIS_STARTUP_INITIAL_INTERVAL", redisStartup, ""},
+	{"REDIS_STARTUP_MAX_INTERVAL", redisStartup, ""},
+	{"REDIS_STARTUP_MAX_ELAPSED_TIME", redisStartup, ""},
+	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always disconnects from a master that has become a replica", ""},
+	{"REDIS_PERSECOND_PIPELINE_WINDOW", pipelineWindow, ""},
+	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch", ""},
+	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "rls sends to all nodes at the same time", ""},
+	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "rls connects when needed, up to REDIS_PERSECOND_POOL_SIZE", ""},
 	{"REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
-	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT is the budget for both", ""},
+	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT applies to both Redis", ""},
 
-	{"USE_STATSD", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", "false"},
-	{"STATSD_*", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", ""},
-	{"USE_DOG_STATSD", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", "false"},
-	{"USE_DOG_STATSD_MOGRIFIERS", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", ""},
-	{"DOG_STATSD_MOGRIFIER_*", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", ""},
-	{"EXTRA_TAGS", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", ""},
-	{"STATS_FLUSH_INTERVAL", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", ""},
-	{"DISABLE_STATS", "metrics are for Prometheus to fetch (USE_PROMETHEUS, or /metrics of the debug listener)", "true false"},
-	{"PROMETHEUS_MAPPER_YAML", "metrics have their names already, and need no mapping", ""},
+	{"USE_STATSD", prometheusOnly, "false"},
+	{"STATSD_*", prometheusOnly, ""},
+	{"USE_DOG_STATSD", prometheusOnly, "false"},
+	{"USE_DOG_STATSD_MOGRIFIERS", prometheusOnly, ""},
+	{"DOG_STATSD_MOGRIFIER_*", prometheusOnly, ""},
+	{"EXTRA_TAGS", prometheusOnly, ""},
+	{"STATS_FLUSH_INTERVAL", prometheusOnly, ""},
+	{"DISABLE_STATS", prometheusOnly, "true false"},
+	{"PROMETHEUS_MAPPER_YAML", "the names of metrics need no mapping", ""},
 	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "there is no metric of response times yet", "false"},
 
 	{"TRACING_ENABLED", "there is no tracing yet", "false"},
@@ -54,8 +52,15 @@ var unused = []struct {
 	{"OTEL_EXPORTER_OTLP_*", "there is no tracing yet", ""},
 }
 
-// renamed are the former names of settings, and their names now.
-var renamed = map[string]string{
+const (
+	pipelineWindow = "calls that arrive during a batch share the next batch, without a timer"
+	redisStartup   = "the service starts without waiting for Redis"
+	prometheusOnly = "metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)"
+)
+
+// newNames are the names of renamed settings, by former name.
+var newNames = map[string]string{
+	"LIMITS_POLL_INTERVAL":         "SOURCE_POLL_INTERVAL",
 	"LIMITS_REDIS":                 "OVERRIDES_ENABLED",
 	"LIMITS_REDIS_RESYNC_INTERVAL": "OVERRIDES_RESYNC_INTERVAL",
 	"REDIS_MAX_HITS_PER_TRIP":      "REDIS_MAX_BATCH_SIZE",
@@ -63,40 +68,43 @@ var renamed = map[string]string{
 	"REDIS_TRIPS_IN_FLIGHT":        "REDIS_MAX_INFLIGHT_BATCHES",
 }
 
-// LogUnused logs a line for each of the variables that is one of unused. Of
-// several that one * stands for, and of all of one reason, a line tells.
-func LogUnused(variables []string, log *slog.Logger) {
-	names := map[string][]string{}
-	var reasons []string
+// unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
+// no effect.
+func unusedWarnings(variables []string) []Warning {
+	var warnings []Warning
 	for _, variable := range variables {
 		name, value, _ := strings.Cut(variable, "=")
-		reason, ok := unusedReason(name, value)
-		if !ok {
+		reason := unusedReason(name, value)
+		if reason == "" {
 			continue
 		}
-		if len(names[reason]) == 0 {
-			reasons = append(reasons, reason)
+		i := slices.IndexFunc(warnings, func(w Warning) bool { return w.Reason == reason })
+		if i >= 0 {
+			warnings[i].Setting += "," + name
+			continue
 		}
-		names[reason] = append(names[reason], name)
+		warnings = append(warnings, Warning{noEffect, name, reason})
 	}
-	for _, reason := range reasons {
-		log.Warn("setting without effect", "setting", strings.Join(names[reason], ","), "reason", reason)
-	}
+	return warnings
 }
 
-func unusedReason(name, value string) (string, bool) {
-	if now, ok := renamed[name]; ok {
-		return "it is called " + now, value != ""
+// unusedReason returns why a variable has no effect, or an empty string if it has one.
+func unusedReason(name, value string) string {
+	if value == "" || serviceLink.MatchString(value) {
+		return ""
 	}
-	for _, u := range unused {
-		start, more := strings.CutSuffix(u.name, "*")
-		if name != u.name && (!more || !strings.HasPrefix(name, start)) {
+	if newName := newNames[name]; newName != "" {
+		return "renamed to " + newName
+	}
+	for _, s := range unusedSettings {
+		prefix, isPrefix := strings.CutSuffix(s.name, "*")
+		if name != s.name && (!isPrefix || !strings.HasPrefix(name, prefix)) {
 			continue
 		}
-		if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(u.same), strconv.FormatBool(b)) {
-			return "", false
+		if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(s.matchesValue), strconv.FormatBool(b)) {
+			return ""
 		}
-		return u.reason, value != "" && !serviceLink.MatchString(value)
+		return s.reason
 	}
-	return "", false
+	return ""
 }
