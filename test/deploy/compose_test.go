@@ -32,7 +32,7 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 	rls := project.Services["rls"]
 	assert.Equal(t, 2, rls.GetScale())
 	for name := range rls.Environment {
-		known(t, name)
+		assertSetting(t, name)
 	}
 	host, _, _ := strings.Cut(*rls.Environment["REDIS_URL"], ":")
 	assert.Contains(t, project.Services, host)
@@ -44,7 +44,7 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 	}
 }
 
-func TestPrometheusScrapesTheDebugListenerOfEveryReplica(t *testing.T) {
+func TestPrometheusScrapesDebugListenerOfEveryReplica(t *testing.T) {
 	text, err := os.ReadFile(path("examples/prometheus.yml"))
 	require.NoError(t, err)
 	var c struct {
@@ -64,13 +64,14 @@ func TestPrometheusScrapesTheDebugListenerOfEveryReplica(t *testing.T) {
 	assert.NotContains(t, project.Services["rls"].Environment, "DEBUG_PORT")
 }
 
-// TestComposeEditsTheExample runs the entrypoint's sed, and reads what Envoy would.
-func TestComposeEditsTheExample(t *testing.T) {
+// TestComposeEntrypointEditsExample runs the sed of the entrypoint and reads its result
+// as Envoy would.
+func TestComposeEntrypointEditsExample(t *testing.T) {
 	entrypoint := compose(t).Services["envoy"].Entrypoint
 	require.Equal(t, []string{"/bin/sh", "-c"}, []string(entrypoint[:2]))
 	dir := t.TempDir()
 	file := filepath.Join(dir, "envoy.yaml")
-	// As the container's shell sees it: $$ in the file is $.
+	// The shell of the container sees $ where the file has $$.
 	script := strings.NewReplacer(
 		"/etc/envoy/example.yaml", path("examples/envoy.yaml"),
 		"/tmp/envoy.yaml", file,

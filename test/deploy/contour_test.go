@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestContour(t *testing.T) {
-	all := objects(t, read(t, "examples/contour/rls.yaml"))
-	require.Len(t, all, 2)
+func TestContourExamplesFitItsTypes(t *testing.T) {
+	manifest := objects(t, read(t, "examples/contour/rls.yaml"))
+	require.Len(t, manifest, 2)
 	var service contourv1alpha1.ExtensionService
 	var config contourv1alpha1.ContourConfiguration
-	all[0].into(t, &service)
-	all[1].into(t, &config)
+	manifest[0].decode(t, &service)
+	manifest[1].decode(t, &config)
 	assert.Equal(t, "h2c", *service.Spec.Protocol)
 	assert.EqualValues(t, 8081, service.Spec.Services[0].Port)
 	rls := config.Spec.RateLimitService
 	assert.Equal(t, contourv1alpha1.NamespacedName{Name: service.Name, Namespace: service.Namespace}, rls.ExtensionService)
 	assert.Equal(t, "contour", rls.Domain)
 
-	all = objects(t, read(t, "examples/contour/httpproxy.yaml"))
-	require.Len(t, all, 1)
+	manifest = objects(t, read(t, "examples/contour/httpproxy.yaml"))
+	require.Len(t, manifest, 1)
 	var proxy contourv1.HTTPProxy
-	all[0].into(t, &proxy)
+	manifest[0].decode(t, &proxy)
 	assert.NotEmpty(t, proxy.Spec.VirtualHost.RateLimitPolicy.Global.Descriptors)
 	assert.Len(t, proxy.Spec.Routes[0].RateLimitPolicy.Global.Descriptors, 2)
 }

@@ -1,5 +1,4 @@
-// Package deploy checks what deployments are copied from: docker-compose.yml, the
-// Dockerfile, the Helm chart and the examples for Istio, Envoy Gateway and Contour,
-// against the types of those projects. It is a module of its own, so that their
-// dependencies aren't those of rls.
+// Package deploy checks docker-compose.yml, the Dockerfile, the Helm chart and the
+// examples for Istio, Envoy Gateway and Contour against the types of those projects.
+// The package is a module of its own, so rls does not depend on those projects.
 package deploy

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImageHasAStaticBinary runs the Dockerfile's own build command.
-func TestImageHasAStaticBinary(t *testing.T) {
+// TestImageHasStaticBinary runs the build command of the Dockerfile.
+func TestImageHasStaticBinary(t *testing.T) {
 	command := regexp.MustCompile(`(?m)^RUN (CGO_ENABLED=0 go build .*)$`).FindStringSubmatch(read(t, "Dockerfile"))
 	require.NotNil(t, command)
 	bin := filepath.Join(t.TempDir(), "ratelimit")
@@ -27,14 +27,14 @@ func TestImageHasAStaticBinary(t *testing.T) {
 	file, err := elf.Open(bin)
 	require.NoError(t, err)
 	defer file.Close()
-	assert.Nil(t, file.Section(".interp"), "no dynamic linker")
+	assert.Nil(t, file.Section(".interp"), "a static binary names no dynamic linker")
 
 	out, err = exec.CommandContext(t.Context(), bin).CombinedOutput()
-	require.Error(t, err, "no limits")
-	assert.Contains(t, string(out), "/srv/runtime_data/current", "started as ratelimit it serves")
+	require.Error(t, err, "there are no limits")
+	assert.Contains(t, string(out), "/srv/runtime_data/current", "the name ratelimit serves with the incumbent's default path")
 }
 
-func TestImageIsThatOfTheIncumbent(t *testing.T) {
+func TestImageHasPathsUserAndPortsOfIncumbent(t *testing.T) {
 	_, image, ok := strings.Cut(read(t, "Dockerfile"), "\nFROM gcr.io/distroless/static-debian12:nonroot\n")
 	require.True(t, ok)
 	for _, line := range []string{
@@ -45,8 +45,8 @@ func TestImageIsThatOfTheIncumbent(t *testing.T) {
 	}
 }
 
-// TestImageIsBuiltWithTheModulesGo keeps the base image and go.mod together.
-func TestImageIsBuiltWithTheModulesGo(t *testing.T) {
+// TestImageHasGoVersionOfModule compares the base image with go.mod.
+func TestImageHasGoVersionOfModule(t *testing.T) {
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))
 	require.NotNil(t, version)
 	assert.Contains(t, read(t, "Dockerfile"), "FROM golang:"+version[1]+" AS build\n")

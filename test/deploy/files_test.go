@@ -21,6 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
+// path returns the path of a file of the repository.
 func path(name string) string { return filepath.Join("../..", name) }
 
 func read(t *testing.T, name string) string {
@@ -30,51 +31,51 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// object is a document of a manifest.
+// object is one document of a manifest.
 type object struct {
 	APIVersion, Kind string
-	tree             map[string]any
+	fields           map[string]any
 }
 
-// objects splits a manifest.
-func objects(t *testing.T, text string) (all []object) {
+// objects returns the documents of a manifest.
+func objects(t *testing.T, text string) (manifest []object) {
 	t.Helper()
 	documents := yaml.NewDecoder(strings.NewReader(text))
 	for {
-		var tree map[string]any
-		err := documents.Decode(&tree)
+		var fields map[string]any
+		err := documents.Decode(&fields)
 		if errors.Is(err, io.EOF) {
-			return all
+			return manifest
 		}
 		require.NoError(t, err)
-		if tree == nil {
+		if fields == nil {
 			continue
 		}
-		o := object{tree: tree}
-		o.APIVersion, _ = tree["apiVersion"].(string)
-		o.Kind, _ = tree["kind"].(string)
-		all = append(all, o)
+		o := object{fields: fields}
+		o.APIVersion, _ = fields["apiVersion"].(string)
+		o.Kind, _ = fields["kind"].(string)
+		manifest = append(manifest, o)
 	}
 }
 
-// into fills a Kubernetes type, and refuses fields that it doesn't have.
-func (o object) into(t *testing.T, to any) {
+// decode fills a Kubernetes type. Unknown fields fail the test.
+func (o object) decode(t *testing.T, target any) {
 	t.Helper()
-	text, err := yaml.Marshal(o.tree)
+	text, err := yaml.Marshal(o.fields)
 	require.NoError(t, err)
-	require.NoError(t, k8syaml.UnmarshalStrict(text, to))
+	require.NoError(t, k8syaml.UnmarshalStrict(text, target))
 }
 
-// spec fills a protobuf message with the part spec, and refuses unknown fields.
-func (o object) spec(t *testing.T, to proto.Message) {
+// decodeSpec fills a protobuf message with the field spec. Unknown fields fail the test.
+func (o object) decodeSpec(t *testing.T, target proto.Message) {
 	t.Helper()
-	text, err := json.Marshal(o.tree["spec"])
+	text, err := json.Marshal(o.fields["spec"])
 	require.NoError(t, err)
-	require.NoError(t, protojson.Unmarshal(text, to))
+	require.NoError(t, protojson.Unmarshal(text, target))
 }
 
-// compiles checks the text of a limits file.
-func compiles(t *testing.T, text string) *descriptors.Config {
+// compile compiles the text of a limits file, which must cause no warnings.
+func compile(t *testing.T, text string) *descriptors.Config {
 	t.Helper()
 	cfg, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(text)}}, descriptors.Options{})
 	require.NoError(t, err)
@@ -84,15 +85,15 @@ func compiles(t *testing.T, text string) *descriptors.Config {
 
 var settingName = regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\|")
 
-// known checks that rls has a setting of that name.
-func known(t *testing.T, setting string) {
+// assertSetting checks that docs/settings.md lists the setting.
+func assertSetting(t *testing.T, setting string) {
 	t.Helper()
 	for _, m := range settingName.FindAllStringSubmatch(read(t, "docs/settings.md"), -1) {
 		if m[1] == setting {
 			return
 		}
 	}
-	assert.Fail(t, "rls has no setting "+setting)
+	assert.Fail(t, "unknown setting "+setting)
 }
 
 func trim(text []byte) string { return string(bytes.TrimSpace(text)) }

@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEnvoyGatewayStartsRLS(t *testing.T) {
-	all := objects(t, read(t, "examples/envoy-gateway/config.yaml"))
-	require.Len(t, all, 1)
+func TestEnvoyGatewayConfigStartsRLS(t *testing.T) {
+	manifest := objects(t, read(t, "examples/envoy-gateway/config.yaml"))
+	require.Len(t, manifest, 1)
 	var config egv1alpha1.EnvoyGateway
-	all[0].into(t, &config)
+	manifest[0].decode(t, &config)
 	require.NoError(t, validation.ValidateEnvoyGateway(&config))
 	for _, e := range config.Provider.Kubernetes.RateLimitDeployment.Container.Env {
-		known(t, e.Name)
+		assertSetting(t, e.Name)
 	}
 	assert.Equal(t, egv1alpha1.RedisBackendType, config.RateLimit.Backend.Type)
 }
 
-func TestEnvoyGatewayPolicy(t *testing.T) {
-	all := objects(t, read(t, "examples/envoy-gateway/policy.yaml"))
-	require.Len(t, all, 1)
+func TestEnvoyGatewayPolicyHasTwoGlobalRules(t *testing.T) {
+	manifest := objects(t, read(t, "examples/envoy-gateway/policy.yaml"))
+	require.Len(t, manifest, 1)
 	var policy egv1alpha1.BackendTrafficPolicy
-	all[0].into(t, &policy)
+	manifest[0].decode(t, &policy)
 	require.NotNil(t, policy.Spec.RateLimit.Global)
 	assert.Len(t, policy.Spec.RateLimit.Global.Rules, 2)
 }

@@ -19,7 +19,7 @@ import (
 
 const chart = "deploy/helm/rls"
 
-// manifests are what the chart makes, by kind.
+// manifests holds the rendered objects of the chart by kind.
 type manifests struct {
 	deployment appsv1.Deployment
 	service    corev1.Service
@@ -28,38 +28,38 @@ type manifests struct {
 	hpa        *autoscalingv2.HorizontalPodAutoscaler
 }
 
-// template renders the chart with values in YAML, as helm template does, and reads
-// every object strictly.
+// template renders the chart with values in YAML, as helm template does, and checks every
+// object.
 func template(t *testing.T, values string) manifests {
 	t.Helper()
-	manifest, err := install(t, "shop", values)
+	manifest, err := render(t, "shop", values)
 	require.NoError(t, err)
 	var m manifests
 	for _, o := range objects(t, manifest) {
 		switch o.Kind {
 		case "Deployment":
-			o.into(t, &m.deployment)
+			o.decode(t, &m.deployment)
 		case "Service":
-			o.into(t, &m.service)
+			o.decode(t, &m.service)
 		case "ConfigMap":
-			o.into(t, &m.limits)
+			o.decode(t, &m.limits)
 		case "PodDisruptionBudget":
-			o.into(t, &m.pdb)
+			o.decode(t, &m.pdb)
 		case "HorizontalPodAutoscaler":
-			o.into(t, &m.hpa)
+			o.decode(t, &m.hpa)
 		default:
-			require.Fail(t, "unexpected "+o.Kind)
+			require.Fail(t, "unexpected kind "+o.Kind)
 		}
 	}
 	for _, text := range m.limits.Data {
-		compiles(t, text)
+		compile(t, text)
 	}
-	m.holdTogether(t)
+	m.checkReferences(t)
 	return m
 }
 
-// install renders the chart for a release of that name.
-func install(t *testing.T, name, values string) (manifest string, err error) {
+// render renders the chart for a release of the given name.
+func render(t *testing.T, name, values string) (manifest string, err error) {
 	t.Helper()
 	c, err := loader.Load(path(chart))
 	require.NoError(t, err)
@@ -75,8 +75,8 @@ func install(t *testing.T, name, values string) (manifest string, err error) {
 	return release.Manifest, nil
 }
 
-// holdTogether checks what names something else.
-func (m manifests) holdTogether(t *testing.T) {
+// checkReferences checks labels, volumes, ports, settings and paths that name each other.
+func (m manifests) checkReferences(t *testing.T) {
 	t.Helper()
 	pod := m.deployment.Spec.Template
 	for name, value := range m.service.Spec.Selector {
@@ -105,22 +105,22 @@ func (m manifests) holdTogether(t *testing.T) {
 		assert.Contains(t, ports, p.HTTPGet.Port.StrVal)
 	}
 	require.NotNil(t, c.LivenessProbe)
-	mounted := []string{""}
+	var mountPaths []string
 	for _, mount := range c.VolumeMounts {
 		assert.True(t, volumes[mount.Name], mount.Name)
-		mounted = append(mounted, mount.MountPath)
+		mountPaths = append(mountPaths, mount.MountPath)
 	}
 	assert.Len(t, c.VolumeMounts, len(volumes))
 	for _, e := range c.Env {
-		known(t, e.Name)
+		assertSetting(t, e.Name)
 		if strings.HasPrefix(e.Value, "/") {
-			assert.True(t, within(e.Value, mounted), "%s is mounted", e.Value)
+			assert.True(t, isBelow(e.Value, mountPaths), "%s is below a mount path", e.Value)
 		}
 	}
 }
 
-func within(file string, folders []string) bool {
-	for _, folder := range folders[1:] {
+func isBelow(file string, folders []string) bool {
+	for _, folder := range folders {
 		if file == folder || strings.HasPrefix(file, folder+"/") {
 			return true
 		}
@@ -128,6 +128,7 @@ func within(file string, folders []string) bool {
 	return false
 }
 
+// env returns the settings of the container. A value from a secret is "secret NAME".
 func (m manifests) env() map[string]string {
 	env := map[string]string{}
 	for _, e := range m.deployment.Spec.Template.Spec.Containers[0].Env {
@@ -149,15 +150,15 @@ func TestChartPassesLint(t *testing.T) {
 	}
 }
 
-// shopFile is the least that the chart needs.
+// shopFile is the minimum of values that the chart accepts.
 const shopFile = `limits: {shop.yaml: "domain: shop"}`
 
-func TestChartAsItIs(t *testing.T) {
+func TestChartDefaults(t *testing.T) {
 	m := template(t, shopFile)
 	assert.Equal(t, "shop-rls", m.deployment.Name)
 	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
 	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s"}, m.env())
-	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits.Data, "no limits unasked")
+	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits.Data, "only the given limits")
 	assert.Equal(t, "None", m.service.Spec.ClusterIP)
 	require.NotNil(t, m.pdb)
 	assert.Equal(t, m.service.Spec.Selector, m.pdb.Spec.Selector.MatchLabels)
@@ -173,7 +174,7 @@ func TestChartAsItIs(t *testing.T) {
 	assert.Equal(t, []corev1.Capability{"ALL"}, container.Capabilities.Drop)
 }
 
-func TestChartWithAll(t *testing.T) {
+func TestChartWithAllValues(t *testing.T) {
 	m := template(t, shopFile+`
 redis:
   url: redis.example:6379
@@ -200,14 +201,14 @@ podAnnotations: {team: edge}
 		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example",
 		"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LOCAL_MAX_KEYS": "2000000", "REDIS_FALLBACK_RATIO": "0.25", "CACHE_KEY_PREFIX": "1e6",
 	}, m.env())
-	assert.Nil(t, m.deployment.Spec.Replicas, "the autoscaler says how many")
+	assert.Nil(t, m.deployment.Spec.Replicas, "the autoscaler sets the number")
 	require.NotNil(t, m.hpa)
 	assert.EqualValues(t, 5, m.hpa.Spec.MaxReplicas)
 	assert.Equal(t, m.deployment.Name, m.hpa.Spec.ScaleTargetRef.Name)
 	assert.Equal(t, map[string]string{"disk": "fast"}, m.deployment.Spec.Template.Spec.NodeSelector)
 }
 
-func TestChartWithLimitsFromAnXDSServer(t *testing.T) {
+func TestChartWithXDSNeedsNoLimits(t *testing.T) {
 	m := template(t, "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: control-plane:18000}")
 	assert.Empty(t, m.limits.Name)
 	assert.Equal(t, map[string]string{
@@ -215,20 +216,20 @@ func TestChartWithLimitsFromAnXDSServer(t *testing.T) {
 	}, m.env())
 }
 
-func TestChartRefusesWhatPodsWouldExitWith(t *testing.T) {
+func TestChartRejectsValuesThatStopThePods(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                             "there are no limits: give files below limits",
 		"limits: {}":                   "there are no limits",
 		"env: {CONFIG_TYPE: FILE}":     "there are no limits",
 		shopFile + "\noverrides: true": "give redis.url",
 	} {
-		_, err := install(t, "shop", values)
+		_, err := render(t, "shop", values)
 		assert.ErrorContains(t, err, want, values)
 	}
 	template(t, shopFile+"\noverrides: true\nenv: {REDIS_URL: redis.example:6379}")
 }
 
-func TestChartLeavesNodesWithOnePodDrainable(t *testing.T) {
+func TestDisruptionBudgetNeedsTwoReplicas(t *testing.T) {
 	for values, want := range map[string]bool{
 		"replicas: 1": false,
 		"replicas: 2": true,
@@ -241,22 +242,22 @@ func TestChartLeavesNodesWithOnePodDrainable(t *testing.T) {
 	}
 }
 
-func TestChartSaysUnderWhichNameEnvoyFindsIt(t *testing.T) {
+func TestServiceNameFollowsReleaseName(t *testing.T) {
 	for release, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls"} {
-		manifest, err := install(t, release, shopFile)
+		manifest, err := render(t, release, shopFile)
 		require.NoError(t, err)
 		for _, o := range objects(t, manifest) {
 			if o.Kind == "Service" {
-				assert.Equal(t, want, o.tree["metadata"].(map[string]any)["name"])
+				assert.Equal(t, want, o.fields["metadata"].(map[string]any)["name"])
 			}
 		}
 	}
 }
 
-func TestChartWithTheExamplesValues(t *testing.T) {
+func TestChartAcceptsValuesOfExamples(t *testing.T) {
 	for file, domain := range map[string]string{"examples/istio/limits.yaml": "mesh", "examples/contour/limits.yaml": "contour"} {
 		m := template(t, read(t, file))
-		domains := compiles(t, m.limits.Data["limits.yaml"]).Domains()
+		domains := compile(t, m.limits.Data["limits.yaml"]).Domains()
 		require.Len(t, domains, 1)
 		assert.Equal(t, domain, domains[0].Name)
 	}

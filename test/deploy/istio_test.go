@@ -14,42 +14,41 @@ import (
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
-// TestIstioPatchesAreEnvoys reads each patch as the part of Envoy's configuration
-// that it is put into.
-func TestIstioPatchesAreEnvoys(t *testing.T) {
+// TestIstioPatchesFitEnvoy reads each patch as the Envoy message that it patches.
+func TestIstioPatchesFitEnvoy(t *testing.T) {
 	for _, file := range []string{"examples/istio/gateway.yaml", "examples/istio/sidecar.yaml"} {
 		for _, o := range objects(t, read(t, file)) {
 			require.Equal(t, "networking.istio.io/v1alpha3 EnvoyFilter", o.APIVersion+" "+o.Kind)
 			filter := new(networking.EnvoyFilter)
-			o.spec(t, filter)
+			o.decodeSpec(t, filter)
 			require.Len(t, filter.ConfigPatches, 2)
 			for _, patch := range filter.ConfigPatches {
 				text, err := protojson.Marshal(patch.Patch.Value)
 				require.NoError(t, err)
-				into := map[networking.EnvoyFilter_ApplyTo]proto.Message{
+				message := map[networking.EnvoyFilter_ApplyTo]proto.Message{
 					networking.EnvoyFilter_HTTP_FILTER:  new(hcmv3.HttpFilter),
 					networking.EnvoyFilter_VIRTUAL_HOST: new(routev3.VirtualHost),
 				}[patch.ApplyTo]
-				require.NotNil(t, into, patch.ApplyTo)
-				if host, partial := into.(*routev3.VirtualHost); partial {
-					// Merged into one that has what a virtual host must have.
+				require.NotNil(t, message, patch.ApplyTo)
+				if host, isHost := message.(*routev3.VirtualHost); isHost {
+					// Istio merges the patch into a host that has a name and domains.
 					require.NoError(t, protojson.Unmarshal(text, host))
 					require.NotEmpty(t, host.RateLimits)
 					host.Name, host.Domains = "x", []string{"*"}
 					assert.NoError(t, envoyconf.Check(host))
 					continue
 				}
-				assert.NoError(t, envoyconf.Unmarshal(text, into))
+				assert.NoError(t, envoyconf.Unmarshal(text, message))
 				assert.Contains(t, string(text), "outbound|8081||rls.rls.svc.cluster.local")
 			}
 		}
 	}
 }
 
-func TestIstioDestinationRule(t *testing.T) {
-	all := objects(t, read(t, "examples/istio/rls.yaml"))
-	require.Len(t, all, 1)
+func TestIstioDestinationRuleNamesTheService(t *testing.T) {
+	manifest := objects(t, read(t, "examples/istio/rls.yaml"))
+	require.Len(t, manifest, 1)
 	rule := new(networking.DestinationRule)
-	all[0].spec(t, rule)
+	manifest[0].decodeSpec(t, rule)
 	assert.Equal(t, "rls.rls.svc.cluster.local", rule.Host)
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// call is a request to Envoy: "POST /path" or "/path", then headers as "name: value".
+// call is a request to Envoy. Its first element is "POST /path" or "/path". The other
+// elements are headers as "name: value".
 type call []string
 
-// answer is what came back.
+// answer is the response of Envoy.
 type answer struct {
 	status int
 	http.Header
@@ -25,7 +26,8 @@ var client = &http.Client{
 	Transport: &http.Transport{MaxIdleConnsPerHost: 32},
 }
 
-func (e *envoy) try(c call) (answer, error) {
+// do sends a request and returns the answer.
+func (e *envoy) do(c call) (answer, error) {
 	method, path, ok := strings.Cut(c[0], " ")
 	if !ok {
 		method, path = http.MethodGet, c[0]
@@ -45,17 +47,18 @@ func (e *envoy) try(c call) (answer, error) {
 	return answer{resp.StatusCode, resp.Header}, resp.Body.Close()
 }
 
+// send sends a request and fails the test if no answer arrives.
 func (e *envoy) send(t *testing.T, c call) answer {
 	t.Helper()
-	a, err := e.try(c)
+	a, err := e.do(c)
 	require.NoError(t, err)
 	return a
 }
 
-// room waits until the window that is aligned to the clock has more than need left,
-// so that what follows falls into one window.
-func room(window, need time.Duration) {
-	if left := window - time.Duration(time.Now().UnixNano())%window; left < need {
-		time.Sleep(left)
+// awaitWindow returns while the clock-aligned window has more than need left. The calls
+// that follow fall into one window.
+func awaitWindow(window, need time.Duration) {
+	if remaining := window - time.Duration(time.Now().UnixNano())%window; remaining < need {
+		time.Sleep(remaining)
 	}
 }

@@ -28,64 +28,64 @@ import (
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
-// config is an example's bootstrap on its way to a running Envoy. All of it stays
-// as it is but for the addresses, and what a test says it edits.
+// config is the bootstrap of an example. It differs from the example in the addresses
+// and in the edits of the test.
 type config struct {
 	t *testing.T
 	*bootstrapv3.Bootstrap
 }
 
-// example reads a bootstrap from examples/ and sends it to the given replicas. The
-// filter waits for an answer longer than the example's 20 ms, as a busy machine
-// isn't the subject of most tests.
+// example returns a bootstrap from examples/ that sends calls to the given replicas.
+// Its filter waits longer than the 20 ms of the example, because most tests must pass
+// on a busy machine.
 func example(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
 	b, err := envoyconf.Bootstrap(filepath.Join(root, "examples", name))
 	require.NoError(t, err)
 	c := config{t, b}
-	c.StaticResources.Listeners = c.StaticResources.Listeners[:1] // the second is an upstream, as upstream() is
+	c.StaticResources.Listeners = c.StaticResources.Listeners[:1] // startUpstream replaces the second listener
 	address := c.StaticResources.Listeners[0].Address.GetSocketAddress()
 	address.Address, address.PortSpecifier = "127.0.0.1", &corev3.SocketAddress_PortValue{}
 	c.Admin = &bootstrapv3.Admin{Address: socketAddress("127.0.0.1:0")}
-	c.endpoints("echo", upstream(t))
+	c.setEndpoints("echo", startUpstream(t))
 	var addrs []string
 	for _, r := range replicas {
 		addrs = append(addrs, r.grpc)
 	}
-	c.endpoints("rls", addrs...)
-	c.filter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
+	c.setEndpoints("rls", addrs...)
+	c.editFilter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
 	return c
 }
 
-// filter edits the rate-limit filter.
-func (c config) filter(edit func(*ratelimitv3.RateLimit)) {
+// editFilter edits the rate-limit filter.
+func (c config) editFilter(edit func(*ratelimitv3.RateLimit)) {
 	c.t.Helper()
-	c.http(func(hcm *hcmv3.HttpConnectionManager) { change(c.t, hcm.HttpFilters[0].GetTypedConfig(), edit) })
+	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) { editAny(c.t, hcm.HttpFilters[0].GetTypedConfig(), edit) })
 }
 
-// http edits what is around it.
-func (c config) http(edit func(*hcmv3.HttpConnectionManager)) {
+// editHTTP edits the connection manager around the filter.
+func (c config) editHTTP(edit func(*hcmv3.HttpConnectionManager)) {
 	c.t.Helper()
-	change(c.t, c.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig(), edit)
+	editAny(c.t, c.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig(), edit)
 }
 
-// change edits the message in an Any.
-func change[M any, P interface {
+// editAny edits the message inside an Any.
+func editAny[M any, P interface {
 	*M
 	proto.Message
-}](t *testing.T, in *anypb.Any, edit func(P)) {
+}](t *testing.T, container *anypb.Any, edit func(P)) {
 	t.Helper()
 	m := P(new(M))
-	require.NoError(t, in.UnmarshalTo(m))
+	require.NoError(t, container.UnmarshalTo(m))
 	edit(m)
-	require.NoError(t, in.MarshalFrom(m))
+	require.NoError(t, container.MarshalFrom(m))
 }
 
-// endpoints says where a cluster is.
-func (c config) endpoints(cluster string, addrs ...string) {
+// setEndpoints sets the addresses of a cluster.
+func (c config) setEndpoints(name string, addrs ...string) {
 	c.t.Helper()
-	for _, have := range c.StaticResources.Clusters {
-		if have.Name != cluster {
+	for _, cluster := range c.StaticResources.Clusters {
+		if cluster.Name != name {
 			continue
 		}
 		var endpoints []*endpointv3.LbEndpoint
@@ -94,10 +94,10 @@ func (c config) endpoints(cluster string, addrs ...string) {
 				Endpoint: &endpointv3.Endpoint{Address: socketAddress(addr)},
 			}})
 		}
-		have.LoadAssignment.Endpoints = []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}}
+		cluster.LoadAssignment.Endpoints = []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}}
 		return
 	}
-	require.FailNow(c.t, "no cluster "+cluster)
+	require.FailNow(c.t, "no cluster "+name)
 }
 
 func socketAddress(addr string) *corev3.Address {
@@ -108,8 +108,8 @@ func socketAddress(addr string) *corev3.Address {
 	}}}
 }
 
-// upstream answers every request with 200, and tells as x-tokens what it was told.
-func upstream(t *testing.T) string {
+// startUpstream answers every request with 200 and repeats the request's x-tokens header.
+func startUpstream(t *testing.T) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-tokens", r.Header.Get("x-tokens"))
 	}))
@@ -124,7 +124,7 @@ type envoy struct {
 	admin string
 }
 
-// start runs Envoy until it listens and finds all replicas healthy.
+// start runs Envoy and returns once it listens and all replicas are healthy.
 func (c config) start() *envoy {
 	c.t.Helper()
 	require.NoError(c.t, envoyconf.Check(c.Bootstrap))
@@ -141,7 +141,7 @@ func (c config) start() *envoy {
 		return len(addr) > 0
 	})
 	e.await("listener", func() bool {
-		var have struct {
+		var reply struct {
 			ListenerStatuses []struct {
 				LocalAddress struct {
 					SocketAddress struct {
@@ -151,18 +151,18 @@ func (c config) start() *envoy {
 				} `json:"local_address"`
 			} `json:"listener_statuses"`
 		}
-		if json.Unmarshal([]byte(e.ask("/listeners?format=json")), &have) != nil || len(have.ListenerStatuses) == 0 {
+		if json.Unmarshal([]byte(e.adminPage("/listeners?format=json")), &reply) != nil || len(reply.ListenerStatuses) == 0 {
 			return false
 		}
-		at := have.ListenerStatuses[0].LocalAddress.SocketAddress
-		e.url = "http://" + net.JoinHostPort(at.Address, strconv.Itoa(at.PortValue))
-		return at.PortValue > 0 && e.ask("/ready") == "LIVE\n"
+		address := reply.ListenerStatuses[0].LocalAddress.SocketAddress
+		e.url = "http://" + net.JoinHostPort(address.Address, strconv.Itoa(address.PortValue))
+		return address.PortValue > 0 && e.adminPage("/ready") == "LIVE\n"
 	})
 	return e
 }
 
-// ask returns a page of Envoy's admin, "" if it can't be had.
-func (e *envoy) ask(path string) string {
+// adminPage returns a page of Envoy's admin interface, "" if the request fails.
+func (e *envoy) adminPage(path string) string {
 	resp, err := http.Get(e.admin + path)
 	if err != nil {
 		return ""

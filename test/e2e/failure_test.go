@@ -17,10 +17,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
-// TestWithoutRLSEnvoyDoesAsToldTo takes the only replica away: dead, its calls fail
-// at once; frozen, after the filter's timeout.
-func TestWithoutRLSEnvoyDoesAsToldTo(t *testing.T) {
-	for name, away := range map[string]func(*rls){
+// TestEnvoyFollowsFailureModeWithoutRLS kills or freezes the only replica. A call to the
+// killed replica fails at once, and to the frozen replica after the filter's timeout.
+func TestEnvoyFollowsFailureModeWithoutRLS(t *testing.T) {
+	for name, breakReplica := range map[string]func(*rls){
 		"killed": func(r *rls) { r.kill() },
 		"frozen": (*rls).freeze,
 	} {
@@ -28,31 +28,31 @@ func TestWithoutRLSEnvoyDoesAsToldTo(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, failure_mode_deny %v", name, deny), func(t *testing.T) {
 				r := startRLS(t, exampleLimits(t))
 				c := example(t, "envoy.yaml", r)
-				c.filter(func(f *ratelimitv3.RateLimit) {
+				c.editFilter(func(f *ratelimitv3.RateLimit) {
 					f.FailureModeDeny, f.Timeout = deny, durationpb.New(100*time.Millisecond)
 				})
 				e := c.start()
-				polltest.Until(t, ample, func() bool {
+				polltest.Until(t, maxWait, func() bool {
 					return e.send(t, call{"/plan"}).status == http.StatusTooManyRequests
 				})
-				away(r)
+				breakReplica(r)
 				for range 5 {
-					begin := time.Now()
+					start := time.Now()
 					assert.Equal(t, want, e.send(t, call{"/plan"}).status)
-					assert.Less(t, time.Since(begin), 5*time.Second)
+					assert.Less(t, time.Since(start), 5*time.Second)
 				}
 			})
 		}
 	}
 }
 
-// TestWithoutRedisLimitsGoOnAtTheRatio kills Redis while clients are being limited.
-func TestWithoutRedisLimitsGoOnAtTheRatio(t *testing.T) {
+// TestFallbackRatioAppliesWithoutRedis kills Redis and restarts it.
+func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_FALLBACK_RATIO=0.4", "REDIS_TIMEOUT=1s")
 	e := example(t, "envoy.yaml", r).start()
-	passes := func(key string) (n int) {
-		room(time.Minute, 10*time.Second)
+	countPassed := func(key string) (n int) {
+		awaitWindow(time.Minute, 10*time.Second)
 		for range 60 {
 			a := e.send(t, call{"/search?key=" + key})
 			require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, a.status)
@@ -62,26 +62,26 @@ func TestWithoutRedisLimitsGoOnAtTheRatio(t *testing.T) {
 		}
 		return n
 	}
-	assert.Equal(t, 30, passes("before"))
+	assert.Equal(t, 30, countPassed("before"))
 	redis.Kill()
-	assert.Equal(t, 12, passes("after"))
+	assert.Equal(t, 12, countPassed("without-redis"))
 	redis.Restart(t)
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		e.send(t, call{"/search?key=first"})
 		return len(redis.Client(t).Keys(t.Context(), "*first*").Val()) > 0
 	})
-	assert.Equal(t, 30, passes("again"))
+	assert.Equal(t, 30, countPassed("restarted"))
 }
 
-// TestARedisThatHangsCostsNoAnswer has rls wait for Redis far longer than Envoy waits
-// for rls: rls sees what Envoy leaves it, and answers within that.
-func TestARedisThatHangsCostsNoAnswer(t *testing.T) {
+// TestRLSAnswersWithinEnvoyTimeoutWhenRedisHangs sets REDIS_TIMEOUT far above Envoy's
+// timeout. rls must answer within the deadline that Envoy sends.
+func TestRLSAnswersWithinEnvoyTimeoutWhenRedisHangs(t *testing.T) {
 	redis := redistest.Start(t)
 	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=20s")
 	c := example(t, "envoy.yaml", r)
-	c.filter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
+	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
 	e := c.start()
-	room(time.Minute, 20*time.Second)
+	awaitWindow(time.Minute, 20*time.Second)
 	require.Equal(t, http.StatusOK, e.send(t, call{"/search?key=before"}).status)
 	redis.Pause()
 	for i := range 15 {

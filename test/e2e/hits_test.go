@@ -25,7 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestHitsAddendFromAHeader(t *testing.T) {
+func TestHitsAddendFromHeader(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	for _, step := range []struct {
 		items     string
@@ -36,38 +36,38 @@ func TestHitsAddendFromAHeader(t *testing.T) {
 		{"41", http.StatusTooManyRequests, 40}, // all or nothing
 		{"40", http.StatusOK, 0},
 		{"1", http.StatusTooManyRequests, 0},
-		{"1000", http.StatusTooManyRequests, 0}, // more than could ever pass
+		{"1000", http.StatusTooManyRequests, 0}, // above the limit
 	} {
 		a := e.send(t, call{"/import", "x-items: " + step.items})
 		assert.Equal(t, step.status, a.status, step.items)
-		a.tells(t, `100, 100;w=3600`, step.remaining)
+		a.assertHeaders(t, `100, 100;w=3600`, step.remaining)
 	}
 }
 
-// TestHitsAddendFromMetadata has another filter set what a descriptor is worth.
+// TestHitsAddendFromMetadata has another filter set the hits of a descriptor.
 func TestHitsAddendFromMetadata(t *testing.T) {
 	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
 	items, err := structpb.NewStruct(map[string]any{"items": 30})
 	require.NoError(t, err)
-	c.http(func(hcm *hcmv3.HttpConnectionManager) {
-		first(t, hcm, &setmetadatav3.Config{Metadata: []*setmetadatav3.Metadata{{MetadataNamespace: "shop", Value: items}}})
+	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+		prependFilter(t, hcm, &setmetadatav3.Config{Metadata: []*setmetadatav3.Metadata{{MetadataNamespace: "shop", Value: items}}})
 	})
-	c.imports(func(r *ratelimitv3.RateLimitPerRoute) {
+	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 		r.RateLimits[0].HitsAddend.Format = "%DYNAMIC_METADATA(shop:items)%"
 	})
 	e := c.start()
 	for i, status := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
 		a := e.send(t, call{"/import"})
 		assert.Equal(t, status, a.status)
-		a.tells(t, `100, 100;w=3600`, max(70-30*i, 10))
+		a.assertHeaders(t, `100, 100;w=3600`, max(70-30*i, 10))
 	}
 }
 
-// TestHitsAddendOfARequest has another filter set what all its descriptors are worth.
-func TestHitsAddendOfARequest(t *testing.T) {
+// TestHitsAddendOfRequest has another filter set the hits of all descriptors.
+func TestHitsAddendOfRequest(t *testing.T) {
 	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
-	c.http(func(hcm *hcmv3.HttpConnectionManager) {
-		first(t, hcm, &setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
+	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+		prependFilter(t, hcm, &setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
 			Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.ratelimit.hits_addend"},
 			Value: &filterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
 				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
@@ -80,14 +80,14 @@ func TestHitsAddendOfARequest(t *testing.T) {
 	for i := range 3 {
 		a := e.send(t, call{"/search?key=k1"})
 		assert.Equal(t, http.StatusOK, a.status)
-		a.tells(t, `30, 30;w=60`, 20-10*i)
+		a.assertHeaders(t, `30, 30;w=60`, 20-10*i)
 	}
 	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status)
 }
 
-// TestACostThatOnlyTheResponseKnows asks first, for nothing, and charges when the
-// response has told its tokens.
-func TestACostThatOnlyTheResponseKnows(t *testing.T) {
+// TestCostFromResponseIsChargedAtStreamEnd peeks when the request arrives and charges
+// the tokens that the response names.
+func TestCostFromResponseIsChargedAtStreamEnd(t *testing.T) {
 	for _, algorithm := range limit.Algorithms() {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			limits := limitsFile(t, fmt.Sprintf(`
@@ -97,7 +97,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 100, algorithm: %s, charge_denied: true}
 `, algorithm))
 			c := example(t, "envoy.yaml", startRLS(t, limits))
-			c.imports(func(r *ratelimitv3.RateLimitPerRoute) {
+			c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 				charge := proto.CloneOf(r.RateLimits[0])
 				charge.ApplyOnStreamDone = true
 				charge.HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%RESP(x-tokens)%"}
@@ -105,35 +105,35 @@ descriptors:
 				r.RateLimits = append(r.RateLimits, charge)
 			})
 			e := c.start()
-			remaining := func(want string) {
+			awaitRemaining := func(want string) {
 				t.Helper()
-				polltest.Until(t, ample, func() bool {
+				polltest.Until(t, maxWait, func() bool {
 					return e.send(t, call{"/import", "x-tokens: 0"}).Get("x-ratelimit-remaining") == want
 				})
 			}
 			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 60"}).status)
-			remaining("40")
-			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 70"}).status, "what it costs isn't known yet")
-			remaining("0")
+			awaitRemaining("40")
+			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 70"}).status, "a peek, as the cost is not known yet")
+			awaitRemaining("0")
 			assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import", "x-tokens: 1"}).status)
 		})
 	}
 }
 
-// imports edits the route whose hits_addend isn't 1.
-func (c config) imports(edit func(*ratelimitv3.RateLimitPerRoute)) {
+// editImportRoute edits the route that sets hits_addend.
+func (c config) editImportRoute(edit func(*ratelimitv3.RateLimitPerRoute)) {
 	c.t.Helper()
-	c.http(func(hcm *hcmv3.HttpConnectionManager) {
+	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		for _, route := range hcm.GetRouteConfig().VirtualHosts[0].Routes {
 			if route.Match.GetPrefix() == "/import" {
-				change(c.t, route.TypedPerFilterConfig["envoy.filters.http.ratelimit"], edit)
+				editAny(c.t, route.TypedPerFilterConfig["envoy.filters.http.ratelimit"], edit)
 			}
 		}
 	})
 }
 
-// first puts a filter before all others.
-func first(t *testing.T, hcm *hcmv3.HttpConnectionManager, filter proto.Message) {
+// prependFilter puts a filter before all others.
+func prependFilter(t *testing.T, hcm *hcmv3.HttpConnectionManager, filter proto.Message) {
 	t.Helper()
 	content, err := anypb.New(filter)
 	require.NoError(t, err)

@@ -16,9 +16,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// TestEachActionLimitsAsWritten drains every limit of examples/limits.yaml by the
-// action of examples/envoy.yaml that meets it.
-func TestEachActionLimitsAsWritten(t *testing.T) {
+// TestEveryExampleActionReachesItsLimit spends each limit of examples/limits.yaml through
+// its action in examples/envoy.yaml.
+func TestEveryExampleActionReachesItsLimit(t *testing.T) {
 	const second, minute, hour, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	for _, c := range []struct {
@@ -41,19 +41,19 @@ func TestEachActionLimitsAsWritten(t *testing.T) {
 		{"domain override", call{"/partner", "x-partner: p1"}, 5, day, limit.SlidingWindow, `5, 5;w=86400`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			room(c.window, min(c.window/2, 5*time.Second))
+			awaitWindow(c.window, min(c.window/2, 5*time.Second))
 			for i := range c.limit {
 				a := e.send(t, c.call)
 				require.Equal(t, http.StatusOK, a.status, "call %d", i+1)
-				a.tells(t, c.policy, c.limit-1-i)
+				a.assertHeaders(t, c.policy, c.limit-1-i)
 				if i == 0 {
-					a.resets(t, c.algorithm, c.window)
+					a.assertReset(t, c.algorithm, c.window)
 				}
 				assert.Empty(t, a.Get("retry-after"))
 			}
 			a := e.send(t, c.call)
 			require.Equal(t, http.StatusTooManyRequests, a.status)
-			a.tells(t, c.policy, 0)
+			a.assertHeaders(t, c.policy, 0)
 			assert.Equal(t, "true", a.Get("x-envoy-ratelimited"))
 			wait, err := strconv.Atoi(a.Get("retry-after"))
 			require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestEachActionLimitsAsWritten(t *testing.T) {
 		"another tenant":            {"/tenant", "x-tenant: t2"},
 		"another path of a service": {"/checkout/cart"},
 		"another key":               {"/search?key=k2"},
-		"a call that only reads":    {"GET /orders"},
+		"a read":                    {"GET /orders"},
 		"another partner":           {"/partner", "x-partner: p2"},
 		"no key at all":             {"/search"},
 	} {
@@ -78,54 +78,54 @@ func TestEachActionLimitsAsWritten(t *testing.T) {
 	}
 	for name, c := range map[string]call{
 		"an address of the same network":      {"/net", "x-forwarded-for: 10.0.0.99"},
-		"the same address behind a false one": {"/login", "x-forwarded-for: 10.8.8.8, 10.0.0.1"},
+		"the same address after a forged one": {"/login", "x-forwarded-for: 10.8.8.8, 10.0.0.1"},
 	} {
-		t.Run(name+" doesn't", func(t *testing.T) {
+		t.Run(name+" is denied", func(t *testing.T) {
 			assert.Equal(t, http.StatusTooManyRequests, e.send(t, c).status)
 		})
 	}
 }
 
-// tells checks the headers of Envoy and those of rls.
-func (a answer) tells(t *testing.T, policy string, remaining int) {
+// assertHeaders checks the rate-limit headers of Envoy and of rls.
+func (a answer) assertHeaders(t *testing.T, policy string, remaining int) {
 	t.Helper()
 	assert.Equal(t, policy, a.Get("x-ratelimit-limit"))
 	assert.Equal(t, strconv.Itoa(remaining), a.Get("x-ratelimit-remaining"))
 	limit, _, _ := strings.Cut(policy, ",")
 	assert.Equal(t, limit, a.Get("ratelimit-limit"))
 	assert.Equal(t, strconv.Itoa(remaining), a.Get("ratelimit-remaining"))
-	ours, err := strconv.Atoi(a.Get("ratelimit-reset"))
+	rlsReset, err := strconv.Atoi(a.Get("ratelimit-reset"))
 	require.NoError(t, err)
-	envoys, err := strconv.Atoi(a.Get("x-ratelimit-reset"))
+	envoyReset, err := strconv.Atoi(a.Get("x-ratelimit-reset"))
 	require.NoError(t, err)
-	assert.InDelta(t, ours, envoys, 1, "Envoy rounds down, rls up")
+	assert.InDelta(t, rlsReset, envoyReset, 1, "Envoy rounds down, rls up")
 }
 
-// resets checks when, after one hit, the budget is whole again.
-func (a answer) resets(t *testing.T, algorithm limit.Algorithm, window time.Duration) {
+// assertReset checks the reset time after one hit on a fresh key.
+func (a answer) assertReset(t *testing.T, algorithm limit.Algorithm, window time.Duration) {
 	t.Helper()
-	left := window - time.Duration(time.Now().UnixNano())%window // of the aligned window
+	windowEnd := window - time.Duration(time.Now().UnixNano())%window // of the clock-aligned window
 	want := map[limit.Algorithm]time.Duration{
-		limit.FixedWindow:   left,
-		limit.SlidingWindow: left + window, // it weighs in the next window, too
+		limit.FixedWindow:   windowEnd,
+		limit.SlidingWindow: windowEnd + window, // the hit also weighs in the next window
 		limit.SlidingLog:    window,
 	}[algorithm]
-	have, err := strconv.Atoi(a.Get("ratelimit-reset"))
+	got, err := strconv.Atoi(a.Get("ratelimit-reset"))
 	require.NoError(t, err)
-	assert.InDelta(t, want.Seconds(), have, 1.5)
+	assert.InDelta(t, want.Seconds(), got, 1.5)
 }
 
-func TestLargeLimitsAreTold(t *testing.T) {
+func TestHeadersShowLargeLimits(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	room(time.Minute, 5*time.Second)
+	awaitWindow(time.Minute, 5*time.Second)
 	for i := range 5 {
-		e.send(t, call{"/tenant", "x-tenant: acme"}).tells(t, `6000, 6000;w=60`, 5999-i)
+		e.send(t, call{"/tenant", "x-tenant: acme"}).assertHeaders(t, `6000, 6000;w=60`, 5999-i)
 	}
 }
 
-func TestALimitOfAServiceCoversAllItsPaths(t *testing.T) {
+func TestServiceLimitCoversAllPaths(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	room(time.Minute, 20*time.Second)
+	awaitWindow(time.Minute, 20*time.Second)
 	send := func(i int) answer { return e.send(t, call{fmt.Sprintf("/checkout/%d", i%10)}) }
 	for i := range 600 {
 		require.Equal(t, http.StatusOK, send(i).status, "call %d", i+1)
@@ -133,35 +133,35 @@ func TestALimitOfAServiceCoversAllItsPaths(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, send(600).status)
 }
 
-// TestAnHourIsCountedBesideTheSecond goes on beyond the limit of a second: what that
-// denies is still counted by the hour.
-func TestAnHourIsCountedBesideTheSecond(t *testing.T) {
+// TestHourLimitCountsHitsDeniedBySecondLimit sends calls far above the limit per second.
+// The limit per hour counts them all.
+func TestHourLimitCountsHitsDeniedBySecondLimit(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	c := call{"/", "x-forwarded-for: 10.0.0.3"}
-	room(time.Hour, 30*time.Second)
+	awaitWindow(time.Hour, 30*time.Second)
 	for range 999 {
 		e.send(t, c)
 	}
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
 	a := e.send(t, c)
 	assert.Equal(t, http.StatusOK, a.status, "call 1000")
-	a.resets(t, limit.SlidingWindow, time.Hour)
+	a.assertReset(t, limit.SlidingWindow, time.Hour)
 	a = e.send(t, c)
 	assert.Equal(t, http.StatusTooManyRequests, a.status, "call 1001")
-	a.tells(t, `1000, 1000;w=3600;name="ip-hour"`, 0)
+	a.assertHeaders(t, `1000, 1000;w=3600;name="ip-hour"`, 0)
 }
 
-func TestShadowModeOnlyWatches(t *testing.T) {
+func TestShadowModeNeverDenies(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	room(time.Minute, 5*time.Second)
+	awaitWindow(time.Minute, 5*time.Second)
 	for i := range 15 {
 		a := e.send(t, call{"/tenant", "x-tenant: trial"})
 		assert.Equal(t, http.StatusOK, a.status)
-		a.tells(t, `10, 10;w=60`, max(9-i, 0))
+		a.assertHeaders(t, `10, 10;w=60`, max(9-i, 0))
 	}
 }
 
-func TestTokenBucketsTakeBurstsAndRefill(t *testing.T) {
+func TestTokenBucketAdmitsBurstThenRate(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	for _, c := range []struct {
 		path        string
@@ -172,21 +172,21 @@ func TestTokenBucketsTakeBurstsAndRefill(t *testing.T) {
 		{"/upstream/%d", 200, 200, `200, 200;w=1`},
 	} {
 		t.Run(c.path, func(t *testing.T) {
-			begin, passed := time.Now(), 0
+			start, passed := time.Now(), 0
 			for i := range 5000 {
 				a := e.send(t, call{fmt.Sprintf(c.path, i)})
 				if i == 0 {
-					a.tells(t, c.policy, c.burst-1)
-					assert.Equal(t, "0", a.Get("x-ratelimit-reset"), "full again before a second is over, unlike a window")
+					a.assertHeaders(t, c.policy, c.burst-1)
+					assert.Equal(t, "0", a.Get("x-ratelimit-reset"), "the bucket is full again within a second")
 				}
 				if a.status != http.StatusOK {
 					break
 				}
 				passed++
 			}
-			took := time.Since(begin).Seconds()
+			seconds := time.Since(start).Seconds()
 			assert.GreaterOrEqual(t, passed, c.burst)
-			assert.LessOrEqual(t, passed, c.burst+int(took*float64(c.rate)))
+			assert.LessOrEqual(t, passed, c.burst+int(seconds*float64(c.rate)))
 			assert.Less(t, passed, 5000)
 		})
 	}

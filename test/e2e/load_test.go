@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// load is callers that go on until stopped.
+// load is a group of callers that send calls until stop.
 type load struct {
 	running sync.WaitGroup
 	done    chan struct{}
 
 	mu   sync.Mutex
-	seen map[int]int // status → how often
+	seen map[int]int // answers by status
 	errs []error
 }
 
-func (e *envoy) load(callers int, c call) *load {
+func (e *envoy) startLoad(callers int, c call) *load {
 	l := &load{done: make(chan struct{}), seen: map[int]int{}}
 	for range callers {
 		l.running.Go(func() {
@@ -30,7 +30,7 @@ func (e *envoy) load(callers int, c call) *load {
 					return
 				case <-time.After(2 * time.Millisecond):
 				}
-				a, err := e.try(c)
+				a, err := e.do(c)
 				l.mu.Lock()
 				if err != nil {
 					l.errs = append(l.errs, err)
@@ -44,6 +44,7 @@ func (e *envoy) load(callers int, c call) *load {
 	return l
 }
 
+// stop returns the number of answers by status.
 func (l *load) stop(t *testing.T) map[int]int {
 	t.Helper()
 	close(l.done)

@@ -1,8 +1,8 @@
 //go:build e2e
 
-// Package e2e_test runs the examples on a real Envoy: Envoy, rls and redis-server
-// as processes, and plain HTTP clients in front. `make e2e` runs it; what is missing
-// makes it fail, not skip.
+// Package e2e_test runs the examples on a real Envoy. Envoy, rls and redis-server are
+// processes, and the tests are HTTP clients. make e2e runs the package. A missing
+// program makes it fail, not skip.
 package e2e_test
 
 import (
@@ -16,8 +16,8 @@ import (
 
 const root = "../.."
 
-// ample is time enough for what must come, on a machine with much to do.
-const ample = 30 * time.Second
+// maxWait is the longest time that a test waits for an event on a busy machine.
+const maxWait = 30 * time.Second
 
 // The programs under test, set by TestMain.
 var envoyBin, rlsBin string
@@ -56,8 +56,8 @@ func prepare(dir string) (err error) {
 	return nil
 }
 
-// findEnvoy takes ENVOY_BIN, else envoy on the PATH, else what need-envoy has
-// put under .tools.
+// findEnvoy returns ENVOY_BIN, else envoy on the PATH, else the program that need-envoy
+// has installed under .tools.
 func findEnvoy() (string, error) {
 	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
 		return bin, nil
@@ -70,7 +70,7 @@ func findEnvoy() (string, error) {
 		_, err = os.Stat(bin)
 	}
 	if err != nil {
-		return "", fmt.Errorf("no Envoy: set ENVOY_BIN, put it on the PATH, or run make e2e, which installs one: %w", err)
+		return "", fmt.Errorf("envoy not found: set ENVOY_BIN, put envoy on the PATH, or run make e2e to install it: %w", err)
 	}
 	return bin, nil
 }

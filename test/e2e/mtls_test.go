@@ -16,20 +16,20 @@ import (
 	"github.com/seed-81f232ab/rls/internal/certtest"
 )
 
-// TestMTLS runs examples/envoy-mtls.yaml with right and wrong certificates.
-func TestMTLS(t *testing.T) {
+// TestMTLSAcceptsOnlyTheRightCertificates runs examples/envoy-mtls.yaml.
+func TestMTLSAcceptsOnlyTheRightCertificates(t *testing.T) {
 	ca, other := certtest.New(t), certtest.New(t)
 	server, client := ca.Issue("rls.example"), ca.Issue("envoy.example")
 	for name, c := range map[string]struct {
 		server, client certtest.Pair
 		ok             bool
 	}{
-		"right":                            {server, client, true},
-		"Envoy's certificate says no name": {server, ca.Issue(), false},
-		"Envoy's is of another authority":  {server, other.Issue("envoy.example"), false},
-		"rls's is of another authority":    {other.Issue("rls.example"), client, false},
-		"rls's certificate is for another": {ca.Issue("other.example"), client, false},
-		"rls has none: it speaks plainly":  {certtest.Pair{}, client, false},
+		"right certificates":                        {server, client, true},
+		"Envoy's certificate has no name":           {server, ca.Issue(), false},
+		"Envoy's certificate has another authority": {server, other.Issue("envoy.example"), false},
+		"rls's certificate has another authority":   {other.Issue("rls.example"), client, false},
+		"rls's certificate has another name":        {ca.Issue("other.example"), client, false},
+		"rls serves without TLS":                    {certtest.Pair{}, client, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var env []string
@@ -41,10 +41,10 @@ func TestMTLS(t *testing.T) {
 			}
 			limits := limitsFile(t, "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: hour, requests_per_unit: 2}}\n")
 			conf := example(t, "envoy-mtls.yaml", startRLS(t, limits, env...))
-			conf.filter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-			conf.certificates(ca.File, c.client)
+			conf.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
+			conf.setCertificates(ca.File, c.client)
 			e := conf.start()
-			room(time.Hour, 10*time.Second)
+			awaitWindow(time.Hour, 10*time.Second)
 			if !c.ok {
 				assert.Equal(t, http.StatusInternalServerError, e.send(t, call{"/", "x-tenant: acme"}).status)
 				return
@@ -56,14 +56,14 @@ func TestMTLS(t *testing.T) {
 	}
 }
 
-// certificates replaces the files of the example.
-func (c config) certificates(ca string, own certtest.Pair) {
+// setCertificates replaces the files that the example names.
+func (c config) setCertificates(ca string, client certtest.Pair) {
 	c.t.Helper()
 	require.Equal(c.t, "rls", c.StaticResources.Clusters[0].Name)
-	change(c.t, c.StaticResources.Clusters[0].TransportSocket.GetTypedConfig(), func(tls *tlsv3.UpstreamTlsContext) {
+	editAny(c.t, c.StaticResources.Clusters[0].TransportSocket.GetTypedConfig(), func(tls *tlsv3.UpstreamTlsContext) {
 		common := tls.CommonTlsContext
-		common.TlsCertificates[0].CertificateChain = file(own.CertFile)
-		common.TlsCertificates[0].PrivateKey = file(own.KeyFile)
+		common.TlsCertificates[0].CertificateChain = file(client.CertFile)
+		common.TlsCertificates[0].PrivateKey = file(client.KeyFile)
 		common.GetValidationContext().TrustedCa = file(ca)
 	})
 }

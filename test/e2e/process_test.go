@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// process is a child that ends with its test, or with this process.
+// process is a child process. It ends when its test ends or this process ends.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -41,37 +41,37 @@ func start(t *testing.T, env []string, bin string, args ...string) *process {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", bin, p.said())
+			t.Logf("output of %s:\n%s", bin, p.text())
 		}
 	})
 	return p
 }
 
-// Write takes what the process says.
+// Write appends to the output of the process.
 func (p *process) Write(text []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.output.Write(text)
 }
 
-func (p *process) said() string {
+// text returns the output so far.
+func (p *process) text() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.output.String()
 }
 
-// kill ends the process as a crash would.
+// kill ends the process at once, like a crash.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// freeze has the process do nothing more, and waits until all its threads have
-// stopped.
+// freeze stops all threads of the process and waits until they have stopped.
 func (p *process) freeze() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
-	p.await("standstill", func() bool {
+	p.await("all threads stopped", func() bool {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 		for _, thread := range threads {
 			stat, _ := os.ReadFile(thread)
@@ -83,50 +83,50 @@ func (p *process) freeze() {
 	})
 }
 
-// stop ends the process as a deployment would, and waits until it has ended.
+// stop sends SIGTERM, as a deployment does, and waits until the process has ended.
 func (p *process) stop() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-p.done:
 	case <-time.After(30 * time.Second):
-		require.FailNow(p.t, "SIGTERM didn't end it", p.said())
+		require.FailNow(p.t, "no end 30 s after SIGTERM", p.text())
 	}
 }
 
-// await polls until ok, or until the process has ended.
-func (p *process) await(what string, ok func() bool) {
+// await polls until the condition is true. It fails the test if the process ends first.
+func (p *process) await(what string, condition func() bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
-	for !ok() {
+	for !condition() {
 		select {
 		case <-p.done:
-			require.FailNow(p.t, "it ended before "+what, p.said())
+			require.FailNow(p.t, "process ended before "+what, p.text())
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			require.FailNow(p.t, "no "+what, p.said())
+			require.FailNow(p.t, "no "+what, p.text())
 		}
 	}
 }
 
-// onOneThread runs f on a thread that lives as long as this process: a child with
-// Pdeathsig is killed when the thread that started it ends.
+// onOneThread runs f on a thread that lives as long as this process. Pdeathsig kills a
+// child when the thread that started it ends.
 func onOneThread(f func() error) error {
-	starter.Do(func() {
+	threadOnce.Do(func() {
 		go func() {
 			runtime.LockOSThread()
-			for f := range starts {
+			for f := range threadJobs {
 				f()
 			}
 		}()
 	})
 	err := make(chan error)
-	starts <- func() { err <- f() }
+	threadJobs <- func() { err <- f() }
 	return <-err
 }
 
 var (
-	starter sync.Once
-	starts  = make(chan func())
+	threadOnce sync.Once
+	threadJobs = make(chan func())
 )

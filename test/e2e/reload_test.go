@@ -17,37 +17,37 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-// TestLimitsChangeUnderLoad raises a limit while clients use it up, and then breaks
-// the file. failure_mode_deny shows any call to rls that fails as a 500.
-func TestLimitsChangeUnderLoad(t *testing.T) {
+// TestReloadUnderLoadKeepsCountersAndRejectsBadFile raises a limit while clients spend it,
+// then breaks the file. failure_mode_deny turns each failed call to rls into a 500.
+func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	dir := exampleLimits(t)
 	c := example(t, "envoy.yaml", startRLS(t, dir))
-	c.filter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
+	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
 	e := c.start()
 
-	// The new file takes the old one's place as editors and deployments do it.
+	// The new file replaces the old file by a rename, as editors and deployments do.
 	file := filepath.Join(dir, "limits.yaml")
-	replace := func(have, put string) {
+	replace := func(oldText, newText string) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		require.Contains(t, string(text), have)
+		require.Contains(t, string(text), oldText)
 		next := filepath.Join(t.TempDir(), "next")
-		require.NoError(t, os.WriteFile(next, []byte(strings.Replace(string(text), have, put, 1)), 0o600))
+		require.NoError(t, os.WriteFile(next, []byte(strings.Replace(string(text), oldText, newText, 1)), 0o600))
 		require.NoError(t, os.Rename(next, file))
 	}
 	policy := func() string { return e.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
 
-	room(time.Minute, 20*time.Second)
-	load := e.load(4, call{"/search?key=k1"})
+	awaitWindow(time.Minute, 20*time.Second)
+	load := e.startLoad(4, call{"/search?key=k1"})
 	require.Equal(t, `30, 30;w=60`, policy())
 	replace("requests_per_unit: 30", "requests_per_unit: 45")
-	polltest.Until(t, ample, func() bool { return policy() == `45, 45;w=60` })
+	polltest.Until(t, maxWait, func() bool { return policy() == `45, 45;w=60` })
 	replace("requests_per_unit: 45", "requests_per_unit: many")
-	for begin := time.Now(); time.Since(begin) < time.Second; {
-		require.Equal(t, `45, 45;w=60`, policy(), "what is wrong isn't taken")
+	for start := time.Now(); time.Since(start) < time.Second; {
+		require.Equal(t, `45, 45;w=60`, policy(), "the old limits stay in force")
 	}
 	seen := load.stop(t)
 	assert.Equal(t, 45, seen[http.StatusOK])
 	assert.Positive(t, seen[http.StatusTooManyRequests])
-	assert.Len(t, seen, 2, "nothing else")
+	assert.Len(t, seen, 2, "only 200 and 429")
 }

@@ -19,8 +19,8 @@ type rls struct {
 
 var listening = regexp.MustCompile(`msg=listening grpc=(\S+) `)
 
-// startRLS runs the service on free ports with limits from a file or directory, and
-// its own headers on.
+// startRLS runs the service on free ports with limits from a file or directory. Its own
+// rate-limit headers are on.
 func startRLS(t *testing.T, limits string, env ...string) *rls {
 	t.Helper()
 	env = append([]string{
@@ -29,7 +29,7 @@ func startRLS(t *testing.T, limits string, env ...string) *rls {
 	}, env...)
 	r := &rls{process: start(t, env, rlsBin, "serve")}
 	r.await("listeners", func() bool {
-		m := listening.FindStringSubmatch(r.said())
+		m := listening.FindStringSubmatch(r.text())
 		if m != nil {
 			r.grpc = m[1]
 		}
@@ -38,7 +38,7 @@ func startRLS(t *testing.T, limits string, env ...string) *rls {
 	return r
 }
 
-// exampleLimits is a directory with the limits files of the examples.
+// exampleLimits returns a new directory with the limits files of the examples.
 func exampleLimits(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func exampleLimits(t *testing.T) string {
 	return dir
 }
 
-// limitsFile writes a limits file of a test's own.
+// limitsFile writes a limits file and returns its path.
 func limitsFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")

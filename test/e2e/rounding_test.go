@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// TestEnvoyRoundsWaitsDown pins what docs/envoy.md says of Envoy's headers: it asks a
-// service that always denies for a given time.
+// TestEnvoyRoundsWaitsDown checks what docs/envoy.md says about Envoy's headers. Envoy
+// calls a service that always denies with a given wait.
 func TestEnvoyRoundsWaitsDown(t *testing.T) {
 	denier := &denier{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -28,7 +28,7 @@ func TestEnvoyRoundsWaitsDown(t *testing.T) {
 	t.Cleanup(s.Stop)
 
 	c := example(t, "envoy.yaml", &rls{grpc: l.Addr().String()})
-	c.StaticResources.Clusters[0].HealthChecks = nil // it has no health
+	c.StaticResources.Clusters[0].HealthChecks = nil // the denier serves no health checks
 	e := c.start()
 	for _, step := range []struct {
 		wait              time.Duration
@@ -48,15 +48,16 @@ func TestEnvoyRoundsWaitsDown(t *testing.T) {
 	}
 }
 
+// denier denies every call.
 type denier struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 	wait atomic.Int64 // nanoseconds
 }
 
 func (d *denier) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	const over = rlsv3.RateLimitResponse_OVER_LIMIT
-	return &rlsv3.RateLimitResponse{OverallCode: over, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
-		Code:               over,
+	const overLimit = rlsv3.RateLimitResponse_OVER_LIMIT
+	return &rlsv3.RateLimitResponse{OverallCode: overLimit, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
+		Code:               overLimit,
 		CurrentLimit:       &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: rlsv3.RateLimitResponse_RateLimit_MINUTE},
 		DurationUntilReset: durationpb.New(time.Duration(d.wait.Load())),
 	}}}, nil

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// TestALaterStageCountsOnlyWhatPassesTheEarlier has two filters, and a route with
-// actions for each.
-func TestALaterStageCountsOnlyWhatPassesTheEarlier(t *testing.T) {
+// TestSecondStageCountsOnlyCallsThatPassedTheFirst runs two filters and has actions for
+// each.
+func TestSecondStageCountsOnlyCallsThatPassedTheFirst(t *testing.T) {
 	limits := limitsFile(t, `
 domain: shop
 descriptors:
@@ -24,10 +24,10 @@ descriptors:
   - {key: stage, value: second, rate_limit: {unit: year, requests_per_unit: 100}}
 `)
 	c := example(t, "envoy.yaml", startRLS(t, limits))
-	c.http(func(hcm *hcmv3.HttpConnectionManager) {
+	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		second := proto.CloneOf(hcm.HttpFilters[0])
 		second.Name = "second"
-		change(t, second.GetTypedConfig(), func(f *ratelimitv3.RateLimit) { f.Stage = 1 })
+		editAny(t, second.GetTypedConfig(), func(f *ratelimitv3.RateLimit) { f.Stage = 1 })
 		hcm.HttpFilters = append([]*hcmv3.HttpFilter{hcm.HttpFilters[0], second}, hcm.HttpFilters[1:]...)
 		host := hcm.GetRouteConfig().VirtualHosts[0]
 		host.RateLimits = []*routev3.RateLimit{stage(0, "first"), stage(1, "second")}
@@ -37,8 +37,8 @@ descriptors:
 		a := e.send(t, call{"/"})
 		assert.Equal(t, want, a.status, "call %d", i+1)
 	}
-	// What the second has counted shows once the first lets pass again.
-	c.http(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
+	// Without the first filter a call shows the count of the second stage.
+	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
 	assert.Equal(t, "96", c.start().send(t, call{"/"}).Get("x-ratelimit-remaining"))
 }
 

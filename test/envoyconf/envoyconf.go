@@ -1,6 +1,6 @@
-// Package envoyconf reads Envoy's configuration as strictly as Envoy does, or more
-// so: unknown fields, values that Envoy's API rules out, and clusters that aren't
-// there are errors, also inside typed_config. For tests.
+// Package envoyconf checks Envoy's configuration in tests, at least as strictly as Envoy.
+// Unknown fields, values that Envoy's API forbids, and missing clusters are errors, also
+// inside typed_config.
 package envoyconf
 
 import (
@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	// The types that a typed_config of ours can hold.
+	// The message types of typed_config in our examples.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -35,30 +35,30 @@ func Bootstrap(path string) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// Unmarshal reads YAML into m and checks it with all that is in it.
+// Unmarshal reads YAML into m and checks m with Check.
 func Unmarshal(text []byte, m proto.Message) error {
 	var tree any
 	if err := yaml.Unmarshal(text, &tree); err != nil {
 		return err
 	}
-	asJSON, err := json.Marshal(tree)
+	jsonText, err := json.Marshal(tree)
 	if err != nil {
 		return err
 	}
-	if err := protojson.Unmarshal(asJSON, m); err != nil {
+	if err := protojson.Unmarshal(jsonText, m); err != nil {
 		return err
 	}
 	return Check(m)
 }
 
-// Check says what Envoy would refuse in m. If m is a bootstrap, its clusters must
-// be all that it refers to.
+// Check returns an error for everything in m that Envoy would reject. If m is a
+// bootstrap, it must define each cluster that it names.
 func Check(m proto.Message) error {
-	w := walk{defined: map[string]bool{}, used: map[string]bool{}}
-	w.validate(m)
-	w.message(m.ProtoReflect())
-	if _, whole := m.(*bootstrapv3.Bootstrap); whole {
-		w.resolve()
+	c := checker{defined: map[string]bool{}, used: map[string]bool{}}
+	c.validate(m)
+	c.visit(m.ProtoReflect())
+	if _, isBootstrap := m.(*bootstrapv3.Bootstrap); isBootstrap {
+		c.checkClusters()
 	}
-	return errors.Join(w.errs...)
+	return errors.Join(c.errs...)
 }

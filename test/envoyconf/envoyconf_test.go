@@ -15,7 +15,7 @@ import (
 
 const examples = "../../examples"
 
-func TestExamplesAreRight(t *testing.T) {
+func TestExamplesAreValid(t *testing.T) {
 	files, err := filepath.Glob(examples + "/envoy*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -25,27 +25,27 @@ func TestExamplesAreRight(t *testing.T) {
 	}
 }
 
-// TestMistakesAreFound puts one mistake at a time into the example.
-func TestMistakesAreFound(t *testing.T) {
-	right, err := os.ReadFile(examples + "/envoy.yaml")
+// TestCheckFindsMistakes puts one mistake at a time into the example.
+func TestCheckFindsMistakes(t *testing.T) {
+	example, err := os.ReadFile(examples + "/envoy.yaml")
 	require.NoError(t, err)
-	for name, c := range map[string]struct{ have, put, want string }{
-		"an unknown field":              {"static_resources:", "static_resource:", "static_resource"},
-		"an unknown field in an Any":    {"failure_mode_deny:", "failure_mode_denied:", "failure_mode_denied"},
-		"an unknown type":               {"filters.http.router.v3.Router", "filters.http.router.v3.Ruter", "Ruter"},
-		"an unknown action":             {"destination_cluster: {}", "destination: {}", "destination"},
-		"a value ruled out":             {`stat_prefix: shop`, `stat_prefix: ""`, "StatPrefix"},
-		"a value ruled out in an Any":   {"domain: shop ", `domain: "" `, "Domain"},
-		"an unknown value of an enum":   {"DRAFT_VERSION_03", "DRAFT_VERSION_04", "DRAFT_VERSION_04"},
-		"a route to no cluster":         {"route: {cluster: echo}\n\n  # An", "route: {cluster: ecco}\n\n  # An", "no cluster ecco"},
-		"a filter that asks no one":     {"cluster_name: rls}", "cluster_name: rsl}", "no cluster rsl"},
-		"a cluster that is there twice": {"- name: echo\n    type", "- name: rls\n    type", "twice"},
-		"a key that is there twice":     {"              domain: shop ", "              timeout: 1s\n              domain: shop ", "already defined"},
+	for name, c := range map[string]struct{ old, replacement, want string }{
+		"an unknown field":            {"static_resources:", "static_resource:", "static_resource"},
+		"an unknown field in an Any":  {"failure_mode_deny:", "failure_mode_denied:", "failure_mode_denied"},
+		"an unknown type":             {"filters.http.router.v3.Router", "filters.http.router.v3.Ruter", "Ruter"},
+		"an unknown action":           {"destination_cluster: {}", "destination: {}", "destination"},
+		"a forbidden value":           {`stat_prefix: shop`, `stat_prefix: ""`, "StatPrefix"},
+		"a forbidden value in an Any": {"domain: shop ", `domain: "" `, "Domain"},
+		"an unknown value of an enum": {"DRAFT_VERSION_03", "DRAFT_VERSION_04", "DRAFT_VERSION_04"},
+		"a route to no cluster":       {"route: {cluster: echo}\n\n  # An", "route: {cluster: ecco}\n\n  # An", "no cluster ecco"},
+		"a filter with no cluster":    {"cluster_name: rls}", "cluster_name: rsl}", "no cluster rsl"},
+		"a duplicate cluster":         {"- name: echo\n    type", "- name: rls\n    type", "defined twice"},
+		"a duplicate key":             {"              domain: shop ", "              timeout: 1s\n              domain: shop ", "already defined"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Contains(t, string(right), c.have)
-			wrong := strings.Replace(string(right), c.have, c.put, 1)
-			assert.ErrorContains(t, envoyconf.Unmarshal([]byte(wrong), new(bootstrapv3.Bootstrap)), c.want)
+			require.Contains(t, string(example), c.old)
+			mistaken := strings.Replace(string(example), c.old, c.replacement, 1)
+			assert.ErrorContains(t, envoyconf.Unmarshal([]byte(mistaken), new(bootstrapv3.Bootstrap)), c.want)
 		})
 	}
 }
