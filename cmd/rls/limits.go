@@ -12,17 +12,17 @@ import (
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/server"
 )
 
 // limits puts limits in force, whichever source they come from, and tells of it:
 // of what is in force, and of what is refused.
 type limits struct {
-	store  descriptors.Store
-	health *server.Health
-	count  *metrics.Metrics
-	log    *slog.Logger
+	store    descriptors.Store
+	health   *server.Health
+	observer reload.Observer
+	log      *slog.Logger
 
 	// followHealth makes the health component config say whether there are limits.
 	followHealth bool
@@ -34,8 +34,8 @@ type limits struct {
 	overrides *overriding         // nil without OVERRIDES_ENABLED
 }
 
-func newLimits(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) *limits {
-	l := &limits{health: health, count: count, log: log, followHealth: s.HealthyWithAtLeastOneConfigLoad}
+func newLimits(s *env.Settings, health *server.Health, observer reload.Observer, log *slog.Logger) *limits {
+	l := &limits{health: health, observer: observer, log: log, followHealth: s.HealthyWithAtLeastOneConfigLoad}
 	l.setHealth(nil)
 	return l
 }
@@ -45,7 +45,7 @@ func (l *limits) install(cfg *descriptors.Config, from ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.base, l.refused = cfg, nil
-	l.count.LimitsLoaded()
+	l.observer.LimitsLoaded(len(cfg.Domains()))
 	l.setHealth(cfg)
 	l.tell(from, l.renew())
 }
@@ -94,7 +94,7 @@ func (l *limits) refuse(err error, again bool) {
 		return
 	}
 	l.refused = err
-	l.count.LimitsRefused()
+	l.observer.LimitsRejected()
 	l.countProblems()
 	what := "limits refused; those before stay in force"
 	if l.store.Load() == nil {
@@ -111,16 +111,14 @@ func (l *limits) refuse(err error, again bool) {
 }
 
 // starve tells why the source can't say what the limits should be, or that it can
-// again if err is nil. Those in force stay. It is no problem to count: its text has
-// ports, and a series for each attempt would be too many.
+// again if err is nil. Those in force stay.
 func (l *limits) starve(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unfed = err
 }
 
-// mostProblems is how many lines of one refusal are logged, and how many problems are
-// counted one by one.
+// mostProblems is how many lines of one refusal are logged.
 const mostProblems = 20
 
 // problems are why newer limits, or overrides, are not in force: one a line.
@@ -140,8 +138,7 @@ func (l *limits) problems() []string {
 }
 
 func (l *limits) countProblems() {
-	lines := l.problems()
-	l.count.LimitsProblems(lines[:min(len(lines), mostProblems)])
+	l.observer.ConfigProblems(len(l.problems()))
 }
 
 func (l *limits) setHealth(cfg *descriptors.Config) {

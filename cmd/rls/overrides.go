@@ -97,7 +97,7 @@ func (o *overriding) tell(l *limits) {
 		l.log.Error("overrides refused", "and_more", fresh-mostProblems, "see", "/rlconfig/problems")
 	}
 	o.told = told
-	l.count.Overrides(inForce, refused)
+	l.observer.Overrides(inForce, refused)
 }
 
 // override makes all, values by target, the overrides of the limits.

@@ -74,7 +74,7 @@ func (s limitsStory) check(t *testing.T) {
 		"shop|tenant=acme|path", "shop|tenant|path=/a", "shop|tenant=acme|path=/a",
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLimits(&env.Settings{}, server.NewHealth(), metrics.New(), slog.New(slog.DiscardHandler))
+		l := newLimits(&env.Settings{}, server.NewHealth(), metrics.New().Reload(), slog.New(slog.DiscardHandler))
 		l.overrides = &overriding{}
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}

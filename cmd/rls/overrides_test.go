@@ -177,7 +177,7 @@ func TestABadOverrideIsRefusedAlone(t *testing.T) {
 	assert.Contains(t, out, "9 per year")
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
 	assert.Contains(t, metrics, `rls_overrides{state="in_force"} 2`)
-	assert.Contains(t, metrics, `rls_overrides{state="refused"} 2`)
+	assert.Contains(t, metrics, `rls_overrides{state="rejected"} 2`)
 	assert.Equal(t, 1, r.count(`msg="override refused" problem="override nonsense:`), "told once")
 }
 

@@ -79,7 +79,11 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	}
 	health := server.NewHealth()
 	count := metrics.New()
-	limits := newLimits(s, health, count, log)
+	var sources []string
+	if s.ConfigType == env.ConfigXDS {
+		sources = append(sources, sourceXDS)
+	}
+	limits := newLimits(s, health, count.Reload(sources...), log)
 
 	// What runs beside the listeners ends after them, not with ctx: calls in
 	// flight still count.

@@ -17,6 +17,9 @@ type xdsLimits struct {
 	noted   map[string]bool // what is remarked about the update in force
 }
 
+// sourceXDS is the name of the xDS server in metrics.
+const sourceXDS = "xds"
+
 // newXDS makes the client that keeps l as the xDS server says, while it runs.
 // Until the server has sent good limits for the first time the service is
 // unhealthy, unless it is to start without.
@@ -32,7 +35,7 @@ func newXDS(s *env.Settings, l *limits) (*xds.Client, error) {
 		Apply:           x.apply,
 		Refused:         func(err error) { l.refuse(err, true) },
 		State: func(err error) {
-			l.count.XDS(err == nil)
+			l.observer.SourceState(sourceXDS, err)
 			l.starve(err)
 		},
 		Log: l.log,
@@ -48,7 +51,6 @@ func newXDS(s *env.Settings, l *limits) (*xds.Client, error) {
 			ServerName: s.XDSTLSSAN,
 		}
 	}
-	l.count.WithXDS()
 	c, err := xds.New(o)
 	if err == nil && !s.ForceStartWithoutInitialConfig {
 		l.health.Set("xds", false, "the xDS server has not sent good limits yet")

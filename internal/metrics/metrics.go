@@ -18,14 +18,12 @@ import (
 // metrics once, through the method of its name.
 type Metrics struct {
 	registry *prometheus.Registry
-	reload
 }
 
-// New returns Metrics of the Go runtime, the process and the limits.
+// New returns Metrics of the Go runtime and the process.
 func New() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), reload: newReload()}
+	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.reload.register(m.registry)
 	return m
 }
 

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -116,29 +117,30 @@ func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 
 func TestReloadsAreCounted(t *testing.T) {
 	m := New()
-	m.WithXDS()
-	m.Overrides(3, 2)
-	m.LimitsProblems([]string{"a.yaml:1:2: wrong\xff", "gone"})
-	m.LimitsProblems([]string{"a.yaml:1:2: wrong\xff"})
-	m.LimitsLoaded()
-	m.LimitsRefused()
-	m.LimitsRefused()
-	m.XDS(true)
+	r := m.Reload("xds", "overrides")
+	r.LimitsLoaded(4)
+	r.LimitsRejected()
+	r.LimitsRejected()
+	r.ConfigProblems(7)
+	r.Overrides(3, 2)
+	r.SourceState("xds", nil)
 	assertMetrics(t, m, `
 ratelimit_service_config_load_error 2
 ratelimit_service_config_load_success 1
-rls_limits_problem{problem="a.yaml:1:2: wrong?"} 1
+rls_config_domains 4
+rls_config_problems 7
 rls_overrides{state="in_force"} 3
-rls_overrides{state="refused"} 2
-rls_xds_up 1
-`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_limits_problem", "rls_overrides", "rls_xds_up")
-	m.XDS(false)
-	assertMetrics(t, m, "rls_xds_up 0\n", "rls_xds_up")
+rls_overrides{state="rejected"} 2
+rls_source_up{source="overrides"} 0
+rls_source_up{source="xds"} 1
+`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_overrides", "rls_source_up")
+	r.SourceState("xds", errors.New("connection refused"))
+	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }
 
 func TestNamesFollowPrometheusRules(t *testing.T) {
 	m := New()
-	m.WithXDS()
+	m.Reload("files")
 	m.Service()
 	m.Fallback()
 	m.DenyCache()
@@ -151,7 +153,7 @@ func TestNamesFollowPrometheusRules(t *testing.T) {
 }
 
 func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
-	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_xds_up", "rls_deny_cache_denials_total")
+	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_source_up", "rls_deny_cache_denials_total")
 	require.NoError(t, err)
 	assert.Zero(t, n)
 }

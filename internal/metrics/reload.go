@@ -1,67 +1,68 @@
 package metrics
 
 import (
-	"strings"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed-81f232ab/rls/reload"
 )
 
-// reload holds the metrics of the limits and where they come from.
-type reload struct {
-	limitsLoaded, limitsRefused prometheus.Counter
-	problems, overrides         *prometheus.GaugeVec
-	xdsUp                       prometheus.Gauge
+// Reload counts changes of the limits and describes their state.
+type Reload struct {
+	loaded, rejected             prometheus.Counter
+	problems, domains            prometheus.Gauge
+	overrides, rejectedOverrides prometheus.Gauge
+	sourceUp                     *prometheus.GaugeVec
 }
 
-func newReload() reload {
-	r := reload{
-		limitsLoaded:  newCounter("ratelimit_service_config_load_success", "Sets of limits put in force."),
-		limitsRefused: newCounter("ratelimit_service_config_load_error", "Sets of limits refused."),
-		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_limits_problem", Help: "1 for each of the first problems that keep newer limits or overrides from being in force.",
-		}, []string{"problem"}),
-		overrides: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_overrides", Help: "Overrides of limits that are in force, and that are refused.",
-		}, []string{"state"}),
-		xdsUp: newGauge("rls_xds_up", "1 while the xDS server says what the limits are, 0 while it can't be reached or is silent."),
+var _ reload.Observer = (*Reload)(nil)
+
+// Reload registers the metrics of package reload and returns its Observer. sources are
+// the names of the sources in use, which are down at first.
+func (m *Metrics) Reload(sources ...string) *Reload {
+	overrides := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "rls_overrides", Help: "Overrides in force, and rejected overrides. An override is both if its previous value stays in force.",
+	}, []string{"state"})
+	r := &Reload{
+		loaded:            newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
+		rejected:          newCounter("ratelimit_service_config_load_error", "Sets of limits that were rejected."),
+		problems:          newGauge("rls_config_problems", "Problems that keep the newest limits or overrides out of force. /rlconfig/problems lists them."),
+		domains:           newGauge("rls_config_domains", "Domains of the limits in force."),
+		overrides:         overrides.WithLabelValues("in_force"),
+		rejectedOverrides: overrides.WithLabelValues("rejected"),
+		sourceUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_source_up", Help: "1 if the source of limits or overrides can be read, else 0.",
+		}, []string{"source"}),
 	}
-	r.Overrides(0, 0)
+	for _, source := range sources {
+		r.sourceUp.WithLabelValues(source)
+	}
+	m.registry.MustRegister(r.loaded, r.rejected, r.problems, r.domains, overrides, r.sourceUp)
 	return r
 }
 
-func (r *reload) register(registry *prometheus.Registry) {
-	registry.MustRegister(r.limitsLoaded, r.limitsRefused, r.problems, r.overrides)
+// LimitsLoaded implements reload.Observer.
+func (r *Reload) LimitsLoaded(domains int) {
+	r.loaded.Inc()
+	r.domains.Set(float64(domains))
 }
 
-// WithXDS adds the metric of an xDS server, which is not up yet.
-func (m *Metrics) WithXDS() { m.registry.MustRegister(m.xdsUp) }
+// LimitsRejected implements reload.Observer.
+func (r *Reload) LimitsRejected() { r.rejected.Inc() }
 
-// LimitsLoaded counts a set of limits put in force.
-func (r *reload) LimitsLoaded() { r.limitsLoaded.Inc() }
+// ConfigProblems implements reload.Observer.
+func (r *Reload) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
-// LimitsRefused counts a set of limits refused.
-func (r *reload) LimitsRefused() { r.limitsRefused.Inc() }
+// Overrides implements reload.Observer.
+func (r *Reload) Overrides(inForce, rejected int) {
+	r.overrides.Set(float64(inForce))
+	r.rejectedOverrides.Set(float64(rejected))
+}
 
-// LimitsProblems tells all that keeps newer limits or overrides from being in force
-// now, in words with their place.
-func (r *reload) LimitsProblems(problems []string) {
-	r.problems.Reset()
-	for _, p := range problems {
-		r.problems.WithLabelValues(strings.ToValidUTF8(p, "?")).Set(1)
+// SourceState implements reload.Observer.
+func (r *Reload) SourceState(source string, err error) {
+	up := 1.0
+	if err != nil {
+		up = 0
 	}
-}
-
-// Overrides tells how many overrides are in force and how many are refused. One whose
-// value before stays in force is both.
-func (r *reload) Overrides(inForce, refused int) {
-	r.overrides.WithLabelValues("in_force").Set(float64(inForce))
-	r.overrides.WithLabelValues("refused").Set(float64(refused))
-}
-
-// XDS tells whether the xDS server says what the limits are.
-func (r *reload) XDS(up bool) {
-	r.xdsUp.Set(0)
-	if up {
-		r.xdsUp.Set(1)
-	}
+	r.sourceUp.WithLabelValues(source).Set(up)
 }
