@@ -7,7 +7,7 @@ local most = 2 ^ 34 -- where a count stops growing
 
 local function ends(period, start) return start + period end
 
-local function step(s, now, n, max, period, capacity, charge)
+local function step(s, now, n, max, period, capacity, chargeDenied)
   local start, count = s.a, s.b
   local aligned = now - now % period
   if aligned > start then
@@ -17,24 +17,24 @@ local function step(s, now, n, max, period, capacity, charge)
   end
   local left = start + period - now
 
-  local allowed, retry = 1, 0
+  local allowed, retry = true, 0
   if n < 0 then
     count = count + n
     if count < 0 then count = 0 end
   elseif n == 0 then
-    if count > max then allowed = 0 end
+    if count > max then allowed = false end
   else
-    if count + n > max then allowed = 0 end
-    if allowed == 1 or charge then
+    if count + n > max then allowed = false end
+    if allowed or chargeDenied then
       count = count + n
       if count > most then count = most end
     end
   end
-  if allowed == 0 then
+  if not allowed then
     retry = n > max and -1 or left
   end
   s.a, s.b = count > 0 and start or 0, count
-  return allowed, max - count, left, retry
+  return count, left, retry
 end
 
 return packed('<dd', 16, ends, step)

@@ -1,8 +1,8 @@
 package lua_test
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"math"
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/msgpack"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/lua"
@@ -27,12 +28,7 @@ import (
 const jitter = 1000 * time.Hour
 
 func TestAScriptPerAlgorithmAndAnAlgorithmPerScript(t *testing.T) {
-	var want []string
-	for _, a := range limit.Algorithms() {
-		want = append(want, a.String())
-	}
-	assert.Equal(t, want, lua.Names(), "in the order of their codes")
-
+	want := limit.AlgorithmNames()
 	files, err := fs.Glob(os.DirFS("."), "*.lua")
 	require.NoError(t, err)
 	assert.ElementsMatch(t, append([]string{"packed.lua", "take.lua"}, addSuffix(want, ".lua")...), files)
@@ -51,7 +47,9 @@ type hit struct {
 	key   string
 	limit *limit.Limit
 	n     int64
-	binds bool
+
+	allOrNone bool
+	script    string // "" for the algorithm's
 }
 
 // answer is what take replied to one hit.
@@ -72,7 +70,7 @@ func open(t testing.TB) *redis {
 	db := redistest.Open(t)
 	r := &redis{t: t, client: db.Client(t), prefix: db.Prefix}
 	var err error
-	r.sha, err = r.client.ScriptLoad(context.Background(), lua.Take()).Result()
+	r.sha, err = r.client.ScriptLoad(context.Background(), lua.Take(limit.AlgorithmNames()...)).Result()
 	require.NoError(t, err)
 	return r
 }
@@ -82,105 +80,71 @@ func (r *redis) take(now int64, groups []int64, hits ...hit) []answer {
 	r.t.Helper()
 	reply, err := r.client.Do(context.Background(), r.args(now, groups, hits)...).Text()
 	require.NoError(r.t, err)
-	return r.decode(reply, len(hits))
+	return r.decode(reply, hits)
 }
 
 func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 	args := []any{"EVALSHA", r.sha, len(hits)}
-	numbers := []int64{now, jitter.Milliseconds()}
+	var rows, numbers []any
+	seen := map[[5]any]int64{}
 	for _, h := range hits {
 		args = append(args, r.prefix+h.key)
-		code := int64(slices.Index(lua.Names(), h.limit.Algorithm.String()))
-		if h.limit.ChargeDenied {
-			code += 4
+		row := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), h.limit.Period(), h.limit.Capacity(), int64(0)}
+		switch {
+		case h.allOrNone:
+			row[4] = int64(2)
+		case h.limit.ChargeDenied:
+			row[4] = int64(1)
 		}
-		if h.binds {
-			code += 8
+		if seen[row] == 0 {
+			seen[row] = int64(len(seen) + 1)
+			rows = append(rows, row[:]...)
 		}
-		numbers = append(numbers, code, h.limit.Max(), h.limit.Period(), h.limit.Capacity(), h.n)
+		numbers = append(numbers, seen[row], h.n)
 	}
 	packed := ""
 	if groups != nil {
-		packed = pack(groups)
+		var sizes []any
+		for _, n := range groups {
+			sizes = append(sizes, n)
+		}
+		packed = pack(sizes...)
 	}
-	return append(args, pack(numbers), packed)
+	head := []any{now, jitter.Milliseconds(), int64(len(seen))}
+	return append(args, pack(slices.Concat(head, rows, numbers)...), packed)
 }
 
-func (r *redis) decode(reply string, n int) []answer {
+func (r *redis) decode(reply string, hits []hit) []answer {
 	r.t.Helper()
-	values := unpack(r.t, reply)
-	answers := make([]answer, n)
+	values := msgpack.Reader{Rest: reply}
+	failed := values.Array() - 3*len(hits)
+	answers := make([]answer, len(hits))
 	for i := range answers {
-		v := values[4*i : 4*i+4]
+		spent, reset, retry := values.Int(), values.Int(), values.Int()
 		answers[i].Result = limit.Result{
-			Allowed: v[0].(int64) == 1, Remaining: v[1].(int64), ResetAfter: v[2].(int64), RetryAfter: v[3].(int64),
+			Allowed: retry == 0, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 		}
 	}
-	for failed := values[4*n:]; len(failed) > 0; failed = failed[2:] {
-		answers[failed[0].(int64)-1].err = failed[1].(string)
+	for ; failed > 0; failed -= 2 {
+		i := values.Int()
+		answers[i-1].err = values.String()
 	}
+	require.False(r.t, values.Failed)
+	require.Empty(r.t, values.Rest)
 	return answers
 }
 
-// pack writes a MessagePack array, all numbers in 64 bits.
-func pack(numbers []int64) string {
-	b := binary.BigEndian.AppendUint16([]byte{0xdc}, uint16(len(numbers)))
-	for _, n := range numbers {
-		b = binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
+// pack returns a MessagePack array of integers and strings.
+func pack(values ...any) string {
+	b := msgpack.AppendArray(nil, len(values))
+	for _, v := range values {
+		if s, ok := v.(string); ok {
+			b = msgpack.AppendString(b, s)
+		} else {
+			b = msgpack.AppendInt(b, v.(int64))
+		}
 	}
 	return string(b)
-}
-
-func unpack(t testing.TB, s string) []any {
-	t.Helper()
-	number := func(size int) uint64 {
-		var v uint64
-		for _, c := range []byte(s[:size]) {
-			v = v<<8 | uint64(c)
-		}
-		s = s[size:]
-		return v
-	}
-	value := func() any {
-		switch c := number(1); {
-		case c < 0x80:
-			return int64(c)
-		case c >= 0xe0:
-			return int64(int8(c))
-		case c >= 0xa0 && c < 0xc0, c == 0xd9:
-			size := int(c & 0x1f)
-			if c == 0xd9 {
-				size = int(number(1))
-			}
-			v := s[:size]
-			s = s[size:]
-			return v
-		case c >= 0xcc && c <= 0xcf:
-			return int64(number(1 << (c - 0xcc)))
-		case c >= 0xd0 && c <= 0xd3:
-			size := 1 << (c - 0xd0)
-			shift := 64 - 8*size
-			return int64(number(size)) << shift >> shift
-		default:
-			t.Fatalf("MessagePack code %x", c)
-			return nil
-		}
-	}
-	size := 0
-	switch c := number(1); {
-	case c >= 0x90 && c < 0xa0:
-		size = int(c & 0xf)
-	case c == 0xdc:
-		size = int(number(2))
-	default:
-		t.Fatalf("no MessagePack array: %x", c)
-	}
-	values := make([]any, size)
-	for i := range values {
-		values[i] = value()
-	}
-	require.Empty(t, s)
-	return values
 }
 
 // requireKept demands that key exists just where it holds something, and will be
@@ -394,12 +358,30 @@ func TestAForeignKeyFailsOnlyItsOwnHits(t *testing.T) {
 	}
 }
 
+func TestUnknownScriptFailsOnlyItsOwnHits(t *testing.T) {
+	r := open(t)
+	l := spec(t, limit.Spec{Requests: 10, Unit: limit.Hour})
+	for _, groups := range [][]int64{nil, {4}} {
+		now := time.Now().UnixMicro()
+		got := r.take(now, groups,
+			hit{key: "a", limit: l, n: 1},
+			hit{key: "unknown", limit: l, n: 1, script: "leaky_bucket"},
+			hit{key: "a", limit: l, n: 1, allOrNone: groups != nil},
+			hit{key: "unknown", limit: l, n: 1, script: "leaky_bucket"})
+		assert.Equal(t, "ERR no script is named leaky_bucket", got[1].err)
+		assert.Equal(t, got[1].err, got[3].err)
+		assert.Empty(t, got[0].err)
+		assert.True(t, got[2].Allowed)
+	}
+	assert.Equal(t, int64(6), r.take(0, nil, hit{key: "a", limit: l, n: 0})[0].Remaining)
+}
+
 func TestOutOfMemoryFailsWhatWouldWrite(t *testing.T) {
 	s := redistest.Start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
 	r := &redis{t: t, client: s.Client(t)}
 	var err error
 	require.NoError(t, r.client.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	r.sha, err = r.client.ScriptLoad(t.Context(), lua.Take()).Result()
+	r.sha, err = r.client.ScriptLoad(t.Context(), lua.Take(limit.AlgorithmNames()...)).Result()
 	require.NoError(t, err)
 	require.NoError(t, r.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	for _, a := range limit.Algorithms() {
@@ -418,7 +400,7 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			r := open(t)
 			now := time.Now().UnixMicro()
 			l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
-			one := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, binds: true} }
+			one := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
 			free := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
 			remaining := func(key string) int64 { return r.take(now, nil, free(key, 0))[0].Remaining }
 
@@ -468,9 +450,9 @@ func TestFailedHitDoesNotBlockItsGroup(t *testing.T) {
 		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
 		require.NoError(t, r.client.Set(t.Context(), r.prefix+"text", "not a counter", 0).Err())
 		got := r.take(now, []int64{3},
-			hit{key: "text", limit: l, n: 1, binds: true},
-			hit{key: "a" + l.Tag(), limit: l, n: 3, binds: true},
-			hit{key: "b" + l.Tag(), limit: l, n: 11, binds: true})
+			hit{key: "text", limit: l, n: 1, allOrNone: true},
+			hit{key: "a" + l.Tag(), limit: l, n: 3, allOrNone: true},
+			hit{key: "b" + l.Tag(), limit: l, n: 11, allOrNone: true})
 		assert.Contains(t, got[0].err, "WRONGTYPE")
 		assert.True(t, got[1].Allowed)
 		assert.Equal(t, int64(10), got[1].Remaining)
@@ -518,10 +500,10 @@ func cpuMicros(t testing.TB, c *goredis.Client) float64 {
 }
 
 // BenchmarkRedis measures what a hit costs Redis in CPU time, all included
-// (redis-us/hit), in calls of 1 and 64 hits of as many keys, all admitted.
+// (redis-us/hit), in calls of 1, 4, 16 and 64 hits of as many keys, all admitted.
 func BenchmarkRedis(b *testing.B) {
 	for _, a := range limit.Algorithms() {
-		for _, batch := range []int{1, 64} {
+		for _, batch := range []int{1, 4, 16, 64} {
 			b.Run(fmt.Sprintf("%s/%d", a, batch), func(b *testing.B) {
 				r := open(b)
 				l := spec(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Minute})

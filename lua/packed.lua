@@ -1,28 +1,28 @@
--- packed makes an algorithm whose state is up to three numbers, a, b and c,
--- stored as a string of doubles, little-endian. The state is zero, and not
--- stored, when a is 0.
+-- packed returns an algorithm whose state is up to three numbers, a, b and c. They are
+-- stored as a string of little-endian doubles. If a is 0, the state is zero and the key
+-- does not exist.
 --
--- format  of the string, as for struct.pack
--- size    of the string in bytes
--- ends    function(period, a, b, c): when a state that isn't zero is forgotten
--- step    function(s, now, n, max, period, capacity, charge): as limit.Limit.Take;
---         returns allowed (1 or 0), remaining, reset after, retry after
+-- format  the format of the string, as for struct.pack
+-- size    the length of the string in bytes
+-- ends    function(period, a, b, c) returns when a state that is not zero is forgotten
+-- step    function(s, now, n, max, period, capacity, chargeDenied) does what
+--         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
 local function packed(format, size, ends, step)
   local pack, unpack = struct.pack, struct.unpack
   return {
     step = step,
 
-    -- The state of hit i's key, of which raw is stored; or one with err.
-    open = function(i, key, raw)
-      if not raw then return { i = i, a = 0, b = 0, c = 0 } end
-      if #raw ~= size then return { i = i, err = 'WRONGTYPE ' .. key .. ' holds another string' } end
+    -- Returns the state of key, where raw is stored. It has err if raw is foreign.
+    open = function(key, raw)
+      if not raw then return { a = 0, b = 0, c = 0 } end
+      if #raw ~= size then return { err = 'WRONGTYPE ' .. key .. ' holds another string' } end
       local a, b, c = unpack(format, raw)
-      return { i = i, a = a, b = b, c = c }
+      return { a = a, b = b, c = c }
     end,
 
-    copy = function(s) return { i = s.i, a = s.a, b = s.b, c = s.c } end,
+    copy = function(s) return { a = s.a, b = s.b, c = s.c } end,
 
-    -- Writes s where it differs from raw; returns an error message if it can't.
+    -- Writes s if it differs from raw. Returns an error message if the write failed.
     save = function(s, key, raw, period, ttl)
       local reply
       if s.a == 0 then

@@ -108,13 +108,13 @@ local function giveBack(s, n, total)
 end
 
 return {
-  -- The state of hit i's key, or one with err.
-  open = function(i, key)
+  -- Returns the state of key. It has err if the key holds something foreign.
+  open = function(key)
     local size = redis.pcall('LLEN', key)
-    if type(size) == 'table' then return { i = i, err = size.err } end
+    if type(size) == 'table' then return { err = size.err } end
     size = (size - size % 2) / 2
     local s = {
-      i = i, key = key, at = {}, sum = {},
+      key = key, at = {}, sum = {},
       first = 1, last = size, kept = size, size = size,
     }
     if size == 0 then
@@ -143,18 +143,18 @@ return {
     end
     local total = s.last >= s.first and upTo(s, s.last) or 0
 
-    local allowed, retry, reset = 1, 0, 0
+    local allowed, retry, reset = true, 0, 0
     if n < 0 then
       total = giveBack(s, -n, total)
     elseif n == 0 then
-      if total + 1 > max then allowed = 0 end
+      if total + 1 > max then allowed = false end
     else
-      if total + n > max then allowed = 0 end
-      if max > 0 and (allowed == 1 or chargeDenied) then
+      if total + n > max then allowed = false end
+      if max > 0 and (allowed or chargeDenied) then
         total = charge(s, time, n, total, max)
       end
     end
-    if allowed == 0 then
+    if not allowed then
       local spare = max - math.max(n, 1)
       retry = -1
       if spare >= 0 then
@@ -162,7 +162,7 @@ return {
       end
     end
     if s.last >= s.first then reset = at(s, s.last) + period - now end
-    return allowed, max - total, reset, retry
+    return total, reset, retry
   end,
 
   -- Writes what has changed; returns an error message if it can't.

@@ -26,7 +26,7 @@ local function fit(start, cur, prev, spare, period, tick, ticks)
   return start + math.min((ticks - share) * tick, period)
 end
 
-local function step(s, now, n, max, period, capacity, charge)
+local function step(s, now, n, max, period, capacity, chargeDenied)
   local tick = ceilDiv(period, maxTicks)
   local ticks = ceilDiv(period, tick)
   local start, cur, prev = s.a, s.b, s.c
@@ -42,7 +42,7 @@ local function step(s, now, n, max, period, capacity, charge)
   if now > start then share = ticks - floor((now - start) / tick) end
   local carried = ceilDiv(prev * share, ticks)
 
-  local allowed, retry, reset = 1, 0, 0
+  local allowed, retry, reset = true, 0, 0
   if n < 0 then
     cur = cur + n
     if cur < 0 then
@@ -51,14 +51,14 @@ local function step(s, now, n, max, period, capacity, charge)
     end
     carried = ceilDiv(prev * share, ticks)
   elseif n == 0 then
-    if cur + carried + 1 > max then allowed = 0 end
+    if cur + carried + 1 > max then allowed = false end
   else
-    if cur + carried + n > max then allowed = 0 end
-    if allowed == 1 or charge then
+    if cur + carried + n > max then allowed = false end
+    if allowed or chargeDenied then
       cur = math.max(cur, math.min(cur + n, 2 * max - carried)) -- the debt is bounded
     end
   end
-  if allowed == 0 then
+  if not allowed then
     local spare = max - math.max(n, 1)
     retry = -1
     if spare >= 0 then
@@ -71,7 +71,7 @@ local function step(s, now, n, max, period, capacity, charge)
     s.a, s.b, s.c = start, cur, prev
     reset = ends(period, start, cur) - now
   end
-  return allowed, max - cur - carried, reset, retry
+  return cur + carried, reset, retry
 end
 
 return packed('<ddd', 24, ends, step)

@@ -1,35 +1,40 @@
--- take charges many hits of many requests in one step. Lua numbers are doubles:
--- every number here is whole and below 2^53, hence exact.
+-- take decides and charges the hits of many requests in one step. Numbers in Lua are
+-- doubles. Every number here is whole and below 2^53, hence exact.
 --
--- KEYS     one per hit: its counter. The same key may occur many times; a later
---          hit sees what an earlier one has charged.
--- ARGV[1]  MessagePack array of numbers: now, jitter, then for each hit five:
---            code      algorithm (its place in lua.Names), + 4 if denied hits
---                      are charged as well, + 8 if the hit binds its group
+-- KEYS     The counter of each hit. A key may occur many times: a later hit sees the
+--          charge of an earlier one.
+-- ARGV[1]  MessagePack array: now, jitter, L, then 5 values for each of L limits, then 2
+--          values for each hit.
+--            now       microseconds since 1970, or 0 for the clock of this Redis
+--            jitter    milliseconds to add to each time to live
+--          Of a limit:
+--            name      the script of its algorithm
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years
---            capacity  the most that can be spent at once; below 2^32
---            n         how many hits: -2^34 to 2^34; 0 peeks, negative gives back
---          now is microseconds since 1970, or 0 for the clock of this Redis;
---          jitter is milliseconds to add to each time to live.
--- ARGV[2]  '' or MessagePack array of numbers: the sizes of groups, in the order
---          of the hits, of together all hits. If a hit that binds its group is
---          denied, no hit that binds the group is charged: the denied ones are
---          answered as denied, the others as allowed, all with what remains
---          without the group's charges. The other hits of the group are charged
---          as always.
+--            capacity  the most that can be spent at once, below 2^32
+--            flags     1: denied hits are charged; 2: the hit is charged all or none
+--          Of a hit:
+--            limit     the place of its limit, from 1
+--            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds
+-- ARGV[2]  '' or a MessagePack array: the sizes of groups of hits, in order, all hits
+--          together. If one hit with flag 2 is denied, no hit of its group with flag 2
+--          is charged. The others of them are answered as allowed, with what is spent
+--          without the charges of the group. Hits without flag 2 are charged as usual.
 --
--- Reply: MessagePack array of four numbers for each hit: allowed (1 or 0),
--- remaining, reset after, retry after (microseconds; -1 for never), as in
--- limit.Result; then, for each hit that failed, its index in KEYS and a message.
--- The four numbers of a failed hit mean nothing, and nothing was charged for it.
--- A replica, which can't charge anybody, fails the whole call (READONLY).
+-- Reply: MessagePack array of 3 numbers for each hit, then 2 values for each failed hit.
+--          spent     hits that the counter has spent now
+--          reset     microseconds until these are forgotten, as limit.Result.ResetAfter
+--          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed
+--          Of a failed hit: its place in KEYS, from 1, and an error. Nothing was charged
+--          for it, and its 3 numbers mean nothing.
+-- A replica can't charge anything and fails the whole call (READONLY).
 --
--- All is computed first and then written key by key, so that an error raised on
--- the way (which fails the whole script) has charged nothing.
+-- The script decides all hits before it writes the first key. An error raised on the way
+-- fails the whole script and has charged nothing.
 
-local arg = cmsgpack.unpack(ARGV[1])
-local now, jitter = arg[1], arg[2]
+local args = cmsgpack.unpack(ARGV[1])
+local now, jitter = args[1], args[2]
+local hits = 3 + 5 * args[3] -- hit i is at args[hits + 2 * i - 1] and the next place
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -39,85 +44,111 @@ local function ttl(ends) -- %d is exact on 64 bits, and twice as fast as %.0f
   return string.format('%d', math.ceil((ends - now) / 1000) + jitter)
 end
 
--- What is stored of each hit's key, in one call; false if it is no string. (A
--- key of another type is then left alone by the NX below.)
+-- One call reads all keys. The value of a key that is no string is false.
 local stored = redis.call('MGET', unpack(KEYS))
-local states = {} -- by key
 
-local function open(i)
-  local code = arg[5 * i - 2] % 4
-  local algorithm = algorithms[code]
-  if not algorithm then
-    algorithm = compile[code]()
-    algorithms[code] = algorithm
+local algorithms = {} -- by name
+local states, opened = {}, {} -- the state of each key; the first hit of each state
+
+-- Returns the row of hit i's limit: its name is args[row], the next values follow.
+local function rowOf(i) return 5 * args[hits + 2 * i - 1] - 1 end
+
+-- Opens the state of hit i's counter. It has err if the counter can't be used.
+local function open(i, row)
+  local name = args[row]
+  local algorithm = algorithms[name]
+  if not algorithm and compile[name] then
+    algorithm = compile[name]()
+    algorithms[name] = algorithm
   end
-  local s = algorithm.open(i, KEYS[i], stored[i])
-  states[KEYS[i]] = s
-  return s
+  local state
+  if algorithm then
+    state = algorithm.open(KEYS[i], stored[i])
+  else
+    state = { err = 'ERR no script is named ' .. tostring(name) }
+  end
+  states[KEYS[i]] = state
+  opened[#opened + 1] = i
+  return state
 end
 
 local reply = {}
 
--- Asks for n hits as hit i, sets its reply and tells whether it is denied.
-local function step(i, n, charge)
-  local s = states[KEYS[i]] or open(i)
-  local p, q = 5 * i, 4 * i
-  if s.err then -- as if nothing were spent
-    reply[q - 3], reply[q - 2], reply[q - 1], reply[q] = 0, arg[p + 1], 0, 0
-  else
-    local algorithm = algorithms[arg[p - 2] % 4]
-    local allowed, remaining, reset, retry = algorithm.step(s, now, n, arg[p - 1], arg[p], arg[p + 1], charge)
-    reply[q - 3], reply[q - 2], reply[q - 1], reply[q] = allowed, remaining, reset, retry
-  end
-  return not s.err and reply[q - 3] == 0
-end
-
 if ARGV[2] == '' then
-  for i = 1, #KEYS do step(i, arg[5 * i + 2], arg[5 * i - 2] % 8 >= 4) end
-else
-  local function charges(i) return arg[5 * i - 2] % 8 >= 4 end
-  local function binds(i) return arg[5 * i - 2] % 16 >= 8 end
-
-  local function group(first, last)
-    local before, denied = {}, false
-    for i = first, last do
-      local s = states[KEYS[i]] or open(i)
-      before[KEYS[i]] = before[KEYS[i]] or s.err and s or algorithms[arg[5 * i - 2] % 4].copy(s)
+  local row, step, max, period, capacity, chargeDenied
+  for i = 1, #KEYS do
+    local r = rowOf(i)
+    local state = states[KEYS[i]] or open(i, r)
+    if r ~= row then
+      local algorithm = algorithms[args[r]]
+      row, step = r, algorithm and algorithm.step
+      max, period, capacity, chargeDenied = args[r + 1], args[r + 2], args[r + 3], args[r + 4] % 2 == 1
     end
-    for i = first, last do
-      if step(i, arg[5 * i + 2], charges(i) and not binds(i)) and binds(i) then denied = true end
-    end
-    if not denied then return end
-    for key, s in pairs(before) do states[key] = s end
-    for i = first, last do
-      local allowed, retry = reply[4 * i - 3], reply[4 * i]
-      if binds(i) then
-        step(i, 0, false)
-        reply[4 * i - 3], reply[4 * i] = allowed, retry
-      else
-        step(i, arg[5 * i + 2], charges(i))
-      end
+    local q = 3 * i
+    if state.err then
+      reply[q - 2], reply[q - 1], reply[q] = 0, 0, 0
+    else
+      reply[q - 2], reply[q - 1], reply[q] = step(state, now, args[hits + 2 * i], max, period, capacity, chargeDenied)
     end
   end
+else
+  -- Decides n hits as hit i, sets the reply, and reports whether they are denied.
+  local function decide(i, n, chargeDenied)
+    local row, q = rowOf(i), 3 * i
+    local state = states[KEYS[i]]
+    if state.err then
+      reply[q - 2], reply[q - 1], reply[q] = 0, 0, 0
+      return false
+    end
+    reply[q - 2], reply[q - 1], reply[q] =
+      algorithms[args[row]].step(state, now, n, args[row + 1], args[row + 2], args[row + 3], chargeDenied)
+    return reply[q] ~= 0
+  end
+  local function chargesDenied(i) return args[rowOf(i) + 4] % 2 == 1 end
+  local function allOrNone(i) return args[rowOf(i) + 4] >= 2 end
 
   local first = 1
   for _, size in ipairs(cmsgpack.unpack(ARGV[2])) do
-    group(first, first + size - 1)
-    first = first + size
+    local last = first + size - 1
+    local before, denied = {}, false
+    for i = first, last do
+      local key = KEYS[i]
+      local state = states[key] or open(i, rowOf(i))
+      before[key] = before[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
+    end
+    for i = first, last do
+      local all = allOrNone(i)
+      if decide(i, args[hits + 2 * i], chargesDenied(i) and not all) and all then denied = true end
+    end
+    if denied then
+      for key, state in pairs(before) do states[key] = state end
+      for i = first, last do
+        if allOrNone(i) then
+          local retry = reply[3 * i]
+          decide(i, 0, false)
+          reply[3 * i] = retry
+        else
+          decide(i, args[hits + 2 * i], chargesDenied(i))
+        end
+      end
+    end
+    first = last + 1
   end
 end
 
 local failed = false
-for key, s in pairs(states) do
-  local err, i = s.err, s.i
-  if not err then
-    err = algorithms[arg[5 * i - 2] % 4].save(s, key, stored[i], arg[5 * i], ttl)
+for _, i in ipairs(opened) do
+  local key = KEYS[i]
+  local state = states[key]
+  if not state.err then
+    local row = rowOf(i)
+    local err = algorithms[args[row]].save(state, key, stored[i], args[row + 2], ttl)
     if err then
       if err:find('^READONLY') then return { err = err } end
-      s.err = err
+      state.err = err
     end
   end
-  failed = failed or err
+  failed = failed or state.err
 end
 if failed then
   for i = 1, #KEYS do

@@ -71,11 +71,11 @@ local function atRate(us, frac, before, max, period, capacity, fullUs, fullFrac)
   return us, frac
 end
 
-local function step(s, now, n, max, period, capacity, charge)
+local function step(s, now, n, max, period, capacity, chargeDenied)
   if max == 0 then
     if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- whatever another limit has charged
-    if n < 0 then return 1, 0, 0, 0 end
-    return 0, 0, 0, -1
+    if n < 0 then return 0, 0, 0 end
+    return 0, 0, -1
   end
   local fullUs, fullFrac = cost(capacity, max, period)
   local deepest = fullUs + period -- a debt of one window; its fraction is fullFrac
@@ -91,7 +91,7 @@ local function step(s, now, n, max, period, capacity, charge)
   end
   if s.c ~= max and us > 0 then us, frac = atRate(us, frac, s.c, max, period, capacity, fullUs, fullFrac) end
 
-  local allowed, retry = 1, 0
+  local allowed, retry = true, 0
   if n < 0 then
     local us2, frac2 = cost(math.min(-n, capacity + max), max, period)
     us, frac = sub(us, frac, us2, frac2, max)
@@ -99,13 +99,13 @@ local function step(s, now, n, max, period, capacity, charge)
   else
     local us2, frac2 = cost(math.min(math.max(n, 1), capacity + max), max, period)
     us2, frac2 = add(us, frac, us2, frac2, max)
-    if n > capacity or less(fullUs, fullFrac, us2, frac2) then allowed = 0 end
-    if n > 0 and (allowed == 1 or charge) then
+    if n > capacity or less(fullUs, fullFrac, us2, frac2) then allowed = false end
+    if n > 0 and (allowed or chargeDenied) then
       us, frac = us2, frac2
       if less(deepest, fullFrac, us, frac) then us, frac = deepest, fullFrac end
     end
   end
-  if allowed == 0 then
+  if not allowed then
     retry = -1
     if n <= capacity then
       local us2, frac2 = cost(capacity - math.max(n, 1), max, period)
@@ -117,7 +117,7 @@ local function step(s, now, n, max, period, capacity, charge)
   else
     s.a, s.b, s.c = now + us, frac, max
   end
-  return allowed, capacity - tokens(us, frac, max, period), ceil(us, frac), retry
+  return tokens(us, frac, max, period), ceil(us, frac), retry
 end
 
 return packed('<ddd', 24, ends, step)

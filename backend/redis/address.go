@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Kind is how a Redis is deployed.
+// Kind is the kind of a Redis deployment.
 type Kind string
 
 // The kinds.
@@ -21,53 +21,52 @@ const (
 	Cluster  Kind = "cluster"
 )
 
-// Server tells how to reach a Redis.
+// Server is the address of a Redis with its credentials.
 type Server struct {
-	// Kind is Single by default, in any case.
+	// Kind may be in upper or lower case; default Single.
 	Kind Kind
 
-	// URL is where it is:
+	// URL is the address:
 	//
 	//	single    host:port, /path/of/socket, redis://, rediss:// or unix://
 	//	sentinel  master,host:port,host:port… (of the sentinels)
 	//	cluster   host:port,host:port… (some of the nodes)
 	//
-	// Wherever host:port can stand, redis://user:password@host:port can stand, and
-	// rediss:// for TLS; with a single Redis /db can follow. The user and password
-	// of the first node hold for all; before a sentinel they are for sentinels.
+	// Each host:port may also be redis://user:password@host:port, or rediss://… for
+	// TLS. /db may follow the address of a single Redis. The first node's user and
+	// password apply to all nodes. In the URL of a sentinel they are the sentinels'.
 	URL string
 
 	// SocketType is "tcp", or "unix" if the URL of a single Redis is a path.
 	SocketType string
 
-	// Auth is "password" or "user:password", parted at the first colon. What it
-	// gives wins over what the URL gives.
+	// Auth is "password" or "user:password", split at the first colon. It overrides
+	// the user and password of the URL.
 	Auth string
 
-	// SentinelAuth is the same for sentinels.
+	// SentinelAuth is the Auth of sentinels.
 	SentinelAuth string
 
-	// TLS secures the connections, if given (LoadTLS).
+	// TLS, if not nil, secures the connections (see LoadTLS).
 	TLS *tls.Config
 
-	// PoolSize is how many connections can be open to a node. By default enough
-	// for all trips that can be in flight.
+	// PoolSize is the number of connections to a node; default enough for all batches
+	// that can be in flight.
 	PoolSize int
 }
 
-// Check tells what is wrong with s; nil if nothing is. The error holds nothing of URL
-// or Auth that can be secret.
+// Check returns an error if s is not valid. The error holds no secret of URL or Auth.
 func (s Server) Check() error {
 	_, err := parse(s)
 	return err
 }
 
-// address is a Server taken apart.
+// address is a parsed Server.
 type address struct {
 	kind             Kind
 	network          string // tcp or unix
 	nodes            []string
-	master           string // Sentinel's name of it
+	master           string // its name in Sentinel
 	db               int
 	login, sentinels login
 	tls              *tls.Config
@@ -76,7 +75,7 @@ type address struct {
 
 type login struct{ user, password string }
 
-// name tells the address in errors.
+// name returns the address for errors, without secrets.
 func (a address) name() string {
 	name := strings.Join(a.nodes, ",")
 	if a.kind == Sentinel {
@@ -85,7 +84,7 @@ func (a address) name() string {
 	return name
 }
 
-// parse takes s apart. Its errors hold nothing of URL or Auth that can be secret.
+// parse parses s. Its errors hold no secret of URL or Auth.
 func parse(s Server) (address, error) {
 	a := address{kind: Kind(strings.ToLower(string(s.Kind))), network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
 	if a.kind == "" {
@@ -140,7 +139,8 @@ func parse(s Server) (address, error) {
 	return a, nil
 }
 
-// addNode parses one node. What follows "the URL" is its error.
+// addNode parses one node and adds it. Its error continues a sentence that starts with
+// "the URL".
 func (a *address) addNode(node string, first bool) error {
 	if a.network == "unix" && !strings.Contains(node, "://") {
 		a.nodes = append(a.nodes, node)
@@ -155,7 +155,7 @@ func (a *address) addNode(node string, first bool) error {
 		return a.addHost(node)
 	}
 	u, err := url.Parse(node)
-	if err != nil { // which quotes the URL, and so the password
+	if err != nil { // err quotes the URL, and so the password
 		return errors.New("can't be parsed; characters like @ : / # % in a password must be escaped, as %40 for @")
 	}
 	user, query := login{u.User.Username(), ""}, u.Query()
@@ -228,7 +228,7 @@ func (a *address) setDB(db string) error {
 	return nil
 }
 
-// override sets what auth gives.
+// override replaces the user and password that auth has.
 func (l *login) override(auth string) {
 	user, password, both := strings.Cut(auth, ":")
 	if !both {

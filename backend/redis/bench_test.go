@@ -20,9 +20,9 @@ import (
 func BenchmarkTake(b *testing.B) {
 	s := redistest.Start(b)
 	for _, callers := range []int{1, 64} {
-		for _, trips := range []int{1, 2, 4} {
-			b.Run(fmt.Sprintf("callers=%d/trips=%d", callers, trips), func(b *testing.B) {
-				benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Trips: trips, Timeout: ample}, callers, 1, s.Client(b))
+		for _, batches := range []int{1, 2, 4} {
+			b.Run(fmt.Sprintf("callers=%d/inflight=%d", callers, batches), func(b *testing.B) {
+				benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, MaxInflightBatches: batches, Timeout: ample}, callers, 1, s.Client(b))
 			})
 		}
 	}

@@ -14,46 +14,46 @@ import (
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
-// client is what a trip needs of go-redis.
+// client is the part of a go-redis client that counting needs.
 type client interface {
 	Process(ctx context.Context, cmd goredis.Cmder) error
 	Ping(ctx context.Context) *goredis.StatusCmd
 	Close() error
 }
 
-// redirects is how many MOVED and ASK a command follows; each costs a round trip,
-// so the timeout ends it before.
-const redirects = 8
+// maxRedirects is the number of MOVED and ASK replies that a command follows. Each costs
+// a round trip, so that the timeout usually comes first.
+const maxRedirects = 8
 
-// manners are how a client treats its Redis. Where retries, redirects and pauses are
-// 0, they are go-redis' own.
-type manners struct {
+// clientOptions configure a client. For retries, redirects and pauses, 0 means the
+// default of go-redis.
+type clientOptions struct {
 	timeout            time.Duration // of dialling, and of each read, write and wait for a connection
 	poolSize           int           // connections to a node
 	retries            int           // of a command after the first attempt; -1: none
 	redirects          int           // in Cluster, where each attempt counts
-	minPause, maxPause time.Duration // between them
+	minPause, maxPause time.Duration // between retries
 }
 
-// counting are the manners of a client for trips. go-redis' own retries are off: it
-// can't know that a script must not run twice.
-func (a address) counting(o Options) manners {
+// limiterOptions returns the options of a client for batches. The retries of go-redis are
+// off because a script must not run twice.
+func (a address) limiterOptions(o Options) clientOptions {
 	size := a.poolSize
 	if size == 0 {
-		size = 2 * o.Trips
+		size = 2 * o.MaxInflightBatches
 		if a.kind == Cluster {
-			size = o.Trips * o.Partitions
+			size = o.MaxInflightBatches * o.Partitions
 		}
 		size = min(max(size, 4), 64)
 	}
-	return manners{
-		timeout: o.Timeout, poolSize: size, retries: -1, redirects: redirects,
+	return clientOptions{
+		timeout: o.Timeout, poolSize: size, retries: -1, redirects: maxRedirects,
 		minPause: time.Millisecond, maxPause: 8 * time.Millisecond,
 	}
 }
 
-// open makes the client. It connects when it is first used.
-func (a address) open(m manners) goredis.UniversalClient {
+// open returns a client, which connects at its first use.
+func (a address) open(m clientOptions) goredis.UniversalClient {
 	switch a.kind {
 	case Sentinel:
 		return goredis.NewFailoverClient(&goredis.FailoverOptions{
@@ -87,25 +87,24 @@ func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// TLSFiles are the files, all PEM, that make up a TLS configuration. All are
-// optional.
+// TLSFiles are the PEM files of a TLS configuration. Each is optional.
 type TLSFiles struct {
-	CA        string // certificates to trust besides the system's
-	Cert, Key string // the client's own
+	CA        string // certificates to trust in addition to the system's
+	Cert, Key string // of the client
 
-	// SkipHostname accepts any name in the server's certificate, whose chain is
-	// verified all the same.
+	// SkipHostname accepts any name in the server's certificate. The chain of the
+	// certificate is still verified.
 	SkipHostname bool
 }
 
-// LoadTLS reads the files.
+// LoadTLS returns the TLS configuration of the files.
 func LoadTLS(f TLSFiles) (*tls.Config, error) {
 	c, err := clienttls.Files{CA: f.CA, Cert: f.Cert, Key: f.Key}.Config()
 	if err != nil {
 		return nil, fmt.Errorf("redis TLS: %w", err)
 	}
 	if f.SkipHostname {
-		c.InsecureSkipVerify = true // the name; VerifyConnection does the rest
+		c.InsecureSkipVerify = true // the name only: VerifyConnection verifies the chain
 		c.VerifyConnection = func(s tls.ConnectionState) error { return verifyChain(s, c.RootCAs) }
 	}
 	return c, nil
@@ -113,12 +112,12 @@ func LoadTLS(f TLSFiles) (*tls.Config, error) {
 
 func verifyChain(s tls.ConnectionState, roots *x509.CertPool) error {
 	if len(s.PeerCertificates) == 0 {
-		return errors.New("the server sent no certificate")
+		return errors.New("certificate of the server: got none")
 	}
-	others := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	for _, c := range s.PeerCertificates[1:] {
-		others.AddCert(c)
+		intermediates.AddCert(c)
 	}
-	_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: others})
+	_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates})
 	return err
 }

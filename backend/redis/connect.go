@@ -7,22 +7,22 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// connections is how many Connect opens to a node, at most.
-const connections = 4
+// maxConnections is the number of connections that Connect opens to a node, at most.
+const maxConnections = 4
 
-// Connect makes a client of s for what is not counting: few commands, which may run
-// twice, as go-redis repeats them (up to three times) when Redis fails or moves.
-// timeout bounds each attempt. PoolSize doesn't count here.
+// Connect returns a client of s for everything but counting: for few commands, which may
+// run twice. go-redis repeats them up to three times if Redis fails or moves. timeout
+// bounds each attempt. Connect ignores PoolSize.
 //
-// It connects when it is first used; who called closes it. The name tells s in logs,
-// without secrets, and so do the errors, which say what is wrong with s.
+// The client connects at its first use. The caller must close it. The name describes s in
+// logs. Name and errors hold no secrets.
 func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, name string, err error) {
 	a, err := parse(s)
 	if err != nil {
 		return nil, "", fmt.Errorf("redis: %w", err)
 	}
 	if timeout < time.Millisecond {
-		return nil, "", fmt.Errorf("redis: the timeout is %v; it can be from 1ms", timeout)
+		return nil, "", fmt.Errorf("redis: timeout: got %v, want 1ms or more", timeout)
 	}
-	return a.open(manners{timeout: timeout, poolSize: connections}), a.name(), nil
+	return a.open(clientOptions{timeout: timeout, poolSize: maxConnections}), a.name(), nil
 }

@@ -139,7 +139,7 @@ func (e ending) Deadline() (time.Time, bool) { return e.at, true }
 
 func TestFullQueueFailsAtOnce(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample, Trips: 1, MaxHits: 1, MaxQueue: 2})
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample, MaxInflightBatches: 1, MaxBatchSize: 1, MaxQueueSize: 2})
 	lim := perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 	s.Pause()

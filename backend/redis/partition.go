@@ -2,17 +2,17 @@ package redis
 
 import "strconv"
 
-// slots is how many slots a Redis Cluster has.
-const slots = 16384
+// clusterSlots is the number of slots of a Redis Cluster.
+const clusterSlots = 16384
 
-// hashTags are n hash tags, "{7}", whose slots lie one in each n-th of all slots.
-// So, where each master has one run of slots, as after redis-cli --cluster create,
-// all masters have the same share of the partitions, give or take two.
+// hashTags returns n hash tags such as "{7}". Their slots are spread evenly: one tag lies
+// in each n-th of all slots. If each master owns one run of slots, as after redis-cli
+// --cluster create, the masters' shares of the partitions differ by two at most.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, found := 0, 0; found < n; i++ {
 		number := strconv.Itoa(i)
-		if p := slot(number) * n / slots; tags[p] == "" {
+		if p := slot(number) * n / clusterSlots; tags[p] == "" {
 			tags[p] = "{" + number + "}"
 			found++
 		}
@@ -20,8 +20,8 @@ func hashTags(n int) []string {
 	return tags
 }
 
-// slot is the slot of a hash tag: its CRC-16 in the variant of XMODEM, as the
-// Redis Cluster specification says.
+// slot returns the slot of a hash tag. It is the CRC-16/XMODEM of the tag, as the Redis
+// Cluster specification defines.
 func slot(tag string) int {
 	var crc uint16
 	for i := range len(tag) {
@@ -34,5 +34,5 @@ func slot(tag string) int {
 			}
 		}
 	}
-	return int(crc % slots)
+	return int(crc % clusterSlots)
 }

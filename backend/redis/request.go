@@ -10,18 +10,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// request is one Take on its way: a call for each lane it concerns. It is owned by
-// the Take that waits for it and by the workers that have its calls; the last one
-// to let go of it puts it back.
+// request is one Take in progress. It has a call for each queue that it uses. The waiting
+// Take and the workers share a request. The last of them to release it recycles it.
 type request struct {
-	calls []*call // those in use; more to use again are behind
-	now   int64   // microseconds; 0 for the clock of Redis
-	until time.Time
+	calls  []*call // in use; the capacity holds calls for reuse
+	now    int64   // microseconds; 0 for the clock of Redis
+	began  time.Time
+	sendBy time.Time // calls that are still queued then are not sent
+	until  time.Time
 
-	owners atomic.Int32  // calls not answered yet, and waiting, as long as the Take does
-	gone   atomic.Bool   // nobody waits any more
-	done   chan struct{} // told when all calls are answered while the Take waits
-	timer  *time.Timer
+	refs      atomic.Int32  // unanswered calls, plus callerRef while the Take waits
+	cancelled atomic.Bool   // the Take does not wait any more
+	done      chan struct{} // receives when all calls are answered while the Take waits
+	timer     *time.Timer
 }
 
 func newRequest() *request {
@@ -30,43 +31,60 @@ func newRequest() *request {
 	return &request{done: make(chan struct{}, 1), timer: timer}
 }
 
-// waiting counts for the waiting Take among the owners: more than all calls do.
-const waiting = 1 << 30
+// callerRef is the waiting Take's share of refs. It is more than the number of calls.
+const callerRef = 1 << 30
 
-// call is what a request asks of a lane.
+// call is the part of a request that goes to one queue.
 type call struct {
 	*request
-	lane    *lane
-	names   []byte // of the hits' keys, one after the other
-	hits    []asked
-	answers []answer // to the hits
-	next    *call    // in the lane
+	queue   *queue
+	stage   atomic.Int32
+	names   []byte // the keys of the hits, one after the other
+	hits    []pendingHit
+	answers []answer // of the hits; only stageAnswered makes them readable
+	next    *call    // in the queue
 }
 
-// asked is a hit on its way.
-type asked struct {
-	index    int // in the Take
-	from, to int // its key's name in names
-	limit    *limit.Limit
-	n        int64
-	code     int64 // of the algorithm and what it charges, as in take.lua
-	binds    bool  // as in take.lua
+// The stages of a call.
+const (
+	stageQueued int32 = iota
+	stageSent
+	stageAnswered
+)
+
+// pendingHit is a hit of a call.
+type pendingHit struct {
+	index              int // in the Take
+	nameStart, nameEnd int // its key's place in names
+	limit              *limit.Limit
+	n                  int64
+	allOrNone          bool
 }
 
 type answer struct {
 	backend.Result
-	charged bool // binds and was charged
+	charged bool // the hit is all-or-none and was charged
 }
 
-func (c *call) name(i int) []byte { return c.names[c.hits[i].from:c.hits[i].to] }
+func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
 
-// The script's codes (take.lua). The algorithms' own are those of limit.
-const (
-	codeChargeDenied = 4
-	codeBinds        = 8
-)
+// newRequest returns an empty request that may take budget.
+func (l *Limiter) newRequest(now, began time.Time, budget time.Duration) *request {
+	r := l.requests.Get().(*request)
+	r.now, r.began, r.until = 0, began, began.Add(budget)
+	r.sendBy = r.until.Add(-budget / minRedisShare)
+	if l.options.CallersClock {
+		r.now = now.UnixMicro()
+	}
+	return r
+}
 
-// add adds hit number index of a Take, asking for n.
+// minRedisShare is the part of a budget that Redis has at least, as a divisor. Hits that
+// waited longer in the queue are not sent. So a long queue does not make a slow answer
+// look like a failure of Redis.
+const minRedisShare = 4
+
+// add adds n hits of h, which is hit number index of a Take.
 func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
 	p := l.poolOf(h.Limit)
 	r.addTo(p, p.partition(h.Key), l, index, h, n)
@@ -74,32 +92,21 @@ func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
 
 // addTo is add for a given partition.
 func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backend.Hit, n int64) {
-	n = min(max(n, -limit.MaxHits), limit.MaxHits)
-	c := r.call(p.lanes[partition])
-	a := asked{index: index, limit: h.Limit, n: n, code: int64(h.Limit.Algorithm)}
-	a.binds = l.options.AllOrNone && n > 0 && h.AllOrNone()
-	if h.Limit.ChargeDenied && !a.binds {
-		a.code += codeChargeDenied
-	}
-	if a.binds {
-		a.code += codeBinds
-	}
-	c.put(a, p.keys[partition], h.Key)
-}
-
-// put adds a hit on the counter of key.
-func (c *call) put(a asked, names keys, key []byte) {
-	a.from = len(c.names)
-	c.names = names.append(c.names, a.limit.Tag(), key)
-	a.to = len(c.names)
-	c.hits = append(c.hits, a)
+	c := r.callOf(p.queues[partition])
+	start := len(c.names)
+	c.names = p.keyspaces[partition].append(c.names, h.Limit.Tag(), h.Key)
+	c.hits = append(c.hits, pendingHit{
+		index: index, nameStart: start, nameEnd: len(c.names), limit: h.Limit,
+		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
+		allOrNone: l.options.AllOrNone && n > 0 && h.AllOrNone(),
+	})
 	c.answers = append(c.answers, answer{})
 }
 
-// call is the request's call for a lane.
-func (r *request) call(q *lane) *call {
+// callOf returns the request's call for q.
+func (r *request) callOf(q *queue) *call {
 	for _, c := range r.calls {
-		if c.lane == q {
+		if c.queue == q {
 			return c
 		}
 	}
@@ -110,16 +117,18 @@ func (r *request) call(q *lane) *call {
 		r.calls = append(r.calls, &call{request: r})
 	}
 	c := r.calls[n]
-	c.lane, c.names, c.hits, c.answers, c.next = q, c.names[:0], c.hits[:0], c.answers[:0], nil
+	c.queue, c.names, c.hits, c.answers, c.next = q, c.names[:0], c.hits[:0], c.answers[:0], nil
+	c.stage.Store(stageQueued)
 	return c
 }
 
-// send gives the calls to their lanes.
+// send pushes the calls to their queues.
 func (r *request) send() {
-	r.owners.Store(int32(len(r.calls)) + waiting)
+	r.refs.Store(int32(len(r.calls)) + callerRef)
 	for _, c := range r.calls {
-		if err := c.lane.push(c); err != nil {
+		if err := c.queue.push(c); err != nil {
 			c.fail(err)
+			c.stage.Store(stageAnswered)
 			c.release()
 		}
 	}
@@ -132,11 +141,11 @@ func (c *call) fail(err error) {
 	}
 }
 
-// release is called by who has answered a call, and must not touch it any more.
+// release ends the use of an answered call by its worker.
 func (c *call) release() {
-	l := c.lane.limiter
-	switch c.owners.Add(-1) {
-	case waiting:
+	l := c.queue.limiter
+	switch c.refs.Add(-1) {
+	case callerRef:
 		c.done <- struct{}{}
 	case 0:
 		l.recycle(c.request)
@@ -145,51 +154,61 @@ func (c *call) release() {
 
 var errLate = fmt.Errorf("redis: no answer in time: %w", backend.ErrUnavailable)
 
-// wait returns nil once all calls are answered. Otherwise the time is up or ctx
-// has ended, and the request is no longer the caller's.
-func (r *request) wait(ctx context.Context, l *Limiter) error {
+// wait returns nil once all calls are answered. It returns errLate when the time is up,
+// and another error when ctx has ended. After wait the caller must call done or cancel.
+func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.until))
+	defer r.timer.Stop()
 	select {
 	case <-r.done:
-		r.timer.Stop()
 		return nil
 	case <-ctx.Done():
-		r.timer.Stop()
-		r.leave(l)
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
 	case <-r.timer.C:
-		r.leave(l)
 		return errLate
 	}
 }
 
-func (r *request) leave(l *Limiter) {
-	r.gone.Store(true)
-	if r.owners.Add(-waiting) == 0 { // it was answered just now
+// copyResults copies the answers to results, with late as the error of hits that were
+// sent and are not answered. It reports whether an all-or-none hit is denied.
+func (r *request) copyResults(results []backend.Result, late error) (denied bool) {
+	for _, c := range r.calls {
+		stage := c.stage.Load()
+		for i := range c.hits {
+			h := &c.hits[i]
+			switch stage {
+			case stageAnswered:
+				results[h.index] = c.answers[i].Result
+				denied = denied || h.allOrNone && c.answers[i].Err == nil && !c.answers[i].Allowed
+			case stageSent:
+				results[h.index] = backend.Result{Err: late}
+			default:
+				results[h.index] = backend.Result{Err: errExpired}
+			}
+		}
+	}
+	return denied
+}
+
+// cancel ends the caller's use of a request that is not answered.
+func (r *request) cancel(l *Limiter) {
+	r.cancelled.Store(true)
+	if r.refs.Add(-callerRef) == 0 { // the last answer came just now
 		<-r.done
 		l.recycle(r)
 	}
 }
 
-func (l *Limiter) request(now time.Time, until time.Time) *request {
-	r := l.requests.Get().(*request)
-	r.now, r.until = 0, until
-	if l.options.CallersClock {
-		r.now = now.UnixMicro()
-	}
-	return r
-}
-
-// maxRecycled bounds the hits of a call whose memory is kept.
-const maxRecycled = 256
+// maxRecycledHits bounds the hits of a call whose memory is reused.
+const maxRecycledHits = 256
 
 func (l *Limiter) recycle(r *request) {
 	for _, c := range r.calls {
-		if cap(c.hits) > maxRecycled {
+		if cap(c.hits) > maxRecycledHits {
 			return
 		}
 	}
 	r.calls = r.calls[:0]
-	r.gone.Store(false)
+	r.cancelled.Store(false)
 	l.requests.Put(r)
 }

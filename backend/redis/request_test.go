@@ -12,79 +12,157 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/msgpack"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A request that its Take has left goes back for the next Take, which must not
-// find it answered already.
-func TestWhoeverLeavesARequestLeavesNoAnswerBehind(t *testing.T) {
+// A cancelled request is recycled for another Take, which must not find an old answer.
+func TestCancelledRequestLeaksNoResult(t *testing.T) {
 	const calls = 3
-	for left := range calls + 1 { // after so many calls are answered
+	for answered := range calls + 1 { // before the Take cancels
 		l := &Limiter{}
 		l.requests.New = func() any { return newRequest() }
 		r := newRequest()
 		for range calls {
-			r.calls = append(r.calls, &call{request: r, lane: &lane{limiter: l}})
+			r.calls = append(r.calls, &call{request: r, queue: &queue{limiter: l}})
 		}
-		r.owners.Store(calls + waiting)
+		r.refs.Store(calls + callerRef)
 		for i, c := range append([]*call(nil), r.calls...) {
-			if i == left {
-				r.leave(l)
+			if i == answered {
+				r.cancel(l)
 			}
 			c.release()
 		}
-		if left == calls {
-			r.leave(l)
+		if answered == calls {
+			r.cancel(l)
 		}
-		assert.Empty(t, r.done, "left after %d", left)
+		assert.Empty(t, r.done, "cancelled after %d answers", answered)
 		assert.Empty(t, r.calls, "recycled")
-		assert.False(t, r.gone.Load())
+		assert.False(t, r.cancelled.Load())
 	}
 }
 
-// moving is a node whose slot is being moved: it has only one key of each script.
-type moving struct {
-	client
-	mu    sync.Mutex
-	asked []string
+// newUnitLimiter returns a Limiter without workers over node.
+func newUnitLimiter(node client) (*Limiter, *pool) {
+	p := &pool{name: "node", client: node, keyspaces: []keyspace{{head: layout}}}
+	l := &Limiter{main: p, options: Options{Timeout: time.Second, Observer: noObserver{}}}
+	l.requests.New = func() any { return newRequest() }
+	p.queues = []*queue{{limiter: l, pool: p, wake: make(chan struct{}, 1)}}
+	return l, p
 }
 
-func (m *moving) Process(_ context.Context, cmd goredis.Cmder) error {
+func perDay(t *testing.T, s limit.Spec) *limit.Limit {
+	s.Unit = limit.Day
+	l, err := limit.New(s)
+	require.NoError(t, err)
+	return l
+}
+
+// batchOf returns a batch of the hits of one request, a hit for each key.
+func batchOf(l *Limiter, p *pool, lim *limit.Limit, keys ...string) (*batch, *call) {
+	r := l.newRequest(time.Now(), time.Now(), time.Minute)
+	for i, key := range keys {
+		r.add(l, i, &backend.Hit{Key: []byte(key), Limit: lim, N: 1}, 1)
+	}
+	b := newBatch(p, l)
+	for i := range r.calls[0].hits {
+		b.hits = append(b.hits, hitRef{r.calls[0], i})
+	}
+	return b, r.calls[0]
+}
+
+// movingNode is a node whose slot is being moved. It has only one key of each script.
+type movingNode struct {
+	client
+	mu   sync.Mutex
+	keys []string
+}
+
+func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	if cmd.Args()[2] != 1 {
-		return said("TRYAGAIN Multiple keys request during rehashing of slot")
+		return replyError("TRYAGAIN Multiple keys request during rehashing of slot")
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked = append(m.asked, *cmd.Args()[firstKey].(*string))
+	m.keys = append(m.keys, *cmd.Args()[firstKey].(*string))
 	c, ok := cmd.(once)
 	if !ok {
-		return errors.New("it would be sent again")
+		return errors.New("go-redis could repeat the command")
 	}
-	c.SetVal(string(append(appendArray(nil, 4), 1, 0, 0, 0)))
+	c.SetVal(string(append(msgpack.AppendArray(nil, 3), 1, 0, 0)))
 	return nil
 }
 
-// TRYAGAIN means that a script can't have all its keys: each key goes by itself, and
-// the hits of one key stay together and in order.
-func TestHitsOfAMovingSlotGoKeyByKey(t *testing.T) {
-	lim, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Day})
-	require.NoError(t, err)
-	node := &moving{}
-	p := &pool{client: node, keys: []keys{{head: layout}}}
-	l := &Limiter{main: p}
-	p.lanes = []*lane{{limiter: l, pool: p}}
-	r := newRequest()
-	r.add(l, 0, &backend.Hit{Key: []byte("a"), Limit: lim, N: 1}, 1)
-	r.add(l, 1, &backend.Hit{Key: []byte("b"), Limit: lim, N: -1}, -1)
-	trip := newTrip(p, l)
-	for i := range r.calls[0].hits {
-		trip.hits = append(trip.hits, place{r.calls[0], i})
-	}
+func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
+	node := &movingNode{}
+	l, p := newUnitLimiter(node)
+	b, c := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	trip.send(ctx)
-	assert.ElementsMatch(t, []string{"v1:fw86400:a", "v1:fw86400:b"}, node.asked)
-	for _, a := range r.calls[0].answers {
+	require.NoError(t, b.send(ctx))
+	assert.ElementsMatch(t, []string{"v1:fw86400:a", "v1:fw86400:b"}, node.keys)
+	for _, a := range c.answers {
 		assert.NoError(t, a.Err)
+		assert.Equal(t, int64(4), a.Remaining)
 	}
+}
+
+func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
+	l, p := newUnitLimiter(nil)
+	for name, c := range map[string]struct {
+		reply string
+		errs  []string // of hits a and b; empty for none
+	}{
+		"complete":                  {"\x96\x01\x00\x00\x02\x00\x00", []string{"", ""}},
+		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v1:fw86400:b": rate limit backend unavailable: the script's reply ends before this hit`}},
+		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v1:fw86400:b"`}},
+		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
+		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
+		"an error of one hit":       {"\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE", []string{"", "redis node: rate limit backend unavailable: NOPE"}},
+		"an error of no hit":        {"\x98\x01\x00\x00\x00\x00\x00\x03\xa4NOPE", []string{"can't be read", "can't be read"}},
+		"an error without its text": {"\x97\x01\x00\x00\x00\x00\x00\x02", []string{"can't be read", "can't be read"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, call := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+			b.script.decode(c.reply, b.hits, "node")
+			for i, want := range c.errs {
+				if err := call.answers[i].Err; want == "" {
+					assert.NoError(t, err)
+					assert.True(t, call.answers[i].Allowed)
+					assert.Equal(t, int64(4-i), call.answers[i].Remaining+int64(0))
+				} else if assert.ErrorContains(t, err, want) {
+					assert.ErrorIs(t, err, backend.ErrUnavailable)
+				}
+			}
+		})
+	}
+}
+
+func TestEqualLimitsAreSentOnce(t *testing.T) {
+	l, p := newUnitLimiter(nil)
+	ten, twenty := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
+	b, c := batchOf(l, p, ten, "a", "b", "c", "d")
+	c.hits[1].limit = twenty
+	c.hits[2].limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
+	c.hits[3].allOrNone = true
+	args := b.script.encode(b.hits, 0, false)
+	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
+	assert.Len(t, args, 3+4+2)
+	many := make([]string, 100)
+	b, c = batchOf(l, p, ten, many...)
+	for i := range c.hits {
+		c.hits[i].limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
+	}
+	b.script.encode(b.hits, 0, false)
+	assert.LessOrEqual(t, len(b.script.rows), 100, "rows may repeat, as encode compares with few of them")
+}
+
+func TestQueuedCallIsNotSentLate(t *testing.T) {
+	l, p := newUnitLimiter(nil)
+	b, c := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a")
+	c.request.refs.Store(1 + callerRef)
+	c.request.sendBy = time.Now().Add(-time.Millisecond)
+	b.run(t.Context(), []*call{c}) // the nil client would panic
+	assert.ErrorIs(t, c.answers[0].Err, backend.ErrOverloaded)
+	assert.ErrorIs(t, c.answers[0].Err, backend.ErrUnavailable)
 }

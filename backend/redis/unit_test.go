@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -13,16 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/seed-81f232ab/rls/limit"
-	"github.com/seed-81f232ab/rls/lua"
 )
-
-func TestCodesAreThoseOfTheScript(t *testing.T) {
-	for _, a := range limit.Algorithms() {
-		assert.Equal(t, a.String(), lua.Names()[a])
-	}
-}
 
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
@@ -92,8 +81,8 @@ func TestOptionsOutOfRange(t *testing.T) {
 	server := Server{URL: "127.0.0.1:1"}
 	for _, o := range []Options{
 		{Main: server, Partitions: -1},
-		{Main: server, MaxHits: maxCall + 1},
-		{Main: server, Trips: -1},
+		{Main: server, MaxBatchSize: maxCallHits + 1},
+		{Main: server, MaxInflightBatches: -1},
 		{Main: server, Timeout: 1},
 		{Main: server, Jitter: -1},
 		{Main: server, KeyPrefix: strings.Repeat("x", 65)},
@@ -106,7 +95,7 @@ func TestOptionsOutOfRange(t *testing.T) {
 	}
 }
 
-func TestBudgetLeavesACallerTimeToBeTold(t *testing.T) {
+func TestBudgetIsLessThanTheCallersDeadline(t *testing.T) {
 	now := time.Now()
 	l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}}
 	assert.Equal(t, 50*time.Millisecond, l.budget(t.Context(), now))
@@ -120,8 +109,8 @@ func TestBudgetLeavesACallerTimeToBeTold(t *testing.T) {
 	}
 }
 
-func TestNamesOfKeys(t *testing.T) {
-	k := keys{head: "rls:{3}" + layout}
+func TestLongKeysAreHashed(t *testing.T) {
+	k := keyspace{head: "rls:{3}" + layout}
 	assert.Equal(t, "rls:{3}v1:fw60:shop|ip=1", string(k.append(nil, "fw60", []byte("shop|ip=1"))))
 	longest := strings.Repeat("x", maxKey-len("rls:{3}v1:fw60:"))
 	assert.Equal(t, "rls:{3}v1:fw60:"+longest, string(k.append(nil, "fw60", []byte(longest))))
@@ -130,23 +119,23 @@ func TestNamesOfKeys(t *testing.T) {
 	assert.Regexp(t, `^rls:\{3\}v1:fw60#[\w-]{43}:x+$`, hashed)
 }
 
-func TestNamesAreUnambiguous(t *testing.T) {
-	k := keys{head: strings.Repeat("p", maxPrefix) + "{16383}" + layout}
+func TestNoTwoCountersHaveOneName(t *testing.T) {
+	k := keyspace{head: strings.Repeat("p", maxPrefix) + "{16383}" + layout}
 	seen := map[string]string{}
 	rapid.Check(t, func(t *rapid.T) {
 		tag := rapid.SampledFrom([]string{"fw60", "fw6", "sw60", "tb315360000i"}).Draw(t, "tag")
 		key := rapid.OneOf(
 			rapid.SliceOfN(rapid.Byte(), 0, 300),
-			rapid.Custom(func(t *rapid.T) []byte { // what another name looks like
+			rapid.Custom(func(t *rapid.T) []byte { // a key that looks like a name
 				return k.append(nil, tag, []byte(strings.Repeat(":", rapid.IntRange(0, 300).Draw(t, "n"))))
 			}),
 		).Draw(t, "key")
 		name := string(k.append(nil, tag, key))
-		whose := tag + "\x00" + string(key)
-		if other, ok := seen[name]; ok && other != whose {
-			t.Fatalf("%q and %q share %q", other, whose, name)
+		counter := tag + "\x00" + string(key)
+		if other, ok := seen[name]; ok && other != counter {
+			t.Fatalf("%q and %q share %q", other, counter, name)
 		}
-		seen[name] = whose
+		seen[name] = counter
 		if len(name) > maxKey {
 			t.Fatalf("%d bytes: %q", len(name), name)
 		}
@@ -159,7 +148,7 @@ func TestHashTagsAreSpreadEvenly(t *testing.T) {
 		for masters := 1; masters <= n; masters += max(1, n/5) {
 			counts := make([]int, masters)
 			for _, tag := range hashTags(n) {
-				counts[slot(strings.Trim(tag, "{}"))*masters/slots]++
+				counts[slot(strings.Trim(tag, "{}"))*masters/clusterSlots]++
 			}
 			for _, c := range counts {
 				assert.InDelta(t, float64(n)/float64(masters), c, 2, "%d partitions on %d masters", n, masters)
@@ -168,52 +157,23 @@ func TestHashTagsAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-func TestMessagePack(t *testing.T) {
-	numbers := []int64{0, 1, 127, 128, math.MaxUint32, math.MaxUint32 + 1, math.MaxInt64, -1, -32, -33, math.MinInt64}
-	for range 1000 {
-		numbers = append(numbers, rand.Int64()>>rand.IntN(64), -rand.Int64()>>rand.IntN(64))
-	}
-	b := appendArray(nil, len(numbers))
-	for _, n := range numbers {
-		b = appendInt(b, n)
-	}
-	r := reader{rest: string(b)}
-	require.Equal(t, len(numbers), r.array())
-	for _, n := range numbers {
-		assert.Equal(t, n, r.int())
-	}
-	assert.False(t, r.failed)
-	assert.Empty(t, r.rest)
-}
+// replyError is an error that Redis replied with.
+type replyError string
 
-func FuzzReadingNeverPanics(f *testing.F) {
-	f.Add("\x94\x01\xcd\x00\x01\xd3")
-	f.Fuzz(func(t *testing.T, s string) {
-		r := reader{rest: s}
-		for n := r.array(); n > 0 && !r.failed; n-- {
-			r.int()
-			r.string()
-		}
-	})
-}
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
 
-// said is an error that Redis replied with.
-type said string
-
-func (s said) Error() string { return string(s) }
-func (said) RedisError()     {}
-
-func TestRefusalsAreToldFromWhatMayHaveBeenExecuted(t *testing.T) {
+func TestErrorCodeIsEmptyIfTheScriptMayHaveRun(t *testing.T) {
 	for err, want := range map[error]string{
-		said("NOSCRIPT No matching script."):    "NOSCRIPT",
-		said("MOVED 1 127.0.0.1:1"):             "MOVED",
-		said("READONLY You can't write"):        "READONLY",
-		said("NOPERM this user"):                "NOPERM",
-		errors.New("EOF"):                       "",
-		context.DeadlineExceeded:                "",
-		fmt.Errorf("read: %w", said("LOADING")): "LOADING",
-		said("ERR Script attempted to access a non local key in a cluster node script: 2266"): "TRYAGAIN",
+		replyError("NOSCRIPT No matching script."):    "NOSCRIPT",
+		replyError("MOVED 1 127.0.0.1:1"):             "MOVED",
+		replyError("READONLY You can't write"):        "READONLY",
+		replyError("NOPERM this user"):                "NOPERM",
+		errors.New("EOF"):                             "",
+		context.DeadlineExceeded:                      "",
+		fmt.Errorf("read: %w", replyError("LOADING")): "LOADING",
+		replyError("ERR Script attempted to access a non local key in a cluster node script: 2266"): "TRYAGAIN",
 	} {
-		assert.Equal(t, want, refusal(err), err)
+		assert.Equal(t, want, errorCode(err), err)
 	}
 }

@@ -64,8 +64,8 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, cou
 			Secondary: counters,
 			Ratio:     s.RedisFallbackRatio,
 			Mode:      mode,
-			Shards:    inRedis.Parts(),
-			ShardOf:   inRedis.Part,
+			Shards:    inRedis.Shards(),
+			ShardOf:   inRedis.ShardOf,
 			Probe:     inRedis.Probe,
 			Observer:  redisObserver{count.Fallback(), s, health, log},
 		})
@@ -101,16 +101,16 @@ func newRedis(s *env.Settings) (*redis.Limiter, error) {
 		return nil, err
 	}
 	o := redis.Options{
-		Main:         main,
-		KeyPrefix:    s.CacheKeyPrefix,
-		Partitions:   s.RedisPartitions,
-		Jitter:       time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
-		AllOrNone:    s.AllOrNone,
-		Timeout:      s.RedisTimeout,
-		MaxHits:      s.RedisMaxBatchSize,
-		Trips:        s.RedisMaxInflightBatches,
-		MaxQueue:     s.RedisMaxQueueSize,
-		WaitReplicas: s.RedisWaitReplicas,
+		Main:               main,
+		KeyPrefix:          s.CacheKeyPrefix,
+		Partitions:         s.RedisPartitions,
+		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
+		AllOrNone:          s.AllOrNone,
+		Timeout:            s.RedisTimeout,
+		MaxBatchSize:       s.RedisMaxBatchSize,
+		MaxInflightBatches: s.RedisMaxInflightBatches,
+		MaxQueueSize:       s.RedisMaxQueueSize,
+		WaitReplicas:       s.RedisWaitReplicas,
 	}
 	if s.PerSecond {
 		o.PerSecond = &redis.Server{

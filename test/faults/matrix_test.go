@@ -102,7 +102,7 @@ func run(t *testing.T, name string, s scenario) {
 	localLimiter := local.New(local.Options{})
 	limiter := fallback.New(fallback.Options{ // as in cmd/rls
 		Primary: redisLimiter, Secondary: localLimiter, Ratio: ratio,
-		Shards: redisLimiter.Parts(), ShardOf: redisLimiter.Part, Probe: redisLimiter.Probe,
+		Shards: redisLimiter.Shards(), ShardOf: redisLimiter.ShardOf, Probe: redisLimiter.Probe,
 		Observer: &outages,
 	})
 	defer limiter.Close()

@@ -1,0 +1,233 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/wait"
+)
+
+// Observer learns about batches. It is called by the workers of all queues at once and
+// must not block.
+type Observer interface {
+	BatchDone(Batch)
+}
+
+// Batch describes a batch that was answered or has failed.
+type Batch struct {
+	Hits   int           // hits in the batch
+	Queued int           // hits that waited in the queue when the batch was sent
+	Wait   time.Duration // time from the first hit's Take until the batch was sent
+	Took   time.Duration // time until Redis answered
+	Err    error         // nil if Redis has executed the batch
+}
+
+type noObserver struct{}
+
+func (noObserver) BatchDone(Batch) {}
+
+// batch sends hits of many calls to Redis in one step. It belongs to one worker and
+// reuses its memory.
+type batch struct {
+	pool    *pool
+	limiter *Limiter
+
+	hits   []hitRef
+	queued int // hits that wait in the queue
+	script scriptCall
+}
+
+// hitRef refers to a hit of a call.
+type hitRef struct {
+	call *call
+	i    int
+}
+
+func (h hitRef) pending() *pendingHit { return &h.call.hits[h.i] }
+func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
+func (h hitRef) name() []byte         { return h.call.name(h.i) }
+
+func newBatch(p *pool, l *Limiter) *batch { return &batch{pool: p, limiter: l} }
+
+// run answers and releases the calls. It does not send calls that nobody waits for, nor
+// calls that are too late to be answered in time.
+func (b *batch) run(ctx context.Context, calls []*call) {
+	b.hits = b.hits[:0]
+	began := time.Now()
+	var first, until time.Time
+	for _, c := range calls {
+		switch {
+		case c.cancelled.Load():
+			continue
+		case began.After(c.sendBy):
+			c.fail(errExpired)
+			continue
+		}
+		c.stage.Store(stageSent)
+		if len(b.hits) == 0 || c.began.Before(first) {
+			first = c.began
+		}
+		if c.until.After(until) {
+			until = c.until
+		}
+		for i := range c.hits {
+			b.hits = append(b.hits, hitRef{c, i})
+		}
+	}
+	if len(b.hits) > 0 {
+		ctx, cancel := context.WithDeadline(ctx, until)
+		err := b.send(ctx)
+		cancel()
+		b.limiter.options.Observer.BatchDone(Batch{
+			Hits: len(b.hits), Queued: b.queued, Wait: began.Sub(first), Took: time.Since(began), Err: err,
+		})
+	}
+	clear(b.hits)
+	for _, c := range calls {
+		c.stage.Store(stageAnswered)
+		c.release()
+	}
+}
+
+// send has the hits executed and answers them. Until ctx ends it repeats only what Redis
+// has refused to execute. The error, if any, is also the answer of all hits.
+func (b *batch) send(ctx context.Context) error {
+	byText := false // send the script itself instead of its digest
+	for pause := time.Millisecond; ; {
+		err := b.execute(ctx, byText)
+		if err == nil {
+			return nil
+		}
+		switch errorCode(err) {
+		case "":
+			b.pool.reloadTopology(ctx)
+		case "NOSCRIPT":
+			if !byText {
+				byText = true
+				continue
+			}
+		case "TRYAGAIN", "ASK":
+			// A slot is being moved, and a script runs only where all its keys are.
+			if b.split(ctx) {
+				return nil
+			}
+			fallthrough
+		case "MOVED", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+			if sleep(ctx, pause) {
+				pause = min(2*pause, 16*time.Millisecond)
+				continue
+			}
+		}
+		err = fmt.Errorf("redis %s: %d hits: %w: %w", b.pool.name, len(b.hits), backend.ErrUnavailable, err)
+		for _, h := range b.hits {
+			*h.answer() = answer{Result: backend.Result{Err: err}}
+		}
+		return err
+	}
+}
+
+// errorCode returns the code of an error with which Redis refused to execute a script. It
+// returns "" if the script may have been executed.
+func errorCode(err error) string {
+	var reply goredis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	if strings.Contains(reply.Error(), "non local key") {
+		// A slot is being moved. A key expired after Redis had checked whether the
+		// script may run here, and before the script's first command, which reads
+		// all keys.
+		return "TRYAGAIN"
+	}
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	return code
+}
+
+// sleep waits for d and reports true. It reports false at once if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if until, ok := ctx.Deadline(); ok && time.Until(until) <= d {
+		return false
+	}
+	return wait.For(ctx, d)
+}
+
+// maxSplitBatches bounds the parts of a split batch that are in flight.
+const maxSplitBatches = 8
+
+// split sends the hits of each key in a batch of their own. It reports false if there is
+// only one key.
+func (b *batch) split(ctx context.Context) bool {
+	byName := map[string][]hitRef{}
+	for _, h := range b.hits {
+		name := string(h.name())
+		byName[name] = append(byName[name], h)
+	}
+	if len(byName) < 2 {
+		return false
+	}
+	var running sync.WaitGroup
+	slots := make(chan struct{}, maxSplitBatches)
+	for _, hits := range byName {
+		slots <- struct{}{}
+		running.Go(func() {
+			part := newBatch(b.pool, b.limiter)
+			part.hits = hits
+			_ = part.send(ctx) // the hits have the error
+			<-slots
+		})
+	}
+	running.Wait()
+	return true
+}
+
+// once is a command that go-redis must not repeat, as Redis may have executed it.
+type once struct{ *goredis.StringCmd }
+
+func (once) NoRetry() bool { return true }
+
+// execute runs the script for the hits and answers them. After an error no hit is
+// answered.
+func (b *batch) execute(ctx context.Context, byText bool) error {
+	cmd := once{goredis.NewStringCmd(ctx, b.script.encode(b.hits, b.limiter.jitter(), byText)...)}
+	cmd.SetFirstKeyPos(firstKey)
+	if err := b.process(ctx, cmd); err != nil {
+		return err
+	}
+	b.script.decode(cmd.Val(), b.hits, b.pool.name)
+	if b.limiter.options.AllOrNone {
+		eachRequest(b.hits, markCharged)
+	}
+	return nil
+}
+
+// eachRequest calls f with the hits of each request.
+func eachRequest(hits []hitRef, f func([]hitRef)) {
+	for len(hits) > 0 {
+		n := 1
+		for n < len(hits) && hits[n].call == hits[0].call {
+			n++
+		}
+		f(hits[:n])
+		hits = hits[n:]
+	}
+}
+
+// markCharged marks the all-or-none hits of a request as charged unless one of them is
+// denied.
+func markCharged(hits []hitRef) {
+	for _, h := range hits {
+		if h.pending().allOrNone && h.answer().Err == nil && !h.answer().Allowed {
+			return
+		}
+	}
+	for _, h := range hits {
+		h.answer().charged = h.pending().allOrNone && h.answer().Err == nil
+	}
+}

@@ -1,0 +1,150 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/msgpack"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// slowNode answers each script after a pause. A pause of 0 means never.
+type slowNode struct {
+	client
+	pause time.Duration
+	hits  atomic.Int64 // received
+}
+
+func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
+	hits := cmd.Args()[2].(int)
+	n.hits.Add(int64(hits))
+	if n.pause == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(n.pause):
+	}
+	reply := msgpack.AppendArray(nil, 3*hits)
+	for range 3 * hits {
+		reply = msgpack.AppendInt(reply, 0)
+	}
+	cmd.(once).SetVal(string(reply))
+	return nil
+}
+
+// outcomes counts the results of single hits.
+type outcomes struct{ answered, overloaded, failed int }
+
+// takeFor sends a hit each pause for a second, and returns the outcomes.
+func takeFor(t *testing.T, node *slowNode, o Options, pause time.Duration) (got outcomes) {
+	o.Timeout, o.Observer = 50*time.Millisecond, noObserver{}
+	p := &pool{name: "node", client: node, keyspaces: []keyspace{{head: layout}}}
+	ctx, stop := context.WithCancel(t.Context())
+	l := &Limiter{main: p, options: o, stop: stop}
+	l.requests.New = func() any { return newRequest() }
+	p.queues = []*queue{newQueue(ctx, l, p)}
+	lim := perDay(t, limit.Spec{Requests: 1000})
+	var mu sync.Mutex
+	var takes sync.WaitGroup
+	for began := time.Now(); time.Since(began) < time.Second; time.Sleep(pause) {
+		takes.Go(func() {
+			results := make([]backend.Result, 1)
+			l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
+			mu.Lock()
+			defer mu.Unlock()
+			switch err := results[0].Err; {
+			case err == nil:
+				got.answered++
+			case errors.Is(err, backend.ErrOverloaded):
+				got.overloaded++
+			case errors.Is(err, backend.ErrUnavailable):
+				got.failed++
+			}
+		})
+	}
+	takes.Wait()
+	stop()
+	p.queues[0].close()
+	l.workers.Wait()
+	return got
+}
+
+// A batch takes 10 ms here, and 20 hits arrive in that time where a batch holds 10.
+func TestLongQueueIsNoFailureOfRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &slowNode{pause: 10 * time.Millisecond}
+		got := takeFor(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, 500*time.Microsecond)
+		assert.Zero(t, got.failed)
+		assert.Greater(t, got.overloaded, 500)
+		assert.Greater(t, got.answered, 500, "Redis answers half of the hits")
+		assert.EqualValues(t, got.answered, node.hits.Load(), "hits without time left are not sent")
+	})
+}
+
+func TestFullQueueIsNoFailureOfRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := takeFor(t, &slowNode{pause: 10 * time.Millisecond}, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 10}, 500*time.Microsecond)
+		assert.Zero(t, got.failed)
+		assert.Greater(t, got.overloaded, 500)
+	})
+}
+
+// Hits that Redis has received fail by their own timeout, again and again, however long the
+// queue behind them is.
+func TestHangingRedisFailsHitsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, pause := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
+			node := &slowNode{}
+			got := takeFor(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, pause)
+			assert.Zero(t, got.answered)
+			assert.GreaterOrEqual(t, got.failed, 20, "in a second, with a hit each %v", pause)
+			assert.EqualValues(t, got.failed, node.hits.Load(), "hits that were never sent do not count")
+		}
+	})
+}
+
+// recorder remembers batches.
+type recorder struct{ batches []Batch }
+
+func (r *recorder) BatchDone(b Batch) { r.batches = append(r.batches, b) }
+
+func TestObserverLearnsOfEachBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			node *slowNode
+			took time.Duration
+			err  error
+		}{
+			{&slowNode{pause: 10 * time.Millisecond}, 10 * time.Millisecond, nil},
+			{&slowNode{}, 50 * time.Millisecond, backend.ErrUnavailable},
+		} {
+			l, p := newUnitLimiter(c.node)
+			got := &recorder{}
+			l.options.Observer = got
+			b, sent := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+			now := time.Now()
+			sent.began, sent.sendBy, sent.until = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
+			sent.refs.Store(1 + callerRef)
+			b.queued = 7
+			time.Sleep(3 * time.Millisecond)
+			b.run(t.Context(), []*call{sent})
+			if assert.Len(t, got.batches, 1) {
+				assert.ErrorIs(t, got.batches[0].Err, c.err)
+				got.batches[0].Err = nil
+				assert.Equal(t, Batch{Hits: 2, Queued: 7, Wait: 3 * time.Millisecond, Took: c.took}, got.batches[0])
+			}
+		}
+	})
+}

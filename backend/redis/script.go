@@ -1,0 +1,173 @@
+package redis
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/msgpack"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/lua"
+)
+
+// scriptText is the script of all algorithms.
+var (
+	scriptText   = lua.Take(limit.AlgorithmNames()...)
+	scriptDigest = digest(scriptText)
+)
+
+func digest(s string) string {
+	sum := sha1.Sum([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// scriptCall translates between hits and calls of the script. Only scriptCall knows the
+// formats of arguments and reply, which lua/take.lua documents. It reuses its memory.
+type scriptCall struct {
+	names  []string // keys of the hits, in the memory of their calls
+	args   []any
+	rows   []limitRow
+	rowOf  []int64 // row of each hit, from 1
+	packed []byte  // ARGV[1]
+	groups []byte  // ARGV[2]
+}
+
+// limitRow is a limit in the script's arguments.
+type limitRow struct {
+	algorithm             limit.Algorithm
+	flags                 uint8
+	max, period, capacity int64
+}
+
+// Flags of a limitRow.
+const (
+	flagChargeDenied = 1
+	flagAllOrNone    = 2
+)
+
+// maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
+const maxRowSearch = 16
+
+// firstKey is the place of the first key in EVALSHA digest numkeys key...
+const firstKey = 3
+
+// encode returns the command that runs the script for hits. It is valid until the next
+// encode. The names lie in the memory of the calls and are passed by pointer: go-redis
+// writes them before the command is done.
+func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
+	s.args, s.names = s.args[:0], s.names[:0]
+	if byText {
+		s.args = append(s.args, "EVAL", scriptText)
+	} else {
+		s.args = append(s.args, "EVALSHA", scriptDigest)
+	}
+	s.args = append(s.args, len(hits))
+
+	s.rows, s.rowOf = s.rows[:0], s.rowOf[:0]
+	grouped := false
+	for _, h := range hits {
+		s.names = append(s.names, asString(h.name()))
+		s.rowOf = append(s.rowOf, s.row(h.pending()))
+		grouped = grouped || h.pending().allOrNone && len(h.call.hits) > 1
+	}
+	for i := range s.names {
+		s.args = append(s.args, &s.names[i])
+	}
+
+	b := msgpack.AppendArray(s.packed[:0], 3+5*len(s.rows)+2*len(hits))
+	b = msgpack.AppendInt(b, hits[0].call.now)
+	b = msgpack.AppendInt(b, jitter)
+	b = msgpack.AppendInt(b, int64(len(s.rows)))
+	for _, r := range s.rows {
+		b = msgpack.AppendString(b, r.algorithm.String())
+		b = msgpack.AppendInt(b, r.max)
+		b = msgpack.AppendInt(b, r.period)
+		b = msgpack.AppendInt(b, r.capacity)
+		b = msgpack.AppendInt(b, int64(r.flags))
+	}
+	for i, h := range hits {
+		b = msgpack.AppendInt(b, s.rowOf[i])
+		b = msgpack.AppendInt(b, h.pending().n)
+	}
+	s.packed = b
+
+	s.groups = s.groups[:0]
+	if grouped {
+		n := 0
+		eachRequest(hits, func([]hitRef) { n++ })
+		s.groups = msgpack.AppendArray(s.groups, n)
+		eachRequest(hits, func(group []hitRef) { s.groups = msgpack.AppendInt(s.groups, int64(len(group))) })
+	}
+	s.args = append(s.args, asString(s.packed), asString(s.groups))
+	return s.args
+}
+
+// row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
+func (s *scriptCall) row(h *pendingHit) int64 {
+	r := limitRow{algorithm: h.limit.Algorithm, max: h.limit.Max(), period: h.limit.Period(), capacity: h.limit.Capacity()}
+	switch {
+	case h.allOrNone:
+		r.flags = flagAllOrNone
+	case h.limit.ChargeDenied:
+		r.flags = flagChargeDenied
+	}
+	for i := len(s.rows); i > max(len(s.rows)-maxRowSearch, 0); i-- {
+		if s.rows[i-1] == r {
+			return int64(i)
+		}
+	}
+	s.rows = append(s.rows, r)
+	return int64(len(s.rows))
+}
+
+// asString returns b as a string. It is valid as long as b does not change.
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Errors of a reply. They concern single hits.
+var (
+	errShortReply  = errors.New("the script's reply ends before this hit")
+	errBrokenReply = errors.New("the script's reply can't be read")
+)
+
+// decode answers hits from the script's reply. A hit that the reply does not answer gets
+// an error with its counter's name.
+func (s *scriptCall) decode(reply string, hits []hitRef, server string) {
+	r := msgpack.Reader{Rest: reply}
+	size := r.Array()
+	for i, h := range hits {
+		if 3*i+3 > size {
+			h.fail(server, errShortReply)
+			continue
+		}
+		spent, reset, retry := r.Int(), r.Int(), r.Int()
+		if r.Failed {
+			h.fail(server, errBrokenReply)
+			continue
+		}
+		*h.answer() = answer{Result: backend.Result{Result: limit.Result{
+			Allowed: retry == 0, Remaining: h.pending().limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+		}}}
+	}
+	for failed := size - 3*len(hits); failed > 0 && !r.Failed; failed -= 2 {
+		i, text := r.Int(), r.String()
+		if r.Failed || i < 1 || i > int64(len(hits)) {
+			r.Failed = true
+			break
+		}
+		hits[i-1].answer().Err = fmt.Errorf("redis %s: %w: %s", server, backend.ErrUnavailable, text)
+	}
+	if r.Failed { // any hit may be one of the failed hits
+		for _, h := range hits {
+			if h.answer().Err == nil {
+				h.fail(server, errBrokenReply)
+			}
+		}
+	}
+}
+
+func (h hitRef) fail(server string, err error) {
+	*h.answer() = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w: %w", server, h.name(), backend.ErrUnavailable, err)}}
+}
