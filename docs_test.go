@@ -44,7 +44,7 @@ func TestLinksInDocsResolve(t *testing.T) {
 // TestDesignListsEveryPackage checks the table of folders in docs/design.md.
 func TestDesignListsEveryPackage(t *testing.T) {
 	design := readPage(t, "docs/design.md")
-	for pkg := range list(t, "") {
+	for pkg := range goList(t, "") {
 		if !strings.HasPrefix(module, pkg) { // all but the root
 			assert.True(t, strings.Contains(design, "`"+pkg+"/`"), "docs/design.md: no row for %s/", pkg)
 		}

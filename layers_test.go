@@ -1,4 +1,4 @@
-// Package rls_test holds the rules about who may import whom (docs/design.md).
+// Package rls_test checks the imports between packages, and the docs.
 package rls_test
 
 import (
@@ -13,7 +13,8 @@ import (
 
 const module = "github.com/seed-81f232ab/rls/"
 
-// mayImport lists, for each package of ours, the packages of ours it may import.
+// mayImport lists for each package of this module the packages of this module that it may
+// import. docs/design.md explains the layers.
 var mayImport = map[string][]string{
 	"limit":                {},
 	"descriptors":          {"limit"},
@@ -47,52 +48,59 @@ var mayImport = map[string][]string{
 	"cmd/rls/env":          {"backend/redis", "server"},
 	"bench":                {},
 
-	strings.TrimSuffix(module, "/"): {}, // this test's own
+	strings.TrimSuffix(module, "/"): {}, // the package of this test
 }
 
-// composes is the package that may import all.
-const composes = "cmd/rls"
+// wiring is the package that may import all others.
+const wiring = "cmd/rls"
 
-func TestDependenciesPointDown(t *testing.T) {
-	for pkg, imports := range list(t, `{{join .Imports " "}}`) {
-		allowed, known := mayImport[pkg]
-		assert.True(t, known || pkg == composes, "%s is not in mayImport", pkg)
-		for _, imported := range imports {
-			if ours, ok := strings.CutPrefix(imported, module); ok && pkg != composes {
-				assert.Contains(t, allowed, ours, "%s imports it", pkg)
+// testOnly lists the packages that the program must not contain.
+var testOnly = []string{
+	"backend/backendtest", "internal/redistest", "internal/certtest", "internal/polltest",
+	"source/xds/xdstest", "admin/admintest", "test/envoyconf",
+}
+
+// redisClients lists the packages that may import go-redis.
+var redisClients = []string{"backend/redis", "internal/redistest", "source/overrides"}
+
+func TestPackagesImportOnlyLowerLayers(t *testing.T) {
+	imports := goList(t, `{{join .Imports " "}}`)
+	for pkg := range mayImport {
+		assert.Contains(t, imports, pkg, "mayImport has a row for a missing package")
+	}
+	for pkg, imported := range imports {
+		allowed, ok := mayImport[pkg]
+		assert.True(t, ok || pkg == wiring, "mayImport has no row for %s", pkg)
+		for _, path := range imported {
+			if name, ok := strings.CutPrefix(path, module); ok && pkg != wiring {
+				assert.Contains(t, allowed, name, "%s must not import it", pkg)
 			}
 			if pkg == "limit" {
-				assert.NotContains(t, imported, ".", "limit is pure: the standard library only")
+				assert.NotContains(t, path, ".", "limit may import the standard library only")
 			}
-			if !slices.Contains([]string{"backend/redis", "internal/redistest", "source/overrides"}, pkg) {
-				assert.NotContains(t, imported, "redis/go-redis", "%s imports it", pkg)
-			}
-		}
-	}
-}
-
-func TestTestHelpersStayInTests(t *testing.T) {
-	for pkg, deps := range list(t, `{{join .Deps " "}}`) {
-		for _, dep := range deps {
-			if pkg == composes {
-				assert.NotContains(t, []string{
-					module + "backend/backendtest", module + "internal/redistest", module + "internal/certtest",
-					module + "internal/polltest", module + "source/xds/xdstest", module + "admin/admintest", "testing",
-				}, dep)
+			if !slices.Contains(redisClients, pkg) {
+				assert.NotContains(t, path, "redis/go-redis", "%s must not import it", pkg)
 			}
 		}
 	}
 }
 
-// list returns what format says of each package of ours, split at blanks.
-func list(t *testing.T, format string) map[string][]string {
-	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} "+format, "./...").Output()
+func TestProgramContainsNoTestHelpers(t *testing.T) {
+	for _, dependency := range goList(t, `{{join .Deps " "}}`)[wiring] {
+		assert.NotEqual(t, "testing", dependency)
+		assert.NotContains(t, testOnly, strings.TrimPrefix(dependency, module))
+	}
+}
+
+// goList returns the words of the go list template for each package of this module.
+func goList(t *testing.T, template string) map[string][]string {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} "+template, "./...").Output()
 	require.NoError(t, err)
-	packages := map[string][]string{}
+	words := map[string][]string{}
 	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line)
-		packages[strings.TrimPrefix(f[0], module)] = f[1:]
+		fields := strings.Fields(line)
+		words[strings.TrimPrefix(fields[0], module)] = fields[1:]
 	}
-	require.NotEmpty(t, packages)
-	return packages
+	require.NotEmpty(t, words)
+	return words
 }
