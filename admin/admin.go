@@ -1,15 +1,15 @@
-// Package admin is the HTTP API by which operators override limits at run time, and
-// see and reset counters. It is for the debug listener, below /admin/.
+// Package admin is the HTTP API for operators, below /admin/ on the debug listener. It
+// overrides limits at run time, and reads and resets counters.
 //
 // Terms:
 //
-//   - target: the name of a descriptor (descriptors.Target), as the query parameter
-//     target: shop|tenant=acme. For an override its keys and values are those of the
-//     limits files, or of requests; for a counter those of a request;
-//   - caller: who has shown a token, or a client certificate that TLS has verified;
-//   - audit: one log line for each change that was made, and who made it.
+//   - target: the name of a descriptor (descriptors.Target) in the query parameter
+//     target, such as shop|tenant=acme. The target of an override has keys and values of
+//     limits files or requests. The target of a counter has those of a request.
+//   - caller: a client with a token, or with a client certificate that TLS has verified.
+//   - audit: a log line for each change, with the name of the caller.
 //
-// All answers are JSON. Those that refuse have problems, a list of texts.
+// All answers are JSON. The answer to a rejected call has a list of problems.
 package admin
 
 import (
@@ -29,62 +29,62 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Prefix is what the paths of all endpoints begin with.
+// Prefix is the start of the paths of all endpoints.
 const Prefix = "/admin/"
 
-// MaxTarget is how many bytes the target of an override can have.
+// MaxTarget is the largest length of the target of an override, in bytes.
 const MaxTarget = 4 << 10
 
-// Options of New.
+// Options are the options of New.
 type Options struct {
-	// Tokens are those that may call, by the name that the audit gives them. An empty
-	// one lets nobody in.
+	// Tokens are the tokens of callers by name. The audit shows the name. An empty token
+	// authorizes nobody.
 	Tokens map[string]string
 
-	// ClientCerts lets callers in whose certificate TLS has verified. Their name is
-	// its common name, else its first DNS name or URI.
+	// ClientCerts also authorizes callers whose certificate TLS has verified. Their name is
+	// the common name of the certificate, or else its first DNS name or URI.
 	ClientCerts bool
 
-	// Overrides is nil where there can't be any: calls for them are then answered
-	// with 501.
+	// Overrides stores overrides. If it is nil, calls about overrides are answered with
+	// 501.
 	Overrides Overrides
 
 	Counters Counters
 
-	// Log gets the audit and the calls that are refused; nil: nobody does.
+	// Log gets the audit and unauthorized calls; default none.
 	Log *slog.Logger
 }
 
-// Overrides holds overrides for all replicas.
+// Overrides stores overrides for all replicas.
 type Overrides interface {
-	// States tells of all of them, by target. It is cheap.
+	// States returns the states of all overrides, sorted by target.
 	States() []descriptors.OverrideState
 
-	// Try tells what would become of one, without keeping it.
-	Try(target, value string) descriptors.OverrideState
+	// DryRun returns the state that an override would have, and stores nothing.
+	DryRun(target, value string) descriptors.OverrideState
 
-	// Put sets the value of a target, Delete removes it. They return what was there
-	// before, if there was something. What they did is in force here when they return.
-	Put(ctx context.Context, target, value string) (old string, had bool, err error)
-	Delete(ctx context.Context, target string) (old string, had bool, err error)
+	// Put sets the value of a target, and Delete removes it. Both return the old value, if
+	// any. The change is in force on this replica when they return.
+	Put(ctx context.Context, target, value string) (old string, existed bool, err error)
+	Delete(ctx context.Context, target string) (old string, existed bool, err error)
 }
 
-// New returns the API. It takes requests with their whole path.
+// New returns the handler of the API. Requests must have their whole path.
 func New(o Options) http.Handler {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Counters.Now == nil {
 		o.Counters.Now = time.Now
 	}
-	return &handler{o: o, keys: newKeyring(o.Tokens), refusals: rate.NewLimiter(rate.Every(time.Second), 1)}
+	return &handler{o: o, keys: newKeyring(o.Tokens), unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
 }
 
 type handler struct {
-	o        Options
-	keys     keyring
-	refusals *rate.Limiter // of their log lines
+	o                Options
+	keys             keyring
+	unauthorizedLogs *rate.Limiter
 }
 
-// endpoint is one method of one path. serve returns the status and what to encode.
+// endpoint is a method of a path. serve returns the status and the answer to encode.
 type endpoint struct {
 	method, path, help string
 	params             []string // of the query
@@ -92,14 +92,14 @@ type endpoint struct {
 }
 
 var endpoints = []endpoint{
-	{"GET", Prefix + "overrides", "all overrides, or that of ?target=", []string{"target"}, (*handler).getOverrides},
-	{"PUT", Prefix + "overrides", "override the limits of ?target= by the JSON object in the body; ?dry_run=true only tells what would be", []string{"target", "dry_run"}, (*handler).putOverride},
-	{"DELETE", Prefix + "overrides", "remove the override of ?target=", []string{"target"}, (*handler).deleteOverride},
-	{"GET", Prefix + "counters", "what requests with the keys and values of ?target= have spent", []string{"target"}, (*handler).getCounter},
-	{"DELETE", Prefix + "counters", "give back all of it", []string{"target"}, (*handler).resetCounter},
+	{"GET", Prefix + "overrides", "returns all overrides, or the override of ?target=", []string{"target"}, (*handler).getOverrides},
+	{"PUT", Prefix + "overrides", "overrides the limits of ?target= by the JSON object in the body; ?dry_run=true changes nothing", []string{"target", "dry_run"}, (*handler).putOverride},
+	{"DELETE", Prefix + "overrides", "deletes the override of ?target=", []string{"target"}, (*handler).deleteOverride},
+	{"GET", Prefix + "counters", "returns the counters of requests with the keys and values of ?target=", []string{"target"}, (*handler).getCounter},
+	{"DELETE", Prefix + "counters", "resets these counters", []string{"target"}, (*handler).resetCounter},
 }
 
-// call is a request of a caller.
+// call is a request of an authorized caller.
 type call struct {
 	*http.Request
 	by    string // the caller's name
@@ -112,7 +112,7 @@ func (c *call) target() string { return c.query.Get("target") }
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	by, ok := h.caller(r)
 	if !ok {
-		h.refuse(w, r)
+		h.unauthorized(w, r)
 		return
 	}
 	var methods []string
@@ -129,29 +129,30 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(methods) > 0 {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
-		code, answer := problem(http.StatusMethodNotAllowed, "%s takes %s", r.URL.Path, strings.Join(methods, ", "))
+		code, answer := problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), strings.Join(methods, ", "))
 		respond(w, code, answer)
 		return
 	}
-	answer := Problems{Problems: []string{"there is nothing at " + r.URL.Path}}
+	answer := Problems{Problems: []string{"unknown path " + r.URL.Path}}
 	for _, e := range endpoints {
 		answer.Endpoints = append(answer.Endpoints, e.method+" "+e.path+": "+e.help)
 	}
 	respond(w, http.StatusNotFound, answer)
 }
 
-// serve reads the query, so that a misspelt parameter changes nothing.
+// serve answers a call. It rejects unknown parameters, so that a misspelt one changes
+// nothing.
 func (h *handler) serve(e *endpoint, c *call) (int, any) {
 	var err error
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
-		return problem(http.StatusBadRequest, "the query can't be read: %s", err)
+		return problem(http.StatusBadRequest, "invalid query: %s", err)
 	}
 	for name, values := range c.query {
 		if !slices.Contains(e.params, name) {
-			return problem(http.StatusBadRequest, "unknown parameter %q; there can be %s", cut(name), strings.Join(e.params, ", "))
+			return problem(http.StatusBadRequest, "unknown parameter %q; want %s", truncate(name), strings.Join(e.params, ", "))
 		}
 		if len(values) > 1 {
-			return problem(http.StatusBadRequest, "%s is given more than once", name)
+			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
 		}
 	}
 	return e.serve(h, c)
@@ -163,12 +164,12 @@ func respond(w http.ResponseWriter, code int, answer any) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
 	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // limits have a > in their paths
+	e.SetEscapeHTML(false) // paths of limits contain >
 	e.SetIndent("", "  ")
-	_ = e.Encode(answer) // the caller is gone: nobody to tell
+	_ = e.Encode(answer) // an error means that the caller has gone
 }
 
-// problem is the answer that says one thing.
+// problem returns an answer with one problem.
 func problem(code int, format string, args ...any) (int, any) {
 	return code, Problems{Problems: []string{fmt.Sprintf(format, args...)}}
 }

@@ -22,17 +22,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestWhoHasNoTokenLearnsNothing(t *testing.T) {
+func TestUnauthenticatedGets401(t *testing.T) {
 	for name, header := range map[string]string{
-		"none":                   "",
-		"another":                "Bearer other",
-		"a part of it":           "Bearer " + token[:4],
-		"more than it":           "Bearer " + token + "x",
-		"empty":                  "Bearer ",
-		"another scheme":         "Basic " + token,
-		"no scheme":              token,
-		"the name, not a token":  "Bearer ops",
-		"the empty one of a row": "Bearer",
+		"no header":      "",
+		"other token":    "Bearer other",
+		"prefix":         "Bearer " + token[:4],
+		"token and more": "Bearer " + token + "x",
+		"empty token":    "Bearer ",
+		"other scheme":   "Basic " + token,
+		"no scheme":      token,
+		"name of token":  "Bearer ops",
+		"scheme alone":   "Bearer",
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
@@ -61,7 +61,7 @@ func TestWhoHasNoTokenLearnsNothing(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreLoggedOnceASecond(t *testing.T) {
+func TestUnauthorizedCallsAreLoggedOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		for second := range 3 {
@@ -74,7 +74,7 @@ func TestRefusalsAreLoggedOnceASecond(t *testing.T) {
 	})
 }
 
-func TestTheAuditNamesTheToken(t *testing.T) {
+func TestAuditShowsNameOfToken(t *testing.T) {
 	r := newRig(t, func(o *admin.Options) { o.Tokens = map[string]string{"alice": "a", "bob": "b"} })
 	for _, header := range []string{"Bearer a", "bearer  b "} {
 		req := httptest.NewRequest(http.MethodPut, "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
@@ -87,19 +87,19 @@ func TestTheAuditNamesTheToken(t *testing.T) {
 	assert.Contains(t, lines[1], "by=bob")
 }
 
-func TestClientCertificates(t *testing.T) {
+func TestVerifiedClientCertificateAuthorizes(t *testing.T) {
 	spiffe := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ops"}
 	for name, c := range map[string]struct {
 		off  bool
-		cert *x509.Certificate // verified, if any
-		by   string            // empty: refused
+		cert *x509.Certificate // verified, unless nil
+		by   string            // the name in the audit; empty if unauthorized
 	}{
-		"named by its common name": {cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}, DNSNames: []string{"dns"}}, by: "deploy"},
-		"else by its DNS name":     {cert: &x509.Certificate{DNSNames: []string{"ops.example"}, URIs: []*url.URL{spiffe}}, by: "ops.example"},
-		"else by its URI":          {cert: &x509.Certificate{URIs: []*url.URL{spiffe}}, by: "spiffe://cluster.local/ops"},
-		"else by its number":       {cert: &x509.Certificate{SerialNumber: big.NewInt(7)}, by: `"certificate 7"`},
-		"only if they count":       {off: true, cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}}},
-		"only if verified":         {},
+		"named by common name":    {cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}, DNSNames: []string{"dns"}}, by: "deploy"},
+		"named by DNS name":       {cert: &x509.Certificate{DNSNames: []string{"ops.example"}, URIs: []*url.URL{spiffe}}, by: "ops.example"},
+		"named by URI":            {cert: &x509.Certificate{URIs: []*url.URL{spiffe}}, by: "spiffe://cluster.local/ops"},
+		"named by serial number":  {cert: &x509.Certificate{SerialNumber: big.NewInt(7)}, by: `"certificate 7"`},
+		"certificates turned off": {off: true, cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}}},
+		"not verified":            {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(o *admin.Options) { o.ClientCerts = !c.off })
@@ -119,12 +119,12 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-func TestPathsMethodsAndParameters(t *testing.T) {
+func TestUnknownPathsMethodsAndParametersAreRejected(t *testing.T) {
 	r := newRig(t)
-	t.Run("another path is told what there is", func(t *testing.T) {
+	t.Run("unknown path lists endpoints", func(t *testing.T) {
 		var p admin.Problems
 		assert.Equal(t, http.StatusNotFound, r.call("GET", "override", "", "", &p))
-		assert.Equal(t, []string{"there is nothing at /admin/override"}, p.Problems)
+		assert.Equal(t, []string{"unknown path /admin/override"}, p.Problems)
 		require.Len(t, p.Endpoints, 5)
 		assert.Contains(t, p.Endpoints[1], "PUT /admin/overrides: ")
 	})
@@ -136,10 +136,10 @@ func TestPathsMethodsAndParameters(t *testing.T) {
 		assert.Equal(t, allow, resp.Header().Get("Allow"))
 	}
 	for name, query := range map[string]string{
-		"a misspelt one":      "target=shop%7Ctenant&dryrun=true",
-		"one given twice":     "target=shop%7Ctenant&target=shop%7Cip",
-		"an odd flag":         "target=shop%7Ctenant&dry_run=perhaps",
-		"one that is no text": "target=%zz",
+		"misspelt parameter": "target=shop%7Ctenant&dryrun=true",
+		"repeated parameter": "target=shop%7Ctenant&target=shop%7Cip",
+		"invalid flag":       "target=shop%7Ctenant&dry_run=perhaps",
+		"invalid encoding":   "target=%zz",
 	} {
 		t.Run(name+" changes nothing", func(t *testing.T) {
 			assert.Equal(t, http.StatusBadRequest, r.callURL("PUT", "/admin/overrides?"+query, `{"factor": 2}`, nil))

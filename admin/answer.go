@@ -10,124 +10,127 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Problems is the answer to a call that is refused.
+// Problems is the answer to a rejected call.
 type Problems struct {
 	Problems  []string `json:"problems"`
-	Endpoints []string `json:"endpoints,omitempty"` // where there is nothing at the path
+	Endpoints []string `json:"endpoints,omitempty"` // set if the path is unknown
 }
 
-// State is what became of an override.
+// State is the state of an override.
 type State string
 
 // The states.
 const (
-	InForce State = "in force"
-	Refused State = "refused" // Problems say why
-	Expired State = "expired"
-	Deleted State = "deleted" // only in the answer to a DELETE
+	InForce  State = "in force"
+	Rejected State = "rejected" // Problems has the reasons
+	Expired  State = "expired"
+	Deleted  State = "deleted" // only in the answer to a DELETE
 )
 
 // List is the answer of GET /admin/overrides.
 type List struct {
-	Overrides []Override `json:"overrides"` // by target
+	Overrides []Override `json:"overrides"` // sorted by target
 }
 
-// Override is one override in an answer.
+// Override is an override in an answer.
 type Override struct {
 	Target string `json:"target"`
 
-	// Override is the JSON as it is stored; what isn't JSON, or is nested deeper than
-	// any override, is a JSON string.
+	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or
+	// is nested too deeply.
 	Override json.RawMessage `json:"override,omitempty"`
 
 	State    State    `json:"state"`
 	Problems []string `json:"problems,omitempty"`
 
-	// AlsoRefused, in the answer to a PUT, are the problems of other overrides that fit
-	// no more beside it.
-	AlsoRefused []string `json:"also_refused,omitempty"`
+	// AlsoRejected, in the answer to a PUT, has the problems of other overrides that this
+	// override makes invalid.
+	AlsoRejected []string `json:"also_rejected,omitempty"`
 
-	// DryRun tells that nothing was stored, and that the rest is what would be.
+	// DryRun reports that nothing was stored. The answer describes what a PUT would do.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Path is the way to the descriptor: `shop > tenant=acme`.
+	// Path is the path of the descriptor, such as "shop > tenant=acme".
 	Path string `json:"path,omitempty"`
 
-	// Was and Is are the limits there without and with the override, in words. Of one
-	// that is refused, Is tells the last good value, which stays in force. Of one that
-	// is deleted, Was is what its limits were until then.
-	Was string `json:"was,omitempty"`
-	Is  string `json:"is,omitempty"`
+	// BaseLimits are the limits without the override. In the answer to a DELETE they are
+	// the limits until then.
+	BaseLimits string `json:"base_limits,omitempty"`
 
-	// ExpiresAt is when it ends, as in RFC 3339 and UTC; empty if never.
+	// Limits are the limits in force. If the override is rejected, its last valid value
+	// stays in force; Limits is empty if it has none.
+	Limits string `json:"limits,omitempty"`
+
+	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
 	ExpiresAt string `json:"expires_at,omitempty"`
 
-	// Old is what a change has replaced or removed, if anything.
-	Old json.RawMessage `json:"old,omitempty"`
+	// OldOverride is the stored JSON that a change has replaced or deleted, if any.
+	OldOverride json.RawMessage `json:"old_override,omitempty"`
 }
 
-// Counter is what requests have spent, in an answer.
+// Counter is an answer with the counters of requests.
 type Counter struct {
 	Target string `json:"target"`
-	Path   string `json:"path"` // of the rule that they meet
-	Key    string `json:"key"`  // the counter's name
+	Path   string `json:"path"` // of the rule that matches the requests
+	Key    string `json:"key"`  // of the counter
 
-	// ShadowMode tells that the rule denies nobody.
+	// ShadowMode reports that the rule denies no request.
 	ShadowMode bool `json:"shadow_mode,omitempty"`
 
-	Limits []Limit `json:"limits"` // of the rule, in its order
+	Limits []Limit `json:"limits"` // in the order of the rule
 }
 
-// Reset is a counter that was reset.
+// Reset is the answer to the reset of a counter.
 type Reset struct {
 	Counter
 
-	// Was is what Limits were before.
-	Was []Limit `json:"was"`
+	// Before are the limits before the reset.
+	Before []Limit `json:"before"`
 
-	// ToldOtherReplicas is false if they may deny from memory for a while.
-	ToldOtherReplicas bool `json:"told_other_replicas"`
+	// Published reports that the other replicas were notified. Otherwise their caches may
+	// deny for a while.
+	Published bool `json:"published"`
 
-	// Note says in words what the reset didn't reach, if anything.
+	// Note describes which counters the reset did not reach, if any.
 	Note string `json:"note,omitempty"`
 }
 
-// Limit is one limit of a counter. Of an unlimited one, the numbers mean nothing; of
-// one that is degraded, Capacity and Spent are 0, as they aren't known.
+// Limit is one limit of a counter. The numbers of an unlimited limit mean nothing.
+// Capacity and Spent of a degraded limit are 0, because they are unknown.
 type Limit struct {
-	Limit        string  `json:"limit"` // in words
+	Limit        string  `json:"limit"` // such as "100 per minute"
 	Name         string  `json:"name,omitempty"`
 	Unlimited    bool    `json:"unlimited,omitempty"`
 	Tag          string  `json:"tag"`
 	Scope        string  `json:"scope"`
 	Capacity     int64   `json:"capacity"`
-	Spent        int64   `json:"spent"`         // can be more than Capacity
-	Remaining    int64   `json:"remaining"`     // never below 0
-	ResetSeconds float64 `json:"reset_seconds"` // until what is spent now is forgotten
-	Over         bool    `json:"over"`          // one more hit would be denied
-	Degraded     bool    `json:"degraded"`      // this replica stands in for a backend that is away
+	Spent        int64   `json:"spent"`         // can exceed Capacity
+	Remaining    int64   `json:"remaining"`     // at least 0
+	ResetSeconds float64 `json:"reset_seconds"` // until the whole capacity is free again
+	Over         bool    `json:"over"`          // the next hit would be denied
+	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
 }
 
-// ofState is s in an answer.
-func ofState(s *descriptors.OverrideState) Override {
-	o := Override{Target: s.Target, Override: raw(s.Value), State: InForce, Path: s.Path, Was: s.Was, Is: s.Is}
+// overrideAnswer returns the answer that describes s.
+func overrideAnswer(s *descriptors.OverrideState) Override {
+	o := Override{Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path, BaseLimits: s.Was, Limits: s.Is}
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
 	for _, err := range s.AlsoRefused {
-		o.AlsoRefused = append(o.AlsoRefused, problems(err)...)
+		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
 	}
 	switch {
 	case s.Problem != nil:
-		o.State, o.Problems = Refused, problems(s.Problem)
+		o.State, o.Problems = Rejected, problemList(s.Problem)
 	case s.Expired:
 		o.State = Expired
 	}
 	return o
 }
 
-// problems are what err says, one by one.
-func problems(err error) []string {
+// problemList splits err into single problems.
+func problemList(err error) []string {
 	var all descriptors.Problems
 	if !errors.As(err, &all) {
 		return strings.Split(err.Error(), "\n")
@@ -139,24 +142,25 @@ func problems(err error) []string {
 	return texts
 }
 
-// raw is the stored text as JSON. What no PUT would have stored can be of any size.
-func raw(text string) json.RawMessage {
+// rawJSON returns a stored value as JSON. Other programs can store values of any size and
+// content, so rawJSON bounds the size and quotes what is not JSON.
+func rawJSON(text string) json.RawMessage {
 	if len(text) > descriptors.MaxOverrideBytes {
-		text = cutTo(text, descriptors.MaxOverrideBytes)
+		text = truncateTo(text, descriptors.MaxOverrideBytes)
 	}
-	if json.Valid([]byte(text)) && utf8.ValidString(text) && !deep(text) {
+	if json.Valid([]byte(text)) && utf8.ValidString(text) && !tooDeep(text) {
 		return json.RawMessage(text)
 	}
 	quoted, _ := json.Marshal(text) // a string never fails
 	return quoted
 }
 
-// deep tells of JSON that is nested deeper than any override, so that indented it could
-// become many times as long.
-func deep(text string) bool {
-	const most = 8
+// tooDeep reports whether JSON is nested more deeply than any override. Indented, such
+// JSON could grow many times over.
+func tooDeep(text string) bool {
+	const maxDepth = 8
 	depth, inString := 0, false
-	for i := 0; i < len(text) && depth <= most; i++ {
+	for i := 0; i < len(text) && depth <= maxDepth; i++ {
 		switch c := text[i]; {
 		case inString && c == '\\':
 			i++
@@ -169,15 +173,15 @@ func deep(text string) bool {
 			depth--
 		}
 	}
-	return depth > most
+	return depth > maxDepth
 }
 
-// cut is text short enough for a log line or a message.
-func cut(text string) string { return cutTo(text, 1<<10) }
+// truncate cuts text to 1 KiB, for a log line or a message.
+func truncate(text string) string { return truncateTo(text, 1<<10) }
 
-func cutTo(text string, most int) string {
-	if len(text) <= most {
+func truncateTo(text string, maxBytes int) string {
+	if len(text) <= maxBytes {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:maxBytes], "") + "…"
 }

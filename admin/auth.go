@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// keyring is the tokens that open.
+// keyring is the set of tokens that may call.
 type keyring []key
 
-// key is a token's name and hash. The hash makes all of one length, so that
-// comparing takes the same time for all.
+// key is the name and the hash of a token. Hashes have the same length, so that all
+// comparisons take the same time.
 type key struct {
 	name string
 	hash [sha256.Size]byte
@@ -30,7 +30,7 @@ func newKeyring(tokens map[string]string) keyring {
 	return ks
 }
 
-// find returns the name of a token. It takes as long for one as for another.
+// find returns the name of a token. The time it takes does not depend on the token.
 func (ks keyring) find(token string) (name string, ok bool) {
 	hash := sha256.Sum256([]byte(token))
 	for i := range ks {
@@ -41,7 +41,7 @@ func (ks keyring) find(token string) (name string, ok bool) {
 	return name, ok
 }
 
-// caller names who calls; not ok if nobody that may.
+// caller returns the name of an authorized caller.
 func (h *handler) caller(r *http.Request) (name string, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
@@ -55,7 +55,7 @@ func (h *handler) caller(r *http.Request) (name string, ok bool) {
 	return "", false
 }
 
-// subject is the name in a certificate.
+// subject returns the name in a certificate.
 func subject(c *x509.Certificate) string {
 	switch {
 	case c.Subject.CommonName != "":
@@ -68,25 +68,25 @@ func subject(c *x509.Certificate) string {
 	return "certificate " + c.SerialNumber.String()
 }
 
-// refuse answers who may not call, whatever it was for.
-func (h *handler) refuse(w http.ResponseWriter, r *http.Request) {
-	if h.refusals.Allow() {
-		h.o.Log.Warn("admin call refused: no token or certificate that may", "from", r.RemoteAddr, "method", cut(r.Method), "path", cut(r.URL.Path))
+// unauthorized answers 401. All unauthorized calls get the same answer.
+func (h *handler) unauthorized(w http.ResponseWriter, r *http.Request) {
+	if h.unauthorizedLogs.Allow() {
+		h.o.Log.Warn("admin call unauthorized", "from", r.RemoteAddr, "method", truncate(r.Method), "path", truncate(r.URL.Path))
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
-	advice := "a token of ADMIN_TOKEN is needed, as Authorization: Bearer TOKEN"
+	advice := "unauthorized: send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN"
 	if h.o.ClientCerts {
-		advice += ", or a client certificate"
+		advice += ", or use a client certificate"
 	}
 	code, answer := problem(http.StatusUnauthorized, "%s", advice)
 	respond(w, code, answer)
 }
 
-// audit tells of a change that was made. Texts that are long are cut.
-func (h *handler) audit(c *call, action string, what ...string) {
-	told := []any{"action", action, "by", c.by, "from", c.RemoteAddr, "target", cut(c.target())}
-	for _, text := range what {
-		told = append(told, cut(text))
+// audit logs a change. attrs are keys and values; long values are cut.
+func (h *handler) audit(c *call, action string, attrs ...string) {
+	all := []any{"action", action, "by", c.by, "from", c.RemoteAddr, "target", truncate(c.target())}
+	for _, text := range attrs {
+		all = append(all, truncate(text))
 	}
-	h.o.Log.Info("audit", told...)
+	h.o.Log.Info("audit", all...)
 }

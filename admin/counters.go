@@ -14,50 +14,39 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Counters is where counters are.
+// Counters are the options for endpoints of counters.
 type Counters struct {
-	// Limits are those in force.
+	// Limits are the limits in force.
 	Limits *descriptors.Store
 
-	// Read asks where counters are kept, not what a cache remembers of them.
-	Read backend.Limiter
+	// Uncached is the backend without caches. It reads counters.
+	Uncached backend.Limiter
 
-	// Take is what the service asks, with all its caches, so that they learn of a
-	// reset.
-	Take backend.Limiter
+	// Limiter is the limiter of the service, with all caches. It resets counters, so that
+	// its caches learn of the reset.
+	Limiter backend.Limiter
 
-	// Own tells that counters are those of this replica alone.
-	Own bool
+	// PerReplica reports that each replica has its own counters.
+	PerReplica bool
 
-	// Tell tells the other replicas that a counter was reset: the one of the Target
-	// that reads so. Nil if they can't be told.
-	Tell func(ctx context.Context, counter string) error
+	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
+	// they can't be reached.
+	PublishReset func(ctx context.Context, target string) error
 
-	// Now is time.Now by default.
+	// Now returns the time; default time.Now.
 	Now func() time.Time
 }
 
-// GiveBacks returns the hits that leave nothing spent of the counters of key under rule.
-func GiveBacks(rule *descriptors.Rule, key []byte) []backend.Hit {
-	var hits []backend.Hit
-	for _, l := range rule.Limits {
-		if l.Unlimited {
-			continue
-		}
-		hits = append(hits, backend.Hit{Key: key, Limit: l.Limit, N: -limit.MaxHits})
-	}
-	return hits
-}
-
-// counter is what a call is about.
+// counter is the counter that a call is about.
 type counter struct {
 	target descriptors.Target
 	rule   *descriptors.Rule
 	key    []byte
 }
 
-// counter finds the counter of a call; nil, and the answer, if there is none.
-func (h *handler) counter(c *call) (found *counter, code int, answer any) {
+// findCounter returns the counter of a call. Without a counter, it returns nil and the
+// answer to the call.
+func (h *handler) findCounter(c *call) (found *counter, code int, answer any) {
 	t, err := descriptors.ParseTarget(c.target())
 	if err != nil {
 		code, answer = problem(http.StatusBadRequest, "%s", err)
@@ -70,132 +59,118 @@ func (h *handler) counter(c *call) (found *counter, code int, answer any) {
 	}
 	d := limits.Domain(t.Domain)
 	if d == nil {
-		code, answer = problem(http.StatusNotFound, "there is no domain %q; %s", cut(t.Domain), domains(limits))
+		code, answer = problem(http.StatusNotFound, "unknown domain %q; %s", truncate(t.Domain), domainList(limits))
 		return nil, code, answer
 	}
 	rule := d.Match(t.Entries)
 	if rule == nil {
-		code, answer = problem(http.StatusNotFound, "requests with %q meet no descriptor with a limit in force; all keys and values count, in their order", cut(t.String()))
+		code, answer = problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; all keys and values count, in their order", truncate(t.String()))
 		return nil, code, answer
 	}
 	return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}, 0, nil
 }
 
-// domains says which there are.
-func domains(limits *descriptors.Config) string {
-	const most = 20
+// domainList names the loaded domains.
+func domainList(limits *descriptors.Config) string {
+	const maxNames = 20
 	var names []string
 	for _, d := range limits.Domains() {
-		if len(names) == most {
+		if len(names) == maxNames {
 			names = append(names, "and more")
 			break
 		}
-		names = append(names, fmt.Sprintf("%q", cut(d.Name)))
+		names = append(names, fmt.Sprintf("%q", truncate(d.Name)))
 	}
 	if len(names) == 0 {
-		return "there is none at all"
+		return "no domain is loaded"
 	}
-	return "there is " + strings.Join(names, ", ")
+	return "loaded are " + strings.Join(names, ", ")
 }
 
 func (h *handler) getCounter(c *call) (int, any) {
-	found, code, answer := h.counter(c)
+	found, code, answer := h.findCounter(c)
 	if found == nil {
 		return code, answer
 	}
-	now, err := h.peek(c.Context(), found)
+	limits, err := h.read(c.Context(), found)
 	if err != nil {
-		return problem(http.StatusServiceUnavailable, "the counter can't be read now: %s", err)
+		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
-	return http.StatusOK, found.answer(now)
+	return http.StatusOK, found.answer(limits)
 }
 
 func (h *handler) resetCounter(c *call) (int, any) {
-	found, code, answer := h.counter(c)
+	found, code, answer := h.findCounter(c)
 	if found == nil {
 		return code, answer
 	}
-	was, err := h.peek(c.Context(), found)
+	before, err := h.read(c.Context(), found)
 	if err != nil {
-		return problem(http.StatusServiceUnavailable, "the counter can't be reset now: %s", err)
+		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
-	const away = "the counter can't be reset now: the backend is away, and what it holds stays as it is"
-	if slices.ContainsFunc(was, func(l Limit) bool { return l.Degraded }) {
-		return problem(http.StatusServiceUnavailable, away)
+	const backendDown = "counter not reset: the backend is down, and its counter keeps its value"
+	if slices.ContainsFunc(before, func(l Limit) bool { return l.Degraded }) {
+		return problem(http.StatusServiceUnavailable, backendDown)
 	}
-	now := h.o.Counters.Now()
-	hits := GiveBacks(found.rule, found.key)
+	hits := refunds(found.rule, found.key)
 	results := make([]backend.Result, len(hits))
-	h.o.Counters.Take.Take(c.Context(), now, hits, results)
+	h.o.Counters.Limiter.Take(c.Context(), h.o.Counters.Now(), hits, results)
 	for i := range results {
 		if err := results[i].Err; err != nil {
-			return h.notReset(c, found, "the counter could not be reset, or only in part: "+err.Error())
+			return h.resetFailed(c, found, "counter not reset, or only in part: "+err.Error())
 		}
 		if results[i].Degraded() {
-			return h.notReset(c, found, away)
+			return h.resetFailed(c, found, backendDown)
 		}
 	}
-	is := found.limits(results)
-	reset := Reset{Counter: found.answer(is), Was: was, ToldOtherReplicas: h.tell(c, found)}
+	after := found.limits(results)
+	reset := Reset{Counter: found.answer(after), Before: before, Published: h.publish(c, found)}
 	switch {
-	case h.o.Counters.Own:
-		reset.Note = "counters are each replica's own; this one's was reset"
-	case !reset.ToldOtherReplicas:
-		reset.Note = "other replicas were not told: one that remembers a denial denies until that ends"
+	case h.o.Counters.PerReplica:
+		reset.Note = "each replica has its own counters; only this replica reset its counter"
+	case !reset.Published:
+		reset.Note = "other replicas were not notified; they may deny until their cached denials end"
 	}
-	if !h.o.Counters.Own && slices.ContainsFunc(is, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
+	if !h.o.Counters.PerReplica && slices.ContainsFunc(after, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
 		reset.Note = strings.TrimPrefix(reset.Note+"; ", "; ") + "limits per instance were reset on this replica only"
 	}
-	h.audit(c, "reset", "path", found.rule.Path, "was", words(was), "is", words(is))
+	h.audit(c, "reset", "path", found.rule.Path, "before", spentList(before), "after", spentList(after))
 	return http.StatusOK, reset
 }
 
-// notReset is the answer where it isn't known what was reset.
-func (h *handler) notReset(c *call, found *counter, why string) (int, any) {
-	h.tell(c, found)
-	h.audit(c, "reset", "outcome", "unknown", "path", found.rule.Path, "error", why)
-	return problem(http.StatusServiceUnavailable, "%s", why)
+// resetFailed audits, publishes and answers a reset that may have happened in part.
+func (h *handler) resetFailed(c *call, found *counter, reason string) (int, any) {
+	h.publish(c, found)
+	h.audit(c, "reset", "outcome", "unknown", "path", found.rule.Path, "error", reason)
+	return problem(http.StatusServiceUnavailable, "%s", reason)
 }
 
-// tell tells the other replicas of a reset.
-func (h *handler) tell(c *call, found *counter) bool {
-	if h.o.Counters.Tell == nil || h.o.Counters.Own {
+// publish sends a reset to the other replicas and reports whether it succeeded.
+func (h *handler) publish(c *call, found *counter) bool {
+	if h.o.Counters.PublishReset == nil || h.o.Counters.PerReplica {
 		return false
 	}
-	if err := h.o.Counters.Tell(c.Context(), found.target.String()); err != nil {
-		h.o.Log.Warn("other replicas can't be told of a reset", "target", cut(c.target()), "error", err)
+	if err := h.o.Counters.PublishReset(c.Context(), found.target.String()); err != nil {
+		h.o.Log.Warn("reset not published to other replicas", "target", truncate(c.target()), "error", err)
 		return false
 	}
 	return true
 }
 
-// peek asks for what is spent.
-func (h *handler) peek(ctx context.Context, found *counter) ([]Limit, error) {
-	var hits []backend.Hit
-	for _, l := range found.rule.Limits {
-		if !l.Unlimited {
-			hits = append(hits, backend.Hit{Key: found.key, Limit: l.Limit})
-		}
+// read returns the limits of a counter without charging it.
+func (h *handler) read(ctx context.Context, found *counter) ([]Limit, error) {
+	hits := refunds(found.rule, found.key)
+	for i := range hits {
+		hits[i].N = 0
 	}
 	results := make([]backend.Result, len(hits))
-	h.o.Counters.Read.Take(ctx, h.o.Counters.Now(), hits, results)
+	h.o.Counters.Uncached.Take(ctx, h.o.Counters.Now(), hits, results)
 	for i := range results {
 		if err := results[i].Err; err != nil {
 			return nil, err
 		}
 	}
 	return found.limits(results), nil
-}
-
-// counted is how many limits of r have counters.
-func counted(r *descriptors.Rule) int {
-	n := 0
-	for _, l := range r.Limits {
-		if !l.Unlimited {
-			n++
-		}
-	}
-	return n
 }
 
 func (found *counter) answer(limits []Limit) Counter {
@@ -208,7 +183,8 @@ func (found *counter) answer(limits []Limit) Counter {
 	}
 }
 
-// limits are those of the rule with results, which are of those that are counted.
+// limits returns the limits of the rule. results has one result for each limit that
+// counts.
 func (found *counter) limits(results []backend.Result) []Limit {
 	all := make([]Limit, 0, len(found.rule.Limits))
 	for _, l := range found.rule.Limits {
@@ -218,7 +194,7 @@ func (found *counter) limits(results []backend.Result) []Limit {
 		}
 		r := results[0]
 		results = results[1:]
-		is := Limit{
+		answer := Limit{
 			Limit:        l.String(),
 			Name:         l.Name,
 			Tag:          l.Tag(),
@@ -228,21 +204,21 @@ func (found *counter) limits(results []backend.Result) []Limit {
 			Over:         r.Remaining < 1,
 			Degraded:     r.Degraded(),
 		}
-		if !r.Degraded() { // else it is of a share of the limit
-			is.Capacity, is.Spent = l.Capacity(), l.Spent(r.Result)
+		if !r.Degraded() { // a degraded result is for a share of the limit
+			answer.Capacity, answer.Spent = l.Capacity(), l.Spent(r.Result)
 		}
-		all = append(all, is)
+		all = append(all, answer)
 	}
 	return all
 }
 
-// words say what is spent of each limit.
-func words(limits []Limit) string {
-	var all []string
+// spentList describes what is spent of each limit, for the audit log.
+func spentList(limits []Limit) string {
+	var texts []string
 	for _, l := range limits {
 		if !l.Unlimited {
-			all = append(all, fmt.Sprintf("%d spent of %s", l.Spent, l.Limit))
+			texts = append(texts, fmt.Sprintf("%d spent of %s", l.Spent, l.Limit))
 		}
 	}
-	return cmp.Or(strings.Join(all, "; "), "unlimited")
+	return cmp.Or(strings.Join(texts, "; "), "unlimited")
 }

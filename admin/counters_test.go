@@ -20,10 +20,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// at puts the rig's clock 10 s after the start of a day.
-func (r *rig) at() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
+// setClock sets the clock to 10 s after the start of a day.
+func (r *rig) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
 
-func TestCountersTellWhatIsSpent(t *testing.T) {
+func TestGetCounterReturnsSpent(t *testing.T) {
 	perMinute := func(spent, remaining int64, over bool) admin.Limit {
 		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: over}
 	}
@@ -32,16 +32,16 @@ func TestCountersTellWhatIsSpent(t *testing.T) {
 		spent  int64
 		want   admin.Counter
 	}{
-		"nothing": {acme, 0, admin.Counter{
+		"nothing spent": {acme, 0, admin.Counter{
 			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(0, 100, false)},
 		}},
-		"some": {acme, 60, admin.Counter{
+		"some spent": {acme, 60, admin.Counter{
 			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(60, 40, false)},
 		}},
-		"all of it": {acme, 100, admin.Counter{
+		"all spent": {acme, 100, admin.Counter{
 			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(100, 0, true)},
 		}},
-		"more than all": {acme, 130, admin.Counter{
+		"more than all spent": {acme, 130, admin.Counter{
 			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(130, 0, true)},
 		}},
 		"several limits": {"shop|ip=10.0.0.1", 4, admin.Counter{
@@ -51,16 +51,16 @@ func TestCountersTellWhatIsSpent(t *testing.T) {
 				{Limit: "500 per day, sliding_window, per instance", Tag: "sw86400i", Scope: "instance", Capacity: 500, Spent: 4, Remaining: 496, ResetSeconds: 2*86_400 - 10},
 			},
 		}},
-		"a shared threshold": {"shop|tenant=acme|path=/api/orders", 20, admin.Counter{
+		"shared threshold": {"shop|tenant=acme|path=/api/orders", 20, admin.Counter{
 			Path: "shop > tenant > path=/api/*", Key: "shop|tenant=acme|path=/api/*", Limits: []admin.Limit{
 				{Limit: "20 per hour, sliding_log", Tag: "sl3600", Scope: "global", Capacity: 20, Spent: 20, ResetSeconds: 3600, Over: true},
 			},
 		}},
-		"a limit of none": {"shop|trial=x", 0, admin.Counter{
+		"limit of 0": {"shop|trial=x", 0, admin.Counter{
 			Path: "shop > trial", Key: "shop|trial=x", ShadowMode: true,
 			Limits: []admin.Limit{{Limit: "0 per minute", Tag: "fw60", Scope: "global", ResetSeconds: 50, Over: true}},
 		}},
-		"odd characters": {"shop|tenant=a%7Cb%20%25*", 0, admin.Counter{
+		"escaped characters": {"shop|tenant=a%7Cb%20%25*", 0, admin.Counter{
 			Path: "shop > tenant", Key: "shop|tenant=a%7Cb%20%25%2A", Limits: []admin.Limit{perMinute(0, 100, false)},
 		}},
 		"no value": {"shop|tenant", 0, admin.Counter{
@@ -69,7 +69,7 @@ func TestCountersTellWhatIsSpent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.at()
+			r.setClock()
 			if c.spent > 0 {
 				r.spend(c.target, c.spent)
 			}
@@ -77,7 +77,7 @@ func TestCountersTellWhatIsSpent(t *testing.T) {
 			for range 2 {
 				var got admin.Counter
 				require.Equal(t, http.StatusOK, r.call("GET", "counters", c.target, "", &got))
-				assert.Equal(t, c.want, got, "asking costs nothing")
+				assert.Equal(t, c.want, got, "reading charges nothing")
 			}
 		})
 	}
@@ -88,7 +88,7 @@ func TestCountersTellWhatIsSpent(t *testing.T) {
 		assert.Equal(t, []admin.Limit{{Limit: "unlimited", Unlimited: true}}, got.Limits)
 		assert.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|free=x", "", nil))
 	})
-	t.Run("of an override", func(t *testing.T) {
+	t.Run("with an override", func(t *testing.T) {
 		r := newRig(t)
 		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
 		var got admin.Counter
@@ -98,19 +98,19 @@ func TestCountersTellWhatIsSpent(t *testing.T) {
 	})
 }
 
-func TestCountersThatAreNone(t *testing.T) {
+func TestUnknownCounterIsRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		target string
 		code   int
 		want   string
 	}{
-		"no target":            {"", http.StatusBadRequest, "is not DOMAIN|KEY=VALUE"},
-		"an odd one":           {"shop|tenant=%zz", http.StatusBadRequest, "%25"},
-		"an unknown domain":    {"bank|tenant=acme", http.StatusNotFound, `there is no domain "bank"; there is "shop"`},
-		"an unknown key":       {"shop|user=x", http.StatusNotFound, `requests with "shop|user=x" meet no descriptor`},
-		"too deep":             {"shop|tenant=acme|path=/x", http.StatusNotFound, "meet no descriptor"},
-		"one without a limit":  {"shop|quiet=x", http.StatusNotFound, "meet no descriptor with a limit in force"},
-		"keys in another turn": {"shop|path=/api/x|tenant=acme", http.StatusNotFound, "in their order"},
+		"no target":           {"", http.StatusBadRequest, "is not DOMAIN|KEY=VALUE"},
+		"bad encoding":        {"shop|tenant=%zz", http.StatusBadRequest, "%25"},
+		"unknown domain":      {"bank|tenant=acme", http.StatusNotFound, `unknown domain "bank"; loaded are "shop"`},
+		"unknown key":         {"shop|user=x", http.StatusNotFound, `no descriptor with a limit matches requests with "shop|user=x"`},
+		"too deep":            {"shop|tenant=acme|path=/x", http.StatusNotFound, "no descriptor with a limit matches"},
+		"rule without limit":  {"shop|quiet=x", http.StatusNotFound, "no descriptor with a limit matches"},
+		"keys in other order": {"shop|path=/api/x|tenant=acme", http.StatusNotFound, "in their order"},
 	} {
 		for _, method := range []string{"GET", "DELETE"} {
 			t.Run(name+" "+method, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestCountersThatAreNone(t *testing.T) {
 			})
 		}
 	}
-	t.Run("no limits at all", func(t *testing.T) {
+	t.Run("no limits loaded", func(t *testing.T) {
 		r := newRig(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
 		code, text := r.problems("GET", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
@@ -130,69 +130,69 @@ func TestCountersThatAreNone(t *testing.T) {
 	})
 }
 
-func TestAReset(t *testing.T) {
-	var told []string
+func TestResetDropsAllCountersOfTarget(t *testing.T) {
+	var published []string
 	r := newRig(t, func(o *admin.Options) {
-		o.Counters.Tell = func(_ context.Context, counter string) error {
-			told = append(told, counter)
+		o.Counters.PublishReset = func(_ context.Context, target string) error {
+			published = append(published, target)
 			return nil
 		}
 	})
-	r.at()
+	r.setClock()
 	const ip = "shop|ip=10.0.0.1"
 	r.spend(ip, 5)
 	r.spend("shop|ip=10.0.0.2", 5)
 	var got admin.Reset
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", ip, "", &got))
 	for i, capacity := range []int64{5, 80, 500} {
-		assert.EqualValues(t, 5, got.Was[i].Spent)
+		assert.EqualValues(t, 5, got.Before[i].Spent)
 		assert.Zero(t, got.Limits[i].Spent)
 		assert.Equal(t, capacity, got.Limits[i].Remaining)
 	}
-	assert.True(t, got.Was[0].Over)
+	assert.True(t, got.Before[0].Over)
 	assert.False(t, got.Limits[0].Over)
-	assert.True(t, got.ToldOtherReplicas)
+	assert.True(t, got.Published)
 	assert.Equal(t, "limits per instance were reset on this replica only", got.Note)
-	assert.Equal(t, []string{ip}, told)
+	assert.Equal(t, []string{ip}, published)
 
 	var now admin.Counter
 	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &now))
 	assert.Equal(t, got.Counter, now)
 	require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|ip=10.0.0.2", "", &now))
-	assert.EqualValues(t, 5, now.Limits[0].Spent, "others stay as they are")
+	assert.EqualValues(t, 5, now.Limits[0].Spent, "other counters keep their values")
 
 	lines := r.audits()
 	require.Len(t, lines, 1)
-	assert.Contains(t, lines[0], `action=reset by=ops from=192.0.2.1:1234 target="shop|ip=10.0.0.1" path="shop > ip" was="5 spent of 5 per second; 5 spent of 50 per hour, token_bucket, burst 80; 5 spent of 500 per day, sliding_window, per instance" is="0 spent of 5 per second; `)
+	assert.Contains(t, lines[0], `action=reset by=ops from=192.0.2.1:1234 target="shop|ip=10.0.0.1" path="shop > ip" before="5 spent of 5 per second; 5 spent of 50 per hour, token_bucket, burst 80; 5 spent of 500 per day, sliding_window, per instance" after="0 spent of 5 per second; `)
 }
 
-func TestAResetSaysIfOtherReplicasDoNotKnow(t *testing.T) {
-	for name, tell := range map[string]func(context.Context, string) error{
-		"nobody to tell": nil,
-		"Redis away":     func(context.Context, string) error { return errors.New("gone") },
+func TestResetReportsIfNotPublished(t *testing.T) {
+	for name, publish := range map[string]func(context.Context, string) error{
+		"no publisher": nil,
+		"Redis down":   func(context.Context, string) error { return errors.New("gone") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *admin.Options) { o.Counters.Tell = tell })
+			r := newRig(t, func(o *admin.Options) { o.Counters.PublishReset = publish })
 			r.spend(acme, 5)
 			var got admin.Reset
 			require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
-			assert.False(t, got.ToldOtherReplicas)
-			assert.Equal(t, "other replicas were not told: one that remembers a denial denies until that ends", got.Note)
+			assert.False(t, got.Published)
+			assert.Equal(t, "other replicas were not notified; they may deny until their cached denials end", got.Note)
 			assert.Len(t, r.audits(), 1)
 		})
 	}
 }
 
-func TestAResetOfCountersThatAreThisReplicasOwnSaysSo(t *testing.T) {
-	r := newRig(t, func(o *admin.Options) { o.Counters.Own = true })
+func TestResetReportsCountersPerReplica(t *testing.T) {
+	r := newRig(t, func(o *admin.Options) { o.Counters.PerReplica = true })
 	var got admin.Reset
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
-	assert.False(t, got.ToldOtherReplicas)
-	assert.Equal(t, "counters are each replica's own; this one's was reset", got.Note)
+	assert.False(t, got.Published)
+	assert.Equal(t, "each replica has its own counters; only this replica reset its counter", got.Note)
 }
 
 // A reset drops the counter of the algorithm in force. Another algorithm's counter stays.
-func TestResetDropsTheCounterOfTheAlgorithmInForce(t *testing.T) {
+func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 	for _, old := range limit.Algorithms() {
 		for _, changed := range limit.Algorithms() {
 			t.Run(old.String()+" to "+changed.String(), func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestResetDropsTheCounterOfTheAlgorithmInForce(t *testing.T) {
 				if old == changed {
 					spent, spentUnderOld = 45, 0
 				}
-				assert.EqualValues(t, spent, reset.Was[0].Spent)
+				assert.EqualValues(t, spent, reset.Before[0].Spent)
 				assert.Zero(t, reset.Limits[0].Spent)
 				put(old)
 				var got admin.Counter
@@ -224,23 +224,23 @@ func TestResetDropsTheCounterOfTheAlgorithmInForce(t *testing.T) {
 	}
 }
 
-func TestAResetEndsADenialThatIsRemembered(t *testing.T) {
+func TestResetInvalidatesCachedDenial(t *testing.T) {
 	counters := local.New(local.Options{})
 	cached := denycache.New(counters, denycache.Options{})
-	r := newRig(t, func(o *admin.Options) { o.Counters.Read, o.Counters.Take = counters, cached })
-	r.at()
+	r := newRig(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = counters, cached })
+	r.setClock()
 	r.counters = cached
 	r.spend(acme, 100)
 	r.spend(acme, 1)
-	over := func() bool {
+	denied := func() bool {
 		rule := r.overrides.Limits.Load().Domain("shop").Match(target(t, acme).Entries)
 		results := make([]backend.Result, 1)
 		cached.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
 		return !results[0].Allowed
 	}
-	require.True(t, over())
+	require.True(t, denied())
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", nil))
-	assert.False(t, over())
+	assert.False(t, denied())
 }
 
 func target(t *testing.T, text string) descriptors.Target {
@@ -249,24 +249,24 @@ func target(t *testing.T, text string) descriptors.Target {
 	return parsed
 }
 
-func TestWithTheBackendAway(t *testing.T) {
-	away := backendtest.NewFlaky(local.New(local.Options{}))
-	standIn := fallback.New(fallback.Options{Primary: away, Secondary: local.New(local.Options{})})
-	defer standIn.Close()
+func TestCountersWhileBackendIsDown(t *testing.T) {
+	down := backendtest.NewFlaky(local.New(local.Options{}))
+	withFallback := fallback.New(fallback.Options{Primary: down, Secondary: local.New(local.Options{})})
+	defer withFallback.Close()
 	for name, c := range map[string]struct {
 		read backend.Limiter
 		get  int
 	}{
-		"all of the time":         {away, http.StatusServiceUnavailable},
-		"with a stand-in":         {standIn, http.StatusOK},
-		"only after it was asked": {local.New(local.Options{}), http.StatusOK},
+		"without fallback":    {down, http.StatusServiceUnavailable},
+		"with fallback":       {withFallback, http.StatusOK},
+		"only after the read": {local.New(local.Options{}), http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
-			away.Fail(backend.ErrUnavailable)
-			r := newRig(t, func(o *admin.Options) { o.Counters.Read, o.Counters.Take = c.read, standIn })
+			down.Fail(backend.ErrUnavailable)
+			r := newRig(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = c.read, withFallback })
 			var got admin.Counter
 			require.Equal(t, c.get, r.call("GET", "counters", acme, "", &got))
-			if c.read == standIn {
+			if c.read == withFallback {
 				assert.True(t, got.Limits[0].Degraded)
 				assert.EqualValues(t, 50, got.Limits[0].Remaining)
 				assert.Zero(t, got.Limits[0].Capacity)
@@ -274,19 +274,19 @@ func TestWithTheBackendAway(t *testing.T) {
 			}
 			code, text := r.problems("DELETE", "counters", acme, "")
 			assert.Equal(t, http.StatusServiceUnavailable, code)
-			assert.Contains(t, text, "the counter can't be reset now")
-			if name == "only after it was asked" {
-				require.Len(t, r.audits(), 1, "something may be reset")
+			assert.Contains(t, text, "counter not reset")
+			if name == "only after the read" {
+				require.Len(t, r.audits(), 1, "some counters may be reset")
 				assert.Contains(t, r.audits()[0], "outcome=unknown")
 			} else {
 				assert.Empty(t, r.audits())
 			}
 		})
 	}
-	t.Run("without a stand-in", func(t *testing.T) {
-		r := newRig(t, func(o *admin.Options) { o.Counters.Take = away })
+	t.Run("the reset without fallback", func(t *testing.T) {
+		r := newRig(t, func(o *admin.Options) { o.Counters.Limiter = down })
 		code, text := r.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
-		assert.Contains(t, text, "could not be reset")
+		assert.Contains(t, text, "counter not reset, or only in part")
 	})
 }

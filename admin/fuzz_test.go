@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 )
 
-// Whatever a caller sends, the answer is JSON and no fault of ours.
+// FuzzCalls checks that no call is answered with an empty body or a status of 500 or more.
 func FuzzCalls(f *testing.F) {
 	f.Add(uint8(1), "overrides", "shop|tenant=acme", `{"factor": 2, "expires_at": "9999-12-31T23:59:59-23:59"}`)
 	f.Add(uint8(1), "overrides", "shop|ip", `{"rate_limits": [{}, {"burst": 3}, {"unlimited": true}]}`)
@@ -24,10 +24,10 @@ func FuzzCalls(f *testing.F) {
 		h := admin.New(admin.Options{
 			Tokens:    map[string]string{"ops": token},
 			Overrides: overrides,
-			Counters:  admin.Counters{Limits: &overrides.Limits, Read: counters, Take: counters},
+			Counters:  admin.Counters{Limits: &overrides.Limits, Uncached: counters, Limiter: counters},
 		})
 		u := &url.URL{Path: admin.Prefix + path, RawQuery: "target=" + url.QueryEscape(target)}
-		// The value comes first as if another had stored it.
+		// First another program has stored the value.
 		overrides.Store(target, body)
 		for range 2 {
 			req := httptest.NewRequest([]string{"GET", "PUT", "DELETE"}[method%3], "/", strings.NewReader(body))

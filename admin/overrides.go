@@ -13,15 +13,16 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// storeTimeout bounds storing a change, so that the caller is still there to be told.
+// storeTimeout bounds how long storing a change takes, so that the caller still waits for
+// the answer.
 const storeTimeout = 2 * time.Second
 
-// noOverrides is the answer where there is no place to keep them.
-func noOverrides() (int, any) {
-	return problem(http.StatusNotImplemented, "overrides are off; OVERRIDES_ENABLED=true keeps them in Redis")
+// overridesOff returns the answer if there is no store of overrides.
+func overridesOff() (int, any) {
+	return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
 }
 
-// state is what became of the override of a target; nil if there is none.
+// state returns the state of the override of a target, or nil if there is none.
 func (h *handler) state(target string) *descriptors.OverrideState {
 	all := h.o.Overrides.States()
 	for i := range all {
@@ -34,56 +35,56 @@ func (h *handler) state(target string) *descriptors.OverrideState {
 
 func (h *handler) getOverrides(c *call) (int, any) {
 	if h.o.Overrides == nil {
-		return noOverrides()
+		return overridesOff()
 	}
 	if c.query.Has("target") {
 		s := h.state(c.target())
 		if s == nil {
-			return noneOf(c)
+			return noOverride(c)
 		}
-		return http.StatusOK, ofState(s)
+		return http.StatusOK, overrideAnswer(s)
 	}
 	list := List{Overrides: []Override{}}
 	for _, s := range h.o.Overrides.States() {
-		list.Overrides = append(list.Overrides, ofState(&s))
+		list.Overrides = append(list.Overrides, overrideAnswer(&s))
 	}
 	return http.StatusOK, list
 }
 
-func noneOf(c *call) (int, any) {
-	return problem(http.StatusNotFound, "there is no override of %q", cut(c.target()))
+func noOverride(c *call) (int, any) {
+	return problem(http.StatusNotFound, "no override has target %q", truncate(c.target()))
 }
 
 func (h *handler) putOverride(c *call) (int, any) {
 	if h.o.Overrides == nil {
-		return noOverrides()
+		return overridesOff()
 	}
 	dryRun := false
 	if c.query.Has("dry_run") {
 		var err error
 		if dryRun, err = strconv.ParseBool(c.query.Get("dry_run")); err != nil {
-			return problem(http.StatusBadRequest, "dry_run must be true or false")
+			return problem(http.StatusBadRequest, "dry_run: got %q, want true or false", truncate(c.query.Get("dry_run")))
 		}
 	}
 	if n := len(c.target()); n > MaxTarget {
-		return problem(http.StatusBadRequest, "the target has %d bytes; %d are the most", n, MaxTarget)
+		return problem(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTarget)
 	}
 	body, err := io.ReadAll(io.LimitReader(c.Body, descriptors.MaxOverrideBytes+1))
 	switch {
 	case err != nil:
-		return problem(http.StatusBadRequest, "the body can't be read: %s", err)
+		return problem(http.StatusBadRequest, "body not read: %s", err)
 	case len(body) > descriptors.MaxOverrideBytes:
-		return problem(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", descriptors.MaxOverrideBytes)
+		return problem(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", descriptors.MaxOverrideBytes)
 	}
 	value := strings.TrimSpace(string(body))
 
-	tried := h.o.Overrides.Try(c.target(), value)
-	if tried.Problem == nil && tried.Expired {
-		tried.Problem = fmt.Errorf("expires_at %s is over already", tried.Expires.UTC().Format(time.RFC3339))
+	result := h.o.Overrides.DryRun(c.target(), value)
+	if result.Problem == nil && result.Expired {
+		result.Problem = fmt.Errorf("expires_at %s is in the past", result.Expires.UTC().Format(time.RFC3339))
 	}
-	if answer := ofState(&tried); tried.Problem != nil || dryRun {
+	if answer := overrideAnswer(&result); result.Problem != nil || dryRun {
 		answer.DryRun = dryRun
-		if tried.Problem != nil {
+		if result.Problem != nil {
 			return http.StatusBadRequest, answer
 		}
 		return http.StatusOK, answer
@@ -92,52 +93,52 @@ func (h *handler) putOverride(c *call) (int, any) {
 	before := h.state(c.target())
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	old, had, err := h.o.Overrides.Put(ctx, c.target(), value)
+	old, existed, err := h.o.Overrides.Put(ctx, c.target(), value)
 	if err != nil {
 		return h.notStored(c, "put", value, err)
 	}
 	after := h.state(c.target())
-	if after == nil { // gone again
-		after = &tried
+	if after == nil { // another caller has deleted it
+		after = &result
 	}
-	answer := ofState(after)
-	answer.AlsoRefused = ofState(&tried).AlsoRefused
-	if had {
-		answer.Old = raw(old)
+	answer := overrideAnswer(after)
+	answer.AlsoRejected = overrideAnswer(&result).AlsoRejected
+	if existed {
+		answer.OldOverride = rawJSON(old)
 	}
-	was := after.Was
+	limitsBefore := after.Was
 	if before != nil {
-		was = cmp.Or(before.Is, was)
+		limitsBefore = cmp.Or(before.Is, limitsBefore)
 	}
-	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "was", was, "is", answer.Is)
+	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "limits_before", limitsBefore, "limits", answer.Limits)
 	return http.StatusOK, answer
 }
 
 func (h *handler) deleteOverride(c *call) (int, any) {
 	if h.o.Overrides == nil {
-		return noOverrides()
+		return overridesOff()
 	}
 	before := h.state(c.target())
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	old, had, err := h.o.Overrides.Delete(ctx, c.target())
+	old, existed, err := h.o.Overrides.Delete(ctx, c.target())
 	switch {
 	case err != nil:
 		return h.notStored(c, "delete", "", err)
-	case !had:
-		return noneOf(c)
+	case !existed:
+		return noOverride(c)
 	}
-	answer := Override{Target: c.target(), State: Deleted, Old: raw(old)}
+	answer := Override{Target: c.target(), State: Deleted, OldOverride: rawJSON(old)}
 	if before != nil {
-		answer.Path, answer.Was, answer.Is = before.Path, cmp.Or(before.Is, before.Was), before.Was
+		answer.Path, answer.BaseLimits, answer.Limits = before.Path, cmp.Or(before.Is, before.Was), before.Was
 	}
-	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "was", answer.Was, "is", answer.Is)
+	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "limits_before", answer.BaseLimits, "limits", answer.Limits)
 	return http.StatusOK, answer
 }
 
-// notStored is the answer where it isn't known whether Redis took a change. It is
-// audited, as it may have.
+// notStored audits and answers a change of which it is unknown whether Redis has stored
+// it.
 func (h *handler) notStored(c *call, action, value string, err error) (int, any) {
 	h.audit(c, action, "outcome", "unknown", "new", value, "error", err.Error())
-	return problem(http.StatusServiceUnavailable, "the change may not be stored; doing it again does no harm: %s", err)
+	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call: %s", err)
 }

@@ -17,7 +17,7 @@ import (
 
 const acme = "shop|tenant=acme"
 
-func TestPutGetListAndDelete(t *testing.T) {
+func TestOverrideLifecycle(t *testing.T) {
 	r := newRig(t)
 	var list admin.List
 	require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
@@ -27,7 +27,7 @@ func TestPutGetListAndDelete(t *testing.T) {
 	value := `{"factor":10,"expires_at":"` + until + `"}`
 	want := admin.Override{
 		Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
-		Was: "100 per minute", Is: "1000 per minute", ExpiresAt: until,
+		BaseLimits: "100 per minute", Limits: "1000 per minute", ExpiresAt: until,
 	}
 	var got admin.Override
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, value+"\n", &got))
@@ -35,55 +35,55 @@ func TestPutGetListAndDelete(t *testing.T) {
 	got.Override = nil
 	assert.Equal(t, want, got)
 
-	t.Run("another one tells what it has replaced", func(t *testing.T) {
+	t.Run("PUT returns the override that it replaced", func(t *testing.T) {
 		var got admin.Override
 		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 7}`, &got))
-		assert.JSONEq(t, value, string(got.Old))
-		assert.Equal(t, "7 per minute", got.Is)
-		assert.Equal(t, "100 per minute", got.Was)
+		assert.JSONEq(t, value, string(got.OldOverride))
+		assert.Equal(t, "7 per minute", got.Limits)
+		assert.Equal(t, "100 per minute", got.BaseLimits)
 	})
-	t.Run("one", func(t *testing.T) {
+	t.Run("GET with a target returns one override", func(t *testing.T) {
 		var got admin.Override
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", acme, "", &got))
-		assert.Equal(t, "7 per minute", got.Is)
+		assert.Equal(t, "7 per minute", got.Limits)
 		assert.Empty(t, got.ExpiresAt)
 	})
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", "shop|ip", `{"factor": 2}`, nil))
-	t.Run("all, by target", func(t *testing.T) {
+	t.Run("GET returns all overrides, sorted by target", func(t *testing.T) {
 		var list admin.List
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
 		require.Len(t, list.Overrides, 2)
 		assert.Equal(t, "shop|ip", list.Overrides[0].Target)
 		assert.Equal(t, acme, list.Overrides[1].Target)
 	})
-	t.Run("deleted", func(t *testing.T) {
+	t.Run("DELETE returns the old override", func(t *testing.T) {
 		var got admin.Override
 		require.Equal(t, http.StatusOK, r.call("DELETE", "overrides", acme, "", &got))
-		assert.JSONEq(t, `{"requests_per_unit": 7}`, string(got.Old))
-		got.Old = nil
-		assert.Equal(t, admin.Override{Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", Was: "7 per minute", Is: "100 per minute"}, got)
+		assert.JSONEq(t, `{"requests_per_unit": 7}`, string(got.OldOverride))
+		got.OldOverride = nil
+		assert.Equal(t, admin.Override{Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", BaseLimits: "7 per minute", Limits: "100 per minute"}, got)
 		for _, method := range []string{"GET", "DELETE"} {
 			code, text := r.problems(method, "overrides", acme, "")
 			assert.Equal(t, http.StatusNotFound, code)
-			assert.Equal(t, `there is no override of "shop|tenant=acme"`, text)
+			assert.Equal(t, `no override has target "shop|tenant=acme"`, text)
 		}
 	})
-	t.Run("the audit has each change", func(t *testing.T) {
+	t.Run("audit has each change", func(t *testing.T) {
 		lines := r.audits()
 		require.Len(t, lines, 4)
 		for i, want := range []string{
-			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + until + `\"}" path="shop > tenant=acme" was="100 per minute" is="1000 per minute"`,
+			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + until + `\"}" path="shop > tenant=acme" limits_before="100 per minute" limits="1000 per minute"`,
 			`action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"factor\":10,`,
 			`action=put by=ops from=192.0.2.1:1234 target=shop|ip old="" new="{\"factor\": 2}"`,
-			`action=delete by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"requests_per_unit\": 7}" new="" path="shop > tenant=acme" was="7 per minute" is="100 per minute"`,
+			`action=delete by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"requests_per_unit\": 7}" new="" path="shop > tenant=acme" limits_before="7 per minute" limits="100 per minute"`,
 		} {
 			assert.Contains(t, lines[i], want)
 		}
-		assert.Contains(t, lines[1], `was="1000 per minute" is="7 per minute"`)
+		assert.Contains(t, lines[1], `limits_before="1000 per minute" limits="7 per minute"`)
 	})
 }
 
-func TestWhatDoesNotFitIsNotStored(t *testing.T) {
+func TestInvalidOverrideIsNotStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		target, value string
 		want          []string // of the problems
@@ -92,13 +92,13 @@ func TestWhatDoesNotFitIsNotStored(t *testing.T) {
 		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"there is no domain shpo; did you mean shop?"}},
 		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"no descriptor tenat=acme; did you mean tenant?"}},
 		"an odd target":       {"shop|tenant=a b", `{"factor": 2}`, []string{"must be written shop|tenant=a%20b"}},
-		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"the target has 4108 bytes; 4096 are the most"}},
+		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"target: got 4108 bytes, want at most 4096"}},
 		"nothing":             {acme, ``, []string{"the value is not JSON"}},
 		"a list":              {acme, `[]`, []string{"must be a JSON object, not a list"}},
 		"no change":           {acme, `{}`, []string{"changes nothing"}},
 		"all its mistakes":    {acme, `{"factr": 2, "unit": "minutes", "algorithm": "slow"}`, []string{"did you mean factor?", "slow"}},
 		"several limits":      {"shop|ip", `{"requests_per_unit": 1}`, []string{"the descriptor has 3 limits"}},
-		"an end that is past": {acme, `{"factor": 2, "expires_at": "2020-01-01T00:00:00+01:00"}`, []string{"expires_at 2019-12-31T23:00:00Z is over already"}},
+		"an end that is past": {acme, `{"factor": 2, "expires_at": "2020-01-01T00:00:00+01:00"}`, []string{"expires_at 2019-12-31T23:00:00Z is in the past"}},
 		"bytes that are odd":  {acme, "{\"name\": \"\xff\"}", []string{""}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,56 +115,56 @@ func TestWhatDoesNotFitIsNotStored(t *testing.T) {
 			assert.Empty(t, r.audits())
 		})
 	}
-	t.Run("more bytes than there can be", func(t *testing.T) {
+	t.Run("too many bytes", func(t *testing.T) {
 		r := newRig(t)
 		code, text := r.problems("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", descriptors.MaxOverrideBytes)+`"}`)
 		assert.Equal(t, http.StatusRequestEntityTooLarge, code)
-		assert.Contains(t, text, "more than 65536 bytes")
+		assert.Contains(t, text, "body: want at most 65536 bytes")
 		assert.Empty(t, r.overrides.States())
 	})
 }
 
-func TestADryRunOnlyTells(t *testing.T) {
+func TestDryRunStoresNothing(t *testing.T) {
 	r := newRig(t)
 	var got admin.Override
 	require.Equal(t, http.StatusOK, r.callURL("PUT", "/admin/overrides?target=shop%7Ctenant=acme&dry_run=true", `{"factor": 3}`, &got))
 	assert.True(t, got.DryRun)
 	assert.Equal(t, admin.InForce, got.State)
-	assert.Equal(t, "300 per minute", got.Is)
+	assert.Equal(t, "300 per minute", got.Limits)
 	assert.Empty(t, r.overrides.States())
 	assert.Empty(t, r.audits())
 }
 
-func TestWhatIsStoredByOthersIsShownAsItIs(t *testing.T) {
+func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 	for name, c := range map[string]struct {
 		target string
-		values []string // one after the other
+		values []string // stored one after the other
 		want   admin.Override
 	}{
-		"not JSON": {
+		"number": {
 			acme,
 			[]string{"100"},
-			admin.Override{State: admin.Refused, Override: []byte("100")},
+			admin.Override{State: admin.Rejected, Override: []byte("100")},
 		},
-		"no JSON at all": {
+		"not JSON": {
 			acme,
 			[]string{"faster!"},
-			admin.Override{State: admin.Refused, Override: []byte(`"faster!"`)},
+			admin.Override{State: admin.Rejected, Override: []byte(`"faster!"`)},
 		},
-		"after a good one, which stays": {
+		"after a valid one, which stays": {
 			acme,
 			[]string{`{"factor": 2}`, `{"factr": 3}`},
-			admin.Override{State: admin.Refused, Override: []byte(`{"factr": 3}`), Path: "shop > tenant=acme", Was: "100 per minute", Is: "200 per minute"},
+			admin.Override{State: admin.Rejected, Override: []byte(`{"factr": 3}`), Path: "shop > tenant=acme", BaseLimits: "100 per minute", Limits: "200 per minute"},
 		},
 		"expired": {
 			acme,
 			[]string{`{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`},
 			admin.Override{State: admin.Expired, Override: []byte(`{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`), ExpiresAt: "2020-01-01T00:00:00Z"},
 		},
-		"a target that is none": {
+		"invalid target": {
 			"shop tenant",
 			[]string{`{"factor": 2}`},
-			admin.Override{State: admin.Refused, Override: []byte(`{"factor": 2}`)},
+			admin.Override{State: admin.Rejected, Override: []byte(`{"factor": 2}`)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,14 +175,14 @@ func TestWhatIsStoredByOthersIsShownAsItIs(t *testing.T) {
 			var got admin.Override
 			require.Equal(t, http.StatusOK, r.call("GET", "overrides", c.target, "", &got))
 			assert.JSONEq(t, string(c.want.Override), string(got.Override))
-			assert.Equal(t, c.want.State == admin.Refused, len(got.Problems) > 0)
+			assert.Equal(t, c.want.State == admin.Rejected, len(got.Problems) > 0)
 			got.Override, got.Problems, got.Target = c.want.Override, nil, ""
 			assert.Equal(t, c.want, got)
-			assert.Equal(t, http.StatusOK, r.call("DELETE", "overrides", c.target, "", nil), "it can be removed")
+			assert.Equal(t, http.StatusOK, r.call("DELETE", "overrides", c.target, "", nil), "it can be deleted")
 			assert.Empty(t, r.overrides.States())
 		})
 	}
-	t.Run("of any depth", func(t *testing.T) {
+	t.Run("deeply nested", func(t *testing.T) {
 		r := newRig(t)
 		const depth = 9_000
 		r.overrides.Store(acme, strings.Repeat(`{"a":`, depth)+`"\"]}"`+strings.Repeat("}", depth))
@@ -192,7 +192,7 @@ func TestWhatIsStoredByOthersIsShownAsItIs(t *testing.T) {
 		assert.Equal(t, http.StatusBadRequest, r.call("PUT", "overrides", acme, strings.Repeat(`{"a":`, depth)+"1"+strings.Repeat("}", depth), &text))
 		assert.Less(t, len(text), 3*descriptors.MaxOverrideBytes)
 	})
-	t.Run("of any size", func(t *testing.T) {
+	t.Run("too large", func(t *testing.T) {
 		r := newRig(t)
 		r.overrides.Store(acme, `{"name": "`+strings.Repeat("é", descriptors.MaxOverrideBytes)+`"}`)
 		var list admin.List
@@ -202,21 +202,21 @@ func TestWhatIsStoredByOthersIsShownAsItIs(t *testing.T) {
 	})
 }
 
-func TestRedisAway(t *testing.T) {
+func TestChangeFailsIfStoreFails(t *testing.T) {
 	r := newRig(t)
 	r.overrides.Fail(errors.New("write an override: dial tcp: connection refused"))
 	for method, body := range map[string]string{"PUT": `{"factor": 2}`, "DELETE": ""} {
 		code, text := r.problems(method, "overrides", acme, body)
 		assert.Equal(t, http.StatusServiceUnavailable, code)
-		assert.Equal(t, "the change may not be stored; doing it again does no harm: write an override: dial tcp: connection refused", text)
+		assert.Equal(t, "change possibly not stored; repeat the call: write an override: dial tcp: connection refused", text)
 	}
-	assert.Len(t, r.audits(), 2, "they may be stored")
+	assert.Len(t, r.audits(), 2, "the changes may be stored")
 	assert.Equal(t, 2, strings.Count(r.log.String(), "outcome=unknown"))
 	code, _ := r.problems("PUT", "overrides", acme, `{}`)
-	assert.Equal(t, http.StatusBadRequest, code, "what is wrong is wrong without Redis")
+	assert.Equal(t, http.StatusBadRequest, code, "an invalid override is rejected without the store")
 }
 
-func TestWithoutOverridesTheirCallsSayHowToTurnThemOn(t *testing.T) {
+func TestCallsSayHowToEnableOverrides(t *testing.T) {
 	r := newRig(t, func(o *admin.Options) { o.Overrides = nil })
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		code, text := r.problems(method, "overrides", acme, "{}")
@@ -226,7 +226,7 @@ func TestWithoutOverridesTheirCallsSayHowToTurnThemOn(t *testing.T) {
 	assert.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", nil))
 }
 
-func TestLongValuesAreCutInTheAudit(t *testing.T) {
+func TestAuditTruncatesLongValues(t *testing.T) {
 	r := newRig(t)
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", 5000)+`"}`, nil))
 	assert.Less(t, len(r.audits()[0]), 6_000)

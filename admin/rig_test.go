@@ -47,7 +47,7 @@ descriptors:
 `
 )
 
-// rig is the API over limits, with an override store and counters of its own.
+// rig is the API with limits, a store of overrides and counters.
 type rig struct {
 	*testing.T
 	overrides *admintest.Overrides
@@ -57,7 +57,7 @@ type rig struct {
 	handler   http.Handler
 }
 
-// newRig makes a rig; change can change what the API is made of.
+// newRig returns a rig. change modifies the options of the API.
 func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
 	t.Helper()
 	r := &rig{
@@ -71,10 +71,10 @@ func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
 		Tokens:    map[string]string{"ops": token},
 		Overrides: r.overrides,
 		Counters: admin.Counters{
-			Limits: &r.overrides.Limits,
-			Read:   r.counters,
-			Take:   r.counters,
-			Now:    func() time.Time { return r.now },
+			Limits:   &r.overrides.Limits,
+			Uncached: r.counters,
+			Limiter:  r.counters,
+			Now:      func() time.Time { return r.now },
 		},
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 	}
@@ -85,25 +85,25 @@ func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
 	return r
 }
 
-// send sends a request as it is.
+// send sends a request without adding the token.
 func (r *rig) send(req *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r.handler.ServeHTTP(w, req)
 	return w
 }
 
-// call makes a call with the token, to what below /admin/, and decodes the answer
-// into it, if that isn't nil.
-func (r *rig) call(method, what, target, body string, into any) int {
+// call sends a call with the token to a path below /admin/. It decodes the answer into
+// answer, unless nil, and returns the status.
+func (r *rig) call(method, path, target, body string, answer any) int {
 	r.Helper()
-	u := admin.Prefix + what
+	u := admin.Prefix + path
 	if target != "" {
 		u += "?" + url.Values{"target": {target}}.Encode()
 	}
-	return r.callURL(method, u, body, into)
+	return r.callURL(method, u, body, answer)
 }
 
-func (r *rig) callURL(method, u, body string, into any) int {
+func (r *rig) callURL(method, u, body string, answer any) int {
 	r.Helper()
 	req := httptest.NewRequest(method, u, strings.NewReader(body))
 	req.Header.Set("Authorization", "Bearer "+token)
@@ -112,21 +112,21 @@ func (r *rig) callURL(method, u, body string, into any) int {
 	require.Equal(r, "application/json", resp.Header().Get("Content-Type"))
 	require.Equal(r, "no-store", resp.Header().Get("Cache-Control"))
 	require.True(r, json.Valid(text), "%s", text)
-	if into != nil {
-		require.NoError(r, json.Unmarshal(text, into), "%s", text)
+	if answer != nil {
+		require.NoError(r, json.Unmarshal(text, answer), "%s", text)
 	}
 	return resp.Code
 }
 
-// problems makes a call and returns the status and what is wrong, one a line.
-func (r *rig) problems(method, what, target, body string) (int, string) {
+// problems sends a call and returns the status and the problems, one a line.
+func (r *rig) problems(method, path, target, body string) (int, string) {
 	r.Helper()
 	var p admin.Problems
-	code := r.call(method, what, target, body, &p)
+	code := r.call(method, path, target, body, &p)
 	return code, strings.Join(p.Problems, "\n")
 }
 
-// audits are the lines of the audit so far.
+// audits returns the lines of the audit.
 func (r *rig) audits() []string {
 	var lines []string
 	for line := range strings.Lines(r.log.String()) {
@@ -137,7 +137,7 @@ func (r *rig) audits() []string {
 	return lines
 }
 
-// spend charges n hits of each limit in force for a target, as the service would.
+// spend charges n hits to each limit of a target, as the service does.
 func (r *rig) spend(target string, n int64) {
 	r.Helper()
 	t, err := descriptors.ParseTarget(target)

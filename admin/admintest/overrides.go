@@ -1,4 +1,4 @@
-// Package admintest has what tests of the admin API and its clients need.
+// Package admintest has a store of overrides for tests of the admin API and its clients.
 package admintest
 
 import (
@@ -13,21 +13,21 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Overrides is an admin.Overrides in memory, which puts what it holds in force.
+// Overrides is an admin.Overrides in memory.
 type Overrides struct {
-	// Limits are those in force.
+	// Limits are the limits in force, with the overrides.
 	Limits descriptors.Store
 
 	mu   sync.Mutex
 	base *descriptors.Config
 	all  map[string]string
-	kept descriptors.Overrides
-	fail error
+	set  descriptors.Overrides
+	err  error // of Put and Delete
 }
 
 var _ admin.Overrides = (*Overrides)(nil)
 
-// NewOverrides returns one without overrides, over the limits of a file.
+// NewOverrides returns a store without overrides, for the limits of a file.
 func NewOverrides(t require.TestingT, yaml string) *Overrides {
 	c, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(yaml)}}, descriptors.Options{})
 	require.NoError(t, err)
@@ -36,14 +36,14 @@ func NewOverrides(t require.TestingT, yaml string) *Overrides {
 	return o
 }
 
-// Fail makes Put and Delete fail; nil makes them work again.
+// Fail sets the error of Put and Delete; nil ends the failure.
 func (o *Overrides) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.fail = err
+	o.err = err
 }
 
-// Store keeps a value as if it came from elsewhere: however bad.
+// Store stores a value, valid or not, as another program could.
 func (o *Overrides) Store(target, value string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,41 +55,41 @@ func (o *Overrides) Store(target, value string) {
 func (o *Overrides) States() []descriptors.OverrideState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.kept.States()
+	return o.set.States()
 }
 
-// Try implements admin.Overrides.
-func (o *Overrides) Try(target, value string) descriptors.OverrideState {
+// DryRun implements admin.Overrides.
+func (o *Overrides) DryRun(target, value string) descriptors.OverrideState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.kept.Try(o.base, target, value, time.Now())
+	return o.set.Try(o.base, target, value, time.Now())
 }
 
 // Put implements admin.Overrides.
-func (o *Overrides) Put(_ context.Context, target, value string) (old string, had bool, err error) {
+func (o *Overrides) Put(_ context.Context, target, value string) (old string, existed bool, err error) {
 	return o.change(target, func() { o.all[target] = value })
 }
 
 // Delete implements admin.Overrides.
-func (o *Overrides) Delete(_ context.Context, target string) (old string, had bool, err error) {
+func (o *Overrides) Delete(_ context.Context, target string) (old string, existed bool, err error) {
 	return o.change(target, func() { delete(o.all, target) })
 }
 
-func (o *Overrides) change(target string, change func()) (old string, had bool, err error) {
+func (o *Overrides) change(target string, change func()) (old string, existed bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.fail != nil {
-		return "", false, o.fail
+	if o.err != nil {
+		return "", false, o.err
 	}
-	old, had = o.all[target]
+	old, existed = o.all[target]
 	change()
 	o.apply()
-	return old, had, nil
+	return old, existed, nil
 }
 
 // apply puts the limits with the overrides in force.
 func (o *Overrides) apply() {
-	o.kept.Set(maps.Clone(o.all))
-	c, _ := o.kept.Over(o.base, time.Now())
+	o.set.Set(maps.Clone(o.all))
+	c, _ := o.set.Over(o.base, time.Now())
 	o.Limits.Set(c)
 }

@@ -53,7 +53,7 @@ descriptors:
 		Tokens:      map[string]string{"ops": opsToken, "ci": "another"},
 		ClientCerts: true,
 		Overrides:   r.overrides,
-		Counters:    admin.Counters{Limits: &r.overrides.Limits, Read: r.counters, Take: r.counters},
+		Counters:    admin.Counters{Limits: &r.overrides.Limits, Uncached: r.counters, Limiter: r.counters},
 	}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL

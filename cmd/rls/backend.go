@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/fallback"
@@ -16,87 +17,82 @@ import (
 	"github.com/seed-81f232ab/rls/backend/scope"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// memory is what a replica remembers of counters that others can reset.
-type memory interface {
-	Invalidate(*backend.Hit)
-	InvalidateAll()
+// counterBackend is the backend that counts for the service.
+type counterBackend struct {
+	backend.Limiter // with all caches
+
+	uncached   backend.Limiter
+	caches     []admin.Cache
+	perReplica bool // each replica has its own counters
+	close      func()
 }
 
-// counting is what counts for the service.
-type counting struct {
-	backend.Limiter
-
-	// below asks what counts itself, past what this process remembers of it.
-	below backend.Limiter
-
-	// own tells that this process counts for itself alone.
-	own bool
-
-	// memories are what this process remembers of counters that others can reset.
-	memories []memory
-
-	close func()
-}
-
-// newBackend makes what the settings ask for. What runs beside it ends with ctx;
-// close releases the rest.
-func newBackend(ctx context.Context, s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counting, error) {
+// newBackend returns the backend of the settings. Its goroutines end with ctx. Its close
+// function must be called at the end.
+func newBackend(ctx context.Context, s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
 	count.Local(counters)
 	switch s.Backend() {
 	case env.BackendLocal:
 		go counters.Run(ctx, time.Minute)
-		log.Info("counting in this process; replicas don't share budgets", "max_keys", s.LocalMaxKeys)
-		return &counting{Limiter: counters, below: counters, own: true, close: func() {}}, nil
+		log.Info("counting in this process; replicas share no budgets", "max_keys", s.LocalMaxKeys)
+		return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, close: func() {}}, nil
 	case env.BackendRedis:
-		inRedis, err := newRedis(s)
-		if err != nil {
-			return nil, err
-		}
-		redis.LogTo(log)
-		mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
-		always := fallback.New(fallback.Options{
-			Primary:   inRedis,
-			Secondary: counters,
-			Ratio:     s.RedisFallbackRatio,
-			Mode:      mode,
-			Shards:    inRedis.Shards(),
-			ShardOf:   inRedis.ShardOf,
-			Probe:     inRedis.Probe,
-			Observer:  redisObserver{count.Fallback(), s, health, log},
-		})
-		go counters.Run(ctx, time.Minute)
-		if s.RedisHealthCheckActive {
-			health.Set("redis", false, "Redis has not been reached yet")
-		}
-		watching, stopWatching := context.WithCancel(ctx)
-		go watchRedis(watching, inRedis.Ping, s.RedisHealthCheckActive, health, log)
-		var shared backend.Limiter = always
-		var memories []memory
-		if s.LocalGuardRatio > 0 && !s.AllOrNone {
-			guarded := guard.New(guard.Options{Next: shared, Counters: counters, Ratio: s.LocalGuardRatio})
-			shared, memories = guarded, append(memories, guarded)
-		}
-		if s.DenyCacheBytes > 0 {
-			cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: count.DenyCache()})
-			shared, memories = cached, append(memories, cached)
-		}
-		return &counting{
-			Limiter:  scope.New(shared, counters),
-			below:    scope.New(always, counters),
-			memories: memories,
-			close:    func() { stopWatching(); always.Close(); _ = inRedis.Close() },
-		}, nil
+		return newRedisBackend(ctx, s, counters, health, count, log)
 	}
-	return nil, fmt.Errorf("BACKEND_TYPE=%q is not redis or local", s.BackendType)
+	return nil, fmt.Errorf("BACKEND_TYPE: got %q, want redis or local", s.BackendType)
+}
+
+// newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
+// in local.
+func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
+	client, err := newRedis(s)
+	if err != nil {
+		return nil, err
+	}
+	redis.LogTo(log)
+	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
+	withFallback := fallback.New(fallback.Options{
+		Primary:   client,
+		Secondary: local,
+		Ratio:     s.RedisFallbackRatio,
+		Mode:      mode,
+		Shards:    client.Shards(),
+		ShardOf:   client.ShardOf,
+		Probe:     client.Probe,
+		Observer:  redisObserver{count.Fallback(), s, health, log},
+	})
+	go local.Run(ctx, time.Minute)
+	if s.RedisHealthCheckActive {
+		health.Set("redis", false, "no connection to Redis yet")
+	}
+	pingCtx, stopPings := context.WithCancel(ctx)
+	go watchRedis(pingCtx, client.Ping, s.RedisHealthCheckActive, health, log)
+
+	b := &counterBackend{
+		uncached: scope.New(withFallback, local),
+		close:    func() { stopPings(); withFallback.Close(); _ = client.Close() },
+	}
+	var shared backend.Limiter = withFallback
+	if s.LocalGuardRatio > 0 && !s.AllOrNone {
+		guarded := guard.New(guard.Options{Next: shared, Counters: local, Ratio: s.LocalGuardRatio})
+		shared, b.caches = guarded, append(b.caches, guarded)
+	}
+	if s.DenyCacheBytes > 0 {
+		cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: count.DenyCache()})
+		shared, b.caches = cached, append(b.caches, cached)
+	}
+	b.Limiter = scope.New(shared, local)
+	return b, nil
 }
 
 func newRedis(s *env.Settings) (*redis.Limiter, error) {
-	main, secure, err := redisServer(s)
+	main, tlsConfig, err := redisServer(s)
 	if err != nil {
 		return nil, err
 	}
@@ -122,17 +118,17 @@ func newRedis(s *env.Settings) (*redis.Limiter, error) {
 			PoolSize:     s.PerSecondPoolSize,
 		}
 		if s.PerSecondTLS {
-			o.PerSecond.TLS = secure
+			o.PerSecond.TLS = tlsConfig
 		}
 	}
 	return redis.New(o)
 }
 
-// redisServer tells how to reach the Redis of REDIS_URL, and what makes connections to
-// any Redis secure: nil if none is to be.
-func redisServer(s *env.Settings) (main redis.Server, secure *tls.Config, err error) {
+// redisServer returns the Redis of REDIS_URL. tlsConfig is for all Redis that use TLS; it
+// is nil if none does.
+func redisServer(s *env.Settings) (main redis.Server, tlsConfig *tls.Config, err error) {
 	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
-		if secure, err = redis.LoadTLS(redis.TLSFiles{
+		if tlsConfig, err = redis.LoadTLS(redis.TLSFiles{
 			CA:           s.RedisTLSCACert,
 			Cert:         s.RedisTLSClientCert,
 			Key:          s.RedisTLSClientKey,
@@ -150,13 +146,12 @@ func redisServer(s *env.Settings) (main redis.Server, secure *tls.Config, err er
 		PoolSize:     s.RedisPoolSize,
 	}
 	if s.RedisTLS {
-		main.TLS = secure
+		main.TLS = tlsConfig
 	}
-	return main, secure, nil
+	return main, tlsConfig, nil
 }
 
-// redisObserver reports outages of Redis to the log, to readers of /healthcheck and to
-// the metrics.
+// redisObserver reports outages of Redis to the log, /healthcheck and the metrics.
 type redisObserver struct {
 	*metrics.Fallback
 	settings *env.Settings
@@ -178,41 +173,40 @@ func (o redisObserver) StateChanged(c fallback.StateChange) {
 	o.log.Info("Redis outage ended", "lasted", c.Duration.Round(time.Millisecond), "hits_served", c.Served, "hits_replayed", c.Replayed)
 }
 
+// Pauses between pings, before and after the first connection.
 const (
-	pingEvery   = time.Second
-	pingAtFirst = 200 * time.Millisecond // until Redis has been reached once
+	pingPauseAtStart = 200 * time.Millisecond
+	pingPause        = time.Second
 )
 
-// watchRedis logs when Redis is first reached. If follow is set, it goes on to ping
-// until ctx is done, and the health component redis says what came of it.
-func watchRedis(ctx context.Context, ping func(context.Context) error, follow bool, health *server.Health, log *slog.Logger) {
-	reached, told := false, false
+// watchRedis pings Redis until the first connection and logs it. With reportHealth,
+// watchRedis goes on until ctx is done and sets the health component redis.
+func watchRedis(ctx context.Context, ping func(context.Context) error, reportHealth bool, health *server.Health, log *slog.Logger) {
+	connected, logged := false, false
 	for {
 		err := ping(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && !told && !reached:
-			log.Error("Redis can't be reached yet; going on without it until it can", "error", err)
-			told = true
-		case err == nil && !reached:
+		case err != nil && !connected && !logged:
+			log.Error("Redis not reached yet; counting without Redis", "error", err)
+			logged = true
+		case err == nil && !connected:
 			log.Info("counting in Redis")
-			reached = true
-			if !follow {
+			connected = true
+			if !reportHealth {
 				return
 			}
 		}
-		if follow {
-			health.Set("redis", err == nil, "Redis can't be reached")
+		if reportHealth {
+			health.Set("redis", err == nil, "no connection to Redis")
 		}
-		pause := pingEvery
-		if !reached {
-			pause = pingAtFirst
+		pause := pingPause
+		if !connected {
+			pause = pingPauseAtStart
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -25,7 +25,7 @@ $`, out)
 	assert.Zero(t, code)
 	assert.Regexp(t, `50 per day \(daily\) +5 -> 0 +50 +\d+[hms].*
 5 per hour, sliding_log +5 -> 0 +5 +0s
-other replicas were not told: one that remembers a denial denies until that ends
+other replicas were not notified; they may deny until their cached denials end
 $`, out)
 	out, _, _ = r.run("counter", "get", "-d", "shop", "ip=10.0.0.1")
 	assert.Regexp(t, `5 per hour, sliding_log +0 +5 +0s\n$`, out)
@@ -47,8 +47,8 @@ func TestCounterSaysWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		"an unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `there is no domain "bank"; there is "shop"`},
-		"an unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `requests with "shop|user=x" meet no descriptor`},
+		"an unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `unknown domain "bank"; loaded are "shop"`},
+		"an unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `no descriptor with a limit matches requests with "shop|user=x"`},
 		"no descriptor":         {[]string{"counter", "get", "-d", "shop"}, "accepts 1 arg(s)"},
 		"an odd descriptor":     {[]string{"counter", "reset", "-d", "shop", "=x"}, "is not a descriptor"},
 		"no value":              {[]string{"counter", "get", "-d", "shop", "ip"}, `"ip" is not a descriptor: entry 1 has no =`},

@@ -69,8 +69,8 @@ func printOverrides(out io.Writer, all []admin.Override, now time.Time) {
 		for _, p := range o.Problems {
 			rows = append(rows, []string{"  " + printable(p)})
 		}
-		if o.State == admin.Refused && o.Is != "" {
-			rows = append(rows, []string{"  the last good value stays in force: " + printable(o.Is)})
+		if o.State == admin.Rejected && o.Limits != "" {
+			rows = append(rows, []string{"  the last valid value stays in force: " + printable(o.Limits)})
 		}
 	}
 	table(out, rows)
@@ -180,7 +180,7 @@ func encoded(text string) []byte {
 // printChange prints what an override has changed:
 // `shop > tenant=acme: 100 per minute -> 1000 per minute, until 2026-11-21T12:00:00Z (in 1h)`.
 func printChange(out io.Writer, o *admin.Override, now time.Time) {
-	text := fmt.Sprintf("%s: %s -> %s", orDash(o.Path), orDash(o.Was), orDash(o.Is))
+	text := fmt.Sprintf("%s: %s -> %s", orDash(o.Path), orDash(o.BaseLimits), orDash(o.Limits))
 	if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
 		text += fmt.Sprintf(", until %s (%s)", o.ExpiresAt, inWords(at.Sub(now)))
 	}
@@ -188,11 +188,11 @@ func printChange(out io.Writer, o *admin.Override, now time.Time) {
 		text += " (dry run: nothing is changed)"
 	}
 	fmt.Fprintln(out, text)
-	for _, p := range o.AlsoRefused {
+	for _, p := range o.AlsoRejected {
 		fmt.Fprintln(out, "no longer in force beside it:", printable(p))
 	}
-	if len(o.Old) > 0 && o.State != admin.Deleted {
-		fmt.Fprintln(out, "it replaces", oneLine(o.Old))
+	if len(o.OldOverride) > 0 && o.State != admin.Deleted {
+		fmt.Fprintln(out, "it replaces", oneLine(o.OldOverride))
 	}
 	if o.State != admin.InForce && o.State != admin.Deleted {
 		fmt.Fprintln(out, "it is stored, but", strconv.Quote(string(o.State)), "by now; see rls limits list")

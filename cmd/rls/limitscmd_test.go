@@ -41,7 +41,7 @@ func TestLimitsAreSetListedAndUnset(t *testing.T) {
 	assert.Regexp(t, `^TARGET +OVERRIDE +STATE +EXPIRES$`, lines[0])
 	assert.Regexp(t, `^shop\|ip +\{"rate_limits":\[\{"requests_per_unit":20\},\{\}\]\} +in force +never$`, lines[1])
 	assert.Regexp(t, `^shop\|tenant=acme +\{"requests_per_unit":7,"algorithm":"sliding_window","enabled":true\} +in force +never$`, lines[2])
-	assert.Regexp(t, `^shop\|trial +\{"factor":2\} +refused +never$`, lines[3])
+	assert.Regexp(t, `^shop\|trial +\{"factor":2\} +rejected +never$`, lines[3])
 	assert.Regexp(t, `^  override shop\|trial:1:12: shop > trial: there is no number for factor to multiply$`, lines[4])
 	for _, line := range lines[1:4] {
 		assert.Equal(t, strings.Index(lines[0], "OVERRIDE"), strings.Index(line, "{"), "in columns")
@@ -59,7 +59,7 @@ func TestLimitsAreSetListedAndUnset(t *testing.T) {
 	assert.Equal(t, "shop > tenant=acme: 7 per minute, sliding_window -> 100 per minute\n", out)
 	_, errOut, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
-	assert.Equal(t, "rls: there is no override of \"shop|tenant=acme\"\n", errOut)
+	assert.Equal(t, "rls: no override has target \"shop|tenant=acme\"\n", errOut)
 }
 
 func TestASetTellsWhichOthersFitNoMore(t *testing.T) {
@@ -113,7 +113,7 @@ func TestTheLastGoodValueIsListed(t *testing.T) {
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2}`)
 	r.overrides.Store("shop|tenant=acme", `{"factr": 3}`)
 	out, _, _ := r.run("limits", "list")
-	assert.Contains(t, out, "\n  the last good value stays in force: 200 per minute\n")
+	assert.Contains(t, out, "\n  the last valid value stays in force: 200 per minute\n")
 }
 
 func TestLimitsSaysWhatIsWrong(t *testing.T) {
@@ -145,7 +145,7 @@ func TestLimitsSaysWhatIsWrong(t *testing.T) {
 		r.overrides.Fail(errors.New("connection refused"))
 		_, errOut, code := r.run(set("tenant=acme", "factor=2")...)
 		assert.Equal(t, 1, code)
-		assert.Contains(t, errOut, "may not be stored")
+		assert.Contains(t, errOut, "possibly not stored")
 	})
 	assert.Empty(t, r.overrides.States())
 }
@@ -164,11 +164,11 @@ func TestAnswersAsJSONForScripts(t *testing.T) {
 		into any
 		want string // a part
 	}{
-		{[]string{"limits", "set", "-d", "shop", "tenant=acme", "factor=2"}, &admin.Override{}, `"was": "100 per minute"`},
+		{[]string{"limits", "set", "-d", "shop", "tenant=acme", "factor=2"}, &admin.Override{}, `"base_limits": "100 per minute"`},
 		{[]string{"limits", "list"}, &admin.List{}, `"target": "shop|tenant=acme"`},
 		{[]string{"limits", "unset", "-d", "shop", "tenant=acme"}, &admin.Override{}, `"state": "deleted"`},
 		{[]string{"counter", "get", "-d", "shop", "ip=10.0.0.1"}, &admin.Counter{}, `"spent": 5`},
-		{[]string{"counter", "reset", "-d", "shop", "ip=10.0.0.1"}, &admin.Reset{}, `"told_other_replicas": false`},
+		{[]string{"counter", "reset", "-d", "shop", "ip=10.0.0.1"}, &admin.Reset{}, `"published": false`},
 	} {
 		out, errOut, code := r.run(append(test.args, "--json")...)
 		require.Zero(t, code, errOut)

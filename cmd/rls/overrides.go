@@ -123,8 +123,8 @@ func (l *limits) States() []descriptors.OverrideState {
 	return l.overrides.known.States()
 }
 
-// Try implements admin.Overrides.
-func (l *limits) Try(target, value string) descriptors.OverrideState {
+// DryRun implements admin.Overrides.
+func (l *limits) DryRun(target, value string) descriptors.OverrideState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.base == nil {
@@ -150,7 +150,7 @@ const (
 
 // followOverrides has the overrides in Redis take effect over l until ctx is done, and
 // tells resets of what any replica has reset.
-func followOverrides(ctx context.Context, s *env.Settings, l *limits, resets resets, log *slog.Logger) (*redisOverrides, func(), error) {
+func followOverrides(ctx context.Context, s *env.Settings, l *limits, resets admin.Resets, log *slog.Logger) (*redisOverrides, func(), error) {
 	main, _, err := redisServer(s)
 	if err != nil {
 		return nil, nil, err
@@ -173,8 +173,8 @@ func followOverrides(ctx context.Context, s *env.Settings, l *limits, resets res
 		Expired: func(value string, now time.Time) bool {
 			return descriptors.OverrideEnded([]byte(value), now.Add(-expiredKept))
 		},
-		OnReset: resets.of,
-		OnGap:   resets.missed,
+		OnReset: resets.Apply,
+		OnGap:   resets.ApplyAll,
 		OnState: func(err error) {
 			l.tellOverrides(name, err)
 			heard()

@@ -80,7 +80,7 @@ func TestServeGoesOnWithoutRedisAndConnectsWhenItComes(t *testing.T) {
 	assert.Equal(t, 2, code)
 	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the ratio of the limit, from the first call on")
 	assert.Contains(t, out, "10 per year", "the limit is told as it is configured")
-	assert.Contains(t, r.logged(), "Redis can't be reached")
+	assert.Contains(t, r.logged(), "Redis not reached yet")
 	status, _ := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status, "with the fallback on, a lost Redis takes no pod out")
 
@@ -113,7 +113,7 @@ func TestAHangingRedisIsNoHealthyOne(t *testing.T) {
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
 	status, health := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, status)
-	assert.Contains(t, health, "Redis has not been reached yet")
+	assert.Contains(t, health, "no connection to Redis yet")
 	redis.Resume()
 	polltest.Until(t, ample, func() bool {
 		status, _ := get(t, "http://"+r.http+"/healthcheck")

@@ -41,7 +41,7 @@ func TestAResetReachesWhatReplicasRemember(t *testing.T) {
 	assert.Contains(t, answer, `"remaining": 0`)
 	code, answer = replicas[0].admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
-	assert.Contains(t, answer, `"told_other_replicas": true`)
+	assert.Contains(t, answer, `"published": true`)
 	replicas[0].admits()
 	assert.Contains(t, replicas[0].peek(), "remaining 4")
 	replicas[1].admits()

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
@@ -100,7 +101,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	var kept *redisOverrides
 	if s.OverridesEnabled {
 		var leave func()
-		if kept, leave, err = followOverrides(beside, s, limits, resets{&limits.store, counts}, log); err != nil {
+		if kept, leave, err = followOverrides(beside, s, limits, admin.Resets{Limits: &limits.store, Caches: counts.caches}, log); err != nil {
 			return err
 		}
 		defer leave()
