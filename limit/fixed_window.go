@@ -1,10 +1,10 @@
 package limit
 
-// fixedWindow counts hits in windows aligned to the epoch, as
-// envoyproxy/ratelimit does: a count that starts at 0 with each window.
+// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does.
+// Each window starts with a count of 0.
 //
-// Bound: at most Max hits in an aligned window, hence at most 2 × Max in any
-// span of a window's length (Max before a boundary, Max after).
+// Bound: at most Max hits in an aligned window. A span of a window's length can admit
+// 2 × Max: Max before the boundary of two windows and Max after it.
 //
 // State: a is the window's start, b its count.
 func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
@@ -15,8 +15,17 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		}
 		start = aligned
 	}
-	left := start + l.period - now
+	count, r := l.countHits(count, n, start+l.period-now, chargeDenied)
+	if count == 0 {
+		start = 0
+	}
+	s.a, s.b = start, count
+	return r
+}
 
+// countHits decides n hits against the count of a window that ends after left
+// microseconds. It returns the new count.
+func (l *Limit) countHits(count, n, left int64, chargeDenied bool) (int64, Result) {
 	r := Result{ResetAfter: left}
 	switch {
 	case n < 0:
@@ -37,9 +46,5 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			r.RetryAfter = Never
 		}
 	}
-	if count == 0 {
-		start = 0
-	}
-	s.a, s.b = start, count
-	return r
+	return count, r
 }

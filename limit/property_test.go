@@ -20,7 +20,7 @@ func drawLimit(t *rapid.T, a Algorithm) *Limit {
 		Multiplier:   rapid.Uint32Range(1, 10).Draw(t, "multiplier"),
 		ChargeDenied: rapid.Bool().Draw(t, "charge_denied"),
 	}
-	if a == TokenBucket {
+	if a.UsesBurst() {
 		s.Burst = rapid.OneOf(rapid.Uint32Range(0, 30), rapid.Uint32()).Draw(t, "burst")
 	}
 	l, err := New(s)
@@ -37,7 +37,7 @@ func drawSmall(t *rapid.T, a Algorithm) *Limit {
 		Requests:  rapid.Uint32Range(1, 12).Draw(t, "requests"),
 		Unit:      rapid.SampledFrom([]Unit{Second, Minute, Year}).Draw(t, "unit"),
 	}
-	if a == TokenBucket {
+	if a.UsesBurst() {
 		s.Burst = rapid.Uint32Range(0, 8).Draw(t, "burst") // under ten years even at 1 a year
 	}
 	return must(t, s)
@@ -97,7 +97,7 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 			r := l.Take(&s, now, n)
 
 			want := spent+n <= l.capacity
-			if n == 0 && a != FixedWindow {
+			if n == 0 && !a.ResetsAtOnce() {
 				want = spent+1 <= l.capacity
 			}
 			if a == SlidingWindow && want != r.Allowed {
@@ -141,6 +141,7 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 			// A span of period less a microsecond refills less than Max.
 			TokenBucket: l.capacity + l.max - 1,
 		}[a]
+		alignedBound := map[Algorithm]bool{FixedWindow: true, SlidingWindow: true, SlidingLog: true}
 		if a == SlidingWindow && l.max == 1 {
 			bound = 1
 		}
@@ -164,7 +165,7 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 				}
 			}
 			assert.LessOrEqual(t, span, bound, "in [t, t+period)")
-			if a != TokenBucket {
+			if alignedBound[a] {
 				assert.LessOrEqual(t, aligned, l.max, "in an aligned window")
 			}
 		}
@@ -202,7 +203,7 @@ func TestPeekTellsWhetherOneMorePasses(t *testing.T) {
 		var s State
 		now := anyHistory(t, l, &s)
 		peek := l.Take(&s, now, 0)
-		if a == FixedWindow {
+		if a.ResetsAtOnce() {
 			assert.Equal(t, peek.Remaining >= 0, peek.Allowed, "over once the count exceeds the limit")
 			return
 		}
@@ -222,7 +223,7 @@ func TestGiveBackNeverLiftsAboveCapacity(t *testing.T) {
 		assert.LessOrEqual(t, r.Remaining, l.capacity)
 		assert.GreaterOrEqual(t, r.Remaining, before)
 		assert.LessOrEqual(t, r.Remaining-before, n)
-		if a == FixedWindow || a == SlidingLog {
+		if a.ResetsAtOnce() || a == SlidingLog {
 			assert.Equal(t, min(before+n, l.capacity), r.Remaining)
 		}
 	})
@@ -253,7 +254,7 @@ func TestDebtIsAtMostOneWindow(t *testing.T) {
 		for range 10 {
 			l.Take(&s, now, drawHits(t, l))
 		}
-		if a != FixedWindow { // whose count runs on, but ends with the window
+		if !a.ResetsAtOnce() { // a count that resets at once is not bounded
 			assert.GreaterOrEqual(t, l.Take(&s, now, 0).Remaining, -l.max)
 		}
 		assert.True(t, l.max == 0 || l.Take(&s, now+2*l.period+l.full.us+1, 1).Allowed)
@@ -311,7 +312,7 @@ func TestResetAfterIsWhenAllIsForgotten(t *testing.T) {
 		r := l.Take(&s, now, drawHits(t, l))
 		if s.IsZero() {
 			assert.Equal(t, l.capacity, r.Remaining)
-			assert.True(t, r.ResetAfter == 0 || a == FixedWindow)
+			assert.True(t, r.ResetAfter == 0 || a.Aligned())
 			return
 		}
 		assert.Positive(t, r.ResetAfter)

@@ -1,81 +1,79 @@
 package limit
 
-// maxTicks is the resolution of the sliding window's weight. With counts up to
-// 2 × 2^32 the products below stay under 2^53, so Lua computes them exactly.
+// maxTicks is the resolution of the sliding window's weight. A count is at most 2 × 2^32,
+// so count × ticks stays below 2^53 and Lua computes it exactly.
 const maxTicks = 1 << 19
 
-// slidingWindow estimates the hits of the last window's length from two aligned
-// windows: all of the current one and, of the one before, the share that the
-// sliding window still covers. It is the "sliding window counter" that
-// Cloudflare described in "How we built rate limiting capable of scaling to
-// millions of domains" (2017).
+// slidingWindow estimates the hits in the last window's length from two aligned windows.
+// It adds all hits of the current window and a share of the previous one. The share is
+// the part of the previous window that the sliding window still covers. Cloudflare
+// described this "sliding window counter" in "How we built rate limiting capable of
+// scaling to millions of domains" (2017).
 //
-// Bound: at most Max hits in an aligned window. The estimate is exact for hits
-// that came evenly; if all of the last window's hits came at its very end, a
-// span of a window's length can admit up to, but not reaching, 2 × Max. The share
-// is counted in ticks of period/2^19 (at least a microsecond) and rounded up, so
-// that rounding never admits more.
+// Bound: at most Max hits in an aligned window. The estimate is exact for evenly spread
+// hits. If all hits of the previous window came at its end, a span of a window's length
+// can admit almost 2 × Max. The share is counted in ticks of period/2^19 (at least a
+// microsecond) and rounded up, so rounding never admits more.
 //
-// State: a is the current window's start, b its count, c the last window's.
+// State: a is the current window's start, b its count, c the previous window's count.
 func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
-	start, cur, prev := s.a, s.b, s.c
+	start, current, previous := s.a, s.b, s.c
 	switch aligned := now - now%l.period; {
 	case aligned == start+l.period:
-		start, cur, prev = aligned, 0, cur
+		start, current, previous = aligned, 0, current
 	case aligned > start:
-		start, cur, prev = aligned, 0, 0
+		start, current, previous = aligned, 0, 0
 	case start-now > l.period:
 		start = aligned
 	}
 	share := l.ticks - max(now-start, 0)/l.tick
-	carried := ceilDiv(prev*share, l.ticks)
+	fading := ceilDiv(previous*share, l.ticks)
 
 	var r Result
 	switch {
 	case n < 0:
 		r.Allowed = true
-		cur += n
-		if cur < 0 {
-			prev = max(prev+cur, 0)
-			cur = 0
+		current += n
+		if current < 0 {
+			previous = max(previous+current, 0)
+			current = 0
 		}
-		carried = ceilDiv(prev*share, l.ticks)
+		fading = ceilDiv(previous*share, l.ticks)
 	case n == 0:
-		r.Allowed = cur+carried+1 <= l.max
+		r.Allowed = current+fading+1 <= l.max
 	default:
-		r.Allowed = cur+carried+n <= l.max
+		r.Allowed = current+fading+n <= l.max
 		if r.Allowed || chargeDenied {
-			cur = max(cur, min(cur+n, 2*l.max-carried)) // the debt is bounded
+			current = max(current, min(current+n, 2*l.max-fading)) // bounds the debt
 		}
 	}
-	r.Remaining = l.max - cur - carried
+	r.Remaining = l.max - current - fading
 	if !r.Allowed {
 		r.RetryAfter = Never
-		// What else may be spent when the hits pass.
-		if spare := l.max - max(n, 1); spare >= 0 {
-			r.RetryAfter = l.slidingFit(start, cur, prev, spare) - now
+		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
+			r.RetryAfter = l.slidingRetryAt(start, current, previous, maxSpent) - now
 		}
 	}
 	switch {
-	case cur > 0:
+	case current > 0:
 		r.ResetAfter = start + 2*l.period - now
-	case prev > 0:
+	case previous > 0:
 		r.ResetAfter = start + l.period - now
 	default:
 		start = 0
 	}
-	s.a, s.b, s.c = start, cur, prev
+	s.a, s.b, s.c = start, current, previous
 	return r
 }
 
-// slidingFit is the earliest time at which at most spare of cur and prev counts.
-func (l *Limit) slidingFit(start, cur, prev, spare int64) int64 {
-	if cur > spare { // not before the current window is itself the last one
-		start, cur, prev = start+l.period, 0, cur
+// slidingRetryAt returns the earliest time at which at most maxSpent hits are spent.
+func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
+	if current > maxSpent { // not before the current window becomes the previous one
+		start, current, previous = start+l.period, 0, current
 	}
 	share := l.ticks
-	if prev > 0 {
-		share = min((spare-cur)*l.ticks/prev, l.ticks)
+	if previous > 0 {
+		share = min((maxSpent-current)*l.ticks/previous, l.ticks)
 	}
 	return start + min((l.ticks-share)*l.tick, l.period)
 }

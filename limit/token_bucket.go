@@ -2,26 +2,25 @@ package limit
 
 import "math/bits"
 
-// tokenBucket is a bucket of Capacity tokens that refills at Max per period, in
-// the arithmetic of the generic cell rate algorithm (GCRA, ITU-T I.371): one
-// timestamp, the theoretical arrival time (TAT) at which the bucket will be full
-// again. A hit costs the emission interval, period/Max.
+// tokenBucket is a bucket of Capacity tokens that refills at Max per period. It uses the
+// generic cell rate algorithm (GCRA, ITU-T I.371): the state is one time, the theoretical
+// arrival time (TAT) at which the bucket is full again. A hit costs period/Max.
 //
-// Bound: exactly at most Capacity + Max × t / period hits in any span of t. The
-// TAT is an exact fraction, so that no rate is rounded.
+// Bound: at most Capacity + Max × t / period hits in any span of t. The TAT is an exact
+// fraction, so no rate is rounded.
 //
-// State: the TAT is a + b/c microseconds, c being the Max that charged it last.
+// State: the TAT is a + b/c microseconds. c is the Max of the limit that charged last.
 func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if l.max == 0 {
 		if n < 0 {
-			if n == -MaxHits { // whatever another limit has charged
+			if n == -MaxHits { // a reset, also of what another limit has charged
 				*s = State{}
 			}
 			return Result{Allowed: true}
 		}
 		return Result{RetryAfter: Never}
 	}
-	spent := l.spent(s, now)
+	spent := l.timeToFull(s, now)
 
 	var r Result
 	switch {
@@ -42,8 +41,8 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	}
 	hi, lo := bits.Mul64(uint64(spent.us), uint64(l.max))
 	lo, carry := bits.Add64(lo, uint64(spent.frac), 0)
-	tokens, part := bits.Div64(hi+carry, lo, uint64(l.period))
-	if part > 0 {
+	tokens, rest := bits.Div64(hi+carry, lo, uint64(l.period))
+	if rest > 0 {
 		tokens++
 	}
 	r.Remaining = l.capacity - int64(tokens)
@@ -62,11 +61,11 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// spent is the time until the bucket is full. It is never more than the deepest
-// debt, even if the clock was set back.
-func (l *Limit) spent(s *State, now int64) span {
+// timeToFull returns the time until the bucket is full. It is at most the deepest debt,
+// even if the clock was set back.
+func (l *Limit) timeToFull(s *State, now int64) span {
 	tat := span{s.a, s.b}
-	if s.c != l.max && tat.frac > 0 { // the limit changed: round up to its terms
+	if s.c != l.max && tat.frac > 0 { // the rate changed, and frac is in parts of the old one
 		tat = span{tat.us + 1, 0}
 	}
 	if tat.us < now {
@@ -79,13 +78,13 @@ func (l *Limit) spent(s *State, now int64) span {
 	return spent
 }
 
-// atRate is what is spent of the bucket now that its rate is l's and no longer before
-// per period. The time stays as it is: the same share of a bucket of one window's
-// hits, but where the bucket has a size of its own and fills more slowly now, the
-// same tokens. It is never more than an empty bucket.
-func (l *Limit) atRate(spent span, before int64) span {
-	if l.capacity != l.max && before > l.max && spent.less(l.full) {
-		hi, lo := bits.Mul64(uint64(spent.us), uint64(before))
+// atRate converts spent from the rate oldMax per period to l's rate. A bucket without its
+// own burst keeps the spent time, which is the same share of the bucket. A bucket with a
+// burst and a lower rate keeps the spent tokens. The result is at most l.full, an empty
+// bucket.
+func (l *Limit) atRate(spent span, oldMax int64) span {
+	if l.capacity != l.max && oldMax > l.max && spent.less(l.full) {
+		hi, lo := bits.Mul64(uint64(spent.us), uint64(oldMax))
 		if hi >= uint64(l.max) {
 			return l.full
 		}
@@ -98,18 +97,18 @@ func (l *Limit) atRate(spent span, before int64) span {
 	return spent.atMost(l.full)
 }
 
-// deepest is an empty bucket with a debt of one window.
+// deepest returns the largest spent time: an empty bucket and a debt of one window.
 func (l *Limit) deepest() span { return span{l.full.us + l.period, l.full.frac} }
 
-// cost is the time that n ≥ 0 tokens take to refill.
+// cost returns the time that n ≥ 0 tokens take to refill.
 func (l *Limit) cost(n int64) span {
 	hi, lo := bits.Mul64(uint64(n), uint64(l.period))
 	q, r := bits.Div64(hi, lo, uint64(l.max))
 	return span{int64(q), int64(r)}
 }
 
-// span is an exact span of time, us + frac/parts microseconds, with
-// 0 ≤ frac < parts; parts is the limit's Max.
+// span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts
+// is the limit's Max.
 type span struct{ us, frac int64 }
 
 func (a span) add(b span, parts int64) span {
@@ -120,7 +119,7 @@ func (a span) add(b span, parts int64) span {
 	return c
 }
 
-// sub is a - b; negative if its us is.
+// sub returns a - b. The result is negative if its us is.
 func (a span) sub(b span, parts int64) span {
 	c := span{a.us - b.us, a.frac - b.frac}
 	if c.frac < 0 {
@@ -140,7 +139,7 @@ func (a span) atMost(b span) span {
 	return a
 }
 
-// ceil is a in whole microseconds, rounded up.
+// ceil returns a in whole microseconds, rounded up.
 func (a span) ceil() int64 {
 	if a.frac > 0 {
 		return a.us + 1

@@ -1,9 +1,9 @@
--- fixed_window: limit.fixedWindow, which says what it does and why.
+-- fixed_window does what limit.fixedWindow does and documents.
 --
--- State: a, the window's start in microseconds; b, its count. Zero once the
--- count is 0. Stored packed, 16 bytes.
+-- State: a is the window's start in microseconds, b its count. The state is zero if the
+-- count is 0. It is stored packed in 16 bytes.
 
-local most = 2 ^ 34 -- where a count stops growing
+local maxHits = 2 ^ 34 -- a count does not grow further
 
 local function ends(period, start) return start + period end
 
@@ -27,7 +27,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     if count + n > max then allowed = false end
     if allowed or chargeDenied then
       count = count + n
-      if count > most then count = most end
+      if count > maxHits then count = maxHits end
     end
   end
   if not allowed then

@@ -1,9 +1,9 @@
--- token_bucket: limit.tokenBucket, which says what it does and why.
+-- token_bucket does what limit.tokenBucket does and documents.
 --
--- State: the bucket is full again at a + b/c microseconds, c being the max that
--- charged it last. Zero once it is full. Stored packed, 24 bytes.
+-- State: the bucket is full again at a + b/c microseconds. c is the max of the limit that
+-- charged last. The state is zero if the bucket is full. It is stored packed in 24 bytes.
 --
--- A span of time is two numbers here, us + frac/max, 0 <= frac < max.
+-- A span of time is two numbers here: us + frac/max with 0 <= frac < max.
 
 local exact = 2 ^ 53 -- below it, whole numbers are exact
 local digit = 2 ^ 20
@@ -14,8 +14,8 @@ local function divmod(a, b)
   return (a - r) / b, r
 end
 
--- The span n tokens take to refill: n * period / max. n < 2^33, max < 2^32,
--- period < 2^49; the product can exceed 2^53 and is then divided by digits of n.
+-- Returns the span that n tokens take to refill: n * period / max, where n < 2^33, max <
+-- 2^32 and period < 2^49. A product above 2^53 is divided digit by digit.
 local function cost(n, max, period)
   if n == max then return period, 0 end
   if n * period < exact then return divmod(n * period, max) end
@@ -46,7 +46,7 @@ local function ceil(us, frac)
   return frac > 0 and us + 1 or us
 end
 
--- The least number of tokens that take us + frac/max or more to refill.
+-- Returns the least number of tokens that take us + frac/max or more to refill.
 local function tokens(us, frac, max, period)
   local product = us * max + frac
   if product + period < exact then return floor((product + period - 1) / period) end
@@ -54,7 +54,7 @@ local function tokens(us, frac, max, period)
     local us2, frac2 = cost(n, max, period)
     return not less(us2, frac2, us, frac)
   end
-  local n = floor(us * (max / period)) -- rounded: off by one or two
+  local n = floor(us * (max / period)) -- rounding makes n wrong by one or two
   while n > 0 and covers(n - 1) do n = n - 1 end
   while not covers(n) do n = n + 1 end
   return n
@@ -62,10 +62,10 @@ end
 
 local function ends(period, us, frac) return ceil(us, frac) end
 
--- As limit.Limit.atRate.
-local function atRate(us, frac, before, max, period, capacity, fullUs, fullFrac)
-  if capacity ~= max and before > max and less(us, frac, fullUs, fullFrac) then
-    us, frac = cost(before, max, us)
+-- Does what limit.Limit.atRate does.
+local function atRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
+  if capacity ~= max and oldMax > max and less(us, frac, fullUs, fullFrac) then
+    us, frac = cost(oldMax, max, us)
   end
   if less(fullUs, fullFrac, us, frac) then return fullUs, fullFrac end
   return us, frac
@@ -73,14 +73,14 @@ end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
   if max == 0 then
-    if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- whatever another limit has charged
+    if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- a reset
     if n < 0 then return 0, 0, 0 end
     return 0, 0, -1
   end
   local fullUs, fullFrac = cost(capacity, max, period)
   local deepest = fullUs + period -- a debt of one window; its fraction is fullFrac
 
-  -- What is spent, as the time until the bucket is full.
+  -- us and frac are what is spent: the time until the bucket is full.
   local us, frac = s.a, s.b
   if s.c ~= max and frac > 0 then us, frac = us + 1, 0 end
   us = us - now

@@ -70,7 +70,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	const callers, calls = 6, 12
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 20, Unit: limit.Year, ChargeDenied: a == limit.FixedWindow})
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 20, Unit: limit.Year, ChargeDenied: a.DefaultChargeDenied()})
 			var mu sync.Mutex
 			var history []porcupine.Operation
 			var running sync.WaitGroup
@@ -108,7 +108,7 @@ func counterModel(lim *limit.Limit) porcupine.Model {
 			case n < 0:
 				allowed, spent = true, max(spent+n, 0)
 			case n == 0:
-				allowed = spent < lim.Max() || lim.Algorithm == limit.FixedWindow && spent == lim.Max()
+				allowed = spent < lim.Max() || lim.Algorithm.ResetsAtOnce() && spent == lim.Max()
 			case allowed || lim.ChargeDenied:
 				spent += n
 			}
@@ -130,7 +130,7 @@ func TestKeysAreAsDocumentedAndAllExpire(t *testing.T) {
 	assert.NotEmpty(t, keys)
 	client := db.Client(t)
 	for _, key := range keys {
-		assert.Regexp(t, `^t\d+:v1:(fw|sw|sl|tb)60:key\d+$`, key)
+		assert.Regexp(t, `^t\d+:v1:[a-z]{2}60:key\d+$`, key)
 		ttl := client.PTTL(t.Context(), key).Val()
 		assert.True(t, ttl > 0 || ttl == -2, "%s lives %v", key, ttl)
 		assert.LessOrEqual(t, ttl, 3*time.Minute+time.Second)
