@@ -94,8 +94,8 @@ func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit hours is not known; did you mean hour?"},
 
 		// Our own fields.
-		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm sliding_windows is not known; did you mean sliding_window? It can be fixed_window, sliding_window, sliding_log or token_bucket"},
-		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm must be fixed_window, sliding_window, sliding_log or token_bucket, not a list"},
+		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm sliding_windows is not known; did you mean sliding_window? It can be fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window"},
+		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm must be fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window, not a list"},
 		{"scope", one("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope cluster is not known; it can be global or instance"},
 		{"on_backend_failure", one("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure alow is not known; did you mean allow? It can be local, allow or deny"},
 		{"fallback_ratio of 0", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not 0"},

@@ -9,6 +9,7 @@ const (
 	SlidingWindow
 	SlidingLog
 	TokenBucket
+	FirstHitWindow
 )
 
 // DefaultAlgorithm is the algorithm of limits that name none.
@@ -22,10 +23,11 @@ var algorithms = [...]struct {
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:   {"fixed_window", "fw", fixedWindow, traits{chargesDenied: true, resetsAtOnce: true, aligned: true}},
-	SlidingWindow: {"sliding_window", "sw", slidingWindow, traits{}},
-	SlidingLog:    {"sliding_log", "sl", slidingLog, traits{}},
-	TokenBucket:   {"token_bucket", "tb", tokenBucket, traits{usesBurst: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{chargesDenied: true, resetsAtOnce: true, aligned: true}},
+	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
+	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
+	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true}},
+	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
 }
 
 // traits are what other code needs to know of an algorithm. Each trait is explained at

@@ -17,6 +17,15 @@ func (m *model) spent(now int64) *big.Rat {
 	switch m.l.Algorithm {
 	case FixedWindow:
 		return m.sum(func(h charged) *big.Rat { return share(h.at/p == now/p) })
+	case FirstHitWindow:
+		var start, count int64
+		for _, h := range m.hits {
+			if count == 0 || h.at >= start+p {
+				start, count = h.at, 0
+			}
+			count += h.n
+		}
+		return new(big.Rat).Mul(share(now < start+p), big.NewRat(count, 1))
 	case SlidingWindow:
 		return m.sum(func(h charged) *big.Rat {
 			if h.at/p == now/p-1 {

@@ -135,9 +135,10 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 		l, now := drawSmall(t, a), int64(epoch)
 		l.ChargeDenied = rapid.Bool().Draw(t, "charge_denied")
 		bound := map[Algorithm]int64{
-			FixedWindow:   2 * l.max,
-			SlidingWindow: 2*l.max - 1,
-			SlidingLog:    l.max,
+			FixedWindow:    2 * l.max,
+			FirstHitWindow: 2 * l.max,
+			SlidingWindow:  2*l.max - 1,
+			SlidingLog:     l.max,
 			// A span of period less a microsecond refills less than Max.
 			TokenBucket: l.capacity + l.max - 1,
 		}[a]

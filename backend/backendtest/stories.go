@@ -188,6 +188,18 @@ var stories = []story{
 		},
 	},
 	{
+		"first_hit_window: an hour starts with the first hit",
+		limit.Spec{Algorithm: limit.FirstHitWindow, Requests: 5, Unit: limit.Hour},
+		[]step{
+			{20 * m, 3, ok, 2, 0},
+			{65 * m, 3, no, 2, 15 * m},
+			{65 * m, 2, ok, 0, 0},
+			{79 * m, 1, no, 0, 1 * m},
+			{80 * m, 5, ok, 0, 0},
+			{81 * m, 1, no, 0, 59 * m},
+		},
+	},
+	{
 		"token_bucket: a token comes back every ten minutes",
 		limit.Spec{Algorithm: limit.TokenBucket, Requests: 6, Unit: limit.Hour, Burst: 3},
 		[]step{

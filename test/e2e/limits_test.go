@@ -106,9 +106,10 @@ func (a answer) assertReset(t *testing.T, algorithm limit.Algorithm, window time
 	t.Helper()
 	windowEnd := window - time.Duration(time.Now().UnixNano())%window // of the clock-aligned window
 	want := map[limit.Algorithm]time.Duration{
-		limit.FixedWindow:   windowEnd,
-		limit.SlidingWindow: windowEnd + window, // the hit also weighs in the next window
-		limit.SlidingLog:    window,
+		limit.FixedWindow:    windowEnd,
+		limit.SlidingWindow:  windowEnd + window, // the hit also weighs in the next window
+		limit.SlidingLog:     window,
+		limit.FirstHitWindow: window,
 	}[algorithm]
 	got, err := strconv.Atoi(a.Get("ratelimit-reset"))
 	require.NoError(t, err)

@@ -1,0 +1,25 @@
+package limit
+
+// firstHitWindow counts hits in windows that start with a key's first hit, as a counter
+// that is incremented and then expires does. A refund of all hits ends the window.
+//
+// Bound: at most Max hits in a window. A span of a window's length meets at most two
+// windows, so it can admit 2 × Max.
+//
+// State: a is the window's start, b its count.
+func firstHitWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
+	start, count := s.a, s.b
+	if count == 0 || now >= start+l.period {
+		start, count = now, 0
+	} else if start-now > l.period {
+		start = now
+	}
+	count, r := l.countHits(count, n, start+l.period-now, chargeDenied)
+	if count == 0 { // no window has started
+		*s = State{}
+		r.ResetAfter = 0
+		return r
+	}
+	s.a, s.b = start, count
+	return r
+}

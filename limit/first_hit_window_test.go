@@ -1,0 +1,55 @@
+package limit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+)
+
+func TestFirstHitWindowStartsWithTheFirstHit(t *testing.T) {
+	l := must(t, Spec{Algorithm: FirstHitWindow, Requests: 2, Unit: Hour})
+	const minute, start = 60 * second, epoch + 59*60*second // a minute before a clock hour ends
+	var s State
+	for _, c := range []struct {
+		at, n int64
+		want  Result
+	}{
+		{0, 0, Result{Allowed: true, Remaining: 2}},
+		{0, 3, Result{Remaining: 2, RetryAfter: Never}},
+		{0, 1, Result{Allowed: true, Remaining: 1, ResetAfter: 60 * minute}},
+		{2 * minute, 1, Result{Allowed: true, Remaining: 0, ResetAfter: 58 * minute}},
+		{2 * minute, 0, Result{Allowed: true, Remaining: 0, ResetAfter: 58 * minute}},
+		{59 * minute, 1, Result{Remaining: 0, ResetAfter: minute, RetryAfter: minute}},
+		{60 * minute, 0, Result{Allowed: true, Remaining: 2}},
+		{100 * minute, 2, Result{Allowed: true, Remaining: 0, ResetAfter: 60 * minute}},
+		{130 * minute, -2, Result{Allowed: true, Remaining: 2}},
+		{130 * minute, 1, Result{Allowed: true, Remaining: 1, ResetAfter: 60 * minute}},
+	} {
+		assert.Equal(t, c.want, l.Take(&s, start+c.at, c.n), "at %d minutes, %d hits", c.at/minute, c.n)
+	}
+}
+
+// The history shows the windows: each starts with the first hit that is not in the window
+// before it.
+func TestFirstHitWindowAdmitsAtMostMaxInEachWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, now := drawSmall(t, FirstHitWindow), int64(epoch)
+		var s State
+		var start, admitted int64
+		for range 60 {
+			now += drawStep(t, l)
+			n := rapid.Int64Range(1, 4).Draw(t, "n")
+			r := l.Take(&s, now, n)
+			if !r.Allowed {
+				continue
+			}
+			if admitted == 0 || now >= start+l.period {
+				start, admitted = now, 0
+			}
+			admitted += n
+			assert.LessOrEqual(t, admitted, l.max)
+			assert.Equal(t, start+l.period-now, r.ResetAfter)
+		}
+	})
+}
