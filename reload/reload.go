@@ -1,2 +1,313 @@
-// Package reload puts limits and overrides in force.
+// Package reload puts the limits of a source in force, with overrides applied, and
+// reports what is in force and what was rejected.
+//
+// Terms:
+//
+//   - base: the limits of the source, without overrides;
+//   - rejected: limits or an override with problems; the last good ones stay in force;
+//   - down: a source that can't deliver its content.
 package reload
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source"
+)
+
+// Options configure a Reloader.
+type Options struct {
+	// Store gets the limits in force.
+	Store *descriptors.Store
+
+	// Observer may be nil.
+	Observer Observer
+
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Reloader puts updates of sources in force. It is safe for concurrent use.
+type Reloader struct {
+	store    *descriptors.Store
+	observer Observer
+	log      *slog.Logger
+
+	mu        sync.Mutex
+	base      *descriptors.Config // nil before the first good limits
+	invalid   error               // why the newest limits were rejected; nil if they are in force
+	down      map[string]error    // by source; nil for a source that is up
+	overrides descriptors.Overrides
+	nextEnd   *time.Timer // of an override; nil if none ends
+
+	// Warnings and problems of overrides that the log has already.
+	loggedWarnings map[string]bool
+	loggedProblems map[string]string // by target
+}
+
+// New returns a Reloader without limits.
+func New(o Options) *Reloader {
+	return &Reloader{
+		store:    o.Store,
+		observer: cmp.Or[Observer](o.Observer, noObserver{}),
+		log:      cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		down:     map[string]error{},
+	}
+}
+
+// Follow runs s and puts its updates in force until ctx is done. name is the source in
+// reports to the Observer. started, of capacity 1, gets the outcome of the first update;
+// nil if the update is in force.
+func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, started chan<- error) error {
+	return s.Run(ctx, func(u source.Update) error {
+		err := r.Apply(name, u)
+		select {
+		case started <- cmp.Or(err, u.Down):
+		default: // not the first update
+		}
+		return err
+	})
+}
+
+// Apply puts an update of the named source in force, or returns why it was rejected.
+func (r *Reloader) Apply(name string, u source.Update) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.setState(name, u.Down)
+	if u.Invalid != nil {
+		r.reject(u.Invalid)
+		return u.Invalid
+	}
+	if u.Overrides != nil {
+		r.overrides.Set(u.Overrides)
+	}
+	switch {
+	case u.Limits != nil:
+		r.logWarnings(u.Limits.Warnings)
+		r.base, r.invalid = u.Limits, nil
+		changes := r.renew()
+		r.observer.LimitsLoaded(len(u.Limits.Domains()))
+		r.logInForce(u.Attrs, changes)
+	case u.Overrides != nil && r.base != nil:
+		if changes := r.renew(); len(changes) > 0 {
+			r.logInForce([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, changes)
+		}
+	}
+	return nil
+}
+
+// setState records that a source is down, or up if err is nil.
+func (r *Reloader) setState(name string, err error) {
+	last, known := r.down[name]
+	r.down[name] = err
+	if !known || (last == nil) != (err == nil) {
+		r.observer.SourceState(name, err)
+	}
+}
+
+// renew puts base with overrides in force. It returns log attributes for the rules that
+// have changed.
+func (r *Reloader) renew() []slog.Attr {
+	old := r.store.Load()
+	cfg, next := r.overrides.Over(r.base, time.Now())
+	r.store.Set(cfg)
+	r.renewAt(next)
+	r.reportOverrides()
+	r.observer.ConfigProblems(len(r.problems()))
+	if old == nil {
+		return nil
+	}
+	return changeAttrs(cfg.ChangesFrom(old))
+}
+
+// renewAt schedules the renewal at the end of an override. The zero Time schedules none.
+func (r *Reloader) renewAt(end time.Time) {
+	if r.nextEnd != nil {
+		r.nextEnd.Stop()
+		r.nextEnd = nil
+	}
+	if end.IsZero() {
+		return
+	}
+	// A timer doesn't notice that someone sets the clock, so it checks once a minute.
+	var timer *time.Timer
+	timer = time.AfterFunc(min(time.Until(end), time.Minute), func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case r.nextEnd != timer: // replaced while it fired
+		case time.Now().Before(end):
+			r.renewAt(end)
+		default:
+			if changes := r.renew(); len(changes) > 0 {
+				r.logInForce([]slog.Attr{slog.String("reason", "override expired")}, changes)
+			}
+		}
+	})
+	r.nextEnd = timer
+}
+
+// Bounds of what the log gets at once; /rlconfig/problems has everything.
+const (
+	maxLoggedProblems = 20
+	maxLoggedBytes    = 1 << 10 // of one problem of an override
+)
+
+func (r *Reloader) logInForce(from, changes []slog.Attr) {
+	cfg := r.store.Load()
+	attrs := slices.Concat(from, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
+	r.log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
+}
+
+// changeAttrs returns log attributes that name the changed rules.
+func changeAttrs(c descriptors.Changes) []slog.Attr {
+	var attrs []slog.Attr
+	add := func(name string, paths []string) {
+		if len(paths) > 0 {
+			attrs = append(attrs, source.NamesAttr(name, paths))
+		}
+	}
+	add("added", c.Added)
+	add("changed", c.Changed)
+	add("removed", c.Removed)
+	return attrs
+}
+
+// logWarnings logs the warnings that the limits before didn't have.
+func (r *Reloader) logWarnings(warnings descriptors.Problems) {
+	logged := map[string]bool{}
+	for _, w := range warnings {
+		text := w.String()
+		if !r.loggedWarnings[text] {
+			r.log.Warn("limits look mistaken", "warning", text)
+		}
+		logged[text] = true
+	}
+	r.loggedWarnings = logged
+}
+
+// reject records that the newest limits have problems. Those in force stay.
+func (r *Reloader) reject(err error) {
+	r.invalid = err
+	r.observer.LimitsRejected()
+	r.observer.ConfigProblems(len(r.problems()))
+	message := "limits rejected; the last good ones stay in force"
+	if r.base == nil {
+		message = "no limits loaded; calls fail until valid limits arrive"
+	}
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		if i == maxLoggedProblems {
+			r.log.Error(message, "and_more_problems", len(lines)-i, "see", "/rlconfig/problems")
+			break
+		}
+		r.log.Error(message, "problem", line)
+	}
+}
+
+// reportOverrides logs problems of overrides that the log doesn't have yet, and counts
+// the overrides for the Observer.
+func (r *Reloader) reportOverrides() {
+	logged := map[string]string{}
+	inForce, rejected, unlogged := 0, 0, 0
+	for _, s := range r.overrides.States() {
+		if s.Is != "" {
+			inForce++
+		}
+		if s.Problem == nil {
+			continue
+		}
+		rejected++
+		problem := s.Problem.Error()
+		logged[s.Target] = problem
+		if r.loggedProblems[s.Target] == problem {
+			continue
+		}
+		if unlogged++; unlogged > maxLoggedProblems {
+			continue
+		}
+		if len(problem) > maxLoggedBytes {
+			problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
+		}
+		effect := "limits without the override"
+		if s.Is != "" {
+			effect = "the previous value stays in force: " + s.Is
+		}
+		r.log.Error("override rejected", "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
+	}
+	if unlogged > maxLoggedProblems {
+		r.log.Error("overrides rejected", "and_more", unlogged-maxLoggedProblems, "see", "/rlconfig/problems")
+	}
+	r.loggedProblems = logged
+	r.observer.Overrides(inForce, rejected)
+}
+
+// problems returns why the newest limits or overrides are not in force, one line each.
+func (r *Reloader) problems() []string {
+	var lines []string
+	if r.invalid != nil {
+		lines = strings.Split(r.invalid.Error(), "\n")
+	}
+	for _, s := range r.overrides.States() {
+		if s.Problem != nil {
+			lines = append(lines, strings.Split(s.Problem.Error(), "\n")...)
+		}
+	}
+	return lines
+}
+
+// WriteLimits writes the limits in force, one line each.
+func (r *Reloader) WriteLimits(w io.Writer) {
+	if cfg := r.store.Load(); cfg != nil {
+		_ = cfg.WriteLines(w)
+	}
+}
+
+// WriteProblems writes why sources are down and why the newest limits or overrides are
+// not in force, one line each. It writes nothing if all is well.
+func (r *Reloader) WriteProblems(w io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(r.down)) {
+		if err := r.down[name]; err != nil {
+			fmt.Fprintln(w, err)
+		}
+	}
+	for _, line := range r.problems() {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// States returns the state of each override, sorted by target.
+func (r *Reloader) States() []descriptors.OverrideState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.overrides.States()
+}
+
+// DryRun returns the state that an override would have. It changes nothing.
+func (r *Reloader) DryRun(target, value string) descriptors.OverrideState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.base == nil {
+		return descriptors.OverrideState{Target: target, Value: value, Problem: descriptors.ErrNoLimits}
+	}
+	return r.overrides.Try(r.base, target, value, time.Now())
+}
+
+type noObserver struct{}
+
+func (noObserver) LimitsLoaded(int)          {}
+func (noObserver) LimitsRejected()           {}
+func (noObserver) ConfigProblems(int)        {}
+func (noObserver) Overrides(int, int)        {}
+func (noObserver) SourceState(string, error) {}

@@ -10,7 +10,7 @@ import (
 
 // adminPages returns the admin API, if anybody is authorized to use it. kept is nil without
 // OVERRIDES_ENABLED.
-func adminPages(s *env.Settings, l *limits, counters *counterBackend, kept *redisOverrides, log *slog.Logger) []server.Page {
+func adminPages(s *env.Settings, l limits, counters *counterBackend, kept *redisOverrides, log *slog.Logger) []server.Page {
 	if len(s.AdminTokens) == 0 && s.DebugTLSClientCACert == "" {
 		return nil
 	}
@@ -18,7 +18,7 @@ func adminPages(s *env.Settings, l *limits, counters *counterBackend, kept *redi
 		Tokens:      s.AdminTokens,
 		ClientCerts: s.DebugTLSClientCACert != "",
 		Counters: admin.Counters{
-			Limits:     &l.store,
+			Limits:     l.store,
 			Uncached:   counters.uncached,
 			Limiter:    counters.Limiter,
 			PerReplica: counters.perReplica,
@@ -26,7 +26,7 @@ func adminPages(s *env.Settings, l *limits, counters *counterBackend, kept *redi
 		Log: log,
 	}
 	if kept != nil {
-		o.Overrides, o.Counters.PublishReset = kept, kept.TellReset
+		o.Overrides, o.Counters.PublishReset = kept, kept.PublishReset
 	}
 	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, and counters; needs a token or a client certificate", Handler: admin.New(o)}}
 }

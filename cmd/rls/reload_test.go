@@ -279,20 +279,6 @@ func TestLimitsThatComeLaterTakeEffect(t *testing.T) {
 	health(http.StatusOK)
 }
 
-func TestManyProblemsAreLoggedInPart(t *testing.T) {
-	path := file(t, "limits.yaml", perYear(3))
-	r := start(t, nil, "--limits", path)
-	bad := "domain: shop\ndescriptors:\n"
-	for i := range 100 {
-		bad += fmt.Sprintf("  - {key: k%d, rate_limit: {unit: eon, requests_per_unit: 1}}\n", i)
-	}
-	require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
-	r.logs("and_more_problems=80 see=/rlconfig/problems")
-	assert.Equal(t, 20, r.count("unit eon is not known"))
-	_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
-	assert.Equal(t, 100, strings.Count(page, "unit eon is not known"))
-}
-
 // TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne edits a limit of which
 // a caller has spent some. A counter that an earlier limit left behind is used again.
 func TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -22,7 +21,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
-	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
 func newServe() *cobra.Command {
@@ -80,17 +78,13 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	}
 	health := server.NewHealth()
 	count := metrics.New()
-	var sources []string
-	if s.ConfigType == env.ConfigXDS {
-		sources = append(sources, sourceXDS)
-	}
-	limits := newLimits(s, health, count.Reload(sources...), log)
+	limits := newLimits(s, health, count, log)
 
 	// What runs beside the listeners ends after them, not with ctx: calls in
 	// flight still count.
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	if err := followSource(beside, s, limits); err != nil {
+	if err := followLimits(beside, s, limits, health, log); err != nil {
 		return err
 	}
 	counts, err := newBackend(beside, s, health, count, log)
@@ -101,14 +95,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	var kept *redisOverrides
 	if s.OverridesEnabled {
 		var leave func()
-		if kept, leave, err = followOverrides(beside, s, limits, admin.Resets{Limits: &limits.store, Caches: counts.caches}, log); err != nil {
+		if kept, leave, err = followOverrides(beside, s, limits, admin.Resets{Limits: limits.store, Caches: counts.caches}, log); err != nil {
 			return err
 		}
 		defer leave()
 	}
 
 	options := service.Options{
-		Limits:          &limits.store,
+		Limits:          limits.store,
 		Limiter:         counts,
 		Observer:        count.Service(),
 		ShadowMode:      s.ShadowMode,
@@ -136,34 +130,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		return err
 	}
 	log.Info("stopped")
-	return nil
-}
-
-// followSource keeps the limits of the source in force until ctx is done. Limits files
-// are in force when it returns.
-func followSource(ctx context.Context, s *env.Settings, l *limits) error {
-	hangups := hangups()
-	if s.ConfigType == env.ConfigXDS {
-		c, err := newXDS(s, l)
-		if err != nil {
-			return err
-		}
-		go onEach(ctx, hangups, func() { l.log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
-		go c.Run(ctx)
-		return nil
-	}
-	first := make(chan error)
-	go newLimitsFiles(s, l).follow(ctx, hangups, func(err error) { first <- err })
-	err := <-first
-	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && s.LimitsPath == "" {
-		err = fmt.Errorf("%w\nLIMITS_PATH or --limits names another place", err)
-	}
-	if err != nil && !s.ForceStartWithoutInitialConfig {
-		return fmt.Errorf("no limits to start with (FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without):\n%w", err)
-	}
-	if err != nil {
-		l.refuse(err, true)
-	}
 	return nil
 }
 

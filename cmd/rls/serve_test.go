@@ -138,7 +138,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 func TestLogsAsJSONCarryTheIncumbentsNames(t *testing.T) {
 	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_UDS=/no/such/directory/rls.sock"}, "serve").CombinedOutput()
 	require.Error(t, err)
-	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"limits refused; calls are refused until there are good ones","problem":"`, string(out))
+	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"no limits loaded; calls fail until valid limits arrive","problem":"`, string(out))
 }
 
 func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
@@ -151,7 +151,7 @@ func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
 			`PORT: got "http", want a whole number`, "REDIS_URL is empty",
 		}},
 		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes)}, []string{
-			"no limits to start with", "bad.yaml:3:", "bad.yaml:4:",
+			"bad.yaml:3:", "bad.yaml:4:", "no limits to start with",
 		}},
 		"a listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
 			"gRPC listener: ",
@@ -173,8 +173,12 @@ func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
 				}
 				require.NoError(t, json.Unmarshal([]byte(line), &logged), line)
 				assert.Equal(t, "error", logged.Level)
-				assert.Equal(t, "service failed", logged.Message)
 				assert.Contains(t, logged.Problem, c.want[i])
+				message := "service failed"
+				if strings.Contains(logged.Problem, "bad.yaml") {
+					message = "no limits loaded; calls fail until valid limits arrive"
+				}
+				assert.Equal(t, message, logged.Message)
 			}
 		})
 	}

@@ -10,22 +10,44 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source"
 )
 
-// Source follows the limits files at a place.
-type Source struct {
-	place    Place
-	interval time.Duration
-	requests chan struct{}
+// Options configure a Source.
+type Options struct {
+	Place Place
+
+	// Interval is the time between two looks at the files; 1 s by default.
+	Interval time.Duration
+
+	// Parse says how to parse the files.
+	Parse descriptors.Options
+
+	// Log gets a line for each skipped file. It may be nil.
+	Log *slog.Logger
 }
+
+// Source is the source of the limits files at a place.
+type Source struct {
+	o        Options
+	requests chan struct{}
+
+	// Owned by Run.
+	digests       digests          // of the files in force
+	loggedSkipped map[Skipped]bool // the log has these
+}
+
+var _ source.Source = (*Source)(nil)
 
 const (
 	// settlePause is the time between two fingerprints when files are read on request.
@@ -44,12 +66,13 @@ const (
 	fullReadEvery = 30
 )
 
-// New returns a Source that looks at place once per interval; 1 s if interval is 0.
-func New(place Place, interval time.Duration) *Source {
-	if interval <= 0 {
-		interval = time.Second
+// New returns a Source. It doesn't read anything.
+func New(o Options) *Source {
+	if o.Interval <= 0 {
+		o.Interval = time.Second
 	}
-	return &Source{place: place, interval: interval, requests: make(chan struct{}, 1)}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Source{o: o, requests: make(chan struct{}, 1)}
 }
 
 // Reload makes Run read the files and apply them even if they are unchanged. It can be
@@ -61,96 +84,48 @@ func (s *Source) Reload() {
 	}
 }
 
-// Snapshot is everything at a place at one time.
-type Snapshot struct {
-	Files   []descriptors.File
-	Skipped []Skipped
-
-	// Err is why the files can't be read. Files is empty then.
-	Err error
-
-	// Requested reports that Reload asked for the snapshot.
-	Requested bool
-
-	Digests Digests // of Files
+// Run implements source.Source.
+func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error {
+	return s.poll(ctx, func(n *snapshot) { s.apply(n, apply) })
 }
 
-// Digests maps the names of files to hashes of their contents.
-type Digests map[string][sha256.Size]byte
-
-// Changed returns the names of the files that differ between old and d, sorted. Added
-// and removed files count.
-func (d Digests) Changed(old Digests) (names []string) {
-	for name, digest := range d {
-		if before, known := old[name]; !known || before != digest {
-			names = append(names, name)
-		}
-	}
-	for name := range old {
-		if _, remains := d[name]; !remains {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// snapshot reads the files.
-func (s *Source) snapshot() *Snapshot {
-	n := &Snapshot{Digests: Digests{}}
-	n.Files, n.Skipped, n.Err = s.place.Read()
-	for _, f := range n.Files {
-		n.Digests[f.Name] = sha256.Sum256(f.Data)
-	}
-	return n
-}
-
-// equal reports whether n and o have the same files and skipped entries, or the same
-// error.
-func (n *Snapshot) equal(o *Snapshot) bool {
-	if n.Err != nil || o.Err != nil {
-		return n.Err != nil && o.Err != nil && n.Err.Error() == o.Err.Error()
-	}
-	return maps.Equal(n.Digests, o.Digests) && slices.Equal(n.Skipped, o.Skipped)
-}
-
-// Run calls apply with the files as they are now, and again after each change, until ctx
-// is done. It reads files only while they are settled, so that a file that is being
-// written is not applied. Only the first snapshot is taken after startTries in any case.
-func (s *Source) Run(ctx context.Context, apply func(*Snapshot)) error {
+// poll calls changed with the files as they are now and after each change, until ctx is
+// done. It reads files only while they are settled, so that changed doesn't get a file
+// that is being written. Only the first read happens in any case, after startTries.
+func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
 	var (
-		applied   = &Snapshot{}
-		lastPrint fingerprint // of the last look
-		readPrint fingerprint // of the files in the last snapshot
-		looks     int         // since the last snapshot
-		tries     int         // looks in a row that found unsettled files
+		last      = &snapshot{} // without the files
+		lastPrint fingerprint   // of the last look
+		readPrint fingerprint   // of the files in the last snapshot
+		looks     int           // since the last snapshot
+		tries     int           // looks in a row that found unsettled files
 	)
 	for started, requested := false, false; ; looks++ {
-		current := s.place.fingerprint()
+		current := s.o.Place.fingerprint()
 		giveUp := !started && tries == startTries
 		switch {
 		case current != lastPrint && !giveUp:
 			lastPrint = current
 			if tries++; started && tries == restlessTries {
-				applied = &Snapshot{Err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.place.Path(), s.interval)}
-				apply(applied)
+				last = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.o.Place.Path(), s.o.Interval)}
+				changed(last)
 			}
 		case !started || requested || current != readPrint || looks >= fullReadEvery:
 			n := s.snapshot()
-			if lastPrint = s.place.fingerprint(); lastPrint != current && !giveUp {
+			if lastPrint = s.o.Place.fingerprint(); lastPrint != current && !giveUp {
 				tries++
 				break
 			}
 			readPrint, looks, tries = current, 0, 0
-			if n.Requested = requested; requested || !started || !n.equal(applied) {
-				apply(n)
-				applied = &Snapshot{Skipped: n.Skipped, Err: n.Err, Digests: n.Digests}
+			if requested || !started || !n.equal(last) {
+				changed(n)
+				last = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
 			}
 			started, requested = true, false
 		default:
 			tries = 0
 		}
-		pause := s.interval
+		pause := s.o.Interval
 		if !started || requested {
 			pause = min(pause, settlePause)
 		}
@@ -165,4 +140,83 @@ func (s *Source) Run(ctx context.Context, apply func(*Snapshot)) error {
 		case <-timer.C:
 		}
 	}
+}
+
+// apply parses the files of n and applies the result.
+func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
+	s.logSkipped(n.skipped)
+	if n.err != nil {
+		_ = apply(source.Update{Invalid: n.err})
+		return
+	}
+	limits, err := descriptors.Compile(n.files, s.o.Parse)
+	if err != nil {
+		_ = apply(source.Update{Invalid: err})
+		return
+	}
+	attrs := []slog.Attr{slog.Int("files", len(n.files))}
+	if changed := n.digests.changed(s.digests); len(changed) > 0 {
+		attrs = append(attrs, source.NamesAttr("changed_files", changed))
+	}
+	if apply(source.Update{Limits: limits, Attrs: attrs}) == nil {
+		s.digests = n.digests
+	}
+}
+
+// logSkipped logs the entries that the snapshot before didn't skip.
+func (s *Source) logSkipped(skipped []Skipped) {
+	logged := map[Skipped]bool{}
+	for _, k := range skipped {
+		if logged[k] = true; !s.loggedSkipped[k] {
+			s.o.Log.Warn("file skipped", "path", k.Path, "reason", k.Reason)
+		}
+	}
+	s.loggedSkipped = logged
+}
+
+// snapshot is everything at a place at one time.
+type snapshot struct {
+	files   []descriptors.File
+	skipped []Skipped
+	err     error   // why the files can't be read; files is empty then
+	digests digests // of files
+}
+
+// snapshot reads the files.
+func (s *Source) snapshot() *snapshot {
+	n := &snapshot{digests: digests{}}
+	n.files, n.skipped, n.err = s.o.Place.Read()
+	for _, f := range n.files {
+		n.digests[f.Name] = sha256.Sum256(f.Data)
+	}
+	return n
+}
+
+// equal reports whether n and o have the same files and skipped entries, or the same
+// error.
+func (n *snapshot) equal(o *snapshot) bool {
+	if n.err != nil || o.err != nil {
+		return n.err != nil && o.err != nil && n.err.Error() == o.err.Error()
+	}
+	return maps.Equal(n.digests, o.digests) && slices.Equal(n.skipped, o.skipped)
+}
+
+// digests maps the names of files to hashes of their contents.
+type digests map[string][sha256.Size]byte
+
+// changed returns the names of the files that differ between old and d, sorted. Added
+// and removed files count.
+func (d digests) changed(old digests) (names []string) {
+	for name, digest := range d {
+		if before, known := old[name]; !known || before != digest {
+			names = append(names, name)
+		}
+	}
+	for name := range old {
+		if _, remains := d[name]; !remains {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

@@ -1,8 +1,10 @@
 package file
 
 import (
+	"bytes"
 	"context"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,11 +30,11 @@ type follower struct {
 	*Source
 	t       *testing.T
 	root    string
-	applied chan *Snapshot
+	applied chan *snapshot
 }
 
 // follow runs a Source of place, which lies below root, and waits for its first snapshot.
-func follow(t *testing.T, root string, place Place) (*follower, *Snapshot) {
+func follow(t *testing.T, root string, place Place) (*follower, *snapshot) {
 	f := begin(t, root, place)
 	first := f.next()
 	f.nothing()
@@ -39,12 +44,12 @@ func follow(t *testing.T, root string, place Place) (*follower, *Snapshot) {
 // begin runs a Source of place, which lies below root.
 func begin(t *testing.T, root string, place Place) *follower {
 	place.Root = filepath.Join(root, place.Root)
-	f := &follower{New(place, interval), t, root, make(chan *Snapshot, 1000)}
+	f := &follower{New(Options{Place: place}), t, root, make(chan *snapshot, 1000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		assert.ErrorIs(t, f.Run(ctx, func(n *Snapshot) { f.applied <- n }), context.Canceled)
+		assert.ErrorIs(t, f.poll(ctx, func(n *snapshot) { f.applied <- n }), context.Canceled)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -54,7 +59,7 @@ func begin(t *testing.T, root string, place Place) *follower {
 }
 
 // next returns the next snapshot, which must come soon.
-func (f *follower) next() *Snapshot {
+func (f *follower) next() *snapshot {
 	f.t.Helper()
 	select {
 	case n := <-f.applied:
@@ -70,16 +75,16 @@ func (f *follower) nothing() {
 	f.t.Helper()
 	select {
 	case n := <-f.applied:
-		assert.Fail(f.t, "applied once too often", "%v %v", f.texts(n), n.Err)
+		assert.Fail(f.t, "applied once too often", "%v %v", f.texts(n), n.err)
 	case <-time.After(3 * interval):
 	}
 }
 
 // texts returns the contents of the files by their names below the root.
-func (f *follower) texts(n *Snapshot) map[string]string {
+func (f *follower) texts(n *snapshot) map[string]string {
 	f.t.Helper()
 	all := map[string]string{}
-	for _, file := range n.Files {
+	for _, file := range n.files {
 		name, err := filepath.Rel(f.root, file.Name)
 		require.NoError(f.t, err)
 		all[name] = string(file.Data)
@@ -365,9 +370,9 @@ func TestFilesThatNeverSettle(t *testing.T) {
 		}()
 		f := begin(t, root, Place{})
 		time.Sleep(startTries * settlePause)
-		assert.NotEmpty(t, f.next().Files, "the first snapshot is taken in any case")
+		assert.NotEmpty(t, f.next().files, "the first snapshot is taken in any case")
 		time.Sleep(restlessTries * interval)
-		assert.ErrorContains(t, f.next().Err, root+": the files keep changing")
+		assert.ErrorContains(t, f.next().err, root+": the files keep changing")
 		f.nothing()
 		stop()
 		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.texts(f.next()))
@@ -408,12 +413,12 @@ func TestErrorIsAppliedOnceAndSoIsItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := follow(t, tree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
 		rename(t, f.root+"/in", f.root+"/out")
-		assert.ErrorIs(t, f.next().Err, fs.ErrNotExist)
+		assert.ErrorIs(t, f.next().err, fs.ErrNotExist)
 		write(t, f.root+"/other", "x")
 		f.nothing()
 		rename(t, f.root+"/out", f.root+"/in")
 		n := f.next()
-		assert.NoError(t, n.Err)
+		assert.NoError(t, n.err)
 		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(n))
 	})
 }
@@ -425,10 +430,10 @@ func TestSkippedEntriesAreReported(t *testing.T) {
 		write(t, f.root+"/b.yaml.txt", "b")
 		n := f.next()
 		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(n))
-		require.Len(t, n.Skipped, 1)
-		assert.Equal(t, f.root+"/b.yaml.txt", n.Skipped[0].Path)
+		require.Len(t, n.skipped, 1)
+		assert.Equal(t, f.root+"/b.yaml.txt", n.skipped[0].Path)
 		require.NoError(t, os.Remove(f.root+"/b.yaml.txt"))
-		assert.Empty(t, f.next().Skipped)
+		assert.Empty(t, f.next().skipped)
 		f.nothing()
 	})
 }
@@ -436,13 +441,10 @@ func TestSkippedEntriesAreReported(t *testing.T) {
 func TestReloadAppliesUnchangedFilesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, first := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
-		assert.False(t, first.Requested)
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
 		began := time.Now()
 		f.Reload()
-		n := f.next()
-		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(n))
-		assert.True(t, n.Requested)
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(f.next()))
 		assert.Zero(t, time.Since(began))
 		f.nothing()
 
@@ -456,8 +458,48 @@ func TestReloadAppliesUnchangedFilesAtOnce(t *testing.T) {
 
 func TestDigestsNameChangedFiles(t *testing.T) {
 	t.Parallel()
-	old := Digests{"same": {1}, "edited": {1}, "removed": {1}}
-	assert.Equal(t, []string{"added", "edited", "removed"}, Digests{"same": {1}, "edited": {2}, "added": {1}}.Changed(old))
-	assert.Equal(t, []string{"edited", "removed", "same"}, Digests(nil).Changed(old))
-	assert.Empty(t, old.Changed(old))
+	old := digests{"same": {1}, "edited": {1}, "removed": {1}}
+	assert.Equal(t, []string{"added", "edited", "removed"}, digests{"same": {1}, "edited": {2}, "added": {1}}.changed(old))
+	assert.Equal(t, []string{"edited", "removed", "same"}, digests(nil).changed(old))
+	assert.Empty(t, old.changed(old))
+}
+
+func TestRunParsesFiles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rule := func(key string) string {
+			return "{domain: d, descriptors: [{key: " + key + ", rate_limit: {unit: second, requests_per_unit: 1}}]}"
+		}
+		root := tree(t, map[string]string{"a.yaml": rule("a"), "a.md": ""})
+		var log bytes.Buffer
+		s := New(Options{
+			Place: Place{Root: root}, Parse: descriptors.Options{MergeDomains: true},
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		applied, done := make(chan source.Update), make(chan error)
+		go func() {
+			done <- s.Run(ctx, func(u source.Update) error { applied <- u; return u.Invalid })
+		}()
+		u := <-applied
+		require.NotNil(t, u.Limits)
+		assert.Equal(t, 1, u.Limits.Rules())
+		assert.Equal(t, []slog.Attr{slog.Int("files", 1), slog.String("changed_files", root+"/a.yaml")}, u.Attrs)
+
+		write(t, root+"/b.yaml", "nonsense")
+		u = <-applied
+		assert.ErrorContains(t, u.Invalid, root+"/b.yaml:1:1: ")
+		assert.Nil(t, u.Limits)
+
+		write(t, root+"/b.yaml", rule("b"))
+		u = <-applied
+		assert.Equal(t, 2, u.Limits.Rules())
+		assert.Equal(t, []slog.Attr{slog.Int("files", 2), slog.String("changed_files", root+"/b.yaml")}, u.Attrs)
+
+		require.NoError(t, os.RemoveAll(root))
+		assert.ErrorIs(t, (<-applied).Invalid, fs.ErrNotExist)
+		assert.Equal(t, 1, strings.Count(log.String(), "file skipped"), log.String())
+		cancel()
+		assert.ErrorIs(t, <-done, context.Canceled)
+	})
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
-func TestResetsThatMayHaveBeenMissedAreTold(t *testing.T) {
+func TestEachNewSubscriptionReportsMissedResets(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
 	var gaps atomic.Int64
 	o := overrides.Options{
 		Client: connect(t, redis.Server{URL: s.Addr}), Resync: never,
-		OnGap: func() { gaps.Add(1) },
+		OnMissedResets: func() { gaps.Add(1) },
 	}
 	r := follow(t, o)
 	for n := range int64(3) {

@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
@@ -27,14 +28,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
 }
 
-// ample is enough on a machine with much to do. With a Resync that is never, what
-// happens within it is by a message.
+// ample is enough time on a busy machine. If Resync is never, changes within that time
+// come by messages.
 const (
 	never = time.Hour
 	ample = 20 * time.Second
 )
 
-// connect makes a client as rls does, but one that a busy machine doesn't cut short.
+// connect returns a client as rls makes it, but with a timeout for busy machines.
 func connect(tb testing.TB, s redis.Server) goredis.UniversalClient {
 	tb.Helper()
 	return connectWithin(tb, s, 5*time.Second)
@@ -48,32 +49,44 @@ func connectWithin(tb testing.TB, s redis.Server, timeout time.Duration) goredis
 	return c
 }
 
-// replica is a Store and what it has told.
+// replica is a Store and what it has reported.
 type replica struct {
 	*overrides.Store
 	tb testing.TB
 
 	mu      sync.Mutex
 	applied []map[string]string
-	states  []error
+	states  []error // each change of Update.Down
 	resets  []string
 	log     bytes.Buffer
 }
 
-// newReplica completes o and makes its Store.
+// newReplica completes o and returns a Store of it.
 func newReplica(tb testing.TB, o overrides.Options) *replica {
 	r := &replica{tb: tb}
-	o.Apply = func(all map[string]string) {
-		r.locked(func() { r.applied = append(r.applied, maps.Clone(all)) })
-	}
-	o.OnState = func(err error) { r.locked(func() { r.states = append(r.states, err) }) }
 	o.OnReset = func(counter string) { r.locked(func() { r.resets = append(r.resets, counter) }) }
 	o.Log = slog.New(slog.NewTextHandler(r, nil))
 	r.Store = overrides.New(o)
 	return r
 }
 
-// follow makes a replica that runs until the test ends, and waits for its first read.
+func (r *replica) apply(u source.Update) error {
+	r.locked(func() {
+		if u.Overrides != nil {
+			r.applied = append(r.applied, u.Overrides)
+		}
+		var last error
+		if n := len(r.states); n > 0 {
+			last = r.states[n-1]
+		}
+		if (u.Down == nil) != (last == nil) {
+			r.states = append(r.states, u.Down)
+		}
+	})
+	return nil
+}
+
+// follow returns a replica that runs until the test ends, after its first read.
 func follow(tb testing.TB, o overrides.Options) *replica {
 	tb.Helper()
 	r := newReplica(tb, o)
@@ -82,11 +95,11 @@ func follow(tb testing.TB, o overrides.Options) *replica {
 	return r
 }
 
-// start runs it until the test ends or stop is called.
+// start runs r until the test ends or stop is called.
 func (r *replica) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { r.Run(ctx) })
+	running.Go(func() { _ = r.Run(ctx, r.apply) })
 	stop = func() { cancel(); running.Wait() }
 	r.tb.Cleanup(stop)
 	return stop
@@ -98,7 +111,7 @@ func (r *replica) locked(f func()) {
 	f()
 }
 
-// Write is the log's.
+// Write implements io.Writer for the log.
 func (r *replica) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +123,8 @@ func (r *replica) logged() (text string) {
 	return text
 }
 
-// now is what was applied last, nil if nothing.
-func (r *replica) now() (all map[string]string) {
+// current returns the overrides applied last, nil if there were none.
+func (r *replica) current() (all map[string]string) {
 	r.locked(func() {
 		if n := len(r.applied); n > 0 {
 			all = r.applied[n-1]
@@ -120,34 +133,36 @@ func (r *replica) now() (all map[string]string) {
 	return all
 }
 
-func (r *replica) times() (n int) {
+// applyCount returns the number of times that overrides were applied.
+func (r *replica) applyCount() (n int) {
 	r.locked(func() { n = len(r.applied) })
 	return n
 }
 
-func (r *replica) told() (states []error) {
+// downChanges returns each error with which r went down, and nil each time that r came up.
+func (r *replica) downChanges() (states []error) {
 	r.locked(func() { states = append(states, r.states...) })
 	return states
 }
 
-// sees waits until all is what is applied.
+// sees waits until all is applied.
 func (r *replica) sees(within time.Duration, all map[string]string) {
 	r.tb.Helper()
-	r.until(within, func() bool { now := r.now(); return now != nil && maps.Equal(now, all) })
+	r.until(within, func() bool { current := r.current(); return current != nil && maps.Equal(current, all) })
 }
 
 func (r *replica) until(within time.Duration, f func() bool) {
 	r.tb.Helper()
 	defer func() {
 		if r.tb.Failed() {
-			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.now(), r.told(), r.logged())
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.downChanges(), r.logged())
 		}
 	}()
 	polltest.Until(r.tb, within, f)
 }
 
-// subscribed waits until the nodes know n subscriptions to channel. The full reads
-// that follow may not be over.
+// subscribed waits until the nodes have n subscriptions to channel. The full reads that
+// follow may not be complete.
 func subscribed(tb testing.TB, channel string, n int64, nodes ...*goredis.Client) {
 	tb.Helper()
 	polltest.Until(tb, ample, func() bool {
@@ -160,24 +175,24 @@ func subscribed(tb testing.TB, channel string, n int64, nodes ...*goredis.Client
 }
 
 // settled waits until the replicas are subscribed and the full read after that is
-// over, for it would find what no message tells.
+// complete, because that read would find changes without messages.
 func settled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
 	tb.Helper()
 	channel := prefix + "rls:resets"
 	subscribed(tb, channel, int64(len(replicas)), c)
 	for _, r := range replicas {
-		for range 2 { // a message that comes with that read, or after it; one after that
+		for range 2 { // the first message can arrive during that read
 			message := rand.Text()
-			r.until(ample, func() (told bool) {
+			r.until(ample, func() (received bool) {
 				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
-				r.locked(func() { told = slices.Contains(r.resets, message) })
-				return told
+				r.locked(func() { received = slices.Contains(r.resets, message) })
+				return received
 			})
 		}
 	}
 }
 
-// calls is how often Redis was asked to do a command, by anyone.
+// calls returns how often Redis got a command.
 func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
 	tb.Helper()
 	for line := range strings.Lines(c.Info(context.Background(), "commandstats").Val()) {
@@ -195,8 +210,8 @@ func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
 	return n
 }
 
-// more waits until Redis was asked n times more to do a command.
-func more(tb testing.TB, c *goredis.Client, command string, n int) {
+// awaitCalls waits until Redis got a command n more times.
+func awaitCalls(tb testing.TB, c *goredis.Client, command string, n int) {
 	tb.Helper()
 	before := calls(tb, c, command)
 	polltest.Until(tb, ample, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)

@@ -1,14 +1,13 @@
-// Package overrides keeps a map of texts in step with a hash in Redis that all
-// replicas share, and tells of every change. It is for limits that are overridden at
-// run time, but what the texts mean is its user's affair.
+// Package overrides is the source of overrides. It mirrors a hash in Redis that all
+// replicas share. The package doesn't interpret the overrides.
 //
 // Terms:
 //
-//   - target, value: a field of the hash <prefix>rls:overrides and its text;
-//   - message: on the channel of the hash's name, a target that was changed, or
-//     RELOAD_ALL; on <prefix>rls:resets, a counter that was reset;
-//   - full read: of the whole hash. Messages can get lost, so there is one after each
-//     subscription and at each Resync, come what may.
+//   - target, value: a field of the hash <prefix>rls:overrides and its content;
+//   - message: on the channel with the hash's name, a target that was changed; on
+//     <prefix>rls:resets, a counter that was reset;
+//   - full read: HGETALL of the hash, after each message, each subscription and each
+//     resync interval, because messages can get lost.
 package overrides
 
 import (
@@ -17,81 +16,73 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/source"
 )
 
-// ReloadAll is the message that makes all replicas read everything again.
-const ReloadAll = "RELOAD_ALL"
-
-// What is refused, in bytes.
+// Bounds of what a Store accepts, in bytes.
 const (
 	MaxTarget  = 4 << 10
 	MaxValue   = 64 << 10
 	MaxCounter = 64 << 10
 )
 
-// expectedFields is how many there can be without a word in the log.
-const expectedFields = 10_000
+// maxExpected is the number of overrides above which the log has a warning.
+const maxExpected = 10_000
 
-// Options of a Store. Functions that are nil are not called. None may call the Store.
+// Options configure a Store. A nil function is not called. No function may call the
+// Store.
 type Options struct {
-	// Client is of the Redis that holds the overrides. Its timeouts bound all that is
-	// asked of Redis. It stays the caller's.
+	// Client is of the Redis that has the overrides. Its timeouts bound each command.
+	// The caller closes it.
 	Client goredis.UniversalClient
 
 	// Prefix starts the names of the hash and the channels.
 	Prefix string
 
-	// Resync is how often everything is read again, at least; 30 s by default.
+	// Resync is the interval of full reads; 30 s by default.
 	Resync time.Duration
 
-	// Apply is told all there is, whenever that has changed, and at first even if
-	// there is nothing. One goroutine at a time calls it: Run's, or that of a Put or
-	// Delete. It must neither change nor keep the map.
-	Apply func(all map[string]string)
-
-	// Expired tells which values are over at now. A full read removes those from Redis
-	// that are so by this process' clock and that of Redis.
+	// Expired reports whether value has expired at now. A full read deletes values
+	// that have expired by the clocks of this process and of Redis.
 	Expired func(value string, now time.Time) bool
 
-	// OnReset is told each counter in a message of TellReset, this replica's too.
+	// OnReset gets each counter that any replica passes to PublishReset.
 	OnReset func(counter string)
 
-	// OnGap is told that messages of TellReset may have been missed: whenever there is
-	// a subscription where there was none.
-	OnGap func()
+	// OnMissedResets reports that resets may have been missed, as there was no
+	// subscription for a while.
+	OnMissedResets func()
 
-	// OnState is told, once, why Redis can't be read; what was read before holds on.
-	// It is told nil when Redis can be read again.
-	OnState func(err error)
-
-	// Log is told what is amiss although overrides can be read; never a value.
+	// Log gets problems and their end. It never gets a value. It may be nil.
 	Log *slog.Logger
 }
 
-// Store is the map and its hash. It is safe for concurrent use.
+// Store is the source of overrides and changes them. It is safe for concurrent use.
 type Store struct {
 	o             Options
-	hash, resets  string // names in Redis; hash is a channel's too
-	inbox         *inbox
-	turn          chan struct{} // holds something while a goroutine uses what follows
-	running       bool
-	known         map[string]string // what Apply was told; nil if nothing yet
-	crowded       bool              // there are more than expectedFields, and the log says so
-	expiredRemain bool              // they can't be removed, and the log says so
+	hash, resets  string // names in Redis; hash is also a channel
+	pending       *pending
+	turn          chan struct{}             // full while a goroutine uses the fields below
+	apply         func(source.Update) error // nil while Run isn't running
+	known         map[string]string         // applied last; nil if nothing was. Never changed, only replaced
+	down          error                     // why Redis can't be read, as applied last
+	crowded       bool                      // the log has the warning of maxExpected
+	expiredRemain bool                      // the log has the warning that they can't be deleted
 }
 
-// New makes a Store. It asks nothing of Redis.
+var _ source.Source = (*Store)(nil)
+
+// New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	if o.Resync <= 0 {
 		o.Resync = 30 * time.Second
-	}
-	if o.Apply == nil {
-		o.Apply = func(map[string]string) {}
 	}
 	if o.Expired == nil {
 		o.Expired = func(string, time.Time) bool { return false }
@@ -99,113 +90,206 @@ func New(o Options) *Store {
 	if o.OnReset == nil {
 		o.OnReset = func(string) {}
 	}
-	if o.OnGap == nil {
-		o.OnGap = func() {}
-	}
-	if o.OnState == nil {
-		o.OnState = func(error) {}
+	if o.OnMissedResets == nil {
+		o.OnMissedResets = func() {}
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Store{
 		o: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets",
-		inbox: newInbox(), turn: make(chan struct{}, 1),
+		pending: newPending(), turn: make(chan struct{}, 1),
 	}
 }
 
-// Put sets the value of target and tells all replicas. It returns what it was
-// before, if there was one. If Run is running, Apply has been told.
+// Put sets the value of target and notifies all replicas, in one atomic step. It returns
+// the previous value and whether there was one. If Run is running, the change is applied
+// when Put returns.
 //
-// The error says that Redis refused or could not be asked. If it broke off, the value
-// can be set all the same, as Apply will be told.
+// After an error from a broken connection the value may be set all the same. Run finds
+// out.
 func (s *Store) Put(ctx context.Context, target, value string) (old string, had bool, err error) {
 	if len(target) > MaxTarget {
-		return "", false, fmt.Errorf("the target of the override has %d bytes; it can have at most %d", len(target), MaxTarget)
+		return "", false, fmt.Errorf("target of the override is %d bytes; maximum is %d", len(target), MaxTarget)
 	}
 	if len(value) > MaxValue {
-		return "", false, fmt.Errorf("the override has %d bytes; it can have at most %d", len(value), MaxValue)
+		return "", false, fmt.Errorf("override is %d bytes; maximum is %d", len(value), MaxValue)
 	}
 	return s.write(ctx, target, &value)
 }
 
-// Delete removes target; for the rest it is as Put.
+// Delete removes target. Otherwise it is like Put.
 func (s *Store) Delete(ctx context.Context, target string) (old string, had bool, err error) {
 	return s.write(ctx, target, nil)
 }
 
-// TellReset tells all replicas that a counter was reset.
-func (s *Store) TellReset(ctx context.Context, counter string) error {
-	if len(counter) > MaxCounter {
-		return fmt.Errorf("the name of the counter has %d bytes; it can have at most %d", len(counter), MaxCounter)
-	}
-	if err := s.publish(ctx, s.resets, counter); err != nil {
-		return fmt.Errorf("tell the other replicas of a reset: %w", err)
-	}
-	return nil
-}
+// writeScript sets or deletes one override, notifies all replicas and returns the
+// previous value. It succeeds if the user may not publish: replicas find the change by
+// full reads.
+//
+// KEYS: the hash. ARGV: channel, target, value; without value the target is deleted.
+// Reply: the previous value or nil, the error of PUBLISH or ”.
+var writeScript = goredis.NewScript(`
+local old = redis.call('HGET', KEYS[1], ARGV[2])
+if ARGV[3] then
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+else
+  redis.call('HDEL', KEYS[1], ARGV[2])
+end
+local published = redis.pcall('PUBLISH', ARGV[1], ARGV[2])
+return {old, type(published) == 'table' and published.err or ''}
+`)
 
-// write makes value that of target, nil meaning none. The turn is kept until Apply
-// is told, so that what was read before can't be told after it.
+// write sets target to value, or deletes it if value is nil. It keeps the turn until the
+// change is applied, so that no older full read is applied after it.
 func (s *Store) write(ctx context.Context, target string, value *string) (old string, had bool, err error) {
 	if err := s.takeTurn(ctx); err != nil {
 		return "", false, fmt.Errorf("write an override: %w", err)
 	}
-	if old, had, err = s.exchange(ctx, target, value); err == nil && s.running {
-		s.applyOwn(ctx, target, value)
+	defer s.endTurn()
+	args := []any{s.hash, target}
+	if value != nil {
+		args = append(args, *value)
 	}
-	s.endTurn()
+	reply, err := writeScript.Run(ctx, s.o.Client, []string{s.hash}, args...).Slice()
 	if err != nil {
-		s.inbox.changed(target) // perhaps
+		s.pending.addRead() // it may be written
 		return "", false, s.explain("write an override", err)
 	}
-	if err := s.publish(ctx, s.hash, target); err != nil {
-		s.o.Log.Warn("override written, but other replicas can't be told; they will find it by themselves", "within", s.o.Resync, "error", err)
+	if problem, _ := reply[1].(string); problem != "" {
+		s.o.Log.Warn("override written; other replicas not notified", "found_within", s.o.Resync, "error", problem)
 	}
+	s.applyWrite(ctx, target, value)
+	old, had = reply[0].(string)
 	return old, had, nil
 }
 
-// exchange is write in Redis, in one step.
-func (s *Store) exchange(ctx context.Context, target string, value *string) (old string, had bool, err error) {
-	var get *goredis.StringCmd
-	var set *goredis.IntCmd
-	_, err = s.o.Client.TxPipelined(ctx, func(p goredis.Pipeliner) error {
-		get = p.HGet(ctx, s.hash, target)
-		if value == nil {
-			set = p.HDel(ctx, s.hash, target)
-		} else {
-			set = p.HSet(ctx, s.hash, target, *value)
-		}
-		return nil
-	})
-	for _, why := range []error{set.Err(), get.Err(), err} {
-		// That it was aborted is said of what was not refused itself.
-		if why != nil && !errors.Is(why, goredis.Nil) && !goredis.HasErrorPrefix(why, "EXECABORT") {
-			return "", false, why
-		}
+// applyWrite applies what write has written. It needs the turn.
+func (s *Store) applyWrite(ctx context.Context, target string, value *string) {
+	switch {
+	case s.apply == nil:
+		return
+	case s.known == nil:
+		_ = s.readAll(ctx) // Run retries if this fails
+		return
 	}
-	if err != nil && !errors.Is(err, goredis.Nil) {
-		return "", false, err
+	all := maps.Clone(s.known)
+	delete(all, target)
+	if value != nil {
+		all[target] = *value
 	}
-	if old, err = get.Result(); errors.Is(err, goredis.Nil) {
-		return "", false, nil
+	if !maps.Equal(s.known, all) {
+		s.known = all
+		_ = s.apply(source.Update{Overrides: all, Down: s.down})
 	}
-	return old, err == nil, err
 }
 
-const (
-	publishTries  = 3
-	publishWithin = 2 * time.Second
-)
-
-// publish tries to, for a short while.
-func (s *Store) publish(ctx context.Context, channel, message string) error {
-	ctx, cancel := context.WithTimeout(ctx, publishWithin)
+// PublishReset notifies all replicas that a counter was reset.
+func (s *Store) PublishReset(ctx context.Context, counter string) error {
+	const (
+		tries  = 3
+		within = 2 * time.Second
+	)
+	if len(counter) > MaxCounter {
+		return fmt.Errorf("name of the counter is %d bytes; maximum is %d", len(counter), MaxCounter)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for try := 1; ; try++ {
-		err := s.o.Client.Publish(ctx, channel, message).Err()
-		if err == nil || try == publishTries || !wait.For(ctx, 50*time.Millisecond) {
-			return err
+		err := s.o.Client.Publish(ctx, s.resets, counter).Err()
+		switch {
+		case err == nil:
+			return nil
+		case try == tries, !wait.For(ctx, 50*time.Millisecond):
+			return fmt.Errorf("publish a reset: %w", err)
 		}
 	}
+}
+
+// readAll reads all overrides and applies them if they have changed. It needs the turn.
+func (s *Store) readAll(ctx context.Context) error {
+	all, err := s.o.Client.HGetAll(ctx, s.hash).Result()
+	if err != nil {
+		err = s.explain("read all overrides", err)
+		if s.down == nil && ctx.Err() == nil {
+			s.down = err
+			s.o.Log.Error("overrides can't be read; the last ones stay in force", "error", err)
+			_ = s.apply(source.Update{Down: err})
+		}
+		return err
+	}
+	s.deleteExpired(ctx, all)
+	if crowded := len(all) > maxExpected; crowded != s.crowded {
+		if s.crowded = crowded; crowded {
+			s.o.Log.Warn("many overrides; each full read costs time and memory", "overrides", len(all), "expected", maxExpected)
+		}
+	}
+	var u source.Update
+	if s.known == nil || !maps.Equal(s.known, all) {
+		s.known, u.Overrides = all, all
+	}
+	if s.down != nil {
+		s.o.Log.Info("overrides can be read again")
+	}
+	if u.Overrides != nil || s.down != nil {
+		s.down = nil
+		_ = s.apply(u)
+	}
+	return nil
+}
+
+// deleteScript deletes the targets that still have the given values.
+//
+// KEYS: the hash. ARGV: target, value, target, value and so on. Reply: OK.
+var deleteScript = goredis.NewScript(`
+for i = 1, #ARGV, 2 do
+  if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+  end
+end
+return redis.status_reply('OK')
+`)
+
+// deleteExpired deletes the expired values in all, from all and from Redis. A value
+// counts as expired if it has expired by the clocks of this process and of Redis, so that
+// a replica whose clock is ahead deletes nothing early. A target that got a new value in
+// the meantime keeps the new value.
+func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
+	const maxBatch = 1000 // a larger one would block Redis for too long
+	expired := s.expired(all, time.Now())
+	if len(expired) == 0 {
+		return
+	}
+	now, err := s.o.Client.Time(ctx).Result()
+	if err == nil {
+		expired = s.expired(expired, now)
+		var args []any
+		for target, value := range expired {
+			if args = append(args, target, value); len(args) == 2*maxBatch {
+				break
+			}
+		}
+		if len(args) == 0 {
+			return
+		}
+		err = deleteScript.Run(ctx, s.o.Client, []string{s.hash}, args...).Err()
+	}
+	if err == nil {
+		s.expiredRemain = false
+		maps.DeleteFunc(all, func(target, _ string) bool { _, gone := expired[target]; return gone })
+	} else if ctx.Err() == nil && !s.expiredRemain {
+		s.expiredRemain = true
+		s.o.Log.Warn("expired overrides not deleted from Redis", "error", err)
+	}
+}
+
+// expired returns the part of all that has expired at now.
+func (s *Store) expired(all map[string]string, now time.Time) map[string]string {
+	expired := map[string]string{}
+	for target, value := range all {
+		if s.o.Expired(value, now) {
+			expired[target] = value
+		}
+	}
+	return expired
 }
 
 // takeTurn waits until no other goroutine has the turn, or returns ctx's error.
@@ -220,10 +304,13 @@ func (s *Store) takeTurn(ctx context.Context) error {
 
 func (s *Store) endTurn() { <-s.turn }
 
-// explain says of an error of Redis what was tried, and what there is to do.
-func (s *Store) explain(tried string, err error) error {
-	if goredis.HasErrorPrefix(err, "WRONGTYPE") {
-		return fmt.Errorf("%s: the key %s in Redis should be a hash but holds something else; delete it or choose another prefix: %w", tried, s.hash, err)
+// explain wraps an error of Redis with the operation and the remedy.
+func (s *Store) explain(operation string, err error) error {
+	// Redis before 7 puts the code of a script's error into the middle of the text.
+	if strings.Contains(err.Error(), "WRONGTYPE") {
+		return fmt.Errorf("%s: the key %s in Redis has another type, want a hash; delete it or choose another prefix: %w", operation, s.hash, err)
 	}
-	return fmt.Errorf("%s: %w", tried, err)
+	return fmt.Errorf("%s: %w", operation, err)
 }
+
+var errSilent = errors.New("the connection was silent for too long")

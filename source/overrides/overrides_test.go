@@ -14,12 +14,14 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
 type values = map[string]string
 
-func TestEveryReplicaSeesAPutAndADelete(t *testing.T) {
+func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	var replicas []*replica
 	for range 3 {
@@ -52,25 +54,27 @@ func TestEveryReplicaSeesAPutAndADelete(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, step.old, old)
 		assert.Equal(t, step.had, had)
-		assert.Equal(t, step.want, replicas[step.by].now(), "one reads what one wrote")
+		assert.Equal(t, step.want, replicas[step.by].current(), "applied here when the write returns")
 		for _, r := range replicas {
 			r.sees(ample, step.want)
 		}
 	}
 }
 
-func TestApplyIsToldOfChangesOnly(t *testing.T) {
+func TestUnchangedOverridesAreNotApplied(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
 	for range 3 {
 		_, _, err := r.Put(t.Context(), "a", "1")
 		require.NoError(t, err)
 	}
-	more(t, db.Client(t), "hgetall", 5)
-	assert.Equal(t, 2, r.times(), "nothing at first, then the value")
+	awaitCalls(t, db.Client(t), "hgetall", 5)
+	assert.Equal(t, 2, r.applyCount(), "the empty set at first, then the value")
 }
 
-func TestLostMessageIsMadeUpForByResync(t *testing.T) {
+func TestResyncFindsChangeWithoutMessage(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
 	settled(t, db.Client(t), db.Prefix, r)
@@ -78,7 +82,8 @@ func TestLostMessageIsMadeUpForByResync(t *testing.T) {
 	r.sees(ample, values{"a": "1"})
 }
 
-func TestMessagesOfOthers(t *testing.T) {
+func TestAnyMessageCausesFullRead(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	hash, c := db.Prefix+"rls:overrides", db.Client(t)
 	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never})
@@ -89,11 +94,10 @@ func TestMessagesOfOthers(t *testing.T) {
 		message string
 		want    values
 	}{
-		{"one", values{"a": "1", "b": "2"}, "a", values{"a": "1"}},
-		{"all", nil, "RELOAD_ALL", values{"a": "1", "b": "2"}},
+		{"a target", values{"a": "1", "b": "2"}, "a", values{"a": "1", "b": "2"}},
 		{"a target longer than any", values{"c": "3"}, strings.Repeat("x", overrides.MaxTarget+1), values{"a": "1", "b": "2", "c": "3"}},
-		{"one that isn't there", values{"a": "4"}, "nobody", values{"a": "1", "b": "2", "c": "3"}},
-		{"none", nil, "", values{"a": "1", "b": "2", "c": "3"}},
+		{"an unknown target", values{"a": "4"}, "nobody", values{"a": "4", "b": "2", "c": "3"}},
+		{"an empty message", values{"b": "5"}, "", values{"a": "4", "b": "5", "c": "3"}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			if step.set != nil {
@@ -104,28 +108,30 @@ func TestMessagesOfOthers(t *testing.T) {
 		})
 	}
 	require.NoError(t, c.Del(t.Context(), hash).Err())
-	require.NoError(t, c.Publish(t.Context(), hash, overrides.ReloadAll).Err())
+	require.NoError(t, c.Publish(t.Context(), hash, "RELOAD_ALL").Err())
 	r.sees(ample, values{})
 }
 
 func TestResetsReachAllReplicas(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}
 	a, b := follow(t, o), follow(t, o)
 	subscribed(t, db.Prefix+"rls:resets", 2, db.Client(t))
 	longest := strings.Repeat("x", overrides.MaxCounter)
-	require.NoError(t, a.TellReset(t.Context(), "shop|ip=1"))
-	require.NoError(t, a.TellReset(t.Context(), longest))
+	require.NoError(t, a.PublishReset(t.Context(), "shop|ip=1"))
+	require.NoError(t, a.PublishReset(t.Context(), longest))
 	for _, r := range []*replica{a, b} {
 		r.until(ample, func() (all bool) {
 			r.locked(func() { all = assert.ObjectsAreEqual([]string{"shop|ip=1", longest}, r.resets) })
 			return all
 		})
 	}
-	assert.ErrorContains(t, a.TellReset(t.Context(), longest+"x"), "65537 bytes")
+	assert.ErrorContains(t, a.PublishReset(t.Context(), longest+"x"), "65537 bytes")
 }
 
-func TestWhatIsTooLongIsRefused(t *testing.T) {
+func TestTooLongTargetsAndValuesAreRejected(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	s := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 	target, value := strings.Repeat("t", overrides.MaxTarget), strings.Repeat("v", overrides.MaxValue)
@@ -143,6 +149,7 @@ func TestWhatIsTooLongIsRefused(t *testing.T) {
 }
 
 func TestManyAreAppliedAndLoggedOnce(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	many, args := values{}, []any{}
 	for i := range 10_001 {
@@ -153,11 +160,12 @@ func TestManyAreAppliedAndLoggedOnce(t *testing.T) {
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
 	r.start()
 	r.sees(ample, many)
-	more(t, db.Client(t), "hgetall", 3)
+	awaitCalls(t, db.Client(t), "hgetall", 3)
 	assert.Equal(t, 1, strings.Count(r.logged(), "overrides=10001"))
 }
 
-func TestFloodOfMessagesEndsInWhatIsThere(t *testing.T) {
+func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	c := connect(t, redis.Server{URL: db.Addr})
 	r := follow(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: never})
@@ -175,38 +183,80 @@ func TestFloodOfMessagesEndsInWhatIsThere(t *testing.T) {
 	})
 	require.NoError(t, err)
 	r.sees(ample, want)
-	assert.Less(t, r.times(), 1000, "bursts are answered together")
+	assert.Less(t, r.applyCount(), 1000, "one read serves many messages")
 }
 
-func TestRacingWritersLeaveAllReplicasAlike(t *testing.T) {
+// TestConcurrentWritesAreAtomic demands that concurrent writers of one target each get
+// another previous value, as if they had written one after the other, and that all
+// replicas end with the same value.
+func TestConcurrentWritesAreAtomic(t *testing.T) {
+	t.Parallel()
+	const writes = 50
 	db := redistest.Open(t)
 	var replicas []*replica
 	for range 3 {
 		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
 	}
 	settled(t, db.Client(t), db.Prefix, replicas...)
+	var mu sync.Mutex
+	written, replaced := values{}, values{}
 	var writing sync.WaitGroup
 	for i, r := range replicas {
 		writing.Go(func() {
-			for n := range 50 {
-				var err error
-				if n%5 == 4 {
-					_, _, err = r.Delete(context.Background(), "a")
+			for n := range writes {
+				value := fmt.Sprint(i, n)
+				old, had, err := "", false, error(nil)
+				deleted := n%5 == 4
+				if deleted {
+					old, had, err = r.Delete(context.Background(), "a")
 				} else {
-					_, _, err = r.Put(context.Background(), "a", fmt.Sprint(i, n))
+					old, had, err = r.Put(context.Background(), "a", value)
 				}
 				assert.NoError(t, err)
+				mu.Lock()
+				if !deleted {
+					written[value] = ""
+				}
+				if had {
+					assert.NotContains(t, replaced, old, "two writers replaced the same value")
+					replaced[old] = ""
+				}
+				mu.Unlock()
 			}
 		})
 	}
 	writing.Wait()
 	want := db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val()
+	if last, remains := want["a"]; remains {
+		replaced[last] = ""
+	}
+	assert.Equal(t, written, replaced, "each value is replaced, or remains")
 	for _, r := range replicas {
 		r.sees(ample, want)
 	}
 }
 
-func TestAWriteWaitsNoLongerThanItsContext(t *testing.T) {
+func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	other := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never})
+	settled(t, db.Client(t), db.Prefix, other)
+	client := connect(t, redis.Server{URL: db.Addr})
+	s := overrides.New(overrides.Options{Client: client, Prefix: db.Prefix})
+	_, _, err := s.Put(t.Context(), "a", "1") // loads the script
+	require.NoError(t, err)
+	commands := 0
+	for _, name := range []string{"evalsha", "eval", "hset", "hget", "publish", "multi"} {
+		client.AddHook(before{name, func() { commands++ }})
+	}
+	_, _, err = s.Put(t.Context(), "a", "2")
+	require.NoError(t, err)
+	assert.Equal(t, 1, commands)
+	other.sees(ample, values{"a": "2"})
+}
+
+func TestPutEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, never)
 	require.NoError(t, err)
@@ -214,7 +264,7 @@ func TestAWriteWaitsNoLongerThanItsContext(t *testing.T) {
 	r := follow(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
 	s.Pause()
 	defer s.Resume()
-	for range 3 { // the last ones wait for a read that is stuck
+	for range 3 { // the last two wait for a read that hangs
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		began := time.Now()
 		_, _, err := r.Put(ctx, "a", "1")
@@ -225,33 +275,35 @@ func TestAWriteWaitsNoLongerThanItsContext(t *testing.T) {
 }
 
 func TestWithoutRunNothingIsApplied(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
-	assert.Zero(t, r.times())
+	assert.Zero(t, r.applyCount())
 
 	stop := r.start()
 	r.sees(ample, values{"a": "1"})
 	stop()
 	_, _, err = r.Put(t.Context(), "a", "2")
 	require.NoError(t, err)
-	assert.Equal(t, 1, r.times())
+	assert.Equal(t, 1, r.applyCount())
 
 	r.start()
 	r.sees(ample, values{"a": "2"})
 }
 
 func TestOptionsHaveDefaults(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	s := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { s.Run(ctx) })
+	running.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
 	subscribed(t, db.Prefix+"rls:resets", 1, db.Client(t))
 	_, _, err := s.Put(ctx, "a", "1")
 	require.NoError(t, err)
-	require.NoError(t, s.TellReset(ctx, "a"))
+	require.NoError(t, s.PublishReset(ctx, "a"))
 	cancel()
 	running.Wait()
 }

@@ -13,33 +13,37 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
-// Who takes 100 ms to apply rests for as long as 300 ms, but only after it has applied.
-func TestMessagesArePaced(t *testing.T) {
+// TestReadsAfterMessagesArePaced has an apply that takes 100 ms. Between two reads there
+// is a rest of up to 300 ms, but no rest before a read after a quiet time.
+func TestReadsAfterMessagesArePaced(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	var applied atomic.Int64
-	told := make(chan struct{}, 1000)
+	notified := make(chan struct{}, 1000)
 	s := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
-		Apply: func(map[string]string) {
-			applied.Add(1)
-			told <- struct{}{}
-			time.Sleep(100 * time.Millisecond)
-		},
 	})
+	apply := func(source.Update) error {
+		applied.Add(1)
+		notified <- struct{}{}
+		time.Sleep(100 * time.Millisecond)
+		return nil
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Run(ctx)
+		_ = s.Run(ctx, apply)
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
-	<-told
+	<-notified
 	c := db.Client(t)
 	subscribed(t, db.Prefix+"rls:overrides", 1, c)
 	change := func(i int) {
@@ -47,17 +51,16 @@ func TestMessagesArePaced(t *testing.T) {
 		require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
 	}
 
-	// Had it not rested while nothing happened, none would be so quick. A busy machine
-	// makes some slow, but not all.
+	// A busy machine makes some changes slow, but not all.
 	i := 0
 	polltest.Until(t, ample, func() bool {
-		time.Sleep(600 * time.Millisecond) // longer than any rest
+		time.Sleep(600 * time.Millisecond) // longer than the rest
 		began := time.Now()
 		i++
 		change(i)
-		<-told
+		<-notified
 		return time.Since(began) < 250*time.Millisecond
-	}, "it has rested")
+	}, "no rest is due after a quiet time")
 
 	before, began := applied.Load(), time.Now()
 	for time.Since(began) < 2*time.Second {
@@ -65,5 +68,5 @@ func TestMessagesArePaced(t *testing.T) {
 		change(i)
 	}
 	times, most := applied.Load()-before, 2+time.Since(began)/(400*time.Millisecond)
-	assert.LessOrEqual(t, times, int64(most), "a storm is applied a few times")
+	assert.LessOrEqual(t, times, int64(most), "a storm of messages causes few reads")
 }

@@ -9,93 +9,89 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/source"
 )
 
-// Run keeps in step with Redis until ctx is done. At most one Run may be running.
-func (s *Store) Run(ctx context.Context) {
-	if s.takeTurn(ctx) != nil {
-		return
+// Run implements source.Source. It must not run twice at a time.
+func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error {
+	if err := s.takeTurn(ctx); err != nil {
+		return err
 	}
-	s.running = true
+	s.apply = apply
 	s.endTurn()
 	defer func() {
 		s.turn <- struct{}{}
-		s.running = false
+		s.apply = nil
 		s.endTurn()
 	}()
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	listening.Go(func() { s.listen(ctx) })
+	var subscription sync.WaitGroup
+	defer subscription.Wait()
+	subscription.Go(func() { s.follow(ctx) })
 
-	pauses, due := s.pauses(), time.NewTimer(0)
-	defer due.Stop()
-	var rested time.Time // before, messages can't ask for another read
-	for behind, failing := true, false; ; {
+	retry, resync := s.retryBackoff(), time.NewTimer(0)
+	defer resync.Stop()
+	var restUntil time.Time // messages cause no read before
+	for {
+		read := false
 		select {
 		case <-ctx.Done():
-			return
-		case <-due.C:
-			behind = true
-		case <-s.inbox.filled:
-			if !wait.For(ctx, time.Until(rested)) {
-				return
+			return ctx.Err()
+		case <-resync.C:
+			read = true
+		case <-s.pending.ready:
+			if !wait.For(ctx, time.Until(restUntil)) {
+				return ctx.Err()
 			}
 		}
-		m := s.inbox.takeAll()
-		s.tellResets(m)
-		behind = behind || m.all
-		if !behind && len(m.targets) == 0 {
+		w := s.pending.take()
+		s.reportResets(w)
+		if !read && !w.read {
 			continue
 		}
 		began := time.Now()
-		err := s.read(ctx, behind, m.targets)
-		rested = time.Now().Add(min(3*time.Since(began), longestRest))
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			if !failing {
-				s.o.OnState(err)
-			}
-			behind, failing = true, true
-			s.reroute(ctx)
-			due.Reset(pauses.NextBackOff())
+		err := s.read(ctx)
+		restUntil = time.Now().Add(min(3*time.Since(began), maxRest))
+		if err == nil {
+			retry.Reset()
+			resync.Reset(jittered(s.o.Resync))
 			continue
-		case failing:
-			s.o.OnState(nil)
-			failing = false
-			pauses.Reset()
 		}
-		if behind {
-			behind = false
-			due.Reset(jittered(s.o.Resync))
-		}
+		s.reloadTopology(ctx)
+		resync.Reset(retry.NextBackOff())
 	}
 }
 
-// longestRest is the most by which a storm of messages is slowed down: reading and
-// applying take a quarter of the time.
-const longestRest = 300 * time.Millisecond
+// maxRest bounds the time between two reads that messages cause. Within the bound,
+// reading and applying take a quarter of the time.
+const maxRest = 300 * time.Millisecond
 
-func (s *Store) tellResets(m messages) {
-	for _, counter := range m.resets {
+func (s *Store) read(ctx context.Context) error {
+	if err := s.takeTurn(ctx); err != nil {
+		return err
+	}
+	defer s.endTurn()
+	return s.readAll(ctx)
+}
+
+func (s *Store) reportResets(w work) {
+	for _, counter := range w.resets {
 		s.o.OnReset(counter)
 	}
-	if m.missed {
-		s.o.OnGap()
+	if w.missedResets {
+		s.o.OnMissedResets()
 	}
 }
 
-// reroute makes a client of a Cluster look for who has the hash now. By itself it
-// does so only when a node sends it elsewhere, which a dead one doesn't.
-func (s *Store) reroute(ctx context.Context) {
+// reloadTopology makes the client of a Cluster look for the node that has the hash. The
+// client itself does so only after a redirect, which a dead node doesn't send.
+func (s *Store) reloadTopology(ctx context.Context) {
 	if c, ok := s.o.Client.(interface{ ReloadState(context.Context) }); ok {
 		c.ReloadState(ctx)
 	}
 }
 
-// pauses space attempts while Redis fails.
-func (s *Store) pauses() *backoff.ExponentialBackOff {
+// retryBackoff spaces attempts while Redis fails.
+func (s *Store) retryBackoff() *backoff.ExponentialBackOff {
 	b := &backoff.ExponentialBackOff{
 		InitialInterval:     min(100*time.Millisecond, s.o.Resync),
 		MaxInterval:         min(5*time.Second, s.o.Resync),
@@ -106,8 +102,8 @@ func (s *Store) pauses() *backoff.ExponentialBackOff {
 	return b
 }
 
-// jittered is d, or up to a fifth less, so that replicas that start together don't
-// stay so.
+// jittered returns d, shortened by up to a fifth, so that replicas that start together
+// don't read together.
 func jittered(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.2*rand.Float64()))
 }

@@ -11,17 +11,18 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/source"
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is a management server that does with each stream what it says.
+// script is a management server that serves each stream with the function.
 type script func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
 
 type scripted struct {
@@ -38,51 +39,41 @@ func play(t *testing.T, s script) (addr string) {
 	return addr
 }
 
-// subject is a Client at work.
+// subject is a running Client and what it has applied.
 type subject struct {
-	t       *testing.T
-	store   descriptors.Store
-	updates chan *descriptors.Config
-	refused chan error
-	states  chan string
-	log     *logLines
-	stop    func()
+	t        *testing.T
+	store    descriptors.Store
+	updates  chan *descriptors.Config
+	rejected chan error
+	downs    chan string // Update.Down of each update, "<nil>" if up
+	log      *logLines
+	stop     func()
 }
 
-// run runs a Client of server until the test ends. What o has beyond that counts.
+// run runs a Client of server until the test ends. It completes o.
 func run(t *testing.T, server string, o Options) *subject {
 	t.Helper()
 	s := &subject{
-		t:       t,
-		updates: make(chan *descriptors.Config, 100),
-		refused: make(chan error, 100),
-		states:  make(chan string, 10_000),
-		log:     &logLines{},
+		t:        t,
+		updates:  make(chan *descriptors.Config, 100),
+		rejected: make(chan error, 100),
+		downs:    make(chan string, 10_000),
+		log:      &logLines{},
 	}
 	o.Server, o.NodeID = server, xdstest.Node
 	if o.Backoff == (Backoff{}) {
 		o.Backoff = Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
 	}
 	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
-	o.Refused = func(err error) { s.refused <- err }
-	o.State = func(err error) { s.states <- fmt.Sprint(err) }
-	o.Apply = func(_ string, resources []*confv3.RateLimitConfig) error {
-		cfg, err := descriptors.CompileXDS(resources, descriptors.Options{})
-		if err == nil {
-			s.store.Set(cfg)
-			s.updates <- cfg
-		}
-		return err
-	}
 	c, err := New(o)
 	require.NoError(t, err)
-	c.renack = Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
-	c.silence = 100 * time.Millisecond
+	c.nackBackoff = Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
+	c.maxSilence = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.Run(ctx)
+		assert.ErrorIs(t, c.Run(ctx, s.apply), context.Canceled)
 	}()
 	s.stop = func() {
 		cancel()
@@ -92,7 +83,19 @@ func run(t *testing.T, server string, o Options) *subject {
 	return s
 }
 
-// update is the next update in force, as names of its domains.
+func (s *subject) apply(u source.Update) error {
+	s.downs <- fmt.Sprint(u.Down)
+	switch {
+	case u.Invalid != nil:
+		s.rejected <- u.Invalid
+	case u.Limits != nil:
+		s.store.Set(u.Limits)
+		s.updates <- u.Limits
+	}
+	return u.Invalid
+}
+
+// update returns the names of the domains in the next update.
 func (s *subject) update() string {
 	s.t.Helper()
 	select {
@@ -104,34 +107,34 @@ func (s *subject) update() string {
 	}
 }
 
-// refusal is why the next update is refused.
-func (s *subject) refusal() string {
+// rejection returns why the next update is rejected.
+func (s *subject) rejection() string {
 	s.t.Helper()
 	select {
-	case err := <-s.refused:
+	case err := <-s.rejected:
 		return err.Error()
 	case <-time.After(xdstest.Patience):
-		require.FailNow(s.t, "no update is refused", s.log.String())
+		require.FailNow(s.t, "no update is rejected", s.log.String())
 		return ""
 	}
 }
 
-// state waits until it is told a state with text.
-func (s *subject) state(text string) {
+// down waits for an update whose Down contains text.
+func (s *subject) down(text string) {
 	s.t.Helper()
 	for late := time.After(xdstest.Patience); ; {
 		select {
-		case state := <-s.states:
+		case state := <-s.downs:
 			if strings.Contains(state, text) {
 				return
 			}
 		case <-late:
-			require.FailNow(s.t, "not told", "%s\n%s", text, s.log)
+			require.FailNow(s.t, "no such update", "%s\n%s", text, s.log)
 		}
 	}
 }
 
-// inForce is the domains in force.
+// inForce returns the names of the domains in force.
 func (s *subject) inForce() string { return domains(s.store.Load()) }
 
 func domains(cfg *descriptors.Config) string {
@@ -142,7 +145,7 @@ func domains(cfg *descriptors.Config) string {
 	return strings.Join(names, " ")
 }
 
-// logLines is a log to look at while it is written.
+// logLines is a log that can be read while it is written.
 type logLines struct {
 	mu    sync.Mutex
 	lines []string
@@ -155,24 +158,24 @@ func (l *logLines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// with is the lines that contain text.
-func (l *logLines) with(text string) []string {
+// containing returns the lines that contain text.
+func (l *logLines) containing(text string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return !strings.Contains(line, text) })
 }
 
-func (l *logLines) String() string { return strings.Join(l.with(""), "") }
+func (l *logLines) String() string { return strings.Join(l.containing(""), "") }
 
-// await waits for n lines that contain text.
+// await waits for n log lines that contain text and returns them.
 func (s *subject) await(n int, text string) []string {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return len(s.log.with(text)) >= n }, xdstest.Patience, time.Millisecond,
+	require.Eventually(s.t, func() bool { return len(s.log.containing(text)) >= n }, xdstest.Patience, time.Millisecond,
 		"%d lines with %q", n, text)
-	return s.log.with(text)[:n]
+	return s.log.containing(text)[:n]
 }
 
-// perDay is the limit in force for domain.
+// perDay returns the limit in force for domain.
 func (s *subject) perDay(domain string) uint32 {
 	s.t.Helper()
 	d := s.store.Load().Domain(domain)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -20,76 +21,82 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/source"
 )
 
-// typeURL is that of a RateLimitConfig.
+// typeURL is the type of a RateLimitConfig.
 const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 const (
-	// pingEvery finds out that a silent server is gone. More often than each five
-	// minutes a grpc-go server takes as an attack unless it is told otherwise.
-	pingEvery   = 6 * time.Minute
-	pingTimeout = 20 * time.Second
+	// pingInterval detects a dead server on a silent connection. A grpc-go server closes
+	// connections with pings more often than every five minutes, unless it is configured
+	// otherwise.
+	pingInterval = 6 * time.Minute
+	pingTimeout  = 20 * time.Second
 
-	// maxReasonBytes bounds what a NACK says.
+	// maxReasonBytes bounds the reason in a NACK.
 	maxReasonBytes = 16 << 10
 )
 
-// stream is one connection to the server and one stream on it.
+// stream is one connection to the server and the only stream on it.
 type stream struct {
 	client *Client
 	ads    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
 	connected bool
-	accepted  bool // an update, at least
+	accepted  bool // at least one response of this stream
 
-	// A server may send a refused update again at once, perhaps as a new version:
-	// go-control-plane's does, as a NACK names another version than the one it has.
-	// So the answer to a refused update after another waits.
-	refused error // why the last update was refused, if it was
-	renack  *backoff.ExponentialBackOff
+	// rejected is why the last response was rejected; nil if it is in force. A server
+	// may send a rejected response again at once: go-control-plane does, because the
+	// version in a NACK differs from the version that it has. So the second NACK in a
+	// row is delayed by nackBackoff.
+	rejected    error
+	nackBackoff *backoff.ExponentialBackOff
 }
 
-// run connects, subscribes and receives until the stream ends; the error says how.
+// run connects, subscribes and receives until the stream ends. It returns why the stream
+// ended.
 func (s *stream) run(ctx context.Context) error {
-	creds, err := s.client.TLS.credentials()
+	c := s.client
+	creds, err := c.TLS.credentials()
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(s.client.Server,
+	conn, err := grpc.NewClient(c.Server,
 		grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.client.MaxMessageBytes)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingTimeout}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.MaxMessageBytes)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(s.client.Headers)))
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(c.Headers)))
 	defer cancel()
 	if s.ads, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx); err != nil {
 		return err
 	}
 	s.connected = true
-	s.client.Log.Info("xDS server connected", "server", s.client.Server, "node", s.client.NodeID)
+	c.Log.Info("xDS server connected", "server", c.Server, "node", c.NodeID)
 	if err := s.subscribe(); err != nil {
-		return s.ended(err)
+		return s.sendError(err)
 	}
-	for r, err := s.first(); ; r, err = s.ads.Recv() {
+	for r, err := s.receiveFirst(); ; r, err = s.ads.Recv() {
 		if err != nil {
-			return ended(err)
+			return receiveError(err)
 		}
 		if err := s.answer(ctx, r); err != nil {
-			return s.ended(err)
+			return s.sendError(err)
 		}
 	}
 }
 
-// first receives the first response, and tells if it is long in coming: a server
-// that doesn't know the node says nothing at all.
-func (s *stream) first() (r *discoveryv3.DiscoveryResponse, err error) {
+// receiveFirst receives the first response. It reports a long silence, because a server
+// that doesn't know the node sends nothing at all.
+func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	c := s.client
 	received := make(chan struct{})
 	go func() {
@@ -98,38 +105,38 @@ func (s *stream) first() (r *discoveryv3.DiscoveryResponse, err error) {
 	}()
 	silent := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
 	if c.accepted {
-		c.State(nil)
+		c.setDown(nil)
 	} else {
-		c.State(silent)
+		c.setDown(silent)
 	}
 	select {
 	case <-received:
 		return r, err
-	case <-time.After(c.silence):
+	case <-time.After(c.maxSilence):
 	}
-	c.State(silent)
-	c.Log.Warn("xDS server is silent; "+c.inForce(), "server", c.Server, "node", c.NodeID)
+	c.setDown(silent)
+	c.Log.Warn("xDS server silent; "+c.effect(), "server", c.Server, "node", c.NodeID)
 	<-received
 	return r, err
 }
 
-// ended is why the stream has ended, after err from sending on it.
-func (s *stream) ended(err error) error {
-	if errors.Is(err, io.EOF) { // the reason is for the receiver
+// sendError returns why the stream has ended, given the error of a send.
+func (s *stream) sendError(err error) error {
+	if errors.Is(err, io.EOF) { // Recv has the reason
 		_, err = s.ads.Recv()
 	}
-	return ended(err)
+	return receiveError(err)
 }
 
-func ended(err error) error {
+func receiveError(err error) error {
 	if errors.Is(err, io.EOF) {
-		return errors.New("the server closed it")
+		return errors.New("the server closed the stream")
 	}
 	return err
 }
 
-// subscribe asks for all resources. It names no version, though one may be in
-// force: a restarted server could mean another by it, and send nothing.
+// subscribe requests all resources. It names no version, even if one is in force: a
+// restarted server could use that version for other resources, and send nothing.
 func (s *stream) subscribe() error {
 	node := &corev3.Node{Id: s.client.NodeID}
 	if len(s.client.NodeMetadata) > 0 {
@@ -141,37 +148,38 @@ func (s *stream) subscribe() error {
 	return s.ads.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL})
 }
 
-// answer puts r in force or refuses it, and tells the server.
+// answer applies r and sends an ACK or a NACK.
 func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) error {
 	c := s.client
 	if r.GetTypeUrl() != typeURL {
-		c.Log.Warn("xDS response ignored: it is of a type that wasn't asked for", "type", r.GetTypeUrl())
+		c.Log.Warn("xDS response ignored", "got_type", r.GetTypeUrl(), "want_type", typeURL)
 		return nil
 	}
-	c.State(nil)
-	before := s.refused
-	if s.refused = c.apply(r); s.refused == nil {
-		c.version, c.accepted, s.accepted = r.GetVersionInfo(), true, true
-		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.version, ResponseNonce: r.GetNonce()})
+	update := c.parse(r)
+	lastRejected := s.rejected
+	if lastRejected != nil && update.Invalid != nil && lastRejected.Error() == update.Invalid.Error() {
+		s.rejected = update.Invalid // the same again: neither applied nor logged
+	} else if s.rejected = c.apply(update); s.rejected != nil {
+		s.nackBackoff.Reset()
+		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted)
 	}
-	if before == nil || before.Error() != s.refused.Error() {
-		s.renack.Reset()
-		c.Log.Error("xDS update refused", "xds_version", r.GetVersionInfo(), "last_accepted", c.version)
-		c.Refused(s.refused)
+	if s.rejected == nil {
+		c.lastAccepted, c.accepted, s.accepted = r.GetVersionInfo(), true, true
+		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.lastAccepted, ResponseNonce: r.GetNonce()})
 	}
-	if before != nil && !wait.For(ctx, s.renack.NextBackOff()) {
+	if lastRejected != nil && !wait.For(ctx, s.nackBackoff.NextBackOff()) {
 		return ctx.Err()
 	}
 	return s.ads.Send(&discoveryv3.DiscoveryRequest{
 		TypeUrl:       typeURL,
-		VersionInfo:   c.version,
+		VersionInfo:   c.lastAccepted,
 		ResponseNonce: r.GetNonce(),
-		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: short(s.refused.Error())},
+		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejected.Error())},
 	})
 }
 
-// apply puts all resources of r in force, or none.
-func (c *Client) apply(r *discoveryv3.DiscoveryResponse) error {
+// parse returns the update that r stands for. One invalid resource makes all invalid.
+func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
 	var errs []error
 	for i, wrapped := range r.GetResources() {
@@ -181,18 +189,22 @@ func (c *Client) apply(r *discoveryv3.DiscoveryResponse) error {
 		}
 	}
 	if len(errs) > 0 {
-		return errors.Join(errs...)
+		return source.Update{Invalid: errors.Join(errs...)}
 	}
-	// go-control-plane's order is random; ours makes messages and the order of what
-	// is merged the same each time.
+	// The order of go-control-plane is random. Sorted resources give the same problems
+	// and the same merged domains each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return c.Apply(r.GetVersionInfo(), resources)
+	limits, err := descriptors.CompileXDS(resources, c.Parse)
+	if err != nil {
+		return source.Update{Invalid: err}
+	}
+	return source.Update{Limits: limits, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
 }
 
-// short is s, or as much of it as a NACK should hold.
-func short(s string) string {
-	if len(s) <= maxReasonBytes {
-		return s
+// truncateReason cuts reason to the length that a NACK may have.
+func truncateReason(reason string) string {
+	if len(reason) <= maxReasonBytes {
+		return reason
 	}
-	return strings.ToValidUTF8(s[:maxReasonBytes], "") + "\n… and more, see the log of the rate-limit service"
+	return strings.ToValidUTF8(reason[:maxReasonBytes], "") + "\n… and more, see the log of the rate-limit service"
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
-// TLS secures the connection by TLS 1.2 or later. The files are PEM, and are read
-// anew for each connection.
+// TLS configures TLS 1.2 or later. The files are PEM and are read for each connection, so
+// that renewed certificates take effect.
 type TLS struct {
-	// CertFile and KeyFile are the client's certificate and key; both or none.
+	// CertFile and KeyFile are the certificate and key of the client; both or none.
 	CertFile, KeyFile string
 
-	// CAFile adds authorities to the system's.
+	// CAFile has authorities besides those of the system.
 	CAFile string
 
-	// ServerName is the name to verify, instead of the host connected to.
+	// ServerName is the name in the server's certificate, if it isn't the host.
 	ServerName string
 }
 
-// credentials reads the files; a nil t means plain text.
+// credentials reads the files. If t is nil, they stand for plain text.
 func (t *TLS) credentials() (credentials.TransportCredentials, error) {
 	if t == nil {
 		return insecure.NewCredentials(), nil

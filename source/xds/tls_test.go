@@ -19,11 +19,11 @@ func TestMutualTLS(t *testing.T) {
 		tls  *TLS
 		want string // domains in force, or a part of the error
 	}{
-		"both sides trust each other":      {&TLS{client.CertFile, client.KeyFile, ca.File, "envoy-gateway"}, "a"},
-		"the server has another name":      {&TLS{client.CertFile, client.KeyFile, ca.File, ""}, "certificate"},
-		"the server's authority is no one": {&TLS{client.CertFile, client.KeyFile, "", "envoy-gateway"}, "unknown authority"},
-		"the client has no certificate":    {&TLS{"", "", ca.File, "envoy-gateway"}, "code = Unavailable"},
-		"the client speaks plain text":     {nil, "code = Unavailable"},
+		"both sides trust each other":       {&TLS{client.CertFile, client.KeyFile, ca.File, "envoy-gateway"}, "a"},
+		"the server has another name":       {&TLS{client.CertFile, client.KeyFile, ca.File, ""}, "certificate"},
+		"the server's authority is unknown": {&TLS{client.CertFile, client.KeyFile, "", "envoy-gateway"}, "unknown authority"},
+		"the client has no certificate":     {&TLS{"", "", ca.File, "envoy-gateway"}, "code = Unavailable"},
+		"the client uses plain text":        {nil, "code = Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := run(t, p.Addr, Options{TLS: test.tls})
@@ -44,7 +44,7 @@ func TestMutualTLS(t *testing.T) {
 	assert.ErrorContains(t, err, "contains no PEM certificate")
 }
 
-func TestCertificatesAreReadForEachConnection(t *testing.T) {
+func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
 	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))

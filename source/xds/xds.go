@@ -1,18 +1,19 @@
-// Package xds receives limits from an xDS management server: state of the world
-// over an aggregated stream (ADS), as envoyproxy/ratelimit does.
+// Package xds is the source of limits from an xDS management server. Like
+// envoyproxy/ratelimit it gets the state of the world over an aggregated stream (ADS).
 //
 // Terms:
 //
 //   - resource: a RateLimitConfig, the limits of one domain;
-//   - update: a response of the server. It holds all resources: what isn't in it
-//     is no longer in force;
-//   - version: the server's name for an update, which means nothing here. A
-//     restarted server may use one again for something else;
-//   - nonce: names a response on its stream; the answer to it repeats it;
-//   - ACK, NACK: the answers that an update is in force, or why it isn't.
+//   - response: a message of the server with all resources. A resource that is missing
+//     from it is no longer in force;
+//   - version: the server's name for a response. It means nothing here: a restarted
+//     server may use a version again for other resources;
+//   - nonce: identifies a response on its stream. Our answer repeats the nonce;
+//   - ACK, NACK: the answer that a response is in force, or why it isn't.
 package xds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,136 +21,130 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
+	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/source"
 )
 
-// Options say where the limits come from and where they go.
+// Options configure a Client.
 type Options struct {
 	// Server is host:port, or another target that grpc understands.
 	Server string
 
-	// NodeID and NodeMetadata are what the server chooses the limits by.
+	// NodeID and NodeMetadata identify this service to the server, which chooses the
+	// limits by them.
 	NodeID       string
 	NodeMetadata map[string]string
 
 	// Headers are sent with each stream, as gRPC metadata.
 	Headers map[string]string
 
-	// TLS secures the connection; nil leaves it in plain text.
+	// TLS secures the connection; nil means plain text.
 	TLS *TLS
 
-	// MaxMessageBytes bounds an update; 0 means 16 MiB.
+	// MaxMessageBytes bounds a response; 16 MiB by default.
 	MaxMessageBytes int
 
 	// Backoff spaces attempts to connect.
 	Backoff Backoff
 
-	// Apply puts an update in force, or says all that is wrong with it and leaves
-	// things as they are. The resources are sorted by name.
-	Apply func(version string, resources []*confv3.RateLimitConfig) error
+	// Parse says how to parse resources.
+	Parse descriptors.Options
 
-	// Refused, if set, is called with what is wrong with an update, unless a stream
-	// has brought that just before.
-	Refused func(error)
-
-	// State, if set, is told why no updates come: the server can't be reached, or it
-	// is silent although it should have said something by now. It is told nil when
-	// that is over.
-	State func(error)
-
+	// Log gets a line for each connection, rejected response and lost stream. It may
+	// be nil.
 	Log *slog.Logger
 }
 
-// Backoff spaces attempts. It starts anew after a stream that brought an update in
-// force, or that lasted for Max.
+// Backoff spaces attempts. It starts again after a stream that brought valid limits or
+// lasted for Max.
 type Backoff struct {
-	// Initial is the pause after the first failure, over 0. Each one doubles the
-	// next, up to Max.
+	// Initial is the pause after the first failure. It is over 0. Each further failure
+	// doubles the pause, up to Max.
 	Initial, Max time.Duration
 
-	// Jitter is the share by which a pause can be longer or shorter at random, from
-	// 0 to 1.
+	// Jitter is the share by which a pause is longer or shorter at random, from 0 to 1.
 	Jitter float64
 }
 
-// Client holds a stream to a server.
+// Client is the source of the limits of an xDS server.
 type Client struct {
 	Options
-	renack   Backoff
-	silence  time.Duration // on a new stream, after which something is amiss
-	accepted bool          // an update, at least
-	version  string        // of the update in force, "" if none
+	nackBackoff  Backoff
+	maxSilence   time.Duration // before the log has a warning about a new stream
+	apply        func(source.Update) error
+	accepted     bool   // at least one response is in force
+	lastAccepted string // version of the response in force; "" if none
 }
+
+var _ source.Source = (*Client)(nil)
 
 const defaultMessageBytes = 16 << 20
 
-// New makes a Client. The error says which option is wrong, or which file of TLS.
+// New returns a Client. The error names the invalid option, or the TLS file that can't be
+// read.
 func New(o Options) (*Client, error) {
 	switch b := o.Backoff; {
 	case o.Server == "":
-		return nil, errors.New("xDS: no server is given")
+		return nil, errors.New("xDS: the server is missing")
 	case b.Initial <= 0 || b.Max < b.Initial:
-		return nil, errors.New("xDS: the back-off's initial interval must be over 0 and not over the maximum")
+		return nil, fmt.Errorf("xDS: back-off: got %s to %s, want an initial interval over 0 and a maximum not below", b.Initial, b.Max)
 	case !(b.Jitter >= 0 && b.Jitter <= 1):
-		return nil, errors.New("xDS: the back-off's jitter must be from 0 to 1")
+		return nil, fmt.Errorf("xDS: jitter of the back-off: got %v, want 0 to 1", b.Jitter)
 	}
 	if _, err := o.TLS.credentials(); err != nil {
 		return nil, err
 	}
-	if o.MaxMessageBytes == 0 {
-		o.MaxMessageBytes = defaultMessageBytes
-	}
-	if o.Refused == nil {
-		o.Refused = func(error) {}
-	}
-	if o.State == nil {
-		o.State = func(error) {}
-	}
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, defaultMessageBytes)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Client{
-		Options: o,
-		renack:  Backoff{Initial: time.Second, Max: 10 * time.Second},
-		silence: 30 * time.Second,
+		Options:     o,
+		nackBackoff: Backoff{Initial: time.Second, Max: 10 * time.Second},
+		maxSilence:  30 * time.Second,
 	}, nil
 }
 
-// Run receives updates until ctx is done. Whatever the server does, the last good
-// limits stay in force. It calls the functions of Options one at a time.
-func (c *Client) Run(ctx context.Context) {
-	pauses := c.Backoff.start()
+// Run implements source.Source. While the server is down, the last good limits stay in
+// force.
+func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error {
+	c.apply = apply
+	retry := c.Backoff.start()
 	for {
 		began := time.Now()
-		s := &stream{client: c, renack: c.renack.start()}
+		s := &stream{client: c, nackBackoff: c.nackBackoff.start()}
 		err := s.run(ctx)
 		if ctx.Err() != nil {
-			return
+			return ctx.Err()
 		}
 		if s.accepted || s.connected && time.Since(began) >= c.Backoff.Max {
-			pauses.Reset()
+			retry.Reset()
 		}
-		pause := pauses.NextBackOff()
-		c.State(fmt.Errorf("xDS server %s: %w", c.Server, err))
-		message := "xDS server can't be reached"
+		pause := retry.NextBackOff()
+		c.setDown(fmt.Errorf("xDS server %s: %w", c.Server, err))
+		message := "xDS server unreachable"
 		if s.connected {
 			message = "xDS stream lost"
 		}
-		c.Log.Warn(message+"; "+c.inForce(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
+		c.Log.Warn(message+"; "+c.effect(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
 		if !wait.For(ctx, pause) {
-			return
+			return ctx.Err()
 		}
 	}
 }
 
-// inForce says what happens without updates.
-func (c *Client) inForce() string {
+// setDown reports why no responses arrive; nil reports that they do again.
+func (c *Client) setDown(err error) { _ = c.apply(source.Update{Down: err}) }
+
+// effect returns the effect of a failure on the limits, for the log.
+func (c *Client) effect() string {
 	if c.accepted {
 		return "the last good limits stay in force"
 	}
-	return "there are no limits yet"
+	return "no limits loaded yet"
 }
 
-// start makes the pauses of b, from the first.
+// start returns the pauses of b, from the first on.
 func (b Backoff) start() *backoff.ExponentialBackOff {
 	e := &backoff.ExponentialBackOff{
 		InitialInterval:     b.Initial,

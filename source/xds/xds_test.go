@@ -19,7 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
-func TestUpdatesAreWholeSets(t *testing.T) {
+func TestEachResponseReplacesAllLimits(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1), xdstest.Config("b", 2))
 	s := run(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
@@ -45,7 +45,7 @@ func TestUpdatesAreWholeSets(t *testing.T) {
 	assert.Equal(t, "2", p.Request().GetVersionInfo())
 
 	p.Set("3")
-	assert.Empty(t, s.update(), "an empty set is a set")
+	assert.Empty(t, s.update(), "an empty response is valid")
 	assert.Equal(t, "3", p.Request().GetVersionInfo())
 
 	p.Set("2", xdstest.Config("c", 4))
@@ -53,7 +53,7 @@ func TestUpdatesAreWholeSets(t *testing.T) {
 	assert.NotContains(t, s.log.String(), "s3cret")
 }
 
-func TestOneBadResourceRefusesTheUpdate(t *testing.T) {
+func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("7", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
@@ -64,9 +64,9 @@ func TestOneBadResourceRefusesTheUpdate(t *testing.T) {
 	p.Set("8", xdstest.Config("a", 2), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 1))
 	const reason = "b: b > tenant: unit is missing; it can be second, minute, hour, day, week, month or year\n" +
 		"c: c > tenant: unit is missing; it can be second, minute, hour, day, week, month or year"
-	assert.Equal(t, reason, s.refusal())
+	assert.Equal(t, reason, s.rejection())
 	nack := p.Request()
-	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted one")
+	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted version")
 	assert.NotEmpty(t, nack.GetResponseNonce())
 	assert.NotEqual(t, accepted.GetResponseNonce(), nack.GetResponseNonce())
 	assert.Equal(t, reason, nack.GetErrorDetail().GetMessage())
@@ -74,56 +74,56 @@ func TestOneBadResourceRefusesTheUpdate(t *testing.T) {
 	assert.Equal(t, "a", s.inForce())
 	assert.EqualValues(t, 1, s.perDay("a"), "the old limit")
 
-	// The server sends the same again for each NACK; it is not told each time, and
-	// answered at a bounded pace.
+	// The server sends the same response again after each NACK. It is reported once and
+	// each further NACK is delayed.
 	for range 3 {
 		assert.Equal(t, "7", p.Request().GetVersionInfo())
 	}
-	assert.Empty(t, s.refused)
-	assert.Len(t, s.log.with("update refused"), 1)
+	assert.Empty(t, s.rejected)
+	assert.Len(t, s.log.containing("response rejected"), 1)
 
 	p.Set("9", xdstest.Config("a", 3))
 	assert.Equal(t, "a", s.update())
 	assert.EqualValues(t, 3, s.perDay("a"))
-	assert.Empty(t, s.refused)
+	assert.Empty(t, s.rejected)
 
 	p.Set("8", xdstest.Broken("b"))
-	assert.Contains(t, s.refusal(), "b > tenant", "a refusal after that is told again")
+	assert.Contains(t, s.rejection(), "b > tenant", "another rejection is reported")
 	p.Set("10")
 	assert.Empty(t, s.update())
 }
 
-func TestTheFirstUpdateIsRefused(t *testing.T) {
+func TestFirstResponseIsRejected(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Broken("a"))
 	s := run(t, p.Addr, Options{})
-	s.refusal()
+	s.rejection()
 	p.Request()
 	assert.Empty(t, p.Request().GetVersionInfo())
 	assert.Nil(t, s.store.Load())
 }
 
-func TestNothingForTheNodeYet(t *testing.T) {
+func TestSilentServerIsReported(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	s := run(t, p.Addr, Options{})
 	p.Request()
-	s.state(`has sent nothing for node "envoy-ratelimit"`)
-	assert.Contains(t, s.await(1, "xDS server is silent")[0], "there are no limits yet")
-	s.state("has sent nothing")
+	s.down(`has sent nothing for node "envoy-ratelimit"`)
+	assert.Contains(t, s.await(1, "xDS server silent")[0], "no limits loaded yet")
+	s.down("has sent nothing")
 	p.Set("1", xdstest.Config("a", 1))
 	assert.Equal(t, "a", s.update())
-	s.state("<nil>")
-	assert.Empty(t, s.states)
+	s.down("<nil>")
+	assert.Empty(t, s.downs)
 
 	p.Stop()
-	s.state("xDS server " + p.Addr + ": ")
+	s.down("xDS server " + p.Addr + ": ")
 	xdstest.Serve(t, p.Addr)
-	s.state("<nil>") // it may be about to send them
-	s.state("has sent nothing")
-	assert.Contains(t, s.await(2, "xDS server is silent")[1], "the last good limits stay in force")
+	s.down("<nil>") // the server may be about to send limits
+	s.down("has sent nothing")
+	assert.Contains(t, s.await(2, "xDS server silent")[1], "the last good limits stay in force")
 }
 
-func TestBadUpdatesOneAfterTheOtherAreAnsweredAtABoundedPace(t *testing.T) {
+func TestRepeatedNACKsAreDelayed(t *testing.T) {
 	const updates = 20
 	nacked := make(chan time.Duration, 1)
 	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
@@ -149,19 +149,19 @@ func TestBadUpdatesOneAfterTheOtherAreAnsweredAtABoundedPace(t *testing.T) {
 	})
 	s := run(t, addr, Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
 	for _, what := range []string{"b > tenant", "another > tenant", "b > tenant"} {
-		assert.Contains(t, s.refusal(), what)
+		assert.Contains(t, s.rejection(), what)
 	}
 	select {
 	case took := <-nacked:
 		assert.Greater(t, took, (updates-1)*5*time.Millisecond)
 	case <-time.After(xdstest.Patience):
-		require.FailNow(t, "not all are answered", s.log.String())
+		require.FailNow(t, "some responses have no answer", s.log.String())
 	}
-	assert.Empty(t, s.refused)
-	assert.Len(t, s.log.with("update refused"), 3)
+	assert.Empty(t, s.rejected)
+	assert.Len(t, s.log.containing("response rejected"), 3)
 }
 
-func TestServerRestartsAndCountsFromOneAgain(t *testing.T) {
+func TestRestartedServerMayRepeatVersions(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
@@ -170,19 +170,19 @@ func TestServerRestartsAndCountsFromOneAgain(t *testing.T) {
 	p.Stop()
 	s.await(1, "xDS stream lost; the last good limits stay in force")
 	assert.Equal(t, "a", s.inForce())
-	s.await(2, "xDS server can't be reached")
+	s.await(2, "xDS server unreachable")
 	assert.Equal(t, "a", s.inForce())
 
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Config("b", 5))
 	assert.Equal(t, "b", s.update())
-	assert.Empty(t, p.Request().GetVersionInfo(), "no version that could be mistaken for the new server's")
+	assert.Empty(t, p.Request().GetVersionInfo(), "the new server could use the version for other resources")
 	assert.Equal(t, "1", p.Request().GetVersionInfo())
 
 	p.Stop()
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Broken("b"))
-	s.refusal()
+	s.rejection()
 	p.Request()
 	assert.Equal(t, "1", p.Request().GetVersionInfo())
 	assert.EqualValues(t, 5, s.perDay("b"))
@@ -199,7 +199,7 @@ func pauses(t *testing.T, lines []string) (all []time.Duration) {
 	return all
 }
 
-func TestPausesGrowAndStartAnewAfterAGoodStream(t *testing.T) {
+func TestGoodStreamResetsBackoff(t *testing.T) {
 	const ms = time.Millisecond
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
@@ -211,12 +211,12 @@ func TestPausesGrowAndStartAnewAfterAGoodStream(t *testing.T) {
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Config("a", 1))
 	s.update()
-	before := len(s.log.with("retry_in"))
+	before := len(s.log.containing("retry_in"))
 	p.Stop()
 	assert.Equal(t, 2*ms, pauses(t, s.await(before+1, "retry_in"))[before])
 }
 
-func TestPausesAreJittered(t *testing.T) {
+func TestBackoffIsJittered(t *testing.T) {
 	b := Backoff{Initial: time.Second, Max: 4 * time.Second, Jitter: 0.5}
 	differ := map[time.Duration]bool{}
 	for range 100 {
@@ -232,7 +232,7 @@ func TestPausesAreJittered(t *testing.T) {
 
 // A stream that ends without an update in force doesn't start the pauses anew,
 // however often it comes about.
-func TestUselessStreamsDontResetThePauses(t *testing.T) {
+func TestEmptyStreamKeepsBackoff(t *testing.T) {
 	const ms = time.Millisecond
 	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		_, err := stream.Recv()
@@ -240,7 +240,7 @@ func TestUselessStreamsDontResetThePauses(t *testing.T) {
 	})
 	s := run(t, addr, Options{Backoff: Backoff{Initial: 20 * ms, Max: time.Hour}})
 	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, pauses(t, s.await(4, "retry_in")))
-	assert.Contains(t, s.log.String(), "the server closed it")
+	assert.Contains(t, s.log.String(), "the server closed the stream")
 }
 
 func wrap(t *testing.T, resources ...*confv3.RateLimitConfig) (all []*anypb.Any) {
@@ -285,9 +285,9 @@ func TestWhatCantBeDecodedIsRefused(t *testing.T) {
 	})
 	s := run(t, addr, Options{})
 	assert.Equal(t, "a", s.update())
-	assert.Contains(t, s.refusal(), "resource 2 can't be decoded: ")
-	assert.Contains(t, s.refusal(), "resource 1 can't be decoded: ")
-	assert.Contains(t, s.refusal(), "resource 2 can't be decoded: ")
+	assert.Contains(t, s.rejection(), "resource 2 can't be decoded: ")
+	assert.Contains(t, s.rejection(), "resource 1 can't be decoded: ")
+	assert.Contains(t, s.rejection(), "resource 2 can't be decoded: ")
 	assert.Equal(t, "b", s.update())
 	<-answers // the subscription
 	for _, want := range []struct {
@@ -302,7 +302,7 @@ func TestWhatCantBeDecodedIsRefused(t *testing.T) {
 	assert.Len(t, s.await(1, "xDS response ignored"), 1)
 }
 
-func TestAnUpdateThatIsTooLarge(t *testing.T) {
+func TestTooLargeResponseLosesTheStream(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
@@ -320,15 +320,15 @@ func TestAnUpdateThatIsTooLarge(t *testing.T) {
 	assert.Equal(t, "b", s.update())
 }
 
-func TestALargeUpdateThatFits(t *testing.T) {
+func TestLargeResponse(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	large := xdstest.Config("large", 1)
 	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
 	p.Set("1", large)
-	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, which is the usual bound")
+	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, the default of gRPC")
 }
 
-func TestALongReasonIsCutInTheNACK(t *testing.T) {
+func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	bad := xdstest.Broken("a")
 	for range 800 {
@@ -336,18 +336,18 @@ func TestALongReasonIsCutInTheNACK(t *testing.T) {
 	}
 	p.Set("1", bad)
 	s := run(t, p.Addr, Options{})
-	assert.Greater(t, len(s.refusal()), maxReasonBytes)
+	assert.Greater(t, len(s.rejection()), maxReasonBytes)
 	p.Request()
 	reason := p.Request().GetErrorDetail().GetMessage()
 	assert.LessOrEqual(t, len(reason), maxReasonBytes+100)
 	assert.Contains(t, reason, "… and more")
 }
 
-func TestRunEndsAtOnce(t *testing.T) {
+func TestRunEndsWithItsContext(t *testing.T) {
 	for name, doing := range map[string]func(*testing.T) *subject{
 		"while it waits to connect": func(t *testing.T) *subject {
 			s := run(t, "127.0.0.1:1", Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
-			s.await(1, "can't be reached")
+			s.await(1, "unreachable")
 			return s
 		},
 		"on a stream": func(t *testing.T) *subject {
@@ -370,17 +370,17 @@ func TestRunEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestOptionsThatCantBe(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	good := Backoff{Initial: 1, Max: 2}
 	for want, o := range map[string]Options{
-		"xDS: no server is given": {Backoff: good},
-		"xDS: the back-off's initial interval must be over 0 and not over the maximum": {Server: "s", Backoff: Backoff{Initial: 2, Max: 1}},
-		"xDS: the back-off's jitter must be from 0 to 1":                               {Server: "s", Backoff: Backoff{Initial: 1, Max: 1, Jitter: 2}},
-		"xDS TLS: client certificate and key: got only one, want both or none":         {Server: "s", Backoff: good, TLS: &TLS{CertFile: "x"}},
-		"xDS TLS: CA file: open /nowhere: no such file or directory":                   {Server: "s", Backoff: good, TLS: &TLS{CAFile: "/nowhere"}},
+		"xDS: the server is missing": {Backoff: good},
+		"xDS: back-off: got 2ns to 1ns, want an initial interval over 0 and a maximum not below": {Server: "s", Backoff: Backoff{Initial: 2, Max: 1}},
+		"xDS: jitter of the back-off: got 2, want 0 to 1":                                        {Server: "s", Backoff: Backoff{Initial: 1, Max: 1, Jitter: 2}},
+		"xDS TLS: client certificate and key: got only one, want both or none":                   {Server: "s", Backoff: good, TLS: &TLS{CertFile: "x"}},
+		"xDS TLS: CA file: open /nowhere: no such file or directory":                             {Server: "s", Backoff: good, TLS: &TLS{CAFile: "/nowhere"}},
 	} {
 		_, err := New(o)
 		assert.EqualError(t, err, want)
 	}
-	assert.Equal(t, errors.New("the server closed it"), ended(io.EOF))
+	assert.Equal(t, errors.New("the server closed the stream"), receiveError(io.EOF))
 }

@@ -1,9 +1,9 @@
-package main
+package reload_test
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +14,10 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
-	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/limit"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/reload"
+	"github.com/seed-81f232ab/rls/source"
 )
 
 // TestEachCounterAdmitsAtMostItsLargestLimit overrides, reloads and removes in any order
@@ -74,14 +73,17 @@ func (s limitsStory) check(t *testing.T) {
 		"shop|tenant=acme|path", "shop|tenant|path=/a", "shop|tenant=acme|path=/a",
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLimits(&env.Settings{}, server.NewHealth(), metrics.New().Reload(), slog.New(slog.DiscardHandler))
-		l.overrides = &overriding{}
+		var store descriptors.Store
+		r := reload.New(reload.Options{Store: &store})
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}
+		override := func(t *rapid.T) {
+			require.NoError(t, r.Apply("overrides", source.Update{Overrides: maps.Clone(overrides)}))
+		}
 		largest, admitted := map[string]int64{}, map[string]int64{} // by value and Tag
 		forgetful := map[string]bool{}                              // counters that had charge_denied and a sliding_log
 		now := time.Now()
-		reload := func(t *rapid.T) {
+		load := func(t *rapid.T) {
 			text := "domain: shop\ndescriptors:\n"
 			add := func(tenant, path string) {
 				text += "  - {key: tenant" + tenant + ", " + s.rule(t) + ", descriptors: [{key: path, " + s.rule(t) + "}"
@@ -99,18 +101,18 @@ func (s limitsStory) check(t *testing.T) {
 			}
 			cfg, err := descriptors.Compile([]descriptors.File{{Name: "f", Data: []byte(text)}}, descriptors.Options{})
 			require.NoError(t, err)
-			l.install(cfg)
+			require.NoError(t, r.Apply("file", source.Update{Limits: cfg}))
 		}
-		reload(t)
+		load(t)
 		t.Repeat(map[string]func(*rapid.T){
-			"reload": reload,
+			"reload": load,
 			"override": func(t *rapid.T) {
 				overrides[target.Draw(t, "target")] = s.override(t)
-				l.override(overrides)
+				override(t)
 			},
 			"remove": func(t *rapid.T) {
 				delete(overrides, target.Draw(t, "target"))
-				l.override(overrides)
+				override(t)
 			},
 			"hit": func(t *rapid.T) {
 				value := rapid.SampledFrom(values).Draw(t, "value")
@@ -119,7 +121,7 @@ func (s limitsStory) check(t *testing.T) {
 				if below {
 					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "path", Value: path})
 				}
-				rule := l.store.Load().Domain("shop").Match(entries)
+				rule := store.Load().Domain("shop").Match(entries)
 				n := rapid.Int64Range(1, 8).Draw(t, "hits")
 				var hits []backend.Hit
 				for _, lim := range rule.Limits {

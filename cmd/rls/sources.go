@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/reload"
+	"github.com/seed-81f232ab/rls/server"
+	filesource "github.com/seed-81f232ab/rls/source/file"
+	"github.com/seed-81f232ab/rls/source/overrides"
+	"github.com/seed-81f232ab/rls/source/xds"
+)
+
+// Names of the sources in metrics.
+const (
+	sourceFile      = "file"
+	sourceXDS       = "xds"
+	sourceOverrides = "overrides"
+)
+
+// limits are the limits in force and what keeps them up to date.
+type limits struct {
+	*reload.Reloader
+	store *descriptors.Store
+}
+
+func newLimits(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) limits {
+	sources := []string{sourceFile}
+	if s.ConfigType == env.ConfigXDS {
+		sources = []string{sourceXDS}
+	}
+	if s.OverridesEnabled {
+		sources = append(sources, sourceOverrides)
+	}
+	o := reloadObserver{count.Reload(sources...), s, health}
+	o.setHealth(0)
+	store := new(descriptors.Store)
+	return limits{reload.New(reload.Options{Store: store, Observer: o, Log: log}), store}
+}
+
+// pages returns the pages of the debug listener about limits.
+func (l limits) pages() []server.Page {
+	return []server.Page{
+		{Path: "/rlconfig", Help: "the limits in force", Handler: textPage(l.WriteLimits)},
+		{Path: "/rlconfig/problems", Help: "why the newest limits or overrides are not in force", Handler: textPage(l.WriteProblems)},
+	}
+}
+
+func textPage(write func(io.Writer)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		write(w)
+	})
+}
+
+// reloadObserver reports reloads to the metrics and to the readers of /healthcheck.
+type reloadObserver struct {
+	*metrics.Reload
+	settings *env.Settings
+	health   *server.Health
+}
+
+// LimitsLoaded implements reload.Observer.
+func (o reloadObserver) LimitsLoaded(domains int) {
+	o.Reload.LimitsLoaded(domains)
+	o.setHealth(domains)
+	o.health.Set("xds", true, "")
+}
+
+func (o reloadObserver) setHealth(domains int) {
+	if o.settings.HealthyWithAtLeastOneConfigLoad {
+		o.health.Set("config", domains > 0, "no limits loaded")
+	}
+}
+
+// SourceState implements reload.Observer.
+func (o reloadObserver) SourceState(source string, err error) {
+	o.Reload.SourceState(source, err)
+	if source != sourceOverrides {
+		return
+	}
+	note := ""
+	if err != nil {
+		note = fmt.Sprintf("unreadable since %s; the last ones stay in force", time.Now().UTC().Format(time.RFC3339))
+	}
+	o.health.Note(source, note)
+}
+
+// followLimits keeps l up to date until ctx is done. Limits files are in force when it
+// returns.
+func followLimits(ctx context.Context, s *env.Settings, l limits, health *server.Health, log *slog.Logger) error {
+	if s.ConfigType == env.ConfigXDS {
+		client, err := xds.New(xdsOptions(s, log))
+		if err != nil {
+			return err
+		}
+		if !s.ForceStartWithoutInitialConfig {
+			health.Set("xds", false, "no valid limits received from the xDS server yet")
+		}
+		onHangup(ctx, func() { log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
+		go func() { _ = l.Follow(ctx, sourceXDS, client, nil) }()
+		return nil
+	}
+	files := filesource.New(filesource.Options{
+		Place:    limitsPlace(s),
+		Interval: s.SourcePollInterval,
+		Parse:    descriptors.Options{MergeDomains: s.MergeDomainConfig},
+		Log:      log,
+	})
+	onHangup(ctx, files.Reload)
+	started := make(chan error, 1)
+	go func() { _ = l.Follow(ctx, sourceFile, files, started) }()
+	err := <-started
+	if err == nil || s.ForceStartWithoutInitialConfig {
+		return nil
+	}
+	advice := ""
+	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && s.LimitsPath == "" {
+		advice = "; set LIMITS_PATH or --limits if the limits files are in another place"
+	}
+	return fmt.Errorf("no limits to start with%s; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without limits", advice)
+}
+
+// limitsPlace returns where the settings say that the limits files are.
+func limitsPlace(s *env.Settings) filesource.Place {
+	if s.LimitsPath != "" {
+		return filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
+	}
+	return filesource.Place{
+		Root:           s.RuntimeRoot,
+		Subdirectory:   s.RuntimeSubdirectory,
+		AppDirectory:   s.RuntimeAppDirectory,
+		WatchRoot:      s.RuntimeWatchRoot,
+		IgnoreDotFiles: s.RuntimeIgnoreDotFiles,
+	}
+}
+
+func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
+	o := xds.Options{
+		Server:          s.XDSServer,
+		NodeID:          s.XDSNodeID,
+		NodeMetadata:    s.XDSNodeMetadata,
+		Headers:         s.XDSHeaders,
+		MaxMessageBytes: s.XDSMaxMessageBytes,
+		Backoff:         xds.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
+		Parse:           descriptors.Options{MergeDomains: s.MergeDomainConfig},
+		Log:             log,
+	}
+	if s.XDSBackoffJitter {
+		o.Backoff.Jitter = min(s.XDSBackoffRandom, 1)
+	}
+	if s.XDSUseTLS {
+		o.TLS = &xds.TLS{
+			CertFile:   s.XDSTLSCert,
+			KeyFile:    s.XDSTLSKey,
+			CAFile:     s.XDSTLSCACert,
+			ServerName: s.XDSTLSSAN,
+		}
+	}
+	return o
+}
+
+// onHangup calls f on each SIGHUP until ctx is done. SIGHUP no longer ends the process.
+func onHangup(ctx context.Context, f func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-signals:
+				f()
+			}
+		}
+	}()
+}
+
+// This compiles only if the store accepts everything that the admin API accepts.
+const (
+	_ = uint(overrides.MaxTarget - admin.MaxTarget)
+	_ = uint(overrides.MaxValue - descriptors.MaxOverrideBytes)
+)
+
+// redisOverrides are the overrides in Redis. It implements admin.Overrides.
+type redisOverrides struct {
+	limits
+	*overrides.Store
+}
+
+const (
+	// overrideTimeout bounds each command for overrides.
+	overrideTimeout = time.Second
+
+	// keepExpired is the time for which an expired override stays in Redis, so that a
+	// replica whose clock is behind doesn't lose it early.
+	keepExpired = time.Minute
+)
+
+// followOverrides keeps the overrides of l up to date until ctx is done, or stop is
+// called. resets gets the resets of all replicas.
+func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (o *redisOverrides, stop func(), err error) {
+	main, _, err := redisServer(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, name, err := redis.Connect(main, overrideTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	store := overrides.New(overrides.Options{
+		Client: client,
+		Prefix: s.CacheKeyPrefix,
+		Resync: s.OverridesResync,
+		Expired: func(value string, now time.Time) bool {
+			return descriptors.OverrideEnded([]byte(value), now.Add(-keepExpired))
+		},
+		OnReset:        resets.Apply,
+		OnMissedResets: resets.ApplyAll,
+		Log:            log.With("redis", name),
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = l.Follow(ctx, sourceOverrides, store, started)
+	}()
+	// The first call should meet limits with overrides.
+	select {
+	case <-started:
+	case <-time.After(overrideTimeout):
+	}
+	return &redisOverrides{l, store}, func() { cancel(); <-done; _ = client.Close() }, nil
+}

@@ -1,0 +1,273 @@
+package reload_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/reload"
+	"github.com/seed-81f232ab/rls/source"
+)
+
+// rig is a Reloader and what it has reported.
+type rig struct {
+	*reload.Reloader
+	t     *testing.T
+	store descriptors.Store
+	log   bytes.Buffer
+
+	loaded, rejected, problems int
+	overrides                  string // in force, rejected
+	states                     []string
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t}
+	r.Reloader = reload.New(reload.Options{Store: &r.store, Observer: r, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
+	return r
+}
+
+func (r *rig) LimitsLoaded(int)                { r.loaded++ }
+func (r *rig) LimitsRejected()                 { r.rejected++ }
+func (r *rig) ConfigProblems(count int)        { r.problems = count }
+func (r *rig) Overrides(inForce, rejected int) { r.overrides = fmt.Sprint(inForce, " ", rejected) }
+func (r *rig) SourceState(name string, err error) {
+	r.states = append(r.states, fmt.Sprintf("%s: %v", name, err))
+}
+
+// load applies a limits file, which must be valid.
+func (r *rig) load(text string) {
+	r.t.Helper()
+	cfg, err := descriptors.Compile([]descriptors.File{{Name: "f.yaml", Data: []byte(text)}}, descriptors.Options{})
+	require.NoError(r.t, err)
+	require.NoError(r.t, r.Apply("file", source.Update{Limits: cfg, Attrs: []slog.Attr{slog.Int("files", 1)}}))
+}
+
+// override applies overrides, given as targets and values by turns.
+func (r *rig) override(pairs ...string) {
+	r.t.Helper()
+	all := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		all[pairs[i]] = pairs[i+1]
+	}
+	require.NoError(r.t, r.Apply("overrides", source.Update{Overrides: all}))
+}
+
+// inForce returns the limits in force, one line each.
+func (r *rig) inForce() string {
+	var b strings.Builder
+	if cfg := r.store.Load(); cfg != nil {
+		require.NoError(r.t, cfg.WriteTree(&b))
+	}
+	return b.String()
+}
+
+func (r *rig) problemsPage() string {
+	var b strings.Builder
+	r.WriteProblems(&b)
+	return b.String()
+}
+
+// lastLine returns the last line of the log, without time and level.
+func (r *rig) lastLine() string {
+	lines := strings.Split(strings.TrimSpace(r.log.String()), "\n")
+	_, text, _ := strings.Cut(lines[len(lines)-1], "msg=")
+	return text
+}
+
+// perYear is a limits file with one limit for any tenant.
+func perYear(n int) string {
+	return fmt.Sprintf("domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {unit: year, requests_per_unit: %d}\n", n)
+}
+
+func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.load(perYear(5))
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, r.lastLine())
+	r.load(perYear(6))
+	assert.Equal(t, "shop\n  tenant: 6 per year\n", r.inForce())
+	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant"`)
+	r.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
+	assert.Contains(t, r.lastLine(), `added="shop > user" removed="shop > tenant"`)
+	assert.Equal(t, 3, r.loaded)
+	assert.Equal(t, []string{"file: <nil>"}, r.states)
+}
+
+func TestRejectedLimitsLeaveTheLastGoodOnes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := errors.New("a.yaml:1:2: wrong\nb.yaml:3:4: wrong, too")
+	assert.Equal(t, bad, r.Apply("file", source.Update{Invalid: bad}))
+	assert.Contains(t, r.log.String(), `msg="no limits loaded; calls fail until valid limits arrive" problem="a.yaml:1:2: wrong"`)
+	assert.Nil(t, r.store.Load())
+
+	r.load(perYear(5))
+	assert.Zero(t, r.problems)
+	assert.Equal(t, bad, r.Apply("file", source.Update{Invalid: bad}))
+	assert.Equal(t, `"limits rejected; the last good ones stay in force" problem="b.yaml:3:4: wrong, too"`, r.lastLine())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Equal(t, bad.Error()+"\n", r.problemsPage())
+	assert.Equal(t, 2, r.problems)
+	assert.Equal(t, 2, r.rejected)
+
+	r.load(perYear(5))
+	assert.Empty(t, r.problemsPage())
+	assert.Zero(t, r.problems)
+}
+
+func TestManyProblemsAreLoggedInPart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.load(perYear(5))
+	var lines []string
+	for i := range 100 {
+		lines = append(lines, fmt.Sprintf("f.yaml:%d:1: wrong", i))
+	}
+	assert.Error(t, r.Apply("file", source.Update{Invalid: errors.New(strings.Join(lines, "\n"))}))
+	assert.Equal(t, 20, strings.Count(r.log.String(), ":1: wrong"))
+	assert.Contains(t, r.lastLine(), "and_more_problems=80 see=/rlconfig/problems")
+	assert.Equal(t, 100, strings.Count(r.problemsPage(), "wrong"))
+	assert.Equal(t, 100, r.problems)
+}
+
+func TestWarningsAreLoggedOnceWhileTheyLast(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	suspicious := "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: year}}]\n"
+	for range 2 {
+		r.load(suspicious)
+	}
+	assert.Equal(t, 1, strings.Count(r.log.String(), "limits look mistaken"), r.log.String())
+	r.load(perYear(1))
+	r.load(suspicious)
+	assert.Equal(t, 2, strings.Count(r.log.String(), "limits look mistaken"))
+}
+
+func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.load(perYear(5))
+	for _, reason := range []string{"port 1", "port 2"} {
+		require.NoError(t, r.Apply("file", source.Update{Down: errors.New(reason)}))
+	}
+	assert.Equal(t, []string{"file: <nil>", "file: port 1"}, r.states)
+	assert.Equal(t, "port 2\n", r.problemsPage(), "the newest reason")
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Zero(t, r.problems, "an outage is no problem of the limits")
+	require.NoError(t, r.Apply("file", source.Update{}))
+	assert.Equal(t, []string{"file: <nil>", "file: port 1", "file: <nil>"}, r.states)
+	assert.Empty(t, r.problemsPage())
+}
+
+func TestOverridesStayOverReloadedLimits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.override("shop|tenant=acme", `{"factor": 10}`)
+	assert.Nil(t, r.store.Load(), "there are no limits to override")
+	r.load(perYear(5))
+	assert.Contains(t, r.inForce(), "tenant=acme: 50 per year")
+	r.load(perYear(6))
+	assert.Contains(t, r.inForce(), "tenant=acme: 60 per year")
+
+	r.load(strings.ReplaceAll(perYear(7), "tenant", "user"))
+	assert.Contains(t, r.log.String(), `msg="override rejected" problem="override shop|tenant=acme: shop: no descriptor tenant=acme; it can be user"`)
+	assert.Contains(t, r.problemsPage(), "no descriptor tenant=acme")
+	assert.Equal(t, "0 1", r.overrides)
+	assert.Equal(t, 1, r.problems)
+
+	r.load(perYear(8))
+	assert.Contains(t, r.inForce(), "tenant=acme: 80 per year")
+	assert.Equal(t, "1 0", r.overrides)
+	assert.Zero(t, r.problems)
+	r.override()
+	assert.Equal(t, "shop\n  tenant: 8 per year\n", r.inForce())
+}
+
+func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.load(perYear(5))
+	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	assert.Contains(t, r.lastLine(), `"limits in force" overrides=1 domains=1 rules=2 added="shop > tenant=acme"`)
+	for range 2 {
+		r.override("shop|tenant=acme", `{"requests_per_unit": "x"}`, "shop|tenant=other", `{"requests_per_unit": 9}`, "nonsense", "{}")
+	}
+	assert.Contains(t, r.inForce(), "tenant=acme: 7 per year")
+	assert.Contains(t, r.inForce(), "tenant=other: 9 per year")
+	assert.Equal(t, "2 2", r.overrides)
+	assert.Contains(t, r.log.String(), `effect="the previous value stays in force: 7 per year"`)
+	assert.Equal(t, 1, strings.Count(r.log.String(), `problem="override nonsense:`), "logged once")
+	assert.Len(t, r.States(), 3)
+}
+
+func TestOverrideExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.load(perYear(5))
+		end := time.Now().Add(3 * time.Minute)
+		r.override("shop|tenant=acme", fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, end.Format(time.RFC3339Nano)))
+		time.Sleep(time.Until(end) - 1)
+		synctest.Wait()
+		assert.Contains(t, r.inForce(), "tenant=acme: 50 per year")
+		time.Sleep(1)
+		synctest.Wait()
+		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+		assert.Contains(t, r.lastLine(), `"limits in force" reason="override expired"`)
+		r.override()
+	})
+}
+
+func TestDryRunChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	assert.Equal(t, descriptors.ErrNoLimits, r.DryRun("shop|tenant=acme", `{"factor": 2}`).Problem)
+	r.load(perYear(5))
+	state := r.DryRun("shop|tenant=acme", `{"factor": 2}`)
+	assert.NoError(t, state.Problem)
+	assert.Equal(t, "10 per year", state.Is)
+	assert.Empty(t, r.States())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+}
+
+// updates is a source with a fixed list of updates.
+type updates []source.Update
+
+func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
+	for _, update := range u {
+		if err := apply(update); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestFollowReportsTheFirstOutcome(t *testing.T) {
+	t.Parallel()
+	bad, down := errors.New("wrong"), errors.New("gone")
+	for _, test := range []struct {
+		updates updates
+		want    error
+	}{
+		{updates{{Invalid: bad}}, bad},
+		{updates{{Down: down}, {Invalid: bad}}, down},
+		{updates{{}, {Invalid: bad}}, nil},
+	} {
+		r, started := newRig(t), make(chan error, 1)
+		assert.Equal(t, bad, r.Follow(t.Context(), "file", test.updates, started), "the source learns of the rejection")
+		assert.Equal(t, test.want, <-started)
+		assert.Equal(t, 1, r.rejected)
+	}
+}

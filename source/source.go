@@ -1,0 +1,52 @@
+// Package source defines where limits and overrides come from. Each sub-package is one
+// source.
+package source
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+// Source delivers limits, or overrides of limits.
+type Source interface {
+	// Run calls apply with the content of the source at once and after each change,
+	// until ctx is done. It calls apply from one goroutine at a time. apply returns
+	// nil if the update is in force, else why it was rejected.
+	Run(ctx context.Context, apply func(Update) error) error
+}
+
+// Update is a change of a source. The zero Update reports that the source is up and
+// nothing else changed.
+type Update struct {
+	// Limits is the new set of limits; nil if unchanged.
+	Limits *descriptors.Config
+
+	// Overrides is the new set of overrides, values by target; nil if unchanged. The
+	// receiver may keep the map and must not change it.
+	Overrides map[string]string
+
+	// Invalid is why the newest limits of the source can't be used. Those in force
+	// stay.
+	Invalid error
+
+	// Down is why the source can't deliver its content now. The limits and overrides
+	// in force stay.
+	Down error
+
+	// Attrs are added to the log line of the update.
+	Attrs []slog.Attr
+}
+
+// NamesAttr returns a log attribute with the first of names.
+func NamesAttr(key string, names []string) slog.Attr {
+	const maxNames = 10
+	text := strings.Join(names[:min(len(names), maxNames)], "; ")
+	if more := len(names) - maxNames; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return slog.String(key, text)
+}
