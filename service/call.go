@@ -13,20 +13,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Bounds of the memory that a call may keep in the pool. The memory of larger requests
-// is freed.
+// Bounds of the memory of a pooled call. Larger calls don't return to the pool.
 const (
-	maxKeptKeys = 64 << 10 // bytes
-	maxKeptHits = 1 << 10
+	maxPooledKeyBytes = 64 << 10
+	maxPooledHits     = 1 << 10
 )
 
 // call is the memory of one request.
 type call struct {
 	rules []*descriptors.Rule // by descriptor; nil if no rule matches
 
-	// replaced holds the names of limits that another matched limit replaces. They are
-	// not counted. A limit replaces others even if it is unlimited or itself replaced.
-	replaced map[string]bool
+	// replacedNames holds the names of limits that another matched limit replaces. Such
+	// limits are not counted. A limit replaces others even if it is unlimited or itself replaced.
+	replacedNames map[string]bool
 
 	// The slices below have one element for each hit. Hits of one descriptor are
 	// neighbours, in the order of the limits of its rule.
@@ -39,17 +38,17 @@ type call struct {
 	keys []byte // memory of all keys
 }
 
-var calls = sync.Pool{New: func() any { return &call{replaced: map[string]bool{}} }}
+var calls = sync.Pool{New: func() any { return &call{replacedNames: map[string]bool{}} }}
 
 func newCall() *call { return calls.Get().(*call) }
 
 func (c *call) release() {
-	if cap(c.keys) > maxKeptKeys || cap(c.hits) > maxKeptHits || cap(c.rules) > maxKeptHits {
+	if cap(c.keys) > maxPooledKeyBytes || cap(c.hits) > maxPooledHits || cap(c.rules) > maxPooledHits {
 		return
 	}
 	// Pooled memory must not keep old limits alive.
 	clear(c.rules)
-	clear(c.replaced)
+	clear(c.replacedNames)
 	clear(c.hits)
 	clear(c.limits)
 	c.rules, c.hits, c.results, c.limits = c.rules[:0], c.hits[:0], c.results[:0], c.limits[:0]
@@ -76,11 +75,12 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		if rule != nil {
 			for _, l := range rule.Limits {
 				for _, name := range l.Replaces {
-					c.replaced[name] = true
+					c.replacedNames[name] = true
 				}
 			}
 		}
 	}
+	// All replaced names are known now, so the hits can be added.
 	for i, rule := range c.rules {
 		if rule == nil {
 			continue
@@ -88,7 +88,7 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		d := req.Descriptors[i]
 		hasKey := false
 		for _, l := range rule.Limits {
-			if l.Unlimited || c.replaced[l.Name] {
+			if l.Unlimited || c.replacedNames[l.Name] {
 				continue
 			}
 			if !hasKey {

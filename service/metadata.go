@@ -15,11 +15,11 @@ import (
 // rules have the same field, maps are merged, and otherwise the first value wins.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	requested := make([]*structpb.Value, len(req.Descriptors))
-	merged := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	ruleMetadata := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for i, d := range req.Descriptors {
 		requested[i] = structpb.NewStructValue(describe(d))
 		if st := statuses[i]; st.CurrentLimit != nil && st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
-			merge(merged, rules[i].Metadata)
+			merge(ruleMetadata, rules[i].Metadata)
 		}
 	}
 	m := &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -29,12 +29,13 @@ func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, sta
 	if req.HitsAddend != 0 {
 		m.Fields["hitsAddend"] = structpb.NewNumberValue(float64(req.HitsAddend))
 	}
-	if len(merged.Fields) > 0 {
-		m.Fields["metadata"] = structpb.NewStructValue(merged)
+	if len(ruleMetadata.Fields) > 0 {
+		m.Fields["metadata"] = structpb.NewStructValue(ruleMetadata)
 	}
 	return m
 }
 
+// describe returns the dynamic metadata of one descriptor.
 func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
 	entries := make([]*structpb.Value, len(d.GetEntries()))
 	for i, e := range d.GetEntries() {
@@ -43,10 +44,10 @@ func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{
 		"entries": structpb.NewListValue(&structpb.ListValue{Values: entries}),
 	}}
-	if o := d.GetLimit(); o != nil {
-		text := fmt.Sprintf("requests_per_unit:%d unit:%s", o.RequestsPerUnit, o.Unit)
-		if o.UnitMultiplier != nil {
-			text += fmt.Sprintf(" unit_multiplier:{value:%d}", o.UnitMultiplier.Value)
+	if l := d.GetLimit(); l != nil {
+		text := fmt.Sprintf("requests_per_unit:%d unit:%s", l.RequestsPerUnit, l.Unit)
+		if l.UnitMultiplier != nil {
+			text += fmt.Sprintf(" unit_multiplier:{value:%d}", l.UnitMultiplier.Value)
 		}
 		s.Fields["limit"] = structpb.NewStringValue(text)
 	}
@@ -64,9 +65,9 @@ func merge(dst, src *structpb.Struct) {
 		subfields := value.GetStructValue()
 		switch {
 		case !exists && subfields != nil:
-			copied := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(subfields.Fields))}
-			merge(copied, subfields)
-			dst.Fields[name] = structpb.NewStructValue(copied)
+			copyOfMap := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(subfields.Fields))}
+			merge(copyOfMap, subfields)
+			dst.Fields[name] = structpb.NewStructValue(copyOfMap)
 		case !exists:
 			dst.Fields[name] = value
 		case subfields != nil && existing.GetStructValue() != nil:

@@ -26,33 +26,33 @@ type overallResult struct {
 // descriptor with the least remaining.
 func (c *call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) overallResult {
 	result := overallResult{code: rlsv3.RateLimitResponse_OK}
-	denied, quotas, quotasDenied := 0, 0, 0
-	least := uint32(math.MaxUint32)
+	overLimits, quotas, overQuotas := 0, 0, 0
+	leastRemaining := uint32(math.MaxUint32)
 	for i, st := range statuses {
-		over := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
 		rule := c.rules[i]
-		counted := st.CurrentLimit != nil
-		quota := quotaMode || counted && rule.QuotaMode
+		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
+		hasLimit := st.CurrentLimit != nil
+		inQuotaMode := quotaMode || hasLimit && rule.QuotaMode
 		if rule != nil && isUnlimited(rule) {
-			quota = false
+			inQuotaMode = false
 		}
 		switch {
-		case quota:
+		case inQuotaMode:
 			quotas++
-			if over {
-				quotasDenied++
+			if isOver {
+				overQuotas++
 			}
-		case over:
-			denied++
+		case isOver:
+			overLimits++
 		}
 		switch {
-		case counted && over && !quota:
-			result.headerStatus, least = st, 0
-		case counted && st.LimitRemaining < least:
-			result.headerStatus, least = st, st.LimitRemaining
+		case hasLimit && isOver && !inQuotaMode:
+			result.headerStatus, leastRemaining = st, 0
+		case hasLimit && st.LimitRemaining < leastRemaining:
+			result.headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
-	if denied > 0 || quotas > 0 && quotasDenied == quotas {
+	if overLimits > 0 || quotas > 0 && overQuotas == quotas {
 		result.code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	return result

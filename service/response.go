@@ -21,13 +21,13 @@ func (c *call) newResponse(n int) *rlsv3.RateLimitResponse {
 		st := &statuses[i]
 		resp.Statuses[i] = st
 		st.Code = rlsv3.RateLimitResponse_OK
-		first := hit
+		firstHit := hit
 		for hit < len(c.hits) && c.descriptors[hit] == i {
 			hit++
 		}
 		switch {
-		case first < hit:
-			c.setStatus(st, &durations[i], c.mostRestrictive(first, hit), rule)
+		case firstHit < hit:
+			c.setStatus(st, &durations[i], c.mostRestrictive(firstHit, hit), rule)
 		case rule != nil && isUnlimited(rule):
 			st.LimitRemaining = math.MaxUint32
 		}
@@ -41,14 +41,14 @@ func (c *call) newResponse(n int) *rlsv3.RateLimitResponse {
 func (c *call) mostRestrictive(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
-		b, r := &c.results[best], &c.results[j]
+		bestResult, r := &c.results[best], &c.results[j]
 		switch {
-		case r.Allowed != b.Allowed:
+		case r.Allowed != bestResult.Allowed:
 			if !r.Allowed {
 				best = j
 			}
-		case r.Allowed && r.Remaining < b.Remaining,
-			!r.Allowed && c.hits[j].Limit.DurationUntilReset(r.Result) > c.hits[best].Limit.DurationUntilReset(b.Result):
+		case r.Allowed && r.Remaining < bestResult.Remaining,
+			!r.Allowed && c.hits[j].Limit.DurationUntilReset(r.Result) > c.hits[best].Limit.DurationUntilReset(bestResult.Result):
 			best = j
 		}
 	}
@@ -84,8 +84,8 @@ func isUnlimited(rule *descriptors.Rule) bool {
 	return len(rule.Limits) == 1 && rule.Limits[0].Unlimited
 }
 
-// allocResponse returns a response with memory for n statuses and their durations. Up to
-// 4 of them take one allocation together. resp.Statuses has nil pointers.
+// allocResponse returns a response and the memory of n statuses and their durations, in
+// one allocation if n is at most 4. The pointers in resp.Statuses are nil.
 func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:
@@ -101,6 +101,7 @@ func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateL
 	return resp, make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 }
 
+// slab1 is the memory of a response with one status.
 type slab1 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [1]*rlsv3.RateLimitResponse_DescriptorStatus
@@ -108,6 +109,7 @@ type slab1 struct {
 	durations [1]durationpb.Duration
 }
 
+// slab4 is the memory of a response with up to four statuses.
 type slab4 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [4]*rlsv3.RateLimitResponse_DescriptorStatus

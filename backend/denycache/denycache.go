@@ -6,8 +6,8 @@
 //
 //   - A refund through another replica takes effect here when the denial ends. A refund
 //     through this replica and a raised limit take effect at once.
-//   - A remembered denial is not charged, even if the limit charges denied hits. Under
-//     FixedWindow the charge would change nothing. Under the other algorithms the charge
+//   - A remembered denial is not charged, even if the limit charges denied hits. If the
+//     algorithm resets at once, the charge would delay nobody. Under other algorithms it
 //     would prolong the denial, so the cache doesn't remember denials of such limits.
 //   - RetryAfter comes from the remembered denial. If a later call asks for more hits
 //     than the denied call, RetryAfter is the earliest time at which they might pass.

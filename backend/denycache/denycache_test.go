@@ -127,6 +127,8 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		{"fewer hits, which are denied too", limit.FirstHitWindow, false, 7, 5, 4, true},
 		{"a peek at the limit", limit.FirstHitWindow, false, 10, 1, 0, false},
 		{"one hit, denied hits charged", limit.FirstHitWindow, true, 7, 5, 1, true},
+		{"fewer hits, which are denied too", limit.FirstHitWindow, false, 7, 5, 4, true},
+		{"one hit, denied hits charged", limit.FirstHitWindow, true, 7, 5, 1, true},
 		{"denied hits prolong the denial", limit.SlidingLog, true, 10, 1, 1, false},
 		{"denied hits prolong the denial", limit.SlidingWindow, true, 10, 1, 1, false},
 		{"denied hits prolong the denial", limit.TokenBucket, true, 10, 1, 1, false},

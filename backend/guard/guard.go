@@ -3,8 +3,9 @@
 // a call of the backend.
 //
 // The guard denies only hits that the backend would deny. So it counts only hits that
-// were charged, and covers only fixed_window limits that charge denied hits. Their
-// counts don't fall before the window ends, and charges beyond the limit change nothing.
+// were charged, and covers only limits with aligned windows that charge denied hits, such
+// as fixed_window by default. Their counts don't fall before the window ends, and charges
+// beyond the limit change nothing.
 // Package denycache remembers the denials of all limits, but only for as long as they
 // last. There are three things that the guard can't know:
 //

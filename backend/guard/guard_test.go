@@ -81,6 +81,7 @@ func TestGuardNeverDeniesTooEarly(t *testing.T) {
 			take(r, 0, hit(lim, 12))
 			r.next.Fail(nil)
 		}},
+		{"another window of the same key", func(r rig) { take(r, 0, hit(newLimit(t, limit.FirstHitWindow, 10), 12)) }},
 		{"another limit of the same key", func(r rig) { take(r, 0, hit(newLimit(t, limit.SlidingLog, 10), 12)) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
