@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"admin":                {"backend", "descriptors", "limit"},
 	"admin/admintest":      {"admin", "descriptors"},
 	"server":               {},
-	"internal/metrics":     {"backend", "backend/denycache", "backend/fallback", "descriptors", "reload", "service"},
+	"internal/metrics":     {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "reload", "service"},
 	"internal/clienttls":   {},
 	"internal/wait":        {},
 	"internal/fingerprint": {},

@@ -51,7 +51,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, cou
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in local.
 func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
-	client, err := newRedis(s)
+	client, err := newRedis(s, count.Redis())
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter,
 	return b, nil
 }
 
-func newRedis(s *env.Settings) (*redis.Limiter, error) {
+func newRedis(s *env.Settings, observer redis.Observer) (*redis.Limiter, error) {
 	main, tlsConfig, err := redisServer(s)
 	if err != nil {
 		return nil, err
@@ -107,6 +107,7 @@ func newRedis(s *env.Settings) (*redis.Limiter, error) {
 		MaxInflightBatches: s.RedisMaxInflightBatches,
 		MaxQueueSize:       s.RedisMaxQueueSize,
 		WaitReplicas:       s.RedisWaitReplicas,
+		Observer:           observer,
 	}
 	if s.PerSecond {
 		o.PerSecond = &redis.Server{

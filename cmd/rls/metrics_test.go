@@ -28,6 +28,7 @@ func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="backend"} 1`)
 	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="deny_cache"} 47`)
 	assert.Contains(t, metrics, "rls_deny_cache_denials_total 47")
+	assert.Contains(t, metrics, "rls_redis_batch_hits_sum 3\n")
 }
 
 func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -103,6 +105,27 @@ func TestDenyCacheIsCounted(t *testing.T) {
 		"rls_deny_cache_denials_total", "rls_deny_cache_evictions_total")
 }
 
+func TestBatchesAreMeasured(t *testing.T) {
+	m := New()
+	r := m.Redis()
+	r.BatchDone(redis.Batch{Hits: 3, Queued: 20, Wait: 125 * time.Millisecond, Took: 125 * time.Millisecond})
+	r.BatchDone(redis.Batch{Hits: 1, Wait: time.Second, Took: 500 * time.Millisecond, Err: errors.New("broken")})
+	families, err := m.registry.Gather()
+	require.NoError(t, err)
+	sums := map[string]float64{}
+	for _, f := range families {
+		if h := f.GetMetric()[0].GetHistogram(); h != nil && strings.HasPrefix(f.GetName(), "rls_") {
+			sums[f.GetName()] = h.GetSampleSum()
+			assert.EqualValues(t, 2, h.GetSampleCount(), f.GetName())
+		}
+	}
+	assert.Equal(t, map[string]float64{
+		"rls_redis_batch_hits": 4, "rls_redis_queued_hits": 20, "rls_redis_batch_wait_seconds": 1.125, "rls_redis_batch_duration_seconds": 0.625,
+	}, sums)
+	assertMetrics(t, m, "rls_redis_batch_errors_total 1\n", "rls_redis_batch_errors_total")
+	assert.Zero(t, testing.AllocsPerRun(100, func() { r.BatchDone(redis.Batch{Hits: 3}) }))
+}
+
 type localCounters struct{ keys, evictions int }
 
 func (c *localCounters) Len() int       { return c.keys }
@@ -138,17 +161,35 @@ rls_source_up{source="xds"} 1
 	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }
 
-func TestNamesFollowPrometheusRules(t *testing.T) {
+// newFull returns the Metrics of all packages.
+func newFull() *Metrics {
 	m := New()
 	m.Reload("files")
 	m.Service()
 	m.Fallback()
+	m.Redis()
 	m.DenyCache()
 	m.Local(&localCounters{})
-	problems, err := testutil.GatherAndLint(m.registry)
+	return m
+}
+
+func TestNamesFollowPrometheusRules(t *testing.T) {
+	problems, err := testutil.GatherAndLint(newFull().registry)
 	require.NoError(t, err)
 	for _, p := range problems {
 		assert.Contains(t, p.Metric, "config_load", "only names of envoyproxy/ratelimit may break the rules: %s", p.Text)
+	}
+}
+
+func TestDocsListAllMetrics(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(t, err)
+	families, err := newFull().registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if name := f.GetName(); strings.HasPrefix(name, "rls_") || strings.HasPrefix(name, "ratelimit_") {
+			assert.Regexp(t, "\\| `"+name+"[`{]", string(docs))
+		}
 	}
 }
 
