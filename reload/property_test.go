@@ -27,6 +27,7 @@ import (
 // a burst that is lowered and raised, which is not drawn here, and a sliding_log with
 // charge_denied, which check leaves out.
 func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
+	t.Parallel()
 	requests := rapid.IntRange(0, 20)
 	one := func(t *rapid.T, unit string) string {
 		return fmt.Sprintf("{unit: %s, requests_per_unit: %d, algorithm: %s}", unit, requests.Draw(t, "requests"), algorithm.Draw(t, "algorithm"))

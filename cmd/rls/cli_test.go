@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCheckListsEveryMistakeWithItsPlace(t *testing.T) {
+func TestCheckListsEveryProblemWithItsPosition(t *testing.T) {
+	t.Parallel()
 	path := file(t, "five.yaml", `domain: shop
 descriptors:
   - key: tenant
@@ -39,7 +40,8 @@ descriptors:
 	}
 }
 
-func TestCheckPrintsTheTree(t *testing.T) {
+func TestCheckPrintsTreeOfLimits(t *testing.T) {
+	t.Parallel()
 	out, errOut, code := rls(t, "check", "--strict", "../../examples/limits.yaml")
 	assert.Zero(t, code)
 	assert.Empty(t, errOut)
@@ -48,7 +50,8 @@ func TestCheckPrintsTheTree(t *testing.T) {
 	}
 }
 
-func TestCheckTreatsWarningsAsMistakesOnlyIfStrict(t *testing.T) {
+func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
+	t.Parallel()
 	path := file(t, "limits.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, shadow_mode: true}\n")
 	_, errOut, code := rls(t, "check", path)
 	assert.Zero(t, code)
@@ -58,7 +61,8 @@ func TestCheckTreatsWarningsAsMistakesOnlyIfStrict(t *testing.T) {
 	assert.Contains(t, errOut, path+":4:")
 }
 
-func TestCheckTakesSeveralPathsTogether(t *testing.T) {
+func TestCheckLoadsAllPathsTogether(t *testing.T) {
+	t.Parallel()
 	one, two := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
 	_, errOut, code := rls(t, "check", one, two)
 	assert.Equal(t, 1, code)
@@ -67,7 +71,8 @@ func TestCheckTakesSeveralPathsTogether(t *testing.T) {
 	assert.Zero(t, code)
 }
 
-func TestCheckTellsWhatIsWrongWithAllPaths(t *testing.T) {
+func TestCheckReportsProblemsOfAllPaths(t *testing.T) {
+	t.Parallel()
 	bad := file(t, "bad.yaml", "domain: d\ndescriptors:\n  - value: v\n")
 	out, errOut, code := rls(t, "check", "/no/such/one", bad, "/no/such/two", "../../examples/limits.yaml")
 	assert.Equal(t, 1, code)
@@ -81,7 +86,8 @@ func TestCheckTellsWhatIsWrongWithAllPaths(t *testing.T) {
 	assert.Equal(t, "/no/such/one: no such file or directory\n", errOut)
 }
 
-func TestCheckLeavesOutDotFilesIfAskedTo(t *testing.T) {
+func TestCheckSkipsDotFilesIfRequested(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"limits.yaml", ".old.yaml"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("domain: d\n"), 0o600))
@@ -93,17 +99,18 @@ func TestCheckLeavesOutDotFilesIfAskedTo(t *testing.T) {
 	assert.Zero(t, code, errOut)
 }
 
-func TestHitSaysWhatIsWrong(t *testing.T) {
+func TestHitRejectsBadArguments(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"no domain":      {[]string{"hit", "k=v"}, `required flag(s) "domain" not set`},
-		"no descriptor":  {[]string{"hit", "-d", "d"}, "requires at least 1 arg"},
-		"an entry empty": {[]string{"hit", "-d", "d", "a=1,,b=2"}, `"a=1,,b=2" is not a descriptor`},
-		"a bare comma":   {[]string{"hit", "-d", "d", "tenant=a,b"}, `entry 2 has no =; each is KEY=VALUE, and a comma in a value is written '\,'`},
-		"no CA file":     {[]string{"hit", "-d", "d", "--tls", "--ca", "/no/such/file", "k=v"}, "/no/such/file"},
-		"an odd command": {[]string{"hot"}, `unknown command "hot"`},
+		"no domain":       {[]string{"hit", "k=v"}, `required flag(s) "domain" not set`},
+		"no descriptor":   {[]string{"hit", "-d", "d"}, "requires at least 1 arg"},
+		"empty entry":     {[]string{"hit", "-d", "d", "a=1,,b=2"}, `"a=1,,b=2" is not a descriptor`},
+		"comma in value":  {[]string{"hit", "-d", "d", "tenant=a,b"}, `entry 2 has no =; write each entry as KEY=VALUE, and a comma in a value as '\,'`},
+		"missing CA file": {[]string{"hit", "-d", "d", "--tls", "--ca", "/no/such/file", "k=v"}, "/no/such/file"},
+		"unknown command": {[]string{"hot"}, `unknown command "hot"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := rls(t, c.args...)
@@ -111,7 +118,7 @@ func TestHitSaysWhatIsWrong(t *testing.T) {
 			assert.Contains(t, errOut, c.want)
 		})
 	}
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no service", func(t *testing.T) {
 		out, _, code := rls(t, "hit", "-a", "127.0.0.1:1", "-d", "d", "k=v")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, out, "Unavailable")
@@ -119,7 +126,8 @@ func TestHitSaysWhatIsWrong(t *testing.T) {
 	})
 }
 
-func TestHitPeeksAndGivesBack(t *testing.T) {
+func TestHitReadsAndGivesBack(t *testing.T) {
+	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	hit := func(hits string) string {
 		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
@@ -130,16 +138,18 @@ func TestHitPeeksAndGivesBack(t *testing.T) {
 	assert.Contains(t, hit("-1"), "remaining 2")
 }
 
-func TestHitTakesAnyValue(t *testing.T) {
+func TestHitAcceptsAnyValue(t *testing.T) {
+	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	for _, descriptor := range []string{`tenant=a\,b`, `tenant=a=b`, `tenant=a\\b`, "tenant="} {
 		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", descriptor)
 		assert.Zero(t, code)
-		assert.Contains(t, out, "  "+descriptor+": OK 3 per year", "as it was asked")
+		assert.Contains(t, out, "  "+descriptor+": OK 3 per year", "printed as written")
 	}
 }
 
-func TestVersionIsTold(t *testing.T) {
+func TestVersionPrintsVersion(t *testing.T) {
+	t.Parallel()
 	out, _, code := rls(t, "version")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^rls \S+ go\S+ \w+/\w+\n$`, out)

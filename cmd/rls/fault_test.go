@@ -12,8 +12,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
-// TestRedisIsKilledUnderLoad has two replicas lose their Redis and get it back.
-func TestRedisIsKilledUnderLoad(t *testing.T) {
+// TestReplicasSurviveOutageOfRedis kills Redis and restarts it.
+func TestReplicasSurviveOutageOfRedis(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	limits := file(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 100}}\n")
 	var replicas []*running
@@ -27,9 +28,9 @@ func TestRedisIsKilledUnderLoad(t *testing.T) {
 	redis.Kill()
 	for _, r := range replicas {
 		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "80")
-		assert.Contains(t, out, "50 OK, 30 OVER_LIMIT, 0 errors", "half the limit, each")
+		assert.Contains(t, out, "50 OK, 30 OVER_LIMIT, 0 errors", "each replica admits half the limit")
 	}
-	time.Sleep(200 * time.Millisecond) // after the first failures, three of them open the breaker
+	time.Sleep(200 * time.Millisecond) // then three more failures open the breaker
 	for _, r := range replicas {
 		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other", "-n", "80")
 		assert.Contains(t, out, "50 OK, 30 OVER_LIMIT, 0 errors")
@@ -47,18 +48,19 @@ func TestRedisIsKilledUnderLoad(t *testing.T) {
 		assert.Equal(t, "OK", body)
 	}
 	out, _, _ := rls(t, "hit", "-a", replicas[0].grpc, "-d", "shop", "tenant=other", "--hits", "10")
-	assert.Contains(t, out, "0 OK, 1 OVER_LIMIT", "both have charged to Redis what they admitted")
+	assert.Contains(t, out, "0 OK, 1 OVER_LIMIT", "both replicas have replayed their hits")
 }
 
-// TestCallersWithLessTimeThanRedisAreAnswered has callers wait less long than
-// REDIS_TIMEOUT for a Redis that hangs, as Envoy does by default.
-func TestCallersWithLessTimeThanRedisAreAnswered(t *testing.T) {
+// TestCallersWithShortDeadlinesAreAnswered calls with a deadline shorter than REDIS_TIMEOUT
+// while Redis hangs, as Envoy does by default.
+func TestCallersWithShortDeadlinesAreAnswered(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", file(t, "limits.yaml", tenPerYear))
 	polltest.Until(t, ample, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
 	redis.Pause()
 	defer redis.Resume()
-	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--timeout", "5s")
+	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--timeout", "2s")
 	assert.Contains(t, out, "4 OK, 0 OVER_LIMIT, 0 errors")
 	assert.Contains(t, r.logged(), "Redis outage started")
 }

@@ -1,6 +1,5 @@
-// Command rls is the rate-limit service, a client to try it with, and a checker
-// for limits files. It is where the parts are put together, and the only place
-// that reads the environment.
+// Command rls is the rate-limit service, with a client and a checker of limits files. It
+// wires the packages together. Only cmd/rls and cmd/rls/env read the environment.
 package main
 
 import (
@@ -19,7 +18,7 @@ func main() {
 	os.Exit(run(os.Args))
 }
 
-// run runs the command line and returns the process's exit code.
+// run runs the command line and returns the exit code.
 func run(args []string) int {
 	ctx, stop := signalContext()
 	defer stop()
@@ -37,13 +36,13 @@ func run(args []string) int {
 	return 1
 }
 
-// exitCode ends the process with that code and nothing more to say.
+// exitCode is an error that ends the process with this code and prints nothing.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// commandArgs are the arguments that count. Under the incumbent's name there are
-// none, as there: images that start /bin/ratelimit start the service.
+// commandArgs returns the arguments of the command line. Under the incumbent's name it
+// ignores all arguments, as the incumbent does, so that /bin/ratelimit starts the service.
 func commandArgs(args []string) []string {
 	if len(args) == 0 || filepath.Base(args[0]) == "ratelimit" {
 		return []string{}
@@ -51,12 +50,13 @@ func commandArgs(args []string) []string {
 	return args[1:]
 }
 
+// newRoot returns the command rls.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rls",
 		Short: "Rate-limit service for Envoy",
-		Long: "rls answers Envoy's ShouldRateLimit by limits declared in YAML.\n" +
-			"Without a command it serves. Settings come from the environment: see docs/settings.md.",
+		Long: "rls answers the ShouldRateLimit calls of Envoy, by limits declared in YAML.\n" +
+			"Without a command, rls serves. Settings come from the environment (docs/settings.md).",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -64,12 +64,12 @@ func newRoot() *cobra.Command {
 	serve := newServe()
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
-	root.AddCommand(serve, newCheck(), newHit(), newLimitsCommand(), newCounter(), newVersion(), newSettings())
+	root.AddCommand(serve, newCheck(), newHit(), newLimitsCLI(), newCounter(), newVersion(), newSettings())
 	return root
 }
 
-// signalContext is done on the first SIGINT or SIGTERM; a second one ends the
-// process at once.
+// signalContext returns a context that the first SIGINT or SIGTERM ends. A second signal
+// ends the process.
 func signalContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)

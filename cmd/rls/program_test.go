@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,30 +18,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// programEnv makes this test binary the program itself, so that tests run what
-// users run.
+// programEnv is a variable that makes the test binary run the program, so that tests run
+// what users run.
 const programEnv = "RLS_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(programEnv) != "" {
 		os.Exit(run(os.Args))
 	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // tests mostly wait for their services
 	os.Exit(m.Run())
 }
 
-// command is the program as a child process, with nothing in its environment but
-// env. Built with -race it would sleep for a second at its end.
+// command returns the program as a child process whose environment is env. GORACE saves
+// the second that a program built with -race sleeps at its end.
 func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(env, programEnv+"=1", "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
-// ample is time enough for what must come, on a machine with much to do.
+// ample is how long tests wait for events, even on a busy machine.
 const ample = 30 * time.Second
 
-// rls runs the program to its end. A hit that doesn't say how long it waits does so for
-// an ample time.
+// rls runs the program to its end. By default a hit waits an ample time for its answer.
 func rls(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	if args[0] == "hit" && !slices.Contains(args, "--timeout") {
@@ -70,17 +72,18 @@ type running struct {
 
 var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
-// start runs rls serve on free ports until it listens.
+// start runs rls serve on free ports and returns when it listens.
 func start(t *testing.T, env []string, args ...string) *running {
 	t.Helper()
 	return startAs(t, os.Args[0], env, append([]string{"serve"}, args...)...)
 }
 
-// startAs runs the program under that name, on free ports, until it listens.
+// startAs runs the program under a name on free ports and returns when it listens.
 func startAs(t *testing.T, name string, env []string, args ...string) *running {
 	t.Helper()
 	env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
+		"SOURCE_POLL_INTERVAL=100ms",
 	}, env...)
 	r := &running{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
 	r.cmd.Args[0] = name
@@ -119,13 +122,14 @@ func startAs(t *testing.T, name string, env []string, args ...string) *running {
 	return r
 }
 
+// logged returns the log so far.
 func (r *running) logged() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.String()
 }
 
-// stop sends SIGTERM and waits for the end.
+// stop sends SIGTERM and waits until the service ends.
 func (r *running) stop() error {
 	require.NoError(r.t, r.cmd.Process.Signal(syscall.SIGTERM))
 	select {
@@ -136,7 +140,7 @@ func (r *running) stop() error {
 	return r.err
 }
 
-// file writes a file into a folder of the test's own.
+// file writes a file into a new directory and returns its path.
 func file(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

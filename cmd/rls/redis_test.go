@@ -31,9 +31,10 @@ import (
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// TestReplicasShareOneBudget has three processes, with 32 callers each, charge one
-// counter of each algorithm far beyond its limit.
+// TestReplicasShareOneBudget charges one counter of each algorithm far beyond its limit,
+// from three processes with 32 callers each.
 func TestReplicasShareOneBudget(t *testing.T) {
+	t.Parallel()
 	const replicas, callers, calls, most = 3, 32, 10, 500
 	limits := "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
@@ -72,17 +73,18 @@ func TestReplicasShareOneBudget(t *testing.T) {
 	}
 }
 
-func TestServeGoesOnWithoutRedisAndConnectsWhenItComes(t *testing.T) {
+func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Kill()
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_FALLBACK_RATIO=0.4"}, "--limits", file(t, "limits.yaml", tenPerYear))
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
 	assert.Equal(t, 2, code)
-	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the ratio of the limit, from the first call on")
-	assert.Contains(t, out, "10 per year", "the limit is told as it is configured")
+	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the fallback ratio of the limit")
+	assert.Contains(t, out, "10 per year", "answers have the configured limit")
 	assert.Contains(t, r.logged(), "Redis not reached yet")
 	status, _ := get(t, "http://"+r.http+"/healthcheck")
-	assert.Equal(t, http.StatusOK, status, "with the fallback on, a lost Redis takes no pod out")
+	assert.Equal(t, http.StatusOK, status, "a lost Redis does not make the service unhealthy")
 
 	redis.Restart(t)
 	polltest.Until(t, ample, func() bool {
@@ -91,7 +93,8 @@ func TestServeGoesOnWithoutRedisAndConnectsWhenItComes(t *testing.T) {
 	})
 }
 
-func TestHealthFollowsRedisIfAskedTo(t *testing.T) {
+func TestHealthFollowsRedisIfConfigured(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
 	healthy := func(want int) {
@@ -107,7 +110,8 @@ func TestHealthFollowsRedisIfAskedTo(t *testing.T) {
 	healthy(http.StatusOK)
 }
 
-func TestAHangingRedisIsNoHealthyOne(t *testing.T) {
+func TestHealthFailsOnRedisTimeout(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Pause()
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
@@ -121,7 +125,8 @@ func TestAHangingRedisIsNoHealthyOne(t *testing.T) {
 	})
 }
 
-func TestInstanceLimitsStayInTheProcess(t *testing.T) {
+func TestInstanceLimitsAreCountedInProcess(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	path := file(t, "limits.yaml", `
 domain: shop
@@ -143,16 +148,17 @@ descriptors:
 }
 
 func TestBackendSettingsAreChecked(t *testing.T) {
+	t.Parallel()
 	limits := "LIMITS_PATH=" + file(t, "limits.yaml", threePerYear)
 	for name, c := range map[string]struct {
 		env  []string
 		want string
 	}{
-		"an unknown backend":      {[]string{"BACKEND_TYPE=memcache"}, "memcached can't charge and check in one step; use redis or local"},
-		"redis without a URL":     {[]string{"BACKEND_TYPE=redis"}, "needs REDIS_URL"},
-		"an unknown type":         {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TYPE=ring"}, "ring"},
-		"a CA file that is gone":  {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TLS=true", "REDIS_TLS_CACERT=/no/such/file"}, "/no/such/file"},
-		"a URL with odd password": {[]string{"REDIS_URL=redis://:se#cret@127.0.0.1:1"}, "escaped"},
+		"unknown backend":     {[]string{"BACKEND_TYPE=memcache"}, "memcached can't charge and check in one step; use redis or local"},
+		"Redis without a URL": {[]string{"BACKEND_TYPE=redis"}, "needs REDIS_URL"},
+		"unknown type":        {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TYPE=ring"}, "ring"},
+		"missing CA file":     {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TLS=true", "REDIS_TLS_CACERT=/no/such/file"}, "/no/such/file"},
+		"unescaped password":  {[]string{"REDIS_URL=redis://:se#cret@127.0.0.1:1"}, "escaped"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := command(t, append(c.env, limits), "serve").CombinedOutput()
@@ -163,13 +169,14 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 	}
 }
 
-// TestARedisCheckThatIsCutOffIsNotTold stops while a Redis has yet to answer PING.
-func TestARedisCheckThatIsCutOffIsNotTold(t *testing.T) {
+// TestCancelledPingIsNotLogged stops the backend while Redis has not answered PING. It
+// counts goroutines, so it does not run in parallel.
+func TestCancelledPingIsNotLogged(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	asked := make(chan struct{})
+	pinged := make(chan struct{})
 	go func() {
 		if conn, err := listener.Accept(); err == nil {
 			defer conn.Close()
@@ -177,11 +184,11 @@ func TestARedisCheckThatIsCutOffIsNotTold(t *testing.T) {
 				if !strings.HasPrefix(lines.Text(), "*") {
 					continue
 				}
-				// A command starts; the length of its name and the name come next.
+				// After the start of a command come the length of its name and the name.
 				lines.Scan()
 				lines.Scan()
 				if strings.EqualFold(lines.Text(), "ping") {
-					close(asked)
+					close(pinged)
 					continue
 				}
 				_, _ = io.WriteString(conn, "-ERR not known\r\n")
@@ -189,21 +196,22 @@ func TestARedisCheckThatIsCutOffIsNotTold(t *testing.T) {
 		}
 	}()
 
-	var told bytes.Buffer
+	var logged bytes.Buffer
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	counts, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), slog.New(slog.NewTextHandler(&told, nil)))
+	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), slog.New(slog.NewTextHandler(&logged, nil)))
 	require.NoError(t, err)
-	<-asked
-	counts.close()
+	<-pinged
+	b.close()
 	cancel()
 	_ = listener.Close()
 	goleak.VerifyNone(t, before)
-	assert.Empty(t, told.String())
+	assert.Empty(t, logged.String())
 }
 
-func TestSettingsWithoutEffectAreTold(t *testing.T) {
+func TestSettingsWithoutEffectAreLogged(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", file(t, "limits.yaml", threePerYear))
 	assert.Contains(t, r.logged(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")

@@ -135,6 +135,7 @@ var editing = map[string]func(t *testing.T) edited{
 // TestALimitIsEditedWhileCallsRun edits a limit up, down, to nonsense and back,
 // with callers who must not notice anything but the limit.
 func TestALimitIsEditedWhileCallsRun(t *testing.T) {
+	t.Parallel()
 	for name, begin := range editing {
 		t.Run(name, func(t *testing.T) {
 			r := begin(t)
@@ -205,6 +206,7 @@ func TestALimitIsEditedWhileCallsRun(t *testing.T) {
 }
 
 func TestAReloadSaysWhatHasChanged(t *testing.T) {
+	t.Parallel()
 	path := file(t, "limits.yaml", perYear(5))
 	r := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(perYear(6)), 0o600))
@@ -212,6 +214,7 @@ func TestAReloadSaysWhatHasChanged(t *testing.T) {
 }
 
 func TestAConfigMapsNextVersionTakesEffect(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	config := filepath.Join(root, "ratelimit", "config")
 	require.NoError(t, os.MkdirAll(filepath.Join(config, "..1"), 0o700))
@@ -233,6 +236,7 @@ func TestAConfigMapsNextVersionTakesEffect(t *testing.T) {
 }
 
 func TestReplacingTheRootsLinkTakesEffect(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	for i, version := range []string{"v1", "v2"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, version, "config"), 0o700))
@@ -247,6 +251,7 @@ func TestReplacingTheRootsLinkTakesEffect(t *testing.T) {
 }
 
 func TestHangupReadsTheFilesAndEndsNothing(t *testing.T) {
+	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(3)))
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
 	polltest.Until(t, ample, func() bool { return r.count("limits in force") == 2 })
@@ -255,6 +260,7 @@ func TestHangupReadsTheFilesAndEndsNothing(t *testing.T) {
 }
 
 func TestLimitsThatComeLaterTakeEffect(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
 	r := start(t, []string{"LIMITS_PATH=" + dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
 	health := func(want int) {
@@ -282,6 +288,7 @@ func TestLimitsThatComeLaterTakeEffect(t *testing.T) {
 // TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne edits a limit of which
 // a caller has spent some. A counter that an earlier limit left behind is used again.
 func TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	for name, env := range map[string][]string{"local": nil, "redis": {"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}} {
 		t.Run(name, func(t *testing.T) {

@@ -11,16 +11,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
-// hears waits until n replicas hear of resets.
-func hears(t *testing.T, redis *redistest.Server, n int64) {
+// waitForSubscribers waits until n replicas have subscribed to resets.
+func waitForSubscribers(t *testing.T, redis *redistest.Server, n int64) {
 	t.Helper()
 	polltest.Until(t, ample, func() bool {
 		return redis.Client(t).PubSubNumSub(t.Context(), "rls:resets").Val()["rls:resets"] == n
 	})
 }
 
-// admits waits until tenant acme is admitted.
-func (r *running) admits() {
+// waitForAdmission waits until tenant acme is admitted.
+func (r *running) waitForAdmission() {
 	r.t.Helper()
 	polltest.Until(r.t, ample, func() bool {
 		_, _, code := rls(r.t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
@@ -28,13 +28,14 @@ func (r *running) admits() {
 	})
 }
 
-func TestAResetReachesWhatReplicasRemember(t *testing.T) {
+func TestResetInvalidatesCachesOfAllReplicas(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	replicas := startReplicas(t, 2, redis, perYear(5), "LOCAL_GUARD_RATIO=1")
-	hears(t, redis, 2)
+	waitForSubscribers(t, redis, 2)
 	for _, r := range replicas {
 		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
-		require.Equal(t, 2, code, "over the limit, and remembered so")
+		require.Equal(t, 2, code, "over the limit, and cached")
 	}
 	code, answer := replicas[0].admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
@@ -42,25 +43,26 @@ func TestAResetReachesWhatReplicasRemember(t *testing.T) {
 	code, answer = replicas[0].admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, answer, `"published": true`)
-	replicas[0].admits()
+	replicas[0].waitForAdmission()
 	assert.Contains(t, replicas[0].peek(), "remaining 4")
-	replicas[1].admits()
+	replicas[1].waitForAdmission()
 	assert.Contains(t, replicas[1].peek(), "remaining 3")
 	assert.Equal(t, 1, replicas[0].count("msg=audit action=reset by=tester"))
 }
 
-// TestAMissedResetIsMadeUpFor resets as a replica does whose message gets lost with the
-// other's connection.
-func TestAMissedResetIsMadeUpFor(t *testing.T) {
+// TestReconnectDropsCachesAfterMissedReset resets a counter without a message, as if the
+// message got lost.
+func TestReconnectDropsCachesAfterMissedReset(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	r := startReplicas(t, 1, redis, perYear(5), "LOCAL_GUARD_RATIO=1")[0]
-	hears(t, redis, 1)
+	waitForSubscribers(t, redis, 1)
 	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
 	require.Equal(t, 2, code)
 	c := redis.Client(t)
 	require.NoError(t, c.Del(t.Context(), c.Keys(t.Context(), "*acme*").Val()...).Err())
 	_, _, code = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-	require.Equal(t, 2, code, "it remembers")
+	require.Equal(t, 2, code, "the denial is cached")
 	require.NoError(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
-	r.admits()
+	r.waitForAdmission()
 }

@@ -32,7 +32,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10}
 `
 
-func TestServeLimitsByTheFile(t *testing.T) {
+func TestServeLimitsAsFileDeclares(t *testing.T) {
+	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
@@ -44,7 +45,7 @@ func TestServeLimitsByTheFile(t *testing.T) {
 	assert.Contains(t, lines[4], "4 calls: 3 OK, 1 OVER_LIMIT, 0 errors")
 
 	code, body := post(t, "http://"+r.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
-	assert.Equal(t, http.StatusTooManyRequests, code, "/json counts the same")
+	assert.Equal(t, http.StatusTooManyRequests, code, "/json uses the same counters")
 	assert.Contains(t, body, "OVER_LIMIT")
 	code, _ = get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, code)
@@ -58,7 +59,8 @@ func TestServeLimitsByTheFile(t *testing.T) {
 	assert.Contains(t, r.logged(), "msg=stopped")
 }
 
-func TestServeReadsTheIncumbentsLayoutUnderItsName(t *testing.T) {
+func TestServeReadsIncumbentsLayoutUnderItsName(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	config := filepath.Join(root, "ratelimit", "config")
 	require.NoError(t, os.MkdirAll(config, 0o700))
@@ -72,23 +74,25 @@ func TestServeReadsTheIncumbentsLayoutUnderItsName(t *testing.T) {
 	assert.Contains(t, r.logged(), "README.md")
 }
 
-func TestUnderTheIncumbentsNameArgumentsDontCount(t *testing.T) {
+func TestIncumbentsNameIgnoresArguments(t *testing.T) {
+	t.Parallel()
 	assert.Equal(t, []string{}, commandArgs([]string{"/bin/ratelimit", "-anything"}))
 	assert.Equal(t, []string{"hit"}, commandArgs([]string{"/bin/rls", "hit"}))
 	assert.Equal(t, []string{}, commandArgs([]string{"rls"}))
 }
 
-func TestServeRefusesToStartWithoutLimits(t *testing.T) {
+func TestServeFailsWithoutLimits(t *testing.T) {
+	t.Parallel()
 	bad := file(t, "bad.yaml", "domain: shop\ndescriptors:\n  - key: a\n    rate_limit: {unit: minutes}\n")
 	for name, c := range map[string]struct {
 		env  []string
 		want []string
 	}{
-		"nothing there":   {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
-		"nothing in it":   {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
-		"a bad file":      {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
-		"a bad setting":   {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT: got \"tcp://10.0.0.1:80\", want a whole number from 0 to 65535`}},
-		"a bad log level": {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL: got \"loud\", want one of debug, info, warn, error`}},
+		"missing path":    {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
+		"empty directory": {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
+		"bad file":        {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
+		"bad setting":     {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT: got \"tcp://10.0.0.1:80\", want a whole number from 0 to 65535`}},
+		"bad log level":   {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL: got \"loud\", want one of debug, info, warn, error`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := command(t, c.env, "serve").CombinedOutput()
@@ -103,6 +107,7 @@ func TestServeRefusesToStartWithoutLimits(t *testing.T) {
 }
 
 func TestServeStartsWithoutLimitsIfForced(t *testing.T) {
+	t.Parallel()
 	r := start(t, []string{"LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
@@ -112,20 +117,22 @@ func TestServeStartsWithoutLimitsIfForced(t *testing.T) {
 	assert.Contains(t, body, "no limits loaded")
 }
 
-func TestServeSpeaksTheHeadersThatAreSet(t *testing.T) {
+func TestServeSendsConfiguredHeaders(t *testing.T) {
+	t.Parallel()
 	r := start(t, []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=X-Limit"}, "--limits", file(t, "limits.yaml", threePerYear))
 	_, body := post(t, "http://"+r.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
 	assert.Contains(t, body, "X-Limit")
 	assert.Contains(t, body, "RateLimit-Remaining")
 }
 
-func TestASecondSignalEndsAtOnce(t *testing.T) {
+func TestSecondSignalEndsProcess(t *testing.T) {
+	t.Parallel()
 	r := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", file(t, "limits.yaml", threePerYear))
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	polltest.Until(t, ample, func() bool {
 		code, _, err := fetch("http://" + r.http + "/healthcheck")
 		return err == nil && code == http.StatusInternalServerError
-	}, "the first one turns health off")
+	}, "the first signal makes the service unhealthy")
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-r.done:
@@ -135,17 +142,19 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestLogsAsJSONCarryTheIncumbentsNames(t *testing.T) {
+func TestJSONLogsHaveIncumbentsFieldNames(t *testing.T) {
+	t.Parallel()
 	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_UDS=/no/such/directory/rls.sock"}, "serve").CombinedOutput()
 	require.Error(t, err)
 	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"no limits loaded; calls fail until valid limits arrive","problem":"`, string(out))
 }
 
-func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
+func TestEachProblemAtStartIsLogged(t *testing.T) {
+	t.Parallel()
 	twoMistakes := "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {unit: minutes, requests_per_unit: 1}}\n  - {value: b}\n"
 	for name, c := range map[string]struct {
 		env  []string
-		want []string // of each line
+		want []string // one for each line
 	}{
 		"settings": {[]string{"PORT=http", "REDIS_AUTH=s3cret", "LOG_LEVEL=fatal"}, []string{
 			`PORT: got "http", want a whole number`, "REDIS_URL is empty",
@@ -153,7 +162,7 @@ func TestARefusedStartIsLoggedLineByLine(t *testing.T) {
 		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes)}, []string{
 			"bad.yaml:3:", "bad.yaml:4:", "no limits to start with",
 		}},
-		"a listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
+		"listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
 			"gRPC listener: ",
 		}},
 	} {

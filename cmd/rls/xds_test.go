@@ -61,6 +61,7 @@ func perDay(domain, n string) string {
 }
 
 func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
+	t.Parallel()
 	ca := xdstest.NewAuthority(t)
 	secure := ca.MutualTLS(ca.Issue("envoy-gateway"))
 	gateway := xdstest.Serve(t, "127.0.0.1:0", secure)
@@ -124,6 +125,7 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 }
 
 func TestXDSWithoutForceIsUnhealthyUntilTheFirstLimits(t *testing.T) {
+	t.Parallel()
 	gateway := xdstest.Serve(t, "127.0.0.1:0")
 	r := start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + gateway.Addr, "CONFIG_GRPC_XDS_NODE_ID=" + xdstest.Node})
 	code, _ := get(t, "http://"+r.http+"/healthcheck")
@@ -140,6 +142,7 @@ func TestXDSWithoutForceIsUnhealthyUntilTheFirstLimits(t *testing.T) {
 }
 
 func TestXDSFilesThatCantBeReadStopTheStart(t *testing.T) {
+	t.Parallel()
 	cmd := command(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/nowhere.pem"}, "serve")
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)

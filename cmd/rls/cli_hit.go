@@ -23,10 +23,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
-// exitOverLimit is the exit code of rls hit when a call was over its limit.
+// exitOverLimit is the exit code of rls hit if a call was over its limit.
 const exitOverLimit exitCode = 2
 
-// hitFlags are the flags of rls hit.
+// hitFlags are the flags of the command rls hit.
 type hitFlags struct {
 	addr, domain string
 	hits         int64
@@ -39,6 +39,7 @@ type hitFlags struct {
 	ca, cert, key, server string
 }
 
+// newHit returns the command rls hit.
 func newHit() *cobra.Command {
 	var f hitFlags
 	cmd := &cobra.Command{
@@ -52,7 +53,7 @@ func newHit() *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.times < 0 || !(f.rate >= 0) {
-				return errors.New("-n and --rate can't be below 0")
+				return errors.New("-n and --rate must be at least 0")
 			}
 			req, err := f.request(args)
 			if err != nil {
@@ -64,25 +65,25 @@ func newHit() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
 	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
-	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor: 0 peeks, negative gives back")
-	fs.IntVarP(&f.times, "times", "n", 0, "how many calls (default 1, or with --rate until interrupted)")
-	fs.Float64Var(&f.rate, "rate", 0, "calls per second; 0: as fast as they are answered")
-	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for each answer")
+	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number gives hits back")
+	fs.IntVarP(&f.times, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
+	fs.Float64Var(&f.rate, "rate", 0, "calls per second; 0 sends each call after the answer to the last")
+	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
 	fs.BoolVar(&f.tls, "tls", false, "use TLS")
-	fs.StringVar(&f.ca, "ca", "", "PEM file of authorities to trust besides the system's (with --tls)")
+	fs.StringVar(&f.ca, "ca", "", "PEM file of authorities to trust besides those of the system (with --tls)")
 	fs.StringVar(&f.cert, "cert", "", "PEM file of the client's certificate (with --tls)")
-	fs.StringVar(&f.key, "key", "", "PEM file of its key (with --tls)")
-	fs.StringVar(&f.server, "server-name", "", "name to verify the server's certificate against (with --tls)")
+	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert (with --tls)")
+	fs.StringVar(&f.server, "server-name", "", "name to verify in the server's certificate (with --tls)")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }
 
-// request makes the request of the command line.
+// request returns the request of the command line.
 func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	req := &rlsv3.RateLimitRequest{Domain: f.domain}
 	for _, arg := range args {
-		t, err := readRequest(f.domain, arg)
+		t, err := parseRequest(f.domain, arg)
 		if err != nil {
 			return nil, err
 		}
@@ -96,6 +97,7 @@ func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	return req, nil
 }
 
+// run sends calls and prints their answers and a summary.
 func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitRequest) error {
 	creds, err := f.credentials()
 	if err != nil {
@@ -112,14 +114,14 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	if times == 0 && f.rate == 0 {
 		times = 1
 	}
-	pace := rate.NewLimiter(rate.Inf, 1)
+	limiter := rate.NewLimiter(rate.Inf, 1)
 	if f.rate > 0 {
-		pace = rate.NewLimiter(rate.Limit(f.rate), 1)
+		limiter = rate.NewLimiter(rate.Limit(f.rate), 1)
 	}
-	var t tally
+	var stats callStats
 	for i := 1; times == 0 || i <= times; i++ {
-		if pace.Wait(ctx) != nil {
-			break // interrupted: the summary is still wanted
+		if limiter.Wait(ctx) != nil {
+			break // interrupted; the summary follows
 		}
 		start := time.Now()
 		callCtx, cancel := context.WithTimeout(ctx, f.timeout)
@@ -128,18 +130,18 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		if ctx.Err() != nil {
 			break
 		}
-		t.add(resp, err, time.Since(start))
+		stats.add(resp, err, time.Since(start))
 		if !f.quiet {
 			printCall(out, i, req, resp, err)
 		}
 	}
-	if err := t.print(out); err != nil {
+	if err := stats.print(out); err != nil {
 		return err
 	}
 	switch {
-	case t.failed > 0:
+	case stats.failed > 0:
 		return exitCode(1)
-	case t.over > 0:
+	case stats.overLimit > 0:
 		return exitOverLimit
 	}
 	return nil
@@ -157,8 +159,8 @@ func (f *hitFlags) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(c), nil
 }
 
-// printCall prints a call: its overall code, and for each descriptor the limit
-// that decided, what remains of it and when it resets.
+// printCall prints the answer to a call: the overall code, and for each descriptor the
+// deciding limit with its remaining hits and its reset.
 func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, err error) {
 	if err != nil {
 		s := status.Convert(err)
@@ -170,11 +172,11 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		if j > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
-		fmt.Fprintf(out, "  %s: ", asWritten(req.Descriptors[j]))
+		fmt.Fprintf(out, "  %s: ", formatDescriptor(req.Descriptors[j]))
 		l := st.CurrentLimit
 		switch {
 		case l != nil:
-			fmt.Fprintf(out, "%s %s, remaining %d, reset %s", st.Code, ruleText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
+			fmt.Fprintf(out, "%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
 		case st.LimitRemaining > 0:
 			fmt.Fprint(out, "OK, unlimited")
 		default:
@@ -187,8 +189,8 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 	fmt.Fprintln(out)
 }
 
-// ruleText is a limit as it reads: `10 per 15 minutes "name"`.
-func ruleText(l *rlsv3.RateLimitResponse_RateLimit) string {
+// limitText describes a limit, such as `10 per 15 minutes "name"`.
+func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	text := fmt.Sprintf("%d per %s", l.RequestsPerUnit, strings.ToLower(l.Unit.String()))
 	if m := l.UnitMultiplier.GetValue(); m > 1 {
 		text = fmt.Sprintf("%d per %d %ss", l.RequestsPerUnit, m, strings.ToLower(l.Unit.String()))
@@ -199,38 +201,38 @@ func ruleText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	return text
 }
 
-// tally sums up calls.
-type tally struct {
-	ok, over, failed int
-	took             []time.Duration
-	lastErr          error
+// callStats are the counts and durations of calls.
+type callStats struct {
+	ok, overLimit, failed int
+	durations             []time.Duration
+	lastErr               error
 }
 
-func (t *tally) add(resp *rlsv3.RateLimitResponse, err error, took time.Duration) {
-	t.took = append(t.took, took)
+func (s *callStats) add(resp *rlsv3.RateLimitResponse, err error, duration time.Duration) {
+	s.durations = append(s.durations, duration)
 	switch {
 	case err != nil:
-		t.failed++
-		t.lastErr = err
+		s.failed++
+		s.lastErr = err
 	case resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT:
-		t.over++
+		s.overLimit++
 	default:
-		t.ok++
+		s.ok++
 	}
 }
 
-func (t *tally) print(out io.Writer) error {
-	if len(t.took) == 0 {
+func (s *callStats) print(out io.Writer) error {
+	if len(s.durations) == 0 {
 		return errors.New("interrupted before the first call")
 	}
-	slices.Sort(t.took)
+	slices.Sort(s.durations)
 	quantile := func(q float64) time.Duration {
-		return t.took[int(q*float64(len(t.took)-1))].Round(time.Microsecond)
+		return s.durations[int(q*float64(len(s.durations)-1))].Round(time.Microsecond)
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
-		len(t.took), t.ok, t.over, t.failed, quantile(0.5), quantile(0.99), quantile(1))
-	if t.lastErr != nil {
-		fmt.Fprintf(out, "last error: %v\n", t.lastErr)
+		len(s.durations), s.ok, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))
+	if s.lastErr != nil {
+		fmt.Fprintf(out, "last error: %v\n", s.lastErr)
 	}
 	return nil
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/admin"
 )
 
-func TestCountersAreShownAndReset(t *testing.T) {
+func TestCounterGetAndReset(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	r.spend("shop|ip=10.0.0.1", 5)
 	out, _, code := r.run("counter", "get", "-d", "shop", "ip=10.0.0.1")
@@ -31,7 +32,8 @@ $`, out)
 	assert.Regexp(t, `5 per hour, sliding_log +0 +5 +0s\n$`, out)
 }
 
-func TestACounterOfAnUnlimitedRule(t *testing.T) {
+func TestCounterOfUnlimitedRule(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	out, _, code := r.run("counter", "get", "-d", "shop", "trial=x")
 	assert.Zero(t, code)
@@ -41,17 +43,18 @@ unlimited +- +- +-
 $`, out)
 }
 
-func TestCounterSaysWhatIsWrong(t *testing.T) {
+func TestCounterRejectsBadArguments(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"an unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `unknown domain "bank"; loaded are "shop"`},
-		"an unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `no descriptor with a limit matches requests with "shop|user=x"`},
-		"no descriptor":         {[]string{"counter", "get", "-d", "shop"}, "accepts 1 arg(s)"},
-		"an odd descriptor":     {[]string{"counter", "reset", "-d", "shop", "=x"}, "is not a descriptor"},
-		"no value":              {[]string{"counter", "get", "-d", "shop", "ip"}, `"ip" is not a descriptor: entry 1 has no =`},
+		"unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `unknown domain "bank"; loaded are "shop"`},
+		"unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `no descriptor with a limit matches requests with "shop|user=x"`},
+		"no descriptor":      {[]string{"counter", "get", "-d", "shop"}, "accepts 1 arg(s)"},
+		"bad descriptor":     {[]string{"counter", "reset", "-d", "shop", "=x"}, "is not a descriptor"},
+		"no value":           {[]string{"counter", "get", "-d", "shop", "ip"}, `"ip" is not a descriptor: entry 1 has no =`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.run(c.args...)
@@ -61,13 +64,14 @@ func TestCounterSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestACounterOfAStandInSaysSo(t *testing.T) {
+func TestDegradedCounterIsMarked(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	printCounter(&out, &admin.Reset{Counter: admin.Counter{
 		Path: "shop > ip", Key: "shop|ip=x",
 		Limits: []admin.Limit{{Limit: "5 per hour", Remaining: 2, ResetSeconds: 0.2, Degraded: true}},
 	}})
 	assert.Equal(t, "shop > ip (counter shop|ip=x)\n"+
-		"LIMIT       SPENT  REMAINING                                 RESETS IN\n"+
-		"5 per hour  -      2 (of this replica alone: Redis is away)  1s\n", out.String())
+		"LIMIT       SPENT  REMAINING                             RESETS IN\n"+
+		"5 per hour  -      2 (this replica only; Redis is down)  1s\n", out.String())
 }

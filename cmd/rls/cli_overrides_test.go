@@ -14,7 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/admin"
 )
 
-func TestLimitsAreSetListedAndUnset(t *testing.T) {
+func TestLimitsSetListAndUnset(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	out, _, code := r.run("limits", "list")
 	assert.Zero(t, code)
@@ -29,7 +30,7 @@ func TestLimitsAreSetListedAndUnset(t *testing.T) {
 
 	out, _, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "algorithm=sliding_window", "enabled=true")
 	require.Zero(t, code)
-	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window\nit replaces \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
+	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window\nreplaced: \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
 
 	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
 	require.Zero(t, code)
@@ -62,13 +63,14 @@ func TestLimitsAreSetListedAndUnset(t *testing.T) {
 	assert.Equal(t, "rls: no override has target \"shop|tenant=acme\"\n", errOut)
 }
 
-func TestASetTellsWhichOthersFitNoMore(t *testing.T) {
+func TestSetReportsOverridesItMakesInvalid(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	for _, args := range [][]string{{"tenant", "algorithm=token_bucket"}, {"tenant=acme", "burst=7"}} {
 		_, errOut, code := r.run(append([]string{"limits", "set", "-d", "shop"}, args...)...)
 		require.Zero(t, code, errOut)
 	}
-	const others = "no longer in force beside it: override shop|tenant=acme:1:10: shop > tenant=acme: burst is only for algorithm token_bucket, not sliding_log\n"
+	const others = "no longer valid: override shop|tenant=acme:1:10: shop > tenant=acme: burst is only for algorithm token_bucket, not sliding_log\n"
 	for _, flag := range []string{"--dry-run", "--dry-run=false"} {
 		out, _, code := r.run("limits", "set", "-d", "shop", "tenant", "algorithm=sliding_log", flag)
 		assert.Zero(t, code)
@@ -76,7 +78,8 @@ func TestASetTellsWhichOthersFitNoMore(t *testing.T) {
 	}
 }
 
-func TestAnOverrideOfAnyTargetIsRemoved(t *testing.T) {
+func TestUnsetDeletesInvalidTarget(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=a b", `{"factor": 2}`)
 	_, errOut, code := r.run("limits", "unset", "--target", "shop|tenant=a b")
@@ -89,15 +92,17 @@ func TestAnOverrideOfAnyTargetIsRemoved(t *testing.T) {
 	}
 }
 
-func TestADryRunOfLimitsSetsNothing(t *testing.T) {
+func TestDryRunOfSetChangesNothing(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	out, _, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--dry-run")
 	assert.Zero(t, code)
-	assert.Equal(t, "shop > tenant=acme: 100 per minute -> 200 per minute (dry run: nothing is changed)\n", out)
+	assert.Equal(t, "shop > tenant=acme: 100 per minute -> 200 per minute (dry run; nothing has changed)\n", out)
 	assert.Empty(t, r.overrides.States())
 }
 
-func TestAnEndedOverrideIsRemovedWithoutWordsOfLimits(t *testing.T) {
+func TestUnsetDeletesExpiredOverride(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
 	out, _, code := r.run("limits", "list")
@@ -105,10 +110,11 @@ func TestAnEndedOverrideIsRemovedWithoutWordsOfLimits(t *testing.T) {
 	assert.Regexp(t, `expired +\d+d(\d+h)? ago\n$`, out)
 	out, _, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
-	assert.Equal(t, "removed; it was not in force\n", out)
+	assert.Equal(t, "deleted; the override was not in force\n", out)
 }
 
-func TestTheLastGoodValueIsListed(t *testing.T) {
+func TestListShowsLastValidValue(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2}`)
 	r.overrides.Store("shop|tenant=acme", `{"factr": 3}`)
@@ -116,24 +122,25 @@ func TestTheLastGoodValueIsListed(t *testing.T) {
 	assert.Contains(t, out, "\n  the last valid value stays in force: 200 per minute\n")
 }
 
-func TestLimitsSaysWhatIsWrong(t *testing.T) {
+func TestLimitsRejectsBadArguments(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	set := func(args ...string) []string { return append([]string{"limits", "set", "-d", "shop"}, args...) }
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"no domain":          {[]string{"limits", "set", "tenant=acme", "factor=2"}, `required flag(s) "domain" not set`},
-		"no field":           {set("tenant=acme"), "requires at least 2 arg(s)"},
-		"an odd descriptor":  {set(",", "factor=2"), `"," is not a descriptor: entry 1 of the target has no key`},
-		"an odd field":       {set("tenant=acme", "factor"), `"factor" is not a field: write FIELD=VALUE`},
-		"a field twice":      {set("tenant=acme", "factor=2", "factor=3"), "factor is given twice"},
-		"the end twice":      {set("tenant=acme", "factor=2", "expires_at=2030-01-01T00:00:00Z", "--for", "1h"), "expires_at is given twice; --for sets it, too"},
-		"no time at all":     {set("tenant=acme", "factor=2", "--for", "0s"), "--for must be at least 1s"},
-		"an unknown domain":  {[]string{"limits", "set", "-d", "shpo", "tenant=acme", "factor=2"}, "there is no domain shpo"},
-		"mistakes, each":     {set("tenant=acme", "factr=2", "algorithm=slow"), "did you mean factor?\noverride shop|tenant=acme:1:24: algorithm \"slow\" is not known"},
-		"a number with text": {set("tenant=acme", "requests_per_unit=1_000"), "requests_per_unit must be a whole number"},
-		"an odd command":     {[]string{"limits", "show"}, `unknown command "show"`},
+		"no domain":        {[]string{"limits", "set", "tenant=acme", "factor=2"}, `required flag(s) "domain" not set`},
+		"no field":         {set("tenant=acme"), "requires at least 2 arg(s)"},
+		"bad descriptor":   {set(",", "factor=2"), `"," is not a descriptor: entry 1 of the target has no key`},
+		"bad field":        {set("tenant=acme", "factor"), `"factor" is not a field: write FIELD=VALUE`},
+		"repeated field":   {set("tenant=acme", "factor=2", "factor=3"), "factor is given twice"},
+		"repeated end":     {set("tenant=acme", "factor=2", "expires_at=2030-01-01T00:00:00Z", "--for", "1h"), "expires_at is given twice; --for also sets expires_at"},
+		"zero duration":    {set("tenant=acme", "factor=2", "--for", "0s"), "--for must be at least 1s"},
+		"unknown domain":   {[]string{"limits", "set", "-d", "shpo", "tenant=acme", "factor=2"}, "there is no domain shpo"},
+		"several problems": {set("tenant=acme", "factr=2", "algorithm=slow"), "did you mean factor?\noverride shop|tenant=acme:1:24: algorithm \"slow\" is not known"},
+		"bad number":       {set("tenant=acme", "requests_per_unit=1_000"), "requests_per_unit must be a whole number"},
+		"unknown command":  {[]string{"limits", "show"}, `unknown command "show"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.run(c.args...)
@@ -141,7 +148,7 @@ func TestLimitsSaysWhatIsWrong(t *testing.T) {
 			assert.Contains(t, errOut, c.want)
 		})
 	}
-	t.Run("Redis away", func(t *testing.T) {
+	t.Run("store fails", func(t *testing.T) {
 		r.overrides.Fail(errors.New("connection refused"))
 		_, errOut, code := r.run(set("tenant=acme", "factor=2")...)
 		assert.Equal(t, 1, code)
@@ -150,13 +157,15 @@ func TestLimitsSaysWhatIsWrong(t *testing.T) {
 	assert.Empty(t, r.overrides.States())
 }
 
-func TestFieldsBecomeJSON(t *testing.T) {
+func TestOverrideJSONOfFields(t *testing.T) {
+	t.Parallel()
 	got, err := overrideJSON([]string{"n=1", "f=0.5", "t=true", "l=[{}, 1]", "s=a=b", `q="1"`, "e=", "u=ü\n", "x=<é>", "01=01"})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"n":1,"f":0.5,"t":true,"l":[{},1],"s":"a=b","q":"1","e":"","u":"ü\n","x":"<é>","01":"01"}`, string(got))
 }
 
-func TestAnswersAsJSONForScripts(t *testing.T) {
+func TestJSONFlagPrintsAnswers(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	r.spend("shop|ip=10.0.0.1", 5)
 	for _, test := range []struct {

@@ -27,7 +27,7 @@ import (
 
 const opsToken = "t0p-secret"
 
-// adminRig is the admin API of a service that has limits, but no listener for calls.
+// adminRig is an admin API with limits and counters.
 type adminRig struct {
 	*testing.T
 	overrides *admintest.Overrides
@@ -60,7 +60,7 @@ descriptors:
 	return r
 }
 
-// run runs rls with the token in its environment; both outputs must not show it.
+// run runs rls with ADMIN_TOKEN. Its outputs must not contain the token.
 func (r *adminRig) run(args ...string) (stdout, stderr string, code int) {
 	r.Helper()
 	return r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--addr", r.url)...)
@@ -79,7 +79,7 @@ func (r *adminRig) runWith(env []string, args ...string) (stdout, stderr string,
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// spend charges n hits of each limit for a target.
+// spend charges n hits to each limit of a target.
 func (r *adminRig) spend(target string, n int64) {
 	t, err := descriptors.ParseTarget(target)
 	require.NoError(r, err)
@@ -91,31 +91,33 @@ func (r *adminRig) spend(target string, n int64) {
 	r.counters.Take(r.Context(), time.Now(), hits, make([]backend.Result, len(hits)))
 }
 
-func TestTheTokenComesFromTheFlagElseTheEnvironment(t *testing.T) {
+func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	for name, c := range map[string]struct {
 		env  string
 		args []string
 		code int
 	}{
-		"alone":                      {"ADMIN_TOKEN=" + opsToken, nil, 0},
-		"with a name":                {"ADMIN_TOKEN=ops:" + opsToken, nil, 0},
-		"the first of several":       {"ADMIN_TOKEN= ops:" + opsToken + " , ci:other", nil, 0},
-		"not the second":             {"ADMIN_TOKEN=ci:other,ops:" + opsToken, nil, 1},
-		"the flag is taken as it is": {"ADMIN_TOKEN=wrong", []string{"--token", opsToken}, 0},
-		"none":                       {"ADMIN_TOKEN=", nil, 1},
+		"token":                    {"ADMIN_TOKEN=" + opsToken, nil, 0},
+		"named token":              {"ADMIN_TOKEN=ops:" + opsToken, nil, 0},
+		"first token":              {"ADMIN_TOKEN= ops:" + opsToken + " , ci:other", nil, 0},
+		"second token is not sent": {"ADMIN_TOKEN=ci:other,ops:" + opsToken, nil, 1},
+		"flag wins":                {"ADMIN_TOKEN=wrong", []string{"--token", opsToken}, 0},
+		"no token":                 {"ADMIN_TOKEN=", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "list", "-a", r.url}, c.args...)...)
 			assert.Equal(t, c.code, code, errOut)
 			if code != 0 {
-				assert.Contains(t, errOut, "set ADMIN_TOKEN or --token")
+				assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
 			}
 		})
 	}
 }
 
-func TestAdminCommandsSayWhyTheyCannotAsk(t *testing.T) {
+func TestClientReportsWhyCallFailed(t *testing.T) {
+	t.Parallel()
 	r := newAdminRig(t, httptest.NewServer)
 	other := func(code int, kind, body string) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -133,21 +135,21 @@ func TestAdminCommandsSayWhyTheyCannotAsk(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nobody there":       {[]string{"-a", "127.0.0.1:1"}, "nobody listens at 127.0.0.1:1; --addr must be the service's debug listener, whose port is DEBUG_PORT"},
-		"no such port":       {[]string{"-a", "127.0.0.1:99999"}, "127.0.0.1:99999 can't be asked"},
-		"no address":         {[]string{"-a", ""}, "--addr must be"},
-		"another scheme":     {[]string{"-a", "ftp://host"}, "--addr must be"},
-		"a password in it":   {[]string{"-a", "http://u:" + opsToken + "@host"}, "--addr must be"},
-		"a page of it":       {[]string{"-a", r.url + "/admin/"}, "--addr must be"},
-		"https not spoken":   {[]string{"-a", strings.Replace(r.url, "http", "https", 1)}, "can't be asked"},
-		"http with a CA":     {[]string{"-a", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key are for https"},
-		"no CA file":         {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
-		"no answer":          {[]string{"-a", stuck.URL, "--timeout", "50ms"}, "doesn't answer in time (--timeout)"},
-		"a text":             {[]string{"-a", other(200, "text/plain", "/rlconfig")}, "does not answer as the admin API does (200 OK)"},
-		"not what it says":   {[]string{"-a", other(200, "application/json", "no")}, "an answer that can't be read"},
-		"nothing said":       {[]string{"-a", other(500, "application/json", "{}")}, "500 Internal Server Error"},
-		"sent elsewhere":     {[]string{"-a", other(307, "text/plain", "")}, "does not answer as the admin API does (307"},
-		"a terminal's codes": {[]string{"-a", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
+		"nothing listens":     {[]string{"-a", "127.0.0.1:1"}, "127.0.0.1:1: connection refused; set --addr to the debug listener of the service (DEBUG_PORT)"},
+		"bad port":            {[]string{"-a", "127.0.0.1:99999"}, "127.0.0.1:99999: dial tcp"},
+		"empty address":       {[]string{"-a", ""}, "--addr must be"},
+		"other scheme":        {[]string{"-a", "ftp://host"}, "--addr must be"},
+		"password in address": {[]string{"-a", "http://u:" + opsToken + "@host"}, "--addr must be"},
+		"address with path":   {[]string{"-a", r.url + "/admin/"}, "--addr must be"},
+		"https to http":       {[]string{"-a", strings.Replace(r.url, "http", "https", 1)}, "server gave HTTP response to HTTPS client"},
+		"http with a CA":      {[]string{"-a", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
+		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
+		"no answer":           {[]string{"-a", stuck.URL, "--timeout", "50ms"}, "no answer within --timeout"},
+		"text answer":         {[]string{"-a", other(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
+		"bad JSON":            {[]string{"-a", other(200, "application/json", "no")}, "invalid answer"},
+		"no problems":         {[]string{"-a", other(500, "application/json", "{}")}, "500 Internal Server Error"},
+		"redirect":            {[]string{"-a", other(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
+		"control characters":  {[]string{"-a", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "list"}, c.args...)...)
@@ -158,7 +160,8 @@ func TestAdminCommandsSayWhyTheyCannotAsk(t *testing.T) {
 	}
 }
 
-func TestAdminCommandsSpeakTLS(t *testing.T) {
+func TestClientUsesTLS(t *testing.T) {
+	t.Parallel()
 	var cert []byte
 	r := newAdminRig(t, func(h http.Handler) *httptest.Server {
 		srv := httptest.NewTLSServer(h)
@@ -169,18 +172,19 @@ func TestAdminCommandsSpeakTLS(t *testing.T) {
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides\n", out)
 
-	t.Run("https follows from the CA", func(t *testing.T) {
+	t.Run("--ca implies https", func(t *testing.T) {
 		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "list", "--ca", file(t, "ca.pem", string(cert)), "-a", strings.TrimPrefix(r.url, "https://"))
 		assert.Zero(t, code)
 	})
-	t.Run("an authority that isn't known", func(t *testing.T) {
+	t.Run("unknown authority", func(t *testing.T) {
 		_, errOut, code := r.run("limits", "list")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errOut, "certificate")
 	})
 }
 
-func TestAClientCertificateIsEnough(t *testing.T) {
+func TestClientCertificateAuthorizes(t *testing.T) {
+	t.Parallel()
 	ca, other := certtest.New(t), certtest.New(t)
 	var cert []byte
 	r := newAdminRig(t, func(h http.Handler) *httptest.Server {
@@ -194,11 +198,11 @@ func TestAClientCertificateIsEnough(t *testing.T) {
 	trust := file(t, "ca.pem", string(cert))
 	for name, c := range map[string]struct {
 		pair certtest.Pair
-		want string // in the error; empty if it is enough
+		want string // in the error; empty if authorized
 	}{
-		"from the right authority": {ca.Issue("ops.example"), ""},
-		"from another":             {other.Issue("ops.example"), "can't be asked"},
-		"without its key":          {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
+		"right authority":         {ca.Issue("ops.example"), ""},
+		"other authority":         {other.Issue("ops.example"), "unknown certificate authority"},
+		"certificate without key": {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.runWith(nil, "limits", "list", "-a", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
@@ -211,7 +215,8 @@ func TestAClientCertificateIsEnough(t *testing.T) {
 	assert.Contains(t, errOut, "or --cert and --key")
 }
 
-func TestTimesInWords(t *testing.T) {
+func TestRelativeTime(t *testing.T) {
+	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		0:                                     "in 0s",
 		1400 * time.Millisecond:               "in 1s",
@@ -225,6 +230,6 @@ func TestTimesInWords(t *testing.T) {
 		76 * time.Hour:                        "in 3d4h",
 		-12 * time.Second:                     "12s ago",
 	} {
-		assert.Equal(t, want, inWords(d), d)
+		assert.Equal(t, want, relativeTime(d), d)
 	}
 }

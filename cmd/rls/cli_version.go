@@ -10,10 +10,11 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
-// version is set by the build (-ldflags "-X main.version=…"); without that, the
-// module's own version or commit is told.
+// version is the version that the build sets (-ldflags "-X main.version=…"). If it is empty,
+// buildVersion returns the commit or the version of the module.
 var version string
 
+// newVersion returns the command rls version.
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -42,7 +43,7 @@ func buildVersion() string {
 	return info.Main.Version
 }
 
-// newSettings returns the hidden command behind make docs.
+// newSettings returns the hidden command rls settings, for make docs.
 func newSettings() *cobra.Command {
 	return &cobra.Command{
 		Use:    "settings",

@@ -24,10 +24,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes.
+// maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 64 << 20
 
-// adminClient calls the admin API of a running service. Its fields are flags.
+// adminClient calls the admin API of a running service. Its fields are the flags.
 type adminClient struct {
 	addr, token   string
 	ca, cert, key string
@@ -35,22 +35,22 @@ type adminClient struct {
 	asJSON        bool
 }
 
-// flags adds the flags that all commands have.
-func (c *adminClient) flags(cmd *cobra.Command) {
+// addFlags adds the flags of the client to cmd and its subcommands.
+func (c *adminClient) addFlags(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
-	fs.StringVarP(&c.addr, "addr", "a", "localhost:6070", "the service's debug listener (DEBUG_PORT): host:port, http://host:port or https://host:port")
-	fs.StringVar(&c.token, "token", "", "a token that may call (default: the first one of ADMIN_TOKEN)")
-	fs.StringVar(&c.ca, "ca", "", "PEM file of authorities to trust besides the system's (https)")
+	fs.StringVarP(&c.addr, "addr", "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
+	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
+	fs.StringVar(&c.ca, "ca", "", "PEM file of authorities to trust besides those of the system (https)")
 	fs.StringVar(&c.cert, "cert", "", "PEM file of the client's certificate (https)")
-	fs.StringVar(&c.key, "key", "", "PEM file of its key (https)")
+	fs.StringVar(&c.key, "key", "", "PEM file of the key of --cert (https)")
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
-	fs.BoolVar(&c.asJSON, "json", false, "print the service's answer, as the API gives it")
+	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
 
-// print prints an answer: for scripts, or with show for people.
-func (c *adminClient) print(out io.Writer, answer any, show func()) error {
+// print prints an answer as JSON, or calls printText without --json.
+func (c *adminClient) print(out io.Writer, answer any, printText func()) error {
 	if !c.asJSON {
-		show()
+		printText()
 		return nil
 	}
 	e := json.NewEncoder(out)
@@ -59,13 +59,13 @@ func (c *adminClient) print(out io.Writer, answer any, show func()) error {
 	return e.Encode(answer)
 }
 
-// base is the address as a URL, and the TLS to reach it.
-func (c *adminClient) base() (*url.URL, *tls.Config, error) {
-	secured := c.ca != "" || c.cert != "" || c.key != ""
+// baseURL returns the address as a URL, and the TLS configuration to connect.
+func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
+	wantsTLS := c.ca != "" || c.cert != "" || c.key != ""
 	addr := c.addr
 	switch {
 	case strings.Contains(addr, "://"):
-	case secured:
+	case wantsTLS:
 		addr = "https://" + addr
 	default:
 		addr = "http://" + addr
@@ -74,25 +74,25 @@ func (c *adminClient) base() (*url.URL, *tls.Config, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, nil, errors.New("--addr must be http://host:port, https://host:port or host:port")
 	}
-	if u.Scheme == "http" && secured {
-		return nil, nil, errors.New("--ca, --cert and --key are for https; write --addr https://host:port")
+	if u.Scheme == "http" && wantsTLS {
+		return nil, nil, errors.New("--ca, --cert and --key need https; write --addr https://host:port")
 	}
 	t, err := clienttls.Files{CA: c.ca, Cert: c.cert, Key: c.key}.Config()
 	return u, t, err
 }
 
-// bearer is the token to show: empty if there is none.
-func (c *adminClient) bearer() string {
+// bearerToken returns the token to send, or an empty string.
+func (c *adminClient) bearerToken() string {
 	if c.token != "" {
 		return c.token
 	}
 	return env.AdminToken()
 }
 
-// call asks for a path below /admin/ and decodes the answer. The error says what the
-// service found wrong, one problem a line, or why it can't be asked.
+// call sends a call to a path below /admin/ and decodes the answer. The error lists the
+// problems that the service answers, one a line.
 func (c *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
-	u, secure, err := c.base()
+	u, tlsConfig, err := c.baseURL()
 	if err != nil {
 		return err
 	}
@@ -101,51 +101,51 @@ func (c *adminClient) call(ctx context.Context, method, path string, query url.V
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the request can't be made") // the reason could show it
+		return errors.New("invalid request") // err could contain the token
 	}
-	if token := c.bearer(); token != "" {
+	if token := c.bearerToken(); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	// A token goes to this address only: not to a proxy, nor where that one points to.
-	transport := &http.Transport{TLSClientConfig: secure}
+	// Only this address gets the token. The client uses no proxy and follows no redirect.
+	transport := &http.Transport{TLSClientConfig: tlsConfig}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)
 	if err != nil {
-		return unreached(u, err)
+		return connectError(u, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return unreached(u, err)
+		return connectError(u, err)
 	}
-	return understand(u, resp, text, answer)
+	return decodeAnswer(u, resp, text, answer)
 }
 
-// unreached says why u can't be asked.
-func unreached(u *url.URL, err error) error {
-	if failed := (*url.Error)(nil); errors.As(err, &failed) {
-		err = failed.Err
+// connectError returns an error that names u and says why the call failed.
+func connectError(u *url.URL, err error) error {
+	if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
+		err = urlErr.Err
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody listens at %s; --addr must be the service's debug listener, whose port is DEBUG_PORT", u.Host)
+		return fmt.Errorf("%s: connection refused; set --addr to the debug listener of the service (DEBUG_PORT)", u.Host)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s doesn't answer in time (--timeout)", u.Host)
+		return fmt.Errorf("%s: no answer within --timeout", u.Host)
 	}
-	return fmt.Errorf("%s can't be asked: %w", u.Host, err)
+	return fmt.Errorf("%s: %w", u.Host, err)
 }
 
-// understand reads an answer.
-func understand(u *url.URL, resp *http.Response, text []byte, answer any) error {
+// decodeAnswer decodes an answer, or returns its problems.
+func decodeAnswer(u *url.URL, resp *http.Response, text []byte, answer any) error {
 	switch kind := resp.Header.Get("Content-Type"); {
 	case resp.StatusCode == http.StatusUnauthorized:
-		return errors.New("the service lets nobody in without a token that it knows: set ADMIN_TOKEN or --token (or --cert and --key, where it takes certificates)")
+		return errors.New("unauthorized: set --token or ADMIN_TOKEN, or --cert and --key")
 	case kind != "application/json":
-		return fmt.Errorf("%s does not answer as the admin API does (%s); it should be the debug listener of a service with ADMIN_TOKEN, and https where that has TLS", u.Host, resp.Status)
+		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --addr is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", u.Host, resp.Status)
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(text, answer); err != nil {
-			return fmt.Errorf("%s gives an answer that can't be read: %w", u.Host, err)
+			return fmt.Errorf("%s: invalid answer: %w", u.Host, err)
 		}
 		return nil
 	}
@@ -159,15 +159,15 @@ func understand(u *url.URL, resp *http.Response, text []byte, answer any) error 
 	return errors.New(strings.Join(p.Problems, "\n"))
 }
 
-// group makes cmd one that only holds others: alone it tells which.
-func group(cmd *cobra.Command) *cobra.Command {
+// commandGroup makes cmd print its help, which lists its subcommands.
+func commandGroup(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	return cmd
 }
 
-// table prints rows in columns. A row of one cell is printed as it is.
-func table(out io.Writer, rows [][]string) {
+// printTable prints rows in columns. A row of one cell does not affect the widths.
+func printTable(out io.Writer, rows [][]string) {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
@@ -188,19 +188,19 @@ func table(out io.Writer, rows [][]string) {
 	}
 }
 
-// inWords is a time that is d away: "in 59m", "12s ago".
-func inWords(d time.Duration) string {
-	text := roughly(d.Abs())
+// relativeTime describes the time after d, such as "in 59m" or "12s ago".
+func relativeTime(d time.Duration) string {
+	text := formatDuration(d.Abs())
 	if d < 0 {
 		return text + " ago"
 	}
 	return "in " + text
 }
 
-// roughly is d in its two largest units: "3d4h", "59m".
-func roughly(d time.Duration) string {
+// formatDuration formats d in its two largest units, such as "3d4h" or "59m".
+func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
-	two := func(large, small time.Duration, names ...string) string {
+	format := func(large, small time.Duration, names ...string) string {
 		d = d.Round(small)
 		text := strconv.FormatInt(int64(d/large), 10) + names[0]
 		if rest := d % large / small; rest > 0 {
@@ -210,16 +210,16 @@ func roughly(d time.Duration) string {
 	}
 	switch {
 	case d.Round(time.Minute) >= day:
-		return two(day, time.Hour, "d", "h")
+		return format(day, time.Hour, "d", "h")
 	case d.Round(time.Minute) >= time.Hour:
-		return two(time.Hour, time.Minute, "h", "m")
+		return format(time.Hour, time.Minute, "h", "m")
 	case d.Round(time.Second) >= time.Minute:
-		return two(time.Minute, time.Minute, "m")
+		return format(time.Minute, time.Minute, "m")
 	}
-	return two(time.Second, time.Second, "s")
+	return format(time.Second, time.Second, "s")
 }
 
-// printable is s, quoted if a terminal would not show it as it is.
+// printable returns s, quoted if it has characters that a terminal does not print.
 func printable(s string) string {
 	for _, r := range s {
 		if !strconv.IsPrint(r) || r == utf8.RuneError {
@@ -229,5 +229,5 @@ func printable(s string) string {
 	return s
 }
 
-// orDash is s, or a dash if there is nothing.
+// orDash returns s, or a dash if s is empty.
 func orDash(s string) string { return cmp.Or(printable(s), "-") }

@@ -14,22 +14,23 @@ import (
 	"github.com/seed-81f232ab/rls/admin"
 )
 
+// newCounter returns the command rls counter.
 func newCounter() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := commandGroup(&cobra.Command{
 		Use:   "counter",
-		Short: "See and reset what requests have spent, in a running service",
-		Long:  "Shows what requests with the keys and values of a descriptor have spent, or gives it back.\n" + descriptorHelp,
+		Short: "Show and reset counters of a running service",
+		Long:  "Shows or resets the counters of requests with the keys and values of a descriptor.\n" + descriptorHelp,
 	})
 	client := &adminClient{}
-	client.flags(cmd)
+	client.addFlags(cmd)
 	cmd.AddCommand(
-		newCounterCommand(client, "get", http.MethodGet, "Show what is spent of each limit"),
-		newCounterCommand(client, "reset", http.MethodDelete, "Give back all that is spent"),
+		newCounterCommand(client, "get", http.MethodGet, "Show the hits spent of each limit"),
+		newCounterCommand(client, "reset", http.MethodDelete, "Reset all counters"),
 	)
 	return cmd
 }
 
-// newCounterCommand makes a command that shows what a method answers.
+// newCounterCommand returns a command that sends a call and prints the answer.
 func newCounterCommand(client *adminClient, name, method, short string) *cobra.Command {
 	var domain string
 	cmd := &cobra.Command{
@@ -39,7 +40,7 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 		Example: "  rls counter " + name + " -d shop remote_address=10.0.0.1,path=/login",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := readRequest(domain, args[0])
+			target, err := parseRequest(domain, args[0])
 			if err != nil {
 				return err
 			}
@@ -58,7 +59,7 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 	return cmd
 }
 
-// printCounter prints a counter, and what it was before if it was reset.
+// printCounter prints a counter and, after a reset, the hits spent before.
 func printCounter(out io.Writer, c *admin.Reset) {
 	text := fmt.Sprintf("%s (counter %s)", printable(c.Path), printable(c.Key))
 	if c.ShadowMode {
@@ -84,11 +85,11 @@ func printCounter(out io.Writer, c *admin.Reset) {
 		}
 		if l.Degraded {
 			spent = "-"
-			remaining += " (of this replica alone: Redis is away)"
+			remaining += " (this replica only; Redis is down)"
 		}
-		rows = append(rows, []string{name, spent, remaining, roughly(time.Duration(math.Ceil(l.ResetSeconds)) * time.Second)})
+		rows = append(rows, []string{name, spent, remaining, formatDuration(time.Duration(math.Ceil(l.ResetSeconds)) * time.Second)})
 	}
-	table(out, rows)
+	printTable(out, rows)
 	if c.Note != "" {
 		fmt.Fprintln(out, printable(c.Note))
 	}

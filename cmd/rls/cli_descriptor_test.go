@@ -12,11 +12,12 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-func TestTargetsOfTheCommandLine(t *testing.T) {
+func TestParseTarget(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"tenant":                  "shop|tenant",
 		"tenant=acme":             "shop|tenant=acme",
-		"tenant=":                 "the value of tenant is empty; tenant without = stands for any value",
+		"tenant=":                 "the value of tenant is empty; write tenant without = for any value",
 		"a=1,tenant=":             "the value of tenant is empty",
 		"tenant=acme,path=/a=b":   "shop|tenant=acme|path=/a%3Db",
 		`tenant=a\,b`:             "shop|tenant=a%2Cb",
@@ -29,11 +30,11 @@ func TestTargetsOfTheCommandLine(t *testing.T) {
 		"=x":                      "has no key",
 		"=":                       "has no key",
 		"a,,b":                    "entry 2 of the target has no key",
-		`tenant=a\`:               `ends with a \`,
+		`tenant=a\`:               `no character follows the last \`,
 		"tenant=acme,path=\n\x00": "shop|tenant=acme|path=%0A%00",
 	} {
 		t.Run(text, func(t *testing.T) {
-			got, err := readTarget("shop", text)
+			got, err := parseTarget("shop", text)
 			if err != nil {
 				assert.Contains(t, err.Error(), want)
 				return
@@ -43,21 +44,23 @@ func TestTargetsOfTheCommandLine(t *testing.T) {
 			assert.NoError(t, err)
 		})
 	}
-	_, err := readTarget("", "tenant=acme")
+	_, err := parseTarget("", "tenant=acme")
 	assert.ErrorContains(t, err, "needs a domain")
 }
 
-func TestEntriesOfARequestHaveAValue(t *testing.T) {
-	for text, bare := range map[string]string{"tenant": "1", "tenant=a,b": "2", "tenant=a,b,c": "2", "a=1,,b=2": "2", "": "1"} {
-		_, err := readRequest("shop", text)
-		assert.ErrorContains(t, err, "entry "+bare+" has no =", text)
+func TestParseRequestRequiresValues(t *testing.T) {
+	t.Parallel()
+	for text, entry := range map[string]string{"tenant": "1", "tenant=a,b": "2", "tenant=a,b,c": "2", "a=1,,b=2": "2", "": "1"} {
+		_, err := parseRequest("shop", text)
+		assert.ErrorContains(t, err, "entry "+entry+" has no =", text)
 	}
-	got, err := readRequest("shop", "tenant=,path=/")
+	got, err := parseRequest("shop", "tenant=,path=/")
 	require.NoError(t, err)
 	assert.Equal(t, "shop|tenant|path=/", got.String())
 }
 
-func TestWhatIsWrittenIsReadAsItWas(t *testing.T) {
+func TestFormatDescriptorIsParsedBack(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var want ratelimitv3.RateLimitDescriptor
 		for range rapid.IntRange(1, 3).Draw(t, "entries") {
@@ -66,8 +69,8 @@ func TestWhatIsWrittenIsReadAsItWas(t *testing.T) {
 				Value: rapid.StringMatching(`[a=,\\é]{0,4}`).Draw(t, "value"),
 			})
 		}
-		text := asWritten(&want)
-		got, err := readRequest("shop", text)
+		text := formatDescriptor(&want)
+		got, err := parseRequest("shop", text)
 		require.NoError(t, err)
 		require.Len(t, got.Entries, len(want.Entries), text)
 		for i, e := range got.Entries {

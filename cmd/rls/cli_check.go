@@ -11,59 +11,59 @@ import (
 	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
+// newCheck returns the command rls check.
 func newCheck() *cobra.Command {
 	var strict, merge, ignoreDotFiles bool
 	cmd := &cobra.Command{
 		Use:   "check PATH…",
 		Short: "Check limits files and print what they limit",
 		Long: "Checks the limits files of all PATHs (files or directories) together, as the service\n" +
-			"would load them. Prints every mistake with its file, line and column, and every path\n" +
-			"that can't be read, or the tree of limits. Exit code: 0 if the service would take them, else 1.",
+			"loads them. Prints the tree of limits, or every problem with its file, line and column.\n" +
+			"Exit code: 0 if the service would load the files, else 1.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			return checkCommand{
 				out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr(), strict: strict,
-				ignoreDotFiles: ignoreDotFiles,
-				compiling:      descriptors.Options{MergeDomains: merge},
+				ignoreDotFiles: ignoreDotFiles, compileOptions: descriptors.Options{MergeDomains: merge},
 			}.run(paths)
 		},
 	}
-	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as mistakes")
-	cmd.Flags().BoolVar(&merge, "merge", false, "unite files of one domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as problems")
+	cmd.Flags().BoolVar(&merge, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().BoolVar(&ignoreDotFiles, "ignore-dot-files", false, "skip files and directories whose names start with a dot (RUNTIME_IGNOREDOTFILES)")
 	return cmd
 }
 
+// checkCommand checks limits files.
 type checkCommand struct {
-	out, errOut io.Writer
-	strict      bool
-
+	out, errOut    io.Writer
+	strict         bool
 	ignoreDotFiles bool
-	compiling      descriptors.Options
+	compileOptions descriptors.Options
 }
 
 func (c checkCommand) run(paths []string) error {
 	var files []descriptors.File
-	unread := false
+	readFailed := false
 	for _, path := range paths {
-		more, skipped, err := filesource.Read(path, c.ignoreDotFiles)
+		found, skipped, err := filesource.Read(path, c.ignoreDotFiles)
 		for _, s := range skipped {
 			fmt.Fprintln(c.errOut, "skipped:", s)
 		}
 		if err != nil {
 			fmt.Fprintln(c.errOut, err)
-			unread = true
+			readFailed = true
 		}
-		files = append(files, more...)
+		files = append(files, found...)
 	}
-	cfg, err := descriptors.Compile(files, c.compiling)
+	cfg, err := descriptors.Compile(files, c.compileOptions)
 	var problems descriptors.Problems
 	switch {
 	case errors.As(err, &problems):
 		return c.fail(problems)
 	case err != nil:
 		return err
-	case unread:
+	case readFailed:
 		return exitCode(1)
 	case c.strict && len(cfg.Warnings) > 0:
 		return c.fail(cfg.Warnings)
@@ -74,7 +74,7 @@ func (c checkCommand) run(paths []string) error {
 	return cfg.WriteTree(c.out)
 }
 
-// fail prints problems and is the error that says no more.
+// fail prints problems and returns exit code 1.
 func (c checkCommand) fail(problems descriptors.Problems) error {
 	for _, p := range problems {
 		fmt.Fprintln(c.errOut, p)
