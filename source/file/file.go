@@ -144,6 +144,7 @@ func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
 
 // apply parses the files of n and applies the result.
 func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
+	defer source.CollectOften()()
 	s.logSkipped(n.skipped)
 	if n.err != nil {
 		_ = apply(source.Update{Invalid: n.err})

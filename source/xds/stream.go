@@ -155,15 +155,8 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.Log.Warn("xDS response ignored", "got_type", r.GetTypeUrl(), "want_type", typeURL)
 		return nil
 	}
-	update := c.parse(r)
 	lastRejected := s.rejected
-	if lastRejected != nil && update.Invalid != nil && lastRejected.Error() == update.Invalid.Error() {
-		s.rejected = update.Invalid // the same again: neither applied nor logged
-	} else if s.rejected = c.apply(update); s.rejected != nil {
-		s.nackBackoff.Reset()
-		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted)
-	}
-	if s.rejected == nil {
+	if s.apply(r); s.rejected == nil {
 		c.lastAccepted, c.accepted, s.accepted = r.GetVersionInfo(), true, true
 		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.lastAccepted, ResponseNonce: r.GetNonce()})
 	}
@@ -176,6 +169,21 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		ResponseNonce: r.GetNonce(),
 		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejected.Error())},
 	})
+}
+
+// apply applies r and sets s.rejected. It neither applies nor logs a response that is
+// rejected for the same reason as the one before.
+func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
+	defer source.CollectOften()()
+	c, lastRejected := s.client, s.rejected
+	update := c.parse(r)
+	if lastRejected != nil && update.Invalid != nil && lastRejected.Error() == update.Invalid.Error() {
+		return
+	}
+	if s.rejected = c.apply(update); s.rejected != nil {
+		s.nackBackoff.Reset()
+		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted)
+	}
 }
 
 // parse returns the update that r stands for. One invalid resource makes all invalid.
