@@ -182,8 +182,8 @@ type State struct {
 // IsZero reports whether the key has spent nothing. Such a State can be forgotten.
 func (s *State) IsZero() bool { return *s == State{} }
 
-// Entries returns how many log entries s holds: at most Max for SlidingLog, 0 for
-// the other algorithms.
+// Entries returns how many log entries s holds: at most Max and at most MaxLogEntries for
+// SlidingLog, 0 for the other algorithms.
 func (s *State) Entries() int {
 	if s.log == nil {
 		return 0

@@ -332,7 +332,7 @@ func TestStateKeepsWithinItsBoundsWhateverTheClockDoes(t *testing.T) {
 			assert.LessOrEqual(t, r.Remaining, l.capacity)
 			assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
 			assert.GreaterOrEqual(t, r.RetryAfter, int64(Never))
-			assert.LessOrEqual(t, int64(s.Entries()), max(l.max, 0))
+			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))
 			// A clock that was set back keeps nobody waiting longer than the
 			// state's own time and a window more.
 			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.full.us+1)

@@ -1,23 +1,36 @@
 package limit
 
-// hitLog holds charged hits by time, oldest first; hits of one microsecond share
-// an entry.
+// A log has at most MaxLogEntries entries. Up to exactLogEntries it keeps the time of each
+// charged hit. A longer log keeps one entry for the hits of a tick, and a window has
+// logTicks ticks. So there are at most exactLogEntries entries from the time when the log
+// was short, and one entry for each tick since then, of which a window can touch
+// logTicks + 1.
+const (
+	MaxLogEntries   = exactLogEntries + logTicks + 1
+	exactLogEntries = 2048
+	logTicks        = 2047
+)
+
+// hitLog is a list of charged hits, oldest first. Hits of one microsecond share an entry.
 type hitLog struct {
-	entries []hitEntry // entries[:head] are gone
+	entries []hitEntry // entries[:head] are expired
 	head    int
 }
 
+// hitEntry is n hits, the newest of them at a time.
 type hitEntry struct{ at, n int64 }
 
-// emptyLog stands for the log of a key that has spent nothing; it is only read.
+// emptyLog is the log of a key that has spent nothing. It must not be changed.
 var emptyLog hitLog
 
-// slidingLog remembers each charged hit for a window's length.
+// slidingLog remembers each charged hit for the length of a window.
 //
-// Bound: exactly at most Max hits in any span of a window's length, [t, t+period).
-// It keeps at most Max entries of 16 bytes: with denied hits charged, entries
-// that newer ones of together Max already outweigh are dropped, which changes no
-// decision.
+// Bound: at most Max hits in any span of a window's length, [t, t+period). A log of more
+// than exactLogEntries entries counts a hit for up to 1/logTicks of the window longer, so
+// it may deny hits a little earlier than necessary. It never admits more.
+//
+// If denied hits are charged, the log drops entries when newer entries of together Max
+// outweigh them. That changes no decision.
 //
 // State: log holds the hits, a their sum.
 func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
@@ -25,7 +38,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if log == nil {
 		log = &emptyLog
 	}
-	t := log.settle(now, l.period)
+	t := log.advance(now, l.period)
 	total := s.a
 	for log.len() > 0 && log.oldest().at+l.period <= t {
 		total -= log.oldest().n
@@ -36,7 +49,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	switch {
 	case n < 0:
 		r.Allowed = true
-		total -= log.giveBack(-n)
+		total -= log.refund(-n)
 	case n == 0:
 		r.Allowed = total+1 <= l.max
 	default:
@@ -45,14 +58,14 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			if s.log == nil {
 				log = &hitLog{}
 			}
-			total = log.charge(t, n, total, l.max)
+			total = log.charge(t, n, total, l.max, ceilDiv(l.period, logTicks))
 		}
 	}
 	r.Remaining = l.max - total
 	if !r.Allowed {
 		r.RetryAfter = Never
-		if spare := l.max - max(n, 1); spare >= 0 {
-			r.RetryAfter = log.fit(total, spare) + l.period - now
+		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
+			r.RetryAfter = log.retryAt(total, maxSpent) + l.period - now
 		}
 	}
 	if log.len() == 0 {
@@ -68,37 +81,41 @@ func (g *hitLog) len() int          { return len(g.entries) - g.head }
 func (g *hitLog) oldest() *hitEntry { return &g.entries[g.head] }
 func (g *hitLog) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
 
-// settle returns the log's time for now: never before its newest entry. If now
-// is more than a period behind that, the clock was set back, and all entries
-// move back to now.
-func (g *hitLog) settle(now, period int64) int64 {
+// advance returns the time of the log at now. The time is never before the newest entry.
+// If the newest entry is more than a period after now, the clock was set back. All hits
+// then move to one entry at now.
+func (g *hitLog) advance(now, period int64) int64 {
 	if g.len() == 0 || g.newest().at <= now {
 		return now
 	}
 	if g.newest().at-now > period {
-		for i := g.head; i < len(g.entries); i++ {
-			g.entries[i].at = min(g.entries[i].at, now)
+		var total int64
+		for _, e := range g.entries[g.head:] {
+			total += e.n
 		}
+		g.entries = g.entries[:g.head+1]
+		*g.newest() = hitEntry{now, total}
 	}
 	return g.newest().at
 }
 
-// charge adds n hits at time at, the newest, and returns the new total. An entry
-// of most denies all others as long as it lives, so none is heavier, and entries
-// older than a total of most are dropped.
-func (g *hitLog) charge(at, n, total, most int64) int64 {
-	if g.len() > 0 && g.newest().at == at {
+// charge adds n hits at time at, which is not before the newest entry, and returns the new
+// total. The hits join the newest entry if it has the same time, or the same tick in a long
+// log. An entry of maxHits denies all others, so no entry is heavier. Entries older than a
+// total of maxHits are dropped.
+func (g *hitLog) charge(at, n, total, maxHits, tick int64) int64 {
+	if g.len() > 0 && (g.newest().at == at || g.len() >= exactLogEntries && g.newest().at/tick == at/tick) {
 		n += g.newest().n
 		total -= g.newest().n
 		g.entries = g.entries[:len(g.entries)-1]
 	}
-	n = min(n, most)
-	for g.len() > 0 && total+n-g.oldest().n >= most {
+	n = min(n, maxHits)
+	for g.len() > 0 && total+n-g.oldest().n >= maxHits {
 		total -= g.oldest().n
 		g.head++
 	}
 	switch live := g.len(); {
-	case cap(g.entries) > 64 && live < cap(g.entries)/4: // a rush is over
+	case cap(g.entries) > 64 && live < cap(g.entries)/4: // give memory back after a rush
 		g.entries, g.head = append(make([]hitEntry, 0, 2*live+1), g.entries[g.head:]...), 0
 	case len(g.entries) == cap(g.entries) && g.head >= live:
 		g.entries, g.head = g.entries[:copy(g.entries, g.entries[g.head:])], 0
@@ -107,8 +124,8 @@ func (g *hitLog) charge(at, n, total, most int64) int64 {
 	return total + n
 }
 
-// giveBack takes up to n hits off the newest entries and returns how many.
-func (g *hitLog) giveBack(n int64) int64 {
+// refund takes up to n hits off the newest entries and returns how many.
+func (g *hitLog) refund(n int64) int64 {
 	left := n
 	for left > 0 && g.len() > 0 {
 		e := g.newest()
@@ -122,11 +139,11 @@ func (g *hitLog) giveBack(n int64) int64 {
 	return n - left
 }
 
-// fit returns the time of the oldest entry that must go, with all before it,
-// for at most spare of total to stay.
-func (g *hitLog) fit(total, spare int64) int64 {
+// retryAt returns the time of the entry with which enough hits expire for at most maxSpent
+// of total to stay.
+func (g *hitLog) retryAt(total, maxSpent int64) int64 {
 	i := g.head
-	for ; total > spare; i++ {
+	for ; total > maxSpent; i++ {
 		total -= g.entries[i].n
 	}
 	return g.entries[i-1].at

@@ -460,6 +460,38 @@ func TestFailedHitDoesNotBlockItsGroup(t *testing.T) {
 	}
 }
 
+// The traces above are too short for a log that coalesces hits.
+func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
+	for name, l := range map[string]*limit.Limit{
+		"never full":           spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
+		"full":                 spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
+		"full, denied charged": spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, rnd := open(t), rand.New(rand.NewPCG(1, 7))
+			var s limit.State
+			now, longest := time.Now().UnixMicro(), 0
+			for step := range 12_000 {
+				now += rnd.Int64N(20_000) // some 6,000 hits in a window, whose tick is 29,312 µs
+				n := []int64{1, 1, 1, 1, 1, 2, 0, -1}[rnd.IntN(8)]
+				if step%5000 == 4999 {
+					now -= 2 * l.Period() // the clock is set back
+				}
+				got := r.take(now, nil, hit{key: "log", limit: l, n: n})[0]
+				require.Empty(t, got.err)
+				require.Equal(t, l.Take(&s, now, n), got.Result, "step %d", step)
+				longest = max(longest, s.Entries())
+			}
+			assert.Greater(t, longest, 2048, "the log has coalesced hits")
+			assert.LessOrEqual(t, longest, limit.MaxLogEntries)
+			ctx := t.Context()
+			assert.EqualValues(t, 2*s.Entries()+1, r.client.LLen(ctx, r.prefix+"log").Val())
+			assert.Less(t, r.client.MemoryUsage(ctx, r.prefix+"log", 0).Val(), int64(80_000))
+		})
+	}
+}
+
 func TestLongLogIsNotWalked(t *testing.T) {
 	r := open(t)
 	l := spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1_000_000, Unit: limit.Hour})

@@ -1,17 +1,19 @@
--- sliding_log: limit.slidingLog, which says what it does and why.
+-- sliding_log does what limit.slidingLog does and documents.
 --
--- Stored as a list: base, at1, sum1, at2, sum2, … An entry is the time of its
--- hits in microseconds and the running sum of all hits up to and with them; base
--- is the sum before the first. So the hits of any run of entries are one
--- subtraction, and entries are found by bisection, never by walking the log.
--- Sums wrap around at 2^40, far above what one log can hold (2^33).
+-- The log is stored as a list: base, at1, sum1, at2, sum2, … An entry is the time of its
+-- newest hit in microseconds, and the sum of all hits up to this entry. base is the sum
+-- before the first entry. The hits of any run of entries are one subtraction, and
+-- bisection finds an entry without a walk through the log. Sums wrap at 2^40, far above
+-- what a log can hold (2^33).
 --
--- State: entries first to last, of which those up to kept are as stored; size is
--- how many are stored. at[i] and sum[i] are fetched when first needed.
+-- State: entries first to last. Entries up to kept are stored as they are. size is the
+-- number of stored entries. at[i] and sum[i] are fetched at their first use.
 
 local wrap = 2 ^ 40
 
--- Fetches entry i, keeping what has changed since it was stored.
+local exactEntries, ticks = 2048, 2047 -- as limit's exactLogEntries and logTicks
+
+-- Fetches entry i. It does not overwrite what has changed since entry i was stored.
 local function fetch(s, i)
   local got = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
   s.sum[i - 1] = s.sum[i - 1] or tonumber(got[1])
@@ -24,17 +26,17 @@ local function at(s, i)
   return s.at[i]
 end
 
--- The hits of the entries from first to i.
+-- Returns the hits of the entries from first to i.
 local function upTo(s, i)
   if not s.sum[i] then fetch(s, i) end
   return (s.sum[i] - s.sum[s.first - 1]) % wrap
 end
 
--- The first entry for which reached(s, i, goal); it is false up to some entry and
--- true from there on. last + 1 if there is none. Mostly it is near the front.
+-- Returns the first entry i with reached(s, i, goal), or last + 1. All entries after i
+-- reach the goal too. Usually i is near the front.
 local function find(s, reached, goal)
   local low, high, stride = s.first, s.last + 1, 1
-  while low < high do -- it is in low..high
+  while low < high do -- i is in low..high
     local probe = math.min(low + stride - 1, math.floor((low + high) / 2))
     if reached(s, probe, goal) then
       high = probe
@@ -59,39 +61,46 @@ local function cut(s, last)
   if s.kept > last then s.kept = last end
 end
 
--- The log's time for now, as hitLog.settle.
-local function settle(s, now, period)
+-- Does what hitLog.advance does.
+local function advance(s, now, period)
   if s.last < s.first or at(s, s.last) <= now then return now end
   if at(s, s.last) - now > period then
-    for i = s.last, s.first, -1 do
-      if at(s, i) <= now then break end
-      upTo(s, i)
-      s.at[i] = now
-      s.kept = math.min(s.kept, i - 1)
-    end
+    local total = upTo(s, s.last)
+    cut(s, s.first - 1)
+    push(s, now, total)
   end
   return at(s, s.last)
 end
 
--- As hitLog.charge; returns the new total.
-local function charge(s, time, n, total, most)
-  if s.last >= s.first and at(s, s.last) == time then
+-- Reports whether hits at time join the newest entry.
+local function joins(s, time, period)
+  if s.last < s.first then return false end
+  local newest = at(s, s.last)
+  if newest == time then return true end
+  if s.last - s.first + 1 < exactEntries then return false end
+  local tick = math.ceil(period / ticks)
+  return newest - newest % tick == time - time % tick
+end
+
+-- Does what hitLog.charge does. Returns the new total.
+local function charge(s, time, n, total, maxHits, period)
+  if joins(s, time, period) then
     local others = s.last > s.first and upTo(s, s.last - 1) or 0
     n = n + total - others
     total = others
     cut(s, s.last - 1)
   end
-  n = math.min(n, most)
-  if total + n > most then
-    s.first = find(s, hitsReach, total + n - most + 1)
+  n = math.min(n, maxHits)
+  if total + n > maxHits then
+    s.first = find(s, hitsReach, total + n - maxHits + 1)
     total = s.last >= s.first and upTo(s, s.last) or 0
   end
   push(s, time, n)
   return total + n
 end
 
--- As hitLog.giveBack; returns the new total.
-local function giveBack(s, n, total)
+-- Does what hitLog.refund does. Returns the new total.
+local function refund(s, n, total)
   local left = math.max(total - n, 0)
   if left == 0 then
     cut(s, s.first - 1)
@@ -137,7 +146,7 @@ return {
   end,
 
   step = function(s, now, n, max, period, capacity, chargeDenied)
-    local time = settle(s, now, period)
+    local time = advance(s, now, period)
     if s.last >= s.first and at(s, s.first) + period <= time then
       s.first = find(s, isAfter, time - period)
     end
@@ -145,27 +154,27 @@ return {
 
     local allowed, retry, reset = true, 0, 0
     if n < 0 then
-      total = giveBack(s, -n, total)
+      total = refund(s, -n, total)
     elseif n == 0 then
       if total + 1 > max then allowed = false end
     else
       if total + n > max then allowed = false end
       if max > 0 and (allowed or chargeDenied) then
-        total = charge(s, time, n, total, max)
+        total = charge(s, time, n, total, max, period)
       end
     end
     if not allowed then
-      local spare = max - math.max(n, 1)
+      local maxSpent = max - math.max(n, 1)
       retry = -1
-      if spare >= 0 then
-        retry = at(s, find(s, hitsReach, total - spare)) + period - now
+      if maxSpent >= 0 then
+        retry = at(s, find(s, hitsReach, total - maxSpent)) + period - now
       end
     end
     if s.last >= s.first then reset = at(s, s.last) + period - now end
     return total, reset, retry
   end,
 
-  -- Writes what has changed; returns an error message if it can't.
+  -- Writes what has changed. Returns an error message if the write failed.
   save = function(s, key, raw, period, ttl)
     local first, last, kept = s.first, s.last, s.kept
     local reply
@@ -173,8 +182,8 @@ return {
       if s.size > 0 then reply = redis.pcall('DEL', key) end
       return type(reply) == 'table' and reply.err
     end
-    -- The key must never be absent on the way: in a slot that is being moved it
-    -- could not be written again.
+    -- The key must not be absent between two commands. If its slot is being moved, an
+    -- absent key can't be written.
     local values, obsolete = {}, 0
     if kept < first then
       kept = first - 1

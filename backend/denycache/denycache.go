@@ -68,7 +68,7 @@ func New(next backend.Limiter, o Options) *Limiter {
 
 // Invalidate drops the denial of h's counter. It is called after a reset.
 func (l *Limiter) Invalidate(h *backend.Hit) {
-	l.table.invalidate(l.table.seeds.Of(h.Key, h.Limit.Tag()))
+	l.table.invalidate(l.table.seeds.ID(h.Key, h.Limit.Tag()))
 }
 
 // InvalidateAll drops all denials.
@@ -97,7 +97,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	denied, batchDenied := 0, false
 	for i := range hits {
 		h := &hits[i]
-		found := lookup{id: l.table.seeds.Of(h.Key, h.Limit.Tag())}
+		found := lookup{id: l.table.seeds.ID(h.Key, h.Limit.Tag())}
 		if h.N < 0 {
 			l.table.invalidate(found.id)
 		} else {

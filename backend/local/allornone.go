@@ -7,33 +7,29 @@ import (
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
 )
 
-// takeAllOrNone charges the hits one after the other, and if one was denied takes
-// the charges back. All shards involved are locked meanwhile, so nobody sees them.
+// takeAllOrNone charges the hits one after the other. If an all-or-none hit is denied, it
+// refunds the others. The mutexes of all shards are held, so nobody sees the charges.
 //
-// To give hits back at the time they were charged undoes exactly what charging
-// them did, as they were allowed: no bound was met. What it can't undo is what a
-// Shadow hit after them on the same counter has seen; that is denied once more
-// than it had to be.
+// A refund at the time of the charge undoes the charge. Two traces stay. A Shadow hit that
+// follows on the same counter has seen the charge, and may be denied once more than
+// necessary. A long log may count earlier hits up to a tick longer.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
-	var idSpace [16]fingerprint.ID
-	ids := idSpace[:0]
+	var idBuf [16]fingerprint.ID
+	ids := idBuf[:0]
 	for i := range hits {
-		ids = append(ids, l.seeds.Of(hits[i].Key, hits[i].Limit.Tag()))
+		ids = append(ids, l.seeds.ID(hits[i].Key, hits[i].Limit.Tag()))
 	}
-	var lockSpace [16]int
-	locked := l.lock(ids, lockSpace[:0])
+	var lockedBuf [16]int
+	locked := l.lock(ids, lockedBuf[:0])
 	defer l.unlock(locked)
 
 	denied := false
 	for i := range hits {
-		h, s := &hits[i], l.shardOf(ids[i])
-		if !h.AllOrNone() {
-			results[i] = backend.Result{Result: s.take(ids[i], h.Limit, now, h.N, h.Limit.ChargeDenied)}
-			continue
-		}
-		r := s.take(ids[i], h.Limit, now, h.N, false)
+		h := &hits[i]
+		allOrNone := h.AllOrNone()
+		r := l.shardOf(ids[i]).take(ids[i], h.Limit, now, h.N, h.Limit.ChargeDenied && !allOrNone)
 		results[i] = backend.Result{Result: r}
-		denied = denied || !r.Allowed
+		denied = denied || allOrNone && !r.Allowed
 	}
 	if !denied {
 		return
@@ -45,14 +41,14 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 	for i := range hits {
 		if h := &hits[i]; h.AllOrNone() {
-			left := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0, false)
-			results[i].Remaining, results[i].ResetAfter = left.Remaining, left.ResetAfter
+			peek := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0, false)
+			results[i].Remaining, results[i].ResetAfter = peek.Remaining, peek.ResetAfter
 		}
 	}
 }
 
-// lock locks the shards of ids, each once, in their order, so that no two callers
-// can wait for each other. It returns their indexes, appended to buf.
+// lock locks the shards of ids, each once. The order of the shards is fixed, so that two
+// callers can't wait for each other. It appends their indexes to buf and returns them.
 func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	for _, id := range ids {
 		buf = append(buf, l.shardIndex(id))

@@ -28,7 +28,7 @@ func hourly(t require.TestingT, a limit.Algorithm, requests uint32) *limit.Limit
 	return newLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: a.DefaultChargeDenied()})
 }
 
-// charge takes n hits of one key.
+// charge takes n hits of one key and returns the result.
 func charge(l *Limiter, now time.Time, key []byte, lim *limit.Limit, n int64) limit.Result {
 	hits := [1]backend.Hit{{Key: key, Limit: lim, N: n}}
 	var results [1]backend.Result
@@ -36,14 +36,14 @@ func charge(l *Limiter, now time.Time, key []byte, lim *limit.Limit, n int64) li
 	return results[0].Result
 }
 
-// numbered writes a key for i into buf, in the form and length of a real one.
+// numbered returns the key number i in buf's memory, with the form and length of a real key.
 func numbered(buf []byte, i int) []byte {
 	buf = append(buf[:0], "shop|service=checkout|path=/v1/orders|ip="...)
 	return binary.BigEndian.AppendUint64(buf, uint64(i))
 }
 
-// bytesPerKey charges so many keys, each longer by padding, and returns what the
-// Limiter holds for each in memory.
+// bytesPerKey charges a number of keys, each with padding more bytes. It returns the memory
+// that the Limiter uses for each key.
 func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
 	var before, after runtime.MemStats
 	lim, pad := hourly(t, a, 100), make([]byte, padding)
@@ -57,10 +57,10 @@ func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	return (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(l.Len())
+	return (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(l.Keys())
 }
 
-func TestMemoryPerKeyIsSmallWhateverTheKeysLength(t *testing.T) {
+func TestMemoryPerKeyDoesNotDependOnTheKeysLength(t *testing.T) {
 	assert.Less(t, bytesPerKey(t, limit.FixedWindow, 500_000, 0), 120.0)
 	assert.Less(t, bytesPerKey(t, limit.FixedWindow, 100_000, 1000), 120.0)
 }
@@ -75,7 +75,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 	}
 }
 
-// BenchmarkTake charges known keys of 10,000 by fixed window.
+// BenchmarkTake charges known keys, 10,000 of them, under fixed_window.
 func BenchmarkTake(b *testing.B) {
 	const keys = 10_000
 	for _, o := range []struct {
@@ -106,7 +106,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkAlgorithms charges one key as long as it has budget, then is denied.
+// BenchmarkAlgorithms charges one key, which is denied after 1,000 hits.
 func BenchmarkAlgorithms(b *testing.B) {
 	for _, a := range limit.Algorithms() {
 		b.Run(a.String(), func(b *testing.B) {
@@ -120,7 +120,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 	}
 }
 
-// BenchmarkFlood charges a new key each time while the Limiter is full.
+// BenchmarkFlood charges a new key each time while the budget is used up.
 func BenchmarkFlood(b *testing.B) {
 	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 10)
 	var buf []byte
@@ -137,7 +137,7 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
-// BenchmarkManyKeys charges keys that are mostly not in the processor's cache.
+// BenchmarkManyKeys charges keys that are mostly not in the CPU cache.
 func BenchmarkManyKeys(b *testing.B) {
 	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 1<<30)
 	var buf []byte

@@ -1,10 +1,10 @@
-// Package local is a backend.Limiter in the memory of this process: exact, and
-// bounded however many keys come.
+// Package local is a backend.Limiter in the memory of this process. It is exact, and its
+// memory is bounded for any number of keys.
 //
-// A counter is kept under a 128-bit fingerprint of its name, in one of many
-// shards, each a table behind a mutex. When there is no more room, a counter
-// that has run out goes, else one with little spent: the hits that are forgotten
-// with it are the hits that can then be admitted beyond its limit.
+// A counter is stored under a 128-bit fingerprint of its name. The counters are spread over
+// shards, and each shard is a hash table behind a mutex. If the memory budget is used up, a
+// shard evicts an expired counter, or else a counter with little spent. Hits that are
+// forgotten in this way can be admitted beyond their limit.
 package local
 
 import (
@@ -16,51 +16,46 @@ import (
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
 )
 
-// DefaultMaxKeys is the bound where Options give none.
+// DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1_000_000
 
-// Shards are many enough that two cores rarely meet in one, yet each large
-// enough that random keys fill all about evenly, and small enough that growing
-// or sweeping one takes well under a millisecond.
+// The number of shards. There are so many that two cores rarely use the same shard. Each
+// shard is so large that random keys fill all shards evenly, and so small that growing or
+// sweeping a shard takes less than a millisecond.
 const (
-	usualShards  = 256
-	smallestFill = 256
-	largestFill  = 4096
-	mostShards   = 1 << 14
+	defaultShards   = 256
+	minKeysPerShard = 256
+	maxKeysPerShard = 4096
+	maxShards       = 1 << 14
 )
 
-// Options are what a Limiter can be told. The zero value is good.
+// Options of a Limiter. The zero value means the defaults.
 type Options struct {
-	// MaxKeys bounds the counters held: about 90 bytes each, whatever the
-	// length of their keys. The log of a sliding_log counter takes room from
-	// the same bound: four entries (hits at times of their own) weigh as much
-	// as a key. The bound is split evenly over shards, so that keys can be
-	// dropped when a few percent of it are still free. 0 or less means
-	// DefaultMaxKeys.
+	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 90
+	// bytes, whatever the length of its key. Four log entries of a sliding_log counter
+	// weigh as much as a key. The bound is split evenly over shards, so a shard may
+	// evict keys while a few percent of the bound are free.
 	MaxKeys int
 
-	// AllOrNone charges the hits of one Take in one step, or none: if one is
-	// denied, no other is charged, and neither is it, even where its limit
-	// charges denied hits. Only hits that bind (backend.Hit.AllOrNone) deny others
-	// and are spared by others. Each is answered as if it were alone, with what
-	// remains for it now that nothing is charged.
+	// AllOrNone charges the all-or-none hits of a Take together: if one is denied, none
+	// is charged, even if its limit charges denied hits. Each hit is answered as if it
+	// were alone, with what remains for it without the charges.
 	AllOrNone bool
 }
 
-// Limiter is a backend.Limiter in this process. It never answers with an error,
-// and never waits for more than a mutex.
+// Limiter is a backend.Limiter in this process. It never answers with an error, and waits
+// only for mutexes.
 type Limiter struct {
 	seeds     fingerprint.Seeds
 	shards    []shard
-	room      room
+	budget    memoryBudget
 	allOrNone bool
 	swept     atomic.Uint64 // calls of Sweep
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns an empty Limiter. Let Run go beside it, so that counters that have
-// run out don't wait for others to need their room.
+// New returns an empty Limiter. The caller should let Run free expired counters.
 func New(o Options) *Limiter {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = DefaultMaxKeys
@@ -69,22 +64,22 @@ func New(o Options) *Limiter {
 	l := &Limiter{
 		seeds:     fingerprint.NewSeeds(),
 		shards:    make([]shard, n),
-		room:      room{most: int64(o.MaxKeys), shards: int64(n)},
+		budget:    memoryBudget{maxKeys: int64(o.MaxKeys), shards: int64(n)},
 		allOrNone: o.AllOrNone,
 	}
 	for i := range l.shards {
-		l.shards[i].room = &l.room
+		l.shards[i].budget = &l.budget
 	}
 	return l
 }
 
-// shardsFor is a power of two.
+// shardsFor returns the number of shards, a power of two.
 func shardsFor(maxKeys int) int {
-	n := usualShards
-	for n > 1 && maxKeys/n < smallestFill {
+	n := defaultShards
+	for n > 1 && maxKeys/n < minKeysPerShard {
 		n /= 2
 	}
-	for n < mostShards && maxKeys/n > largestFill {
+	for n < maxShards && maxKeys/n > maxKeysPerShard {
 		n *= 2
 	}
 	return n
@@ -99,13 +94,13 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 	}
 	for i := range hits {
 		h := &hits[i]
-		id := l.seeds.Of(h.Key, h.Limit.Tag())
+		id := l.seeds.ID(h.Key, h.Limit.Tag())
 		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, at, h.N)}
 	}
 }
 
-// Len is how many counters are held, those not swept yet among them.
-func (l *Limiter) Len() int {
+// Keys returns the number of counters, including expired counters that are not swept yet.
+func (l *Limiter) Keys() int {
 	n := 0
 	for i := range l.shards {
 		s := &l.shards[i]
@@ -116,9 +111,9 @@ func (l *Limiter) Len() int {
 	return n
 }
 
-// Dropped is how many counters were dropped for room so far though they had hits
-// to remember. If it grows, MaxKeys is too small for the traffic.
-func (l *Limiter) Dropped() int64 { return l.room.dropped.Load() }
+// Evictions returns how many counters were evicted before they had expired. If the number
+// grows, MaxKeys is too small for the traffic.
+func (l *Limiter) Evictions() int64 { return l.budget.evictions.Load() }
 
 func (l *Limiter) shardOf(id fingerprint.ID) *shard { return &l.shards[l.shardIndex(id)] }
 

@@ -7,10 +7,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
 )
 
-// Run sweeps until ctx ends: all counters once in each span of every, a shard at
-// a time. A minute is a good span.
-func (l *Limiter) Run(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(max(every/time.Duration(len(l.shards)), 1))
+// Run sweeps until ctx ends, a shard at a time, and all shards once in each interval. A
+// minute is a good interval.
+func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(max(interval/time.Duration(len(l.shards)), 1))
 	defer tick.Stop()
 	for {
 		select {
@@ -22,9 +22,8 @@ func (l *Limiter) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// Sweep forgets the counters of one shard that have run out at now, and gives
-// back memory that was needed for many more. Each call takes the next shard. No
-// answer depends on it.
+// Sweep forgets the counters of one shard that have expired at now, and frees unused memory
+// of the shard. Each call takes the next shard. A sweep changes no answer.
 func (l *Limiter) Sweep(now time.Time) {
 	s := &l.shards[(l.swept.Add(1)-1)%uint64(len(l.shards))]
 	s.mu.Lock()
@@ -33,14 +32,14 @@ func (l *Limiter) Sweep(now time.Time) {
 }
 
 func (s *shard) sweep(now int64) {
-	// Backwards, as the last entry moves to where one is removed.
+	// The order is backwards because the last entry moves to the place of a removed one.
 	for slot := len(s.entries) - 1; slot >= 0; slot-- {
 		if s.entries[slot].expires <= now {
 			s.forget(slot)
 		}
 	}
-	for most := s.room.perShard(); len(s.entries) > most; {
-		s.drop(fingerprint.ID{}, now)
+	for maxKeys := s.budget.keysPerShard(); len(s.entries) > maxKeys; {
+		s.evict(fingerprint.ID{}, now)
 	}
 	if n := len(s.entries); n == 0 {
 		s.table = table{}

@@ -19,46 +19,45 @@ func sweepAll(l *Limiter, now time.Time) {
 	}
 }
 
-func TestSweepForgetsWhatHasExpired(t *testing.T) {
+func TestSweepForgetsExpiredCounters(t *testing.T) {
 	l := New(Options{})
 	flood(l, noon, hourly(t, limit.SlidingLog, 5), 1000)
 	flood(l, noon, newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day}), 2000)
 	sweepAll(l, noon.Add(time.Hour-time.Microsecond))
-	assert.Equal(t, 3000, l.Len())
+	assert.Equal(t, 3000, l.Keys())
 	sweepAll(l, noon.Add(time.Hour))
-	assert.Equal(t, 2000, l.Len())
-	assert.Zero(t, l.room.logs.Load())
-	assert.Zero(t, l.Dropped(), "nothing was to be remembered")
+	assert.Equal(t, 2000, l.Keys())
+	assert.Zero(t, l.budget.logs.Load())
+	assert.Zero(t, l.Evictions(), "expired counters are no evictions")
 }
 
-func TestSweepTakesOneShardACall(t *testing.T) {
+func TestEachSweepTakesOneShard(t *testing.T) {
 	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
 	flood(l, noon, lim, 10_000)
 	for range l.shards {
-		before := l.Len()
+		before := l.Keys()
 		l.Sweep(noon.Add(time.Hour))
-		assert.InDelta(t, 10_000/len(l.shards), before-l.Len(), 40)
+		assert.InDelta(t, 10_000/len(l.shards), before-l.Keys(), 40)
 	}
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Keys())
 }
 
-// A log grows in one shard and takes room from all; those without traffic of
-// their own learn of it here.
-func TestSweepMakesRoomForLogs(t *testing.T) {
+// Logs reduce the budget of all shards. A shard without traffic evicts its excess in a sweep.
+func TestSweepEvictsKeysForLogs(t *testing.T) {
 	const most = 10_000
 	l := New(Options{MaxKeys: most})
 	flood(l, noon, hourly(t, limit.FixedWindow, 5), most)
 	lim := hourly(t, limit.SlidingLog, 1_000_000)
 	for i := range most * entriesPerKey / 2 {
-		charge(l, noon.Add(time.Duration(i)*time.Microsecond), []byte("log"), lim, 1)
+		charge(l, noon.Add(time.Duration(i)*time.Microsecond), numbered(nil, most+i/2000), lim, 1)
 	}
-	require.Greater(t, int64(l.Len())+l.room.logs.Load(), int64(most))
+	require.Greater(t, int64(l.Keys())+l.budget.logs.Load(), int64(most))
 	sweepAll(l, noon)
-	assert.LessOrEqual(t, int64(l.Len())+l.room.logs.Load(), int64(most))
-	assert.InDelta(t, most/2, l.Len(), most/20)
+	assert.LessOrEqual(t, int64(l.Keys())+l.budget.logs.Load(), int64(most))
+	assert.InDelta(t, most/2, l.Keys(), most/20)
 }
 
-func TestSweepGivesMemoryBack(t *testing.T) {
+func TestSweepFreesMemory(t *testing.T) {
 	l := New(Options{MaxKeys: 1000})
 	s := &l.shards[0]
 	flood(l, noon, hourly(t, limit.FixedWindow, 5), 200)
@@ -84,19 +83,19 @@ func TestSweepsChangeNoAnswer(t *testing.T) {
 			newLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Second, ChargeDenied: true}))
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		swept, left, now := New(Options{MaxKeys: 100}), New(Options{MaxKeys: 100}), noon
+		swept, unswept, now := New(Options{MaxKeys: 100}), New(Options{MaxKeys: 100}), noon
 		for range rapid.IntRange(1, 50).Draw(t, "takes") {
 			now = now.Add(time.Duration(rapid.OneOf(
 				rapid.Int64Range(0, 2e6), rapid.Int64Range(0, 7200e6)).Draw(t, "microseconds")) * time.Microsecond)
 			sweepAll(swept, now)
 			lim := rapid.SampledFrom(limits).Draw(t, "limit")
 			n := rapid.Int64Range(-2, 5).Draw(t, "n")
-			require.Equal(t, charge(left, now, []byte("key"), lim, n), charge(swept, now, []byte("key"), lim, n))
+			require.Equal(t, charge(unswept, now, []byte("key"), lim, n), charge(swept, now, []byte("key"), lim, n))
 		}
 	})
 }
 
-func TestRunSweepsAllInItsSpanAndEndsWithItsContext(t *testing.T) {
+func TestRunSweepsAllShardsInItsIntervalUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lim := New(Options{}), hourly(t, limit.SlidingLog, 5)
 		flood(l, time.Now(), lim, 10_000)
@@ -109,10 +108,10 @@ func TestRunSweepsAllInItsSpanAndEndsWithItsContext(t *testing.T) {
 		}()
 		time.Sleep(30*time.Second + time.Millisecond)
 		synctest.Wait()
-		assert.InDelta(t, 5_000, l.Len(), 500)
+		assert.InDelta(t, 5_000, l.Keys(), 500)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		assert.Zero(t, l.Len())
+		assert.Zero(t, l.Keys())
 		cancel()
 		<-ended
 	})

@@ -5,29 +5,28 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// table is a hash table of counters. Against a Go map it takes three fifths of
-// the memory, and its entries lie in one array, so that a fair sample of them
-// costs no more than looking at each.
+// table is a hash table of counters. It needs three fifths of the memory of a Go map. All
+// entries lie in one array, so a random sample of them is cheap.
 //
-// cells find entries: open addressing with linear probing, at most two thirds
-// full. Removal moves later cells back instead of leaving marks.
+// cells find the entries by open addressing with linear probing. At most two thirds of the
+// cells are used. A removal moves later cells back instead of leaving marks.
 type table struct {
 	entries []entry
 	cells   []cell
 }
 
-// entry is a counter, in one cache line.
+// entry is a counter. It fills one cache line of 64 bytes.
 type entry struct {
 	id      fingerprint.ID
 	state   limit.State
-	expires int64 // microseconds since the epoch; from then on nothing is spent
+	expires int64 // microseconds since the epoch; the state is zero from then on
 	spent   int64 // hits, as of the last Take
 }
 
-// cell points at an entry. It holds as much of the fingerprint as it takes to
-// know the cell's place, and almost always to know a stranger.
+// cell refers to an entry. It has half of a fingerprint half, which determines the home of
+// the cell and tells almost all other counters apart.
 type cell struct {
-	hash uint32 // ID.Lo's lower half
+	hash uint32 // lower half of ID.Lo
 	ref  uint32 // slot + 1; 0 for an empty cell
 }
 
@@ -45,7 +44,7 @@ func (t *table) find(id fingerprint.ID) int {
 	return -1
 }
 
-// add appends an entry for id, which has none, and returns its slot.
+// add appends an entry for id, which must be new, and returns its slot.
 func (t *table) add(id fingerprint.ID, s limit.State) int {
 	slot := len(t.entries)
 	if slot == cap(t.entries) {
@@ -56,31 +55,32 @@ func (t *table) add(id fingerprint.ID, s limit.State) int {
 	return slot
 }
 
-// remove takes an entry out and moves the last one to its slot.
+// remove removes an entry and moves the last entry to its slot.
 func (t *table) remove(slot int) {
-	t.vacate(t.cellOf(slot))
+	t.backshift(t.cellOf(slot))
 	last := len(t.entries) - 1
 	if slot != last {
 		t.cells[t.cellOf(last)].ref = uint32(slot + 1)
 		t.entries[slot] = t.entries[last]
 	}
-	t.entries[last] = entry{} // lets go of its log
+	t.entries[last] = entry{} // frees its log
 	t.entries = t.entries[:last]
 }
 
-// resize makes room for n entries, no fewer than there are.
+// resize allocates memory for n entries. n must be at least the number of entries.
 func (t *table) resize(n int) {
 	entries := make([]entry, len(t.entries), n)
 	copy(entries, t.entries)
-	old := t.cells
+	oldCells := t.cells
 	t.entries, t.cells = entries, make([]cell, n+n/2+1)
-	for _, c := range old {
+	for _, c := range oldCells {
 		if c.ref != 0 {
 			t.place(c)
 		}
 	}
 }
 
+// place puts c into the first empty cell from its home on.
 func (t *table) place(c cell) {
 	i := t.home(c.hash)
 	for t.cells[i].ref != 0 {
@@ -89,7 +89,7 @@ func (t *table) place(c cell) {
 	t.cells[i] = c
 }
 
-// cellOf returns the place of the cell that points at slot.
+// cellOf returns the index of the cell that refers to slot.
 func (t *table) cellOf(slot int) int {
 	i := t.home(uint32(t.entries[slot].id.Lo))
 	for t.cells[i].ref != uint32(slot+1) {
@@ -98,11 +98,11 @@ func (t *table) cellOf(slot int) int {
 	return i
 }
 
-// vacate empties cell i and moves back those behind it that this would cut off
-// from their home.
-func (t *table) vacate(i int) {
+// backshift empties cell i. It moves later cells back so that each can be reached from its
+// home.
+func (t *table) backshift(i int) {
 	for j := t.next(i); t.cells[j].ref != 0; j = t.next(j) {
-		if t.behind(t.home(t.cells[j].hash), j) >= t.behind(i, j) {
+		if t.distance(t.home(t.cells[j].hash), j) >= t.distance(i, j) {
 			t.cells[i] = t.cells[j]
 			i = j
 		}
@@ -110,7 +110,7 @@ func (t *table) vacate(i int) {
 	t.cells[i] = cell{}
 }
 
-// home is where the search for hash begins: hash as a fraction of 2^32, scaled.
+// home returns the cell at which the search for hash begins: hash/2^32 of all cells.
 func (t *table) home(hash uint32) int {
 	return int(uint64(hash) * uint64(len(t.cells)) >> 32)
 }
@@ -122,8 +122,8 @@ func (t *table) next(i int) int {
 	return 0
 }
 
-// behind is how many steps of next lead from i to j.
-func (t *table) behind(i, j int) int {
+// distance returns how many steps of next lead from i to j.
+func (t *table) distance(i, j int) int {
 	if j < i {
 		j += len(t.cells)
 	}

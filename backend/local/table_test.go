@@ -10,9 +10,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// The fingerprints of this test crowd around few places, the last among them, so
-// that cells are pushed along and around the end.
-func TestATableFindsWhatIsInItAndNothingElse(t *testing.T) {
+// The fingerprints of this test have few homes, the last cell among them. So cells are moved
+// along, also past the end.
+func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := rapid.Custom(func(t *rapid.T) fingerprint.ID {
 			return fingerprint.ID{
@@ -25,10 +25,10 @@ func TestATableFindsWhatIsInItAndNothingElse(t *testing.T) {
 		for i := range rapid.IntRange(0, 200).Draw(t, "steps") {
 			id := id.Draw(t, "id")
 			slot := got.find(id)
-			_, held := want[id]
-			require.Equal(t, held, slot >= 0)
+			_, known := want[id]
+			require.Equal(t, known, slot >= 0)
 			switch {
-			case !held:
+			case !known:
 				got.entries[got.add(id, limit.State{})].spent = int64(i)
 				want[id] = int64(i)
 			case rapid.Bool().Draw(t, "remove"):

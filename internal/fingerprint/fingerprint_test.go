@@ -14,10 +14,10 @@ func TestOneNameHasOneIDAndOthersHaveOthers(t *testing.T) {
 	names := map[fingerprint.ID]string{}
 	for _, key := range []string{"", "a", "ab", "b", "fw60", "a\x00", "fw60fw60"} {
 		for _, tag := range []string{"", "a", "b", "fw60", "fw60i"} {
-			id, name := seeds.Of([]byte(key), tag), fmt.Sprintf("%q %q", key, tag)
+			id, name := seeds.ID([]byte(key), tag), fmt.Sprintf("%q %q", key, tag)
 			assert.Empty(t, names[id], name)
 			names[id] = name
-			assert.Equal(t, id, seeds.Of([]byte(key), tag), name)
+			assert.Equal(t, id, seeds.ID([]byte(key), tag), name)
 			assert.NotEqual(t, id.Lo, id.Hi, name)
 		}
 	}
@@ -25,7 +25,7 @@ func TestOneNameHasOneIDAndOthersHaveOthers(t *testing.T) {
 
 func TestIDsOfOtherSeedsAreOthers(t *testing.T) {
 	one, other := fingerprint.NewSeeds(), fingerprint.NewSeeds()
-	a, b := one.Of([]byte("key"), "fw60"), other.Of([]byte("key"), "fw60")
+	a, b := one.ID([]byte("key"), "fw60"), other.ID([]byte("key"), "fw60")
 	assert.NotEqual(t, a.Lo, b.Lo)
 	assert.NotEqual(t, a.Hi, b.Hi)
 }

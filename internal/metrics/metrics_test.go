@@ -128,8 +128,8 @@ func TestBatchesAreMeasured(t *testing.T) {
 
 type localCounters struct{ keys, evictions int }
 
-func (c *localCounters) Len() int       { return c.keys }
-func (c *localCounters) Dropped() int64 { return int64(c.evictions) }
+func (c *localCounters) Keys() int        { return c.keys }
+func (c *localCounters) Evictions() int64 { return int64(c.evictions) }
 
 func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 	m, counters := New(), &localCounters{}

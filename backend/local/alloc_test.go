@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestTakeOfKnownKeysAllocatesNothing(t *testing.T) {
+func TestTakeOfKnownKeysDoesNotAllocate(t *testing.T) {
 	for name, o := range map[string]Options{"each": {}, "all or none": {AllOrNone: true}} {
 		t.Run(name, func(t *testing.T) {
 			l := New(o)

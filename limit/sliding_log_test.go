@@ -1,0 +1,78 @@
+package limit
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestLongLogDeniesAtMostATickEarlier compares a log with the exact history while traffic of
+// changing rates goes through it. What the log counts lies between the exact hits of a window
+// and those of a window and a tick.
+func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := must(t, Spec{Algorithm: SlidingLog, Requests: rapid.Uint32Range(2000, 20_000).Draw(t, "requests"), Unit: Minute})
+		tick := ceilDiv(l.period, logTicks)
+		var s State
+		var admitted []charged
+		now, longest := int64(epoch), 0
+		sum := func(since int64) (n int64) {
+			for i := len(admitted) - 1; i >= 0 && admitted[i].at > since; i-- {
+				n += admitted[i].n
+			}
+			return n
+		}
+		for range rapid.IntRange(2, 6).Draw(t, "phases") {
+			pause := rapid.SampledFrom([]int64{1, 100, 3000, tick / 2, tick, 2 * tick, l.period / 100}).Draw(t, "pause")
+			for range rapid.IntRange(1, 3000).Draw(t, "hits") {
+				now += pause
+				if l.Take(&s, now, 1).Allowed {
+					admitted = append(admitted, charged{now, 1})
+				}
+				longest = max(longest, s.Entries())
+			}
+			spent := l.Spent(l.Take(&s, now, 0))
+			require.GreaterOrEqual(t, spent, sum(now-l.period))
+			require.LessOrEqual(t, spent, sum(now-l.period-tick))
+			if longest < exactLogEntries {
+				require.Equal(t, sum(now-l.period), spent, "a short log is exact")
+			}
+		}
+		require.LessOrEqual(t, longest, MaxLogEntries)
+		for i, j, span := 0, 0, int64(0); j < len(admitted); j++ { // any window's length
+			for span += admitted[j].n; admitted[i].at <= admitted[j].at-l.period; i++ {
+				span -= admitted[i].n
+			}
+			require.LessOrEqual(t, span, l.max)
+		}
+	})
+}
+
+func TestLogOfAHugeLimitIsBounded(t *testing.T) {
+	l := must(t, Spec{Algorithm: SlidingLog, Requests: math.MaxUint32, Unit: Minute})
+	var s State
+	now := int64(epoch)
+	for range 1_000_000 {
+		now += 150 // two and a half windows
+		l.Take(&s, now, 1)
+	}
+	assert.LessOrEqual(t, s.Entries(), MaxLogEntries)
+	assert.LessOrEqual(t, cap(s.log.entries), 4*MaxLogEntries)
+	tick := ceilDiv(l.period, logTicks)
+	assert.InDelta(t, l.period/150, l.Spent(l.Take(&s, now, 0)), float64(tick/150+1))
+}
+
+func TestClockSetBackMovesTheLogToNow(t *testing.T) {
+	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10, Unit: Minute})
+	var s State
+	for i := range int64(5) {
+		l.Take(&s, epoch+i*second, 1)
+	}
+	now := epoch - 2*l.period
+	assert.Equal(t, Result{Allowed: true, Remaining: 5, ResetAfter: l.period}, l.Take(&s, now, 0))
+	assert.Equal(t, 1, s.Entries())
+	assert.EqualValues(t, 10, l.Take(&s, now+l.period, 0).Remaining)
+}
