@@ -8,9 +8,9 @@ import (
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// adminPages returns the admin API, if anybody is authorized to use it. kept is nil without
-// OVERRIDES_ENABLED.
-func adminPages(s *env.Settings, l limits, counters *counterBackend, kept *redisOverrides, log *slog.Logger) []server.Page {
+// adminPages returns the page of the admin API, or none if no caller could be authorized.
+// overrides is nil without OVERRIDES_ENABLED.
+func adminPages(s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, log *slog.Logger) []server.Page {
 	if len(s.AdminTokens) == 0 && s.DebugTLSClientCACert == "" {
 		return nil
 	}
@@ -25,8 +25,8 @@ func adminPages(s *env.Settings, l limits, counters *counterBackend, kept *redis
 		},
 		Log: log,
 	}
-	if kept != nil {
-		o.Overrides, o.Counters.PublishReset = kept, kept.PublishReset
+	if overrides != nil {
+		o.Overrides, o.Counters.PublishReset = overrides, overrides.PublishReset
 	}
 	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, and counters; needs a token or a client certificate", Handler: admin.New(o)}}
 }

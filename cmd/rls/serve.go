@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
+// newServe returns the command rls serve.
 func newServe() *cobra.Command {
 	var limits string
 	cmd := &cobra.Command{
@@ -44,7 +46,7 @@ func newServe() *cobra.Command {
 			return logProblems(err, log)
 		},
 	}
-	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of them (LIMITS_PATH)")
+	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
 	return cmd
 }
 
@@ -61,67 +63,42 @@ func logProblems(err error, log *slog.Logger) error {
 
 // serve runs the service until ctx is done.
 func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
-	if os.Getenv("GOGC") == "" {
-		// A call leaves garbage behind, but little lives on: collecting it less
-		// often costs some megabytes and saves a part of each call.
-		debug.SetGCPercent(400)
-	}
-	// Nine tenths of a container's memory, unless GOMEMLIMIT says otherwise: nearer to
-	// it, garbage is collected sooner.
-	most, err := memlimit.Set()
-	switch {
-	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
-	case err != nil:
-		log.Warn("the container's memory limit can't be found; GOMEMLIMIT sets one", "error", err)
-	case most < math.MaxInt64:
-		log.Info("garbage is collected to stay below a share of the memory limit", "bytes", most)
-	}
+	setMemoryLimits(log)
 	health := server.NewHealth()
 	count := metrics.New()
 	limits := newLimits(s, health, count, log)
 
-	// What runs beside the listeners ends after them, not with ctx: calls in
-	// flight still count.
-	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
+	// Calls in flight outlive ctx, and so does the background work that they need.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	if err := followLimits(beside, s, limits, health, log); err != nil {
+	if err := followLimits(background, s, limits, health, log); err != nil {
 		return err
 	}
-	counts, err := newBackend(beside, s, health, count, log)
+	counters, err := newBackend(background, s, health, count, log)
 	if err != nil {
 		return err
 	}
-	defer counts.close()
-	var kept *redisOverrides
+	defer counters.close()
+	var overrides *redisOverrides
 	if s.OverridesEnabled {
-		var leave func()
-		if kept, leave, err = followOverrides(beside, s, limits, admin.Resets{Limits: limits.store, Caches: counts.caches}, log); err != nil {
+		resets := admin.Resets{Limits: limits.store, Caches: counters.caches}
+		var stopOverrides func()
+		if overrides, stopOverrides, err = followOverrides(background, s, limits, resets, log); err != nil {
 			return err
 		}
-		defer leave()
+		defer stopOverrides()
 	}
 
-	options := service.Options{
-		Limits:          limits.store,
-		Limiter:         counts,
-		Observer:        count.Service(),
-		ShadowMode:      s.ShadowMode,
-		QuotaMode:       s.QuotaMode,
-		DynamicMetadata: s.ResponseDynamicMetadata,
-	}
-	if s.ResponseHeadersEnabled {
-		options.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
-	}
 	listeners, err := serverOptions(s, health, count, log)
 	if err != nil {
 		return err
 	}
-	limiter := service.New(options)
-	listeners.JSON = limiter
+	rateLimit := newRateLimitService(s, limits, counters, count)
+	listeners.JSON = rateLimit
 	listeners.Services = []func(grpc.ServiceRegistrar){
-		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, limiter) },
+		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	listeners.DebugPages = append(append(listeners.DebugPages, limits.pages()...), adminPages(s, limits, counts, kept, log)...)
+	listeners.DebugPages = slices.Concat(listeners.DebugPages, limits.pages(), adminPages(s, limits, counters, overrides, log))
 	srv, err := server.New(listeners)
 	if err != nil {
 		return err
@@ -129,11 +106,47 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err := srv.Serve(ctx); err != nil {
 		return err
 	}
-	log.Info("stopped")
+	log.Info("service stopped")
 	return nil
 }
 
-// serverOptions are the listeners, but for the service and the pages of others.
+// setMemoryLimits sets how the garbage collector uses memory.
+func setMemoryLimits(log *slog.Logger) {
+	if os.Getenv("GOGC") == "" {
+		// Calls leave much garbage, and the live heap is small. Less frequent collections
+		// cost some megabytes and save CPU time in each call.
+		debug.SetGCPercent(400)
+	}
+	// The limit is GOMEMLIMIT, or nine tenths of the container's memory. Near the limit, the
+	// collector runs more often.
+	limit, err := memlimit.Set()
+	switch {
+	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	case err != nil:
+		log.Warn("memory limit of the container not found; set GOMEMLIMIT", "error", err)
+	case limit < math.MaxInt64:
+		log.Info("memory limit set", "bytes", limit)
+	}
+}
+
+// newRateLimitService returns the service that answers ShouldRateLimit.
+func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, count *metrics.Metrics) rlsv3.RateLimitServiceServer {
+	o := service.Options{
+		Limits:          l.store,
+		Limiter:         counters,
+		Observer:        count.Service(),
+		ShadowMode:      s.ShadowMode,
+		QuotaMode:       s.QuotaMode,
+		DynamicMetadata: s.ResponseDynamicMetadata,
+	}
+	if s.ResponseHeadersEnabled {
+		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
+	}
+	return service.New(o)
+}
+
+// serverOptions returns the options of the listeners, without services and without pages
+// of limits.
 func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (server.Options, error) {
 	o := server.Options{
 		Health: health,
@@ -150,7 +163,7 @@ func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metric
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: count.Handler(),
 		}},
 		DrainDelay:   s.DrainDelay,
-		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would be the default
+		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
 		Log:          log,
 	}
 	if s.GRPCServerUseTLS {
@@ -172,14 +185,15 @@ func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metric
 	if s.UsePrometheus {
 		addr, err := server.ParseAddr(s.PrometheusAddr)
 		if err != nil {
-			return o, fmt.Errorf("PROMETHEUS_ADDR=%w", err)
+			return o, fmt.Errorf("PROMETHEUS_ADDR: %w", err)
 		}
 		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: count.Handler()}
 	}
 	return o, nil
 }
 
-// orNever is d, where 0 means no bound, as package server has it.
+// orNever returns d, or a negative duration for 0. Package server takes a negative
+// duration as no bound.
 func orNever(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1

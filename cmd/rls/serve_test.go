@@ -56,7 +56,7 @@ func TestServeLimitsAsFileDeclares(t *testing.T) {
 	assert.Contains(t, body, "\nratelimit_service_config_load_success 1\n")
 
 	assert.NoError(t, r.stop(), "exit code 0")
-	assert.Contains(t, r.logged(), "msg=stopped")
+	assert.Contains(t, r.logged(), `msg="service stopped"`)
 }
 
 func TestServeReadsIncumbentsLayoutUnderItsName(t *testing.T) {
