@@ -26,7 +26,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
 // Prefix is the start of the paths of all endpoints.
@@ -58,10 +58,10 @@ type Options struct {
 // Overrides stores overrides for all replicas.
 type Overrides interface {
 	// States returns the states of all overrides, sorted by target.
-	States() []descriptors.OverrideState
+	States() []override.State
 
 	// DryRun returns the state that an override would have, and stores nothing.
-	DryRun(target, value string) descriptors.OverrideState
+	DryRun(target, value string) override.State
 
 	// Put sets the value of a target, and Delete removes it. Both return the old value, if
 	// any. The change is in force on this replica when they return.

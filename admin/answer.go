@@ -7,7 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
 // Problems is the answer to a rejected call.
@@ -61,6 +62,10 @@ type Override struct {
 	// stays in force; Limits is empty if it has none.
 	Limits string `json:"limits,omitempty"`
 
+	// Counters is "kept" if Limits use the counters of BaseLimits, else "new". It is empty
+	// if the override is not in force.
+	Counters string `json:"counters,omitempty"`
+
 	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
 	ExpiresAt string `json:"expires_at,omitempty"`
 
@@ -112,12 +117,18 @@ type Limit struct {
 }
 
 // overrideAnswer returns the answer that describes s.
-func overrideAnswer(s *descriptors.OverrideState) Override {
-	o := Override{Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path, BaseLimits: s.Was, Limits: s.Is}
+func overrideAnswer(s *override.State) Override {
+	o := Override{Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path, BaseLimits: s.BaseLimits, Limits: s.Limits}
+	switch {
+	case s.Limits != "" && s.CountersKept:
+		o.Counters = "kept"
+	case s.Limits != "":
+		o.Counters = "new"
+	}
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
-	for _, err := range s.AlsoRefused {
+	for _, err := range s.AlsoRejected {
 		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
 	}
 	switch {
@@ -131,7 +142,7 @@ func overrideAnswer(s *descriptors.OverrideState) Override {
 
 // problemList splits err into single problems.
 func problemList(err error) []string {
-	var all descriptors.Problems
+	var all limitsfile.Problems
 	if !errors.As(err, &all) {
 		return strings.Split(err.Error(), "\n")
 	}
@@ -145,8 +156,8 @@ func problemList(err error) []string {
 // rawJSON returns a stored value as JSON. Other programs can store values of any size and
 // content, so rawJSON bounds the size and quotes what is not JSON.
 func rawJSON(text string) json.RawMessage {
-	if len(text) > descriptors.MaxOverrideBytes {
-		text = truncateTo(text, descriptors.MaxOverrideBytes)
+	if len(text) > override.MaxBytes {
+		text = truncateTo(text, override.MaxBytes)
 	}
 	if json.Valid([]byte(text)) && utf8.ValidString(text) && !tooDeep(text) {
 		return json.RawMessage(text)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
 // storeTimeout bounds how long storing a change takes, so that the caller still waits for
@@ -23,7 +23,7 @@ func overridesOff() (int, any) {
 }
 
 // state returns the state of the override of a target, or nil if there is none.
-func (h *handler) state(target string) *descriptors.OverrideState {
+func (h *handler) state(target string) *override.State {
 	all := h.o.Overrides.States()
 	for i := range all {
 		if all[i].Target == target {
@@ -69,12 +69,12 @@ func (h *handler) putOverride(c *call) (int, any) {
 	if n := len(c.target()); n > MaxTarget {
 		return problem(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTarget)
 	}
-	body, err := io.ReadAll(io.LimitReader(c.Body, descriptors.MaxOverrideBytes+1))
+	body, err := io.ReadAll(io.LimitReader(c.Body, override.MaxBytes+1))
 	switch {
 	case err != nil:
 		return problem(http.StatusBadRequest, "body not read: %s", err)
-	case len(body) > descriptors.MaxOverrideBytes:
-		return problem(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", descriptors.MaxOverrideBytes)
+	case len(body) > override.MaxBytes:
+		return problem(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", override.MaxBytes)
 	}
 	value := strings.TrimSpace(string(body))
 
@@ -106,9 +106,9 @@ func (h *handler) putOverride(c *call) (int, any) {
 	if existed {
 		answer.OldOverride = rawJSON(old)
 	}
-	limitsBefore := after.Was
+	limitsBefore := after.BaseLimits
 	if before != nil {
-		limitsBefore = cmp.Or(before.Is, limitsBefore)
+		limitsBefore = cmp.Or(before.Limits, limitsBefore)
 	}
 	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "limits_before", limitsBefore, "limits", answer.Limits)
 	return http.StatusOK, answer
@@ -130,7 +130,7 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 	}
 	answer := Override{Target: c.target(), State: Deleted, OldOverride: rawJSON(old)}
 	if before != nil {
-		answer.Path, answer.BaseLimits, answer.Limits = before.Path, cmp.Or(before.Is, before.Was), before.Was
+		answer.Path, answer.BaseLimits, answer.Limits = before.Path, cmp.Or(before.Limits, before.BaseLimits), before.BaseLimits
 	}
 	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "limits_before", answer.BaseLimits, "limits", answer.Limits)
 	return http.StatusOK, answer

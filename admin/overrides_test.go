@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
 const acme = "shop|tenant=acme"
@@ -27,7 +27,7 @@ func TestOverrideLifecycle(t *testing.T) {
 	value := `{"factor":10,"expires_at":"` + until + `"}`
 	want := admin.Override{
 		Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
-		BaseLimits: "100 per minute", Limits: "1000 per minute", ExpiresAt: until,
+		BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept", ExpiresAt: until,
 	}
 	var got admin.Override
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, value+"\n", &got))
@@ -117,7 +117,7 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 	}
 	t.Run("too many bytes", func(t *testing.T) {
 		r := newRig(t)
-		code, text := r.problems("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", descriptors.MaxOverrideBytes)+`"}`)
+		code, text := r.problems("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", override.MaxBytes)+`"}`)
 		assert.Equal(t, http.StatusRequestEntityTooLarge, code)
 		assert.Contains(t, text, "body: want at most 65536 bytes")
 		assert.Empty(t, r.overrides.States())
@@ -131,6 +131,9 @@ func TestDryRunStoresNothing(t *testing.T) {
 	assert.True(t, got.DryRun)
 	assert.Equal(t, admin.InForce, got.State)
 	assert.Equal(t, "300 per minute", got.Limits)
+	assert.Equal(t, "kept", got.Counters)
+	require.Equal(t, http.StatusOK, r.callURL("PUT", "/admin/overrides?target=shop%7Ctenant=acme&dry_run=true", `{"algorithm": "sliding_log"}`, &got))
+	assert.Equal(t, "new", got.Counters)
 	assert.Empty(t, r.overrides.States())
 	assert.Empty(t, r.audits())
 }
@@ -154,7 +157,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		"after a valid one, which stays": {
 			acme,
 			[]string{`{"factor": 2}`, `{"factr": 3}`},
-			admin.Override{State: admin.Rejected, Override: []byte(`{"factr": 3}`), Path: "shop > tenant=acme", BaseLimits: "100 per minute", Limits: "200 per minute"},
+			admin.Override{State: admin.Rejected, Override: []byte(`{"factr": 3}`), Path: "shop > tenant=acme", BaseLimits: "100 per minute", Limits: "200 per minute", Counters: "kept"},
 		},
 		"expired": {
 			acme,
@@ -188,16 +191,16 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		r.overrides.Store(acme, strings.Repeat(`{"a":`, depth)+`"\"]}"`+strings.Repeat("}", depth))
 		var text json.RawMessage
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &text))
-		assert.Less(t, len(text), 3*descriptors.MaxOverrideBytes)
+		assert.Less(t, len(text), 3*override.MaxBytes)
 		assert.Equal(t, http.StatusBadRequest, r.call("PUT", "overrides", acme, strings.Repeat(`{"a":`, depth)+"1"+strings.Repeat("}", depth), &text))
-		assert.Less(t, len(text), 3*descriptors.MaxOverrideBytes)
+		assert.Less(t, len(text), 3*override.MaxBytes)
 	})
 	t.Run("too large", func(t *testing.T) {
 		r := newRig(t)
-		r.overrides.Store(acme, `{"name": "`+strings.Repeat("é", descriptors.MaxOverrideBytes)+`"}`)
+		r.overrides.Store(acme, `{"name": "`+strings.Repeat("é", override.MaxBytes)+`"}`)
 		var list admin.List
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
-		assert.Less(t, len(list.Overrides[0].Override), descriptors.MaxOverrideBytes+1000)
+		assert.Less(t, len(list.Overrides[0].Override), override.MaxBytes+1000)
 		assert.Contains(t, list.Overrides[0].Problems[0], "65536 are the most")
 	})
 }

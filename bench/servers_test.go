@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -80,12 +81,12 @@ func serveNothingTuned(ctx context.Context) error { return serveOurs(ctx, nothin
 
 // serveLocal is the whole service, counting in the process.
 func serveLocal(ctx context.Context) error {
-	cfg, err := descriptors.Compile([]descriptors.File{{Name: "bench.yaml", Data: []byte(benchLimits)}}, descriptors.Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "bench.yaml", Data: []byte(benchLimits)}}, limitsfile.Options{})
 	if err != nil {
 		return err
 	}
 	store := new(descriptors.Store)
-	store.Set(cfg)
+	store.Set(descriptors.Compile(set))
 	return serveOurs(ctx, service.New(service.Options{Limits: store, Limiter: local.New(local.Options{})}))
 }
 

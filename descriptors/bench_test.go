@@ -6,19 +6,22 @@ import (
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// siblings makes a domain of n rules, and requests that meet some of them.
-func siblings(n, requested int, value func(i int) string, met func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
+// rulesAndRequests returns a domain of n rules, and requests that match some of them.
+func rulesAndRequests(n, requested int, value func(i int) string, met func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n {
 		fmt.Fprintf(&b, "- {key: path, value: %q, rate_limit: {unit: second, requests_per_unit: 5}}\n", value(i))
 	}
-	c, err := Compile([]File{{"bench.yaml", []byte(b.String())}}, Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "bench.yaml", Data: []byte(b.String())}}, limitsfile.Options{})
 	if err != nil {
 		panic(err)
 	}
+	c := Compile(set)
 	var requests [][]*ratelimitv3.RateLimitDescriptor_Entry
 	for i := range requested {
 		requests = append(requests, entries("path", met(i*7919%n)))
@@ -45,11 +48,11 @@ func benchmarkMatch(b *testing.B, d *Domain, requests [][]*ratelimitv3.RateLimit
 // With few requests in turn the index stays in the processor's caches; with many
 // at random the larger index doesn't, which costs some four misses.
 func BenchmarkMatchExact(b *testing.B) {
-	path := func(i int) string { return fmt.Sprintf("/api/v1/items/%06d", i) }
+	value := func(i int) string { return fmt.Sprintf("/api/v1/items/%06d", i) }
 	for _, n := range []int{10, 1000, 100_000} {
 		for _, requested := range []int{1024, 65536} {
 			b.Run(fmt.Sprintf("%d/requests=%d", n, requested), func(b *testing.B) {
-				d, requests := siblings(n, requested, path, path)
+				d, requests := rulesAndRequests(n, requested, value, value)
 				benchmarkMatch(b, d, requests, true)
 			})
 		}
@@ -73,7 +76,7 @@ func BenchmarkMatchWildcard(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {
 				value := func(i int) string { return fmt.Sprintf(bench.pattern, i) }
 				met := func(i int) string { return fmt.Sprintf(bench.met, i) }
-				d, requests := siblings(n, 1024, value, met)
+				d, requests := rulesAndRequests(n, 1024, value, met)
 				benchmarkMatch(b, d, requests, bench.want)
 			})
 		}
@@ -81,7 +84,7 @@ func BenchmarkMatchWildcard(b *testing.B) {
 }
 
 func BenchmarkAppendKey(b *testing.B) {
-	c := compile(b, "domain: shop\ndescriptors: [{key: service, value: checkout, descriptors: [{key: path, rate_limit: {unit: second, requests_per_unit: 5}}]}]")
+	c := compileFiles(b, "domain: shop\ndescriptors: [{key: service, value: checkout, descriptors: [{key: path, rate_limit: {unit: second, requests_per_unit: 5}}]}]")
 	request := entries("service", "checkout", "path", "/api/v1/items")
 	rule := c.Domain("shop").Match(request)
 	var key []byte
@@ -103,28 +106,10 @@ func BenchmarkCompile(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Compile([]File{{"bench.yaml", data}}, Options{}); err != nil {
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: "bench.yaml", Data: data}}, limitsfile.Options{})
+		if err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-// What an override costs when it comes: a copy of all rules.
-func BenchmarkWith(b *testing.B) {
-	for _, n := range []int{10, 100_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			value := func(i int) string { return fmt.Sprintf("/api/v1/items/%06d", i) }
-			d, _ := siblings(n, 0, value, value)
-			c := &Config{domains: map[string]*Domain{d.Name: d}, order: []*Domain{d}}
-			o, err := ParseOverride("d|path="+value(n/2), []byte(`{"factor": 10}`))
-			if err != nil {
-				b.Fatal(err)
-			}
-			for b.Loop() {
-				if _, out := c.With([]*Override{o}); len(out[0].Problems) > 0 {
-					b.Fatal(out[0].Problems)
-				}
-			}
-		})
+		Compile(set)
 	}
 }

@@ -2,96 +2,103 @@ package descriptors
 
 import (
 	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Changes are the paths of the descriptors by whose limits one Config differs from
-// another, in file order.
-type Changes struct{ Added, Changed, Removed []string }
+// Changes is the difference between two Configs: the paths of descriptors with limits,
+// in file order.
+type Changes struct {
+	Added, Changed, Removed []string
 
-// Rules is how many descriptors have limits that are in force.
+	// NewCounters is true if a changed descriptor has a limit of another algorithm,
+	// window or scope, which starts new counters. Otherwise all counters are kept.
+	NewCounters bool
+}
+
+// Rules returns the number of descriptors with limits in force.
 func (c *Config) Rules() int {
-	n := 0
+	count := 0
 	for _, d := range c.order {
-		d.root.each(func(at *node) {
-			if at.rule != nil {
-				n++
+		d.root.each(path{domain: d.Name}, func(n *node, _ path) {
+			if n.rule != nil {
+				count++
 			}
 		})
 	}
-	return n
+	return count
 }
 
-// ChangesFrom tells how c differs from old, which can be nil.
+// ChangesFrom returns the difference of c from old, which can be nil.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var all Changes
-	c.eachPair(old, func(was, is *node) {
+	c.eachPair(old, func(changed, before *node, at path) {
 		switch {
-		case was == nil:
-			all.Added = append(all.Added, is.path())
-		case was.describe() != is.describe() || !proto.Equal(was.metadata, is.metadata):
-			all.Changed = append(all.Changed, is.path())
+		case before == nil:
+			all.Added = append(all.Added, at.String())
+		case before.Descriptor != changed.Descriptor && !sameLimits(before.Descriptor, changed.Descriptor):
+			all.Changed = append(all.Changed, at.String())
+			all.NewCounters = all.NewCounters || !before.KeepsCounters(changed.Descriptor)
 		}
 	})
 	if old != nil {
-		old.eachPair(c, func(is, was *node) {
-			if is == nil {
-				all.Removed = append(all.Removed, was.path())
+		old.eachPair(c, func(_, after *node, at path) {
+			if after == nil {
+				all.Removed = append(all.Removed, at.String())
 			}
 		})
 	}
 	return all
 }
 
-// eachPair calls f with each descriptor of c that has limits and the one of the
-// same keys and values in old: nil if that has none.
-func (c *Config) eachPair(old *Config, f func(was, is *node)) {
+func sameLimits(a, b *limitsfile.Descriptor) bool {
+	return a.Summary() == b.Summary() && proto.Equal(a.Metadata, b.Metadata)
+}
+
+// eachPair calls f with each node of c that has limits, the node of other with the same
+// keys and values, nil if that has no limits, and their path.
+func (c *Config) eachPair(other *Config, f func(n, pair *node, at path)) {
 	for _, d := range c.order {
-		var was *tier
-		if old != nil && old.domains[d.Name] != nil {
-			was = &old.domains[d.Name].root
+		var s *siblings
+		if other != nil && other.domains[d.Name] != nil {
+			s = &other.domains[d.Name].root
 		}
-		d.root.eachPair(was, f)
+		d.root.eachPair(s, path{domain: d.Name}, f)
 	}
 }
 
-func (t *tier) eachPair(old *tier, f func(was, is *node)) {
-	for _, is := range t.nodes {
-		was := old.same(is)
-		if len(is.limits) > 0 {
-			if was != nil && len(was.limits) > 0 {
-				f(was, is)
+func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, at path)) {
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		at := parent.child(n.Descriptor)
+		pair := other.exact(n.Key, n.Value)
+		if len(n.Limits) > 0 {
+			if pair != nil && len(pair.Limits) > 0 {
+				f(n, pair, at)
 			} else {
-				f(nil, is)
+				f(n, nil, at)
 			}
 		}
-		if is.children != nil && (!is.borrows || was != nil && was.children != nil && !was.borrows) {
-			children := is.children
-			if is.borrows {
-				children = children.clone(is) // for its paths
+		// Children that a copy shares are compared where they stand, unless the other
+		// side has children of its own here.
+		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
+			var below *siblings
+			if pair != nil {
+				below = pair.children
 			}
-			var below *tier
-			if was != nil {
-				below = was.children
-			}
-			children.eachPair(below, f)
+			n.children.eachPair(below, at, f)
 		}
 	}
 }
 
-// same is the descriptor of n's key and value in t; nil if there is none.
-func (t *tier) same(n *node) *node {
-	if t == nil {
-		return nil
-	}
-	return t.exact(n.key, n.value)
-}
-
-// each calls f with each descriptor of the limits files, parents first.
-func (t *tier) each(f func(*node)) {
-	for _, n := range t.nodes {
-		f(n)
-		if n.children != nil && !n.borrows {
-			n.children.each(f)
+// each calls f with each node and its path, parents first.
+func (s *siblings) each(parent path, f func(n *node, at path)) {
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		at := parent.child(n.Descriptor)
+		f(n, at)
+		if children := s.ownChildren(n); children != nil {
+			children.each(at, f)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func TestChangesAreToldByPath(t *testing.T) {
@@ -32,12 +31,7 @@ descriptors:
       - {key: child, rate_limit: {unit: minute, requests_per_unit: 1, enabled: false}}
   - {key: tells, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {a: 2}}
 `
-	compile := func(text string) *Config {
-		c, err := Compile([]File{{Name: "f", Data: []byte(text)}}, Options{})
-		require.NoError(t, err)
-		return c
-	}
-	old, now := compile(before), compile(after)
+	old, now := compileFiles(t, before), compileFiles(t, after)
 	assert.Equal(t, 6, old.Rules())
 	assert.Equal(t, 5, now.Rules(), "of those in force")
 	assert.Equal(t, Changes{

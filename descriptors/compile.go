@@ -1,169 +1,136 @@
 package descriptors
 
 import (
-	"strings"
+	"errors"
+	"fmt"
 
-	"go.yaml.in/yaml/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Compile compiles all files or none. The error is Problems: all that is wrong,
-// in the order of files and lines. It keeps nothing of the files' data.
-func Compile(files []File, o Options) (*Config, error) {
+// Compile returns the Config of a checked set. It can't fail.
+func Compile(set *limitsfile.Set) *Config {
 	c := &Config{domains: map[string]*Domain{}}
-	docs := make([]*document, len(files))
-	for i, f := range files {
-		docs[i] = &document{file: f.Name}
-		c.open(docs[i], docs[i].parse(f), o)
+	for _, d := range set.Domains {
+		domain := &Domain{Name: d.Name}
+		domain.requestSpec, domain.requestLimits = d.RequestLimit()
+		domain.root = *compile(d.Descriptors, path{domain: d.Name})
+		c.domains[d.Name] = domain
+		c.order = append(c.order, domain)
 	}
-	return c.compile(docs)
+	return c
 }
 
-// compile fills c with what is in docs, all of them open.
-func (c *Config) compile(docs []*document) (*Config, error) {
-	var errs Problems
-	for _, d := range docs {
-		if d.root != nil {
-			d.descriptors(&d.domain.root, d.top, d.root.field("descriptors"), 1)
-		}
-		errs = append(errs, problems(d.errs)...)
-		c.Warnings = append(c.Warnings, problems(d.warns)...)
-		d.root = nil
-	}
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	for _, d := range c.order {
-		d.root.index()
-	}
-	return c, nil
+// path is a domain and the descriptors from its root to one of them.
+type path struct {
+	domain string
+	trail  []*limitsfile.Descriptor
 }
 
-// open reads the root n of a file, nil if it has none, so that the defaults of a
-// domain are known before its limits are compiled, whichever of its files has
-// them.
-func (c *Config) open(d *document, n *yaml.Node, o Options) {
-	if n == nil {
-		return
-	}
-	if n.Kind == yaml.ScalarNode && scalarTag(n) == "!!null" {
-		d.errorf(n, nil, "domain is missing")
-		return
-	}
-	if n.Kind != yaml.MappingNode {
-		d.errorf(n, nil, "a limits file must be a mapping with domain and descriptors, not %s", shown(n))
-		return
-	}
-	// What can't join c is still compiled, to find all that is wrong with it.
-	d.domain = &Domain{file: d.file}
-	d.top = &node{domain: d.domain}
-	d.root = d.object(atRoot, d.top, n)
-	name, place := d.root.text("domain"), d.root.at("domain")
-	d.domain.Name, d.domain.line = name, place.Line
-	switch known := c.domains[name]; {
-	case name == "":
-		if !d.root.bad("domain") {
-			d.errorf(place, nil, "domain is missing")
-		}
-	case known == nil:
-		c.domains[name] = d.domain
-		c.order = append(c.order, d.domain)
-	case o.MergeDomains:
-		d.domain = known
-	default:
-		d.errorf(place, nil, "domain %s is in %s already, and merging domains is off", printable(name), fileLine(known.file, known.line))
-	}
-	if v := d.root.field("defaults"); v != nil && !v.bad {
-		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.top, "the domain has defaults in %s already", fileLine(d.domain.defaultsFile, other.node.Line))
-		} else {
-			d.domain.defaults = d.object(atDefaults, d.top, v.parts...)
-			d.domain.defaultsFile = d.file
-		}
-	}
+// child returns the path to d below p. It is valid until the next call for p.
+func (p path) child(d *limitsfile.Descriptor) path {
+	p.trail = append(p.trail, d)
+	return p
 }
 
-// descriptors compiles a list of siblings into l.
-func (d *document) descriptors(l *tier, parent *node, v *value, depth int) {
-	if depth > maxDepth {
-		d.errorf(v.node, nil, "descriptors are nested more than %d deep", maxDepth)
-		return
+func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
+
+// compile returns the nodes of list, which is below parent.
+func compile(list []*limitsfile.Descriptor, parent path) *siblings {
+	s := &siblings{nodes: make([]node, len(list)), keys: map[string]*sameKey{}}
+	for i, d := range list {
+		n := &s.nodes[i]
+		at := parent.child(d)
+		*n = node{Descriptor: d, rule: newRule(d, at)}
+		if len(d.Descriptors) > 0 {
+			if from := s.copiedFrom(d); from != nil && &from.Descriptors[0] == &d.Descriptors[0] {
+				n.children = from.children
+			} else {
+				n.children = compile(d.Descriptors, at)
+			}
+		}
+		s.add(n, i)
 	}
-	for i, item := range d.items(v, parent) {
-		n := &node{domain: d.domain, parent: parent, file: d.file, line: item.Line, nth: i + 1}
-		o := d.object(atDescriptor, n, item)
-		n.key, n.value = o.text("key"), o.text("value")
-		known := !o.bad("key") && !o.bad("value")
-		if n.key == "" && !o.bad("key") {
-			d.errorf(o.at("key"), n, "key is missing")
+	return s
+}
+
+// copiedFrom returns the sibling that d was copied from if it has children, or nil.
+func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
+	if d.CopiedFrom == nil {
+		return nil
+	}
+	n := s.exact(d.CopiedFrom.Key, d.CopiedFrom.Value)
+	if n == nil || n.children == nil {
+		return nil
+	}
+	return n
+}
+
+// newRule returns the rule of d, or nil if no limit of d is in force.
+func newRule(d *limitsfile.Descriptor, at path) *Rule {
+	var limits []*RateLimit
+	for _, l := range d.Limits {
+		if l.Enabled {
+			limits = append(limits, newRateLimit(l))
 		}
-		d.descriptor(n, o)
-		if v := o.field("descriptors"); v != nil && !v.bad {
-			n.children = &tier{}
-			d.descriptors(n.children, n, v, depth+1)
-		}
-		if n.key == "" || !known {
-			continue
-		}
-		if other := l.add(n); other != nil {
-			d.errorf(o.at("key"), n, "there is one already, at %s", fileLine(other.file, other.line))
-		}
+	}
+	if len(limits) == 0 {
+		return nil
+	}
+	return &Rule{
+		Path:           at.String(),
+		Limits:         limits,
+		ShadowMode:     d.ShadowMode,
+		QuotaMode:      d.QuotaMode,
+		Metadata:       d.Metadata,
+		sharedPatterns: limitsfile.CounterPatterns(at.trail),
 	}
 }
 
-// descriptor compiles all of a descriptor but its children.
-func (d *document) descriptor(n *node, o *object) {
-	n.shadowMode, n.quotaMode = o.flag("shadow_mode"), o.flag("quota_mode")
-	n.detailedMetric, n.valueToMetric = o.flag("detailed_metric"), o.flag("value_to_metric")
-	n.keyWild, n.valueWild = strings.Contains(n.key, "*"), strings.Contains(n.value, "*")
-	if n.share = o.flag("share_threshold"); n.share && !n.keyWild && !n.valueWild {
-		d.errorf(o.at("share_threshold"), n, "share_threshold is only for a key or value with a * in it")
+func newRateLimit(l *limitsfile.Limit) *RateLimit {
+	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces}
+	if l.Unlimited {
+		return r
 	}
-	if v := o.field("metadata"); v != nil && !v.bad {
-		n.metadata = d.metadata(n, v.node)
+	r.Response = &rlsv3.RateLimitResponse_RateLimit{
+		Name:            l.Name,
+		RequestsPerUnit: l.Requests,
+		Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(l.Unit),
 	}
-	if v := o.field("rate_limit"); v != nil && !v.bad {
-		if o.field("rate_limits") != nil {
-			d.errorf(o.at("rate_limits"), n, "rate_limit and rate_limits exclude each other; put all limits into rate_limits")
-		}
-		if l := d.limit(n, d.object(atRateLimit, n, v.parts...)); l != nil {
-			n.limits = append(n.limits, l)
-		}
+	if l.Multiplier != 1 {
+		r.Response.UnitMultiplier = wrapperspb.UInt32(l.Multiplier)
 	}
-	d.limits(n, o.field("rate_limits"))
-	n.compileRule()
+	return r
 }
 
-// limits compiles a list of limits that hold at once.
-func (d *document) limits(n *node, v *value) {
-	items := d.items(v, n)
-	if len(items) > maxLimits {
-		d.errorf(v.node, n, "rate_limits has %d items; %d are the most", len(items), maxLimits)
-		return
+// RequestOverride returns the rule for a limit that a request descriptor brings along.
+// It counts as the domain's defaults say, else by fixed windows. With enabled: false in
+// the defaults, the rule has no limits. The error is for the caller: it says what is
+// wrong with o.
+func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
+	r := &Rule{Path: d.Name + " > the request's own limit"}
+	if !d.requestLimits {
+		return r, nil
 	}
-	for _, item := range items {
-		l := d.limit(n, d.object(atRateLimit, n, item))
-		if l == nil {
-			continue
-		}
-		if l.Unlimited && len(items) > 1 {
-			d.errorf(item, n, "unlimited can't be one of several rate_limits")
-			continue
-		}
-		if same := counterOf(n.limits, l); same != nil {
-			d.errorf(item, n, "a limit of the same algorithm, window and scope is %s already (%s); they would share one counter", inLine(same.line), same.Limit)
-			continue
-		}
-		n.limits = append(n.limits, l)
+	spec := d.requestSpec
+	spec.Requests = o.GetRequestsPerUnit()
+	if spec.Unit = limit.Unit(o.GetUnit()); int32(spec.Unit) != int32(o.GetUnit()) || spec.Unit < limit.Second || spec.Unit > limit.Week {
+		return nil, fmt.Errorf("limit: unit %d is none of SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7)", o.GetUnit())
 	}
-}
-
-// counterOf is the one of limits that would share its counters with l; nil if there
-// is none.
-func counterOf(limits []*stated, l *stated) *stated {
-	for _, other := range limits {
-		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {
-			return other
+	if m := o.GetUnitMultiplier(); m != nil {
+		if m.GetValue() == 0 {
+			return nil, errors.New("limit: unit_multiplier must be over 0")
 		}
+		spec.Multiplier = m.GetValue()
 	}
-	return nil
+	l, err := limit.New(spec)
+	if err != nil {
+		return nil, fmt.Errorf("limit: %w", err)
+	}
+	r.Limits = []*RateLimit{newRateLimit(&limitsfile.Limit{Limit: l})}
+	return r, nil
 }

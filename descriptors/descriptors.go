@@ -26,26 +26,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// File is the content of one limits file.
-type File struct {
-	// Name is what errors show, mostly a path.
-	Name string
-	Data []byte
-}
-
-// Options say how to compile.
-type Options struct {
-	// MergeDomains unites files of one domain at their root level. Without it a
-	// domain in two files is an error.
-	MergeDomains bool
-}
-
 // Config is a compiled set of limits files. Once it is in force (Store.Set) it is
 // immutable and safe for concurrent use.
 type Config struct {
-	// Warnings tell what loads, but hardly means what its author thinks.
-	Warnings Problems
-
 	domains map[string]*Domain
 	order   []*Domain // in file order
 }
@@ -64,12 +47,12 @@ func (c *Config) Domains() []*Domain {
 type Domain struct {
 	Name string
 
-	file string // where it was seen first
-	line int
+	root siblings
 
-	defaults     *object // nil if none
-	defaultsFile string
-	root         tier
+	// requestSpec is the defaults for limits that requests bring along, and
+	// requestLimits is false if those are off.
+	requestSpec   limit.Spec
+	requestLimits bool
 }
 
 // Match finds the rule for the entries of one request descriptor. It is nil if
@@ -100,20 +83,17 @@ type Rule struct {
 	// Path is the way to the rule in its file: `shop > service=checkout > path`.
 	Path string
 
-	// MetricKey is the rule's name in metrics as far as the limits file alone
-	// determines it. See AppendMetricKey.
-	MetricKey string
-
 	// Limits are those in force, in file order: at least one from Match.
 	Limits []*RateLimit
 
-	ShadowMode, QuotaMode, DetailedMetric, ValueToMetric bool
+	ShadowMode, QuotaMode bool
 
 	// Metadata is never to be changed.
 	Metadata *structpb.Struct
 
-	trail  []*node // the descriptors on the way, the rule's own last; none for a request's own limit
-	shares bool    // some of them share_threshold
+	// sharedPatterns has the pattern that stands for an entry's value in the counter's
+	// name, by place of the entry; empty for the value itself. Usually it is nil.
+	sharedPatterns []string
 }
 
 // RateLimit is one limit of a rule. It is immutable once in force.

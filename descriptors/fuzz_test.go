@@ -9,6 +9,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // Whatever a file holds, it compiles or has problems that can be shown, and what
@@ -18,11 +20,12 @@ func FuzzCompile(f *testing.F) {
 	f.Add([]byte(one("value: a*b\n"+tenAMinute)), false)
 	f.Add([]byte("domain: d\ndescriptors: &a\n- {<<: {key: k}, descriptors: *a, metadata: {x: [1.5, ~]}}"), false)
 	f.Fuzz(func(t *testing.T, data []byte, merge bool) {
-		c, err := Compile([]File{{"a", data}, {"b", []byte("domain: d\ndescriptors: [{key: b}]")}}, Options{MergeDomains: merge})
+		files := []limitsfile.File{{Name: "a", Data: data}, {Name: "b", Data: []byte("domain: d\ndescriptors: [{key: b}]")}}
+		set, err := limitsfile.Parse(files, limitsfile.Options{MergeDomains: merge})
 		if err != nil {
-			ps := err.(Problems)
-			if len(ps) == 0 || c != nil {
-				t.Fatalf("%v with %v", err, c)
+			ps := err.(limitsfile.Problems)
+			if len(ps) == 0 || set != nil {
+				t.Fatalf("%v with %v", err, set)
 			}
 			for _, p := range ps {
 				if p.Reason == "" || p.File == "" || strings.Contains(p.Reason, "%!(EXTRA") {
@@ -31,6 +34,7 @@ func FuzzCompile(f *testing.F) {
 			}
 			return
 		}
+		c := Compile(set)
 		if err := c.WriteTree(io.Discard); err != nil {
 			t.Fatal(err)
 		}
@@ -41,21 +45,23 @@ func FuzzCompile(f *testing.F) {
 			if c.Domain(d.Name) != d {
 				t.Fatalf("domain %q is not found", d.Name)
 			}
-			checkTier(t, d, &d.root, nil)
+			checkSiblings(t, d, &d.root, path{domain: d.Name}, nil)
 		}
 	})
 }
 
-// checkTier checks that every rule is met by its own key and value, and that its
+// checkSiblings checks that every rule is matched by its own key and value, and that its
 // responses can be sent.
-func checkTier(t *testing.T, d *Domain, l *tier, above []*ratelimitv3.RateLimitDescriptor_Entry) {
-	for _, n := range l.nodes {
-		es := append(above[:len(above):len(above)], entries(n.key, n.value)...)
-		if got := l.find(n.key, n.value); got != n && (n.value != "" || got == nil || !got.keyWild && !got.valueWild) {
-			t.Fatalf("%s does not meet itself but %v", n.path(), got)
+func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, above []*ratelimitv3.RateLimitDescriptor_Entry) {
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		at := parent.child(n.Descriptor)
+		es := append(above[:len(above):len(above)], entries(n.Key, n.Value)...)
+		if got := s.find(n.Key, n.Value); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.WildcardValue) {
+			t.Fatalf("%s: got %v for its own key and value", at, got)
 		}
 		if r := n.rule; r != nil {
-			r.AppendMetricKey(r.AppendKey(nil, d.Name, es), d.Name, es)
+			r.AppendKey(nil, d.Name, es)
 			for _, limit := range r.Limits {
 				if _, err := proto.Marshal(limit.Response); err != nil {
 					t.Fatal(err)
@@ -66,7 +72,7 @@ func checkTier(t *testing.T, d *Domain, l *tier, above []*ratelimitv3.RateLimitD
 			}
 		}
 		if n.children != nil {
-			checkTier(t, d, n.children, es)
+			checkSiblings(t, d, n.children, at, es)
 		}
 	}
 }
@@ -95,18 +101,23 @@ func FuzzWildcard(f *testing.F) {
 		var first string
 		found := false
 		for i, p := range strings.Split(patterns, "\x00") {
-			g, kg := newGlob(p), newGlob(key)
-			w.add(wildcard{kg, g, i, &node{value: p}})
-			if match := naive(p, text); match != g.match(text) {
+			g, kg := limitsfile.NewPattern(p), limitsfile.NewPattern(key)
+			w.add(wildcard{kg, g, i, &node{Descriptor: &limitsfile.Descriptor{Value: p}}})
+			if match := naive(p, text); match != g.Match(text) {
 				t.Fatalf("%q matches %q: %v", p, text, !match)
 			} else if match && !found {
 				first, found = p, true
 			}
 		}
-		for _, k := range []string{key, strings.ReplaceAll(key, "*", ""), strings.ReplaceAll(key, "*", "xy")} {
-			got := w.first(k, text, 1<<30)
-			if (got != nil) != found || found && got.node.value != first {
-				t.Fatalf("first of %q for %q: %v, not %q", patterns, text, got, first)
+		for _, filtered := range []bool{false, true} {
+			if filtered {
+				w.addFilters()
+			}
+			for _, k := range []string{key, strings.ReplaceAll(key, "*", ""), strings.ReplaceAll(key, "*", "xy")} {
+				got := w.first(k, text, 1<<30)
+				if (got != nil) != found || found && got.node.Value != first {
+					t.Fatalf("first of %q for %q: got %v, want %q", patterns, text, got, first)
+				}
 			}
 		}
 	})
@@ -168,7 +179,7 @@ func FuzzAppendKey(f *testing.F) {
 			t.Fatalf("%q for %q %q reads %q %q, %v", key, domain, kv, gotDomain, got, err)
 		}
 		// A pattern that is shared is no value of a request.
-		shared := &Rule{shares: true, trail: []*node{{key: k1, value: v1 + "*", valueWild: true, share: true}}}
+		shared := &Rule{sharedPatterns: []string{v1 + "*"}}
 		if a, b := shared.AppendKey(nil, domain, entries(k1, v1)), (&Rule{}).AppendKey(nil, domain, entries(k1, v1+"*")); bytes.Equal(a, b) {
 			t.Fatalf("%q is both a pattern and a value", a)
 		}

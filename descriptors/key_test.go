@@ -9,7 +9,7 @@ import (
 )
 
 func TestAppendKey(t *testing.T) {
-	d := compile(t, strings.ReplaceAll(`domain: d
+	d := compileFiles(t, strings.ReplaceAll(`domain: d
 descriptors:
 - {key: k, DAY, descriptors: [{key: l, DAY}]}
 - {key: r, value: api/*, share_threshold: true, DAY, descriptors: [{key: s, DAY}, {key: t, value: x*y*, share_threshold: true, DAY}]}
@@ -49,63 +49,4 @@ descriptors:
 	override := &Rule{}
 	assert.Equal(t, "d", string(override.AppendKey(nil, "d", nil)))
 	assert.Equal(t, "d|r=api/%2A", string(override.AppendKey(nil, "d", entries("r", "api/*"))), "no pattern")
-}
-
-func TestAppendMetricKey(t *testing.T) {
-	d := compile(t, strings.ReplaceAll(`domain: d
-descriptors:
-- {key: exact, value: v, DAY}
-- {key: route, value: api/*, share_threshold: true, value_to_metric: true, DAY}
-- {key: wv, value: a*, value_to_metric: true, DAY}
-- {key: wa, value: "*", value_to_metric: true, DAY}
-- {key: w, value: a*, DAY}
-- {key: vm, value_to_metric: true, DAY, descriptors: [{key: l, DAY}]}
-- {key: v, DAY}
-- {key: det, detailed_metric: true, DAY, descriptors: [{key: in, value: a*, detailed_metric: true, value_to_metric: true, DAY}]}
-- {key: sh, value: x*, share_threshold: true, DAY, descriptors: [{key: det, detailed_metric: true, DAY}, {key: plain, descriptors: [{key: vm, value_to_metric: true, DAY}]}]}
-- {key: kw*, DAY}
-- {key: kv*, value_to_metric: true, DAY}
-- {key: ks*, share_threshold: true, DAY}
-- {key: kx*, value: y*, DAY}
-`, "DAY", tenAMinute)).Domain("d")
-	for _, test := range []struct {
-		name    string
-		request []string
-		want    string
-	}{
-		{"exact", []string{"exact", "v"}, "d.exact_v"},
-		{"wildcard and share_threshold", []string{"route", "api/1"}, "d.route_api/*"},
-		{"wildcard and value_to_metric", []string{"wv", "ab"}, "d.wv_ab"},
-		{"wildcard and value_to_metric, empty", []string{"wa", ""}, "d.wa"},
-		{"wildcard", []string{"w", "ab"}, "d.w_a*"},
-		{"wildcard by its text", []string{"w", "a*"}, "d.w_a*"},
-		{"any value and value_to_metric", []string{"vm", "x"}, "d.vm_x"},
-		{"any value and value_to_metric, empty", []string{"vm", ""}, "d.vm"},
-		{"value_to_metric of an inner level", []string{"vm", "x", "l", "y"}, "d.vm_x.l"},
-		{"any value", []string{"v", "x"}, "d.v"},
-		{"detailed_metric", []string{"det", "x"}, "d.det_x"},
-		{"detailed_metric, empty", []string{"det", ""}, "d.det_"},
-		{"detailed_metric of all entries", []string{"det", "x", "in", "ab"}, "d.det_x.in_ab"},
-		{"detailed_metric shows shared patterns", []string{"sh", "xy", "det", "z"}, "d.sh_x*.det_z"},
-		{"inner levels", []string{"sh", "xy", "plain", "p", "vm", "q"}, "d.sh_x*.plain.vm_q"},
-		{"* in the key", []string{"kw1", "v"}, "d.kw1_kw*"},
-		{"* in the key, empty value", []string{"kw1", ""}, "d.kw1_kw*"},
-		{"* in the key and value_to_metric", []string{"kv1", "v"}, "d.kv1_v"},
-		{"* in the key and value_to_metric, empty", []string{"kv1", ""}, "d.kv1"},
-		{"* in the key and share_threshold", []string{"ks1", "v"}, "d.ks1_ks*"},
-		{"* in key and value", []string{"kx1", "y1"}, "d.kx1_kx*_y*"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			es := entries(test.request...)
-			r := d.Match(es)
-			require.NotNil(t, r)
-			assert.Equal(t, test.want, string(r.AppendMetricKey(nil, "d", es)))
-		})
-	}
-}
-
-func TestStaticMetricKey(t *testing.T) {
-	d := compile(t, "domain: d\ndescriptors: [{key: a, value: x*, descriptors: [{key: b, "+tenAMinute+"}]}, {key: k*, value: v, "+tenAMinute+"}]").Domain("d")
-	assert.Equal(t, "d.a_x*.b", d.Match(entries("a", "xy", "b", "c")).MetricKey)
-	assert.Equal(t, "d.k*_v", d.Match(entries("k1", "v")).MetricKey)
 }

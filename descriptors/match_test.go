@@ -49,7 +49,7 @@ descriptors:
 - {key: e_, DAY}
 - {key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}
 `, "DAY", day)
-	d := compile(t, tree).Domain("d")
+	d := compileFiles(t, tree).Domain("d")
 
 	for _, test := range []struct {
 		name    string
@@ -109,11 +109,11 @@ descriptors:
 }
 
 func TestMatchOddRequests(t *testing.T) {
-	d := compile(t, one("value: a*\n"+tenAMinute)).Domain("d")
+	d := compileFiles(t, one("value: a*\n"+tenAMinute)).Domain("d")
 	assert.Nil(t, d.Match([]*ratelimitv3.RateLimitDescriptor_Entry{nil}))
 	assert.Nil(t, d.Match(make([]*ratelimitv3.RateLimitDescriptor_Entry, 10_000)))
 	assert.NotNil(t, d.Match(entries("k", "a"+strings.Repeat("x", 1<<20))))
-	assert.Nil(t, compile(t, "domain: d").Domain("d").Match(entries("k", "v")))
+	assert.Nil(t, compileFiles(t, "domain: d").Domain("d").Match(entries("k", "v")))
 }
 
 // With many wildcards most are sieved out before they are tried.
@@ -126,7 +126,7 @@ func TestMatchAmongManyWildcards(t *testing.T) {
 	}
 	b.WriteString("- {key: path, value: '*', " + tenAMinute + "}\n")
 	b.WriteString("- {key: 'p*', value: 'y*', " + tenAMinute + "}\n")
-	d := compile(t, b.String()).Domain("d")
+	d := compileFiles(t, b.String()).Domain("d")
 	for i := range 300 {
 		assert.Equal(t, fmt.Sprintf("path=/api/v1/service-%04d/*", i), matched(d, "path", fmt.Sprintf("/api/v1/service-%04d/items", i)))
 		assert.Equal(t, fmt.Sprintf("*-%04d=*x*", i), matched(d, fmt.Sprintf("key-%04d", i), "axb"))
@@ -144,7 +144,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	for i := range 20 {
 		fmt.Fprintf(&b, "- {key: k, value: 'a*%d', descriptors: [{key: l, %s}]}\n", i, tenAMinute)
 	}
-	d := compile(t, b.String()).Domain("d")
+	d := compileFiles(t, b.String()).Domain("d")
 	request := entries("k", "ab19", "l", "v")
 	key := make([]byte, 0, 64)
 	allocs := testing.AllocsPerRun(100, func() {
@@ -154,15 +154,13 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 }
 
 func TestRuleCarriesWhatTheFileSays(t *testing.T) {
-	c := compile(t, `
+	c := compileFiles(t, `
 domain: d
 defaults: {algorithm: token_bucket, burst: 7, scope: instance, on_backend_failure: deny, fallback_ratio: 0.25, charge_denied: true}
 descriptors:
 - key: a
   shadow_mode: true
   quota_mode: true
-  detailed_metric: true
-  value_to_metric: true
   metadata: {tier: gold, n: 5}
   rate_limits:
   - {unit: second, requests_per_unit: 10, name: fast, replaces: [{name: x}, {name: y}]}
@@ -173,8 +171,7 @@ descriptors:
 	r := c.Domain("d").Match(entries("a", "1"))
 	require.NotNil(t, r)
 	assert.Equal(t, "d > a", r.Path)
-	assert.Equal(t, "d.a", r.MetricKey)
-	assert.True(t, r.ShadowMode && r.QuotaMode && r.DetailedMetric && r.ValueToMetric)
+	assert.True(t, r.ShadowMode && r.QuotaMode)
 	assert.Equal(t, map[string]any{"tier": "gold", "n": 5.0}, r.Metadata.AsMap())
 	require.Len(t, r.Limits, 2, "the one that is off is left out")
 
@@ -206,7 +203,7 @@ descriptors:
 }
 
 func TestDefaults(t *testing.T) {
-	c := compile(t, `
+	c := compileFiles(t, `
 domain: d
 defaults: {enabled: false, burst: 9}
 descriptors:
@@ -224,7 +221,7 @@ descriptors:
 
 func TestUnitsInResponses(t *testing.T) {
 	for _, unit := range limit.UnitNames() {
-		c := compile(t, one("rate_limit: {unit: "+unit+", requests_per_unit: 1}"))
+		c := compileFiles(t, one("rate_limit: {unit: "+unit+", requests_per_unit: 1}"))
 		r := c.Domain("d").Match(entries("k", "v"))
 		assert.Equal(t, strings.ToUpper(unit), r.Limits[0].Response.Unit.String())
 	}

@@ -28,8 +28,7 @@ descriptors:
 `
 
 func TestWriteTree(t *testing.T) {
-	c, err := Compile([]File{{"a", []byte(printed)}, {"b", []byte("domain: empty")}}, Options{})
-	require.NoError(t, err)
+	c := compileFiles(t, printed, "domain: empty")
 	var b strings.Builder
 	require.NoError(t, c.WriteTree(&b))
 	assert.Equal(t, `empty
@@ -46,8 +45,7 @@ shop
 }
 
 func TestWriteLines(t *testing.T) {
-	c, err := Compile([]File{{"b", []byte("domain: z\ndescriptors: [{key: k, " + tenAMinute + "}]")}, {"a", []byte(printed)}}, Options{})
-	require.NoError(t, err)
+	c := compileFiles(t, "domain: z\ndescriptors: [{key: k, "+tenAMinute+"}]", printed)
 	var b strings.Builder
 	require.NoError(t, c.WriteLines(&b))
 	assert.Equal(t, `z.k: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
@@ -58,19 +56,6 @@ shop.beta: unit=HOUR requests_per_unit=5, shadow_mode: true, quota_mode: true, f
 shop.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited=true
 "shop.new\nline.x": unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false
 `, b.String())
-}
-
-func TestProblemString(t *testing.T) {
-	for want, p := range map[string]Problem{
-		"f:1:2: d > k: wrong": {"f", 1, 2, "d > k", "wrong"},
-		"f:1: wrong":          {File: "f", Line: 1, Reason: "wrong"},
-		"f: d: wrong":         {File: "f", Path: "d", Reason: "wrong"},
-		"1:2: wrong":          {Line: 1, Column: 2, Reason: "wrong"},
-		"wrong":               {Reason: "wrong"},
-	} {
-		assert.Equal(t, want, p.String())
-	}
-	assert.Equal(t, "f: a\ng: b", Problems{{File: "f", Reason: "a"}, {File: "g", Reason: "b"}}.Error())
 }
 
 func TestStore(t *testing.T) {

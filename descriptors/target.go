@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // Target names a descriptor: by the keys and values in a limits file, or by those
@@ -22,10 +24,10 @@ type Target struct {
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
-		return Target{}, fmt.Errorf("target %s is not DOMAIN|KEY=VALUE|KEY=VALUE…, the way to one descriptor", cmp.Or(printable(text), `""`))
+		return Target{}, fmt.Errorf("target %s is not DOMAIN|KEY=VALUE|KEY=VALUE…, the way to one descriptor", cmp.Or(limitsfile.Printable(text), `""`))
 	}
-	if len(parts)-1 > maxDepth {
-		return Target{}, fmt.Errorf("a target with %d entries; %d are the most", len(parts)-1, maxDepth)
+	if len(parts)-1 > limitsfile.MaxDepth {
+		return Target{}, fmt.Errorf("a target with %d entries; %d are the most", len(parts)-1, limitsfile.MaxDepth)
 	}
 	var t Target
 	domain, ok := unescape(parts[0])
@@ -40,13 +42,13 @@ func ParseTarget(text string) (Target, error) {
 		t.Entries = append(t.Entries, e)
 	}
 	if !ok {
-		return Target{}, fmt.Errorf("target %s has a %% that is not followed by two hexadecimal digits, in capitals, of UTF-8 text; write %%25 for a %%", printable(text))
+		return Target{}, fmt.Errorf("target %s has a %% that is not followed by two hexadecimal digits, in capitals, of UTF-8 text; write %%25 for a %%", limitsfile.Printable(text))
 	}
 	if err := t.Check(); err != nil {
 		return Target{}, err
 	}
 	if right := t.String(); right != text {
-		return Target{}, fmt.Errorf("target %s must be written %s", printable(text), right)
+		return Target{}, fmt.Errorf("target %s must be written %s", limitsfile.Printable(text), right)
 	}
 	return t, nil
 }
@@ -70,11 +72,11 @@ func (t Target) Check() error {
 // String is domain|key=value|key, each part escaped as in the names of counters,
 // but for the *.
 func (t Target) String() string {
-	b := appendEscaped(nil, t.Domain, &pattern)
+	b := appendEscaped(nil, t.Domain, &escapedInPattern)
 	for _, e := range t.Entries {
-		b = appendEscaped(append(b, '|'), e.GetKey(), &pattern)
+		b = appendEscaped(append(b, '|'), e.GetKey(), &escapedInPattern)
 		if e.GetValue() != "" {
-			b = appendEscaped(append(b, '='), e.GetValue(), &pattern)
+			b = appendEscaped(append(b, '='), e.GetValue(), &escapedInPattern)
 		}
 	}
 	return string(b)

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/source"
@@ -100,9 +101,9 @@ func (s limitsStory) check(t *testing.T) {
 			if rapid.Bool().Draw(t, "a rule for a pattern") {
 				add(", value: 'b*'", "/*")
 			}
-			cfg, err := descriptors.Compile([]descriptors.File{{Name: "f", Data: []byte(text)}}, descriptors.Options{})
+			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(text)}}, limitsfile.Options{})
 			require.NoError(t, err)
-			require.NoError(t, r.Apply("file", source.Update{Limits: cfg}))
+			require.NoError(t, r.Apply("file", source.Update{Limits: set}))
 		}
 		load(t)
 		t.Repeat(map[string]func(*rapid.T){

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/source"
 )
 
@@ -43,10 +45,10 @@ type Reloader struct {
 	log      *slog.Logger
 
 	mu        sync.Mutex
-	base      *descriptors.Config // nil before the first good limits
-	invalid   error               // why the newest limits were rejected; nil if they are in force
-	down      map[string]error    // by source; nil for a source that is up
-	overrides descriptors.Overrides
+	base      *limitsfile.Set  // nil before the first good limits
+	invalid   error            // why the newest limits were rejected; nil if they are in force
+	down      map[string]error // by source; nil for a source that is up
+	overrides override.Layer
 	nextEnd   *time.Timer // of an override; nil if none ends
 
 	// Warnings and problems of overrides that the log has already.
@@ -95,7 +97,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 		r.logWarnings(u.Limits.Warnings)
 		r.base, r.invalid = u.Limits, nil
 		changes := r.renew()
-		r.observer.LimitsLoaded(len(u.Limits.Domains()))
+		r.observer.LimitsLoaded(len(u.Limits.Domains))
 		r.logInForce(u.Attrs, changes)
 	case u.Overrides != nil && r.base != nil:
 		if changes := r.renew(); len(changes) > 0 {
@@ -118,7 +120,8 @@ func (r *Reloader) setState(name string, err error) {
 // have changed.
 func (r *Reloader) renew() []slog.Attr {
 	old := r.store.Load()
-	cfg, next := r.overrides.Over(r.base, time.Now())
+	set, next := r.overrides.Apply(r.base, time.Now())
+	cfg := descriptors.Compile(set)
 	r.store.Set(cfg)
 	r.renewAt(next)
 	r.reportOverrides()
@@ -179,11 +182,17 @@ func changeAttrs(c descriptors.Changes) []slog.Attr {
 	add("added", c.Added)
 	add("changed", c.Changed)
 	add("removed", c.Removed)
+	switch {
+	case len(c.Changed) > 0 && c.NewCounters:
+		attrs = append(attrs, slog.String("counters", "new"))
+	case len(c.Changed) > 0:
+		attrs = append(attrs, slog.String("counters", "kept"))
+	}
 	return attrs
 }
 
 // logWarnings logs the warnings that the limits before didn't have.
-func (r *Reloader) logWarnings(warnings descriptors.Problems) {
+func (r *Reloader) logWarnings(warnings limitsfile.Problems) {
 	logged := map[string]bool{}
 	for _, w := range warnings {
 		text := w.String()
@@ -220,7 +229,7 @@ func (r *Reloader) reportOverrides() {
 	logged := map[string]string{}
 	inForce, rejected, unlogged := 0, 0, 0
 	for _, s := range r.overrides.States() {
-		if s.Is != "" {
+		if s.Limits != "" {
 			inForce++
 		}
 		if s.Problem == nil {
@@ -239,8 +248,8 @@ func (r *Reloader) reportOverrides() {
 			problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
 		}
 		effect := "limits without the override"
-		if s.Is != "" {
-			effect = "the previous value stays in force: " + s.Is
+		if s.Limits != "" {
+			effect = "the previous value stays in force: " + s.Limits
 		}
 		r.log.Error("override rejected", "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 	}
@@ -288,20 +297,20 @@ func (r *Reloader) WriteProblems(w io.Writer) {
 }
 
 // States returns the state of each override, sorted by target.
-func (r *Reloader) States() []descriptors.OverrideState {
+func (r *Reloader) States() []override.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.overrides.States()
 }
 
 // DryRun returns the state that an override would have. It changes nothing.
-func (r *Reloader) DryRun(target, value string) descriptors.OverrideState {
+func (r *Reloader) DryRun(target, value string) override.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.base == nil {
-		return descriptors.OverrideState{Target: target, Value: value, Problem: descriptors.ErrNoLimits}
+		return override.State{Target: target, Value: value, Problem: override.ErrNoLimits}
 	}
-	return r.overrides.Try(r.base, target, value, time.Now())
+	return r.overrides.DryRun(r.base, target, value, time.Now())
 }
 
 type noObserver struct{}

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/source"
 )
@@ -48,9 +50,9 @@ func (r *rig) SourceState(name string, err error) {
 // load applies a limits file, which must be valid.
 func (r *rig) load(text string) {
 	r.t.Helper()
-	cfg, err := descriptors.Compile([]descriptors.File{{Name: "f.yaml", Data: []byte(text)}}, descriptors.Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "f.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	require.NoError(r.t, err)
-	require.NoError(r.t, r.Apply("file", source.Update{Limits: cfg, Attrs: []slog.Attr{slog.Int("files", 1)}}))
+	require.NoError(r.t, r.Apply("file", source.Update{Limits: set, Attrs: []slog.Attr{slog.Int("files", 1)}}))
 }
 
 // override applies overrides, given as targets and values by turns.
@@ -98,7 +100,7 @@ func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, r.lastLine())
 	r.load(perYear(6))
 	assert.Equal(t, "shop\n  tenant: 6 per year\n", r.inForce())
-	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant"`)
+	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant" counters=kept`)
 	r.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
 	assert.Contains(t, r.lastLine(), `added="shop > user" removed="shop > tenant"`)
 	assert.Equal(t, 3, r.loaded)
@@ -233,11 +235,11 @@ func TestOverrideExpires(t *testing.T) {
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	assert.Equal(t, descriptors.ErrNoLimits, r.DryRun("shop|tenant=acme", `{"factor": 2}`).Problem)
+	assert.Equal(t, override.ErrNoLimits, r.DryRun("shop|tenant=acme", `{"factor": 2}`).Problem)
 	r.load(perYear(5))
 	state := r.DryRun("shop|tenant=acme", `{"factor": 2}`)
 	assert.NoError(t, state.Problem)
-	assert.Equal(t, "10 per year", state.Is)
+	assert.Equal(t, "10 per year", state.Limits)
 	assert.Empty(t, r.States())
 	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
 }

@@ -65,7 +65,7 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		case domain == nil:
 		case d.GetLimit() != nil:
 			var err error
-			if rule, err = domain.OwnLimit(d.Limit); err != nil {
+			if rule, err = domain.RequestOverride(d.Limit); err != nil {
 				return status.Errorf(codes.InvalidArgument, "descriptors[%d]: %v", i, err)
 			}
 		default:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 const (
@@ -32,10 +33,10 @@ var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
 
 func newRig(t *testing.T, limits string, change ...func(*Options)) *rig {
 	t.Helper()
-	cfg, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(limits)}}, descriptors.Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(t, err)
 	store := new(descriptors.Store)
-	store.Set(cfg)
+	store.Set(descriptors.Compile(set))
 	r := &rig{t: t, now: start}
 	o := Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 1000}), Now: func() time.Time { return r.now }}
 	for _, f := range change {

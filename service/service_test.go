@@ -16,6 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // limiterFunc is a func as a Limiter.
@@ -208,9 +209,9 @@ descriptors:
 `
 
 func newBenchRig(b *testing.B) *Service {
-	cfg, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(benchLimits)}}, descriptors.Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(benchLimits)}}, limitsfile.Options{})
 	require.NoError(b, err)
 	store := new(descriptors.Store)
-	store.Set(cfg)
+	store.Set(descriptors.Compile(set))
 	return New(Options{Limits: store, Limiter: local.New(local.Options{})})
 }

@@ -9,7 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // Source delivers limits, or overrides of limits.
@@ -24,7 +24,7 @@ type Source interface {
 // nothing else changed.
 type Update struct {
 	// Limits is the new set of limits; nil if unchanged.
-	Limits *descriptors.Config
+	Limits *limitsfile.Set
 
 	// Overrides is the new set of overrides, values by target; nil if unchanged. The
 	// receiver may keep the map and must not change it.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
 // Overrides is an admin.Overrides in memory.
@@ -19,9 +21,9 @@ type Overrides struct {
 	Limits descriptors.Store
 
 	mu   sync.Mutex
-	base *descriptors.Config
+	base *limitsfile.Set
 	all  map[string]string
-	set  descriptors.Overrides
+	set  override.Layer
 	err  error // of Put and Delete
 }
 
@@ -29,9 +31,9 @@ var _ admin.Overrides = (*Overrides)(nil)
 
 // NewOverrides returns a store without overrides, for the limits of a file.
 func NewOverrides(t require.TestingT, yaml string) *Overrides {
-	c, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(yaml)}}, descriptors.Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(yaml)}}, limitsfile.Options{})
 	require.NoError(t, err)
-	o := &Overrides{base: c, all: map[string]string{}}
+	o := &Overrides{base: set, all: map[string]string{}}
 	o.apply()
 	return o
 }
@@ -52,17 +54,17 @@ func (o *Overrides) Store(target, value string) {
 }
 
 // States implements admin.Overrides.
-func (o *Overrides) States() []descriptors.OverrideState {
+func (o *Overrides) States() []override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.set.States()
 }
 
 // DryRun implements admin.Overrides.
-func (o *Overrides) DryRun(target, value string) descriptors.OverrideState {
+func (o *Overrides) DryRun(target, value string) override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.set.Try(o.base, target, value, time.Now())
+	return o.set.DryRun(o.base, target, value, time.Now())
 }
 
 // Put implements admin.Overrides.
@@ -90,6 +92,6 @@ func (o *Overrides) change(target string, change func()) (old string, existed bo
 // apply puts the limits with the overrides in force.
 func (o *Overrides) apply() {
 	o.set.Set(maps.Clone(o.all))
-	c, _ := o.set.Over(o.base, time.Now())
-	o.Limits.Set(c)
+	set, _ := o.set.Apply(o.base, time.Now())
+	o.Limits.Set(descriptors.Compile(set))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
@@ -24,7 +25,7 @@ func newCheck() *cobra.Command {
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			return checkCommand{
 				out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr(), strict: strict,
-				ignoreDotFiles: ignoreDotFiles, compileOptions: descriptors.Options{MergeDomains: merge},
+				ignoreDotFiles: ignoreDotFiles, parseOptions: limitsfile.Options{MergeDomains: merge},
 			}.run(paths)
 		},
 	}
@@ -39,11 +40,11 @@ type checkCommand struct {
 	out, errOut    io.Writer
 	strict         bool
 	ignoreDotFiles bool
-	compileOptions descriptors.Options
+	parseOptions   limitsfile.Options
 }
 
 func (c checkCommand) run(paths []string) error {
-	var files []descriptors.File
+	var files []limitsfile.File
 	readFailed := false
 	for _, path := range paths {
 		found, skipped, err := filesource.Read(path, c.ignoreDotFiles)
@@ -56,8 +57,8 @@ func (c checkCommand) run(paths []string) error {
 		}
 		files = append(files, found...)
 	}
-	cfg, err := descriptors.Compile(files, c.compileOptions)
-	var problems descriptors.Problems
+	set, err := limitsfile.Parse(files, c.parseOptions)
+	var problems limitsfile.Problems
 	switch {
 	case errors.As(err, &problems):
 		return c.fail(problems)
@@ -65,17 +66,17 @@ func (c checkCommand) run(paths []string) error {
 		return err
 	case readFailed:
 		return exitCode(1)
-	case c.strict && len(cfg.Warnings) > 0:
-		return c.fail(cfg.Warnings)
+	case c.strict && len(set.Warnings) > 0:
+		return c.fail(set.Warnings)
 	}
-	for _, p := range cfg.Warnings {
+	for _, p := range set.Warnings {
 		fmt.Fprintln(c.errOut, "warning:", p)
 	}
-	return cfg.WriteTree(c.out)
+	return descriptors.Compile(set).WriteTree(c.out)
 }
 
 // fail prints problems and returns exit code 1.
-func (c checkCommand) fail(problems descriptors.Problems) error {
+func (c checkCommand) fail(problems limitsfile.Problems) error {
 	for _, p := range problems {
 		fmt.Fprintln(c.errOut, p)
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/server"
@@ -118,7 +120,7 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 	files := filesource.New(filesource.Options{
 		Place:    limitsPlace(s),
 		Interval: s.SourcePollInterval,
-		Parse:    descriptors.Options{MergeDomains: s.MergeDomainConfig},
+		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig},
 		Log:      log,
 	})
 	onHangup(ctx, files.Reload)
@@ -157,7 +159,7 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 		Headers:         s.XDSHeaders,
 		MaxMessageBytes: s.XDSMaxMessageBytes,
 		Backoff:         xds.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
-		Parse:           descriptors.Options{MergeDomains: s.MergeDomainConfig},
+		Parse:           limitsfile.Options{MergeDomains: s.MergeDomainConfig},
 		Log:             log,
 	}
 	if s.XDSBackoffJitter {
@@ -193,7 +195,7 @@ func onHangup(ctx context.Context, f func()) {
 // This compiles only if the store accepts everything that the admin API accepts.
 const (
 	_ = uint(overrides.MaxTarget - admin.MaxTarget)
-	_ = uint(overrides.MaxValue - descriptors.MaxOverrideBytes)
+	_ = uint(overrides.MaxValue - override.MaxBytes)
 )
 
 // redisOverrides are the overrides in Redis. It implements admin.Overrides.
@@ -227,7 +229,7 @@ func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admi
 		Prefix: s.CacheKeyPrefix,
 		Resync: s.OverridesResync,
 		Expired: func(value string, now time.Time) bool {
-			return descriptors.OverrideEnded([]byte(value), now.Add(-keepExpired))
+			return override.Ended([]byte(value), now.Add(-keepExpired))
 		},
 		OnReset:        resets.Apply,
 		OnMissedResets: resets.ApplyAll,

@@ -19,7 +19,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/source"
 )
 
@@ -31,7 +31,7 @@ type Options struct {
 	Interval time.Duration
 
 	// Parse says how to parse the files.
-	Parse descriptors.Options
+	Parse limitsfile.Options
 
 	// Log gets a line for each skipped file. It may be nil.
 	Log *slog.Logger
@@ -150,7 +150,7 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
 		_ = apply(source.Update{Invalid: n.err})
 		return
 	}
-	limits, err := descriptors.Compile(n.files, s.o.Parse)
+	limits, err := limitsfile.Parse(n.files, s.o.Parse)
 	if err != nil {
 		_ = apply(source.Update{Invalid: err})
 		return
@@ -177,7 +177,7 @@ func (s *Source) logSkipped(skipped []Skipped) {
 
 // snapshot is everything at a place at one time.
 type snapshot struct {
-	files   []descriptors.File
+	files   []limitsfile.File
 	skipped []Skipped
 	err     error   // why the files can't be read; files is empty then
 	digests digests // of files

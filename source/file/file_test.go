@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/source"
 )
 
@@ -473,7 +473,7 @@ func TestRunParsesFiles(t *testing.T) {
 		root := tree(t, map[string]string{"a.yaml": rule("a"), "a.md": ""})
 		var log bytes.Buffer
 		s := New(Options{
-			Place: Place{Root: root}, Parse: descriptors.Options{MergeDomains: true},
+			Place: Place{Root: root}, Parse: limitsfile.Options{MergeDomains: true},
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -483,7 +483,7 @@ func TestRunParsesFiles(t *testing.T) {
 		}()
 		u := <-applied
 		require.NotNil(t, u.Limits)
-		assert.Equal(t, 1, u.Limits.Rules())
+		assert.Len(t, u.Limits.Domains[0].Descriptors, 1)
 		assert.Equal(t, []slog.Attr{slog.Int("files", 1), slog.String("changed_files", root+"/a.yaml")}, u.Attrs)
 
 		write(t, root+"/b.yaml", "nonsense")
@@ -493,7 +493,7 @@ func TestRunParsesFiles(t *testing.T) {
 
 		write(t, root+"/b.yaml", rule("b"))
 		u = <-applied
-		assert.Equal(t, 2, u.Limits.Rules())
+		assert.Len(t, u.Limits.Domains[0].Descriptors, 2)
 		assert.Equal(t, []slog.Attr{slog.Int("files", 2), slog.String("changed_files", root+"/b.yaml")}, u.Attrs)
 
 		require.NoError(t, os.RemoveAll(root))

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 	maxEntries = 100_000
 
 	// maxTotalBytes bounds all files together.
-	maxTotalBytes = 4 * descriptors.MaxFileBytes
+	maxTotalBytes = 4 * limitsfile.DefaultMaxFileBytes
 )
 
 // ErrNoFiles is wrapped by the error for a path that exists and has no limits files.
@@ -42,7 +42,7 @@ func (s Skipped) String() string { return s.Path + ": " + s.Reason }
 //
 // The error lists everything that can't be read. It wraps fs.ErrNotExist if path
 // doesn't exist, and ErrNoFiles if there are no limits files.
-func Read(path string, ignoreDotFiles bool) ([]descriptors.File, []Skipped, error) {
+func Read(path string, ignoreDotFiles bool) ([]limitsfile.File, []Skipped, error) {
 	return Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
 }
 
@@ -65,7 +65,7 @@ type Place struct {
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
 // Read is like the function Read for p.
-func (p Place) Read() ([]descriptors.File, []Skipped, error) {
+func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	w := walk{place: p, contents: true}
 	w.run()
 	return w.result()
@@ -94,7 +94,7 @@ type walk struct {
 	contents bool      // read the files
 	stats    hash.Hash // gets the files' metadata; nil: not collected
 
-	files   []descriptors.File
+	files   []limitsfile.File
 	skipped []Skipped
 	errs    []error
 	entries int // of all directories, so far
@@ -119,14 +119,14 @@ func (w *walk) run() {
 	}
 }
 
-func (w *walk) result() ([]descriptors.File, []Skipped, error) {
+func (w *walk) result() ([]limitsfile.File, []Skipped, error) {
 	if len(w.errs) > 0 {
 		return nil, w.skipped, errors.Join(w.errs...)
 	}
 	if len(w.files) == 0 {
 		return nil, w.skipped, fmt.Errorf("%s: %w (.yaml, .yml, .json or without extension)", w.place.Path(), ErrNoFiles)
 	}
-	slices.SortFunc(w.files, func(a, b descriptors.File) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(w.files, func(a, b limitsfile.File) int { return strings.Compare(a.Name, b.Name) })
 	return w.files, w.skipped, nil
 }
 
@@ -242,17 +242,17 @@ func (w *walk) read(path string) {
 		return
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, descriptors.MaxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, limitsfile.DefaultMaxFileBytes+1))
 	w.bytes += len(data)
 	switch {
 	case err != nil:
 		w.fail(withoutOperation(path, err))
-	case len(data) > descriptors.MaxFileBytes:
-		w.fail(fmt.Errorf("%s: the file is too large; maximum is %d MiB", path, descriptors.MaxFileBytes>>20))
+	case len(data) > limitsfile.DefaultMaxFileBytes:
+		w.fail(fmt.Errorf("%s: the file is too large; maximum is %d MiB", path, limitsfile.DefaultMaxFileBytes>>20))
 	case w.bytes > maxTotalBytes:
 		w.fail(fmt.Errorf("%s: the limits files are too large together; maximum is %d MiB", path, maxTotalBytes>>20))
 	default:
-		w.files = append(w.files, descriptors.File{Name: path, Data: data})
+		w.files = append(w.files, limitsfile.File{Name: path, Data: data})
 	}
 }
 

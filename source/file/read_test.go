@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // tree makes files in a new directory; a text that starts with "-> " makes a
@@ -32,7 +32,7 @@ func tree(t *testing.T, files map[string]string) string {
 }
 
 // names returns the paths below root of the files that were read and skipped.
-func names(t *testing.T, root string, files []descriptors.File, skipped []Skipped) (read, left []string) {
+func names(t *testing.T, root string, files []limitsfile.File, skipped []Skipped) (read, left []string) {
 	t.Helper()
 	rel := func(path string) string {
 		r, err := filepath.Rel(root, path)
@@ -126,7 +126,7 @@ func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
 	path := filepath.Join(tree(t, map[string]string{"limits.conf": "domain: d"}), "limits.conf")
 	files, _, err := Read(path, false)
 	require.NoError(t, err)
-	assert.Equal(t, []descriptors.File{{Name: path, Data: []byte("domain: d")}}, files)
+	assert.Equal(t, []limitsfile.File{{Name: path, Data: []byte("domain: d")}}, files)
 }
 
 func TestReadFollowsLinkAsRoot(t *testing.T) {
@@ -182,7 +182,7 @@ func TestReadBoundsAllFilesTogether(t *testing.T) {
 	for _, name := range []string{"1", "2", "3", "4", "5", "6"} {
 		path := filepath.Join(root, name)
 		require.NoError(t, os.WriteFile(path, nil, 0o644))
-		require.NoError(t, os.Truncate(path, descriptors.MaxFileBytes))
+		require.NoError(t, os.Truncate(path, limitsfile.DefaultMaxFileBytes))
 	}
 	_, _, err := Read(root, false)
 	assert.EqualError(t, err, filepath.Join(root, "5")+": the limits files are too large together; maximum is 64 MiB", "the sixth file isn't read")

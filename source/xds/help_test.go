@@ -89,8 +89,9 @@ func (s *subject) apply(u source.Update) error {
 	case u.Invalid != nil:
 		s.rejected <- u.Invalid
 	case u.Limits != nil:
-		s.store.Set(u.Limits)
-		s.updates <- u.Limits
+		cfg := descriptors.Compile(u.Limits)
+		s.store.Set(cfg)
+		s.updates <- cfg
 	}
 	return u.Invalid
 }

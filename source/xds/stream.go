@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source"
 )
@@ -202,7 +202,7 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	// The order of go-control-plane is random. Sorted resources give the same problems
 	// and the same merged domains each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
-	limits, err := descriptors.CompileXDS(resources, c.Parse)
+	limits, err := limitsfile.ParseXDS(resources, c.Parse)
 	if err != nil {
 		return source.Update{Invalid: err}
 	}

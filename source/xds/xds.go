@@ -22,7 +22,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source"
 )
@@ -50,7 +50,7 @@ type Options struct {
 	Backoff Backoff
 
 	// Parse says how to parse resources.
-	Parse descriptors.Options
+	Parse limitsfile.Options
 
 	// Log gets a line for each connection, rejected response and lost stream. It may
 	// be nil.

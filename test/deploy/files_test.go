@@ -19,6 +19,7 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // path returns the path of a file of the repository.
@@ -77,10 +78,10 @@ func (o object) decodeSpec(t *testing.T, target proto.Message) {
 // compile compiles the text of a limits file, which must cause no warnings.
 func compile(t *testing.T, text string) *descriptors.Config {
 	t.Helper()
-	cfg, err := descriptors.Compile([]descriptors.File{{Name: "limits.yaml", Data: []byte(text)}}, descriptors.Options{})
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	require.NoError(t, err)
-	assert.Empty(t, cfg.Warnings)
-	return cfg
+	assert.Empty(t, set.Warnings)
+	return descriptors.Compile(set)
 }
 
 var settingName = regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\|")

@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"slices"
@@ -88,7 +88,7 @@ func (o *object) set(v value) {
 }
 
 // object reads the mappings in nodes as one, the last of equal fields winning.
-func (d *document) object(l level, at *node, nodes ...*yaml.Node) *object {
+func (d *document) object(l level, at *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
 		n = deref(n)
@@ -103,9 +103,9 @@ func (d *document) object(l level, at *node, nodes ...*yaml.Node) *object {
 
 // fill sets the fields of mapping n in their order, merge keys in their place,
 // as go-yaml v2 does: a merge key after a field overrides it.
-func (d *document) fill(o *object, l level, at *node, n *yaml.Node, depth int) {
-	if depth > maxDepth {
-		d.errorf(n, at, "merge keys (<<) are nested more than %d deep", maxDepth)
+func (d *document) fill(o *object, l level, at *place, n *yaml.Node, depth int) {
+	if depth > MaxDepth {
+		d.errorf(n, at, "merge keys (<<) are nested more than %d deep", MaxDepth)
 		return
 	}
 	var own []*row
@@ -143,7 +143,7 @@ func (d *document) fill(o *object, l level, at *node, n *yaml.Node, depth int) {
 
 // merge sets the fields of what a merge key points to: a mapping, or a list of
 // them, of which the first wins.
-func (d *document) merge(o *object, l level, at *node, n *yaml.Node, depth int) {
+func (d *document) merge(o *object, l level, at *place, n *yaml.Node, depth int) {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		sources = n.Content
@@ -159,7 +159,7 @@ func (d *document) merge(o *object, l level, at *node, n *yaml.Node, depth int) 
 
 // row finds what the schema says of a key at l; nil, and a problem, if it has no
 // business there.
-func (d *document) row(l level, at *node, place, key *yaml.Node) *row {
+func (d *document) row(l level, at *place, place, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(place, at, "a key must be a word, not %s", shown(key))
 		return nil
@@ -185,7 +185,7 @@ func (d *document) row(l level, at *node, place, key *yaml.Node) *row {
 }
 
 // value checks n against r. A null gives a value without node.
-func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
+func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 	v = value{row: r, node: n}
 	wrong := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
 		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= factorKind {
@@ -252,14 +252,14 @@ func (d *document) value(r *row, at *node, n *yaml.Node) (v value, ok bool) {
 				return v, true
 			}
 		}
-		d.errorf(n, at, "%s %s is not known; %s", r.name, shown(n), oneOf(n.Value, r.choices))
+		d.errorf(n, at, "%s %s is not known; %s", r.name, shown(n), OneOf(n.Value, r.choices))
 		return value{}, false
 	}
 	return v, true
 }
 
 // items reads a list of mappings.
-func (d *document) items(v *value, at *node) []*yaml.Node {
+func (d *document) items(v *value, at *place) []*yaml.Node {
 	if v == nil || v.bad {
 		return nil
 	}

@@ -1,7 +1,8 @@
-package descriptors
+package limitsfile
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,13 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nested is n descriptors, each inside the one before.
+// bounds returns options with 1 % of the default bounds, or the defaults in a full test.
+// files scales with them.
+func bounds() (o Options, scale int) {
+	if os.Getenv("RLS_TEST_FULL") != "" {
+		return Options{MaxFileBytes: DefaultMaxFileBytes, MaxNodes: DefaultMaxNodes}, 100
+	}
+	return Options{MaxFileBytes: DefaultMaxFileBytes / 100, MaxNodes: DefaultMaxNodes / 100}, 1
+}
+
+// nested returns n descriptors, each inside the one before.
 func nested(n int) string {
 	return "domain: d\ndescriptors: " + strings.Repeat("[{key: k, descriptors: ", n-1) + "[{key: k}]" + strings.Repeat("}]", n-1)
 }
 
-// laughs is a bomb of aliases: 10^9 times what x is, as the field of that name.
-func laughs(field, x string) string {
+// aliasBomb returns a field of that name with 10^9 copies of x, by aliases of aliases.
+func aliasBomb(field, x string) string {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n- key: k\n  metadata:\n    a0: &a0 " + x + "\n")
 	for i := 1; i < 10; i++ {
@@ -26,7 +36,8 @@ func laughs(field, x string) string {
 	return b.String() + "  " + field + ": *a9\n"
 }
 
-func TestHostileFilesAreRefusedSoon(t *testing.T) {
+func TestHostileFilesAreRejectedSoon(t *testing.T) {
+	o, scale := bounds()
 	bomb := "domain: d\ndescriptors:\n- key: k\n  metadata: {}\n  descriptors: &a0 [{key: x0}]\n"
 	for i := range 8 {
 		bomb += fmt.Sprintf("- key: k%d\n  descriptors: &a%d [", i, i+1)
@@ -40,63 +51,67 @@ func TestHostileFilesAreRefusedSoon(t *testing.T) {
 		merges += fmt.Sprintf("- &m%d {<<: [*m%d, *m%d, *m%d], key: k%d}\n", i+1, i, i, i, i)
 	}
 	var unknown strings.Builder
-	for i := range 20_000 {
-		fmt.Fprintf(&unknown, "key_of_no_meaning_%d: 1\n", i)
+	for i := range 2_000 * min(scale, 10) {
+		fmt.Fprintf(&unknown, "unknown_key_%d: 1\n", i)
 	}
+	tooManyNodes := fmt.Sprintf("the file has more than %d keys and values", o.MaxNodes)
 
 	for _, test := range []struct{ name, yaml, want string }{
-		{"50 MB", strings.Repeat("# comment\n", 5_000_000), "f: the file has 50000000 bytes; 16777216 are the most"},
-		{"aliases in metadata", laughs("metadata", "x"), "metadata must be a mapping, not a list"},
-		{"aliases below metadata", laughs("value", "x"), "the file has more than 2000000 keys and values"},
-		{"aliases of descriptors", bomb, "the file has more than 2000000 keys and values"},
-		{"merge keys", merges, "the file has more than 2000000 keys and values"},
+		{"50 MB", strings.Repeat("# comment\n", 50_000*scale), fmt.Sprintf("f: the file has %d bytes; %d are the most", 500_000*scale, o.MaxFileBytes)},
+		{"aliases in metadata", aliasBomb("metadata", "x"), "metadata must be a mapping, not a list"},
+		{"aliases below metadata", aliasBomb("value", "x"), tooManyNodes},
+		{"aliases of descriptors", bomb, tooManyNodes},
+		{"merge keys", merges, tooManyNodes},
 		{"an anchor within itself", "domain: d\ndescriptors: &a\n- {key: k, descriptors: *a}", "f:2:14: descriptors are nested more than 100 deep"},
 		{"an anchor within itself in metadata", one("metadata: &a {b: *a}"), "metadata is nested more than 100 deep"},
 		{"an anchor within itself by merging", "domain: d\ndescriptors:\n- &a {key: k, <<: *a}", "merge keys (<<) are nested more than 100 deep"},
 		{"an anchor that is its own value", "domain: &a *a", "not valid YAML"},
 		{"deep descriptors", nested(101), "f:2:2314: descriptors are nested more than 100 deep"},
-		{"deep lists", "domain: " + strings.Repeat("[", 100_000), "not valid YAML: "},
-		{"deep mappings", "domain: " + strings.Repeat("{a: ", 100_000), "not valid YAML: "},
-		{"deep blocks", strings.Repeat("- ", 100_000), "not valid YAML: "},
+		{"deep lists", "domain: " + strings.Repeat("[", 20_000*min(scale, 5)), "not valid YAML: "},
+		{"deep mappings", "domain: " + strings.Repeat("{a: ", 20_000*min(scale, 5)), "not valid YAML: "},
+		{"deep blocks", strings.Repeat("- ", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"many unknown keys", unknown.String(), "f: there is more; 1000 are shown"},
-		{"many problems in items", "domain: d\ndescriptors: [" + strings.Repeat("x, ", 20_000) + "]", "f: there is more; 1000 are shown"},
+		{"many problems in items", "domain: d\ndescriptors: [" + strings.Repeat("x, ", 2_000*min(scale, 10)) + "]", "f: there is more; 1000 are shown"},
 		{"a zero byte", "domain: d\x00", "control character 0x00"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			start := time.Now()
-			_, errs, _ := load(test.yaml)
+			_, errs, _ := load(test.yaml, o)
 			require.NotEmpty(t, errs)
 			assert.Contains(t, errs, test.want)
 			assert.Less(t, time.Since(start), 20*time.Second)
 		})
 	}
 
-	c, errs, warnings := load(strings.Repeat("domain: d\n", 20_000))
+	set, errs, warnings := load(strings.Repeat("domain: d\n", 2_000*min(scale, 10)), o)
 	assert.Empty(t, errs)
-	assert.NotNil(t, c.Domain("d"))
+	assert.NotNil(t, set.Domain("d"))
 	assert.Equal(t, maxProblems, strings.Count(warnings, "\n"))
-	assert.NotNil(t, compile(t, nested(100)).Domain("d"))
+	assert.NotNil(t, parse(t, nested(100)).Domain("d"))
 }
 
-func TestLargeFile(t *testing.T) {
+func TestLargeFileIsParsed(t *testing.T) {
+	_, scale := bounds()
+	rules := 1_000 * min(scale, 20)
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
-	for i := range 20_000 {
+	for i := range rules {
 		fmt.Fprintf(&b, "  - key: path\n    value: /api/v1/items/%06d\n    rate_limit:\n      unit: minute\n      requests_per_unit: 10\n", i)
 	}
 	start := time.Now()
-	d := compile(t, b.String()).Domain("d")
-	assert.NotNil(t, d.Match(entries("path", "/api/v1/items/019999")))
+	assert.Len(t, parse(t, b.String()).Domains[0].Descriptors, rules)
 	t.Logf("%d bytes in %v", b.Len(), time.Since(start))
 }
 
-func TestAFileThatIsGivenUpHasOneProblem(t *testing.T) {
+func TestFileWithTooManyNodesHasOneProblem(t *testing.T) {
 	bomb := "domain: d\ndescriptors:\n- &n0\n  key: k\n"
 	for i := range 24 {
 		bomb += fmt.Sprintf("- &n%d\n  key: k%d\n  descriptors: [{key: a, descriptors: [*n%d]}, {key: b, descriptors: [*n%d]}]\n", i+1, i+1, i, i)
 	}
-	_, err := Compile([]File{{"f", []byte(bomb)}}, Options{})
+	o, _ := bounds()
+	_, err := Parse([]File{{"f", []byte(bomb)}}, o)
 	var ps Problems
 	require.ErrorAs(t, err, &ps)
-	assert.Len(t, ps, 1, "what was left unread is not told as missing")
+	assert.Len(t, ps, 1, "descriptors that are not read are not reported as missing")
 }

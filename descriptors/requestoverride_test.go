@@ -12,10 +12,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestOwnLimit(t *testing.T) {
-	d := compile(t, "domain: d\ndescriptors: [{key: k, value: v, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}]").Domain("d")
+func TestRequestOverride(t *testing.T) {
+	d := compileFiles(t, "domain: d\ndescriptors: [{key: k, value: v, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}]").Domain("d")
 	for unit, want := range map[int32]limit.Unit{1: limit.Second, 2: limit.Minute, 3: limit.Hour, 4: limit.Day, 5: limit.Month, 6: limit.Year, 7: limit.Week} {
-		r, err := d.OwnLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 42, Unit: typev3.RateLimitUnit(unit)})
+		r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 42, Unit: typev3.RateLimitUnit(unit)})
 		require.NoError(t, err)
 		require.Len(t, r.Limits, 1)
 		assert.Equal(t, limit.Spec{Requests: 42, Unit: want, Multiplier: 1, ChargeDenied: true}, r.Limits[0].Spec)
@@ -24,36 +24,35 @@ func TestOwnLimit(t *testing.T) {
 		assert.False(t, r.ShadowMode || r.QuotaMode)
 	}
 
-	r, err := d.OwnLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 2, UnitMultiplier: wrapperspb.UInt32(15)})
+	r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 2, UnitMultiplier: wrapperspb.UInt32(15)})
 	require.NoError(t, err)
 	assert.EqualValues(t, 15*60*1_000_000, r.Limits[0].Period())
 	assert.EqualValues(t, 15, r.Limits[0].Response.UnitMultiplier.GetValue())
 }
 
-func TestOwnLimitSharesTheCounterOfAnEqualLimit(t *testing.T) {
-	d := compile(t, "domain: d\ndescriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 5}}]").Domain("d")
+func TestRequestOverrideSharesTheCounterOfAnEqualLimit(t *testing.T) {
+	d := compileFiles(t, "domain: d\ndescriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 5}}]").Domain("d")
 	request := entries("k", "v")
 	configured := d.Match(request)
-	own, err := d.OwnLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
+	own, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
 	require.NoError(t, err)
 	assert.Equal(t, configured.Limits[0].Tag(), own.Limits[0].Tag())
 	assert.Equal(t, configured.AppendKey(nil, "d", request), own.AppendKey(nil, "d", request))
-	assert.Equal(t, "d.k_v.l", string(own.AppendMetricKey(nil, "d", entries("k", "v", "l", ""))))
 }
 
-func TestOwnLimitTakesTheDefaultsOfTheDomain(t *testing.T) {
+func TestRequestOverrideTakesTheDefaultsOfTheDomain(t *testing.T) {
 	o := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2}
-	r, err := compile(t, "domain: d\ndefaults: {algorithm: token_bucket, burst: 3, scope: instance}").Domain("d").OwnLimit(o)
+	r, err := compileFiles(t, "domain: d\ndefaults: {algorithm: token_bucket, burst: 3, scope: instance}").Domain("d").RequestOverride(o)
 	require.NoError(t, err)
 	assert.Equal(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 7, Unit: limit.Minute, Multiplier: 1, Burst: 3, Scope: limit.Instance}, r.Limits[0].Spec)
 
-	r, err = compile(t, "domain: d\ndefaults: {enabled: false}").Domain("d").OwnLimit(o)
+	r, err = compileFiles(t, "domain: d\ndefaults: {enabled: false}").Domain("d").RequestOverride(o)
 	require.NoError(t, err)
 	assert.Empty(t, r.Limits)
 }
 
-func TestOwnLimitErrors(t *testing.T) {
-	d := compile(t, "domain: d").Domain("d")
+func TestRequestOverrideErrors(t *testing.T) {
+	d := compileFiles(t, "domain: d").Domain("d")
 	for _, test := range []struct {
 		o    *ratelimitv3.RateLimitDescriptor_RateLimitOverride
 		want string
@@ -66,7 +65,7 @@ func TestOwnLimitErrors(t *testing.T) {
 		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 6, UnitMultiplier: wrapperspb.UInt32(11)}, "limit: unit_multiplier 11 makes the window longer than ten years"},
 		{nil, "limit: unit 0 is none of"},
 	} {
-		_, err := d.OwnLimit(test.o)
+		_, err := d.RequestOverride(test.o)
 		assert.ErrorContains(t, err, test.want)
 	}
 }

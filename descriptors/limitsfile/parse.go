@@ -1,7 +1,8 @@
-package descriptors
+package limitsfile
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,59 +16,67 @@ import (
 )
 
 const (
-	// MaxFileBytes bounds a limits file: some 150,000 rules.
-	MaxFileBytes = 16 << 20
+	// DefaultMaxFileBytes is about 150,000 rules.
+	DefaultMaxFileBytes = 16 << 20
 
-	// maxNodes bounds the keys, values and list items read from a file, those
-	// reached through aliases again and again counted each time.
-	maxNodes = 2_000_000
+	// DefaultMaxNodes is about what a file of DefaultMaxFileBytes has.
+	DefaultMaxNodes = 2_000_000
 
-	// maxDepth bounds how deep descriptors, and likewise metadata, are nested.
-	maxDepth = 100
+	// MaxDepth bounds how deep descriptors, and metadata, are nested.
+	MaxDepth = 100
 
 	// maxLimits bounds the limits of one descriptor.
 	maxLimits = 100
 
-	// maxProblems bounds what is reported of one file.
+	// maxProblems bounds the problems reported of one file.
 	maxProblems = 1000
 
 	// lastLine puts a problem behind all others of its file.
 	lastLine = 1 << 30
 )
 
-// document is a limits file while it is compiled.
+// document is a limits file while it is read.
 type document struct {
-	file  string
-	nodes int // visited so far
+	file     string
+	maxBytes int
+	maxNodes int
+	nodes    int // visited so far
 
 	root   *object
 	domain *Domain
-	top    *node // stands for the domain
+	top    *place // of the domain
 
 	errs, warns []pending
 }
 
-// pending is a problem whose path is not known yet: the key of a descriptor can
-// stand after what is wrong in it.
-type pending struct {
-	Problem
-	at *node
+func newDocument(file string, o Options) *document {
+	return &document{
+		file:     file,
+		maxBytes: cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
+		maxNodes: cmp.Or(o.MaxNodes, DefaultMaxNodes),
+	}
 }
 
-func (d *document) errorf(n *yaml.Node, at *node, format string, args ...any) {
+// pending is a problem whose path is made when the file is read.
+type pending struct {
+	Problem
+	at *place
+}
+
+func (d *document) errorf(n *yaml.Node, at *place, format string, args ...any) {
 	d.errs = d.add(d.errs, n, at, fmt.Sprintf(format, args...))
 }
 
-func (d *document) warnf(n *yaml.Node, at *node, format string, args ...any) {
+func (d *document) warnf(n *yaml.Node, at *place, format string, args ...any) {
 	d.warns = d.add(d.warns, n, at, fmt.Sprintf(format, args...))
 }
 
-func (d *document) add(list []pending, n *yaml.Node, at *node, reason string) []pending {
+func (d *document) add(list []pending, n *yaml.Node, at *place, reason string) []pending {
 	p := pending{Problem{File: d.file, Reason: reason}, at}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
-	if len(list) > maxProblems || d.nodes > maxNodes { // what is left unread looks wrong
+	if len(list) > maxProblems || d.nodes > d.maxNodes { // what is left unread looks wrong
 		return list
 	}
 	if len(list) == maxProblems {
@@ -100,17 +109,17 @@ func problems(list []pending) Problems {
 
 // visit counts a node and tells whether to go on.
 func (d *document) visit(n *yaml.Node) bool {
-	if d.nodes == maxNodes {
-		d.errorf(n, nil, "the file has more than %d keys and values (aliases count each time they are used)", maxNodes)
+	if d.nodes == d.maxNodes {
+		d.errorf(n, nil, "the file has more than %d keys and values (aliases count each time they are used)", d.maxNodes)
 	}
 	d.nodes++
-	return d.nodes <= maxNodes && len(d.errs) <= maxProblems
+	return d.nodes <= d.maxNodes && len(d.errs) <= maxProblems
 }
 
 // parse reads the first YAML document of f; nil if there is none or it's broken.
 func (d *document) parse(f File) *yaml.Node {
-	if len(f.Data) > MaxFileBytes {
-		d.errorf(nil, nil, "the file has %d bytes; %d are the most", len(f.Data), MaxFileBytes)
+	if len(f.Data) > d.maxBytes {
+		d.errorf(nil, nil, "the file has %d bytes; %d are the most", len(f.Data), d.maxBytes)
 		return nil
 	}
 	if at := unreadable(f.Data); at != nil {

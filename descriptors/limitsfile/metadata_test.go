@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"encoding/json"
@@ -22,7 +22,7 @@ func TestMetadata(t *testing.T) {
 		{"{a: 1, a: 2}", `{"a":2}`},
 	} {
 		t.Run(test.yaml, func(t *testing.T) {
-			r := compile(t, one("metadata: "+test.yaml+"\n"+tenAMinute)).Domain("d").Match(entries("k", "v"))
+			r := first(t, one("metadata: "+test.yaml))
 			got, err := protojson.Marshal(r.Metadata)
 			require.NoError(t, err)
 			assert.JSONEq(t, test.want, string(got))
@@ -34,8 +34,8 @@ func TestMetadata(t *testing.T) {
 		"{a: !!binary '/w=='}": `f:4:19: d > k: metadata must be text in UTF-8, not "/w=="`,
 		"{<<: 5}":              "f:4:20: d > k: a merge key (<<) takes a mapping or a list of mappings, not 5",
 	} {
-		_, errs, _ := load(one("metadata: " + yaml))
+		_, errs, _ := load(one("metadata: "+yaml), Options{})
 		assert.Equal(t, want, errs)
 	}
-	assert.Nil(t, compile(t, one(tenAMinute)).Domain("d").Match(entries("k", "v")).Metadata)
+	assert.Nil(t, first(t, one(tenAMinute)).Metadata)
 }

@@ -1,10 +1,12 @@
-package descriptors
+package override
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
@@ -14,11 +16,11 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 	without := compile(t, "domain: shop\ndescriptors: [{key: other, rate_limit: {unit: day, requests_per_unit: 1}}]")
 	bucketless := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6}}]")
 	bucket := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket}}]")
-	var o Overrides
+	var o Layer
 	for _, step := range []struct {
 		name    string
 		value   string // "" for none
-		base    *Config
+		base    limits
 		at      time.Time
 		want    string // what tenant=acme meets
 		problem string
@@ -47,8 +49,8 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 			all[target] = step.value
 		}
 		o.Set(all)
-		c, next := o.Over(step.base, step.at)
-		assert.Equal(t, step.want, limitsMet(c, "shop", "tenant", "acme"), step.name)
+		c, next := o.Apply(step.base.set, step.at)
+		assert.Equal(t, step.want, matched(descriptors.Compile(c), "shop", "tenant", "acme"), step.name)
 		assert.Equal(t, step.next, next, step.name)
 		if step.value == "" {
 			assert.Empty(t, o.States(), step.name)
@@ -67,9 +69,9 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 
 func TestStatesOfOverrides(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
-	var o Overrides
+	var o Layer
 	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
-	assert.Equal(t, []OverrideState{{Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits}}, o.States())
+	assert.Equal(t, []State{{Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits}}, o.States())
 	o.Set(map[string]string{
 		"shop|tenant":      `{"factor": 2}`,
 		"shop|tenant=acme": `{"factor": 2, "expires_at": "2030-01-31T12:00:00Z"}`,
@@ -77,9 +79,9 @@ func TestStatesOfOverrides(t *testing.T) {
 		"shop|gone":        `{"factor": 2}`,
 		"nonsense":         `{"factor": 2}`,
 	})
-	c, next := o.Over(compile(t, shopLimits), noon)
+	c, next := o.Apply(compile(t, shopLimits).set, noon)
 	assert.Equal(t, noon.Add(time.Hour), next.UTC())
-	assert.Equal(t, "400 per minute", limitsMet(c, "shop", "tenant", "b"), "on top of its rule's")
+	assert.Equal(t, "400 per minute", matched(descriptors.Compile(c), "shop", "tenant", "b"), "on top of its rule's")
 	states := o.States()
 	assert.Len(t, states, 5)
 
@@ -87,12 +89,13 @@ func TestStatesOfOverrides(t *testing.T) {
 	assert.ErrorContains(t, states[0].Problem, "is not DOMAIN|KEY")
 	assert.Equal(t, "shop|gone", states[1].Target)
 	assert.ErrorContains(t, states[1].Problem, "no descriptor gone")
-	assert.Equal(t, OverrideState{
+	assert.Equal(t, State{
 		Target: "shop|tenant", Value: `{"factor": 2}`, Path: "shop > tenant",
-		Was: "100 per minute, fallback_ratio 0.25", Is: "200 per minute, fallback_ratio 0.25",
+		BaseLimits: "100 per minute, fallback_ratio 0.25", Limits: "200 per minute, fallback_ratio 0.25",
+		CountersKept: true,
 	}, states[2])
 	assert.True(t, states[3].Expired)
-	assert.Empty(t, states[3].Is)
+	assert.Empty(t, states[3].Limits)
 	assert.Equal(t, "shop > tenant=b", states[4].Path)
 	assert.False(t, states[4].Expires.IsZero())
 }
@@ -100,24 +103,24 @@ func TestStatesOfOverrides(t *testing.T) {
 func TestTryingAnOverrideChangesNothing(t *testing.T) {
 	now := time.Now()
 	base := compile(t, shopLimits)
-	var o Overrides
-	assert.Equal(t, "7 per minute, fallback_ratio 0.25", o.Try(base, "shop|tenant", `{"requests_per_unit": 7}`, now).Is)
+	var o Layer
+	assert.Equal(t, "7 per minute, fallback_ratio 0.25", o.DryRun(base.set, "shop|tenant", `{"requests_per_unit": 7}`, now).Limits)
 	assert.Empty(t, o.States())
 
 	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
-	o.Over(base, now)
+	o.Apply(base.set, now)
 	before := o.States()
-	assert.ErrorContains(t, o.Try(base, "shop|tenant", `{"burst": 7}`, now).Problem, "burst is only for")
-	assert.Equal(t, "600 per minute, fallback_ratio 0.25", o.Try(base, "shop|tenant=x", `{"factor": 3}`, now).Is)
+	assert.ErrorContains(t, o.DryRun(base.set, "shop|tenant", `{"burst": 7}`, now).Problem, "burst is only for")
+	assert.Equal(t, "600 per minute, fallback_ratio 0.25", o.DryRun(base.set, "shop|tenant=x", `{"factor": 3}`, now).Limits)
 	assert.Equal(t, before, o.States())
-	c, _ := o.Over(base, now)
-	assert.Equal(t, "200 per minute", limitsMet(c, "shop", "tenant", "x"))
+	c, _ := o.Apply(base.set, now)
+	assert.Equal(t, "200 per minute", matched(descriptors.Compile(c), "shop", "tenant", "x"))
 
 	o.Set(map[string]string{"shop|bucket=b": `{"burst": 7}`, "shop|bucket=c": `nonsense`})
-	o.Over(base, now)
-	tried := o.Try(base, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
+	o.Apply(base.set, now)
+	tried := o.DryRun(base.set, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
 	assert.NoError(t, tried.Problem)
-	if assert.Len(t, tried.AlsoRefused, 1) {
-		assert.ErrorContains(t, tried.AlsoRefused[0], "override shop|bucket=b:1:11: shop > bucket=b: burst is only for")
+	if assert.Len(t, tried.AlsoRejected, 1) {
+		assert.ErrorContains(t, tried.AlsoRejected[0], "override shop|bucket=b:1:11: shop > bucket=b: burst is only for")
 	}
 }

@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"math"
@@ -9,7 +9,7 @@ import (
 )
 
 // metadata reads a mapping of anything; nil if something in it is wrong.
-func (d *document) metadata(at *node, n *yaml.Node) *structpb.Struct {
+func (d *document) metadata(at *place, n *yaml.Node) *structpb.Struct {
 	before := len(d.errs)
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	d.metadataFields(s, at, n, 0)
@@ -19,7 +19,7 @@ func (d *document) metadata(at *node, n *yaml.Node) *structpb.Struct {
 	return s
 }
 
-func (d *document) metadataFields(s *structpb.Struct, at *node, n *yaml.Node, depth int) {
+func (d *document) metadataFields(s *structpb.Struct, at *place, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := deref(n.Content[i]), deref(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
@@ -35,7 +35,7 @@ func (d *document) metadataFields(s *structpb.Struct, at *node, n *yaml.Node, de
 	}
 }
 
-func (d *document) metadataMerge(s *structpb.Struct, at *node, v *yaml.Node, depth int) {
+func (d *document) metadataMerge(s *structpb.Struct, at *place, v *yaml.Node, depth int) {
 	sources := []*yaml.Node{v}
 	if v.Kind == yaml.SequenceNode {
 		sources = v.Content
@@ -51,16 +51,16 @@ func (d *document) metadataMerge(s *structpb.Struct, at *node, v *yaml.Node, dep
 }
 
 // descend tells whether to go on into n.
-func (d *document) descend(at *node, n *yaml.Node, depth int) bool {
-	if depth > maxDepth {
-		d.errorf(n, at, "metadata is nested more than %d deep", maxDepth)
+func (d *document) descend(at *place, n *yaml.Node, depth int) bool {
+	if depth > MaxDepth {
+		d.errorf(n, at, "metadata is nested more than %d deep", MaxDepth)
 		return false
 	}
 	return d.visit(n)
 }
 
 // metadataValue is never nil, since a nil in a Struct can't be sent.
-func (d *document) metadataValue(at *node, n *yaml.Node, depth int) *structpb.Value {
+func (d *document) metadataValue(at *place, n *yaml.Node, depth int) *structpb.Value {
 	if !d.descend(at, n, depth) {
 		return structpb.NewNullValue()
 	}

@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"fmt"
@@ -111,48 +111,46 @@ func TestXDSResourcesMeanWhatFilesMean(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
+			c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
 			require.NoError(t, err)
 			assert.Empty(t, c.Warnings)
-			same := compile(t, test.yaml)
-			assert.Equal(t, lines(same), lines(c))
+			same := parse(t, test.yaml)
+			assert.Equal(t, summaries(same), summaries(c))
 			assert.Equal(t, limitsOf(same), limitsOf(c))
 		})
 	}
 }
 
-// limitsOf is all limits of c in words, with what WriteLines doesn't tell.
-func limitsOf(c *Config) (all []string) {
-	var walk func(l *tier)
-	walk = func(l *tier) {
-		for _, n := range l.nodes {
-			for _, s := range n.limits {
-				all = append(all, fmt.Sprint(n.path(), n.share, n.valueToMetric, n.quotaMode, " ", s.Limit, s.Unlimited, s.Name, s.Replaces))
-				if s.Limit != nil {
-					all = append(all, fmt.Sprintf("%+v", s.Spec))
+// limitsOf returns all limits of a set with their specs and flags.
+func limitsOf(set *Set) (all []string) {
+	var walk func(list []*Descriptor)
+	walk = func(list []*Descriptor) {
+		for _, d := range list {
+			for _, l := range d.Limits {
+				all = append(all, fmt.Sprint(d.Label(), d.Summary(), l.Unlimited, l.Name, l.Replaces))
+				if l.Limit != nil {
+					all = append(all, fmt.Sprintf("%+v", l.Spec))
 				}
 			}
-			if n.children != nil {
-				walk(n.children)
-			}
+			walk(d.Descriptors)
 		}
 	}
-	for _, d := range c.Domains() {
-		walk(&d.root)
+	for _, d := range set.Domains {
+		walk(d.Descriptors)
 	}
 	return all
 }
 
 func TestXDSMetadataGoesOnWithoutWhatIsOurs(t *testing.T) {
-	c, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
+	c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
 		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
 		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
 		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, Options{})
 	require.NoError(t, err)
-	got, err := protojson.Marshal(c.Domain("d").Match(entries("both", "x")).Metadata)
+	got, err := protojson.Marshal(c.Domain("d").Descriptors[0].Metadata)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}`, string(got))
-	assert.Nil(t, c.Domain("d").Match(entries("ours", "x")).Metadata)
+	assert.Nil(t, c.Domain("d").Descriptors[1].Metadata)
 }
 
 func TestXDSProblems(t *testing.T) {
@@ -199,7 +197,7 @@ func TestXDSProblems(t *testing.T) {
 			`r: d > k: burst must be a whole number from 1 to 4294967295, not 1.5`,
 		},
 	} {
-		_, err := CompileXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
+		_, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
 		assert.EqualError(t, err, test.want, test.json)
 	}
 }
@@ -209,11 +207,11 @@ func TestXDSResourcesOfOneDomain(t *testing.T) {
 		resource(t, "a", `{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 		resource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 	}
-	_, err := CompileXDS(two, Options{})
+	_, err := ParseXDS(two, Options{})
 	require.EqualError(t, err, "resource 2: domain d is in a already, and merging domains is off")
-	c, err := CompileXDS(two, Options{MergeDomains: true})
+	c, err := ParseXDS(two, Options{MergeDomains: true})
 	require.NoError(t, err)
-	assert.NotNil(t, c.Domain("d").Match(entries("l", "x")))
+	assert.Equal(t, "l", c.Domain("d").Descriptors[1].Key)
 }
 
 func TestXDSHostileResources(t *testing.T) {
@@ -221,7 +219,7 @@ func TestXDSHostileResources(t *testing.T) {
 	for range 5000 {
 		deep = &confv3.RateLimitDescriptor{Key: "k", Descriptors: []*confv3.RateLimitDescriptor{deep}}
 	}
-	_, err := CompileXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deep}}}, Options{})
+	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deep}}}, Options{})
 	require.ErrorContains(t, err, "r: descriptors are nested more than 100 deep")
 
 	value := structpb.NewStringValue("x")
@@ -242,27 +240,27 @@ func TestXDSHostileResources(t *testing.T) {
 	} {
 		d := &confv3.RateLimitDescriptor{Key: "k", RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY}}
 		d.ProtoReflect().SetUnknown(unknown)
-		_, err := CompileXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{d, nil}}}, Options{})
+		_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{d, nil}}}, Options{})
 		require.ErrorContains(t, err, "r: d > descriptor 2: key is missing")
 		assert.Equal(t, strings.HasPrefix(want, "r: "), strings.Contains(err.Error(), want), "%s: %v", want, err)
 		assert.Equal(t, strings.HasPrefix(want, "r: "), strings.Contains(err.Error(), "d > k"), "%s: %v", want, err)
 	}
 
 	odd := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a\u0000\u007f","value":"\u2028\n","rate_limit":{"unit":"DAY"}}]}`)
-	c, err := CompileXDS([]*confv3.RateLimitConfig{odd, nil}[:1], Options{})
+	c, err := ParseXDS([]*confv3.RateLimitConfig{odd, nil}[:1], Options{})
 	require.NoError(t, err)
-	assert.NotNil(t, c.Domain("d").Match(entries("a\x00\x7f", "\u2028\n")), "any text is fine")
-	_, err = CompileXDS([]*confv3.RateLimitConfig{nil}, Options{})
+	assert.Equal(t, "a\x00\x7f", c.Domain("d").Descriptors[0].Key, "any text is fine")
+	_, err = ParseXDS([]*confv3.RateLimitConfig{nil}, Options{})
 	require.EqualError(t, err, "resource 1: domain is missing")
-	_, err = CompileXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, Options{})
+	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, Options{})
 	require.EqualError(t, err, `"a\nb": domain is missing`, "a problem is a line")
-	c, err = CompileXDS(nil, Options{})
+	c, err = ParseXDS(nil, Options{})
 	require.NoError(t, err)
-	assert.Empty(t, c.Domains())
+	assert.Empty(t, c.Domains)
 }
 
-// No resource makes CompileXDS panic or hang.
-func FuzzCompileXDS(f *testing.F) {
+// No resource makes ParseXDS panic or hang.
+func FuzzParseXDS(f *testing.F) {
 	for _, json := range []string{
 		`{"domain":"d","descriptors":[{"key":"k","value":"v*","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"m"}]},
 			"metadata":{"a":[1,{"b":null}],"rls":{"share_threshold":true,"rate_limit":{"burst":2},"defaults":{"scope":"instance"}}}}]}`,
@@ -277,9 +275,8 @@ func FuzzCompileXDS(f *testing.F) {
 		if proto.Unmarshal(wire, r) != nil {
 			return
 		}
-		c, err := CompileXDS([]*confv3.RateLimitConfig{r, r}, Options{MergeDomains: len(wire)%2 == 0})
-		if err == nil {
-			require.NoError(t, c.WriteLines(&strings.Builder{}))
+		if set, err := ParseXDS([]*confv3.RateLimitConfig{r, r}, Options{MergeDomains: len(wire)%2 == 0}); err == nil {
+			summaries(set)
 		}
 	})
 }

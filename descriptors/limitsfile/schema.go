@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"strings"
@@ -176,8 +176,8 @@ func nearest(s string, names []string) string {
 	return found
 }
 
-// oneOf is the advice where s is none of names.
-func oneOf(s string, names []string) string {
+// OneOf returns the advice where s is none of names.
+func OneOf(s string, names []string) string {
 	if near := nearest(s, names); near != "" {
 		return `did you mean ` + near + `? It can be ` + orList(names)
 	}

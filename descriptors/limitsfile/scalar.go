@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"encoding/base64"
@@ -74,13 +74,13 @@ func shown(n *yaml.Node) string {
 		s = strings.ToValidUTF8(s[:40], "") + "…"
 	}
 	if plain(n) {
-		return printable(s)
+		return Printable(s)
 	}
 	return strconv.Quote(s)
 }
 
-// printable is s, quoted if a terminal would not show it as it is.
-func printable(s string) string {
+// Printable returns s, quoted if a terminal would not show it as it is.
+func Printable(s string) string {
 	for _, r := range s {
 		if !strconv.IsPrint(r) || r == utf8.RuneError {
 			return strconv.Quote(s)

@@ -1,4 +1,4 @@
-package descriptors
+package override
 
 import (
 	"fmt"
@@ -9,36 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
-
-// override makes an Override that must be well-formed.
-func override(t testing.TB, target, value string) *Override {
-	t.Helper()
-	o, err := ParseOverride(target, []byte(value))
-	require.NoError(t, err)
-	return o
-}
-
-// limitsMet is what a request of keys and values meets, in words.
-func limitsMet(c *Config, domain string, kv ...string) string {
-	rule := c.Domain(domain).Match(entries(kv...))
-	if rule == nil {
-		return "nothing"
-	}
-	var all []string
-	for _, l := range rule.Limits {
-		if l.Unlimited {
-			all = append(all, "unlimited")
-		} else {
-			all = append(all, l.Limit.String())
-		}
-	}
-	text := strings.Join(all, " and ")
-	if rule.ShadowMode {
-		text += ", shadow"
-	}
-	return text
-}
 
 const shopLimits = `
 domain: shop
@@ -186,37 +160,38 @@ func TestOverridesChangeWhatIsLimited(t *testing.T) {
 			for i := 0; i < len(test.overrides); i += 2 {
 				overrides = append(overrides, override(t, test.overrides[i], test.overrides[i+1]))
 			}
-			is, outcomes := base.With(overrides)
+			is, outcomes := base.with(overrides...)
 			for _, out := range outcomes {
-				assert.Empty(t, out.Problems)
-				assert.NotEqual(t, out.Was, out.Is)
+				assert.Empty(t, out.problems)
+				assert.NotEqual(t, out.baseLimits, out.limits)
 			}
 			for _, m := range test.met {
-				assert.Equal(t, m.want, limitsMet(is, "shop", m.kv...), "%v", m.kv)
+				assert.Equal(t, m.want, matched(is.Config, "shop", m.kv...), "%v", m.kv)
 			}
-			for _, untouched := range []*Config{base, compile(t, shopLimits)} {
-				assert.Equal(t, "100 per minute", limitsMet(untouched, "shop", "tenant", "acme"))
-				assert.Equal(t, "5 per second", limitsMet(untouched, "shop", "tenant", "acme", "path", "/"))
-				assert.Equal(t, "10 per second and 1000 per day", limitsMet(untouched, "shop", "two", "v"))
+			for _, untouched := range []limits{base, compile(t, shopLimits)} {
+				assert.Equal(t, "100 per minute", matched(untouched.Config, "shop", "tenant", "acme"))
+				assert.Equal(t, "5 per second", matched(untouched.Config, "shop", "tenant", "acme", "path", "/"))
+				assert.Equal(t, "10 per second and 1000 per day", matched(untouched.Config, "shop", "two", "v"))
 			}
 		})
 	}
 }
 
 func TestAnOverrideKeepsWhatItDoesNotChange(t *testing.T) {
-	is, out := compile(t, shopLimits).With([]*Override{
+	is, out := compile(t, shopLimits).with(
 		override(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
 		override(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
-	})
+	)
 	rule := is.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
 	assert.Equal(t, "path", rule.Limits[0].Name)
 	assert.Equal(t, "path", rule.Limits[0].Response.Name)
 	assert.EqualValues(t, 50, rule.Limits[0].Response.RequestsPerUnit)
 	assert.Equal(t, 0.25, rule.Limits[0].FallbackRatio)
 	assert.Equal(t, "shop > tenant=acme > path", rule.Path)
-	assert.Equal(t, Outcome{
-		Path: "shop > tenant=acme > path",
-		Was:  "5 per second, fallback_ratio 0.25 (named path)", Is: "50 per second, fallback_ratio 0.25 (named path)",
+	assert.Equal(t, outcome{
+		path:       "shop > tenant=acme > path",
+		baseLimits: "5 per second, fallback_ratio 0.25 (named path)", limits: "50 per second, fallback_ratio 0.25 (named path)",
+		countersKept: true,
 	}, out[0])
 
 	rule = is.Domain("shop").Match(entries("free", "v"))
@@ -225,10 +200,10 @@ func TestAnOverrideKeepsWhatItDoesNotChange(t *testing.T) {
 
 func TestCountersGoOnUnderAnOverride(t *testing.T) {
 	base := compile(t, shopLimits)
-	is, _ := base.With([]*Override{
+	is, _ := base.with(
 		override(t, "shop|tenant=acme", `{"factor": 10}`),
 		override(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
-	})
+	)
 	for _, kv := range [][]string{{"tenant", "acme"}, {"tenant", "other"}, {"tenant", "acme", "path", "/"}} {
 		was, is := base.Domain("shop").Match(entries(kv...)), is.Domain("shop").Match(entries(kv...))
 		assert.Equal(t, string(was.AppendKey(nil, "shop", entries(kv...))), string(is.AppendKey(nil, "shop", entries(kv...))))
@@ -256,8 +231,8 @@ descriptors:
 		"shop|api=/v1/a":            {true, false, false, false},
 		"shop|api=/v1/*|method=GET": {false, false, false, false},
 	} {
-		is, outcomes := base.With([]*Override{override(t, target, `{"factor": 2}`)})
-		require.Empty(t, outcomes[0].Problems)
+		is, outcomes := base.with(override(t, target, `{"factor": 2}`))
+		require.Empty(t, outcomes[0].problems)
 		for i, kv := range all {
 			request := entries(kv...)
 			was, is := base.Domain("shop").Match(request), is.Domain("shop").Match(request)
@@ -290,17 +265,17 @@ func TestOverridesThatDoNotFit(t *testing.T) {
 		{"shop|none", `{"unit": "day"}`, "requests_per_unit is missing"},
 	} {
 		base := compile(t, shopLimits)
-		is, outcomes := base.With([]*Override{override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`)})
+		is, outcomes := base.with(override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
 		if test.want == "" {
-			assert.Empty(t, outcomes[0].Problems, test.value)
+			assert.Empty(t, outcomes[0].problems, test.value)
 			continue
 		}
-		assert.ErrorContains(t, outcomes[0].Problems, test.want, test.value)
-		assert.ErrorContains(t, outcomes[0].Problems, "override "+test.target+":", test.value)
-		assert.Empty(t, outcomes[0].Is)
-		assert.Empty(t, outcomes[1].Problems, "the others are not refused for it")
-		assert.Equal(t, "1 per minute", limitsMet(is, "shop", "tenant", "good"))
-		assert.Equal(t, "100 per minute", limitsMet(is, "shop", "tenant", "acme"))
+		assert.ErrorContains(t, outcomes[0].problems, test.want, test.value)
+		assert.ErrorContains(t, outcomes[0].problems, "override "+test.target+":", test.value)
+		assert.Empty(t, outcomes[0].limits)
+		assert.Empty(t, outcomes[1].problems, "the others are not refused for it")
+		assert.Equal(t, "1 per minute", matched(is.Config, "shop", "tenant", "good"))
+		assert.Equal(t, "100 per minute", matched(is.Config, "shop", "tenant", "acme"))
 	}
 }
 
@@ -313,32 +288,32 @@ func TestParseOverrideErrors(t *testing.T) {
 		`null`:                                   "must be a JSON object",
 		`{}`:                                     "changes nothing",
 		`{"expires_at": "2030-01-31T12:00:00Z"}`: "changes nothing",
-		`{"factor": 2, "expires_at": "tomorrow"}`:                   "is not a time such as",
-		`{"factor": 2, "expires_at": 3}`:                            "is not a time such as",
-		`{"factor": 0}`:                                             "factor must be a number over 0",
-		`{"factor": -1}`:                                            "factor must be a number over 0",
-		`{"factor": 1e300}`:                                         "factor must be a number over 0 and up to 1000000",
-		`{"factor": 2, "requests_per_unit": 3}`:                     "factor and requests_per_unit exclude each other",
-		`{"rate_limits": [{"factor": 2, "burst": 3}]}`:              "factor and burst exclude each other",
-		`{"request_per_unit": 3}`:                                   "did you mean requests_per_unit?",
-		`{"requests_per_unit": "3"}`:                                "must be a whole number from 0 to 4294967295 without quotes",
-		`{"requests_per_unit": -3}`:                                 "must be a whole number",
-		`{"requests_per_unit": 3, "requests_per_unit": 4}`:          "given twice",
-		`{"value": "v"}`:                                            "unknown key \"value\"",
-		`{"descriptors": []}`:                                       "unknown key \"descriptors\"",
-		`{"rate_limits": [{"expires_at": "x"}]}`:                    "expires_at has no meaning in an item of rate_limits; it belongs in the override",
-		`{"rate_limits": [{"shadow_mode": true}]}`:                  "shadow_mode has no meaning in an item of rate_limits",
-		`{"rate_limits": [` + strings.Repeat("{}, ", 100) + `{}]}`:  "rate_limits has 101 items; 100 are the most",
-		`{"rate_limits": [3]}`:                                      "an item of rate_limits must be a mapping",
-		`{"rate_limits": [{}], "burst": 3}`:                         "burst stands beside rate_limits",
-		`{"unit": "fortnight", "factor": 0}`:                        `unit "fortnight" is not known; it can be second, minute`,
-		`{"algorithm": "sliding"}`:                                  "it can be fixed_window, sliding_window",
-		`{"name": "` + strings.Repeat("x", MaxOverrideBytes) + `"}`: "65536 are the most",
+		`{"factor": 2, "expires_at": "tomorrow"}`:                  "is not a time such as",
+		`{"factor": 2, "expires_at": 3}`:                           "is not a time such as",
+		`{"factor": 0}`:                                            "factor must be a number over 0",
+		`{"factor": -1}`:                                           "factor must be a number over 0",
+		`{"factor": 1e300}`:                                        "factor must be a number over 0 and up to 1000000",
+		`{"factor": 2, "requests_per_unit": 3}`:                    "factor and requests_per_unit exclude each other",
+		`{"rate_limits": [{"factor": 2, "burst": 3}]}`:             "factor and burst exclude each other",
+		`{"request_per_unit": 3}`:                                  "did you mean requests_per_unit?",
+		`{"requests_per_unit": "3"}`:                               "must be a whole number from 0 to 4294967295 without quotes",
+		`{"requests_per_unit": -3}`:                                "must be a whole number",
+		`{"requests_per_unit": 3, "requests_per_unit": 4}`:         "given twice",
+		`{"value": "v"}`:                                           "unknown key \"value\"",
+		`{"descriptors": []}`:                                      "unknown key \"descriptors\"",
+		`{"rate_limits": [{"expires_at": "x"}]}`:                   "expires_at has no meaning in an item of rate_limits; it belongs in the override",
+		`{"rate_limits": [{"shadow_mode": true}]}`:                 "shadow_mode has no meaning in an item of rate_limits",
+		`{"rate_limits": [` + strings.Repeat("{}, ", 100) + `{}]}`: "rate_limits has 101 items; 100 are the most",
+		`{"rate_limits": [3]}`:                                     "an item of rate_limits must be a mapping",
+		`{"rate_limits": [{}], "burst": 3}`:                        "burst stands beside rate_limits",
+		`{"unit": "fortnight", "factor": 0}`:                       `unit "fortnight" is not known; it can be second, minute`,
+		`{"algorithm": "sliding"}`:                                 "it can be fixed_window, sliding_window",
+		`{"name": "` + strings.Repeat("x", MaxBytes) + `"}`:        "65536 are the most",
 	} {
-		_, err := ParseOverride("shop|tenant", []byte(value))
+		_, err := Parse("shop|tenant", []byte(value))
 		assert.ErrorContains(t, err, want, "%.80s", value)
 	}
-	_, err := ParseOverride("shop", []byte(`{"factor": 0}`))
+	_, err := Parse("shop", []byte(`{"factor": 0}`))
 	assert.ErrorContains(t, err, "is not DOMAIN|KEY=VALUE")
 	assert.ErrorContains(t, err, "factor must be", "all that is wrong is told at once")
 }
@@ -346,35 +321,35 @@ func TestParseOverrideErrors(t *testing.T) {
 func TestChangesBelowOneValueAreTold(t *testing.T) {
 	base := compile(t, shopLimits)
 	at, below := override(t, "shop|tenant=acme", `{"factor": 2}`), override(t, "shop|tenant=acme|path", `{"factor": 2}`)
-	one, _ := base.With([]*Override{at})
-	both, _ := base.With([]*Override{at, below})
-	assert.Equal(t, Changes{Added: []string{"shop > tenant=acme"}}, one.ChangesFrom(base))
-	assert.Equal(t, Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, both.ChangesFrom(base))
-	assert.Equal(t, []string{"shop > tenant=acme > path"}, both.ChangesFrom(one).Changed)
-	assert.Len(t, one.ChangesFrom(both).Changed, 1)
-	assert.Empty(t, both.ChangesFrom(both))
+	one, _ := base.with(at)
+	both, _ := base.with(at, below)
+	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme"}}, one.ChangesFrom(base.Config))
+	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, both.ChangesFrom(base.Config))
+	assert.Equal(t, []string{"shop > tenant=acme > path"}, both.ChangesFrom(one.Config).Changed)
+	assert.Len(t, one.ChangesFrom(both.Config).Changed, 1)
+	assert.Empty(t, both.ChangesFrom(both.Config))
 }
 
 func TestAMisspeltFieldIsNotSaidToChangeNothing(t *testing.T) {
-	_, err := ParseOverride("shop|tenant", []byte(`{"request_per_unit": 3}`))
+	_, err := Parse("shop|tenant", []byte(`{"request_per_unit": 3}`))
 	assert.NotContains(t, err.Error(), "changes nothing")
-	_, err = ParseOverride("", []byte(`{"factor": 3}`))
+	_, err = Parse("", []byte(`{"factor": 3}`))
 	assert.ErrorContains(t, err, `target "" is not`)
 }
 
 func TestOverridesAreAnyJSON(t *testing.T) {
 	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
-	c, out := compile(t, shopLimits).With([]*Override{o})
-	require.Empty(t, out[0].Problems)
+	c, out := compile(t, shopLimits).with(o)
+	require.Empty(t, out[0].problems)
 	assert.Equal(t, "a/b 😀 <<", c.Domain("shop").Match(entries("tenant", "acme")).Limits[0].Name)
 
-	_, err := ParseOverride("shop|tenant", []byte("{\n \"name\": \"ü\", \"<<\": {\"factor\": 2},\n  \"rate_limits\" : [ {},\n\t{\"burst\": \"3\"}]}"))
+	_, err := Parse("shop|tenant", []byte("{\n \"name\": \"ü\", \"<<\": {\"factor\": 2},\n  \"rate_limits\" : [ {},\n\t{\"burst\": \"3\"}]}"))
 	assert.ErrorContains(t, err, `shop|tenant:2:15: unknown key "<<"`)
 	assert.ErrorContains(t, err, "shop|tenant:4:12: burst must be a whole number")
 }
 
 func TestFieldsOfOverridesHaveNoPlaceInFiles(t *testing.T) {
-	_, err := Compile([]File{{"f", []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, factor: 2}}]")}}, Options{})
+	_, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, factor: 2}}]")}}, limitsfile.Options{})
 	assert.ErrorContains(t, err, "unknown key factor")
 	assert.NotContains(t, err.Error(), "override")
 }
@@ -385,31 +360,31 @@ func FuzzOverride(f *testing.F) {
 	f.Add("shop|api=/v1/a", `{"unlimited": true, "name": "n", "replaces": [{"name": "path"}]}`)
 	base := compile(f, shopLimits)
 	f.Fuzz(func(t *testing.T, target, value string) {
-		o, err := ParseOverride(target, []byte(value))
+		o, err := Parse(target, []byte(value))
 		if err != nil {
 			return
 		}
-		is, outcomes := base.With([]*Override{o})
-		if len(outcomes[0].Problems) == 0 {
+		is, outcomes := base.with(o)
+		if len(outcomes[0].problems) == 0 {
 			assert.NotNil(t, is.Domain(o.Target.Domain))
-			is.ChangesFrom(base)
+			is.ChangesFrom(base.Config)
 		}
 	})
 }
 
 func TestWithNoOverridesIsTheSame(t *testing.T) {
 	base := compile(t, shopLimits)
-	is, _ := base.With(nil)
-	for _, write := range []func(*Config, *strings.Builder) error{
-		func(c *Config, b *strings.Builder) error { return c.WriteTree(b) },
-		func(c *Config, b *strings.Builder) error { return c.WriteLines(b) },
+	is, _ := base.with()
+	for _, write := range []func(*descriptors.Config, *strings.Builder) error{
+		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteTree(b) },
+		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteLines(b) },
 	} {
 		var was, now strings.Builder
-		require.NoError(t, write(base, &was))
-		require.NoError(t, write(is, &now))
+		require.NoError(t, write(base.Config, &was))
+		require.NoError(t, write(is.Config, &now))
 		assert.Equal(t, was.String(), now.String())
 	}
-	assert.Equal(t, Changes{}, is.ChangesFrom(base))
+	assert.Equal(t, descriptors.Changes{}, is.ChangesFrom(base.Config))
 }
 
 func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
@@ -421,26 +396,26 @@ func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
 	}
 	base := compile(t, text.String())
 	var at, beneath []*Override
-	for i := range maxMade/below + 2 {
+	for i := range maxCopies/below + 2 {
 		at = append(at, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
 		beneath = append(beneath, override(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
 	}
-	refused := func(outcomes []Outcome) (n int) {
+	refused := func(outcomes []outcome) (n int) {
 		for _, out := range outcomes {
-			if len(out.Problems) > 0 {
+			if len(out.problems) > 0 {
 				n++
-				assert.ErrorContains(t, out.Problems, "would take more than 100000 descriptors")
+				assert.ErrorContains(t, out.problems, "would take more than 100000 descriptors")
 			}
 		}
 		return n
 	}
-	_, outcomes := base.With(at)
+	_, outcomes := base.with(at...)
 	assert.Zero(t, refused(outcomes), "what is below is shared")
-	c, outcomes := base.With(beneath)
+	c, outcomes := base.with(beneath...)
 	assert.Equal(t, 3, refused(outcomes))
-	assert.Equal(t, "1 per day", limitsMet(c, "d", "tenant", "000", "k", "v8"))
-	assert.Equal(t, "2 per day", limitsMet(c, "d", "tenant", "000", "k", "v7"))
-	assert.Equal(t, "1 per day", limitsMet(c, "d", "tenant", "999", "k", "v7"))
+	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "000", "k", "v8"))
+	assert.Equal(t, "2 per day", matched(c.Config, "d", "tenant", "000", "k", "v7"))
+	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "999", "k", "v7"))
 }
 
 func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
@@ -471,16 +446,16 @@ func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var overrides []*Override
 		for _, target := range rapid.SliceOfDistinct(rapid.SampledFrom(targets), rapid.ID[string]).Draw(t, "targets") {
-			o, err := ParseOverride(target, []byte(fmt.Sprintf(`{"factor": %d}`, rapid.IntRange(1, 9).Draw(t, "factor"))))
+			o, err := Parse(target, []byte(fmt.Sprintf(`{"factor": %d}`, rapid.IntRange(1, 9).Draw(t, "factor"))))
 			require.NoError(t, err)
 			overrides = append(overrides, o)
 		}
-		one, outcomes := base.With(overrides)
-		other, _ := base.With(rapid.Permutation(overrides).Draw(t, "order"))
+		one, outcomes := base.with(overrides...)
+		other, _ := base.with(rapid.Permutation(overrides).Draw(t, "order")...)
 		for _, r := range requests {
-			assert.Equal(t, limitsMet(one, "shop", r...), limitsMet(other, "shop", r...), "%v", r)
+			assert.Equal(t, matched(one.Config, "shop", r...), matched(other.Config, "shop", r...), "%v", r)
 		}
-		assert.Equal(t, Changes{}, one.ChangesFrom(other))
+		assert.Equal(t, descriptors.Changes{}, one.ChangesFrom(other.Config))
 		// Each override can be seen by who asks for just its target.
 		for i, o := range overrides {
 			var kv []string
@@ -490,7 +465,7 @@ func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
 			if slices.Contains(kv, "") || strings.Contains(o.Target.String(), "*") {
 				continue
 			}
-			assert.Contains(t, outcomes[i].Is, strings.Split(limitsMet(one, "shop", kv...), ",")[0])
+			assert.Contains(t, outcomes[i].limits, strings.Split(matched(one.Config, "shop", kv...), ",")[0])
 		}
 	})
 }
@@ -522,11 +497,11 @@ descriptors:
 				continue
 			}
 			factors[target] = rapid.IntRange(2, 5).Draw(t, "factor")
-			o, err := ParseOverride(target, fmt.Appendf(nil, `{"factor": %d}`, factors[target]))
+			o, err := Parse(target, fmt.Appendf(nil, `{"factor": %d}`, factors[target]))
 			require.NoError(t, err)
 			overrides = append(overrides, o)
 		}
-		c, _ := base.With(overrides)
+		c, _ := base.with(overrides...)
 		for i := range 3 + 9 + 27 {
 			var request []string
 			depth, at := 1, i
@@ -549,7 +524,7 @@ descriptors:
 					want *= factors[o.Target.String()]
 				}
 			}
-			assert.Equal(t, fmt.Sprintf("%d per day", want), limitsMet(c, "d", request...), "%v", request)
+			assert.Equal(t, fmt.Sprintf("%d per day", want), matched(c.Config, "d", request...), "%v", request)
 		}
 	})
 }

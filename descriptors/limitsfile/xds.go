@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"cmp"
@@ -25,16 +25,15 @@ const (
 	xdsMetadata  protowire.Number = 8 // google.protobuf.Struct
 )
 
-// CompileXDS is Compile for xDS resources. Each counts as a limits file that says
-// the same, under the resource's name; problems have no lines.
-func CompileXDS(resources []*confv3.RateLimitConfig, o Options) (*Config, error) {
-	c := &Config{domains: map[string]*Domain{}}
-	docs := make([]*document, len(resources))
-	for i, r := range resources {
-		docs[i] = &document{file: printable(cmp.Or(r.GetName(), fmt.Sprintf("resource %d", i+1)))}
-		c.open(docs[i], (&xdsReader{d: docs[i]}).resource(r), o)
+// ParseXDS reads xDS resources like limits files of the same content. A resource's name
+// stands for the file name; problems have no lines.
+func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
+	r := newReader(o)
+	for i, resource := range resources {
+		d := r.add(Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))))
+		r.open(d, (&xdsReader{d: d}).resource(resource))
 	}
-	return c.compile(docs)
+	return r.read()
 }
 
 // xdsReader writes an xDS resource as YAML nodes.
@@ -44,7 +43,7 @@ type xdsReader struct {
 }
 
 func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
-	top := &node{domain: &Domain{Name: r.GetDomain()}}
+	top := &place{domain: &Domain{Name: r.GetDomain()}}
 	root := yamlMapping("domain", yamlString(r.GetDomain()), "descriptors", x.descriptors(r.GetDescriptors(), top, 1))
 	for _, d := range x.defaults {
 		yamlAdd(root, "defaults", d)
@@ -53,20 +52,20 @@ func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
 }
 
 // descriptors writes siblings.
-func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *node, depth int) *yaml.Node {
+func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place, depth int) *yaml.Node {
 	list := &yaml.Node{Kind: yaml.SequenceNode}
-	if depth > maxDepth {
+	if depth > MaxDepth {
 		return list // which is told where it is compiled
 	}
 	for i, d := range ds {
-		at := &node{domain: parent.domain, parent: parent, key: d.GetKey(), value: d.GetValue(), nth: i + 1}
+		at := &place{domain: parent.domain, parent: parent, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}, number: i + 1}
 		list.Content = append(list.Content, x.descriptor(d, at, depth))
 	}
 	return list
 }
 
 // descriptor writes d. Messages about it lead to at.
-func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *node, depth int) *yaml.Node {
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *place, depth int) *yaml.Node {
 	quota, metadata := xdsLaterFields(d)
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	yamlAddText(n, "key", d.GetKey())
@@ -88,7 +87,7 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *node, depth in
 
 // extend writes metadata into n, and what it has for the descriptor itself into
 // its fields, after those of the same name: the last one counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, at *node, depth int) {
+func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, at *place, depth int) {
 	ours, has := metadata.GetFields()[XDSExtension]
 	if has {
 		delete(metadata.GetFields(), XDSExtension)

@@ -1,4 +1,4 @@
-package descriptors
+package limitsfile
 
 import (
 	"encoding/binary"
@@ -10,22 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// one is a file with one descriptor, whose fields are given.
-func one(fields string) string {
-	return "domain: d\ndescriptors:\n  - key: k\n    " + strings.ReplaceAll(fields, "\n", "\n    ") + "\n"
-}
-
-// load compiles one file and returns what is wrong with it, one a line.
-func load(yaml string) (c *Config, errs, warnings string) {
-	c, err := Compile([]File{{"f", []byte(yaml)}}, Options{})
-	if err != nil {
-		return nil, err.Error(), ""
-	}
-	return c, "", c.Warnings.Error()
-}
-
-const tenAMinute = "rate_limit: {unit: minute, requests_per_unit: 10}"
 
 func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
@@ -129,7 +113,7 @@ func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 		{"default burst that never fills", "domain: d\ndefaults: {algorithm: token_bucket, burst: 4000}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]", "f:3:36: d > k: burst 4000 would take more than ten years to refill"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, errs, _ := load(test.yaml)
+			_, errs, _ := load(test.yaml, Options{})
 			require.NotEmpty(t, errs)
 			got, want := strings.Split(errs, "\n"), strings.Split(test.want, "\n")
 			assert.Len(t, got, len(want), errs)
@@ -143,7 +127,7 @@ func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 func TestAllErrorsOfAllFilesAtOnceInOrder(t *testing.T) {
 	a := "domain: shop\ndescriptors:\n- key: a\n  rate_limit: {unit: minuts, requests_per_unit: x}\n  descriptors:\n  - key: b\n    valu: c\n- value: d\n"
 	b := "descriptors:\n- {key: k, shadow_mode: 1}\n"
-	_, err := Compile([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{})
+	_, err := Parse([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{})
 	var ps Problems
 	require.ErrorAs(t, err, &ps)
 	var got []string
@@ -176,7 +160,7 @@ func TestWarnings(t *testing.T) {
 		{"broken second document", "domain: d\n---\n[\n", "f: only the first YAML document of a file is read; what follows it is ignored"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, errs, warnings := load(test.yaml)
+			_, errs, warnings := load(test.yaml, Options{})
 			require.Empty(t, errs)
 			assert.Equal(t, test.want, warnings)
 		})
@@ -184,17 +168,17 @@ func TestWarnings(t *testing.T) {
 }
 
 func TestMappingsGivenTwiceAreOne(t *testing.T) {
-	cfg, errs, warnings := load(`
+	set, errs, warnings := load(`
 domain: d
 defaults: {algorithm: sliding_log, scope: instance}
 defaults: {algorithm: sliding_window}
 descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
-`)
+`, Options{})
 	require.Empty(t, errs)
 	assert.Equal(t, "f:4:1: d: defaults is given twice; both count, the last one where they say the same", warnings)
-	assert.Equal(t, "1 per day, sliding_window, per instance", cfg.Domain("d").Match(entries("k", "v")).Limits[0].String())
+	assert.Equal(t, "1 per day, sliding_window, per instance", set.Domain("d").Descriptors[0].Limits[0].String())
 
-	_, errs, warnings = load("domain: d\ndefaults: {algorithm: sliding_log}\ndefaults:\n")
+	_, errs, warnings = load("domain: d\ndefaults: {algorithm: sliding_log}\ndefaults:\n", Options{})
 	require.Empty(t, errs)
 	assert.Equal(t, "f:3:1: d: defaults is given twice; the last one counts", warnings, "null takes back what is before it")
 }
@@ -230,7 +214,7 @@ func TestWhatIsNoError(t *testing.T) {
 		"default burst of fixed window": "domain: d\ndefaults: {burst: 5}\ndescriptors: [{key: k, " + tenAMinute + "}]",
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errs, warnings := load(yaml)
+			_, errs, warnings := load(yaml, Options{})
 			assert.Empty(t, errs)
 			assert.Empty(t, warnings)
 		})
@@ -242,7 +226,7 @@ func TestUTF16(t *testing.T) {
 	for _, u := range utf16.Encode([]rune("domain: dömäin")) {
 		data = binary.LittleEndian.AppendUint16(data, u)
 	}
-	c, err := Compile([]File{{"f", data}}, Options{})
+	c, err := Parse([]File{{"f", data}}, Options{})
 	require.NoError(t, err)
 	assert.NotNil(t, c.Domain("dömäin"))
 }
@@ -250,38 +234,33 @@ func TestUTF16(t *testing.T) {
 // A text keeps its spelling, whatever YAML takes it for.
 func TestTextFieldsKeepTheirSourceText(t *testing.T) {
 	for _, value := range []string{"yes", "y", "True", "off", "0x1F", "010", "1_000", "0b11", "-5", "+5", "2001-01-01", "2001-01-01T00:00:00Z", "12:30", "9223372036854775807", "<<", "=", "1.2.3.4"} {
-		c := compile(t, one("value: "+value+"\n"+tenAMinute))
-		assert.NotNil(t, c.Domain("d").Match(entries("k", value)), value)
+		assert.Equal(t, value, first(t, one("value: "+value)).Value)
 	}
 	for value, text := range map[string]string{`"1.5"`: "1.5", "'~'": "~", "!!str 1.5": "1.5", "!!binary aGk=": "hi", "!foo bar": "bar", "|-\n  a\n  b": "a\nb"} {
-		c := compile(t, one("value: "+value+"\n"+tenAMinute))
-		assert.NotNil(t, c.Domain("d").Match(entries("k", text)), value)
+		assert.Equal(t, text, first(t, one("value: "+value)).Value, value)
 	}
 	for _, value := range []string{"", "~", "null", "''"} {
-		c := compile(t, one("value: "+value+"\n"+tenAMinute))
-		assert.NotNil(t, c.Domain("d").Match(entries("k", "any")), "%q is no value", value)
+		assert.Empty(t, first(t, one("value: "+value)).Value, "%q is no value", value)
 	}
 }
 
 func TestNumbersAndBooleansOfYAML11(t *testing.T) {
 	for text, want := range map[string]uint32{"0x1F": 31, "010": 8, "0o17": 15, "1_000": 1000, "0b11": 3, "+5": 5, `!!int "5"`: 5, "~": 0} {
-		c := compile(t, one("rate_limit: {unit: day, requests_per_unit: "+text+"}"))
-		assert.Equal(t, want, c.Domain("d").Match(entries("k", "v")).Limits[0].Requests, text)
+		assert.Equal(t, want, first(t, one("rate_limit: {unit: day, requests_per_unit: "+text+"}")).Limits[0].Requests, text)
 	}
 	for text, want := range map[string]bool{"yes": true, "Y": true, "on": true, "TRUE": true, "no": false, "n": false, "Off": false, "~": false} {
-		c := compile(t, one(tenAMinute+"\nshadow_mode: "+text))
-		assert.Equal(t, want, c.Domain("d").Match(entries("k", "v")).ShadowMode, text)
+		assert.Equal(t, want, first(t, one("shadow_mode: "+text)).ShadowMode, text)
 	}
 }
 
 func TestTheLastOfEqualFieldsCounts(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
-		{"texts", one("value: a\nvalue: b\n" + tenAMinute), "d.k_b: unit=MINUTE requests_per_unit=10"},
+		{"texts", one("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
 		{"null takes away", one(tenAMinute + "\nrate_limit:"), ""},
-		{"lists", one("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d.k.b: unit=MINUTE requests_per_unit=10"},
-		{"fields of rate_limit add up", one(tenAMinute + "\nrate_limit: {requests_per_unit: 7}"), "d.k: unit=MINUTE requests_per_unit=7"},
+		{"lists", one("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d > k > b: 10 per minute"},
+		{"fields of rate_limit add up", one(tenAMinute + "\nrate_limit: {requests_per_unit: 7}"), "d > k: 7 per minute"},
 	} {
-		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, lines(compile(t, test.yaml))) })
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summaries(parse(t, test.yaml))) })
 	}
 }
 
@@ -290,45 +269,36 @@ func TestAnchorsAndMergeKeys(t *testing.T) {
 		{
 			"alias",
 			"domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: day, requests_per_unit: 3}}\n- {key: b, rate_limit: *l}\n",
-			"d.a: unit=DAY requests_per_unit=3\nd.b: unit=DAY requests_per_unit=3",
+			"d > a: 3 per day\nd > b: 3 per day",
 		},
 		{
 			"merge key first, rate_limit adding up",
 			"domain: d\ndescriptors:\n- &a {key: k, value: v, " + tenAMinute + "}\n- {<<: *a, value: w, rate_limit: {requests_per_unit: 7}}\n",
-			"d.k_v: unit=MINUTE requests_per_unit=10\nd.k_w: unit=MINUTE requests_per_unit=7",
+			"d > k=v: 10 per minute\nd > k=w: 7 per minute",
 		},
 		{
 			"merge key last overrides",
 			"domain: d\ndescriptors:\n- {key: k, value: v, <<: {value: w, " + tenAMinute + "}}\n",
-			"d.k_w: unit=MINUTE requests_per_unit=10",
+			"d > k=w: 10 per minute",
 		},
 		{
 			"first of a list wins",
 			"domain: d\ndescriptors:\n- &a {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}\n- &b {key: b, rate_limit: {unit: hour}}\n- {<<: [*b, *a], key: c}\n",
-			"d.a: unit=MINUTE requests_per_unit=5\nd.b: unit=HOUR requests_per_unit=0\nd.c: unit=HOUR requests_per_unit=5",
+			"d > a: 5 per minute\nd > b: 0 per hour\nd > c: 5 per hour",
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, lines(compile(t, test.yaml))) })
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summaries(parse(t, test.yaml))) })
 	}
-}
-
-// lines is the limits of c in short.
-func lines(c *Config) string {
-	var b strings.Builder
-	if err := c.WriteLines(&b); err != nil {
-		panic(err)
-	}
-	return strings.TrimSpace(strings.ReplaceAll(b.String(), ", shadow_mode: false, quota_mode: false", ""))
 }
 
 func TestSeveralDomains(t *testing.T) {
-	c, err := Compile([]File{{"b", []byte("domain: b")}, {"a", []byte("domain: a")}}, Options{})
+	c, err := Parse([]File{{"b", []byte("domain: b")}, {"a", []byte("domain: a")}}, Options{})
 	require.NoError(t, err)
 	var names []string
-	for _, d := range c.Domains() {
+	for _, d := range c.Domains {
 		names = append(names, d.Name)
 	}
-	assert.Equal(t, []string{"a", "b"}, names)
+	assert.Equal(t, []string{"b", "a"}, names, "in file order")
 	assert.Nil(t, c.Domain("c"))
 }
 
@@ -336,11 +306,11 @@ func TestADomainInTwoFiles(t *testing.T) {
 	const a = "domain: d\ndescriptors: [{key: a, " + tenAMinute + "}]"
 	const b = "domain: d\ndescriptors: [{key: b, " + tenAMinute + "}]"
 	compileTwo := func(a, b string, merge bool) (string, error) {
-		c, err := Compile([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{MergeDomains: merge})
+		c, err := Parse([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{MergeDomains: merge})
 		if err != nil {
 			return "", err
 		}
-		return lines(c), nil
+		return summaries(c), nil
 	}
 
 	_, err := compileTwo(a, b, false)
@@ -348,7 +318,7 @@ func TestADomainInTwoFiles(t *testing.T) {
 
 	got, err := compileTwo(a, b, true)
 	require.NoError(t, err)
-	assert.Equal(t, "d.a: unit=MINUTE requests_per_unit=10\nd.b: unit=MINUTE requests_per_unit=10", got)
+	assert.Equal(t, "d > a: 10 per minute\nd > b: 10 per minute", got)
 
 	_, err = compileTwo(a, a, true)
 	assert.EqualError(t, err, "b.yaml:2:21: d > a: there is one already, at a.yaml:2")
@@ -358,7 +328,7 @@ func TestADomainInTwoFiles(t *testing.T) {
 
 	got, err = compileTwo(a, "defaults: {algorithm: sliding_log}\n"+b, true)
 	require.NoError(t, err)
-	assert.Equal(t, "d.a: unit=MINUTE requests_per_unit=10, algorithm=sliding_log\nd.b: unit=MINUTE requests_per_unit=10, algorithm=sliding_log", got,
+	assert.Equal(t, "d > a: 10 per minute, sliding_log\nd > b: 10 per minute, sliding_log", got,
 		"defaults hold for all files of their domain")
 
 	_, err = compileTwo("defaults: {scope: instance}\n"+a, "defaults: {scope: instance}\n"+b, true)

@@ -1,0 +1,55 @@
+package descriptors
+
+import "github.com/seed-81f232ab/rls/descriptors/limitsfile"
+
+// bigramFilter is a set of pairs of neighbouring bytes, hashed to 128 bits. A pattern
+// can match only a text that has all pairs of the pattern, so most patterns are ruled
+// out by two AND operations.
+type bigramFilter [2]uint64
+
+const (
+	// minFiltered is the number of wildcards from which a filter saves time.
+	minFiltered = 32
+
+	// maxFiltered is the length of texts whose pairs fill the filter.
+	maxFiltered = 512
+
+	// edge stands for the byte before and after a key; edge+1 for that of a value.
+	edge = 256
+)
+
+// add adds the pair of a and b.
+func (f *bigramFilter) add(a, b uint32) {
+	h := (a<<9 ^ b) * 0x9E3779B1 >> 25
+	f[h>>6] |= 1 << (h & 63)
+}
+
+// addText adds the pairs of text. left and right are its neighbours, or -1 if unknown.
+func (f *bigramFilter) addText(text string, left, right int) {
+	for i := range len(text) {
+		if left >= 0 {
+			f.add(uint32(left), uint32(text[i]))
+		}
+		left = int(text[i])
+	}
+	if left >= 0 && right >= 0 {
+		f.add(uint32(left), uint32(right))
+	}
+}
+
+// addPattern adds the pairs that every text of p has. edge is the text's neighbour.
+func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
+	if p.Literal {
+		f.addText(p.Prefix, edge, edge)
+		return
+	}
+	if p.Prefix != "" {
+		f.addText(p.Prefix, edge, -1)
+	}
+	for _, part := range p.Middle {
+		f.addText(part, -1, -1)
+	}
+	if p.Suffix != "" {
+		f.addText(p.Suffix, -1, edge)
+	}
+}

@@ -1,0 +1,193 @@
+package limitsfile
+
+import (
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Parse reads and checks all files, or none. The error is Problems: every mistake, in
+// the order of files and lines. The Set keeps none of the files' data.
+func Parse(files []File, o Options) (*Set, error) {
+	r := newReader(o)
+	for _, f := range files {
+		d := r.add(f.Name)
+		r.open(d, d.parse(f))
+	}
+	return r.read()
+}
+
+// reader reads the documents of one Set.
+type reader struct {
+	options Options
+	set     *Set
+	docs    []*document
+
+	// roots has the descriptors at the root of each domain, whose files are read one
+	// after the other.
+	roots map[*Domain]siblings
+}
+
+// siblings finds the descriptors of one list by key and value.
+type siblings map[[2]string]*Descriptor
+
+func newReader(o Options) *reader {
+	return &reader{options: o, set: &Set{}, roots: map[*Domain]siblings{}}
+}
+
+// add returns the next document to open.
+func (r *reader) add(file string) *document {
+	d := newDocument(file, r.options)
+	r.docs = append(r.docs, d)
+	return d
+}
+
+// read checks what is in the documents, all of them open.
+func (r *reader) read() (*Set, error) {
+	var errs Problems
+	for _, d := range r.docs {
+		if d.root != nil {
+			d.descriptors(&d.domain.Descriptors, r.roots[d.domain], d.top, d.root.field("descriptors"), 1)
+		}
+		errs = append(errs, problems(d.errs)...)
+		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
+		d.root = nil
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return r.set, nil
+}
+
+// open reads the root of d, nil if the file has none. All documents are opened before
+// the first is read, because any file of a domain can have its defaults.
+func (r *reader) open(d *document, root *yaml.Node) {
+	if root == nil {
+		return
+	}
+	if root.Kind == yaml.ScalarNode && scalarTag(root) == "!!null" {
+		d.errorf(root, nil, "domain is missing")
+		return
+	}
+	if root.Kind != yaml.MappingNode {
+		d.errorf(root, nil, "a limits file must be a mapping with domain and descriptors, not %s", shown(root))
+		return
+	}
+	// A file that can't join the set is still read, to find all its mistakes.
+	d.domain = &Domain{File: d.file}
+	d.top = &place{domain: d.domain}
+	d.root = d.object(atRoot, d.top, root)
+	name, at := d.root.text("domain"), d.root.at("domain")
+	d.domain.Name, d.domain.Line = name, at.Line
+	switch known := r.set.Domain(name); {
+	case name == "":
+		if !d.root.bad("domain") {
+			d.errorf(at, nil, "domain is missing")
+		}
+	case known == nil:
+		r.set.Domains = append(r.set.Domains, d.domain)
+	case r.options.MergeDomains:
+		d.domain = known
+	default:
+		d.errorf(at, nil, "domain %s is in %s already, and merging domains is off", Printable(name), fileLine(known.File, known.Line))
+	}
+	if r.roots[d.domain] == nil {
+		r.roots[d.domain] = siblings{}
+	}
+	if v := d.root.field("defaults"); v != nil && !v.bad {
+		if other := d.domain.defaults; other != nil {
+			d.errorf(v.node, d.top, "the domain has defaults in %s already", fileLine(d.domain.defaultsFile, other.node.Line))
+		} else {
+			d.domain.defaults = d.object(atDefaults, d.top, v.parts...)
+			d.domain.defaultsFile = d.file
+		}
+	}
+}
+
+// descriptors adds the descriptors in v to list. known finds those in list.
+func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *place, v *value, depth int) {
+	if depth > MaxDepth {
+		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
+		return
+	}
+	for i, item := range d.items(v, parent) {
+		desc := &Descriptor{File: d.file, Line: item.Line}
+		at := &place{domain: d.domain, parent: parent, descriptor: desc, number: i + 1}
+		o := d.object(atDescriptor, at, item)
+		desc.Key, desc.Value = o.text("key"), o.text("value")
+		if desc.Key == "" && !o.bad("key") {
+			d.errorf(o.at("key"), at, "key is missing")
+		}
+		d.descriptor(desc, at, o)
+		if v := o.field("descriptors"); v != nil && !v.bad {
+			d.descriptors(&desc.Descriptors, siblings{}, at, v, depth+1)
+		}
+		if desc.Key == "" || o.bad("key") || o.bad("value") {
+			continue
+		}
+		name := [2]string{desc.Key, desc.Value}
+		if other := known[name]; other != nil {
+			d.errorf(o.at("key"), at, "there is one already, at %s", fileLine(other.File, other.Line))
+			continue
+		}
+		known[name] = desc
+		*list = append(*list, desc)
+	}
+}
+
+// descriptor reads all of a descriptor except its key, its value and its children.
+func (d *document) descriptor(desc *Descriptor, at *place, o *object) {
+	desc.ShadowMode, desc.QuotaMode = o.flag("shadow_mode"), o.flag("quota_mode")
+	desc.DetailedMetric, desc.ValueToMetric = o.flag("detailed_metric"), o.flag("value_to_metric")
+	desc.WildcardKey, desc.WildcardValue = strings.Contains(desc.Key, "*"), strings.Contains(desc.Value, "*")
+	desc.ShareThreshold = o.flag("share_threshold")
+	if desc.ShareThreshold && !desc.WildcardKey && !desc.WildcardValue {
+		d.errorf(o.at("share_threshold"), at, "share_threshold is only for a key or value with a * in it")
+	}
+	if v := o.field("metadata"); v != nil && !v.bad {
+		desc.Metadata = d.metadata(at, v.node)
+	}
+	if v := o.field("rate_limit"); v != nil && !v.bad {
+		if o.field("rate_limits") != nil {
+			d.errorf(o.at("rate_limits"), at, "rate_limit and rate_limits exclude each other; put all limits into rate_limits")
+		}
+		if l := d.limit(at, d.object(atRateLimit, at, v.parts...)); l != nil {
+			desc.Limits = append(desc.Limits, l)
+		}
+	}
+	d.limits(desc, at, o.field("rate_limits"))
+}
+
+// limits reads the list rate_limits.
+func (d *document) limits(desc *Descriptor, at *place, v *value) {
+	items := d.items(v, at)
+	if len(items) > maxLimits {
+		d.errorf(v.node, at, "rate_limits has %d items; %d are the most", len(items), maxLimits)
+		return
+	}
+	for _, item := range items {
+		l := d.limit(at, d.object(atRateLimit, at, item))
+		if l == nil {
+			continue
+		}
+		if l.Unlimited && len(items) > 1 {
+			d.errorf(item, at, "unlimited can't be one of several rate_limits")
+			continue
+		}
+		if other := sameCounter(desc.Limits, l); other != nil {
+			d.errorf(item, at, "a limit of the same algorithm, window and scope is %s already (%s); they would share one counter", inLine(other.line), other.Limit)
+			continue
+		}
+		desc.Limits = append(desc.Limits, l)
+	}
+}
+
+// sameCounter returns the limit of limits that would share its counters with l, or nil.
+func sameCounter(limits []*Limit, l *Limit) *Limit {
+	for _, other := range limits {
+		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {
+			return other
+		}
+	}
+	return nil
+}

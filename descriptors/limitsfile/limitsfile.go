@@ -1,0 +1,220 @@
+// Package limitsfile reads limits files, xDS resources and overrides, checks them
+// against one schema, and returns the descriptors and limits that they state.
+//
+// Terms:
+//
+//   - domain: a namespace of descriptors; a limits file has one;
+//   - descriptor: a node of the domain's tree, which matches one entry of a request;
+//   - wildcard: a descriptor with a * in its key or value;
+//   - problem: a mistake in a file, with its place and what would be right.
+package limitsfile
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// File is the content of one limits file.
+type File struct {
+	// Name is what problems show, usually a path.
+	Name string
+	Data []byte
+}
+
+// Options says how to read limits files.
+type Options struct {
+	// MergeDomains unites files of one domain at their root level. Without it a
+	// domain in two files is a problem.
+	MergeDomains bool
+
+	// MaxFileBytes bounds the size of one file; 0 means DefaultMaxFileBytes.
+	MaxFileBytes int
+
+	// MaxNodes bounds the keys, values and list items read from one file. Those
+	// behind an alias count each time the alias is used. 0 means DefaultMaxNodes.
+	MaxNodes int
+}
+
+// Set is a checked set of limits files. It is immutable.
+type Set struct {
+	Domains []*Domain // in file order
+
+	// Warnings is valid input that is probably a mistake.
+	Warnings Problems
+}
+
+// Domain returns the domain of that name, or nil.
+func (s *Set) Domain(name string) *Domain {
+	i := slices.IndexFunc(s.Domains, func(d *Domain) bool { return d.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return s.Domains[i]
+}
+
+// Domain is a namespace of descriptors.
+type Domain struct {
+	Name        string
+	Descriptors []*Descriptor // in file order
+
+	// File and Line are where the domain was read first.
+	File string
+	Line int
+
+	defaults     *object // nil if none
+	defaultsFile string
+}
+
+// RequestLimit returns the defaults for a limit that a request brings along: its spec
+// without number and window, and whether such limits are in force.
+func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
+	v := d.defaults.field("enabled")
+	return limitSpec(nil, d.defaults), v == nil || v.flag
+}
+
+// Descriptor is one descriptor of a limits file, or a copy of one that an override
+// made for a single value.
+type Descriptor struct {
+	Key, Value string
+
+	WildcardKey, WildcardValue    bool // a * in Key, in Value
+	ShadowMode, QuotaMode         bool
+	DetailedMetric, ValueToMetric bool
+	ShareThreshold                bool
+
+	Metadata    *structpb.Struct
+	Limits      []*Limit
+	Descriptors []*Descriptor // children, in file order
+
+	// CopiedFrom is the descriptor that an override copied to make this one for a
+	// single value; nil if it stands in a file.
+	CopiedFrom *Descriptor
+
+	// CounterPatterns is what SharedPatterns returned when an override last changed
+	// the descriptor; nil if none did.
+	CounterPatterns []string
+
+	// File and Line are where it was read.
+	File string
+	Line int
+}
+
+// Limit is one limit of a descriptor, in force or not.
+type Limit struct {
+	*limit.Limit // nil if Unlimited
+	Unlimited    bool
+	Enabled      bool
+
+	// Name is shown in responses and is what Replaces of other limits refer to.
+	Name string
+
+	// Replaces names the limits that don't count in a request that matches this one.
+	Replaces []string
+
+	line int
+
+	// replaced is the spec that an override with unlimited: true covers, else nil.
+	// A later override can go back to its numbers.
+	replaced *limit.Spec
+}
+
+// Label returns the descriptor's key and value for messages: `service=checkout`.
+func (d *Descriptor) Label() string {
+	if d.Value == "" {
+		return Printable(d.Key)
+	}
+	return Printable(d.Key + "=" + d.Value)
+}
+
+// KeepsCounters reports whether changed uses the counters of d: each limit of changed
+// has a limit of d with the same algorithm, window and scope.
+func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
+	if d.ShareThreshold != changed.ShareThreshold {
+		return false
+	}
+	for _, l := range changed.Limits {
+		if l.Enabled && !l.Unlimited && sameCounter(d.Limits, l) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// SharedPatterns returns, for each descriptor of trail, the pattern that stands for its
+// value in the names of counters; empty for the value itself. It is nil if no descriptor
+// has share_threshold. trail is the descriptors from a domain's root to one of them.
+func SharedPatterns(trail []*Descriptor) []string {
+	var patterns []string
+	for i, d := range trail {
+		if d.ShareThreshold {
+			if patterns == nil {
+				patterns = make([]string, len(trail))
+			}
+			patterns[i] = cmp.Or(d.Value, "*")
+		}
+	}
+	return patterns
+}
+
+// CounterPatterns returns the SharedPatterns that counters of the last descriptor of trail
+// use. A copy for a single value keeps the counter of the descriptor that it was copied
+// from, unless an override changed the last descriptor.
+func CounterPatterns(trail []*Descriptor) []string {
+	if patterns := trail[len(trail)-1].CounterPatterns; patterns != nil {
+		return patterns
+	}
+	if slices.ContainsFunc(trail, func(d *Descriptor) bool { return d.CopiedFrom != nil }) {
+		trail = slices.Clone(trail)
+		for i, d := range trail {
+			trail[i] = cmp.Or(d.CopiedFrom, d)
+		}
+	}
+	return SharedPatterns(trail)
+}
+
+// Path returns the path to the last descriptor of trail:
+// `shop > service=checkout > path`.
+func Path(domain string, trail []*Descriptor) string {
+	var b strings.Builder
+	b.WriteString(Printable(domain))
+	for _, d := range trail {
+		b.WriteString(" > ")
+		b.WriteString(d.Label())
+	}
+	return b.String()
+}
+
+// place is the position of a descriptor in its file. The path is made only when the
+// file is read, because a key can stand after a problem of its descriptor.
+type place struct {
+	domain     *Domain
+	parent     *place      // nil if the place is the domain itself
+	descriptor *Descriptor // nil if the place is the domain itself
+	number     int         // in its list, from 1
+}
+
+// path returns the path to p: `shop > service=checkout > path`.
+func (p *place) path() string {
+	if p == nil {
+		return ""
+	}
+	var parts []string
+	for ; p.parent != nil; p = p.parent {
+		if p.descriptor.Key == "" {
+			parts = append(parts, "descriptor "+strconv.Itoa(p.number))
+		} else {
+			parts = append(parts, p.descriptor.Label())
+		}
+	}
+	if p.domain.Name != "" {
+		parts = append(parts, Printable(p.domain.Name))
+	}
+	slices.Reverse(parts)
+	return strings.Join(parts, " > ")
+}

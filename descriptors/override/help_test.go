@@ -1,0 +1,70 @@
+package override
+
+import (
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// limits is a set of limits files and what it compiles to.
+type limits struct {
+	*descriptors.Config
+	set *limitsfile.Set
+}
+
+// compile compiles one limits file that must be right.
+func compile(t testing.TB, yaml string) limits {
+	t.Helper()
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(yaml)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	return limits{descriptors.Compile(set), set}
+}
+
+// with returns l with overrides, and the outcome of each.
+func (l limits) with(overrides ...*Override) (limits, []outcome) {
+	set, outcomes := apply(l.set, overrides)
+	return limits{descriptors.Compile(set), set}, outcomes
+}
+
+// override parses an override that must be well-formed.
+func override(t testing.TB, target, value string) *Override {
+	t.Helper()
+	o, err := Parse(target, []byte(value))
+	require.NoError(t, err)
+	return o
+}
+
+// entries returns a request descriptor of keys and values in turn.
+func entries(kv ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
+	var es []*ratelimitv3.RateLimitDescriptor_Entry
+	for i := 0; i+1 < len(kv); i += 2 {
+		es = append(es, &ratelimitv3.RateLimitDescriptor_Entry{Key: kv[i], Value: kv[i+1]})
+	}
+	return es
+}
+
+// matched returns the limits that a request of keys and values matches, in words.
+func matched(c *descriptors.Config, domain string, kv ...string) string {
+	rule := c.Domain(domain).Match(entries(kv...))
+	if rule == nil {
+		return "nothing"
+	}
+	var all []string
+	for _, l := range rule.Limits {
+		if l.Unlimited {
+			all = append(all, "unlimited")
+		} else {
+			all = append(all, l.Limit.String())
+		}
+	}
+	text := strings.Join(all, " and ")
+	if rule.ShadowMode {
+		text += ", shadow"
+	}
+	return text
+}

@@ -1,0 +1,58 @@
+// Package override changes the limits of single descriptors, whatever the limits files
+// say. It parses overrides, keeps the last good one of each target, and applies them to
+// a set of limits files.
+//
+// Terms:
+//
+//   - override: a change of the limits of one descriptor, or of one value that a
+//     descriptor matches;
+//   - target: the path to that descriptor, as text;
+//   - copy: a descriptor that an override made for a single value.
+package override
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// MaxBytes bounds the value of an override.
+const MaxBytes = limitsfile.MaxPatchBytes
+
+// Override is a parsed override. It is immutable.
+type Override struct {
+	Target descriptors.Target
+
+	*limitsfile.Patch
+}
+
+// Parse reads an override; value is the JSON that limitsfile.ParsePatch reads. The error
+// is limitsfile.Problems. Layer reports whether the override fits the limits files.
+func Parse(target string, value []byte) (*Override, error) {
+	var problems limitsfile.Problems
+	t, err := descriptors.ParseTarget(target)
+	if err != nil {
+		problems = append(problems, limitsfile.PatchProblem(target, "", err.Error()))
+	}
+	patch, err := limitsfile.ParsePatch(target, value)
+	if err != nil {
+		return nil, append(problems, err.(limitsfile.Problems)...)
+	}
+	if problems != nil {
+		return nil, problems
+	}
+	return &Override{t, patch}, nil
+}
+
+// ended reports whether o has ended at now.
+func (o *Override) ended(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }
+
+// Ended reports whether value is an override that has ended at now.
+func Ended(value []byte, now time.Time) bool {
+	var v struct {
+		ExpiresAt time.Time `json:"expires_at"`
+	}
+	return json.Unmarshal(value, &v) == nil && !v.ExpiresAt.IsZero() && !now.Before(v.ExpiresAt)
+}
