@@ -22,22 +22,22 @@ import (
 func TestReadsResumeAfterRestart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 500 * time.Millisecond})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 500 * time.Millisecond})
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 
 	s.Kill()
-	r.until(ample, func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.downChanges()) > 0 })
 	_, _, err = r.Put(t.Context(), "b", "2")
 	require.Error(t, err)
 	assert.Equal(t, values{"a": "1"}, r.current(), "the last overrides stay")
 
 	s.Restart(t)
-	r.sees(ample, values{}) // Redis restarts without data
+	r.awaitOverrides(values{}) // Redis restarts without data
 	_, _, err = r.Put(t.Context(), "b", "2")
 	require.NoError(t, err)
 	assert.Equal(t, values{"b": "2"}, r.current())
-	r.until(ample, func() bool { return len(r.downChanges()) == 2 })
+	r.await(func() bool { return len(r.downChanges()) == 2 })
 	states := r.downChanges()
 	require.ErrorContains(t, states[0], s.Addr)
 	assert.NoError(t, states[1])
@@ -49,12 +49,12 @@ func TestRedisMayBeDownAtStart(t *testing.T) {
 	s.Kill()
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 500 * time.Millisecond})
 	r.start()
-	r.until(ample, func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.downChanges()) > 0 })
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.Error(t, err)
 	assert.Zero(t, r.applyCount())
 	s.Restart(t)
-	r.sees(ample, values{})
+	r.awaitOverrides(values{})
 }
 
 func TestPutBeforeFirstFullReadAppliesAll(t *testing.T) {
@@ -63,9 +63,9 @@ func TestPutBeforeFirstFullReadAppliesAll(t *testing.T) {
 	c := s.Client(t)
 	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "1").Err())
 	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-hgetall").Err())
-	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: never})
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync})
 	r.start()
-	r.until(ample, func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.downChanges()) > 0 })
 	_, _, err := r.Put(t.Context(), "b", "2")
 	require.NoError(t, err)
 	assert.Zero(t, r.applyCount(), "a part of the overrides is never applied")
@@ -80,13 +80,13 @@ func TestReadsResumeAfterFreeze(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	client := connectWithin(t, redis.Server{URL: s.Addr}, time.Second)
-	r := follow(t, overrides.Options{Client: client, Resync: 500 * time.Millisecond})
-	subscribed(t, "rls:overrides", 1, s.Client(t))
+	r := startReplica(t, overrides.Options{Client: client, Resync: 500 * time.Millisecond})
+	awaitSubscriptions(t, "rls:overrides", 1, s.Client(t))
 	s.Pause()
 	defer s.Resume()
-	r.until(ample, func() bool { return len(r.downChanges()) > 0 && strings.Contains(r.logged(), "silent for too long") })
+	r.await(func() bool { return len(r.downChanges()) > 0 && strings.Contains(r.logged(), "silent for too long") })
 	s.Resume()
-	r.until(ample, func() bool { return len(r.downChanges()) == 2 })
+	r.await(func() bool { return len(r.downChanges()) == 2 })
 	assert.NoError(t, r.downChanges()[1])
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t) // without other subscribers
 	c := s.Client(t)
-	follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
+	startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
 	subscriber := func() (id string) {
 		list, err := c.Do(t.Context(), "CLIENT", "LIST", "TYPE", "pubsub").Text()
 		require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
 		return id
 	}
 	// On a busy machine, a ping can time out, but not each one.
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, timeout, func() bool {
 		before := subscriber()
 		awaitCalls(t, c, "ping", 2) // the first ping was answered
 		return before != "" && subscriber() == before
@@ -118,8 +118,8 @@ func TestKilledSubscriptionIsRenewedWithFullRead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: never})
-	settled(t, c, "", r)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync})
+	awaitSettled(t, c, "", r)
 	for _, value := range []string{"1", "2", "3"} {
 		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
 			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
@@ -127,12 +127,12 @@ func TestKilledSubscriptionIsRenewedWithFullRead(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		r.sees(ample, values{"a": value})
-		settled(t, c, "", r)
+		r.awaitOverrides(values{"a": value})
+		awaitSettled(t, c, "", r)
 	}
 	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "4").Err())
 	require.NoError(t, c.Publish(t.Context(), "rls:overrides", "a").Err())
-	r.sees(ample, values{"a": "4"})
+	r.awaitOverrides(values{"a": "4"})
 	assert.Empty(t, r.downChanges(), "Redis was never down for reads")
 }
 
@@ -140,11 +140,11 @@ func TestKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	c := db.Client(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	require.NoError(t, c.Set(t.Context(), db.Prefix+"rls:overrides", "mine", 0).Err())
-	r.until(ample, func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.downChanges()) > 0 })
 	assert.ErrorContains(t, r.downChanges()[0], db.Prefix+"rls:overrides in Redis has another type, want a hash")
 	for range 2 {
 		_, _, err = r.Put(t.Context(), "a", "2")
@@ -155,8 +155,8 @@ func TestKeyOfAnotherType(t *testing.T) {
 	require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
 	assert.Equal(t, values{"a": "1"}, r.current(), "the last overrides stay")
 	require.NoError(t, c.Del(t.Context(), db.Prefix+"rls:overrides").Err())
-	r.sees(ample, values{})
-	r.until(ample, func() bool { return len(r.downChanges()) == 2 })
+	r.awaitOverrides(values{})
+	r.await(func() bool { return len(r.downChanges()) == 2 })
 	assert.NoError(t, r.downChanges()[1])
 }
 
@@ -165,16 +165,16 @@ func TestWithoutChannelRightsChangesAreFoundByResync(t *testing.T) {
 	s := redistest.Start(t)
 	require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "rls", "on", ">secret-1", "~*", "resetchannels", "+@all").Err())
 	o := overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Resync: 200 * time.Millisecond}
-	a, b := follow(t, o), follow(t, o)
+	a, b := startReplica(t, o), startReplica(t, o)
 	_, _, err := a.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, a.current())
-	b.sees(ample, values{"a": "1"})
+	b.awaitOverrides(values{"a": "1"})
 	assert.Contains(t, a.logged(), "other replicas not notified")
 	assert.ErrorContains(t, a.PublishReset(t.Context(), "c"), "NOPERM")
 	awaitCalls(t, s.Client(t), "subscribe", 6)
 	for _, r := range []*replica{a, b} {
-		r.until(ample, func() bool { return strings.Contains(r.logged(), "override subscription lost") })
+		r.await(func() bool { return strings.Contains(r.logged(), "override subscription lost") })
 		assert.Contains(t, r.logged(), "NOPERM")
 		assert.Empty(t, r.downChanges())
 		assert.Equal(t, 1, strings.Count(r.logged(), "override subscription lost"), r.logged())
@@ -190,30 +190,30 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 		setUser = append(setUser, right)
 	}
 	require.NoError(t, s.Client(t).Do(t.Context(), setUser...).Err())
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, Expired: isOver})
-	subscribed(t, "p:rls:overrides", 1, s.Client(t))
-	_, _, err := r.Put(t.Context(), "a", "over")
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, Expired: isExpired})
+	awaitSubscriptions(t, "p:rls:overrides", 1, s.Client(t))
+	_, _, err := r.Put(t.Context(), "a", "expired")
 	require.NoError(t, err)
-	r.sees(ample, values{})
+	r.awaitOverrides(values{})
 	require.NoError(t, r.PublishReset(t.Context(), "c"))
 	assert.NotContains(t, r.logged(), "NOPERM")
 	assert.Empty(t, r.downChanges())
 }
 
-func isOver(value string, _ time.Time) bool { return value == "over" }
+func isExpired(value string, _ time.Time) bool { return value == "expired" }
 
 func TestExpiredAreDeletedByAnyReplica(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isOver}
-	replicas := []*replica{follow(t, o), follow(t, o), follow(t, o)}
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isExpired}
+	replicas := []*replica{startReplica(t, o), startReplica(t, o), startReplica(t, o)}
 	c := db.Client(t)
 	for range 10 {
-		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", "over", "b", "1", "c", "over").Err())
+		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", "expired", "b", "1", "c", "expired").Err())
 		for _, r := range replicas {
-			r.sees(ample, values{"b": "1"})
+			r.awaitOverrides(values{"b": "1"})
 		}
-		polltest.Until(t, ample, func() bool {
+		polltest.Until(t, timeout, func() bool {
 			return maps.Equal(values{"b": "1"}, c.HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
 		})
 	}
@@ -226,20 +226,20 @@ func TestExpiredByOneClockOnlyStays(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond}
-	var asked atomic.Int64
-	o.Expired = func(string, time.Time) bool { return asked.Add(1)%2 == 1 } // the clock of this process, then that of Redis
-	r := follow(t, o)
+	var checks atomic.Int64
+	o.Expired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // the clock of this process, then that of Redis
+	r := startReplica(t, o)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
-	r.sees(ample, values{"a": "1"})
-	polltest.Until(t, ample, func() bool { return asked.Load() > 4 })
+	r.awaitOverrides(values{"a": "1"})
+	polltest.Until(t, timeout, func() bool { return checks.Load() > 4 })
 	assert.Equal(t, values{"a": "1"}, db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
 }
 
 func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name string
-		when string // the command of the deletion before which the value is put
+		name    string
+		command string // of the deletion, before which the new value is put
 	}{
 		{"before the clock of Redis is read", "time"},
 		{"after the clock of Redis is read", "evalsha"},
@@ -247,22 +247,22 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			db := redistest.Open(t)
 			other := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
-			_, _, err := other.Put(t.Context(), "a", "over")
+			_, _, err := other.Put(t.Context(), "a", "expired")
 			require.NoError(t, err)
-			_, _, err = other.Put(t.Context(), "b", "over")
+			_, _, err = other.Put(t.Context(), "b", "expired")
 			require.NoError(t, err)
 
 			var once atomic.Bool
 			client := connect(t, redis.Server{URL: db.Addr})
-			client.AddHook(before{c.when, func() {
+			client.AddHook(commandHook{c.command, func() {
 				if once.CompareAndSwap(false, true) {
 					_, _, err := other.Put(context.Background(), "a", "new")
 					assert.NoError(t, err)
 				}
 			}})
-			r := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isOver})
+			r := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isExpired})
 			r.start()
-			r.sees(ample, values{"a": "new"})
+			r.awaitOverrides(values{"a": "new"})
 			require.True(t, once.Load())
 			assert.Equal(t, values{"a": "new"}, db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
 			assert.NotContains(t, r.logged(), "expired overrides not deleted")
@@ -270,32 +270,32 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 	}
 }
 
-// before is a hook that calls do before each command of that name.
-type before struct {
-	name string
-	do   func()
+// commandHook calls f before each command of that name.
+type commandHook struct {
+	command string
+	f       func()
 }
 
-func (b before) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (h commandHook) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
-func (b before) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+func (h commandHook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
-		b.see(cmd)
+		h.call(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (b before) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+func (h commandHook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		b.see(cmds...)
+		h.call(cmds...)
 		return next(ctx, cmds)
 	}
 }
 
-func (b before) see(cmds ...goredis.Cmder) {
+func (h commandHook) call(cmds ...goredis.Cmder) {
 	for _, cmd := range cmds {
-		if cmd.Name() == b.name {
-			b.do()
+		if cmd.Name() == h.command {
+			h.f()
 		}
 	}
 }
@@ -304,11 +304,11 @@ func TestExpiredThatCantBeDeletedAreAppliedAndLoggedOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
-	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "over").Err())
+	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "expired").Err())
 	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
-	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 20 * time.Millisecond, Expired: isOver})
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 20 * time.Millisecond, Expired: isExpired})
 	r.start()
-	r.sees(ample, values{"a": "over"})
+	r.awaitOverrides(values{"a": "expired"})
 	awaitCalls(t, c, "hgetall", 4)
 	assert.Equal(t, 1, strings.Count(r.logged(), "expired overrides not deleted"), r.logged())
 	assert.Empty(t, r.downChanges())
@@ -320,32 +320,32 @@ func TestCluster(t *testing.T) {
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
 	var replicas []*replica
 	for range 3 {
-		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, server), Prefix: "p:", Resync: 500 * time.Millisecond, Expired: isOver}))
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, server), Prefix: "p:", Resync: 500 * time.Millisecond, Expired: isExpired}))
 	}
-	all := func(within time.Duration, want values) {
+	awaitAll := func(want values) {
 		t.Helper()
 		for _, r := range replicas {
-			r.sees(within, want)
+			r.awaitOverrides(want)
 		}
 	}
 	_, _, err := replicas[0].Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, replicas[0].current())
-	all(ample, values{"a": "1"})
-	old, had, err := replicas[1].Put(t.Context(), "b", "over")
+	awaitAll(values{"a": "1"})
+	old, had, err := replicas[1].Put(t.Context(), "b", "expired")
 	require.NoError(t, err)
 	assert.Empty(t, old)
 	assert.False(t, had)
-	all(ample, values{"a": "1"}) // expired
+	awaitAll(values{"a": "1"}) // expired
 	var nodes []*goredis.Client
 	for _, s := range c.Masters {
 		nodes = append(nodes, s.Client(t))
 	}
-	subscribed(t, "p:rls:resets", 3, nodes...)
+	awaitSubscriptions(t, "p:rls:resets", 3, nodes...)
 	require.NoError(t, replicas[2].PublishReset(t.Context(), "counter"))
 	for _, r := range replicas {
-		r.until(ample, func() (received bool) {
-			r.locked(func() { received = len(r.resets) == 1 })
+		r.await(func() (received bool) {
+			r.withLock(func() { received = len(r.resets) == 1 })
 			return received
 		})
 	}
@@ -358,7 +358,7 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "1", old)
 	assert.True(t, had)
-	all(ample, values{})
+	awaitAll(values{})
 	for _, r := range replicas {
 		assert.Empty(t, r.downChanges())
 	}
@@ -367,30 +367,30 @@ func TestCluster(t *testing.T) {
 func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, true)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{Kind: redis.Cluster, URL: c.URL()}), Resync: 500 * time.Millisecond})
-	survives(t, r, c.Masters[int(c.Client(t).ClusterKeySlot(t.Context(), "rls:overrides").Val())*3/16384])
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{Kind: redis.Cluster, URL: c.URL()}), Resync: 500 * time.Millisecond})
+	requireFailover(t, r, c.Masters[int(c.Client(t).ClusterKeySlot(t.Context(), "rls:overrides").Val())*3/16384])
 }
 
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinels(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{Kind: redis.Sentinel, URL: s.URL()}), Resync: 500 * time.Millisecond})
-	survives(t, r, s.Master)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{Kind: redis.Sentinel, URL: s.URL()}), Resync: 500 * time.Millisecond})
+	requireFailover(t, r, s.Master)
 }
 
 // survives demands that r, the only replica, keeps working when master dies, which has the
 // hash.
-func survives(t *testing.T, r *replica, master *redistest.Server) {
+func requireFailover(t *testing.T, r *replica, master *redistest.Server) {
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	master.AwaitReplica(t)
 	master.Kill()
-	r.until(ample, func() bool {
+	r.await(func() bool {
 		_, _, err := r.Put(context.Background(), "b", "2")
 		return err == nil
 	})
-	r.sees(ample, values{"a": "1", "b": "2"})
-	r.until(ample, func() bool { n := len(r.downChanges()); return n%2 == 0 })
+	r.awaitOverrides(values{"a": "1", "b": "2"})
+	r.await(func() bool { n := len(r.downChanges()); return n%2 == 0 })
 	for i, err := range r.downChanges() {
 		assert.Equal(t, i%2 == 1, err == nil, "an outage and its end alternate")
 		assert.False(t, errors.Is(err, context.Canceled))
@@ -401,9 +401,9 @@ func TestFailedPutSaysWhy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
 	for _, step := range []struct {
-		command, says string
+		command, want string
 	}{
 		{"ACL SETUSER default -hset", "can't run this command"},
 		{"ACL SETUSER default +hset -hget", "can't run this command"},
@@ -420,11 +420,11 @@ func TestFailedPutSaysWhy(t *testing.T) {
 		}
 		require.NoError(t, c.Do(t.Context(), args...).Err())
 		_, _, err := r.Put(t.Context(), "a", "1")
-		if step.says == "" {
+		if step.want == "" {
 			require.NoError(t, err, step.command)
 			continue
 		}
-		require.ErrorContains(t, err, step.says, step.command)
+		require.ErrorContains(t, err, step.want, step.command)
 	}
 	assert.Empty(t, r.downChanges(), "Redis was never down for reads")
 }

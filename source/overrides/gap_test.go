@@ -18,13 +18,13 @@ func TestEachNewSubscriptionReportsMissedResets(t *testing.T) {
 	c := s.Client(t)
 	var gaps atomic.Int64
 	o := overrides.Options{
-		Client: connect(t, redis.Server{URL: s.Addr}), Resync: never,
+		Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync,
 		OnMissedResets: func() { gaps.Add(1) },
 	}
-	r := follow(t, o)
+	r := startReplica(t, o)
 	for n := range int64(3) {
-		r.until(ample, func() bool { return gaps.Load() == n+1 })
-		subscribed(t, "rls:resets", 1, c)
+		r.await(func() bool { return gaps.Load() == n+1 })
+		awaitSubscriptions(t, "rls:resets", 1, c)
 		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
 			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
 			p.Publish(t.Context(), "rls:resets", "shop|ip=1")

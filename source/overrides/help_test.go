@@ -28,11 +28,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
 }
 
-// ample is enough time on a busy machine. If Resync is never, changes within that time
-// come by messages.
 const (
-	never = time.Hour
-	ample = 20 * time.Second
+	// timeout is enough time on a busy machine.
+	timeout = 20 * time.Second
+
+	// noResync is longer than the tests. With it, changes come by messages only.
+	noResync = time.Hour
 )
 
 // connect returns a client as rls makes it, but with a timeout for busy machines.
@@ -64,14 +65,14 @@ type replica struct {
 // newReplica completes o and returns a Store of it.
 func newReplica(tb testing.TB, o overrides.Options) *replica {
 	r := &replica{tb: tb}
-	o.OnReset = func(counter string) { r.locked(func() { r.resets = append(r.resets, counter) }) }
+	o.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
 	o.Log = slog.New(slog.NewTextHandler(r, nil))
 	r.Store = overrides.New(o)
 	return r
 }
 
 func (r *replica) apply(u source.Update) error {
-	r.locked(func() {
+	r.withLock(func() {
 		if u.Overrides != nil {
 			r.applied = append(r.applied, u.Overrides)
 		}
@@ -86,12 +87,12 @@ func (r *replica) apply(u source.Update) error {
 	return nil
 }
 
-// follow returns a replica that runs until the test ends, after its first read.
-func follow(tb testing.TB, o overrides.Options) *replica {
+// startReplica returns a replica that runs until the test ends, after its first read.
+func startReplica(tb testing.TB, o overrides.Options) *replica {
 	tb.Helper()
 	r := newReplica(tb, o)
 	r.start()
-	r.sees(ample, map[string]string{})
+	r.awaitOverrides(map[string]string{})
 	return r
 }
 
@@ -105,7 +106,7 @@ func (r *replica) start() (stop func()) {
 	return stop
 }
 
-func (r *replica) locked(f func()) {
+func (r *replica) withLock(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f()
@@ -119,13 +120,13 @@ func (r *replica) Write(p []byte) (int, error) {
 }
 
 func (r *replica) logged() (text string) {
-	r.locked(func() { text = r.log.String() })
+	r.withLock(func() { text = r.log.String() })
 	return text
 }
 
 // current returns the overrides applied last, nil if there were none.
 func (r *replica) current() (all map[string]string) {
-	r.locked(func() {
+	r.withLock(func() {
 		if n := len(r.applied); n > 0 {
 			all = r.applied[n-1]
 		}
@@ -135,37 +136,38 @@ func (r *replica) current() (all map[string]string) {
 
 // applyCount returns the number of times that overrides were applied.
 func (r *replica) applyCount() (n int) {
-	r.locked(func() { n = len(r.applied) })
+	r.withLock(func() { n = len(r.applied) })
 	return n
 }
 
 // downChanges returns each error with which r went down, and nil each time that r came up.
 func (r *replica) downChanges() (states []error) {
-	r.locked(func() { states = append(states, r.states...) })
+	r.withLock(func() { states = append(states, r.states...) })
 	return states
 }
 
-// sees waits until all is applied.
-func (r *replica) sees(within time.Duration, all map[string]string) {
+// awaitOverrides waits until all is applied.
+func (r *replica) awaitOverrides(all map[string]string) {
 	r.tb.Helper()
-	r.until(within, func() bool { current := r.current(); return current != nil && maps.Equal(current, all) })
+	r.await(func() bool { current := r.current(); return current != nil && maps.Equal(current, all) })
 }
 
-func (r *replica) until(within time.Duration, f func() bool) {
+// await waits until f returns true.
+func (r *replica) await(f func() bool) {
 	r.tb.Helper()
 	defer func() {
 		if r.tb.Failed() {
 			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.downChanges(), r.logged())
 		}
 	}()
-	polltest.Until(r.tb, within, f)
+	polltest.Until(r.tb, timeout, f)
 }
 
-// subscribed waits until the nodes have n subscriptions to channel. The full reads that
+// awaitSubscriptions waits until the nodes have n subscriptions to channel. The full reads that
 // follow may not be complete.
-func subscribed(tb testing.TB, channel string, n int64, nodes ...*goredis.Client) {
+func awaitSubscriptions(tb testing.TB, channel string, n int64, nodes ...*goredis.Client) {
 	tb.Helper()
-	polltest.Until(tb, ample, func() bool {
+	polltest.Until(tb, timeout, func() bool {
 		sum := int64(0)
 		for _, c := range nodes {
 			sum += c.PubSubNumSub(context.Background(), channel).Val()[channel]
@@ -174,18 +176,18 @@ func subscribed(tb testing.TB, channel string, n int64, nodes ...*goredis.Client
 	}, "subscriptions to %s", channel)
 }
 
-// settled waits until the replicas are subscribed and the full read after that is
+// awaitSettled waits until the replicas are subscribed and the full read after that is
 // complete, because that read would find changes without messages.
-func settled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
+func awaitSettled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
 	tb.Helper()
 	channel := prefix + "rls:resets"
-	subscribed(tb, channel, int64(len(replicas)), c)
+	awaitSubscriptions(tb, channel, int64(len(replicas)), c)
 	for _, r := range replicas {
 		for range 2 { // the first message can arrive during that read
 			message := rand.Text()
-			r.until(ample, func() (received bool) {
+			r.await(func() (received bool) {
 				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
-				r.locked(func() { received = slices.Contains(r.resets, message) })
+				r.withLock(func() { received = slices.Contains(r.resets, message) })
 				return received
 			})
 		}
@@ -214,5 +216,5 @@ func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
 func awaitCalls(tb testing.TB, c *goredis.Client, command string, n int) {
 	tb.Helper()
 	before := calls(tb, c, command)
-	polltest.Until(tb, ample, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)
+	polltest.Until(tb, timeout, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)
 }

@@ -25,9 +25,9 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 	db := redistest.Open(t)
 	var replicas []*replica
 	for range 3 {
-		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}))
 	}
-	settled(t, db.Client(t), db.Prefix, replicas...)
+	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
 	for _, step := range []struct {
 		by            int
 		target, value string // no value: delete
@@ -56,7 +56,7 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 		assert.Equal(t, step.had, had)
 		assert.Equal(t, step.want, replicas[step.by].current(), "applied here when the write returns")
 		for _, r := range replicas {
-			r.sees(ample, step.want)
+			r.awaitOverrides(step.want)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 func TestUnchangedOverridesAreNotApplied(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
 	for range 3 {
 		_, _, err := r.Put(t.Context(), "a", "1")
 		require.NoError(t, err)
@@ -76,18 +76,18 @@ func TestUnchangedOverridesAreNotApplied(t *testing.T) {
 func TestResyncFindsChangeWithoutMessage(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
-	settled(t, db.Client(t), db.Prefix, r)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
+	awaitSettled(t, db.Client(t), db.Prefix, r)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
-	r.sees(ample, values{"a": "1"})
+	r.awaitOverrides(values{"a": "1"})
 }
 
 func TestAnyMessageCausesFullRead(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	hash, c := db.Prefix+"rls:overrides", db.Client(t)
-	r := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never})
-	settled(t, c, db.Prefix, r)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, c, db.Prefix, r)
 	for _, step := range []struct {
 		name    string
 		set     values
@@ -104,26 +104,26 @@ func TestAnyMessageCausesFullRead(t *testing.T) {
 				require.NoError(t, c.HSet(t.Context(), hash, step.set).Err())
 			}
 			require.NoError(t, c.Publish(t.Context(), hash, step.message).Err())
-			r.sees(ample, step.want)
+			r.awaitOverrides(step.want)
 		})
 	}
 	require.NoError(t, c.Del(t.Context(), hash).Err())
 	require.NoError(t, c.Publish(t.Context(), hash, "RELOAD_ALL").Err())
-	r.sees(ample, values{})
+	r.awaitOverrides(values{})
 }
 
 func TestResetsReachAllReplicas(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}
-	a, b := follow(t, o), follow(t, o)
-	subscribed(t, db.Prefix+"rls:resets", 2, db.Client(t))
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}
+	a, b := startReplica(t, o), startReplica(t, o)
+	awaitSubscriptions(t, db.Prefix+"rls:resets", 2, db.Client(t))
 	longest := strings.Repeat("x", overrides.MaxCounter)
 	require.NoError(t, a.PublishReset(t.Context(), "shop|ip=1"))
 	require.NoError(t, a.PublishReset(t.Context(), longest))
 	for _, r := range []*replica{a, b} {
-		r.until(ample, func() (all bool) {
-			r.locked(func() { all = assert.ObjectsAreEqual([]string{"shop|ip=1", longest}, r.resets) })
+		r.await(func() (all bool) {
+			r.withLock(func() { all = assert.ObjectsAreEqual([]string{"shop|ip=1", longest}, r.resets) })
 			return all
 		})
 	}
@@ -159,7 +159,7 @@ func TestManyAreAppliedAndLoggedOnce(t *testing.T) {
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", args...).Err())
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
 	r.start()
-	r.sees(ample, many)
+	r.awaitOverrides(many)
 	awaitCalls(t, db.Client(t), "hgetall", 3)
 	assert.Equal(t, 1, strings.Count(r.logged(), "overrides=10001"))
 }
@@ -168,8 +168,8 @@ func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	c := connect(t, redis.Server{URL: db.Addr})
-	r := follow(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: never})
-	settled(t, db.Client(t), db.Prefix, r)
+	r := startReplica(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, db.Client(t), db.Prefix, r)
 	want := values{}
 	_, err := c.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
 		for i := range 3000 {
@@ -182,7 +182,7 @@ func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	r.sees(ample, want)
+	r.awaitOverrides(want)
 	assert.Less(t, r.applyCount(), 1000, "one read serves many messages")
 }
 
@@ -195,9 +195,9 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 	db := redistest.Open(t)
 	var replicas []*replica
 	for range 3 {
-		replicas = append(replicas, follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never}))
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}))
 	}
-	settled(t, db.Client(t), db.Prefix, replicas...)
+	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
 	var mu sync.Mutex
 	written, replaced := values{}, values{}
 	var writing sync.WaitGroup
@@ -232,36 +232,36 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 	}
 	assert.Equal(t, written, replaced, "each value is replaced, or remains")
 	for _, r := range replicas {
-		r.sees(ample, want)
+		r.awaitOverrides(want)
 	}
 }
 
 func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	other := follow(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: never})
-	settled(t, db.Client(t), db.Prefix, other)
+	other := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, db.Client(t), db.Prefix, other)
 	client := connect(t, redis.Server{URL: db.Addr})
 	s := overrides.New(overrides.Options{Client: client, Prefix: db.Prefix})
 	_, _, err := s.Put(t.Context(), "a", "1") // loads the script
 	require.NoError(t, err)
 	commands := 0
 	for _, name := range []string{"evalsha", "eval", "hset", "hget", "publish", "multi"} {
-		client.AddHook(before{name, func() { commands++ }})
+		client.AddHook(commandHook{name, func() { commands++ }})
 	}
 	_, _, err = s.Put(t.Context(), "a", "2")
 	require.NoError(t, err)
 	assert.Equal(t, 1, commands)
-	other.sees(ample, values{"a": "2"})
+	other.awaitOverrides(values{"a": "2"})
 }
 
 func TestPutEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, never)
+	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, time.Hour)
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
-	r := follow(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
+	r := startReplica(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
 	s.Pause()
 	defer s.Resume()
 	for range 3 { // the last two wait for a read that hangs
@@ -270,7 +270,7 @@ func TestPutEndsWithItsContext(t *testing.T) {
 		_, _, err := r.Put(ctx, "a", "1")
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Less(t, time.Since(began), ample)
+		assert.Less(t, time.Since(began), timeout)
 	}
 }
 
@@ -283,14 +283,14 @@ func TestWithoutRunNothingIsApplied(t *testing.T) {
 	assert.Zero(t, r.applyCount())
 
 	stop := r.start()
-	r.sees(ample, values{"a": "1"})
+	r.awaitOverrides(values{"a": "1"})
 	stop()
 	_, _, err = r.Put(t.Context(), "a", "2")
 	require.NoError(t, err)
 	assert.Equal(t, 1, r.applyCount())
 
 	r.start()
-	r.sees(ample, values{"a": "2"})
+	r.awaitOverrides(values{"a": "2"})
 }
 
 func TestOptionsHaveDefaults(t *testing.T) {
@@ -300,7 +300,7 @@ func TestOptionsHaveDefaults(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
-	subscribed(t, db.Prefix+"rls:resets", 1, db.Client(t))
+	awaitSubscriptions(t, db.Prefix+"rls:resets", 1, db.Client(t))
 	_, _, err := s.Put(ctx, "a", "1")
 	require.NoError(t, err)
 	require.NoError(t, s.PublishReset(ctx, "a"))

@@ -45,7 +45,7 @@ func TestReadsAfterMessagesArePaced(t *testing.T) {
 	}()
 	<-notified
 	c := db.Client(t)
-	subscribed(t, db.Prefix+"rls:overrides", 1, c)
+	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, c)
 	change := func(i int) {
 		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
 		require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
@@ -53,7 +53,7 @@ func TestReadsAfterMessagesArePaced(t *testing.T) {
 
 	// A busy machine makes some changes slow, but not all.
 	i := 0
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, timeout, func() bool {
 		time.Sleep(600 * time.Millisecond) // longer than the rest
 		began := time.Now()
 		i++
