@@ -7,10 +7,11 @@ COPY . .
 ARG VERSION=
 RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /rls ./cmd/rls
 
-# No shell, no packages; certificates of public authorities; user 65532.
+# This image has the certificates of public authorities and user 65532. It has no shell and
+# no packages.
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /rls /bin/rls
-# Where images of envoyproxy/ratelimit have it. By this name it takes no arguments.
+# Images of envoyproxy/ratelimit have their binary here. By this name rls takes no arguments.
 COPY --from=build /rls /bin/ratelimit
 USER 65532:65532
 EXPOSE 8080 8081 6070

@@ -218,10 +218,10 @@ func TestChartWithXDSNeedsNoLimits(t *testing.T) {
 
 func TestChartRejectsValuesThatStopThePods(t *testing.T) {
 	for values, want := range map[string]string{
-		"":                             "there are no limits: give files below limits",
-		"limits: {}":                   "there are no limits",
-		"env: {CONFIG_TYPE: FILE}":     "there are no limits",
-		shopFile + "\noverrides: true": "give redis.url",
+		"":                             "no limits: set limits",
+		"limits: {}":                   "no limits: set limits",
+		"env: {CONFIG_TYPE: FILE}":     "no limits: set limits",
+		shopFile + "\noverrides: true": "want redis.url",
 	} {
 		_, err := render(t, "shop", values)
 		assert.ErrorContains(t, err, want, values)

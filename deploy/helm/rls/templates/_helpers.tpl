@@ -17,12 +17,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
 {{- end }}
 
-{{- /* what pods would refuse to start with is told sooner */}}
+{{- /* rejects values with which the pods would not start */}}
 {{- define "rls.check" -}}
 {{- if not (or .Values.limits (eq (toString .Values.env.CONFIG_TYPE) "GRPC_XDS_SOTW")) }}
-{{- fail "there are no limits: give files below limits (as in --set-file 'limits.shop\\.yaml=FILE'), or have them come from an xDS server (env.CONFIG_TYPE: GRPC_XDS_SOTW)" }}
+{{- fail "no limits: set limits (for example --set-file 'limits.shop\\.yaml=FILE'), or use an xDS server (env.CONFIG_TYPE: GRPC_XDS_SOTW)" }}
 {{- end }}
 {{- if and .Values.overrides (not (or .Values.redis.url .Values.env.REDIS_URL)) }}
-{{- fail "overrides: true keeps overrides in Redis: give redis.url" }}
+{{- fail "overrides: got true without Redis, want redis.url" }}
 {{- end }}
 {{- end }}
