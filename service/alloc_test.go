@@ -16,7 +16,7 @@ import (
 )
 
 func TestOneAllocationPerCall(t *testing.T) {
-	r := newRig(t, tenPerMinute, func(o *Options) { o.Observer = new(decisionCounter) })
+	r := newFixture(t, tenPerMinute, func(o *Options) { o.Observer = new(decisionCounter) })
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc("k=v"))}
 	call := func() { _, _ = r.svc.ShouldRateLimit(context.Background(), req) }
 	call()

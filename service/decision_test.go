@@ -22,11 +22,11 @@ descriptors:
 `
 
 func TestStatusOfACountedDescriptor(t *testing.T) {
-	r := newRig(t, tenPerMinute)
+	r := newFixture(t, tenPerMinute)
 	resp := r.request(desc("k=v"))
-	assert.Equal(t, ok, resp.OverallCode)
+	assert.Equal(t, codeOK, resp.OverallCode)
 	st := resp.Statuses[0]
-	assert.Equal(t, ok, st.Code)
+	assert.Equal(t, codeOK, st.Code)
 	assert.Equal(t, uint32(10), st.CurrentLimit.RequestsPerUnit)
 	assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_MINUTE, st.CurrentLimit.Unit)
 	assert.Equal(t, "ten", st.CurrentLimit.Name)
@@ -42,7 +42,7 @@ func TestDurationUntilResetIsBetweenOneSecondAndTheWindow(t *testing.T) {
 		22_500 * time.Millisecond: time.Minute, // first moment of the next window
 		22_499 * time.Millisecond: time.Second, // last moment of this window
 	} {
-		r := newRig(t, tenPerMinute)
+		r := newFixture(t, tenPerMinute)
 		r.now = start.Add(at)
 		assert.Equal(t, want, r.request(desc("k=v")).Statuses[0].DurationUntilReset.AsDuration(), at)
 	}
@@ -60,48 +60,48 @@ func TestHitsAddendCharges(t *testing.T) {
 	k := func() *ratelimitv3.RateLimitDescriptor { return desc("k=v") }
 	for name, sequence := range map[string][]step{
 		"7, 1, 1, 3 and 2 hits on a limit of 10, as in envoyproxy/ratelimit": {
-			{d: k(), addend: 7, code: ok, remaining: 3},
-			{d: k(), addend: 1, code: ok, remaining: 2},
-			{d: k(), addend: 1, code: ok, remaining: 1},
-			{d: k(), addend: 3, code: over},
-			{d: k(), addend: 2, code: over},
+			{d: k(), addend: 7, code: codeOK, remaining: 3},
+			{d: k(), addend: 1, code: codeOK, remaining: 2},
+			{d: k(), addend: 1, code: codeOK, remaining: 1},
+			{d: k(), addend: 3, code: codeOverLimit},
+			{d: k(), addend: 2, code: codeOverLimit},
 		},
 		"a denied call of 15 hits is charged and exhausts the window": {
-			{d: k(), addend: 15, code: over},
-			{d: k(), addend: 1, code: over},
+			{d: k(), addend: 15, code: codeOverLimit},
+			{d: k(), addend: 1, code: codeOverLimit},
 		},
 		"an addend of 0 on the request means 1": {
-			{d: k(), addend: 0, code: ok, remaining: 9},
+			{d: k(), addend: 0, code: codeOK, remaining: 9},
 		},
 		"the descriptor's addend comes before the request's": {
-			{d: withHits(2, k()), addend: 9, code: ok, remaining: 8},
+			{d: withHits(2, k()), addend: 9, code: codeOK, remaining: 8},
 		},
 		"0 on the descriptor peeks, and passes at exactly the limit": {
-			{d: withHits(0, k()), code: ok, remaining: 10},
-			{d: withHits(10, k()), code: ok, remaining: 0},
-			{d: withHits(0, k()), code: ok, remaining: 0},
-			{d: k(), code: over},
-			{d: withHits(0, k()), code: over},
+			{d: withHits(0, k()), code: codeOK, remaining: 10},
+			{d: withHits(10, k()), code: codeOK, remaining: 0},
+			{d: withHits(0, k()), code: codeOK, remaining: 0},
+			{d: k(), code: codeOverLimit},
+			{d: withHits(0, k()), code: codeOverLimit},
 		},
 		"refunds never exceed the limit": {
-			{d: withHits(4, k()), code: ok, remaining: 6},
-			{d: withRefund(3, k()), code: ok, remaining: 9},
-			{d: withRefund(3, k()), code: ok, remaining: 10},
-			{d: k(), code: ok, remaining: 9},
+			{d: withHits(4, k()), code: codeOK, remaining: 6},
+			{d: withRefund(3, k()), code: codeOK, remaining: 9},
+			{d: withRefund(3, k()), code: codeOK, remaining: 10},
+			{d: k(), code: codeOK, remaining: 9},
 		},
 		"a refund is OK while the limit is exceeded": {
-			{d: withHits(12, k()), code: over},
-			{d: withRefund(1, k()), code: ok, remaining: 0},
-			{d: withRefund(2, k()), code: ok, remaining: 1},
+			{d: withHits(12, k()), code: codeOverLimit},
+			{d: withRefund(1, k()), code: codeOK, remaining: 0},
+			{d: withRefund(2, k()), code: codeOK, remaining: 1},
 		},
 		"the largest addend is denied and doesn't decrement": {
-			{d: withHits(math.MaxUint64, k()), code: over},
-			{d: withHits(1<<63, k()), code: over},
-			{d: k(), code: over},
+			{d: withHits(math.MaxUint64, k()), code: codeOverLimit},
+			{d: withHits(1<<63, k()), code: codeOverLimit},
+			{d: k(), code: codeOverLimit},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, tenPerMinute)
+			r := newFixture(t, tenPerMinute)
 			for i, h := range sequence {
 				resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: h.addend, Descriptors: []*ratelimitv3.RateLimitDescriptor{h.d}})
 				assert.Equal(t, h.code, resp.OverallCode, "request %d", i)
@@ -112,25 +112,25 @@ func TestHitsAddendCharges(t *testing.T) {
 }
 
 func TestLimitOfZeroDeniesHitsAndAllowsPeeks(t *testing.T) {
-	r := newRig(t, `
+	r := newFixture(t, `
 domain: d
 descriptors:
   - key: k
     rate_limit: {unit: second}
 `)
-	assert.Equal(t, ok, r.request(withHits(0, desc("k=v"))).OverallCode)
-	assert.Equal(t, over, r.request(desc("k=v")).OverallCode)
+	assert.Equal(t, codeOK, r.request(withHits(0, desc("k=v"))).OverallCode)
+	assert.Equal(t, codeOverLimit, r.request(desc("k=v")).OverallCode)
 }
 
 func TestDescriptorTwiceInARequestCountsTwice(t *testing.T) {
-	r := newRig(t, tenPerMinute)
+	r := newFixture(t, tenPerMinute)
 	resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 6, Descriptors: repeat(2, desc("k=v"))})
-	assert.Equal(t, []rlsv3.RateLimitResponse_Code{ok, over}, statusCodes(resp))
+	assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOK, codeOverLimit}, statusCodes(resp))
 	assert.Equal(t, uint32(4), resp.Statuses[0].LimitRemaining)
 }
 
 func TestDescriptorsWithoutALimitAreOK(t *testing.T) {
-	r := newRig(t, `
+	r := newFixture(t, `
 domain: d
 descriptors:
   - key: parent
@@ -153,9 +153,9 @@ descriptors:
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := r.request(d)
-			assert.Equal(t, ok, resp.OverallCode)
+			assert.Equal(t, codeOK, resp.OverallCode)
 			st := resp.Statuses[0]
-			assert.Equal(t, ok, st.Code)
+			assert.Equal(t, codeOK, st.Code)
 			assert.Nil(t, st.CurrentLimit)
 			assert.Zero(t, st.LimitRemaining)
 			assert.Nil(t, st.DurationUntilReset)
@@ -163,23 +163,23 @@ descriptors:
 	}
 	t.Run("an unknown domain", func(t *testing.T) {
 		resp := r.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: repeat(2, desc("parent=x"))})
-		assert.Equal(t, []rlsv3.RateLimitResponse_Code{ok, ok}, statusCodes(resp))
+		assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOK, codeOK}, statusCodes(resp))
 	})
 	t.Run("a limit at exactly that depth counts", func(t *testing.T) {
-		assert.Equal(t, over, r.request(desc("parent=x")).OverallCode)
-		assert.Equal(t, over, r.request(desc("parent=x", "child=x")).OverallCode)
+		assert.Equal(t, codeOverLimit, r.request(desc("parent=x")).OverallCode)
+		assert.Equal(t, codeOverLimit, r.request(desc("parent=x", "child=x")).OverallCode)
 	})
 }
 
 func TestUnlimitedHasNoCurrentLimit(t *testing.T) {
-	r := newRig(t, `
+	r := newFixture(t, `
 domain: d
 descriptors:
   - key: k
     rate_limit: {unlimited: true}
 `)
 	st := r.request(desc("k=v")).Statuses[0]
-	assert.Equal(t, ok, st.Code)
+	assert.Equal(t, codeOK, st.Code)
 	assert.Nil(t, st.CurrentLimit)
 	assert.Equal(t, uint32(math.MaxUint32), st.LimitRemaining)
 	assert.Nil(t, st.DurationUntilReset)
@@ -217,7 +217,7 @@ descriptors:
 		"a limit that replaces an absent limit is counted": {[]string{"b"}, []bool{true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, limits)
+			r := newFixture(t, limits)
 			var ds []*ratelimitv3.RateLimitDescriptor
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
@@ -234,7 +234,7 @@ descriptors:
 
 // A request of some megabytes has so many descriptors.
 func TestReplacesTakesLinearTime(t *testing.T) {
-	r := newRig(t, `
+	r := newFixture(t, `
 domain: d
 descriptors:
   - {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: a}}
@@ -243,7 +243,7 @@ descriptors:
 	start := time.Now()
 	resp := r.request(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
 	assert.Less(t, time.Since(start), 20*time.Second, "comparing all pairs takes minutes")
-	assert.Equal(t, ok, resp.OverallCode)
+	assert.Equal(t, codeOK, resp.OverallCode)
 }
 
 func TestRequestOverride(t *testing.T) {
@@ -256,32 +256,32 @@ func TestRequestOverride(t *testing.T) {
 		return d
 	}
 	t.Run("it replaces the limit of the rules", func(t *testing.T) {
-		r := newRig(t, `{domain: d, descriptors: [{key: k, shadow_mode: true, rate_limit: {unlimited: true}}]}`)
+		r := newFixture(t, `{domain: d, descriptors: [{key: k, shadow_mode: true, rate_limit: {unlimited: true}}]}`)
 		st := r.request(override(3, typev3.RateLimitUnit_HOUR)).Statuses[0]
 		assert.Equal(t, uint32(2), st.LimitRemaining)
 		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_HOUR, st.CurrentLimit.Unit)
-		assert.Equal(t, over, r.request(withHits(9, override(3, typev3.RateLimitUnit_HOUR))).OverallCode, "not in shadow mode")
+		assert.Equal(t, codeOverLimit, r.request(withHits(9, override(3, typev3.RateLimitUnit_HOUR))).OverallCode, "not in shadow mode")
 	})
 	t.Run("it shares the counter of a rule with the same window", func(t *testing.T) {
-		r := newRig(t, tenPerMinute)
+		r := newFixture(t, tenPerMinute)
 		r.request(withHits(4, desc("k=v")))
 		assert.Equal(t, uint32(15), r.request(override(20, typev3.RateLimitUnit_MINUTE)).Statuses[0].LimitRemaining)
 		assert.Equal(t, uint32(19), r.request(override(20, typev3.RateLimitUnit_HOUR)).Statuses[0].LimitRemaining)
 	})
 	t.Run("unit_multiplier multiplies the window and is in the response", func(t *testing.T) {
-		r := newRig(t, tenPerMinute)
+		r := newFixture(t, tenPerMinute)
 		st := r.request(override(5, typev3.RateLimitUnit_MINUTE, 15)).Statuses[0]
 		assert.Equal(t, uint32(15), st.CurrentLimit.UnitMultiplier.GetValue())
 		assert.Equal(t, 14*time.Minute+23*time.Second, st.DurationUntilReset.AsDuration())
 	})
 	t.Run("unit 7 is a week", func(t *testing.T) {
-		r := newRig(t, tenPerMinute)
+		r := newFixture(t, tenPerMinute)
 		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_WEEK, r.request(override(5, 7)).Statuses[0].CurrentLimit.Unit)
 	})
 	t.Run("an unknown domain stays unlimited", func(t *testing.T) {
-		r := newRig(t, tenPerMinute)
+		r := newFixture(t, tenPerMinute)
 		resp := r.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: []*ratelimitv3.RateLimitDescriptor{override(0, typev3.RateLimitUnit_HOUR)}})
-		assert.Equal(t, ok, resp.OverallCode)
+		assert.Equal(t, codeOK, resp.OverallCode)
 		assert.Nil(t, resp.Statuses[0].CurrentLimit)
 	})
 	for name, d := range map[string]*ratelimitv3.RateLimitDescriptor{
@@ -292,7 +292,7 @@ func TestRequestOverride(t *testing.T) {
 		"a window of a millennium": override(5, typev3.RateLimitUnit_YEAR, 1000),
 	} {
 		t.Run(name+" is INVALID_ARGUMENT", func(t *testing.T) {
-			r := newRig(t, tenPerMinute)
+			r := newFixture(t, tenPerMinute)
 			_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("k=v"), d}})
 			require.Error(t, err)
 			assert.Equal(t, "InvalidArgument", status.Code(err).String())
@@ -310,28 +310,28 @@ descriptors:
       - {unit: second, requests_per_unit: 5, name: second}
       - {unit: day, requests_per_unit: 8, name: day}
 `
-	r := newRig(t, limits)
+	r := newFixture(t, limits)
 	st := r.request(withHits(2, desc("k=v"))).Statuses[0]
 	assert.Equal(t, "second", st.CurrentLimit.Name, "the limit with the least remaining")
 	assert.Equal(t, uint32(3), st.LimitRemaining)
 
 	st = r.request(withHits(4, desc("k=v"))).Statuses[0]
-	assert.Equal(t, over, st.Code)
+	assert.Equal(t, codeOverLimit, st.Code)
 	assert.Equal(t, "second", st.CurrentLimit.Name, "the limit that is exceeded")
 
 	r.now = r.now.Add(time.Second)
 	st = r.request(desc("k=v")).Statuses[0]
-	assert.Equal(t, ok, st.Code)
+	assert.Equal(t, codeOK, st.Code)
 	assert.Equal(t, "day", st.CurrentLimit.Name, "both limits were charged; 7 of 8 are spent")
 	assert.Equal(t, uint32(1), st.LimitRemaining)
 
 	st = r.request(withHits(7, desc("k=v"))).Statuses[0]
-	assert.Equal(t, over, st.Code)
+	assert.Equal(t, codeOverLimit, st.Code)
 	assert.Equal(t, "day", st.CurrentLimit.Name, "the exceeded limit with the longest wait")
 }
 
 func TestReplacingOneLimitOfARuleKeepsItsOtherLimits(t *testing.T) {
-	r := newRig(t, `
+	r := newFixture(t, `
 domain: d
 descriptors:
   - key: k
@@ -341,14 +341,14 @@ descriptors:
   - key: vip
     rate_limit: {unit: second, requests_per_unit: 100, replaces: [{name: strict}]}
 `)
-	assert.Equal(t, over, r.request(desc("k=v")).OverallCode)
+	assert.Equal(t, codeOverLimit, r.request(desc("k=v")).OverallCode)
 	resp := r.request(desc("k=v"), desc("vip=x"))
-	assert.Equal(t, ok, resp.OverallCode)
+	assert.Equal(t, codeOK, resp.OverallCode)
 	assert.Equal(t, "day", resp.Statuses[0].CurrentLimit.Name)
 }
 
 func TestWaitsOfOtherAlgorithmsAreExactBelowASecond(t *testing.T) {
-	r := newRig(t, `
+	r := newFixture(t, `
 domain: d
 descriptors:
   - key: bucket
@@ -359,12 +359,12 @@ descriptors:
 	r.request(withHits(4, desc("bucket=x")), desc("log=x"))
 	r.now = r.now.Add(50 * time.Millisecond)
 	resp := r.request(withHits(2, desc("bucket=x")), desc("log=x"))
-	assert.Equal(t, []rlsv3.RateLimitResponse_Code{over, over}, statusCodes(resp))
+	assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOverLimit, codeOverLimit}, statusCodes(resp))
 	assert.Equal(t, 450*time.Millisecond, resp.Statuses[0].DurationUntilReset.AsDuration(), "exact")
 	assert.Equal(t, 15*time.Minute, resp.Statuses[1].DurationUntilReset.AsDuration(), "whole seconds")
 	assert.Equal(t, uint32(15), resp.Statuses[1].CurrentLimit.UnitMultiplier.GetValue())
 
 	never := r.request(withHits(5, desc("bucket=x"))).Statuses[0]
-	assert.Equal(t, over, never.Code)
+	assert.Equal(t, codeOverLimit, never.Code)
 	assert.Equal(t, time.Second, never.DurationUntilReset.AsDuration(), "a window, because more hits than the capacity never pass")
 }

@@ -32,12 +32,12 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-func metadataRig(t *testing.T) *rig {
-	return newRig(t, metadataLimits, func(o *Options) { o.DynamicMetadata = true })
+func newMetadataFixture(t *testing.T) *fixture {
+	return newFixture(t, metadataLimits, func(o *Options) { o.DynamicMetadata = true })
 }
 
 func TestDynamicMetadataDescribesTheRequest(t *testing.T) {
-	r := metadataRig(t)
+	r := newMetadataFixture(t)
 	d := withHits(3, desc("x=1", "y="))
 	d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: typev3.RateLimitUnit_MINUTE}
 	resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{d, desc("none=z")}})
@@ -64,7 +64,7 @@ func TestMetadataOfPassingRulesIsMerged(t *testing.T) {
 		"detailed_metric and value_to_metric don't matter": {[]string{"b"}, map[string]any{"owner": "team-b", "page": "12", "tier": map[string]any{"level": 2.0, "color": "red"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := metadataRig(t)
+			r := newMetadataFixture(t)
 			var ds []*ratelimitv3.RateLimitDescriptor
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
@@ -80,7 +80,7 @@ func TestMetadataOfPassingRulesIsMerged(t *testing.T) {
 }
 
 func TestMergingDoesNotChangeTheRules(t *testing.T) {
-	r := metadataRig(t)
+	r := newMetadataFixture(t)
 	alone := r.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"]
 	r.request(desc("a=x"), desc("b=x"))
 	r.request(desc("b=x"), desc("a=x"))

@@ -30,29 +30,29 @@ func TestOverallCode(t *testing.T) {
 		keys []string
 		want rlsv3.RateLimitResponse_Code
 	}{
-		"all pass":                                                {nil, []string{"pn", "pq"}, ok},
-		"an ordinary limit is over":                               {nil, []string{"pn", "on"}, over},
-		"a shadow limit is over":                                  {nil, []string{"os"}, ok},
-		"a quota limit is over, alone":                            {nil, []string{"oq"}, over},
-		"a quota limit is over, an ordinary one passes":           {nil, []string{"oq", "pn"}, over},
-		"one quota limit is over, another passes":                 {nil, []string{"oq", "pq"}, ok},
-		"all quota limits are over":                               {nil, []string{"oq", "oq"}, over},
-		"a quota limit passes, an ordinary one is over":           {nil, []string{"pq", "on"}, over},
-		"a limit in quota and shadow mode is over":                {nil, []string{"ob"}, ok},
-		"a limit in both modes beside a quota limit that is over": {nil, []string{"ob", "oq"}, ok},
-		"unlimited beside a quota limit that is over":             {nil, []string{"unlimited", "oq"}, over},
+		"all pass":                                                {nil, []string{"pn", "pq"}, codeOK},
+		"an ordinary limit is over":                               {nil, []string{"pn", "on"}, codeOverLimit},
+		"a shadow limit is over":                                  {nil, []string{"os"}, codeOK},
+		"a quota limit is over, alone":                            {nil, []string{"oq"}, codeOverLimit},
+		"a quota limit is over, an ordinary one passes":           {nil, []string{"oq", "pn"}, codeOverLimit},
+		"one quota limit is over, another passes":                 {nil, []string{"oq", "pq"}, codeOK},
+		"all quota limits are over":                               {nil, []string{"oq", "oq"}, codeOverLimit},
+		"a quota limit passes, an ordinary one is over":           {nil, []string{"pq", "on"}, codeOverLimit},
+		"a limit in quota and shadow mode is over":                {nil, []string{"ob"}, codeOK},
+		"a limit in both modes beside a quota limit that is over": {nil, []string{"ob", "oq"}, codeOK},
+		"unlimited beside a quota limit that is over":             {nil, []string{"unlimited", "oq"}, codeOverLimit},
 
-		"global quota: one of two limits is over":          {global, []string{"on", "pn"}, ok},
-		"global quota: both limits are over":               {global, []string{"on", "on"}, over},
-		"global quota: a descriptor without a rule passes": {global, []string{"on", "none"}, ok},
-		"global quota: unlimited doesn't count as passing": {global, []string{"on", "unlimited"}, over},
-		"global quota: only unlimited":                     {global, []string{"unlimited"}, ok},
-		"global shadow: an ordinary limit is over":         {shadow, []string{"on", "pn"}, ok},
-		"global shadow: a quota limit is over":             {shadow, []string{"oq"}, ok},
-		"global shadow: all pass":                          {shadow, []string{"pn"}, ok},
+		"global quota: one of two limits is over":          {global, []string{"on", "pn"}, codeOK},
+		"global quota: both limits are over":               {global, []string{"on", "on"}, codeOverLimit},
+		"global quota: a descriptor without a rule passes": {global, []string{"on", "none"}, codeOK},
+		"global quota: unlimited doesn't count as passing": {global, []string{"on", "unlimited"}, codeOverLimit},
+		"global quota: only unlimited":                     {global, []string{"unlimited"}, codeOK},
+		"global shadow: an ordinary limit is over":         {shadow, []string{"on", "pn"}, codeOK},
+		"global shadow: a quota limit is over":             {shadow, []string{"oq"}, codeOK},
+		"global shadow: all pass":                          {shadow, []string{"pn"}, codeOK},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, overallLimits)
+			r := newFixture(t, overallLimits)
 			if c.mode != nil {
 				c.mode(&r.svc.o)
 			}
@@ -64,16 +64,16 @@ func TestOverallCode(t *testing.T) {
 			assert.Equal(t, c.want, resp.OverallCode)
 			for i, st := range resp.Statuses {
 				isOver := c.keys[i] == "on" || c.keys[i] == "oq"
-				assert.Equal(t, isOver, st.Code == over, "the status of %s doesn't depend on the mode", c.keys[i])
+				assert.Equal(t, isOver, st.Code == codeOverLimit, "the status of %s doesn't depend on the mode", c.keys[i])
 			}
 		})
 	}
 }
 
 func TestStatusInShadowModeHasTheLimitAndTheWait(t *testing.T) {
-	r := newRig(t, overallLimits)
+	r := newFixture(t, overallLimits)
 	st := r.request(desc("os=x")).Statuses[0]
-	assert.Equal(t, ok, st.Code)
+	assert.Equal(t, codeOK, st.Code)
 	assert.Zero(t, st.LimitRemaining)
 	assert.NotNil(t, st.CurrentLimit)
 	assert.NotNil(t, st.DurationUntilReset)
@@ -109,7 +109,7 @@ descriptors:
 		"over the limit":                                            {[]string{"none"}, []string{"0", "0", "23"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, limits, func(o *Options) {
+			r := newFixture(t, limits, func(o *Options) {
 				o.Headers = &Headers{Limit: "X-Limit", Remaining: "X-Remaining", Reset: "X-Reset"}
 			})
 			var ds []*ratelimitv3.RateLimitDescriptor
@@ -128,11 +128,11 @@ descriptors:
 		})
 	}
 	t.Run("a peek at a limit of 2^32-1 sends no headers", func(t *testing.T) {
-		r := newRig(t, limits, func(o *Options) { o.Headers = &Headers{} })
+		r := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{} })
 		assert.Empty(t, r.request(withHits(0, desc("most=x"))).ResponseHeadersToAdd)
 	})
 	t.Run("global shadow mode keeps the headers", func(t *testing.T) {
-		r := newRig(t, limits, func(o *Options) { o.Headers = &Headers{}; o.ShadowMode = true })
+		r := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{}; o.ShadowMode = true })
 		assert.Equal(t, "0", r.request(desc("none=x")).ResponseHeadersToAdd[1].Value)
 	})
 }

@@ -52,7 +52,7 @@ func TestErrorsHaveTheirGRPCCode(t *testing.T) {
 		"another error":     {request, failing(errors.New("WRONGTYPE")), "Unavailable: WRONGTYPE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, tenPerMinute, c.change)
+			r := newFixture(t, tenPerMinute, c.change)
 			resp, err := r.svc.ShouldRateLimit(t.Context(), c.req)
 			require.Error(t, err)
 			assert.Nil(t, resp)
@@ -63,7 +63,7 @@ func TestErrorsHaveTheirGRPCCode(t *testing.T) {
 }
 
 func TestLimiterIsNotCalledWithoutHits(t *testing.T) {
-	r := newRig(t, tenPerMinute, func(o *Options) {
+	r := newFixture(t, tenPerMinute, func(o *Options) {
 		o.Limiter = limiterFunc(func([]backend.Hit, []backend.Result) { t.Error("called") })
 	})
 	r.request(desc("other=x"))
@@ -79,7 +79,7 @@ descriptors:
     shadow_mode: true
     rate_limit: {unit: second, requests_per_unit: 5}
 `
-	r := newRig(t, limits, func(o *Options) {
+	r := newFixture(t, limits, func(o *Options) {
 		o.Limiter = limiterFunc(func(hits []backend.Hit, results []backend.Result) {
 			require.Len(t, hits, 4)
 			assert.Equal(t, string(hits[0].Key), string(hits[1].Key))
@@ -124,7 +124,7 @@ descriptors:
   - {key: shadow, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0, name: none}}
 `
 	events := new(decisionRecorder)
-	r := newRig(t, limits, func(o *Options) { o.Observer = events })
+	r := newFixture(t, limits, func(o *Options) { o.Observer = events })
 	r.request(withHits(3, desc("a=x")), desc("unlimited=x"), desc("shadow=x"), withRefund(2, desc("a=x")), desc("none=x"))
 	assert.Equal(t, []decision{
 		{"d > a", "second", 3, true, backend.SourceBackend},
@@ -137,7 +137,7 @@ descriptors:
 
 func TestObserverReceivesDecisionsOfAFailedCall(t *testing.T) {
 	events := new(decisionRecorder)
-	r := newRig(t, tenPerMinute, func(o *Options) {
+	r := newFixture(t, tenPerMinute, func(o *Options) {
 		o.Observer = events
 		o.Limiter = limiterFunc(func(_ []backend.Hit, results []backend.Result) {
 			results[0].Err = backend.ErrUnavailable
@@ -150,7 +150,7 @@ func TestObserverReceivesDecisionsOfAFailedCall(t *testing.T) {
 }
 
 func TestConcurrentCallsAreIndependent(t *testing.T) {
-	r := newRig(t, tenPerMinute)
+	r := newFixture(t, tenPerMinute)
 	var callers sync.WaitGroup
 	for i := range 16 {
 		callers.Go(func() {
@@ -167,7 +167,7 @@ func TestConcurrentCallsAreIndependent(t *testing.T) {
 func BenchmarkShouldRateLimit(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {
-			r := newBenchRig(b)
+			r := newBenchService(b)
 			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(n, desc("service=checkout", "ip=10.0.0.1"))}
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
@@ -184,7 +184,7 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 func BenchmarkMatchAndTake(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {
-			svc := newBenchRig(b)
+			svc := newBenchService(b)
 			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(n, desc("service=checkout", "ip=10.0.0.1"))}
 			now := time.Now()
 			b.ReportAllocs()
@@ -208,7 +208,7 @@ descriptors:
         rate_limit: {unit: hour, requests_per_unit: 4000000000}
 `
 
-func newBenchRig(b *testing.B) *Service {
+func newBenchService(b *testing.B) *Service {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(benchLimits)}}, limitsfile.Options{})
 	require.NoError(b, err)
 	store := new(descriptors.Store)

@@ -17,7 +17,7 @@ import (
 )
 
 func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
-	r := newRig(t, func(o *Options) { // without probes, because they allocate
+	r := newFixture(t, func(o *Options) { // without probes, because they allocate
 		o.OpenAfter, o.ProbeInterval, o.MaxProbeInterval = time.Millisecond, time.Hour, time.Hour
 	})
 	r.o.Primary = r.shared

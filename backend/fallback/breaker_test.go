@@ -40,7 +40,7 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
+				r := newFixture(t, nil)
 				lim := newLimit(t, 100, limit.Day)
 				for _, s := range c.steps {
 					time.Sleep(s.pause)
@@ -61,7 +61,7 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 
 func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
 		r.primary.Fail(fmt.Errorf("queue is full: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable))
 		for range 10 {
@@ -83,7 +83,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 				results[i].Err = errDown
 			}
 		}
-		r := newRig(t, func(o *Options) { o.Primary = backendtest.Func(frozen) })
+		r := newFixture(t, func(o *Options) { o.Primary = backendtest.Func(frozen) })
 		lim := newLimit(t, 1_000_000, limit.Day)
 		slow := 0
 		var mu sync.Mutex
@@ -113,7 +113,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := make(chan time.Time, 1000)
 		var up atomic.Bool
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
 				probes <- time.Now()
 				if up.Load() {
@@ -153,7 +153,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 
 func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Shards, o.ShardOf = 3, func(h *backend.Hit) int { return int(h.Key[0] - 'a') }
 		})
 		lim := newLimit(t, 1000, limit.Year)
@@ -187,7 +187,7 @@ func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 
 func TestFlappingShardIsProbedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error { return nil } // succeeds though hits fail
 		})
 		lim := newLimit(t, 1_000_000, limit.Day)
@@ -206,7 +206,7 @@ func TestFlappingShardIsProbedLessAndLess(t *testing.T) {
 
 func TestBreakerOpensForItsShardOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			twoShards(o)
 			o.Probe = func(context.Context, int) error { return errors.New("still down") }
 		})
@@ -224,7 +224,7 @@ func TestBreakerOpensForItsShardOnly(t *testing.T) {
 
 func TestDefaultProbeWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year)
 		r.openBreakers(lim, "k")
 		r.primary.FailHits(func(h backend.Hit) error { // reads work, writes fail

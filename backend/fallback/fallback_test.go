@@ -18,13 +18,13 @@ import (
 
 func TestWorkingPrimaryAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
-	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter { return newRig(t, nil) })
+	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter { return newFixture(t, nil) })
 }
 
 func TestSecondaryAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
 	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
-		r := newRig(t, func(o *Options) { o.Ratio = 1 })
+		r := newFixture(t, func(o *Options) { o.Ratio = 1 })
 		r.primary.Fail(errDown)
 		return sourceHidden{r}
 	})
@@ -42,7 +42,7 @@ func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hi
 
 func TestSecondaryDecidesFromTheFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time stands still, so the breaker stays closed
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
 		r.primary.Fail(errDown)
 		for n := range 51 {
@@ -82,7 +82,7 @@ func TestHitsGrantedByModeAndRatio(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, func(o *Options) { o.Ratio, o.Mode = c.ratio, c.mode })
+			r := newFixture(t, func(o *Options) { o.Ratio, o.Mode = c.ratio, c.mode })
 			r.primary.Fail(errDown)
 			spec := limit.Spec{Requests: 100, Unit: limit.Year}
 			if c.change != nil {
@@ -106,7 +106,7 @@ func TestHitsGrantedByModeAndRatio(t *testing.T) {
 
 func TestRefundIsAllowedInEveryMode(t *testing.T) {
 	for _, mode := range []limit.FailureMode{limit.FailLocal, limit.FailAllow, limit.FailDeny} {
-		r := newRig(t, func(o *Options) { o.Mode = mode })
+		r := newFixture(t, func(o *Options) { o.Mode = mode })
 		r.primary.Fail(errDown)
 		assert.True(t, r.take("k", newLimit(t, 5, limit.Day), -1).Allowed, mode)
 	}
@@ -114,7 +114,7 @@ func TestRefundIsAllowedInEveryMode(t *testing.T) {
 
 func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
 		takeOne(r.secondary, "k", lim, 30) // for example a limit of scope instance
 		r.primary.Fail(errDown)
@@ -125,7 +125,7 @@ func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 }
 
 func TestPermanentErrorsPassThrough(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	permanent := errors.New("broken")
 	r.primary.Fail(permanent)
 	for range 10 {
@@ -137,7 +137,7 @@ func TestPermanentErrorsPassThrough(t *testing.T) {
 
 func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 5, limit.Day)
 		r.primary.Delay(time.Hour) // its error then wraps ErrUnavailable and the context's error
 		for range 20 {
@@ -160,7 +160,7 @@ func TestPartialFailureFallsBackPerHit(t *testing.T) {
 	}{{"breaker closed", false}, {"breaker open", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(o *Options) {
+				r := newFixture(t, func(o *Options) {
 					twoShards(o)
 					o.Probe = func(context.Context, int) error { return errDown }
 				})
@@ -204,7 +204,7 @@ func TestPartialFailureFallsBackPerHit(t *testing.T) {
 }
 
 func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	r.primary.Fail(errDown)
 	require.True(t, r.take("k", newLimit(t, 100, limit.Year), 50).Allowed)
 	raised := newLimit(t, 120, limit.Year)
@@ -214,7 +214,7 @@ func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
 
 func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(o *Options) {
+	r := newFixture(t, func(o *Options) {
 		o.OpenAfter, o.ProbeInterval, o.MaxProbeInterval = time.Millisecond, time.Millisecond, 5*time.Millisecond
 	})
 	lim := newLimit(t, 1000, limit.Year)
@@ -258,7 +258,7 @@ func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 
 func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
 		r.openBreakers(lim, "k")
 		require.True(t, r.Down())
@@ -269,7 +269,7 @@ func TestCloseEndsProbes(t *testing.T) {
 		assert.True(t, r.take("k", lim, 1).Allowed, "a closed Limiter still decides")
 		r.Close()
 
-		closedEarly := newRig(t, nil)
+		closedEarly := newFixture(t, nil)
 		closedEarly.Close()
 		closedEarly.openBreakers(lim, "k")
 		assert.NoError(t, closedEarly.take("k", lim, 1).Err)

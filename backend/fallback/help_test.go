@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errDown = fmt.Errorf("no route: %w", backend.ErrUnavailable)
 
-// rig is a Limiter over two local Limiters. Its primary fails on demand.
-type rig struct {
+// fixture is a Limiter over two local Limiters. Its primary fails on demand.
+type fixture struct {
 	*Limiter
 	*recorder
 	shared    *local.Limiter     // counters of the primary
@@ -30,9 +30,9 @@ type rig struct {
 	secondary *local.Limiter
 }
 
-// newRig returns a rig that closes with the test. change can set other options.
-func newRig(t *testing.T, change func(*Options)) *rig {
-	r := &rig{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
+// newFixture returns a fixture that closes with the test. change can set other options.
+func newFixture(t *testing.T, change func(*Options)) *fixture {
+	r := &fixture{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
 	r.primary = backendtest.NewFlaky(r.shared)
 	o := Options{Primary: r.primary, Secondary: r.secondary, Observer: r.recorder}
 	if change != nil {
@@ -44,7 +44,7 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 }
 
 // openBreakers lets the primary fail until the breakers of all keys are open.
-func (r *rig) openBreakers(lim *limit.Limit, keys ...string) {
+func (r *fixture) openBreakers(lim *limit.Limit, keys ...string) {
 	r.primary.Fail(errDown)
 	for range minFailures + 1 {
 		for _, key := range keys {
@@ -55,18 +55,18 @@ func (r *rig) openBreakers(lim *limit.Limit, keys ...string) {
 }
 
 // heal lets the primary work again and waits for the end of the outage.
-func (r *rig) heal() {
+func (r *fixture) heal() {
 	r.primary.Fail(nil)
 	r.waitUntilUp()
 }
 
-func (r *rig) waitUntilUp() {
+func (r *fixture) waitUntilUp() {
 	for r.Down() {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func (r *rig) take(key string, lim *limit.Limit, n int64) backend.Result {
+func (r *fixture) take(key string, lim *limit.Limit, n int64) backend.Result {
 	return takeOne(r.Limiter, key, lim, n)
 }
 

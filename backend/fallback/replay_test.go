@@ -22,7 +22,7 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
+				r := newFixture(t, nil)
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = a })
 				r.take("k", lim, 10)
 				r.openBreakers(lim, "k")
@@ -63,7 +63,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.algorithm, c.chargeDenied), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
+				r := newFixture(t, nil)
 				lim := newLimit(t, 100, limit.Minute, func(s *limit.Spec) { s.Algorithm, s.ChargeDenied = c.algorithm, c.chargeDenied })
 				time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
 				r.openBreakers(lim, "k")
@@ -81,7 +81,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 
 func TestDeniedHitsAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.ChargeDenied = true })
 		r.openBreakers(lim, "k")
 		for range 500 {
@@ -96,7 +96,7 @@ func TestDeniedHitsAreNotReplayed(t *testing.T) {
 func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 				shared.Take(ctx, now, hits, results)
 				if loseAnswers.Load() {
@@ -126,7 +126,7 @@ func failAll(results []backend.Result) {
 func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared, failingReplays, down := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
 				if down.Load() {
 					return errDown
@@ -166,7 +166,7 @@ func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 
 func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year)
 		r.openBreakers(lim, "k")
 		for i := range 3 * replayBatchSize {
@@ -183,7 +183,7 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 // A call can see its breaker open and log its hits after the first replay.
 func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year)
 		r.openBreakers(lim, "k")
 		r.take("k", lim, 1)
@@ -203,7 +203,7 @@ func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 
 func TestHitsOfModeAllowAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
 		r.openBreakers(lim, "k")
 		r.take("k", lim, 1)

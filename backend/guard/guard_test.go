@@ -17,17 +17,17 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// rig is a guard in front of a Limiter that counts its Takes.
-type rig struct {
+// fixture is a guard in front of a Limiter that counts its Takes.
+type fixture struct {
 	*guard.Limiter
 	next   *backendtest.Flaky
 	shared *local.Limiter
 }
 
-func newRig(ratio float64) rig {
+func newFixture(ratio float64) fixture {
 	shared := local.New(local.Options{})
 	next := backendtest.NewFlaky(shared)
-	return rig{guard.New(guard.Options{Next: next, Counters: local.New(local.Options{}), Ratio: ratio}), next, shared}
+	return fixture{guard.New(guard.Options{Next: next, Counters: local.New(local.Options{}), Ratio: ratio}), next, shared}
 }
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -47,11 +47,11 @@ func hit(l *limit.Limit, n int64) backend.Hit { return backend.Hit{Key: []byte("
 
 func TestGuardBelowItsRatioAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
-	backendtest.RunWrapper(t, func(*testing.T) backend.Limiter { return newRig(1e10) })
+	backendtest.RunWrapper(t, func(*testing.T) backend.Limiter { return newFixture(1e10) })
 }
 
 func TestGuardDeniesWithoutTheBackendFromItsRatioOn(t *testing.T) {
-	r, lim := newRig(1.2), newLimit(t, limit.FixedWindow, 10)
+	r, lim := newFixture(1.2), newLimit(t, limit.FixedWindow, 10)
 	for n := range 20 {
 		got := take(r, 15*time.Second, hit(lim, 1))[0]
 		require.NoError(t, got.Err)
@@ -72,20 +72,20 @@ func TestGuardNeverDeniesTooEarly(t *testing.T) {
 	lim, raised := newLimit(t, limit.FixedWindow, 10), newLimit(t, limit.FixedWindow, 20)
 	for _, c := range []struct {
 		name   string
-		before func(r rig)
+		before func(r fixture)
 	}{
-		{"refund", func(r rig) { take(r, 0, hit(lim, 8), hit(lim, 8), hit(lim, -10)) }},
-		{"raised limit", func(r rig) { take(r, 0, hit(lim, 10), hit(lim, 5)) }},
-		{"failed hits", func(r rig) {
+		{"refund", func(r fixture) { take(r, 0, hit(lim, 8), hit(lim, 8), hit(lim, -10)) }},
+		{"raised limit", func(r fixture) { take(r, 0, hit(lim, 10), hit(lim, 5)) }},
+		{"failed hits", func(r fixture) {
 			r.next.Fail(backend.ErrUnavailable)
 			take(r, 0, hit(lim, 12))
 			r.next.Fail(nil)
 		}},
-		{"another window of the same key", func(r rig) { take(r, 0, hit(newLimit(t, limit.FirstHitWindow, 10), 12)) }},
-		{"another limit of the same key", func(r rig) { take(r, 0, hit(newLimit(t, limit.SlidingLog, 10), 12)) }},
+		{"another window of the same key", func(r fixture) { take(r, 0, hit(newLimit(t, limit.FirstHitWindow, 10), 12)) }},
+		{"another limit of the same key", func(r fixture) { take(r, 0, hit(newLimit(t, limit.SlidingLog, 10), 12)) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(1)
+			r := newFixture(1)
 			c.before(r)
 			assert.True(t, take(r, 0, hit(raised, 1))[0].Allowed)
 		})
@@ -105,7 +105,7 @@ func TestDegradedDecisionsAreNotCounted(t *testing.T) {
 }
 
 func TestOtherHitsOfACallAreDecided(t *testing.T) {
-	r, hot, cold := newRig(1), newLimit(t, limit.FixedWindow, 3), newLimit(t, limit.FixedWindow, 100)
+	r, hot, cold := newFixture(1), newLimit(t, limit.FixedWindow, 3), newLimit(t, limit.FixedWindow, 100)
 	take(r, 0, hit(hot, 4))
 	other := backend.Hit{Key: []byte("other"), Limit: cold, N: 1}
 	got := take(r, 0, other, hit(hot, 1), other)
@@ -123,7 +123,7 @@ func TestRandomHitsAreDecidedAsWithoutGuard(t *testing.T) {
 					if a == limit.TokenBucket {
 						s.Burst = 1 + random.Uint32N(30)
 					}
-					lim, guarded, plain := backendtest.NewLimit(t, s), newRig(1), newRig(1e10)
+					lim, guarded, plain := backendtest.NewLimit(t, s), newFixture(1), newFixture(1e10)
 					at := time.Duration(0)
 					for range 300 {
 						at += time.Duration(random.Int64N(int64(4 * time.Second)))

@@ -12,17 +12,17 @@ import (
 func TestInvalidatedHitsGoToTheBackend(t *testing.T) {
 	lim, uncovered := newLimit(t, limit.FixedWindow, 10), newLimit(t, limit.SlidingLog, 10)
 	for name, c := range map[string]struct {
-		invalidate func(rig)
+		invalidate func(fixture)
 		calls      int // of the backend
 	}{
-		"the counter":          {func(r rig) { r.Invalidate(&backend.Hit{Key: []byte("k"), Limit: lim}) }, 1},
-		"another counter":      {func(r rig) { r.Invalidate(&backend.Hit{Key: []byte("other"), Limit: lim}) }, 0},
-		"an uncovered counter": {func(r rig) { r.Invalidate(&backend.Hit{Key: []byte("k"), Limit: uncovered}) }, 0},
-		"all":                  {func(r rig) { r.InvalidateAll() }, 1},
-		"all, twice":           {func(r rig) { r.InvalidateAll(); take(r, 0, hit(lim, 100)); r.InvalidateAll() }, 2},
+		"the counter":          {func(r fixture) { r.Invalidate(&backend.Hit{Key: []byte("k"), Limit: lim}) }, 1},
+		"another counter":      {func(r fixture) { r.Invalidate(&backend.Hit{Key: []byte("other"), Limit: lim}) }, 0},
+		"an uncovered counter": {func(r fixture) { r.Invalidate(&backend.Hit{Key: []byte("k"), Limit: uncovered}) }, 0},
+		"all":                  {func(r fixture) { r.InvalidateAll() }, 1},
+		"all, twice":           {func(r fixture) { r.InvalidateAll(); take(r, 0, hit(lim, 100)); r.InvalidateAll() }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(1)
+			r := newFixture(1)
 			take(r, 0, hit(lim, 20))
 			callsBefore := r.next.Calls()
 			assert.False(t, take(r, 0, hit(lim, 1))[0].Allowed)

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	ok   = rlsv3.RateLimitResponse_OK
-	over = rlsv3.RateLimitResponse_OVER_LIMIT
+	codeOK        = rlsv3.RateLimitResponse_OK
+	codeOverLimit = rlsv3.RateLimitResponse_OVER_LIMIT
 )
 
-// rig is a Service with local counters and a clock that stands still.
-type rig struct {
+// fixture is a Service with local counters and a clock that stands still.
+type fixture struct {
 	t   *testing.T
 	svc *Service
 	now time.Time
 }
 
-// start is the time of a new rig, 37.5 seconds into a minute.
+// start is the time of a new fixture, 37.5 seconds into a minute.
 var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
 
-func newRig(t *testing.T, limits string, change ...func(*Options)) *rig {
+func newFixture(t *testing.T, limits string, change ...func(*Options)) *fixture {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(t, err)
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
-	r := &rig{t: t, now: start}
+	r := &fixture{t: t, now: start}
 	o := Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 1000}), Now: func() time.Time { return r.now }}
 	for _, f := range change {
 		f(&o)
@@ -47,12 +47,12 @@ func newRig(t *testing.T, limits string, change ...func(*Options)) *rig {
 }
 
 // request sends descriptors of domain "d".
-func (r *rig) request(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
+func (r *fixture) request(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
 	r.t.Helper()
 	return r.send(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
 }
 
-func (r *rig) send(req *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
+func (r *fixture) send(req *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
 	r.t.Helper()
 	resp, err := r.svc.ShouldRateLimit(context.Background(), req)
 	require.NoError(r.t, err)
