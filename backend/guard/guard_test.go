@@ -120,7 +120,7 @@ func TestRandomHitsAreDecidedAsWithoutGuard(t *testing.T) {
 				for seed := range uint64(50) {
 					random := rand.New(rand.NewPCG(seed, 1))
 					s := limit.Spec{Algorithm: a, Requests: 1 + random.Uint32N(20), Unit: limit.Minute, ChargeDenied: chargeDenied}
-					if a == limit.TokenBucket {
+					if a.UsesBurst() {
 						s.Burst = 1 + random.Uint32N(30)
 					}
 					lim, guarded, plain := backendtest.NewLimit(t, s), newFixture(1), newFixture(1e10)
