@@ -224,7 +224,7 @@ func TestOverrideExpires(t *testing.T) {
 		time.Sleep(time.Until(end) - 1)
 		synctest.Wait()
 		assert.Contains(t, r.inForce(), "tenant=acme: 50 per year")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
 		assert.Contains(t, r.lastLine(), `"limits in force" reason="override expired"`)
