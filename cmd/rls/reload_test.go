@@ -26,53 +26,55 @@ import (
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
-// perYear is a limits file with one limit for any tenant. No test sees a year end.
+// perYear is a limits file with one limit for each tenant. Tests don't last until a year ends.
 func perYear(n int) string {
 	return fmt.Sprintf("domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {unit: year, requests_per_unit: %d}\n", n)
 }
 
-const nonsense = "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {unit: fortnight, requests_per_unit: 5}\n"
+const invalidLimits = "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {unit: fortnight, requests_per_unit: 5}\n"
 
-// peek is what the service says of tenant acme, without charging it.
+// peek returns the limit of tenant acme and its remaining hits. It charges nothing.
 func (r *running) peek() string {
 	out, _, _ := rls(r.t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", "0")
 	return out
 }
 
-// eventually waits for the service to say so.
-func (r *running) eventually(want string) {
+// awaitPeek waits until peek contains want.
+func (r *running) awaitPeek(want string) {
 	r.t.Helper()
 	polltest.Until(r.t, ample, func() bool { return strings.Contains(r.peek(), want) }, want)
 }
 
-func (r *running) logs(want string) {
+// awaitLog waits until the log contains want.
+func (r *running) awaitLog(want string) {
 	r.t.Helper()
 	polltest.Until(r.t, ample, func() bool { return strings.Contains(r.logged(), want) }, want)
 }
 
+// count returns how often the log contains text.
 func (r *running) count(text string) int { return strings.Count(r.logged(), text) }
 
-// edited is a service whose limit for tenant acme, n a year, is edited while it runs.
-type edited struct {
+// editedService is a service whose limit for tenant acme, n a year, changes while it runs.
+type editedService struct {
 	*running
-	set      func(n int)
-	nonsense func() // tries what can't be
-	says     string // what the service says of nonsense
+	setLimit    func(n int)
+	breakLimit  func() // makes the limit invalid
+	wantProblem string // after breakLimit
 }
 
-// editing are the ways to edit limits. All begin with 100,000.
-var editing = map[string]func(t *testing.T) edited{
-	"a file": func(t *testing.T) edited {
+// waysToEdit start a service with a limit of 100,000, by the way to edit the limit.
+var waysToEdit = map[string]func(t *testing.T) editedService{
+	"a file": func(t *testing.T) editedService {
 		path := file(t, "limits.yaml", perYear(100_000))
 		put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
-		return edited{
+		return editedService{
 			start(t, nil, "--limits", path),
 			func(n int) { put(perYear(n)) },
-			func() { put(nonsense) },
+			func() { put(invalidLimits) },
 			path + ":4:24: shop > tenant: unit fortnight is not known",
 		}
 	},
-	"a ConfigMap": func(t *testing.T) edited {
+	"a ConfigMap": func(t *testing.T) editedService {
 		dir := t.TempDir()
 		version := 0
 		put := func(text string) {
@@ -85,14 +87,14 @@ var editing = map[string]func(t *testing.T) edited{
 		}
 		put(perYear(100_000))
 		require.NoError(t, os.Symlink("..data/shop.yaml", filepath.Join(dir, "shop.yaml")))
-		return edited{
+		return editedService{
 			start(t, nil, "--limits", dir),
 			func(n int) { put(perYear(n)) },
-			func() { put(nonsense) },
+			func() { put(invalidLimits) },
 			filepath.Join(dir, "shop.yaml") + ":4:24: shop > tenant: unit fortnight is not known",
 		}
 	},
-	"xDS": func(t *testing.T) edited {
+	"xDS": func(t *testing.T) editedService {
 		server := xdstest.Serve(t, "127.0.0.1:0")
 		version := 0
 		put := func(change func(*confv3.RateLimitPolicy)) {
@@ -104,25 +106,25 @@ var editing = map[string]func(t *testing.T) edited{
 		}
 		set := func(n int) { put(func(p *confv3.RateLimitPolicy) { p.RequestsPerUnit = uint32(n) }) }
 		set(100_000)
-		return edited{
+		return editedService{
 			start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + server.Addr, "CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit"}),
 			set,
 			func() { put(func(p *confv3.RateLimitPolicy) { p.Unit = confv3.RateLimitUnit_UNKNOWN }) },
 			"shop: shop > tenant: unit is missing",
 		}
 	},
-	"rls limits set": func(t *testing.T) edited {
+	"rls limits set": func(t *testing.T) editedService {
 		redis := redistest.Start(t)
 		r := startReplicas(t, 1, redis, perYear(100_000))[0]
 		set := func(field string) int {
 			_, _, code := rls(t, "limits", "set", "-a", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", field)
 			return code
 		}
-		return edited{
+		return editedService{
 			r,
 			func(n int) { assert.Zero(t, set(fmt.Sprint("requests_per_unit=", n))) },
 			func() {
-				assert.Equal(t, 1, set("unit=fortnight"), "refused before it is stored")
+				assert.Equal(t, 1, set("unit=fortnight"), "rejected and not stored")
 				c := redis.Client(t)
 				require.NoError(t, c.HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"unit": "fortnight"}`).Err())
 				require.NoError(t, c.Publish(t.Context(), "rls:overrides", "RELOAD_ALL").Err())
@@ -132,13 +134,12 @@ var editing = map[string]func(t *testing.T) edited{
 	},
 }
 
-// TestALimitIsEditedWhileCallsRun edits a limit up, down, to nonsense and back,
-// with callers who must not notice anything but the limit.
-func TestALimitIsEditedWhileCallsRun(t *testing.T) {
+// TestEditsDontDisturbCalls raises, lowers, breaks and restores a limit while calls run.
+func TestEditsDontDisturbCalls(t *testing.T) {
 	t.Parallel()
-	for name, begin := range editing {
+	for name, startService := range waysToEdit {
 		t.Run(name, func(t *testing.T) {
-			r := begin(t)
+			r := startService(t)
 			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			require.NoError(t, err)
 			defer conn.Close()
@@ -153,7 +154,7 @@ func TestALimitIsEditedWhileCallsRun(t *testing.T) {
 				}
 				return resp.Statuses[0], nil
 			}
-			r.eventually("100000 per year")
+			r.awaitPeek("100000 per year")
 			var charged atomic.Int64
 			stop := make(chan struct{})
 			var calling sync.WaitGroup
@@ -177,82 +178,45 @@ func TestALimitIsEditedWhileCallsRun(t *testing.T) {
 				return page
 			}
 
-			r.set(200_000)
-			r.eventually("200000 per year")
-			r.set(50_000)
-			r.eventually("50000 per year")
-			r.nonsense()
-			polltest.Until(t, ample, func() bool { return strings.Contains(problems(), r.says) }, r.says)
-			quoted := strings.ReplaceAll(r.says, `"`, `\"`)
+			r.setLimit(200_000)
+			r.awaitPeek("200000 per year")
+			r.setLimit(50_000)
+			r.awaitPeek("50000 per year")
+			r.breakLimit()
+			polltest.Until(t, ample, func() bool { return strings.Contains(problems(), r.wantProblem) }, r.wantProblem)
+			quoted := strings.ReplaceAll(r.wantProblem, `"`, `\"`)
 			_, metrics := get(t, "http://"+r.debug+"/metrics")
 			assert.Contains(t, metrics, fmt.Sprintf("rls_config_problems %d\n", strings.Count(problems(), "\n")))
-			assert.Contains(t, r.peek(), "50000 per year", "the limit before stays in force")
+			assert.Contains(t, r.peek(), "50000 per year", "the last good limit stays in force")
 			_, page := get(t, "http://"+r.debug+"/rlconfig")
 			assert.Contains(t, page, "unit=YEAR requests_per_unit=50000, shadow_mode: false, quota_mode: false\n")
-			r.set(100_000)
-			r.eventually("100000 per year")
+			r.setLimit(100_000)
+			r.awaitPeek("100000 per year")
 			assert.Empty(t, problems())
 
 			close(stop)
 			calling.Wait()
 			_, metrics = get(t, "http://"+r.debug+"/metrics")
 			assert.Contains(t, metrics, "rls_config_problems 0\n")
-			assert.Equal(t, 1, r.count(quoted), "told once")
+			assert.Equal(t, 1, r.count(quoted), "logged once")
 			st, err := call(1)
 			require.NoError(t, err)
-			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "no hit was forgotten")
+			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "all hits are counted")
 		})
 	}
 }
 
-func TestAReloadSaysWhatHasChanged(t *testing.T) {
+func TestReloadLogsChanges(t *testing.T) {
 	t.Parallel()
 	path := file(t, "limits.yaml", perYear(5))
 	r := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(perYear(6)), 0o600))
-	r.logs(`msg="limits in force" files=1 changed_files=` + path + ` domains=1 rules=1 changed="shop > tenant" counters=kept`)
+	r.awaitLog(`msg="limits in force" files=1 changed_files=` + path + ` domains=1 rules=1 changed="shop > tenant" counters=kept`)
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(perYear(6), "unit: year", "unit: month")), 0o600))
-	r.logs(`changed="shop > tenant" counters=new`)
+	r.awaitLog(`changed="shop > tenant" counters=new`)
 }
 
-func TestAConfigMapsNextVersionTakesEffect(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	config := filepath.Join(root, "ratelimit", "config")
-	require.NoError(t, os.MkdirAll(filepath.Join(config, "..1"), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(config, "..1", "shop.yaml"), []byte(perYear(3)), 0o600))
-	require.NoError(t, os.Symlink("..1", filepath.Join(config, "..data")))
-	require.NoError(t, os.Symlink("..data/shop.yaml", filepath.Join(config, "shop.yaml")))
-	for _, watchRoot := range []string{"true", "false"} {
-		r := start(t, []string{"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=" + watchRoot})
-		for i := 4; i < 6; i++ {
-			version := fmt.Sprint("..", watchRoot, i)
-			require.NoError(t, os.Mkdir(filepath.Join(config, version), 0o700))
-			require.NoError(t, os.WriteFile(filepath.Join(config, version, "shop.yaml"), []byte(perYear(i)), 0o600))
-			require.NoError(t, os.Symlink(version, filepath.Join(config, "..data_tmp")))
-			require.NoError(t, os.Rename(filepath.Join(config, "..data_tmp"), filepath.Join(config, "..data")))
-			r.eventually(fmt.Sprint(i, " per year"))
-		}
-		require.NoError(t, r.stop())
-	}
-}
-
-func TestReplacingTheRootsLinkTakesEffect(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	for i, version := range []string{"v1", "v2"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(root, version, "config"), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(root, version, "config", "shop.yaml"), []byte(perYear(i+1)), 0o600))
-	}
-	current := filepath.Join(root, "current")
-	require.NoError(t, os.Symlink("v1", current))
-	r := start(t, []string{"RUNTIME_ROOT=" + current})
-	require.NoError(t, os.Symlink("v2", current+"2"))
-	require.NoError(t, os.Rename(current+"2", current))
-	r.eventually("2 per year")
-}
-
-func TestHangupReadsTheFilesAndEndsNothing(t *testing.T) {
+func TestSIGHUPReadsTheFiles(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(3)))
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
@@ -261,7 +225,7 @@ func TestHangupReadsTheFilesAndEndsNothing(t *testing.T) {
 	assert.NoError(t, r.stop())
 }
 
-func TestLimitsThatComeLaterTakeEffect(t *testing.T) {
+func TestLimitsMayArriveAfterTheStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
 	r := start(t, []string{"LIMITS_PATH=" + dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
@@ -279,40 +243,10 @@ func TestLimitsThatComeLaterTakeEffect(t *testing.T) {
 
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(perYear(3)), 0o600))
-	r.eventually("3 per year")
+	r.awaitPeek("3 per year")
 	health(http.StatusOK)
 
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(nonsense), 0o600))
-	r.logs("fortnight")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(invalidLimits), 0o600))
+	r.awaitLog("fortnight")
 	health(http.StatusOK)
-}
-
-// TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne edits a limit of which
-// a caller has spent some. A counter that an earlier limit left behind is used again.
-func TestChangedNumberKeepsTheCounterAndChangedAlgorithmStartsANewOne(t *testing.T) {
-	t.Parallel()
-	redis := redistest.Start(t)
-	for name, env := range map[string][]string{"local": nil, "redis": {"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}} {
-		t.Run(name, func(t *testing.T) {
-			limitOf := func(text string) string {
-				return "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {" + text + "}\n"
-			}
-			path := file(t, "limits.yaml", limitOf("unit: year, requests_per_unit: 100"))
-			r := start(t, env, "--limits", path)
-			_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", "60")
-			require.Zero(t, code)
-			for i, change := range []struct{ text, says string }{
-				{"unit: year, requests_per_unit: 200", "200 per year, remaining 140"},
-				{"unit: year, requests_per_unit: 100, algorithm: sliding_log", "100 per year, remaining 100"},
-				{"unit: year, requests_per_unit: 200, algorithm: token_bucket", "200 per year, remaining 200"},
-				{"unit: year, requests_per_unit: 200, scope: instance", "200 per year, remaining 200"},
-				{"unit: month, requests_per_unit: 80", "80 per month, remaining 80"},
-				{"unit: year, requests_per_unit: 90", "90 per year, remaining 30"},
-			} {
-				require.NoError(t, os.WriteFile(path, []byte(limitOf(change.text)), 0o600))
-				polltest.Until(t, ample, func() bool { return r.count("limits in force") == i+2 })
-				assert.Contains(t, r.peek(), change.says, change.text)
-			}
-		})
-	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
-// gatewayPod is the environment that Envoy Gateway gives its rate-limit pods, for
-// an xDS server at addr: docs/xds.md.
+// gatewayPod returns the environment that Envoy Gateway gives its rate-limit pods, with an
+// xDS server at addr.
 func gatewayPod(t *testing.T, addr string, ca *xdstest.Authority) []string {
 	pod := ca.Issue("envoy-ratelimit")
 	return []string{
@@ -46,8 +46,8 @@ func gatewayPod(t *testing.T, addr string, ca *xdstest.Authority) []string {
 	}
 }
 
-// shows waits until /rlconfig shows want.
-func (r *running) shows(want string) {
+// awaitLimits waits until /rlconfig shows want.
+func (r *running) awaitLimits(want string) {
 	r.t.Helper()
 	var body string
 	polltest.Until(r.t, ample, func() bool {
@@ -60,7 +60,7 @@ func perDay(domain, n string) string {
 	return domain + ".tenant: unit=DAY requests_per_unit=" + n + ", shadow_mode: false, quota_mode: false\n"
 }
 
-func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
+func TestEnvoyGatewayPod(t *testing.T) {
 	t.Parallel()
 	ca := xdstest.NewAuthority(t)
 	secure := ca.MutualTLS(ca.Issue("envoy-gateway"))
@@ -72,8 +72,8 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 		return out, code
 	}
 	code, _ := get(t, "http://"+r.http+"/healthcheck")
-	assert.Equal(t, http.StatusOK, code, "it is to start without limits")
-	shows := func(page, want string) {
+	assert.Equal(t, http.StatusOK, code, "the service may start without limits")
+	awaitPage := func(page, want string) {
 		t.Helper()
 		var body string
 		polltest.Until(t, ample, func() bool {
@@ -83,55 +83,55 @@ func TestAnEnvoyGatewayPodTakesItsLimitsByXDS(t *testing.T) {
 	}
 	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logged())[1] + "/metrics"
 	problems := "http://" + r.debug + "/rlconfig/problems"
-	shows(metrics, "ratelimit_service_config_load_success 0")
-	shows(problems, `is connected, but has sent nothing for node "envoy-ratelimit"`)
-	shows(metrics, `rls_source_up{source="xds"} 0`)
+	awaitPage(metrics, "ratelimit_service_config_load_success 0")
+	awaitPage(problems, `is connected, but has sent nothing for node "envoy-ratelimit"`)
+	awaitPage(metrics, `rls_source_up{source="xds"} 0`)
 	out, _ := hit("shop")
 	assert.Contains(t, out, "FailedPrecondition")
 
 	gateway.Set("1", xdstest.Config("shop", 2))
-	r.shows(perDay("shop", "2"))
+	r.awaitLimits(perDay("shop", "2"))
 	for _, want := range []int{0, 0, 2} {
 		out, code := hit("shop")
 		assert.Equal(t, want, code, out)
 	}
 
 	gateway.Set("2", xdstest.Config("shop", 4))
-	r.shows(perDay("shop", "4"))
+	r.awaitLimits(perDay("shop", "4"))
 	_, code = hit("shop")
-	assert.Zero(t, code, "three were charged, four may be")
+	assert.Zero(t, code, "three of four hits are charged")
 	_, body := get(t, problems)
 	assert.Empty(t, body)
-	shows(metrics, `rls_source_up{source="xds"} 1`)
+	awaitPage(metrics, `rls_source_up{source="xds"} 1`)
 
 	gateway.Set("3", xdstest.Config("shop", 9), xdstest.Broken("broken"))
-	r.logs("broken > tenant: unit is missing")
-	r.shows(perDay("shop", "4"))
-	shows(problems, "broken: broken > tenant: unit is missing")
+	r.awaitLog("broken > tenant: unit is missing")
+	r.awaitLimits(perDay("shop", "4"))
+	awaitPage(problems, "broken: broken > tenant: unit is missing")
 
 	gateway.Stop()
-	r.logs("xDS stream lost")
-	shows(problems, "xDS server "+gateway.Addr+": ")
-	shows(metrics, `rls_source_up{source="xds"} 0`)
-	r.shows(perDay("shop", "4"))
+	r.awaitLog("xDS stream lost")
+	awaitPage(problems, "xDS server "+gateway.Addr+": ")
+	awaitPage(metrics, `rls_source_up{source="xds"} 0`)
+	r.awaitLimits(perDay("shop", "4"))
 	gateway = xdstest.Serve(t, gateway.Addr, secure)
 	gateway.Set("1", xdstest.Config("store", 1))
-	r.shows(perDay("store", "1"))
+	r.awaitLimits(perDay("store", "1"))
 	gateway.Set("2")
-	r.shows("")
+	r.awaitLimits("")
 	out, code = hit("store")
-	assert.Zero(t, code, "no limits are limits, too: %s", out)
+	assert.Zero(t, code, "an empty response is valid: %s", out)
 	assert.NoError(t, r.stop())
 }
 
-func TestXDSWithoutForceIsUnhealthyUntilTheFirstLimits(t *testing.T) {
+func TestXDSIsUnhealthyUntilTheFirstLimits(t *testing.T) {
 	t.Parallel()
 	gateway := xdstest.Serve(t, "127.0.0.1:0")
 	r := start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + gateway.Addr, "CONFIG_GRPC_XDS_NODE_ID=" + xdstest.Node})
 	code, _ := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	gateway.Set("1", xdstest.Broken("a"))
-	r.logs("a > tenant: unit is missing")
+	r.awaitLog("a > tenant: unit is missing")
 	code, _ = get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	gateway.Set("2")
@@ -141,7 +141,7 @@ func TestXDSWithoutForceIsUnhealthyUntilTheFirstLimits(t *testing.T) {
 	})
 }
 
-func TestXDSFilesThatCantBeReadStopTheStart(t *testing.T) {
+func TestUnreadableXDSFileStopsTheStart(t *testing.T) {
 	t.Parallel()
 	cmd := command(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/nowhere.pem"}, "serve")
 	out, err := cmd.CombinedOutput()
