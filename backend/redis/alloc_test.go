@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector makes pools forget, so allocations are counted without it.
+// The race detector makes pools drop objects, so this test counts allocations without it.
 
 package redis_test
 

@@ -15,8 +15,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// BenchmarkTake measures one Take at a time and 64 at a time, over 10,000 keys,
-// and the CPU time it costs Redis.
+// BenchmarkTake measures 1 and 64 Takes at a time on 10,000 keys. It also reports the CPU
+// time of Redis.
 func BenchmarkTake(b *testing.B) {
 	s := redistest.Start(b)
 	for _, callers := range []int{1, 64} {
@@ -31,7 +31,7 @@ func BenchmarkTake(b *testing.B) {
 	})
 }
 
-// BenchmarkCluster measures the partitions of a Cluster of 3 nodes.
+// BenchmarkCluster measures numbers of partitions on a Cluster of 3 nodes.
 func BenchmarkCluster(b *testing.B) {
 	c := redistest.StartCluster(b, 3, false)
 	var clients []*goredis.Client
@@ -62,15 +62,15 @@ func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*gor
 	b.ReportAllocs()
 	b.SetParallelism(max(1, callers/2))
 	if callers == 1 {
-		asked, results := make([]backend.Hit, hits), make([]backend.Result, hits)
+		batch, results := make([]backend.Hit, hits), make([]backend.Result, hits)
 		for i := range b.N {
-			one(b, l, lim, keys[:], i*7919, asked, results)
+			one(b, l, lim, keys[:], i*7919, batch, results)
 		}
 	} else {
 		b.RunParallel(func(pb *testing.PB) {
-			asked, results := make([]backend.Hit, hits), make([]backend.Result, hits)
+			batch, results := make([]backend.Hit, hits), make([]backend.Result, hits)
 			for i := int(seed.Add(1)) * 1000; pb.Next(); i++ {
-				one(b, l, lim, keys[:], i*7919, asked, results)
+				one(b, l, lim, keys[:], i*7919, batch, results)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func one(b *testing.B, l *redis.Limiter, lim *limit.Limit, keys [][]byte, seed i
 	}
 }
 
-// cpuMicros is the CPU time that servers have used, in microseconds.
+// cpuMicros returns the CPU time that the servers have used, in microseconds.
 func cpuMicros(b *testing.B, clients []*goredis.Client) (sum float64) {
 	for _, c := range clients {
 		for line := range strings.Lines(c.Info(b.Context(), "cpu").Val()) {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir() + "/redis.sock"
 	single := redistest.Start(t, "--unixsocket", path)
 	require.NoError(t, single.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
@@ -43,7 +44,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-func TestConnectRefuses(t *testing.T) {
+func TestConnectRejectsBadServers(t *testing.T) {
 	for says, s := range map[string]redis.Server{
 		"missing":                         {},
 		"redis://user:password@host:port": {URL: "user:secret-1@a:1"},
@@ -56,7 +57,8 @@ func TestConnectRefuses(t *testing.T) {
 	assert.ErrorContains(t, err, "want 1ms or more")
 }
 
-func TestConnectedClientTriesAgain(t *testing.T) {
+func TestConnectedClientRetries(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, ample)
 	require.NoError(t, err)

@@ -18,8 +18,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Three replicas, 32 callers each, all on one counter.
+// Three replicas with 32 callers each use one counter.
 func TestReplicasShareABudgetExactly(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	for _, a := range limit.Algorithms() {
 		for _, charge := range []bool{false, true} {
@@ -48,7 +49,8 @@ func TestReplicasShareABudgetExactly(t *testing.T) {
 	}
 }
 
-func TestClockOfAReplicaDoesNotMatter(t *testing.T) {
+func TestTheClockOfRedisDecides(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
 	for _, a := range limit.Algorithms() {
@@ -63,9 +65,10 @@ func TestClockOfAReplicaDoesNotMatter(t *testing.T) {
 	}
 }
 
-// What concurrent callers of one counter were answered must be what some order of
-// their calls, each somewhere between its start and its end, would be answered.
-func TestHistoriesAreLinearizable(t *testing.T) {
+// A history is linearizable if one order of the calls explains all answers, and each call has
+// its place in the order between its start and its end.
+func TestConcurrentAnswersAreLinearizable(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	const callers, calls = 6, 12
 	for _, a := range limit.Algorithms() {
@@ -96,8 +99,8 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// counterModel is a counter of lim while no time passes that matters: it stands
-// for what is spent.
+// counterModel is a counter of lim in a time too short to forget hits. Its state is the number
+// of spent hits.
 func counterModel(lim *limit.Limit) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return int64(0) },
@@ -118,6 +121,7 @@ func counterModel(lim *limit.Limit) porcupine.Model {
 }
 
 func TestKeysAreAsDocumentedAndAllExpire(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample, Jitter: time.Minute})
 	for i := range 200 {

@@ -30,13 +30,13 @@ func TestScriptFlushUnderLoadChargesOnce(t *testing.T) {
 	}
 	load.stop()
 	load.requireNoErrors(t)
-	assert.Equal(t, load.admitted.Load(), counted(t, l, lim, 10))
+	assert.Equal(t, load.admitted.Load(), totalSpent(t, l, lim, 10))
 }
 
-// slack is what a loaded machine may add to a timeout.
+// slack is the time that a busy machine may add to a timeout.
 const slack = 400 * time.Millisecond
 
-func TestKilledRedisFailsWithinTheBudgetAndComesBack(t *testing.T) {
+func TestKilledRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	s := redistest.Start(t)
 	o := redis.Options{Main: redis.Server{URL: s.Addr}}
 	l, lim := open(t, o), perDay(t, 1_000_000_000)
@@ -52,37 +52,38 @@ func TestKilledRedisFailsWithinTheBudgetAndComesBack(t *testing.T) {
 	require.Error(t, l.Ping(t.Context()))
 
 	s.Restart(t)
-	comesBack(t, l, lim)
+	awaitRecovery(t, l, lim)
 	polltest.Until(t, ample, func() bool { return l.Ping(t.Context()) == nil })
 }
 
-// comesBack waits until hits are decided.
-func comesBack(t *testing.T, l *redis.Limiter, lim *limit.Limit) {
+// awaitRecovery waits until hits are decided.
+func awaitRecovery(t *testing.T, l *redis.Limiter, lim *limit.Limit) {
 	t.Helper()
 	polltest.Until(t, ample, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil })
 }
 
-func TestFrozenRedisFailsWithinTheBudgetAndComesBack(t *testing.T) {
+func TestFrozenRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}}), perDay(t, 1_000_000_000)
-	comesBack(t, l, lim)
+	awaitRecovery(t, l, lim)
 	s.Pause()
 	defer s.Resume()
 	before := runtime.NumGoroutine()
 	load := startLoad(l, lim, 32, 10)
 	defer load.stop()
 	time.Sleep(400 * time.Millisecond)
-	assert.Less(t, runtime.NumGoroutine(), before+32+20, "nothing piles up")
+	assert.Less(t, runtime.NumGoroutine(), before+32+20, "no goroutines pile up")
 	polltest.Until(t, ample, func() bool { return load.failed.Load() > 0 })
 	load.stop()
 	assert.Zero(t, load.admitted.Load())
 	require.ErrorIs(t, *load.firstError.Load(), backend.ErrUnavailable)
 	load.requireInTime(t)
 	s.Resume()
-	comesBack(t, l, lim)
+	awaitRecovery(t, l, lim)
 }
 
-func TestRedisMayBeAbsentAtFirst(t *testing.T) {
+func TestRedisMayBeDownAtStart(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	s.Kill()
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
@@ -90,10 +91,10 @@ func TestRedisMayBeAbsentAtFirst(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	assert.ErrorContains(t, err, s.Addr)
 	s.Restart(t)
-	comesBack(t, l, lim)
+	awaitRecovery(t, l, lim)
 }
 
-func TestCallerWhoseContextEndsStopsWaiting(t *testing.T) {
+func TestCancelledCallerReturnsAtOnce(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
@@ -105,9 +106,9 @@ func TestCallerWhoseContextEndsStopsWaiting(t *testing.T) {
 	l.Take(ctx, time.Now(), []backend.Hit{{Key: key, Limit: lim, N: 1}}, results)
 	assert.Less(t, time.Since(began), ample/2)
 	require.ErrorIs(t, results[0].Err, context.Canceled)
-	assert.NotErrorIs(t, results[0].Err, backend.ErrUnavailable, "it is not the backend's fault")
+	assert.NotErrorIs(t, results[0].Err, backend.ErrUnavailable, "the backend did not fail")
 
-	// What comes later must not be written to the caller's memory.
+	// A late answer must not be written to the caller's memory.
 	err := results[0].Err
 	copy(key, "xxx")
 	s.Resume()
@@ -116,7 +117,7 @@ func TestCallerWhoseContextEndsStopsWaiting(t *testing.T) {
 	assert.Equal(t, int64(5), take(l, hit("xxx", lim, 0))[0].Remaining)
 }
 
-func TestCallerWithLittleTimeIsAnsweredWithinIt(t *testing.T) {
+func TestTakeReturnsBeforeTheCallersDeadline(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
@@ -124,20 +125,21 @@ func TestCallerWithLittleTimeIsAnsweredWithinIt(t *testing.T) {
 	defer s.Resume()
 	results := make([]backend.Result, 1)
 	began := time.Now()
-	l.Take(ending{t.Context(), began.Add(100 * time.Millisecond)}, began, []backend.Hit{hit("key", lim, 1)}, results)
+	l.Take(deadlineOnly{t.Context(), began.Add(100 * time.Millisecond)}, began, []backend.Hit{hit("key", lim, 1)}, results)
 	assert.Less(t, time.Since(began), ample/2)
-	assert.ErrorIs(t, results[0].Err, backend.ErrUnavailable, "another Limiter may be asked")
+	assert.ErrorIs(t, results[0].Err, backend.ErrUnavailable, "another Limiter may decide")
 }
 
-// ending is a context that says when it ends, but doesn't: who is back is so by itself.
-type ending struct {
+// deadlineOnly is a context that has a deadline and does not end at it. So a Take that
+// returns in time does so because of its own budget.
+type deadlineOnly struct {
 	context.Context
 	at time.Time
 }
 
-func (e ending) Deadline() (time.Time, bool) { return e.at, true }
+func (d deadlineOnly) Deadline() (time.Time, bool) { return d.at, true }
 
-func TestFullQueueFailsAtOnce(t *testing.T) {
+func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 	s := redistest.Start(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample, MaxInflightBatches: 1, MaxBatchSize: 1, MaxQueueSize: 2})
 	lim := perDay(t, 5)
@@ -148,14 +150,14 @@ func TestFullQueueFailsAtOnce(t *testing.T) {
 	for range 10 {
 		go func() { results <- take(l, hit("key", lim, 1))[0].Err }()
 	}
-	for range 7 { // one is on its way, two wait
+	for range 7 { // one is in flight, two wait
 		select {
 		case err := <-results:
 			require.ErrorIs(t, err, backend.ErrUnavailable)
 			require.ErrorIs(t, err, backend.ErrOverloaded)
 			assert.ErrorContains(t, err, "too many")
 		case <-time.After(ample / 2):
-			t.Fatal("a caller waits for a full queue")
+			t.Fatal("a caller waits although the queue is full")
 		}
 	}
 	s.Resume()
@@ -165,6 +167,7 @@ func TestFullQueueFailsAtOnce(t *testing.T) {
 }
 
 func TestForeignKeyFailsOnlyItsHit(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample}), perDay(t, 5)
 	require.NoError(t, db.Client(t).SAdd(t.Context(), db.Prefix+"v1:fw86400:set", 1).Err())
@@ -175,17 +178,19 @@ func TestForeignKeyFailsOnlyItsHit(t *testing.T) {
 	assert.Equal(t, int64(3), got[2].Remaining)
 }
 
-func TestReplicaIsUnavailable(t *testing.T) {
+func TestReplicaInsteadOfMasterIsUnavailable(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: time.Second}), perDay(t, 5)
 	require.NoError(t, s.Client(t).Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
 	err := take(l, hit("key", lim, 1))[0].Err
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.NoError(t, s.Client(t).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
-	comesBack(t, l, lim)
+	awaitRecovery(t, l, lim)
 }
 
-func TestClosedLimiterFails(t *testing.T) {
+func TestClosedLimiterFailsHits(t *testing.T) {
+	t.Parallel()
 	db := redistest.Open(t)
 	l, err := redis.New(redis.Options{Main: redis.Server{URL: db.Addr}})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 var start = time.Now()
 
-// ample is a timeout for tests of something else, on a machine with much to do.
+// ample is a timeout that no test reaches, even on a busy machine.
 const ample = 10 * time.Second
 
 func newLimit(tb testing.TB, s limit.Spec) *limit.Limit {
@@ -27,7 +27,7 @@ func newLimit(tb testing.TB, s limit.Spec) *limit.Limit {
 	return l
 }
 
-// perDay is n a day, under fixed_window, whose denied hits cost nothing.
+// perDay returns a fixed_window limit of n per day that does not charge denied hits.
 func perDay(tb testing.TB, n uint32) *limit.Limit {
 	return newLimit(tb, limit.Spec{Requests: n, Unit: limit.Day})
 }
@@ -42,12 +42,11 @@ func take(l backend.Limiter, hits ...backend.Hit) []backend.Result {
 	return results
 }
 
-// load asks for one hit at a time, on keys 0 to keys-1, with a number of callers,
-// until stopped.
+// load is a number of callers that take one hit at a time, on a number of keys, until stop.
 type load struct {
 	admitted, failed atomic.Int64
 	slowest          atomic.Int64 // nanoseconds
-	stalled          atomic.Int64 // the latest that a sleeper woke, nanoseconds
+	stalled          atomic.Int64 // the longest sleep of a millisecond, nanoseconds
 	firstError       atomic.Pointer[error]
 	stop             func()
 }
@@ -95,15 +94,15 @@ func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
 	return load
 }
 
-// requireInTime demands that no call took longer than the default timeout, but for
-// what a loaded machine adds.
+// requireInTime requires that no call took longer than the default timeout, plus what a
+// busy machine adds.
 func (l *load) requireInTime(tb testing.TB) {
 	tb.Helper()
 	slowest, stalled := time.Duration(l.slowest.Load()), time.Duration(l.stalled.Load())
-	require.Less(tb, slowest, 50*time.Millisecond+slack+4*stalled, "on a machine that woke sleepers up to %v late", stalled)
+	require.Less(tb, slowest, 50*time.Millisecond+slack+4*stalled, "a sleep of a millisecond took up to %v", stalled)
 }
 
-// requireNoErrors demands that all was decided.
+// requireNoErrors requires that every hit was decided.
 func (l *load) requireNoErrors(tb testing.TB) {
 	tb.Helper()
 	if err := l.firstError.Load(); err != nil {
@@ -111,8 +110,8 @@ func (l *load) requireNoErrors(tb testing.TB) {
 	}
 }
 
-// counted is what all keys of a load have spent.
-func counted(tb testing.TB, l *redis.Limiter, lim *limit.Limit, keys int) (sum int64) {
+// totalSpent returns the hits that all keys of a load have spent.
+func totalSpent(tb testing.TB, l *redis.Limiter, lim *limit.Limit, keys int) (sum int64) {
 	tb.Helper()
 	for i := range keys {
 		r := take(l, hit(fmt.Sprint("key", i), lim, 0))[0]

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestTheClientLogsAtDebugLevel(t *testing.T) {
+func TestGoRedisLogsAtDebugLevel(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		var b bytes.Buffer
 		l := clientLog{slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: level}))}

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// BenchmarkMemory tells what a counter takes in Redis (MEMORY USAGE, which leaves
-// out the entry for its expiry): b-per-key.
+// BenchmarkMemory reports the memory of a counter in Redis as b-per-key. MEMORY USAGE leaves
+// out the memory of the expiry.
 func BenchmarkMemory(b *testing.B) {
 	db := redistest.Open(b)
 	client := db.Client(b)

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
 }
 
-// open makes a Limiter that is closed when the test ends.
+// open returns a Limiter that is closed when the test ends.
 func open(tb testing.TB, o redis.Options) *redis.Limiter {
 	tb.Helper()
 	l, err := redis.New(o)
@@ -25,31 +25,33 @@ func open(tb testing.TB, o redis.Options) *redis.Limiter {
 	return l
 }
 
-// opener is open for a suite: on the callers' clock, with ample time.
+// opener returns an open function for the suites, with the callers' clock.
 func opener(o redis.Options) func(*testing.T) backend.Limiter {
 	o.CallersClock, o.Timeout = true, ample
 	return func(t *testing.T) backend.Limiter { return open(t, o) }
 }
 
-func TestSingleIsALimiter(t *testing.T) {
-	db := redistest.Open(t)
-	o := redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix}
+// runSuites runs all suites of backendtest.
+func runSuites(t *testing.T, o redis.Options) {
 	backendtest.Run(t, opener(o))
 	o.AllOrNone = true
 	backendtest.RunAllOrNone(t, opener(o))
 }
 
+func TestSingleIsALimiter(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	runSuites(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix})
+}
+
 func TestClusterIsALimiter(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		replicas bool
-	}{{"3 nodes", false}, {"6 nodes", true}} {
-		t.Run(c.name, func(t *testing.T) {
-			cluster := redistest.StartCluster(t, 3, c.replicas)
-			o := redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}}
-			backendtest.Run(t, opener(o))
-			o.AllOrNone = true
-			backendtest.RunAllOrNone(t, opener(o))
-		})
-	}
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, false)
+	runSuites(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}})
+}
+
+func TestClusterWithReplicasIsALimiter(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, true)
+	runSuites(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, WaitReplicas: 1})
 }

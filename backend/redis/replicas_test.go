@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
 func TestWaitsForReplicas(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	host, port, _ := strings.Cut(s.Addr, ":")
 	replica := redistest.Start(t, "--replicaof", host+" "+port)
@@ -35,9 +35,4 @@ func TestWaitsForReplicas(t *testing.T) {
 	require.NoError(t, got.Err, "what is charged is charged")
 	assert.Equal(t, int64(998), got.Remaining)
 	assert.Less(t, time.Since(began), ample/2)
-}
-
-func TestClusterThatWaitsForReplicasIsALimiter(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, true)
-	backendtest.Run(t, opener(redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, WaitReplicas: 1}))
 }

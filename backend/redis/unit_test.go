@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestParse(t *testing.T) {
+func TestParseServer(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   Server
@@ -46,7 +46,7 @@ func TestParse(t *testing.T) {
 	assert.NotNil(t, secure.tls)
 }
 
-func TestParseErrors(t *testing.T) {
+func TestParseServerErrors(t *testing.T) {
 	for _, c := range []struct {
 		in   Server
 		says string
@@ -77,7 +77,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-func TestOptionsOutOfRange(t *testing.T) {
+func TestNewRejectsOptionsOutOfRange(t *testing.T) {
 	server := Server{URL: "127.0.0.1:1"}
 	for _, o := range []Options{
 		{Main: server, Partitions: -1},
