@@ -24,7 +24,7 @@ func (e *echo) Take(_ context.Context, _ time.Time, hits []Hit, results []Result
 
 func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 	var s SubBatch
-	for round := range int64(3) { // with the same memory
+	for round := range int64(3) { // the rounds share memory
 		key := []byte("a")
 		s.Add(3, Hit{Key: []byte("d"), N: round})
 		s.AddIn("own:", 1, Hit{Key: key, N: round + 1})
@@ -42,7 +42,7 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 	}
 }
 
-func TestNoHitsAreNotAskedFor(t *testing.T) {
+func TestEmptySubBatchCallsNobody(t *testing.T) {
 	var s SubBatch
 	var next echo
 	s.Take(t.Context(), time.Time{}, &next)
@@ -51,7 +51,7 @@ func TestNoHitsAreNotAskedFor(t *testing.T) {
 	assert.Zero(t, next.takes)
 }
 
-func TestKeysInANamespaceStayAsMoreCome(t *testing.T) {
+func TestKeysInANamespaceSurviveGrowth(t *testing.T) {
 	var s SubBatch
 	for i := range 1000 {
 		s.AddIn("own:", i, Hit{Key: fmt.Appendf(nil, "key %d", i)})
@@ -63,7 +63,7 @@ func TestKeysInANamespaceStayAsMoreCome(t *testing.T) {
 	assert.Equal(t, "own:key 1", string(s.Hits[1].Key))
 }
 
-func TestResetKeepsNeitherHitsNorGiantKeys(t *testing.T) {
+func TestResetFreesHitsAndLargeKeys(t *testing.T) {
 	var s SubBatch
 	s.Add(0, Hit{Key: []byte("k"), Limit: new(limit.Limit)})
 	s.AddIn("own:", 1, Hit{Key: bytes.Repeat([]byte("k"), maxKeptKeys)})
@@ -75,7 +75,7 @@ func TestResetKeepsNeitherHitsNorGiantKeys(t *testing.T) {
 	assert.Zero(t, cap(s.keys))
 }
 
-func TestAllocsOfSomeUsedAgain(t *testing.T) {
+func TestReusedSubBatchDoesNotAllocate(t *testing.T) {
 	var s SubBatch
 	key, results := []byte("key"), make([]Result, 9)
 	next := nop{}

@@ -7,17 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAChangedNumberKeepsWhatWasSpent spends under one limit and asks another with
-// the same counter.
-func TestAChangedNumberKeepsWhatWasSpent(t *testing.T) {
+// TestChangedNumberKeepsSpentHits spends under one limit and peeks under another limit with the
+// same counter.
+func TestChangedNumberKeepsSpentHits(t *testing.T) {
 	hour := func(a Algorithm, requests, burst uint32) Spec {
 		return Spec{Unit: Hour, Algorithm: a, Requests: requests, Burst: burst}
 	}
 	for _, test := range []struct {
-		name      string
-		was, is   Spec
-		spent     int64
-		remaining int64
+		name         string
+		old, changed Spec
+		spent        int64
+		remaining    int64
 	}{
 		{"fixed window, raised", hour(FixedWindow, 10, 0), hour(FixedWindow, 20, 0), 4, 16},
 		{"fixed window, lowered", hour(FixedWindow, 10, 0), hour(FixedWindow, 3, 0), 4, -1},
@@ -25,40 +25,39 @@ func TestAChangedNumberKeepsWhatWasSpent(t *testing.T) {
 		{"sliding window, lowered", hour(SlidingWindow, 10, 0), hour(SlidingWindow, 3, 0), 4, -1},
 		{"sliding log, raised", hour(SlidingLog, 10, 0), hour(SlidingLog, 20, 0), 4, 16},
 		{"sliding log, lowered", hour(SlidingLog, 10, 0), hour(SlidingLog, 3, 0), 4, -1},
-		{"token bucket, raised: the share", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 4, 12},
-		{"token bucket, lowered: the share", hour(TokenBucket, 10, 0), hour(TokenBucket, 5, 0), 4, 3},
+		{"token bucket, raised: the share stays", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 4, 12},
+		{"token bucket, lowered: the share stays", hour(TokenBucket, 10, 0), hour(TokenBucket, 5, 0), 4, 3},
 		{"token bucket, all spent, raised", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 10, 0},
 		{"token bucket, all spent, lowered", hour(TokenBucket, 10, 0), hour(TokenBucket, 1, 0), 10, 0},
-		{"a burst raised: the tokens", hour(TokenBucket, 10, 5), hour(TokenBucket, 10, 50), 4, 46},
-		{"a rate raised of a bucket that fills slowly: no more than empty", hour(TokenBucket, 1, 100), hour(TokenBucket, 100, 101), 100, 0},
-		{"a rate lowered of a bucket that filled fast: the tokens", hour(TokenBucket, 100, 101), hour(TokenBucket, 1, 101), 60, 41},
-		{"a rate lowered by far: no more than empty", hour(TokenBucket, 1<<31, 1<<31+1), hour(TokenBucket, 1, 80_000), 1 << 31, 0},
+		{"a burst raised: the tokens stay", hour(TokenBucket, 10, 5), hour(TokenBucket, 10, 50), 4, 46},
+		{"the rate of a slow bucket raised: at most empty", hour(TokenBucket, 1, 100), hour(TokenBucket, 100, 101), 100, 0},
+		{"the rate of a fast bucket lowered: the tokens", hour(TokenBucket, 100, 101), hour(TokenBucket, 1, 101), 60, 41},
+		{"a rate lowered by far: at most empty", hour(TokenBucket, 1<<31, 1<<31+1), hour(TokenBucket, 1, 80_000), 1 << 31, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			was, err := New(test.was)
+			old, err := New(test.old)
 			require.NoError(t, err)
-			is, err := New(test.is)
+			changed, err := New(test.changed)
 			require.NoError(t, err)
 			const now = 1_800_000_000 * second
 			var s State
-			require.True(t, was.Take(&s, now, test.spent).Allowed)
-			assert.Equal(t, test.remaining, is.Take(&s, now, 0).Remaining)
+			require.True(t, old.Take(&s, now, test.spent).Allowed)
+			assert.Equal(t, test.remaining, changed.Take(&s, now, 0).Remaining)
 		})
 	}
 }
 
-// TestABurstLoweredAndRaisedForgetsAtMostTheDifference shows why docs/limits.md
-// lists it as an exception: a bucket's time can't tell more than its capacity and a
-// window's debt.
-func TestABurstLoweredAndRaisedForgetsAtMostTheDifference(t *testing.T) {
+// docs/limits.md lists this exception: the state of a bucket can't express more than its
+// capacity and a window's debt.
+func TestBurstLoweredAndRaisedForgetsAtMostTheDifference(t *testing.T) {
 	large := must(t, Spec{Unit: Hour, Requests: 1, Burst: 100, Algorithm: TokenBucket})
 	small := must(t, Spec{Unit: Hour, Requests: 1, Burst: 10, Algorithm: TokenBucket})
-	for asked, want := range map[bool]int64{false: 0, true: 100 - 11} {
+	for usedMeanwhile, want := range map[bool]int64{false: 0, true: 100 - 11} {
 		var s State
 		require.True(t, large.Take(&s, epoch, 100).Allowed)
-		if asked {
+		if usedMeanwhile {
 			require.False(t, small.Take(&s, epoch, 1).Allowed)
 		}
-		assert.Equal(t, want, large.Take(&s, epoch, 0).Remaining, "asked meanwhile: %v", asked)
+		assert.Equal(t, want, large.Take(&s, epoch, 0).Remaining, "used while it was small: %v", usedMeanwhile)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// step is one Take of a story and what it should answer.
+// step is one Take of a story and its expected answer.
 type step struct {
 	at        time.Duration // since the story's start, which is on a window's boundary
 	n         int64
@@ -33,7 +33,7 @@ func TestStories(t *testing.T) {
 		"fixed window: as the incumbent counts": {with(tenPerSecond, charging), []step{
 			{at: 0, n: 7, allowed: true, remaining: 3, reset: 1000 * ms},
 			{at: 100 * ms, n: 3, allowed: true, remaining: 0, reset: 900 * ms},
-			{at: 100 * ms, n: 0, allowed: true, remaining: 0, reset: 900 * ms}, // a peek is fine at exactly the limit
+			{at: 100 * ms, n: 0, allowed: true, remaining: 0, reset: 900 * ms}, // a peek passes at exactly the limit
 			{at: 200 * ms, n: 3, remaining: -3, reset: 800 * ms, retry: 800 * ms},
 			{at: 200 * ms, n: 0, remaining: -3, reset: 800 * ms, retry: 800 * ms},
 			{at: 1000 * ms, n: 1, allowed: true, remaining: 9, reset: 1000 * ms},
@@ -55,7 +55,7 @@ func TestStories(t *testing.T) {
 		}},
 		"sliding window: the last window fades": {with(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
 			{at: 0, n: 10, allowed: true, remaining: 0, reset: 2000 * ms},
-			{at: 900 * ms, n: 1, remaining: 0, reset: 1100 * ms, retry: 200 * ms}, // a tenth of the next window in
+			{at: 900 * ms, n: 1, remaining: 0, reset: 1100 * ms, retry: 200 * ms}, // when a tenth of the next window is over
 			{at: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1900 * ms},
 			{at: 1500 * ms, n: 5, remaining: 4, reset: 1500 * ms, retry: 100 * ms},
 			{at: 1600 * ms, n: 5, allowed: true, remaining: 0, reset: 1400 * ms},
@@ -112,7 +112,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCannotBeCounted(t *testing.T) {
+func TestNewRejectsBadSpecs(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec Spec
 		want string
@@ -140,7 +140,7 @@ func TestNewRefusesWhatCannotBeCounted(t *testing.T) {
 	}
 }
 
-func TestTagTellsCountersApartThatCannotStandInForEachOther(t *testing.T) {
+func TestTagNamesAlgorithmWindowAndScope(t *testing.T) {
 	for tag, spec := range map[string]Spec{
 		"fw1":      {Requests: 5, Unit: Second},
 		"fw60":     {Requests: 5, Unit: Minute},
@@ -156,7 +156,7 @@ func TestTagTellsCountersApartThatCannotStandInForEachOther(t *testing.T) {
 	assert.Equal(t, must(t, Spec{Requests: 1, Unit: Minute}).Tag(), must(t, Spec{Requests: 2, Unit: Second, Multiplier: 60}).Tag())
 }
 
-func TestWaitTellsTheCallerWhenToComeBack(t *testing.T) {
+func TestDurationUntilReset(t *testing.T) {
 	fixed := must(t, Spec{Requests: 1, Unit: Minute})
 	bucket := must(t, Spec{Requests: 1, Unit: Minute, Algorithm: TokenBucket})
 	for name, c := range map[string]struct {
@@ -173,7 +173,7 @@ func TestWaitTellsTheCallerWhenToComeBack(t *testing.T) {
 	}
 }
 
-func TestNamesAreParsedBack(t *testing.T) {
+func TestParsingANameReturnsItsValue(t *testing.T) {
 	for _, a := range Algorithms() {
 		got, ok := ParseAlgorithm(a.String())
 		assert.True(t, ok)
@@ -201,19 +201,19 @@ func TestNamesAreParsedBack(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestLimitsAreTold(t *testing.T) {
+func TestString(t *testing.T) {
 	assert.Equal(t, "10 per minute", must(t, Spec{Requests: 10, Unit: Minute}).String())
 	assert.Equal(t, "10 per 15 minutes, token_bucket, burst 20, per instance",
 		must(t, Spec{Requests: 10, Unit: Minute, Multiplier: 15, Algorithm: TokenBucket, Burst: 20, Scope: Instance}).String())
 }
 
-func TestTakeAllocatesNothing(t *testing.T) {
+func TestTakeDoesNotAllocate(t *testing.T) {
 	for _, a := range Algorithms() {
 		l := must(t, Spec{Algorithm: a, Requests: 50, Unit: Second})
 		var s State
 		now := int64(epoch)
 		l.Take(&s, now, 1)
-		for range 10_000 { // let the log reach its size
+		for range 10_000 { // the log then has its full size
 			now += 30_000
 			l.Take(&s, now, 1)
 		}
@@ -223,7 +223,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestALogGivesMemoryBackWhenARushIsOver(t *testing.T) {
+func TestLogFreesMemoryAfterARush(t *testing.T) {
 	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Second})
 	var s State
 	now := int64(epoch)

@@ -2,8 +2,7 @@ package limit
 
 import "math/big"
 
-// A model is an algorithm told naively, from the whole history, in exact
-// fractions. It answers how much is spent at a time.
+// A model computes what is spent from the whole history of charges, in exact fractions.
 type model struct {
 	l    *Limit
 	hits []charged
@@ -11,7 +10,8 @@ type model struct {
 
 type charged struct{ at, n int64 }
 
-// spent is exact; for slidingWindow it lacks the ticks' rounding.
+// spent returns the exact number of spent hits. It does not round to ticks, as slidingWindow
+// does.
 func (m *model) spent(now int64) *big.Rat {
 	p := m.l.period
 	switch m.l.Algorithm {
@@ -68,7 +68,7 @@ func share(counts bool) *big.Rat {
 	return new(big.Rat)
 }
 
-// ceil rounds up to a whole number.
+// ceil returns r rounded up to a whole number.
 func ceil(r *big.Rat) int64 {
 	q, rest := new(big.Int).QuoRem(r.Num(), r.Denom(), new(big.Int))
 	if rest.Sign() > 0 {

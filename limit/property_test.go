@@ -8,10 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-const epoch = 1_795_000_000 * second // a time like today's
+const epoch = 1_795_000_000 * second // a time in 2026
 
-// drawLimit draws a limit of algorithm a: mostly small, sometimes as large as
-// limits get.
+// drawLimit draws a limit of algorithm a. Most are small, some are as large as limits can be.
 func drawLimit(t *rapid.T, a Algorithm) *Limit {
 	s := Spec{
 		Algorithm:    a,
@@ -30,7 +29,7 @@ func drawLimit(t *rapid.T, a Algorithm) *Limit {
 	return l
 }
 
-// drawSmall draws a limit whose history can be told hit by hit.
+// drawSmall draws a limit so small that the model can replay its history hit by hit.
 func drawSmall(t *rapid.T, a Algorithm) *Limit {
 	s := Spec{
 		Algorithm: a,
@@ -51,8 +50,8 @@ func must(t interface{ Fatalf(string, ...any) }, s Spec) *Limit {
 	return l
 }
 
-// drawStep draws the time to the next Take: often none, a fraction of a window,
-// or a whole number of them.
+// drawStep draws the time until the next Take. It is often 0, a fraction of a window, or a
+// whole number of windows.
 func drawStep(t *rapid.T, l *Limit) int64 {
 	return rapid.OneOf(
 		rapid.Just(int64(0)),
@@ -77,7 +76,7 @@ func eachAlgorithm(t *testing.T, property func(t *rapid.T, a Algorithm)) {
 	}
 }
 
-// clone copies s and what it points to.
+// clone returns a deep copy of s.
 func clone(s State) State {
 	if s.log != nil {
 		s.log = &hitLog{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
@@ -119,7 +118,7 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 	})
 }
 
-// tickError is by how many hits ticks may round the estimate up.
+// tickError returns by how many hits the ticks may round the estimate up.
 func (m *model) tickError(now int64) int64 {
 	prev := int64(0)
 	for _, h := range m.hits {
@@ -173,7 +172,7 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 	})
 }
 
-// anyHistory leaves s with some history of takes of all kinds.
+// anyHistory applies random Takes to s and returns the time after them.
 func anyHistory(t *rapid.T, l *Limit, s *State) (now int64) {
 	now = epoch
 	for range rapid.IntRange(0, 25).Draw(t, "takes") {
@@ -198,7 +197,7 @@ func TestPeekChangesNothing(t *testing.T) {
 	})
 }
 
-func TestPeekTellsWhetherOneMorePasses(t *testing.T) {
+func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
@@ -212,7 +211,7 @@ func TestPeekTellsWhetherOneMorePasses(t *testing.T) {
 	})
 }
 
-func TestGiveBackNeverLiftsAboveCapacity(t *testing.T) {
+func TestRefundNeverExceedsCapacity(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
@@ -230,12 +229,12 @@ func TestGiveBackNeverLiftsAboveCapacity(t *testing.T) {
 	})
 }
 
-func TestGivingBackMaxHitsLeavesNothingSpent(t *testing.T) {
+func TestRefundOfMaxHitsLeavesNothingSpent(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := int64(epoch)
-		for range 5 { // of one tag, mostly beyond what was before
+		for range 5 { // limits of one tag that charge more than l
 			other := l.Spec
 			other.Requests, other.Burst, other.ChargeDenied = rapid.Uint32Min(1<<31).Draw(t, "requests"), 0, true
 			now += drawStep(t, l)
@@ -275,7 +274,7 @@ func TestDeniedHitsCostNothingUnlessCharged(t *testing.T) {
 			assert.GreaterOrEqual(t, r.Remaining, int64(0))
 			assert.LessOrEqual(t, r.Remaining, before-n+1) // +1: rounding of fractions
 		case l.ChargeDenied:
-			// A log with debt forgets what newer hits outweigh.
+			// A log with debt drops entries that newer hits outweigh.
 			assert.LessOrEqual(t, r.Remaining, max(before, 0))
 		default:
 			assert.Equal(t, before, r.Remaining)
@@ -322,7 +321,7 @@ func TestResetAfterIsWhenAllIsForgotten(t *testing.T) {
 	})
 }
 
-func TestStateKeepsWithinItsBoundsWhateverTheClockDoes(t *testing.T) {
+func TestStateStaysBoundedForAnyClock(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now := drawLimit(t, a), int64(epoch)
 		var s State
@@ -333,14 +332,14 @@ func TestStateKeepsWithinItsBoundsWhateverTheClockDoes(t *testing.T) {
 			assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
 			assert.GreaterOrEqual(t, r.RetryAfter, int64(Never))
 			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))
-			// A clock that was set back keeps nobody waiting longer than the
-			// state's own time and a window more.
+			// After the clock was set back, the wait is at most the state's own
+			// time and a window.
 			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.full.us+1)
 		}
 	})
 }
 
-func TestAChangedLimitKeepsWhatWasSpent(t *testing.T) {
+func TestChangedNumberKeepsSpentHitsOfAnyHistory(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		old := drawSmall(t, a)
 		var s State

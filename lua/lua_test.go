@@ -27,7 +27,7 @@ import (
 // jitter keeps keys alive through tests whose time is not that of Redis.
 const jitter = 1000 * time.Hour
 
-func TestAScriptPerAlgorithmAndAnAlgorithmPerScript(t *testing.T) {
+func TestEachAlgorithmHasAScript(t *testing.T) {
 	want := limit.AlgorithmNames()
 	files, err := fs.Glob(os.DirFS("."), "*.lua")
 	require.NoError(t, err)
@@ -147,22 +147,20 @@ func pack(values ...any) string {
 	return string(b)
 }
 
-// requireKept demands that key exists just where it holds something, and will be
-// forgotten.
-func (r *redis) requireKept(key string, holds bool) {
+// requireKey requires that key exists if its counter is not zero, and that it expires.
+func (r *redis) requireKey(key string, exists bool) {
 	r.t.Helper()
 	ttl, err := r.client.PTTL(context.Background(), r.prefix+key).Result()
 	require.NoError(r.t, err)
 	switch {
-	case holds:
+	case exists:
 		require.Positive(r.t, ttl, "the time to live of %s", key)
 	default:
 		require.Equal(r.t, time.Duration(-2), ttl, "%s is absent", key)
 	}
 }
 
-// traces are limits that one counter is held to in turn, as when the limits file
-// changes: all of one tag.
+// traces are limits of one tag, between which a counter changes as in a reload.
 var traces = []struct {
 	name   string
 	period limit.Unit
@@ -215,15 +213,15 @@ func TestSameAnswersAsLimit(t *testing.T) {
 	}
 }
 
-// follow compares Redis with limit at every of a number of steps, in calls of up
-// to batch hits, over two counters. Limits take each other's place.
+// follow compares Redis with package limit in a number of steps. A step is a call of up to
+// batch hits on two counters. The limit changes now and then.
 func follow(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, batch int) {
 	period := limits[0].Period()
 	now := time.Now().UnixMicro()
 	states := map[string]*limit.State{}
 	current, era := limits[0], 0
 	for step := range steps {
-		if now += move(rnd, period); now > year2100 {
+		if now += clockStep(rnd, period); now > year2100 {
 			now, era, states = time.Now().UnixMicro(), era+1, map[string]*limit.State{}
 		}
 		var hits []hit
@@ -247,17 +245,17 @@ func follow(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps
 			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, before)
 		}
 		for key, s := range states {
-			r.requireKept(key, !s.IsZero())
+			r.requireKey(key, !s.IsZero())
 		}
 	}
 }
 
-// year2100 is where traces start again: microseconds fit 2^53 up to the year 2255.
+// year2100 is the time at which traces start again. Microseconds fit into 2^53 until 2255.
 const year2100 = 4_102_444_800_000_000
 
-// move is how far the clock goes until the next call: mostly little, sometimes
-// past windows, sometimes back.
-func move(rnd *rand.Rand, period int64) int64 {
+// clockStep returns the time until the next call. It is usually short, sometimes longer than a
+// window, and sometimes negative.
+func clockStep(rnd *rand.Rand, period int64) int64 {
 	switch rnd.IntN(12) {
 	case 0, 1:
 		return 0
@@ -302,7 +300,7 @@ func spec(t testing.TB, s limit.Spec) *limit.Limit {
 	return l
 }
 
-func TestClockOfRedis(t *testing.T) {
+func TestNowOfZeroMeansTheClockOfRedis(t *testing.T) {
 	r := open(t)
 	for _, a := range limit.Algorithms() {
 		l := spec(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
@@ -319,7 +317,7 @@ func TestClockOfRedis(t *testing.T) {
 	assert.InDelta(t, left, got.ResetAfter, 10e6, "windows are aligned to the epoch")
 }
 
-func TestTimeToLiveIsUntilForgottenPlusJitter(t *testing.T) {
+func TestTimeToLiveIsResetAfterPlusJitter(t *testing.T) {
 	r := open(t)
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
@@ -400,18 +398,18 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			r := open(t)
 			now := time.Now().UnixMicro()
 			l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
-			one := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
+			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
 			free := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
 			remaining := func(key string) int64 { return r.take(now, nil, free(key, 0))[0].Remaining }
 
-			got := r.take(now, []int64{2, 2}, one("a", 4), one("b", 5), one("a", 6), one("c", 1))
+			got := r.take(now, []int64{2, 2}, grouped("a", 4), grouped("b", 5), grouped("a", 6), grouped("c", 1))
 			for i, want := range []int64{6, 5, 0, 9} {
 				assert.True(t, got[i].Allowed)
 				assert.Equal(t, want, got[i].Remaining)
 			}
 
-			// b has 5 left, so c is not charged; the next group is on its own.
-			got = r.take(now, []int64{2, 1}, one("c", 2), one("b", 6), one("c", 1))
+			// b has 5 left, so c is not charged. The next group is separate.
+			got = r.take(now, []int64{2, 1}, grouped("c", 2), grouped("b", 6), grouped("c", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[0].Remaining)
 			assert.Zero(t, got[0].RetryAfter)
@@ -421,20 +419,20 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			assert.Equal(t, int64(8), got[2].Remaining)
 
 			// The same counter twice: the second sees the first.
-			got = r.take(now, []int64{2}, one("d", 6), one("d", 6))
+			got = r.take(now, []int64{2}, grouped("d", 6), grouped("d", 6))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
 			assert.Equal(t, int64(10), remaining("d"))
-			got = r.take(now, []int64{2}, one("d", 5), one("d", 5))
+			got = r.take(now, []int64{2}, grouped("d", 5), grouped("d", 5))
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(0), remaining("d"))
 
-			// Hits that don't bind neither block nor are blocked.
-			got = r.take(now, []int64{2}, free("d", 1), one("e", 1))
+			// Other hits do not deny the group and are charged in any case.
+			got = r.take(now, []int64{2}, free("d", 1), grouped("e", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(9), remaining("e"))
-			got = r.take(now, []int64{4}, one("b", 6), one("e", 1), free("e", 2), free("e", -1))
+			got = r.take(now, []int64{4}, grouped("b", 6), grouped("e", 1), free("e", 2), free("e", -1))
 			assert.False(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[1].Remaining)
 			assert.Equal(t, int64(7), got[2].Remaining)
@@ -443,7 +441,7 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 	}
 }
 
-func TestFailedHitDoesNotBlockItsGroup(t *testing.T) {
+func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 	r := open(t)
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
@@ -492,7 +490,7 @@ func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 	}
 }
 
-func TestLongLogIsNotWalked(t *testing.T) {
+func TestLongLogIsSearchedByBisection(t *testing.T) {
 	r := open(t)
 	l := spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1_000_000, Unit: limit.Hour})
 	now := time.Now().UnixMicro()
@@ -512,8 +510,8 @@ func TestLongLogIsNotWalked(t *testing.T) {
 	assert.Less(t, cpuMicros(t, r.client)-before, 50_000.0, "microseconds of Redis for two calls")
 }
 
-// cpuMicros is the CPU time Redis has used, in microseconds. It isn't the time
-// of EVALSHA in INFO commandstats, as that is by the clock on the wall.
+// cpuMicros returns the CPU time of Redis in microseconds. INFO commandstats counts wall time
+// instead.
 func cpuMicros(t testing.TB, c *goredis.Client) float64 {
 	t.Helper()
 	info, err := c.Info(context.Background(), "cpu").Result()
@@ -531,8 +529,7 @@ func cpuMicros(t testing.TB, c *goredis.Client) float64 {
 	return sum
 }
 
-// BenchmarkRedis measures what a hit costs Redis in CPU time, all included
-// (redis-us/hit), in calls of 1, 4, 16 and 64 hits of as many keys, all admitted.
+// BenchmarkRedis measures the CPU time of Redis for a hit (redis-us/hit), in calls of 1, 4, 16 and 64 hits of as many keys, all admitted.
 func BenchmarkRedis(b *testing.B) {
 	for _, a := range limit.Algorithms() {
 		for _, batch := range []int{1, 4, 16, 64} {

@@ -9,7 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
 )
 
-func TestOneNameHasOneIDAndOthersHaveOthers(t *testing.T) {
+func TestEachNameHasItsOwnID(t *testing.T) {
 	seeds := fingerprint.NewSeeds()
 	names := map[fingerprint.ID]string{}
 	for _, key := range []string{"", "a", "ab", "b", "fw60", "a\x00", "fw60fw60"} {
@@ -23,7 +23,7 @@ func TestOneNameHasOneIDAndOthersHaveOthers(t *testing.T) {
 	}
 }
 
-func TestIDsOfOtherSeedsAreOthers(t *testing.T) {
+func TestOtherSeedsMakeOtherIDs(t *testing.T) {
 	one, other := fingerprint.NewSeeds(), fingerprint.NewSeeds()
 	a, b := one.ID([]byte("key"), "fw60"), other.ID([]byte("key"), "fw60")
 	assert.NotEqual(t, a.Lo, b.Lo)
