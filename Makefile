@@ -48,7 +48,7 @@ e2e: ## Run the examples on a real Envoy; installs Envoy if it is missing
 lint: ## Run the linters of .golangci.yml in all modules
 	@for module in . $(NESTED_MODULES); do \
 		echo "lint $$module"; \
-		(cd $$module && $(GOLANGCI_LINT) run ./...) || exit 1; \
+		(cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners ./...) || exit 1; \
 	done
 
 bench: ## Measure the hot path; docs/benchmarks.md explains the figures
