@@ -76,14 +76,14 @@ func (l *Limiter) InvalidateAll() { l.table.invalidateAll() }
 
 // call is the memory of one Take.
 type call struct {
-	lookups []lookup         // by hit
+	lookups []cacheLookup    // by hit
 	batch   backend.SubBatch // hits that are sent to next
 }
 
-// lookup is the answer of the cache for one hit.
-type lookup struct {
+// cacheLookup is the answer of the cache for one hit.
+type cacheLookup struct {
 	id         fingerprint.ID
-	generation uint32 // of the id's shard, at the time of the lookup
+	generation uint32 // of the shard at the time of the lookup
 	denied     bool
 }
 
@@ -97,25 +97,25 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	denied, batchDenied := 0, false
 	for i := range hits {
 		h := &hits[i]
-		found := lookup{id: l.table.seeds.ID(h.Key, h.Limit.Tag())}
+		lookup := cacheLookup{id: l.table.seeds.ID(h.Key, h.Limit.Tag())}
 		if h.N < 0 {
-			l.table.invalidate(found.id)
+			l.table.invalidate(lookup.id)
 		} else {
 			var r limit.Result
-			r, found.denied, found.generation = l.table.find(found.id, h, nowMicros)
-			if found.denied {
+			r, lookup.denied, lookup.generation = l.table.find(lookup.id, h, nowMicros)
+			if lookup.denied {
 				// Separate assignments are 10 ns faster than one of a composite.
 				results[i].Result, results[i].Source, results[i].Err = r, backend.SourceDenyCache, nil
 			}
 		}
-		if found.denied {
+		if lookup.denied {
 			denied++
 			batchDenied = batchDenied || l.options.AllOrNone && h.AllOrNone()
 			if l.options.Observer != nil {
 				l.options.Observer.Denied(h)
 			}
 		}
-		c.lookups = append(c.lookups, found)
+		c.lookups = append(c.lookups, lookup)
 	}
 	switch {
 	case denied == 0:
@@ -124,14 +124,14 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		l.takeOthers(ctx, now, hits, results, c, batchDenied)
 	}
 	for i := range hits {
-		h, found, r := &hits[i], &c.lookups[i], &results[i]
+		h, lookup, r := &hits[i], &c.lookups[i], &results[i]
 		switch {
 		case h.N < 0: // a denial from before the refund may have been added since
-			l.table.invalidate(found.id)
-		case found.denied || r.Err != nil || r.Allowed || r.Degraded():
+			l.table.invalidate(lookup.id)
+		case lookup.denied || r.Err != nil || r.Allowed || r.Degraded():
 		case batchDenied && h.AllOrNone(): // next has only seen a peek
 		default:
-			if l.table.add(found.id, found.generation, h, r.Result, nowMicros) && l.options.Observer != nil {
+			if l.table.add(lookup.id, lookup.generation, h, r.Result, nowMicros) && l.options.Observer != nil {
 				l.options.Observer.Evicted()
 			}
 		}

@@ -86,7 +86,7 @@ func (b *breaker) setState(next int32) {
 func (l *Limiter) beginOutage(b *breaker, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.outages++
+	l.shardsDown++
 	if l.stopped {
 		return
 	}
@@ -94,16 +94,16 @@ func (l *Limiter) beginOutage(b *breaker, err error) {
 	if time.Since(b.closedAt) < l.o.MaxProbeInterval { // the shard flaps, so the pauses keep growing
 		pause = min(2*b.lastPause, l.o.MaxProbeInterval)
 	}
-	l.probes.Go(func() { b.recover(l.ctx, pause) })
-	if l.outages == 1 {
-		l.downFrom, l.before, l.replayed = b.failingSince, b.servedBefore, 0
+	l.probes.Go(func() { b.awaitRecovery(l.ctx, pause) })
+	if l.shardsDown == 1 {
+		l.downFrom, l.servedBefore, l.replayed = b.failingSince, b.servedBefore, 0
 		l.o.Observer.StateChanged(StateChange{Down: true, Err: err})
 	}
 }
 
-// recover probes the shard until it works. Then it closes b, replays the log and ends
+// awaitRecovery probes the shard until it works. Then it closes b, replays the log and ends
 // the outage.
-func (b *breaker) recover(ctx context.Context, pause time.Duration) {
+func (b *breaker) awaitRecovery(ctx context.Context, pause time.Duration) {
 	l := b.limiter
 	for {
 		if !wait.For(ctx, withJitter(pause)) {
@@ -127,10 +127,10 @@ func (b *breaker) recover(ctx context.Context, pause time.Duration) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.outages--
+	l.shardsDown--
 	l.replayed += replayed
-	if l.outages == 0 && ctx.Err() == nil {
-		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downFrom), Served: l.served.Load() - l.before, Replayed: l.replayed})
+	if l.shardsDown == 0 && ctx.Err() == nil {
+		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downFrom), Served: l.served.Load() - l.servedBefore, Replayed: l.replayed})
 	}
 }
 

@@ -143,12 +143,12 @@ type Limiter struct {
 	served    atomic.Int64 // hits ever decided without the primary
 	batches   sync.Pool    // of *backend.SubBatch
 
-	mu       sync.Mutex // guards the fields below
-	stopped  bool
-	outages  int       // shards in an outage; an outage ends after the replay
-	downFrom time.Time // first failure of the outage in progress
-	before   int64     // value of served at downFrom
-	replayed int64     // hits replayed since downFrom
+	mu           sync.Mutex // guards the fields below
+	stopped      bool
+	shardsDown   int       // shards in an outage, which ends after the replay
+	downFrom     time.Time // first failure of the outage in progress
+	servedBefore int64     // value of served at downFrom
+	replayed     int64     // hits replayed since downFrom
 
 	ctx    context.Context // of the probes
 	cancel context.CancelFunc
@@ -184,7 +184,7 @@ func (l *Limiter) Close() {
 func (l *Limiter) Down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.outages > 0
+	return l.shardsDown > 0
 }
 
 // Take implements backend.Limiter.
