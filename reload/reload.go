@@ -51,9 +51,8 @@ type Reloader struct {
 	overrides override.Layer
 	nextEnd   *time.Timer // of an override; nil if none ends
 
-	// Warnings and problems of overrides that the log has already.
-	loggedWarnings map[string]bool
-	loggedProblems map[string]string // by target
+	loggedWarnings map[string]bool   // warnings of limits that the log has
+	loggedProblems map[string]string // problems of overrides that the log has, by target
 }
 
 // New returns a Reloader without limits.
@@ -159,7 +158,7 @@ func (r *Reloader) renewAt(end time.Time) {
 	r.nextEnd = timer
 }
 
-// Bounds of what the log gets at once; /rlconfig/problems has everything.
+// Bounds of the log; /rlconfig/problems has everything.
 const (
 	maxLoggedProblems = 20
 	maxLoggedBytes    = 1 << 10 // of one problem of an override
@@ -191,7 +190,7 @@ func changeAttrs(c descriptors.Changes) []slog.Attr {
 	return attrs
 }
 
-// logWarnings logs the warnings that the limits before didn't have.
+// logWarnings logs the warnings that the previous limits didn't have.
 func (r *Reloader) logWarnings(warnings limitsfile.Problems) {
 	logged := map[string]bool{}
 	for _, w := range warnings {
@@ -204,7 +203,7 @@ func (r *Reloader) logWarnings(warnings limitsfile.Problems) {
 	r.loggedWarnings = logged
 }
 
-// reject records that the newest limits have problems. Those in force stay.
+// reject records why the newest limits are rejected. The limits in force stay.
 func (r *Reloader) reject(err error) {
 	r.invalid = err
 	r.observer.LimitsRejected()
@@ -223,8 +222,8 @@ func (r *Reloader) reject(err error) {
 	}
 }
 
-// reportOverrides logs problems of overrides that the log doesn't have yet, and counts
-// the overrides for the Observer.
+// reportOverrides logs new problems of overrides and reports the number of overrides to
+// the Observer.
 func (r *Reloader) reportOverrides() {
 	logged := map[string]string{}
 	inForce, rejected, unlogged := 0, 0, 0

@@ -30,7 +30,7 @@ type Update struct {
 	// receiver may keep the map and must not change it.
 	Overrides map[string]string
 
-	// Invalid is why the newest limits of the source can't be used. Those in force
+	// Invalid is why the newest limits of the source can't be used. The limits in force
 	// stay.
 	Invalid error
 

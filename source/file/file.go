@@ -5,8 +5,9 @@
 // Terms:
 //
 //   - place: the file or the directories that the settings name;
-//   - fingerprint: the metadata of all files at a place, hashed;
-//   - settled: two fingerprints in a row are equal, so that nobody is writing.
+//   - fingerprint: a hash of the metadata of all files at a place;
+//   - look: taking the fingerprint;
+//   - settled: two looks in a row found the same, so nobody is writing.
 package file
 
 import (
@@ -42,27 +43,27 @@ type Source struct {
 	o        Options
 	requests chan struct{}
 
-	// Owned by Run.
+	// Only Run uses these.
 	digests       digests          // of the files in force
-	loggedSkipped map[Skipped]bool // the log has these
+	loggedSkipped map[Skipped]bool // entries that the log has
 }
 
 var _ source.Source = (*Source)(nil)
 
 const (
-	// settlePause is the time between two fingerprints when files are read on request.
+	// settlePause is the time between two looks at the start and after Reload.
 	settlePause = 200 * time.Millisecond
 
-	// startTries bounds the fingerprints of the first read.
+	// startTries bounds the looks before the first read.
 	startTries = 25
 
-	// restlessTries is the number of fingerprints in a row, each different, after
-	// which Run reports that the files never settle.
+	// restlessTries is the number of looks in a row that find changed files, after which
+	// Run reports that the files don't settle.
 	restlessTries = 10
 
-	// fullReadEvery is the number of fingerprints after which Run reads the files even
-	// if the fingerprint is the same. A read error may be over, and some file systems
-	// hide changes.
+	// fullReadEvery is the number of looks after which Run reads the files even if the
+	// fingerprint is the same. A read error may be over, and some file systems hide
+	// changes.
 	fullReadEvery = 30
 )
 
@@ -90,43 +91,41 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 }
 
 // poll calls changed with the files as they are now and after each change, until ctx is
-// done. It reads files only while they are settled, so that changed doesn't get a file
-// that is being written. Only the first read happens in any case, after startTries.
+// done. It reads settled files only, so that changed never gets a file that is being
+// written. The first read is the exception: it happens after startTries in any case.
 func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
 	var (
-		last      = &snapshot{} // without the files
-		lastPrint fingerprint   // of the last look
-		readPrint fingerprint   // of the files in the last snapshot
-		looks     int           // since the last snapshot
-		tries     int           // looks in a row that found unsettled files
+		last                 = &snapshot{} // without files
+		lastPrint, readPrint fingerprint   // of the last look and the last snapshot
+		unsettled            int           // looks in a row that found changed files
+		looks                int           // since the last snapshot
 	)
-	for started, requested := false, false; ; looks++ {
+	for started, requested := false, true; ; looks++ {
 		current := s.o.Place.fingerprint()
-		giveUp := !started && tries == startTries
-		switch {
-		case current != lastPrint && !giveUp:
-			lastPrint = current
-			if tries++; started && tries == restlessTries {
-				last = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.o.Place.Path(), s.o.Interval)}
-				changed(last)
-			}
-		case !started || requested || current != readPrint || looks >= fullReadEvery:
+		if current == lastPrint {
+			unsettled = 0
+		} else {
+			unsettled++
+		}
+		lastPrint = current
+		due := requested || current != readPrint || looks >= fullReadEvery
+		forced := !started && unsettled > startTries
+		if due && unsettled == 0 || forced {
 			n := s.snapshot()
-			if lastPrint = s.o.Place.fingerprint(); lastPrint != current && !giveUp {
-				tries++
-				break
+			lastPrint = s.o.Place.fingerprint()
+			if lastPrint == current || forced { // else a file changed while it was read
+				if requested || !n.equal(last) {
+					changed(n)
+					last = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
+				}
+				readPrint, unsettled, looks, started, requested = current, 0, 0, true, false
 			}
-			readPrint, looks, tries = current, 0, 0
-			if requested || !started || !n.equal(last) {
-				changed(n)
-				last = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
-			}
-			started, requested = true, false
-		default:
-			tries = 0
+		} else if started && unsettled == restlessTries {
+			last = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.o.Place.Path(), s.o.Interval)}
+			changed(last)
 		}
 		pause := s.o.Interval
-		if !started || requested {
+		if requested {
 			pause = min(pause, settlePause)
 		}
 		timer := time.NewTimer(pause)
@@ -136,7 +135,7 @@ func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
 			return ctx.Err()
 		case <-s.requests:
 			timer.Stop()
-			requested = true
+			requested, lastPrint = true, fingerprint{} // settlePause starts now
 		case <-timer.C:
 		}
 	}

@@ -64,7 +64,7 @@ type Place struct {
 // Path returns the path that p stands for.
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
-// Read is like the function Read for p.
+// Read returns the limits files at p, as the function Read does for a path.
 func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	w := walk{place: p, contents: true}
 	w.run()
@@ -75,7 +75,7 @@ func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 // place, and of everything else that a walk reports. It needs no contents.
 type fingerprint [sha256.Size]byte
 
-// fingerprint returns that of the files as they are now.
+// fingerprint returns the fingerprint of the files as they are now.
 func (p Place) fingerprint() fingerprint {
 	w := walk{place: p, stats: sha256.New()}
 	w.run()
@@ -92,13 +92,13 @@ func (p Place) fingerprint() fingerprint {
 type walk struct {
 	place    Place
 	contents bool      // read the files
-	stats    hash.Hash // gets the files' metadata; nil: not collected
+	stats    hash.Hash // gets the metadata of the files, if not nil
 
 	files   []limitsfile.File
 	skipped []Skipped
 	errs    []error
-	entries int // of all directories, so far
-	bytes   int // of all files, so far
+	entries int // listed so far
+	bytes   int // read so far
 }
 
 func (w *walk) run() {
