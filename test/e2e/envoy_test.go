@@ -108,10 +108,10 @@ func socketAddress(addr string) *corev3.Address {
 	}}}
 }
 
-// startUpstream answers every request with 200 and repeats the request's x-tokens header.
+// startUpstream answers every request with 200 and repeats the request's x-items header.
 func startUpstream(t *testing.T) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("x-tokens", r.Header.Get("x-tokens"))
+		w.Header().Set("x-items", r.Header.Get("x-items"))
 	}))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()

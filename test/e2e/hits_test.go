@@ -19,14 +19,26 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
+// itemLimits charge no denied hits, unlike the limits of the example.
+const itemLimits = `
+domain: shop
+descriptors:
+  - key: items
+    rate_limit: {unit: hour, requests_per_unit: 100, algorithm: token_bucket}
+`
+
 func TestHitsAddendFromHeader(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
+	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
+		r.RateLimits = r.RateLimits[:1]
+		r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%REQ(x-items)%"}
+	})
+	e := c.start()
 	for _, step := range []struct {
 		items     string
 		status    int
@@ -46,14 +58,15 @@ func TestHitsAddendFromHeader(t *testing.T) {
 
 // TestHitsAddendFromMetadata has another filter set the hits of a descriptor.
 func TestHitsAddendFromMetadata(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
+	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
 	items, err := structpb.NewStruct(map[string]any{"items": 30})
 	require.NoError(t, err)
 	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		prependFilter(t, hcm, &setmetadatav3.Config{Metadata: []*setmetadatav3.Metadata{{MetadataNamespace: "shop", Value: items}}})
 	})
 	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
-		r.RateLimits[0].HitsAddend.Format = "%DYNAMIC_METADATA(shop:items)%"
+		r.RateLimits = r.RateLimits[:1]
+		r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%DYNAMIC_METADATA(shop:items)%"}
 	})
 	e := c.start()
 	for i, status := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
@@ -85,8 +98,8 @@ func TestHitsAddendOfRequest(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status)
 }
 
-// TestCostFromResponseIsChargedAtStreamEnd peeks when the request arrives and charges
-// the tokens that the response names.
+// TestCostFromResponseIsChargedAtStreamEnd tests the route /import of the example: the
+// request charges nothing, and the response names the hits.
 func TestCostFromResponseIsChargedAtStreamEnd(t *testing.T) {
 	for _, algorithm := range limit.Algorithms() {
 		t.Run(algorithm.String(), func(t *testing.T) {
@@ -96,26 +109,18 @@ descriptors:
   - key: items
     rate_limit: {unit: year, requests_per_unit: 100, algorithm: %s, charge_denied: true}
 `, algorithm))
-			c := example(t, "envoy.yaml", startRLS(t, limits))
-			c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
-				charge := proto.CloneOf(r.RateLimits[0])
-				charge.ApplyOnStreamDone = true
-				charge.HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%RESP(x-tokens)%"}
-				r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Number: wrapperspb.UInt64(0)}
-				r.RateLimits = append(r.RateLimits, charge)
-			})
-			e := c.start()
+			e := example(t, "envoy.yaml", startRLS(t, limits)).start()
 			awaitRemaining := func(want string) {
 				t.Helper()
 				polltest.Until(t, maxWait, func() bool {
-					return e.send(t, call{"/import", "x-tokens: 0"}).Get("x-ratelimit-remaining") == want
+					return e.send(t, call{"/import", "x-items: 0"}).Get("x-ratelimit-remaining") == want
 				})
 			}
-			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 60"}).status)
+			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-items: 60"}).status)
 			awaitRemaining("40")
-			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-tokens: 70"}).status, "a peek, as the cost is not known yet")
+			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-items: 70"}).status, "a peek, as the cost is not known yet")
 			awaitRemaining("0")
-			assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import", "x-tokens: 1"}).status)
+			assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import", "x-items: 1"}).status)
 		})
 	}
 }
