@@ -1,6 +1,6 @@
-// Package bench measures the service as a whole, over loopback gRPC, beside
-// servers that do nothing. The servers are processes of their own (this test
-// binary, started again), so that their CPU time can be told from the client's.
+// Package bench measures the whole service over loopback gRPC, and servers that do nothing for
+// comparison. Each server is a separate process of this test binary, so its CPU time does not
+// include the client's.
 package bench
 
 import (
@@ -39,8 +39,8 @@ func BenchmarkLoopback(b *testing.B) {
 	}
 }
 
-// measure makes b.N calls, with so many in flight, and reports the server's CPU
-// time for each.
+// measure makes b.N calls, a number of them in flight, and reports the server's CPU time per
+// call.
 func measure(b *testing.B, srv *child, calls int) {
 	clients := make([]rlsv3.RateLimitServiceClient, connections)
 	for i := range clients {
@@ -102,7 +102,7 @@ func startServer(b testing.TB, kind string) *child {
 	c := &child{cmd: exec.Command(os.Args[0])}
 	c.cmd.Env = append(os.Environ(), serverKindEnv+"="+kind)
 	c.cmd.Stderr = os.Stderr
-	hold, err := c.cmd.StdinPipe() // closes with this process, and the child ends
+	hold, err := c.cmd.StdinPipe() // closes with this process, which ends the child
 	require.NoError(b, err)
 	out, err := c.cmd.StdoutPipe()
 	require.NoError(b, err)
@@ -117,11 +117,11 @@ func startServer(b testing.TB, kind string) *child {
 	return c
 }
 
-// cpu is the CPU time the server has used.
+// cpu returns the CPU time of the server.
 func (c *child) cpu(b testing.TB) time.Duration { return cpuOf(b, c.cmd.Process.Pid) }
 
-// cpuOf is the CPU time a process has used: user and system, from /proc, counted
-// in hundredths of a second.
+// cpuOf returns the user and system CPU time of a process. /proc counts it in hundredths of a
+// second.
 func cpuOf(b testing.TB, pid int) time.Duration {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	require.NoError(b, err)

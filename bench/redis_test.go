@@ -25,8 +25,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
-// What make bench-redis hands over: the programs to measure, and where the table
-// goes. The incumbent's is empty if it could not be built.
+// Environment variables that make bench-redis sets: the programs to measure, and the file of
+// the table. The incumbent's program is empty if it could not be built.
 const (
 	programEnv   = "RLS_BENCH_PROGRAM"
 	incumbentEnv = "RLS_BENCH_INCUMBENT"
@@ -38,19 +38,19 @@ const (
 	warmUp  = 300 * time.Millisecond
 )
 
-// load is how a server is asked.
+// load is the load on a server.
 type load struct{ inFlight, descriptors, keys int }
 
-// figures are what a load cost, for each request.
+// figures are the costs of a request under a load.
 type figures struct {
 	serverCPU, redisCPU time.Duration
 	p50, p99            time.Duration
 	perSecond           float64
 }
 
-// TestRedisTable measures, in one run, a server that does nothing, rls over Redis
-// and the incumbent over the same Redis, and writes what it saw as a table. It
-// asserts no figure: machines are noisy.
+// TestRedisTable measures a server that does nothing, rls with Redis, and the incumbent with the
+// same Redis. It writes the figures as a table. It asserts no figure, because machines are
+// noisy.
 func TestRedisTable(t *testing.T) {
 	redis := redistest.Start(t)
 	limits := filepath.Join(t.TempDir(), "config")
@@ -96,7 +96,7 @@ func TestRedisTable(t *testing.T) {
 	}
 }
 
-// clusterLoads asks rls over a Cluster, with one and with four descriptors.
+// clusterLoads measures rls with a Cluster, with one and with four descriptors.
 func clusterLoads(t *testing.T, limits string) (one, four figures) {
 	cluster := redistest.StartCluster(t, 6, false)
 	ours, addr := program(t, os.Getenv(programEnv), "REDIS_TYPE=cluster", "REDIS_URL="+cluster.URL(), "REDIS_TIMEOUT=1s", "LIMITS_PATH="+limits, "LOG_LEVEL=error")
@@ -119,7 +119,7 @@ func loads() (all []load) {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// goals compares what was seen with what docs/design.md sets out to reach.
+// goals compares the figures with the goals of docs/design.md.
 func goals(b *strings.Builder, seen map[string]map[load]figures, one, four figures) {
 	busy, alone := load{64, 1, 10_000}, load{1, 1, 10_000}
 	verdict := func(what string, have, most float64) {
@@ -141,7 +141,7 @@ func goals(b *strings.Builder, seen map[string]map[load]figures, one, four figur
 	verdict("p99 of four descriptors on the Cluster, of that of one", ratio(four.p99, one.p99), 3)
 }
 
-// run asks the server at addr for perLoad.
+// run sends the load to the server at addr for perLoad.
 func run(t *testing.T, addr string, pid, redis int, l load) figures {
 	clients := make([]rlsv3.RateLimitServiceClient, connections)
 	for i := range clients {
@@ -200,7 +200,7 @@ func run(t *testing.T, addr string, pid, redis int, l load) figures {
 	}
 }
 
-// program starts a rate-limit service on free ports of loopback.
+// program starts a rate-limit service on free loopback ports.
 func program(t *testing.T, path string, env ...string) (cmd *exec.Cmd, addr string) {
 	require.NotEmpty(t, path, "run make bench-redis")
 	addr = freeAddr(t)
@@ -220,7 +220,7 @@ func program(t *testing.T, path string, env ...string) (cmd *exec.Cmd, addr stri
 	return cmd, addr
 }
 
-// freeAddr is an address nobody listens on just now.
+// freeAddr returns an address that no server uses now.
 func freeAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -230,7 +230,7 @@ func freeAddr(t *testing.T) string {
 
 func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 
-// replaceTable puts table between the marks in the file at path.
+// replaceTable replaces the text between the marks in the file at path with table.
 func replaceTable(path, table string) error {
 	const begin, end = "<!-- bench-redis -->\n", "<!-- /bench-redis -->"
 	page, err := os.ReadFile(path)

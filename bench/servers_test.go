@@ -20,7 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// serverKindEnv tells this test binary to be a server of that kind.
+// serverKindEnv is the environment variable with the kind of server that this test binary runs.
 const serverKindEnv = "RLS_BENCH_SERVER"
 
 var serverKinds = []struct {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { // until the parent is gone
+	go func() { // ends with the parent
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// nothing answers OK without looking at the request.
+// nothing answers OK without reading the request.
 type nothing struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 }
@@ -63,7 +63,7 @@ func (nothing) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3
 	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
 }
 
-// serveNothingStock is grpc-go as it comes.
+// serveNothingStock serves nothing with the stock options of grpc-go.
 func serveNothingStock(ctx context.Context) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,10 +76,10 @@ func serveNothingStock(ctx context.Context) error {
 	return s.Serve(l)
 }
 
-// serveNothingTuned is nothing behind our listeners' settings.
+// serveNothingTuned serves nothing with our options.
 func serveNothingTuned(ctx context.Context) error { return serveOurs(ctx, nothing{}) }
 
-// serveLocal is the whole service, counting in the process.
+// serveLocal serves the whole service, which counts in the process.
 func serveLocal(ctx context.Context) error {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "bench.yaml", Data: []byte(benchLimits)}}, limitsfile.Options{})
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// RunAllOrNone checks a Limiter that charges the hits of one Take all or none:
+// RunAllOrNone tests a Limiter that charges the hits of a Take all or none. backend.Hit's
+// AllOrNone says which hits belong together.
 //
-//   - If a hit with N > 0 that is not Shadow is denied, no hit with N > 0 that is
-//     not Shadow is charged, the denied one neither, even where its limit charges
-//     denied hits.
-//   - The denied ones are answered as denied; the others as allowed, with what
-//     remains now that they are not charged.
-//   - Peeks, returns and Shadow hits deny nobody, and are charged as ever.
-//   - A later hit on the same counter sees the earlier one's charge: two that
-//     pass only one at a time are denied together.
+//   - If an all-or-none hit is denied, no all-or-none hit is charged. A denied hit is not
+//     charged even if its limit charges denied hits.
+//   - Denied hits are answered as denied. The other all-or-none hits are answered as
+//     allowed, with what remains without the charges.
+//   - Peeks, refunds and Shadow hits deny no other hit, and are charged as usual.
+//   - A later hit on the same counter sees the charge of an earlier hit. If only one of two
+//     hits fits, both are denied.
 //
 // open is as for Run.
 func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
@@ -33,20 +33,21 @@ func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		t.Run(a.String(), func(t *testing.T) {
 			l := open(t)
 			for _, s := range requestStories {
-				t.Run(s.name, func(t *testing.T) { s.tell(t, l, a) })
+				t.Run(s.name, func(t *testing.T) { s.run(t, l, a) })
 			}
 			t.Run("64 callers never split a request", func(t *testing.T) { testRequestsWhole(t, l, a) })
 		})
 	}
-	t.Run("random requests leave what was charged and nothing else", func(t *testing.T) { testRequestTraces(t, open(t)) })
+	t.Run("random requests leave exactly their charges", func(t *testing.T) { testRequestTraces(t, open(t)) })
 }
 
-// unsaid as a remaining says that the answer doesn't matter.
-const unsaid = math.MinInt64
+// anyRemaining is the remaining of hits that may have any.
+const anyRemaining = math.MinInt64
 
-// ask is a hit and its answer. Counters are told apart by their names: small ones
-// admit 1, all others 5. Those whose name ends in ! charge denied hits.
-type ask struct {
+// storyHit is a hit and its expected answer. The name of the counter determines its limit.
+// Counters that start with "small" admit 1, others 5. Counters that end in ! charge denied
+// hits.
+type storyHit struct {
 	counter   string
 	n         int64
 	shadow    bool
@@ -54,99 +55,99 @@ type ask struct {
 	remaining int64
 }
 
-// requestStory is what happens to the counters of one prefix, a request a minute.
+// requestStory is a sequence of requests, one each minute. It has counters of its own.
 type requestStory struct {
 	name     string
-	requests [][]ask
+	requests [][]storyHit
 }
 
 const shadow = true
 
 var requestStories = []requestStory{
-	{"all are charged when all pass", [][]ask{
+	{"all are charged when all pass", [][]storyHit{
 		{{"a", 2, !shadow, ok, 3}, {"b", 1, !shadow, ok, 4}},
 		{{"a", 2, !shadow, ok, 1}, {"b", 1, !shadow, ok, 3}},
 	}},
-	{"none is charged when one is denied, whichever is first", [][]ask{
+	{"none is charged when one is denied, whichever is first", [][]storyHit{
 		{{"a", 2, !shadow, ok, 3}, {"small", 1, !shadow, ok, 0}},
 		{{"a", 2, !shadow, ok, 3}, {"small", 1, !shadow, no, 0}, {"b", 1, !shadow, ok, 5}},
 		{{"small", 1, !shadow, no, 0}, {"a", 3, !shadow, ok, 3}},
 		{{"a", 3, !shadow, ok, 0}, {"b", 5, !shadow, ok, 0}},
 	}},
-	{"a denied hit costs nothing though its limit charges denied hits", [][]ask{
+	{"a denied hit costs nothing though its limit charges denied hits", [][]storyHit{
 		{{"small!", 1, !shadow, ok, 0}},
 		{{"small!", 1, !shadow, no, 0}, {"a!", 1, !shadow, ok, 5}},
 		{{"small!", 1, !shadow, no, 0}},
 		{{"small!", -1, !shadow, ok, 1}},
 		{{"small!", 1, !shadow, ok, 0}, {"a!", 1, !shadow, ok, 4}},
 	}},
-	{"more hits than a capacity deny the others", [][]ask{
+	{"more hits than a capacity deny the others", [][]storyHit{
 		{{"a", 1, !shadow, ok, 5}, {"b", 6, !shadow, no, 5}},
 		{{"a", 1, !shadow, ok, 5}, {"b", math.MaxInt64, !shadow, no, 5}},
 		{{"a", 5, !shadow, ok, 0}, {"b", 5, !shadow, ok, 0}},
 	}},
-	{"a denied shadow hit denies nobody", [][]ask{
+	{"a denied shadow hit denies nobody", [][]storyHit{
 		{{"small", 1, shadow, ok, 0}, {"a", 1, !shadow, ok, 4}},
 		{{"small", 1, shadow, no, 0}, {"a", 1, !shadow, ok, 3}},
 	}},
-	{"a shadow hit is charged though another is denied", [][]ask{
+	{"a shadow hit is charged though another is denied", [][]storyHit{
 		{{"small", 1, !shadow, ok, 0}},
 		{{"a", 1, shadow, ok, 4}, {"small", 1, !shadow, no, 0}, {"b", 1, shadow, ok, 4}},
 		{{"a", 1, shadow, ok, 3}, {"b", 1, !shadow, ok, 3}},
 	}},
-	{"a denied shadow hit is charged where its limit says so", [][]ask{
+	{"a denied shadow hit is charged where its limit says so", [][]storyHit{
 		{{"a!", 4, shadow, ok, 1}},
 		{{"a!", 2, shadow, no, -1}, {"b", 1, !shadow, ok, 4}},
 	}},
-	{"a denied peek denies nobody", [][]ask{
+	{"a denied peek denies nobody", [][]storyHit{
 		{{"a!", 4, shadow, ok, 1}},
 		{{"a!", 2, shadow, no, -1}},
 		{{"a!", 0, !shadow, no, -1}, {"b", 1, !shadow, ok, 4}},
 	}},
-	{"hits are given back though another is denied", [][]ask{
+	{"a refund is charged though another hit is denied", [][]storyHit{
 		{{"small", 1, !shadow, ok, 0}, {"a", 3, !shadow, ok, 2}},
 		{{"small", 1, !shadow, no, 0}, {"a", -1, !shadow, ok, 3}},
 		{{"a", 0, !shadow, ok, 3}},
 	}},
-	{"one counter twice, with room for both", [][]ask{
+	{"one counter twice, with room for both", [][]storyHit{
 		{{"a", 2, !shadow, ok, 3}, {"a", 3, !shadow, ok, 0}},
 	}},
-	{"one counter twice, with room for one", [][]ask{
-		{{"a", 3, !shadow, ok, unsaid}, {"a", 3, !shadow, no, unsaid}, {"b", 1, !shadow, ok, 5}},
+	{"one counter twice, with room for one", [][]storyHit{
+		{{"a", 3, !shadow, ok, anyRemaining}, {"a", 3, !shadow, no, anyRemaining}, {"b", 1, !shadow, ok, 5}},
 		{{"a", 5, !shadow, ok, 0}, {"b", 5, !shadow, ok, 0}},
 	}},
-	{"one counter twice, and another is denied", [][]ask{
+	{"one counter twice, and another is denied", [][]storyHit{
 		{{"small", 1, !shadow, ok, 0}, {"a", 1, !shadow, ok, 4}},
-		{{"a", 1, !shadow, ok, unsaid}, {"small", 1, !shadow, no, 0}, {"a", 1, !shadow, ok, unsaid}},
+		{{"a", 1, !shadow, ok, anyRemaining}, {"small", 1, !shadow, no, 0}, {"a", 1, !shadow, ok, anyRemaining}},
 		{{"a", 4, !shadow, ok, 0}},
 	}},
 }
 
-func (s requestStory) tell(t *testing.T, l backend.Limiter, a limit.Algorithm) {
+func (s requestStory) run(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 	prefix, start := Key(), Start()
-	for i, asks := range s.requests {
-		hits := make([]backend.Hit, len(asks))
-		for j, ask := range asks {
+	for i, request := range s.requests {
+		hits := make([]backend.Hit, len(request))
+		for j, h := range request {
 			spec := limit.Spec{Algorithm: a, Requests: 5, Unit: limit.Hour}
-			if ask.counter[0] == 's' {
+			if h.counter[0] == 's' {
 				spec.Requests = 1
 			}
-			spec.ChargeDenied = ask.counter[len(ask.counter)-1] == '!'
-			hits[j] = backend.Hit{Key: fmt.Appendf(nil, "%s%s", prefix, ask.counter), Limit: NewLimit(t, spec), N: ask.n, Shadow: ask.shadow}
+			spec.ChargeDenied = h.counter[len(h.counter)-1] == '!'
+			hits[j] = backend.Hit{Key: fmt.Appendf(nil, "%s%s", prefix, h.counter), Limit: NewLimit(t, spec), N: h.n, Shadow: h.shadow}
 		}
 		for j, r := range take(t, l, start, time.Duration(i)*time.Minute, hits...) {
-			name := fmt.Sprintf("request %d, hit %d (%s)", i+1, j+1, asks[j].counter)
-			assert.Equal(t, asks[j].allowed, r.Allowed, "%s: allowed", name)
-			if asks[j].remaining != unsaid {
-				assert.Equal(t, asks[j].remaining, r.Remaining, "%s: remaining", name)
+			name := fmt.Sprintf("request %d, hit %d (%s)", i+1, j+1, request[j].counter)
+			assert.Equal(t, request[j].allowed, r.Allowed, "%s: allowed", name)
+			if request[j].remaining != anyRemaining {
+				assert.Equal(t, request[j].remaining, r.Remaining, "%s: remaining", name)
 			}
 			assert.Equal(t, r.Allowed, r.RetryAfter == 0, "%s: retry %d", name, r.RetryAfter)
 		}
 	}
 }
 
-// testRequestsWhole lets callers charge two counters in both orders: each request
-// must have charged both or none, whatever they got in each other's way.
+// testRequestsWhole has many callers charge two counters in both orders. Each request must
+// charge both counters or none.
 func testRequestsWhole(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 	wide := NewLimit(t, limit.Spec{Algorithm: a, Requests: 400, Unit: limit.Hour, ChargeDenied: true})
 	tight := NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: limit.Hour, ChargeDenied: true})
@@ -168,18 +169,18 @@ func testRequestsWhole(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 	assert.Equal(t, int64(0), left[1].Remaining)
 }
 
-// histories is the simplest Limiter that charges all or none: it remembers what
-// each counter was charged and counts it all again for every answer, so that it
-// can forget a charge. It is for one goroutine.
+// histories is a simple Limiter that charges all or none. It remembers all charges of each
+// counter and replays them for every answer. So it can drop a charge. It is for one
+// goroutine.
 type histories map[string][]func(*limit.State)
 
-// take answers one hit and remembers its charge.
+// take decides one hit and remembers its charge.
 func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	lim := h.Limit
 	if h.AllOrNone() {
 		spec := lim.Spec
 		spec.ChargeDenied = false
-		lim, _ = limit.New(spec) // right as it was
+		lim, _ = limit.New(spec) // as valid as before
 	}
 	var s limit.State
 	for _, charge := range m[counter(h)] {
@@ -189,7 +190,7 @@ func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	return lim.Take(&s, now.UnixMicro(), h.N)
 }
 
-// request answers a request and tells whether any of its hits denied the others.
+// request decides a request and reports whether one of its hits denied the others.
 func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.Result, denied bool) {
 	for _, h := range hits {
 		r := m.take(h, now)
@@ -200,7 +201,7 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 		return results, false
 	}
 	for _, h := range hits {
-		if h.AllOrNone() { // all charges of its counter in this request are of its kind
+		if h.AllOrNone() { // all hits of its counter in this request are all-or-none
 			m[counter(h)] = m[counter(h)][:len(m[counter(h)])-1]
 		}
 	}
@@ -215,16 +216,16 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 
 func counter(h backend.Hit) string { return h.Limit.Tag() + " " + string(h.Key) }
 
-// testRequestTraces keeps shadow hits and returns to keys of their own, as it is
-// open what they see of a charge on the same counter that is not made in the end.
+// testRequestTraces uses separate keys for shadow hits and refunds. The contract leaves open
+// whether such a hit sees a charge on its counter that is undone later.
 func testRequestTraces(t *testing.T, l backend.Limiter) {
-	limits, start := traced(t), Start()
+	limits, start := traceLimits(t), Start()
 	rapid.Check(t, func(t *rapid.T) {
-		keys, loose := [][]byte{Key(), Key()}, Key()
+		keys, shadowKey := [][]byte{Key(), Key()}, Key()
 		hit := rapid.Custom(func(t *rapid.T) backend.Hit {
 			h := backend.Hit{Limit: rapid.SampledFrom(limits).Draw(t, "limit")}
-			if rapid.Bool().Draw(t, "loose") {
-				h.Key, h.Shadow = loose, true
+			if rapid.Bool().Draw(t, "shadow") {
+				h.Key, h.Shadow = shadowKey, true
 				h.N = rapid.Int64Range(-3, 3).Draw(t, "n")
 			} else {
 				h.Key = rapid.SampledFrom(keys).Draw(t, "key")

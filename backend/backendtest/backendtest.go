@@ -1,6 +1,5 @@
-// Package backendtest holds what every backend.Limiter must do, as a suite to run
-// against it, and fakes for the tests of what stands on a Limiter. It is for
-// tests only.
+// Package backendtest has suites that test any backend.Limiter, and fakes for tests of code
+// that uses a Limiter. It is for tests only.
 package backendtest
 
 import (
@@ -20,16 +19,16 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Run checks that what open returns does what backend.Limiter says: that it
-// answers as limit.Limit.Take does, key by key, whoever else is charging.
+// Run tests the contract of backend.Limiter: for each key the Limiter answers as
+// limit.Limit.Take does, also with many callers at once.
 //
-// The Limiter must take the now it is given for the time, and must not charge all
-// or none (for that, see RunAllOrNone). open is called for each test; it cleans
-// up with t.Cleanup. Keys are new in every run, so that a store can be used again.
+// The Limiter must use the now of Take as the time, and must not charge all or none (see
+// RunAllOrNone). Each test calls open, which cleans up with t.Cleanup. Keys are new in every
+// run, so tests can share a store.
 //
-// A store may let counters expire in real time. So the story of each test begins
-// at Start, a little in the future, its windows last hours, and no counter is
-// needed any more that would have less than seconds to live.
+// A store may expire counters in real time. So each test begins at Start, which is in the
+// future, its windows last hours, and no test needs a counter in the last seconds of its
+// life.
 func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	for _, test := range []struct {
 		name string
@@ -55,8 +54,8 @@ func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	}
 }
 
-// Start is when the tests' stories begin: a full hour, at most an hour from now.
-// Windows of an hour begin there too.
+// Start returns the time at which the tests begin: the next full hour, which is also the
+// start of an hourly window.
 func Start() time.Time { return time.Now().UTC().Truncate(time.Hour).Add(time.Hour) }
 
 var (
@@ -70,20 +69,19 @@ func newRun() string {
 	return hex.EncodeToString(b)
 }
 
-// Key returns a key that nobody has used, not in earlier runs either.
+// Key returns a key that no test has used, also not in earlier runs.
 func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", run, keys.Add(1)) }
 
-// NewLimit is limit.New for specs that are known to be right.
+// NewLimit is limit.New for valid specs.
 func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	l, err := limit.New(s)
 	require.NoError(t, err)
 	return l
 }
 
-var errStale = errors.New("left over in results from an earlier Take")
+var errStale = errors.New("stale result of an earlier Take")
 
-// take is l.Take at a time since start, with results that hold something else
-// before.
+// take calls l.Take at start + at. The results hold other values before the call.
 func take(t require.TestingT, l backend.Limiter, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
 	results := make([]backend.Result, len(hits))
 	for i := range results {
@@ -97,7 +95,7 @@ func take(t require.TestingT, l backend.Limiter, start time.Time, at time.Durati
 	return results
 }
 
-// model is the simplest Limiter: a map. It is for one goroutine.
+// model is a simple Limiter: a map of states. It is for one goroutine.
 type model map[string]*limit.State
 
 var _ backend.Limiter = model{}
@@ -112,7 +110,7 @@ func (m model) Take(_ context.Context, now time.Time, hits []backend.Hit, result
 	}
 }
 
-// takeBoth is take from l, once it answered as the model did.
+// takeBoth calls take on l and on m, requires equal answers, and returns them.
 func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
 	got, want := take(t, l, start, at, hits...), take(t, m, start, at, hits...)
 	for i, h := range hits {
@@ -122,7 +120,7 @@ func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, a
 	return got
 }
 
-// perHour are limits of so many per hour, one for each algorithm.
+// perHour returns one limit per hour for each algorithm.
 func perHour(t require.TestingT, requests uint32, chargeDenied bool) []*limit.Limit {
 	var all []*limit.Limit
 	for _, a := range limit.Algorithms() {

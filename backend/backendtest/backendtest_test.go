@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// simple is a Limiter that is right by being short.
+// simple returns a Limiter that is short enough to be obviously right.
 func simple() backend.Limiter {
 	var mu sync.Mutex
 	states := map[string]*limit.State{}
@@ -36,11 +36,11 @@ func simple() backend.Limiter {
 	})
 }
 
-func TestASimpleLimiterPasses(t *testing.T) {
+func TestSimpleLimiterPasses(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) backend.Limiter { return simple() })
 }
 
-func TestAFlakyLimiterLeftAlonePasses(t *testing.T) {
+func TestFlakyWithoutFailuresPasses(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) backend.Limiter {
 		f := backendtest.NewFlaky(simple())
 		f.FailHits(func(backend.Hit) error { return nil })
@@ -61,7 +61,7 @@ func hit(t *testing.T) backend.Hit {
 	return backend.Hit{Key: backendtest.Key(), Limit: l, N: 1}
 }
 
-func TestFlakyFailsUntilToldOtherwise(t *testing.T) {
+func TestFlakyFailsUntilFailOfNil(t *testing.T) {
 	f, h := backendtest.NewFlaky(simple()), hit(t)
 	f.Fail(errDown)
 	assert.ErrorIs(t, take(t.Context(), f, h)[0].Err, backend.ErrUnavailable)
@@ -91,15 +91,15 @@ func TestFlakyDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := backendtest.NewFlaky(simple()), hit(t)
 		f.Delay(time.Second)
-		begun := time.Now()
+		began := time.Now()
 		assert.NoError(t, take(t.Context(), f, h)[0].Err)
-		assert.Equal(t, time.Second, time.Since(begun))
+		assert.Equal(t, time.Second, time.Since(began))
 
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		begun = time.Now()
+		began = time.Now()
 		err := take(ctx, f, h)[0].Err
-		assert.Equal(t, 30*time.Millisecond, time.Since(begun))
+		assert.Equal(t, 30*time.Millisecond, time.Since(began))
 		assert.ErrorIs(t, err, backend.ErrUnavailable)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})

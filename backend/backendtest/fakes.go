@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
-// Func is a func as a Limiter.
+// Func is a function that is a Limiter.
 type Func func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result)
 
 var _ backend.Limiter = Func(nil)
@@ -20,9 +20,8 @@ func (f Func) Take(ctx context.Context, now time.Time, hits []backend.Hit, resul
 	f(ctx, now, hits, results)
 }
 
-// Flaky wraps a Limiter and fails or waits when it is told to. Its methods can be
-// called from any goroutine, at any time; they are for the Takes that begin
-// afterwards.
+// Flaky wraps a Limiter and can fail or delay its Takes. Its methods can be called from any
+// goroutine. They affect the Takes that begin later.
 type Flaky struct {
 	next backend.Limiter
 
@@ -34,30 +33,30 @@ type Flaky struct {
 
 var _ backend.Limiter = (*Flaky)(nil)
 
-// NewFlaky returns a Flaky that just passes on to next.
+// NewFlaky returns a Flaky that neither fails nor delays Takes of next.
 func NewFlaky(next backend.Limiter) *Flaky { return &Flaky{next: next} }
 
-// Fail answers every hit with err, which should wrap backend.ErrUnavailable if a
-// lost backend is meant; nil ends that.
+// Fail answers every hit with err. To simulate a lost backend, err must wrap
+// backend.ErrUnavailable. A nil err ends the failure.
 func (f *Flaky) Fail(err error) { f.FailHits(func(backend.Hit) error { return err }) }
 
-// FailHits answers the hits for which fail returns an error with it. The others
-// are passed on. fail is called by many goroutines.
+// FailHits answers a hit with the error of fail, and passes on hits for which fail returns
+// nil. Many goroutines may call fail.
 func (f *Flaky) FailHits(fail func(backend.Hit) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = fail
 }
 
-// Delay lets Takes wait for d first, or until their context ends: then they fail
-// with an error that wraps backend.ErrUnavailable and the context's. 0 ends that.
+// Delay makes each Take wait for d. If its context ends before, the Take fails with an error
+// that wraps backend.ErrUnavailable and the error of the context. A d of 0 ends the delay.
 func (f *Flaky) Delay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = d
 }
 
-// Calls is how many Takes have begun.
+// Calls returns how many Takes have begun.
 func (f *Flaky) Calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,11 +18,11 @@ const (
 	m     = time.Minute
 	never = limit.Never * time.Microsecond
 
-	// tolerance of a step's retry: a sliding window counts in ticks.
+	// tolerance is the error of a step's retry. A sliding window counts in ticks.
 	tolerance = 20 * time.Millisecond
 )
 
-// story is what happens to one key.
+// story is a sequence of Takes on one key.
 type story struct {
 	name  string
 	limit limit.Spec
@@ -37,8 +37,8 @@ type step struct {
 	retry     time.Duration
 }
 
-// anyAlgorithm are stories that are the same for all: 5 an hour, within a few
-// minutes. How long to retry differs.
+// anyAlgorithm are stories with the same answers under all algorithms, apart from the retry
+// time. The limit is 5 per hour, and a story lasts a few minutes.
 var anyAlgorithm = []struct {
 	name         string
 	chargeDenied bool
@@ -56,24 +56,24 @@ var anyAlgorithm = []struct {
 		{n: 2, allowed: no, remaining: 1},
 		{n: 1, allowed: ok, remaining: 0},
 	}},
-	{"charges what is denied if it is told to", true, []step{
+	{"charges denied hits if the limit says so", true, []step{
 		{n: 4, allowed: ok, remaining: 1},
 		{at: 1 * m, n: 2, allowed: no, remaining: -1},
 		{at: 2 * m, n: 1, allowed: no, remaining: -2},
 	}},
-	{"gives back", false, []step{
+	{"refunds", false, []step{
 		{n: 5, allowed: ok, remaining: 0},
 		{n: -2, allowed: ok, remaining: 2},
 		{n: 2, allowed: ok, remaining: 0},
 		{n: 1, allowed: no, remaining: 0},
 	}},
-	{"gives back debt first", true, []step{
+	{"refunds debt first", true, []step{
 		{n: 5, allowed: ok, remaining: 0},
 		{at: 1 * m, n: 1, allowed: no, remaining: -1},
 		{at: 2 * m, n: -2, allowed: ok, remaining: 1},
 		{at: 2 * m, n: 1, allowed: ok, remaining: 0},
 	}},
-	{"gives back no more than was charged", false, []step{
+	{"refunds at most what was charged", false, []step{
 		{n: -1, allowed: ok, remaining: 5},
 		{n: 1, allowed: ok, remaining: 4},
 		{n: -100, allowed: ok, remaining: 5},
@@ -111,7 +111,7 @@ var stories = []story{
 		},
 	},
 	{
-		"fixed_window: what was denied is forgotten with its window",
+		"fixed_window: charged denials end with the window",
 		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Hour, ChargeDenied: true},
 		[]step{
 			{0, 5, ok, 0, 0},
@@ -131,7 +131,7 @@ var stories = []story{
 		},
 	},
 	{
-		"fixed_window: windows of many units are aligned too",
+		"fixed_window: windows of several units are aligned",
 		limit.Spec{Algorithm: limit.FixedWindow, Requests: 5, Unit: limit.Minute, Multiplier: 15},
 		[]step{
 			{14 * m, 5, ok, 0, 0},
@@ -154,7 +154,7 @@ var stories = []story{
 		},
 	},
 	{
-		"sliding_window: what was denied counts if charged",
+		"sliding_window: charged denials count",
 		limit.Spec{Algorithm: limit.SlidingWindow, Requests: 10, Unit: limit.Hour, ChargeDenied: true},
 		[]step{
 			{0, 10, ok, 0, 0},
@@ -178,7 +178,7 @@ var stories = []story{
 		},
 	},
 	{
-		"sliding_log: what was denied counts if charged",
+		"sliding_log: charged denials count",
 		limit.Spec{Algorithm: limit.SlidingLog, Requests: 3, Unit: limit.Hour, ChargeDenied: true},
 		[]step{
 			{0, 3, ok, 0, 0},
@@ -215,7 +215,7 @@ var stories = []story{
 		},
 	},
 	{
-		"token_bucket: what was denied is waited for if charged",
+		"token_bucket: charged denials prolong the wait",
 		limit.Spec{Algorithm: limit.TokenBucket, Requests: 6, Unit: limit.Hour, Burst: 3, ChargeDenied: true},
 		[]step{
 			{0, 3, ok, 0, 0},
@@ -230,20 +230,20 @@ func testStories(t *testing.T, l backend.Limiter) {
 	for _, s := range anyAlgorithm {
 		for _, lim := range perHour(t, 5, s.chargeDenied) {
 			t.Run(lim.Algorithm.String()+": "+s.name, func(t *testing.T) {
-				tell(t, l, lim, s.steps, func(s step) bool { return s.retry == never })
+				runSteps(t, l, lim, s.steps, func(s step) bool { return s.retry == never })
 			})
 		}
 	}
 	for _, s := range stories {
 		t.Run(s.name, func(t *testing.T) {
-			tell(t, l, NewLimit(t, s.limit), s.steps, func(step) bool { return true })
+			runSteps(t, l, NewLimit(t, s.limit), s.steps, func(step) bool { return true })
 		})
 	}
 }
 
-// tell takes the steps on a key of its own. It checks the retry of those for
-// which timed is true.
-func tell(t *testing.T, l backend.Limiter, lim *limit.Limit, steps []step, timed func(step) bool) {
+// runSteps takes the steps on a new key. It checks the retry time of the steps for which timed
+// is true.
+func runSteps(t *testing.T, l backend.Limiter, lim *limit.Limit, steps []step, timed func(step) bool) {
 	key, start, states := Key(), Start(), model{}
 	for i, s := range steps {
 		r := takeBoth(t, l, states, start, s.at, backend.Hit{Key: key, Limit: lim, N: s.n})[0]

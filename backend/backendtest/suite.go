@@ -19,10 +19,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// traced are the limits of random traces. Some share a tag, as a limit before and
-// after a reload does. Times are whole minutes, and of what they make of these
-// rates nothing has less than seconds to live.
-func traced(t require.TestingT) []*limit.Limit {
+// traceLimits returns the limits of random traces. Some share a tag, as a limit before and
+// after a reload does. Traces use whole minutes, so that every counter has seconds to live.
+func traceLimits(t require.TestingT) []*limit.Limit {
 	all := slices.Concat(perHour(t, 4, false), perHour(t, 6, true), perHour(t, 0, true))
 	for _, a := range limit.Algorithms() {
 		all = append(all, NewLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Hour, Multiplier: 2}))
@@ -32,7 +31,7 @@ func traced(t require.TestingT) []*limit.Limit {
 }
 
 func testTraces(t *testing.T, l backend.Limiter) {
-	limits, start := traced(t), Start()
+	limits, start := traceLimits(t), Start()
 	rapid.Check(t, func(t *rapid.T) {
 		keys := [][]byte{Key(), Key()}
 		hit := rapid.Custom(func(t *rapid.T) backend.Hit {
@@ -53,7 +52,7 @@ func testTraces(t *testing.T, l backend.Limiter) {
 }
 
 func testManyHits(t *testing.T, l backend.Limiter) {
-	limits, start, states := traced(t), Start(), model{}
+	limits, start, states := traceLimits(t), Start(), model{}
 	keys := make([][]byte, 200)
 	for i := range keys {
 		keys[i] = Key()
@@ -97,8 +96,7 @@ func testSameCounterTwice(t *testing.T, l backend.Limiter) {
 	}
 }
 
-// testKeys charges keys that are easily taken for each other, all at once, so
-// that each shows its own count.
+// testKeys charges similar keys in one Take. Each key must show its own count.
 func testKeys(t *testing.T, l backend.Limiter) {
 	var all [][]byte
 	for _, end := range []string{
@@ -133,8 +131,8 @@ func testKeys(t *testing.T, l backend.Limiter) {
 	}
 }
 
-// testEmptyKey needs a counter nobody has used though its key is no one's own:
-// a window of random length gives it a tag of its own.
+// testEmptyKey needs an unused counter, but all tests share the empty key. A window of random
+// length makes the tag of the counter new.
 func testEmptyKey(t *testing.T, l backend.Limiter) {
 	lim := NewLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 5, Unit: limit.Second, Multiplier: 3600 + rand.Uint32N(1<<24)})
 	start := Start()
@@ -275,13 +273,13 @@ func testContentionOfMany(t *testing.T, l backend.Limiter) {
 			})
 			for i := range admitted {
 				assert.LessOrEqual(t, admitted[i].Load(), int64(200))
-				assert.Greater(t, admitted[i].Load(), int64(200-4), "what is denied by the last few hits")
+				assert.Greater(t, admitted[i].Load(), int64(200-4), "only the last few hits may not fit")
 			}
 		})
 	}
 }
 
-// quietTake is take for goroutines of their own, which must not end the test.
+// quietTake is take for goroutines other than the test's, which must not call FailNow.
 func quietTake(l backend.Limiter, now time.Time, hits ...backend.Hit) ([]backend.Result, error) {
 	results := make([]backend.Result, len(hits))
 	l.Take(context.Background(), now, hits, results)

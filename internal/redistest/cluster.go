@@ -14,12 +14,12 @@ import (
 // RedisCluster is a running Redis Cluster.
 type RedisCluster struct {
 	Masters  []*Server
-	Replicas []*Server // as many as there are masters, of the master of the same place, or none
+	Replicas []*Server // Replicas[i] is the replica of Masters[i]; empty if there are none
 }
 
 const slots = 16384
 
-// StartCluster runs a cluster and returns when all its nodes agree on it.
+// StartCluster runs a cluster and returns when all nodes know each other.
 func StartCluster(tb testing.TB, masters int, replicas bool) *RedisCluster {
 	tb.Helper()
 	c := &RedisCluster{}
@@ -83,7 +83,7 @@ func StartCluster(tb testing.TB, masters int, replicas bool) *RedisCluster {
 
 func startNode(tb testing.TB) *Server {
 	tb.Helper()
-	s, err := anywhere(func(port int) (*Server, error) {
+	s, err := onFreePort(func(port int) (*Server, error) {
 		bus, err := freePort()
 		if err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (c *RedisCluster) nodes() []*Server {
 	return append(append([]*Server{}, c.Masters...), c.Replicas...)
 }
 
-// await waits until every node's CLUSTER INFO holds all the lines.
+// await waits until CLUSTER INFO of every node has all lines.
 func (c *RedisCluster) await(tb testing.TB, lines ...string) {
 	tb.Helper()
 	err := eventually(20*time.Second, func(ctx context.Context) error {
@@ -129,7 +129,7 @@ func (c *RedisCluster) await(tb testing.TB, lines ...string) {
 	}
 }
 
-// URL is the list of the masters.
+// URL returns the addresses of the masters.
 func (c *RedisCluster) URL() string {
 	var addrs []string
 	for _, s := range c.Masters {
@@ -138,15 +138,15 @@ func (c *RedisCluster) URL() string {
 	return strings.Join(addrs, ",")
 }
 
-// Client is a client of the cluster, closed when the test ends.
+// Client returns a client of the cluster that is closed when the test ends.
 func (c *RedisCluster) Client(tb testing.TB) *goredis.ClusterClient {
 	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: strings.Split(c.URL(), ",")})
 	tb.Cleanup(func() { client.Close() })
 	return client
 }
 
-// Migrate moves a slot from one master to another, key by key, as redis-cli does.
-// each is called after every key.
+// Migrate moves a slot from one master to another, key by key, as redis-cli does. It calls each
+// after every key.
 func (c *RedisCluster) Migrate(tb testing.TB, slot int, from, to *Server, each func()) {
 	tb.Helper()
 	ctx := context.Background()

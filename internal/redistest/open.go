@@ -11,17 +11,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// DB is one test's share of the server that all tests of the process use.
+// DB is a test's share of the server that all tests of the process use.
 type DB struct {
 	*Server
 
-	// Prefix starts the keys of this test and of no other. They are deleted when
-	// the test ends.
+	// Prefix starts the keys of this test. They are deleted when the test ends.
 	Prefix string
 }
 
-// Open gives the test its share of a server that starts with the first Open and
-// ends with the process. Who kills, fills or reconfigures a server uses Start.
+// Open returns the test's share of a server. The server starts with the first Open and ends
+// with the process. A test that kills, fills or reconfigures a server must use Start.
 func Open(tb testing.TB) DB {
 	tb.Helper()
 	s, err := shared()
@@ -38,7 +37,7 @@ var (
 	shared   = sync.OnceValues(func() (*Server, error) { return startAnywhere() })
 )
 
-// Keys are the keys of this test that exist.
+// Keys returns the existing keys of this test.
 func (db DB) Keys(tb testing.TB) []string {
 	tb.Helper()
 	return scan(tb, db.Client(tb), db.Prefix)
@@ -67,8 +66,8 @@ func scan(tb testing.TB, c *goredis.Client, prefix string) []string {
 	return keys
 }
 
-// IgnoreShared are options of goleak for what the shared server leaves running, and
-// for a goroutine of go-redis that ends by itself within a second of its pool's end.
+// IgnoreShared returns options of goleak for the goroutines of the shared server, and for a
+// goroutine of go-redis that ends within a second after its pool.
 func IgnoreShared() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),

@@ -26,7 +26,7 @@ func TestOpenGivesEachTestItsOwnKeys(t *testing.T) {
 	assert.Empty(t, first.Keys(t), "deleted with the test")
 }
 
-func TestServerDiesPausesAndComesBack(t *testing.T) {
+func TestKillPauseAndRestart(t *testing.T) {
 	s := Start(t)
 	ctx, c := t.Context(), s.Client(t)
 	require.NoError(t, c.Set(ctx, "key", 1, 0).Err())
@@ -49,7 +49,7 @@ func TestServerDiesPausesAndComesBack(t *testing.T) {
 	assert.Equal(t, int64(0), c.Exists(ctx, "key").Val(), "empty")
 }
 
-func TestAnotherServerOnItsPortIsNotTakenForIt(t *testing.T) {
+func TestServerDetectsAnotherServerOnItsPort(t *testing.T) {
 	s := Start(t)
 	_, port, err := net.SplitHostPort(s.Addr)
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestAnotherServerOnItsPortIsNotTakenForIt(t *testing.T) {
 	_, err = run("redis-server", n, nil)
 	require.ErrorContains(t, err, "in use")
 	require.NoError(t, s.answers(t.Context(), s.PID()))
-	require.ErrorContains(t, s.answers(t.Context(), s.PID()+1), "another server")
+	require.ErrorContains(t, s.answers(t.Context(), s.PID()+1), "got another server")
 
 	s.Kill()
 	other, err := run("redis-server", n, nil)
@@ -70,7 +70,7 @@ func TestAnotherServerOnItsPortIsNotTakenForIt(t *testing.T) {
 	assert.NoError(t, s.answers(t.Context(), s.PID()))
 }
 
-func TestAReplicaIsAwaited(t *testing.T) {
+func TestAwaitReplica(t *testing.T) {
 	master := Start(t)
 	replica := Start(t, "--replicaof", strings.Replace(master.Addr, ":", " ", 1))
 	master.AwaitReplica(t)
@@ -88,7 +88,7 @@ func TestAReplicaIsAwaited(t *testing.T) {
 	}
 }
 
-func TestStartReportsWhatTheServerSaid(t *testing.T) {
+func TestStartReportsTheServersOutput(t *testing.T) {
 	_, err := startAnywhere("--no-such-setting", "1")
 	assert.ErrorContains(t, err, "no-such-setting")
 }

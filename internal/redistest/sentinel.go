@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Sentinels are a master and its replica, watched by three sentinels.
+// Sentinels is a master and its replica with three sentinels.
 type Sentinels struct {
-	Name            string // of the master, to the sentinels
+	Name            string // the sentinels' name of the master
 	Master, Replica *Server
 	Sentinels       []*Server
 }
 
-// StartSentinels runs them, and returns when all know each other.
+// StartSentinels runs all servers and returns when they know each other.
 func StartSentinels(tb testing.TB) *Sentinels {
 	tb.Helper()
 	s := &Sentinels{Name: "counters", Master: Start(tb)}
@@ -46,9 +46,9 @@ func StartSentinels(tb testing.TB) *Sentinels {
 
 func (s *Sentinels) startSentinel(tb testing.TB, host, port string) *Server {
 	tb.Helper()
-	sentinel, err := anywhere(func(own int) (*Server, error) {
+	sentinel, err := onFreePort(func(own int) (*Server, error) {
 		dir := tb.TempDir()
-		file := filepath.Join(dir, "sentinel.conf") // which it writes to
+		file := filepath.Join(dir, "sentinel.conf") // the sentinel writes to this file
 		text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %[3]s %s %s 2\n"+
 			"sentinel down-after-milliseconds %[3]s 500\nsentinel failover-timeout %[3]s 2000\n", own, dir, s.Name, host, port)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -63,7 +63,7 @@ func (s *Sentinels) startSentinel(tb testing.TB, host, port string) *Server {
 	return sentinel
 }
 
-// URL is the master's name and the addresses of the sentinels.
+// URL returns the master's name and the addresses of the sentinels.
 func (s *Sentinels) URL() string {
 	url := s.Name
 	for _, sentinel := range s.Sentinels {

@@ -1,8 +1,7 @@
-// Package redistest runs real Redis servers for tests: one shared by the test
-// process (Open), or servers of one's own: single, with TLS or users (Start),
-// Sentinel and Cluster. They listen on free loopback ports, keep nothing on disk,
-// and die with the test process, even if that is killed. Without redis-server on
-// the PATH tests fail; they are not skipped.
+// Package redistest runs real Redis servers for tests. Open returns a share of one server that
+// all tests of a process use. Start, StartTLS, StartSentinels and StartCluster run servers
+// for one test. The servers listen on free loopback ports and keep nothing on disk. They end
+// with the test process, even if it is killed. Without redis-server on the PATH, tests fail.
 package redistest
 
 import (
@@ -27,14 +26,14 @@ import (
 
 // Server is a running redis-server or redis-sentinel.
 type Server struct {
-	// Addr is host:port, on the loopback.
+	// Addr is host:port on the loopback.
 	Addr string
 
-	busPort int // of a cluster's node
+	busPort int // of a node of a Cluster
 
 	binary string
 	args   []string
-	tls    *tls.Config // for its own clients; nil: plain connections
+	tls    *tls.Config // of clients; nil for plain connections
 
 	mu      sync.Mutex // guards what follows
 	process *os.Process
@@ -42,8 +41,8 @@ type Server struct {
 	output  *safeBuffer
 }
 
-// Start runs a redis-server with more settings in the form of its command line
-// ("--maxmemory", "1mb"), and stops it when the test ends.
+// Start runs a redis-server and stops it when the test ends. The settings are arguments of the
+// command line, such as "--maxmemory", "1mb".
 func Start(tb testing.TB, settings ...string) *Server {
 	tb.Helper()
 	s, err := startAnywhere(append([]string{"--dir", tb.TempDir()}, settings...)...)
@@ -55,14 +54,14 @@ func Start(tb testing.TB, settings ...string) *Server {
 }
 
 func startAnywhere(settings ...string) (*Server, error) {
-	return anywhere(func(port int) (*Server, error) {
+	return onFreePort(func(port int) (*Server, error) {
 		return run("redis-server", port, nil, settings...)
 	})
 }
 
-// anywhere starts a server on a free port. As another process can take the port
-// meanwhile, it tries a few.
-func anywhere(start func(port int) (*Server, error)) (s *Server, err error) {
+// onFreePort starts a server on a free port. It tries several ports, as another process can take
+// one first.
+func onFreePort(start func(port int) (*Server, error)) (s *Server, err error) {
 	for range 5 {
 		var port int
 		if port, err = freePort(); err != nil {
@@ -75,8 +74,8 @@ func anywhere(start func(port int) (*Server, error)) (s *Server, err error) {
 	return nil, err
 }
 
-// run starts binary on port and waits until it answers. conf is for asking it; nil
-// means a plain connection.
+// run starts binary on port and waits until it answers. conf secures the connection of the
+// check; nil means a plain connection.
 func run(binary string, port int, conf *tls.Config, settings ...string) (*Server, error) {
 	path, err := exec.LookPath(binary)
 	if err != nil {
@@ -100,7 +99,7 @@ func run(binary string, port int, conf *tls.Config, settings ...string) (*Server
 	return s, nil
 }
 
-// Kill ends the server as a crash would. It is no error if it has ended.
+// Kill ends the server as a crash would. It does nothing if the server has ended.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +111,8 @@ func (s *Server) Kill() {
 	}
 }
 
-// Restart kills the server and starts it anew, empty, on the same port, for which it
-// waits if another process has it.
+// Restart kills the server and starts it empty on the same port. If another process uses the
+// port, Restart waits.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
 	s.Kill()
@@ -122,10 +121,10 @@ func (s *Server) Restart(tb testing.TB) {
 	}
 }
 
-// startWithin is ample for a server that starts, on a machine with much to do.
+// startWithin is a timeout for the start of a server, even on a busy machine.
 const startWithin = 20 * time.Second
 
-// Pause freezes the server: connections stay open and nothing is answered.
+// Pause freezes the server. Connections stay open, and the server answers nothing.
 func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
@@ -139,7 +138,7 @@ func (s *Server) signal(sig os.Signal) {
 	}
 }
 
-// PID is the process id of the server, 0 if it isn't running.
+// PID returns the process ID of the server, or 0 if it is not running.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,15 +148,14 @@ func (s *Server) PID() int {
 	return s.process.Pid
 }
 
-// Client is a plain client of the server, closed when the test ends.
+// Client returns a client of the server that is closed when the test ends.
 func (s *Server) Client(tb testing.TB) *goredis.Client {
 	c := goredis.NewClient(&goredis.Options{Addr: s.Addr})
 	tb.Cleanup(func() { c.Close() })
 	return c
 }
 
-// AwaitReplica waits until a replica of the server has all that was written to it so
-// far.
+// AwaitReplica waits until a replica has everything that was written to the server so far.
 func (s *Server) AwaitReplica(tb testing.TB) {
 	tb.Helper()
 	written := -1
@@ -179,7 +177,7 @@ func (s *Server) AwaitReplica(tb testing.TB) {
 	}
 }
 
-// number is what stands behind the first name in text, -1 if none.
+// number returns the number after the first name in text, or -1.
 func number(text, name string) int {
 	_, rest, _ := strings.Cut(text, name)
 	digits := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
@@ -197,14 +195,15 @@ func (s *Server) command(ctx context.Context, args ...any) (string, error) {
 	return c.Do(ctx, args...).Text()
 }
 
-// answers is nil if the server, of that process id, does. Another one may have its port.
+// answers returns nil if the server with that process ID answers. Another server may have the
+// port.
 func (s *Server) answers(ctx context.Context, pid int) error {
 	if _, err := s.command(ctx, "PING"); err != nil {
 		return err
 	}
 	info, err := s.command(ctx, "INFO", "server")
 	if err == nil && number(info, "process_id:") != pid {
-		return fmt.Errorf("another server has %s", s.Addr)
+		return fmt.Errorf("port of %s: got another server", s.Addr)
 	}
 	return err
 }
@@ -238,14 +237,14 @@ func (s *Server) spawn() error {
 		cmd.Process.Kill()
 		<-exited
 		s.process = nil
-		return fmt.Errorf("%s did not come up: %w; it said:\n%s", s.binary, err, s.output)
+		return fmt.Errorf("%s did not start: %w; its output:\n%s", s.binary, err, s.output)
 	}
 	return nil
 }
 
 var errExited = fmt.Errorf("it exited")
 
-// eventually calls f until it returns nil, for at most limit.
+// eventually calls f until f returns nil or limit is over.
 func eventually(limit time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -262,8 +261,8 @@ func eventually(limit time.Duration, f func(context.Context) error) error {
 	}
 }
 
-// fork runs start on a thread that lives as long as the process: a child with
-// Pdeathsig is killed when the thread that started it ends.
+// fork runs start on a thread that lives as long as the process. Linux kills a child with
+// Pdeathsig when the thread that started it ends.
 func fork(start func() error) error {
 	forkOnce.Do(func() {
 		go func() {
@@ -283,8 +282,8 @@ var (
 	forks    = make(chan func())
 )
 
-// freePort is below those that Linux gives to clients, as one of them could get it
-// while a server that was killed is to come back.
+// freePort returns a port below the ports that Linux gives to clients. Otherwise a client could
+// take the port of a killed server before its restart.
 func freePort() (port int, err error) {
 	for range 20 {
 		port = 12_000 + rand.IntN(20_000)
@@ -296,7 +295,7 @@ func freePort() (port int, err error) {
 	return 0, err
 }
 
-// safeBuffer is a bytes.Buffer for a process that writes while a test reads.
+// safeBuffer is a bytes.Buffer that can be written and read at once.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -8,14 +8,14 @@ import (
 	"github.com/seed-81f232ab/rls/internal/certtest"
 )
 
-// Certs are PEM files of a certificate authority and of what it has signed.
+// Certs are the PEM files of a certificate authority and its certificates.
 type Certs struct {
 	CA                    string
 	ServerCert, ServerKey string
 	ClientCert, ClientKey string
 }
 
-// NewCerts makes certificates; the server's is for the given names.
+// NewCerts returns new certificates. The server's certificate is for names.
 func NewCerts(tb testing.TB, names ...string) Certs {
 	tb.Helper()
 	ca := certtest.New(tb)
@@ -23,8 +23,7 @@ func NewCerts(tb testing.TB, names ...string) Certs {
 	return Certs{ca.File, server.CertFile, server.KeyFile, client.CertFile, client.KeyFile}
 }
 
-// StartTLS runs a redis-server that speaks only TLS, and demands a certificate of
-// its clients.
+// StartTLS runs a redis-server that accepts only TLS with client certificates.
 func StartTLS(tb testing.TB, c Certs) *Server {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
@@ -32,7 +31,7 @@ func StartTLS(tb testing.TB, c Certs) *Server {
 		tb.Fatal(err)
 	}
 	conf := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
-	s, err := anywhere(func(port int) (*Server, error) {
+	s, err := onFreePort(func(port int) (*Server, error) {
 		return run("redis-server", port, conf, "--port", "0", "--tls-port", strconv.Itoa(port),
 			"--tls-cert-file", c.ServerCert, "--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA)
 	})
