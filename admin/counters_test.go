@@ -104,7 +104,7 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 		code   int
 		want   string
 	}{
-		"no target":           {"", http.StatusBadRequest, "is not DOMAIN|KEY=VALUE"},
+		"no target":           {"", http.StatusBadRequest, "want DOMAIN|KEY=VALUE"},
 		"bad encoding":        {"shop|tenant=%zz", http.StatusBadRequest, "%25"},
 		"unknown domain":      {"bank|tenant=acme", http.StatusNotFound, `unknown domain "bank"; loaded are "shop"`},
 		"unknown key":         {"shop|user=x", http.StatusNotFound, `no descriptor with a limit matches requests with "shop|user=x"`},

@@ -88,13 +88,13 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 		target, value string
 		want          []string // of the problems
 	}{
-		"no target":           {"", `{"factor": 2}`, []string{"is not DOMAIN|KEY=VALUE"}},
-		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"there is no domain shpo; did you mean shop?"}},
-		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"no descriptor tenat=acme; did you mean tenant?"}},
-		"an odd target":       {"shop|tenant=a b", `{"factor": 2}`, []string{"must be written shop|tenant=a%20b"}},
+		"no target":           {"", `{"factor": 2}`, []string{"want DOMAIN|KEY=VALUE"}},
+		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"unknown domain shpo; want shop; did you mean shop?"}},
+		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"unknown descriptor tenat=acme; want tenant, ip, free, trial or quiet; did you mean tenant?"}},
+		"an odd target":       {"shop|tenant=a b", `{"factor": 2}`, []string{"want shop|tenant=a%20b"}},
 		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"target: got 4108 bytes, want at most 4096"}},
-		"nothing":             {acme, ``, []string{"the value is not JSON"}},
-		"a list":              {acme, `[]`, []string{"must be a JSON object, not a list"}},
+		"nothing":             {acme, ``, []string{"value is not JSON"}},
+		"a list":              {acme, `[]`, []string{"got a list, want a JSON object"}},
 		"no change":           {acme, `{}`, []string{"changes nothing"}},
 		"all its mistakes":    {acme, `{"factr": 2, "unit": "minutes", "algorithm": "slow"}`, []string{"did you mean factor?", "slow"}},
 		"several limits":      {"shop|ip", `{"requests_per_unit": 1}`, []string{"the descriptor has 3 limits"}},
@@ -201,7 +201,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		var list admin.List
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
 		assert.Less(t, len(list.Overrides[0].Override), override.MaxBytes+1000)
-		assert.Contains(t, list.Overrides[0].Problems[0], "65536 are the most")
+		assert.Contains(t, list.Overrides[0].Problems[0], "maximum is 65536")
 	})
 }
 

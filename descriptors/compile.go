@@ -119,11 +119,11 @@ func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOve
 	spec := d.requestSpec
 	spec.Requests = o.GetRequestsPerUnit()
 	if spec.Unit = limit.Unit(o.GetUnit()); int32(spec.Unit) != int32(o.GetUnit()) || spec.Unit < limit.Second || spec.Unit > limit.Week {
-		return nil, fmt.Errorf("limit: unit %d is none of SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7)", o.GetUnit())
+		return nil, fmt.Errorf("limit: unit: got %d, want SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6) or WEEK (7)", o.GetUnit())
 	}
 	if m := o.GetUnitMultiplier(); m != nil {
 		if m.GetValue() == 0 {
-			return nil, errors.New("limit: unit_multiplier must be over 0")
+			return nil, errors.New("limit: unit_multiplier: got 0, want at least 1")
 		}
 		spec.Multiplier = m.GetValue()
 	}

@@ -57,13 +57,13 @@ func TestRequestOverrideErrors(t *testing.T) {
 		o    *ratelimitv3.RateLimitDescriptor_RateLimitOverride
 		want string
 	}{
-		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}, "limit: unit 0 is none of SECOND (1)"},
-		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 8}, "limit: unit 8 is none of"},
-		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: -1}, "limit: unit -1 is none of"},
-		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 256 + 2}, "limit: unit 258 is none of"},
-		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 2, UnitMultiplier: wrapperspb.UInt32(0)}, "limit: unit_multiplier must be over 0"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}, "limit: unit: got 0, want SECOND (1)"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 8}, "limit: unit: got 8, want SECOND (1)"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: -1}, "limit: unit: got -1, want SECOND (1)"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 256 + 2}, "limit: unit: got 258, want SECOND (1)"},
+		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 2, UnitMultiplier: wrapperspb.UInt32(0)}, "limit: unit_multiplier: got 0, want at least 1"},
 		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 6, UnitMultiplier: wrapperspb.UInt32(11)}, "limit: unit_multiplier 11 makes the window longer than ten years"},
-		{nil, "limit: unit 0 is none of"},
+		{nil, "limit: unit: got 0, want SECOND (1)"},
 	} {
 		_, err := d.RequestOverride(test.o)
 		assert.ErrorContains(t, err, test.want)

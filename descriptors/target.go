@@ -24,10 +24,10 @@ type Target struct {
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
-		return Target{}, fmt.Errorf("target %s is not DOMAIN|KEY=VALUE|KEY=VALUE…, the way to one descriptor", cmp.Or(limitsfile.Printable(text), `""`))
+		return Target{}, fmt.Errorf("target: got %s, want DOMAIN|KEY=VALUE|KEY=VALUE…", cmp.Or(limitsfile.Printable(text), `""`))
 	}
 	if len(parts)-1 > limitsfile.MaxDepth {
-		return Target{}, fmt.Errorf("a target with %d entries; %d are the most", len(parts)-1, limitsfile.MaxDepth)
+		return Target{}, fmt.Errorf("target has %d entries; maximum is %d", len(parts)-1, limitsfile.MaxDepth)
 	}
 	var t Target
 	domain, ok := unescape(parts[0])
@@ -42,13 +42,13 @@ func ParseTarget(text string) (Target, error) {
 		t.Entries = append(t.Entries, e)
 	}
 	if !ok {
-		return Target{}, fmt.Errorf("target %s has a %% that is not followed by two hexadecimal digits, in capitals, of UTF-8 text; write %%25 for a %%", limitsfile.Printable(text))
+		return Target{}, fmt.Errorf("target %s: want two hexadecimal digits in capitals, of UTF-8 text, after each %%; write %%25 for a %%", limitsfile.Printable(text))
 	}
 	if err := t.Check(); err != nil {
 		return Target{}, err
 	}
 	if right := t.String(); right != text {
-		return Target{}, fmt.Errorf("target %s must be written %s", limitsfile.Printable(text), right)
+		return Target{}, fmt.Errorf("target: got %s, want %s", limitsfile.Printable(text), right)
 	}
 	return t, nil
 }
@@ -56,10 +56,10 @@ func ParseTarget(text string) (Target, error) {
 // Check tells what t lacks to name a descriptor: nil if nothing.
 func (t Target) Check() error {
 	if t.Domain == "" {
-		return errors.New("a target needs a domain")
+		return errors.New("target has no domain")
 	}
 	if len(t.Entries) == 0 {
-		return errors.New("a target needs at least one key")
+		return errors.New("target has no key")
 	}
 	for i, e := range t.Entries {
 		if e.GetKey() == "" {

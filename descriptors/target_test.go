@@ -32,23 +32,23 @@ func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
 
 func TestTargetErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                    "is not DOMAIN|KEY=VALUE",
-		"shop":                "is not DOMAIN|KEY=VALUE",
-		"|k=v":                "a target needs a domain",
+		"":                    "want DOMAIN|KEY=VALUE",
+		"shop":                "want DOMAIN|KEY=VALUE",
+		"|k=v":                "target has no domain",
 		"shop|":               "entry 1 of the target has no key",
 		"shop|k=v|=x":         "entry 2 of the target has no key",
 		"shop|k=%":            "write %25 for a %",
 		"shop|k=%4":           "write %25 for a %",
 		"shop|k=%zz":          "write %25 for a %",
 		"shop|k=%FF":          "UTF-8",
-		"shop|k=a b":          "must be written shop|k=a%20b",
-		"shop|k=%61":          "must be written shop|k=a",
-		"shop|k=a=b":          "must be written shop|k=a%3Db",
-		"shop|k=":             "must be written shop|k",
-		"shop|k=%2A":          "must be written shop|k=*",
-		"shop|k=ü":            "must be written shop|k=%C3%BC",
-		"s\n|k":               `must be written s%0A|k`,
-		"d" + longTarget(101): "101 entries; 100 are the most",
+		"shop|k=a b":          "want shop|k=a%20b",
+		"shop|k=%61":          "want shop|k=a",
+		"shop|k=a=b":          "want shop|k=a%3Db",
+		"shop|k=":             "want shop|k",
+		"shop|k=%2A":          "want shop|k=*",
+		"shop|k=ü":            "want shop|k=%C3%BC",
+		"s\n|k":               `want s%0A|k`,
+		"d" + longTarget(101): "101 entries; maximum is 100",
 	} {
 		_, err := ParseTarget(text)
 		assert.ErrorContains(t, err, want, "%q", text)

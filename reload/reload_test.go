@@ -184,8 +184,8 @@ func TestOverridesStayOverReloadedLimits(t *testing.T) {
 	assert.Contains(t, r.inForce(), "tenant=acme: 60 per year")
 
 	r.load(strings.ReplaceAll(perYear(7), "tenant", "user"))
-	assert.Contains(t, r.log.String(), `msg="override rejected" problem="override shop|tenant=acme: shop: no descriptor tenant=acme; it can be user"`)
-	assert.Contains(t, r.problemsPage(), "no descriptor tenant=acme")
+	assert.Contains(t, r.log.String(), `msg="override rejected" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
+	assert.Contains(t, r.problemsPage(), "unknown descriptor tenant=acme")
 	assert.Equal(t, "0 1", r.overrides)
 	assert.Equal(t, 1, r.problems)
 

@@ -70,7 +70,7 @@ func (r *reader) open(d *document, root *yaml.Node) {
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "a limits file must be a mapping with domain and descriptors, not %s", shown(root))
+		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", shown(root))
 		return
 	}
 	// A file that can't join the set is still read, to find all its mistakes.
@@ -89,14 +89,14 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	case r.options.MergeDomains:
 		d.domain = known
 	default:
-		d.errorf(at, nil, "domain %s is in %s already, and merging domains is off", Printable(name), fileLine(known.File, known.Line))
+		d.errorf(at, nil, "domain %s is already in %s, and merging domains is off", Printable(name), fileLine(known.File, known.Line))
 	}
 	if r.roots[d.domain] == nil {
 		r.roots[d.domain] = siblings{}
 	}
 	if v := d.root.field("defaults"); v != nil && !v.bad {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.top, "the domain has defaults in %s already", fileLine(d.domain.defaultsFile, other.node.Line))
+			d.errorf(v.node, d.top, "duplicate defaults: the domain has defaults in %s", fileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
 			d.domain.defaults = d.object(atDefaults, d.top, v.parts...)
 			d.domain.defaultsFile = d.file
@@ -127,7 +127,7 @@ func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *plac
 		}
 		name := [2]string{desc.Key, desc.Value}
 		if other := known[name]; other != nil {
-			d.errorf(o.at("key"), at, "there is one already, at %s", fileLine(other.File, other.Line))
+			d.errorf(o.at("key"), at, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
 			continue
 		}
 		known[name] = desc
@@ -142,14 +142,14 @@ func (d *document) descriptor(desc *Descriptor, at *place, o *object) {
 	desc.WildcardKey, desc.WildcardValue = strings.Contains(desc.Key, "*"), strings.Contains(desc.Value, "*")
 	desc.ShareThreshold = o.flag("share_threshold")
 	if desc.ShareThreshold && !desc.WildcardKey && !desc.WildcardValue {
-		d.errorf(o.at("share_threshold"), at, "share_threshold is only for a key or value with a * in it")
+		d.errorf(o.at("share_threshold"), at, "share_threshold needs a key or value with a *")
 	}
 	if v := o.field("metadata"); v != nil && !v.bad {
 		desc.Metadata = d.metadata(at, v.node)
 	}
 	if v := o.field("rate_limit"); v != nil && !v.bad {
 		if o.field("rate_limits") != nil {
-			d.errorf(o.at("rate_limits"), at, "rate_limit and rate_limits exclude each other; put all limits into rate_limits")
+			d.errorf(o.at("rate_limits"), at, "rate_limit and rate_limits are both given; put all limits into rate_limits")
 		}
 		if l := d.limit(at, d.object(atRateLimit, at, v.parts...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
@@ -162,7 +162,7 @@ func (d *document) descriptor(desc *Descriptor, at *place, o *object) {
 func (d *document) limits(desc *Descriptor, at *place, v *value) {
 	items := d.items(v, at)
 	if len(items) > maxLimits {
-		d.errorf(v.node, at, "rate_limits has %d items; %d are the most", len(items), maxLimits)
+		d.errorf(v.node, at, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
 		return
 	}
 	for _, item := range items {
@@ -175,7 +175,7 @@ func (d *document) limits(desc *Descriptor, at *place, v *value) {
 			continue
 		}
 		if other := sameCounter(desc.Limits, l); other != nil {
-			d.errorf(item, at, "a limit of the same algorithm, window and scope is %s already (%s); they would share one counter", inLine(other.line), other.Limit)
+			d.errorf(item, at, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", inLine(other.line), other.Limit)
 			continue
 		}
 		desc.Limits = append(desc.Limits, l)

@@ -39,7 +39,7 @@ func (d *document) derive(l *Limit, at *place, o *object, spec limit.Spec) (ok b
 	if l.Limit, err = limit.New(spec); err != nil {
 		for reason := range strings.SplitSeq(err.Error(), "\n") {
 			field, _, _ := strings.Cut(reason, " ")
-			d.errorf(o.at(field), at, "%s", reason)
+			d.errorf(o.at(strings.TrimSuffix(field, ":")), at, "%s", reason)
 		}
 		return false
 	}
@@ -67,7 +67,7 @@ func (d *document) spec(at *place, o *object) (spec limit.Spec, ok bool) {
 	hasUnit := false
 	switch v := o.field("unit"); {
 	case v == nil || v.text == "" && !v.bad:
-		d.errorf(o.at("unit"), at, "unit is missing; %s", OneOf("", limit.UnitNames()))
+		d.errorf(o.at("unit"), at, "unit is missing; want %s", OneOf("", limit.UnitNames()))
 	case !v.bad:
 		hasUnit = d.unit(&spec, at, v)
 	}
@@ -83,7 +83,7 @@ func (d *document) spec(at *place, o *object) (spec limit.Spec, ok bool) {
 // unit sets the unit of spec.
 func (d *document) unit(spec *limit.Spec, at *place, v *value) (ok bool) {
 	if spec.Unit, ok = limit.ParseUnit(v.text); !ok {
-		d.errorf(v.node, at, "unit %s is not known; %s", shown(v.node), OneOf(v.text, limit.UnitNames()))
+		d.errorf(v.node, at, "unit: got %s, want %s", shown(v.node), OneOf(v.text, limit.UnitNames()))
 	}
 	return ok
 }
@@ -149,7 +149,7 @@ func (d *document) unlimited(at *place, o *object) bool {
 			d.errorf(v.node, at, "%s has no meaning beside unlimited: true", v.row.name)
 			ok = false
 		case v.row.name == "unit" && v.text != "":
-			d.warnf(v.node, at, "unit %s is not known, and has no meaning beside unlimited: true", shown(v.node))
+			d.warnf(v.node, at, "unit %s is unknown, and has no meaning beside unlimited: true", shown(v.node))
 		}
 	}
 	return ok

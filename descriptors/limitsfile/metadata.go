@@ -28,7 +28,7 @@ func (d *document) metadataFields(s *structpb.Struct, at *place, n *yaml.Node, d
 		}
 		name, ok := yamlText(key)
 		if key.Kind != yaml.ScalarNode || !ok {
-			d.errorf(n.Content[i], at, "a key in metadata must be text, not %s", shown(key))
+			d.errorf(n.Content[i], at, "key in metadata: got %s, want text", shown(key))
 			continue
 		}
 		s.Fields[name] = d.metadataValue(at, v, depth+1)
@@ -43,7 +43,7 @@ func (d *document) metadataMerge(s *structpb.Struct, at *place, v *yaml.Node, de
 	for i := len(sources) - 1; i >= 0; i-- {
 		switch m := deref(sources[i]); {
 		case m.Kind != yaml.MappingNode:
-			d.errorf(sources[i], at, "a merge key (<<) takes a mapping or a list of mappings, not %s", shown(m))
+			d.errorf(sources[i], at, "merge key (<<): got %s, want a mapping or a list of mappings", shown(m))
 		case d.descend(at, m, depth+1):
 			d.metadataFields(s, at, m, depth+1)
 		}
@@ -93,7 +93,7 @@ func (d *document) metadataValue(at *place, n *yaml.Node, depth int) *structpb.V
 	}
 	text, ok := yamlText(n)
 	if !ok {
-		d.errorf(n, at, "metadata must be text in UTF-8, not %s", shown(n))
+		d.errorf(n, at, "metadata: got %s, want text in UTF-8", shown(n))
 	}
 	return structpb.NewStringValue(text)
 }

@@ -30,9 +30,9 @@ func TestMetadata(t *testing.T) {
 		})
 	}
 	for yaml, want := range map[string]string{
-		"{[a]: b}":             "f:4:16: d > k: a key in metadata must be text, not a list",
-		"{a: !!binary '/w=='}": `f:4:19: d > k: metadata must be text in UTF-8, not "/w=="`,
-		"{<<: 5}":              "f:4:20: d > k: a merge key (<<) takes a mapping or a list of mappings, not 5",
+		"{[a]: b}":             "f:4:16: d > k: key in metadata: got a list, want text",
+		"{a: !!binary '/w=='}": `f:4:19: d > k: metadata: got "/w==", want text in UTF-8`,
+		"{<<: 5}":              "f:4:20: d > k: merge key (<<): got 5, want a mapping or a list of mappings",
 	} {
 		_, errs, _ := load(one("metadata: "+yaml), Options{})
 		assert.Equal(t, want, errs)

@@ -93,7 +93,7 @@ func (d *document) object(l level, at *place, nodes ...*yaml.Node) *object {
 	for _, n := range nodes {
 		n = deref(n)
 		if n.Kind != yaml.MappingNode {
-			d.errorf(n, at, "%s must be a mapping, not %s", l, shown(n))
+			d.errorf(n, at, "%s: got %s, want a mapping", l, shown(n))
 			continue
 		}
 		d.fill(o, l, at, n, 0)
@@ -133,7 +133,7 @@ func (d *document) fill(o *object, l level, at *place, n *yaml.Node, depth int) 
 		case !slices.Contains(own, r):
 			own = append(own, r)
 		case r.kind == objectKind && v.node != nil: // set puts them together
-			d.warnf(n.Content[i], at, "%s is given twice; both count, the last one where they say the same", r.name)
+			d.warnf(n.Content[i], at, "%s is given twice; of equal fields the last one counts", r.name)
 		default:
 			d.warnf(n.Content[i], at, "%s is given twice; the last one counts", r.name)
 		}
@@ -152,7 +152,7 @@ func (d *document) merge(o *object, l level, at *place, n *yaml.Node, depth int)
 		if m := deref(sources[i]); m.Kind == yaml.MappingNode {
 			d.fill(o, l, at, m, depth+1)
 		} else {
-			d.errorf(sources[i], at, "a merge key (<<) takes a mapping or a list of mappings, not %s", shown(m))
+			d.errorf(sources[i], at, "merge key (<<): got %s, want a mapping or a list of mappings", shown(m))
 		}
 	}
 }
@@ -161,13 +161,13 @@ func (d *document) merge(o *object, l level, at *place, n *yaml.Node, depth int)
 // business there.
 func (d *document) row(l level, at *place, place, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
-		d.errorf(place, at, "a key must be a word, not %s", shown(key))
+		d.errorf(place, at, "key: got %s, want a word", shown(key))
 		return nil
 	}
 	r := rowNamed(key.Value)
 	switch {
 	case r == nil || r.at&l.kin() == 0:
-		advice := "here can be " + orList(fieldsAt(l))
+		advice := "want " + orList(fieldsAt(l))
 		if near := nearest(key.Value, fieldsAt(l)); near != "" {
 			advice = "did you mean " + near + "?"
 		} else if near := nearest(key.Value, fieldsAt(l.kin())); near != "" {
@@ -191,7 +191,7 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= factorKind {
 			want += " without quotes"
 		}
-		d.errorf(n, at, "%s must be %s, not %s", r.name, want, shown(n))
+		d.errorf(n, at, "%s: got %s, want %s", r.name, shown(n), want)
 		return value{}, false
 	}
 	tag := ""
@@ -215,7 +215,7 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 			return wrong("text")
 		}
 		if _, isInt := yamlInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
-			d.errorf(n, at, "%s must be text; write %q in quotes", r.name, n.Value)
+			d.errorf(n, at, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
 			return value{}, false
 		}
 		if v.text, ok = yamlText(n); !ok {
@@ -252,7 +252,7 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 				return v, true
 			}
 		}
-		d.errorf(n, at, "%s %s is not known; %s", r.name, shown(n), OneOf(n.Value, r.choices))
+		d.errorf(n, at, "%s: got %s, want %s", r.name, shown(n), OneOf(n.Value, r.choices))
 		return value{}, false
 	}
 	return v, true
@@ -271,7 +271,7 @@ func (d *document) items(v *value, at *place) []*yaml.Node {
 		if m := deref(n); m.Kind == yaml.MappingNode {
 			items = append(items, m)
 		} else {
-			d.errorf(n, at, "an item of %s must be a mapping, not %s", v.row.name, shown(m))
+			d.errorf(n, at, "item of %s: got %s, want a mapping", v.row.name, shown(m))
 		}
 	}
 	return items

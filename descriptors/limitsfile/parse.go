@@ -80,7 +80,7 @@ func (d *document) add(list []pending, n *yaml.Node, at *place, reason string) [
 		return list
 	}
 	if len(list) == maxProblems {
-		p = pending{Problem: Problem{File: d.file, Line: lastLine, Reason: fmt.Sprintf("there is more; %d are shown", maxProblems)}}
+		p = pending{Problem: Problem{File: d.file, Line: lastLine, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)}}
 	}
 	return append(list, p)
 }
@@ -110,7 +110,7 @@ func problems(list []pending) Problems {
 // visit counts a node and tells whether to go on.
 func (d *document) visit(n *yaml.Node) bool {
 	if d.nodes == d.maxNodes {
-		d.errorf(n, nil, "the file has more than %d keys and values (aliases count each time they are used)", d.maxNodes)
+		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.maxNodes)
 	}
 	d.nodes++
 	return d.nodes <= d.maxNodes && len(d.errs) <= maxProblems
@@ -119,7 +119,7 @@ func (d *document) visit(n *yaml.Node) bool {
 // parse reads the first YAML document of f; nil if there is none or it's broken.
 func (d *document) parse(f File) *yaml.Node {
 	if len(f.Data) > d.maxBytes {
-		d.errorf(nil, nil, "the file has %d bytes; %d are the most", len(f.Data), d.maxBytes)
+		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.maxBytes)
 		return nil
 	}
 	if at := unreadable(f.Data); at != nil {
@@ -130,7 +130,7 @@ func (d *document) parse(f File) *yaml.Node {
 	var doc yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
-		d.errorf(nil, nil, "the file is empty: domain is missing")
+		d.errorf(nil, nil, "file is empty: domain is missing")
 		return nil
 	case err != nil:
 		d.errs = append(d.errs, syntaxError(f.Name, err))
@@ -142,7 +142,7 @@ func (d *document) parse(f File) *yaml.Node {
 		if err != nil {
 			at = nil
 		}
-		d.warnf(at, nil, "only the first YAML document of a file is read; what follows it is ignored")
+		d.warnf(at, nil, "only the first YAML document of a file is read; the others are ignored")
 	}
 	if len(doc.Content) == 0 {
 		return nil

@@ -14,102 +14,102 @@ import (
 func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		// What envoyproxy/ratelimit rejects too.
-		{"empty file", "", "f: the file is empty: domain is missing"},
-		{"file of comments", "# nothing\n", "f: the file is empty: domain is missing"},
+		{"empty file", "", "f: file is empty: domain is missing"},
+		{"file of comments", "# nothing\n", "f: file is empty: domain is missing"},
 		{"null file", "~", "f:1:1: domain is missing"},
-		{"root is a list", "[]", "f:1:1: a limits file must be a mapping with domain and descriptors, not a list"},
-		{"root is text", "abc", "f:1:1: a limits file must be a mapping with domain and descriptors, not abc"},
+		{"root is a list", "[]", "f:1:1: limits file: got a list, want a mapping with domain and descriptors"},
+		{"root is text", "abc", "f:1:1: limits file: got abc, want a mapping with domain and descriptors"},
 		{"no domain", "descriptors: []", "f:1:1: domain is missing"},
 		{"empty domain", "domain: ''", "f:1:9: domain is missing"},
 		{"null domain", "domain: ~", "f:1:1: domain is missing"},
-		{"domain is a list", "domain: [a]", "f:1:9: domain must be text, not a list"},
+		{"domain is a list", "domain: [a]", "f:1:9: domain: got a list, want text"},
 		{"syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3: not valid YAML: found character that cannot start any token"},
 		{"invalid UTF-8", "domain: d\ndescriptors:\n- key: a\xffb\n", "f:3:9: byte 0xFF is not UTF-8"},
 		{"control character", "domain: d\x01", "f:1:10: control character 0x01 is not allowed"},
-		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; here can be domain, defaults or descriptors"},
+		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; want domain, defaults or descriptors"},
 		{"unknown key", one("valeu: v"), "f:4:5: d > k: unknown key valeu; did you mean value?"},
 		{"keys are case-sensitive", one("Value: v"), "f:4:5: d > k: unknown key Value; did you mean value?"},
 		{"unknown key in rate_limit", one("rate_limit: {unit: minute, requests_per_units: 1}"), "f:4:32: d > k: unknown key requests_per_units; did you mean requests_per_unit?"},
 		{"unknown key that belongs elsewhere", one("request_per_unit: 1"), "f:4:5: d > k: unknown key request_per_unit; did you mean requests_per_unit, which belongs in rate_limit?"},
 		{"unknown key in replaces", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{nam: x}]}"), "f:4:63: d > k: unknown key nam; did you mean name?\nf:4:62: d > k: an item of replaces needs the name of a limit"},
 		{"key is a number", one("5: x"), "f:4:5: d > k: unknown key 5"},
-		{"key is a list", "domain: d\n? [a]\n: b\n", "f:2:3: d: a key must be a word, not a list"},
-		{"list of texts", "domain: d\ndescriptors: [a]", "f:2:15: d: an item of descriptors must be a mapping, not a"},
-		{"list with null", "domain: d\ndescriptors: [~]", "f:2:15: d: an item of descriptors must be a mapping, not null"},
-		{"replaces of texts", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [foo]}"), "f:4:62: d > k: an item of replaces must be a mapping, not foo"},
-		{"value is a list", one("value: [1]"), "f:4:12: d > k: value must be text, not a list"},
-		{"value is a float", one("value: 1.5"), `f:4:12: d > k: value must be text; write "1.5" in quotes`},
-		{"value is a whole float", one("value: 5.0"), `f:4:12: d > k: value must be text; write "5.0" in quotes`},
-		{"value is infinite", one("value: .inf"), `f:4:12: d > k: value must be text; write ".inf" in quotes`},
-		{"value is a broken octal number", one("value: 08"), `f:4:12: d > k: value must be text; write "08" in quotes`},
-		{"value is over 2^63-1", one("value: 9223372036854775808"), `f:4:12: d > k: value must be text; write "9223372036854775808" in quotes`},
-		{"value is not text", one("value: !!binary /w=="), `f:4:12: d > k: value must be text in UTF-8, not "/w=="`},
-		{"requests is a float", one("rate_limit: {unit: day, requests_per_unit: 5.0}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not 5.0"},
-		{"requests is quoted", one(`rate_limit: {unit: day, requests_per_unit: "5"}`), `f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295 without quotes, not "5"`},
-		{"requests is negative", one("rate_limit: {unit: day, requests_per_unit: -1}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not -1"},
-		{"requests is over 2^32-1", one("rate_limit: {unit: day, requests_per_unit: 4294967296}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not 4294967296"},
-		{"requests is a boolean", one("rate_limit: {unit: day, requests_per_unit: yes}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not yes"},
-		{"requests is a date", one("rate_limit: {unit: day, requests_per_unit: 2001-01-01}"), "f:4:48: d > k: requests_per_unit must be a whole number from 0 to 4294967295, not 2001-01-01"},
-		{"boolean is quoted", one(`shadow_mode: "true"`), `f:4:18: d > k: shadow_mode must be true or false without quotes, not "true"`},
-		{"boolean is text", one("shadow_mode: ture"), "f:4:18: d > k: shadow_mode must be true or false, not ture"},
-		{"boolean is a number", one("shadow_mode: 1"), "f:4:18: d > k: shadow_mode must be true or false, not 1"},
-		{"descriptors is a mapping", "domain: d\ndescriptors: {}", "f:2:14: d: descriptors must be a list, not a mapping"},
-		{"replaces is a mapping", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: {name: x}}"), "f:4:61: d > k: replaces must be a list, not a mapping"},
-		{"rate_limit is a list", one("rate_limit: []"), "f:4:17: d > k: rate_limit must be a mapping, not a list"},
-		{"rate_limit is empty text", one("rate_limit: ''"), `f:4:17: d > k: rate_limit must be a mapping, not ""`},
-		{"metadata is text", one("metadata: x"), "f:4:15: d > k: metadata must be a mapping, not x"},
+		{"key is a list", "domain: d\n? [a]\n: b\n", "f:2:3: d: key: got a list, want a word"},
+		{"list of texts", "domain: d\ndescriptors: [a]", "f:2:15: d: item of descriptors: got a, want a mapping"},
+		{"list with null", "domain: d\ndescriptors: [~]", "f:2:15: d: item of descriptors: got null, want a mapping"},
+		{"replaces of texts", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [foo]}"), "f:4:62: d > k: item of replaces: got foo, want a mapping"},
+		{"value is a list", one("value: [1]"), "f:4:12: d > k: value: got a list, want text"},
+		{"value is a float", one("value: 1.5"), `f:4:12: d > k: value: got a number, want text; write "1.5" in quotes`},
+		{"value is a whole float", one("value: 5.0"), `f:4:12: d > k: value: got a number, want text; write "5.0" in quotes`},
+		{"value is infinite", one("value: .inf"), `f:4:12: d > k: value: got a number, want text; write ".inf" in quotes`},
+		{"value is a broken octal number", one("value: 08"), `f:4:12: d > k: value: got a number, want text; write "08" in quotes`},
+		{"value is over 2^63-1", one("value: 9223372036854775808"), `f:4:12: d > k: value: got a number, want text; write "9223372036854775808" in quotes`},
+		{"value is not text", one("value: !!binary /w=="), `f:4:12: d > k: value: got "/w==", want text in UTF-8`},
+		{"requests is a float", one("rate_limit: {unit: day, requests_per_unit: 5.0}"), "f:4:48: d > k: requests_per_unit: got 5.0, want a whole number from 0 to 4294967295"},
+		{"requests is quoted", one(`rate_limit: {unit: day, requests_per_unit: "5"}`), `f:4:48: d > k: requests_per_unit: got "5", want a whole number from 0 to 4294967295 without quotes`},
+		{"requests is negative", one("rate_limit: {unit: day, requests_per_unit: -1}"), "f:4:48: d > k: requests_per_unit: got -1, want a whole number from 0 to 4294967295"},
+		{"requests is over 2^32-1", one("rate_limit: {unit: day, requests_per_unit: 4294967296}"), "f:4:48: d > k: requests_per_unit: got 4294967296, want a whole number from 0 to 4294967295"},
+		{"requests is a boolean", one("rate_limit: {unit: day, requests_per_unit: yes}"), "f:4:48: d > k: requests_per_unit: got yes, want a whole number from 0 to 4294967295"},
+		{"requests is a date", one("rate_limit: {unit: day, requests_per_unit: 2001-01-01}"), "f:4:48: d > k: requests_per_unit: got 2001-01-01, want a whole number from 0 to 4294967295"},
+		{"boolean is quoted", one(`shadow_mode: "true"`), `f:4:18: d > k: shadow_mode: got "true", want true or false without quotes`},
+		{"boolean is text", one("shadow_mode: ture"), "f:4:18: d > k: shadow_mode: got ture, want true or false"},
+		{"boolean is a number", one("shadow_mode: 1"), "f:4:18: d > k: shadow_mode: got 1, want true or false"},
+		{"descriptors is a mapping", "domain: d\ndescriptors: {}", "f:2:14: d: descriptors: got a mapping, want a list"},
+		{"replaces is a mapping", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: {name: x}}"), "f:4:61: d > k: replaces: got a mapping, want a list"},
+		{"rate_limit is a list", one("rate_limit: []"), "f:4:17: d > k: rate_limit: got a list, want a mapping"},
+		{"rate_limit is empty text", one("rate_limit: ''"), `f:4:17: d > k: rate_limit: got "", want a mapping`},
+		{"metadata is text", one("metadata: x"), "f:4:15: d > k: metadata: got x, want a mapping"},
 		{"no key", "domain: d\ndescriptors:\n- value: v\n- key: a\n- key: ''\n", "f:3:3: d > descriptor 1: key is missing\nf:5:8: d > descriptor 3: key is missing"},
-		{"equal siblings", "domain: d\ndescriptors:\n- {key: k, value: v}\n- {key: k}\n- {key: k, value: v}\n- {key: k, value: ''}\n", "f:5:9: d > k=v: there is one already, at f:3\nf:6:9: d > k: there is one already, at f:4"},
-		{"equal siblings further down", one("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: there is one already, at f:4"},
+		{"equal siblings", "domain: d\ndescriptors:\n- {key: k, value: v}\n- {key: k}\n- {key: k, value: v}\n- {key: k, value: ''}\n", "f:5:9: d > k=v: duplicate of the descriptor at f:3\nf:6:9: d > k: duplicate of the descriptor at f:4"},
+		{"equal siblings further down", one("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: duplicate of the descriptor at f:4"},
 		{"unlimited with a unit", one("rate_limit: {unlimited: true, unit: day}"), "f:4:41: d > k: unit has no meaning beside unlimited: true"},
-		{"no unit", one("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; it can be second, minute, hour, day, week, month or year"},
-		{"plural unit", one("rate_limit: {unit: minutes, requests_per_unit: 1}"), "f:4:24: d > k: unit minutes is not known; did you mean minute? It can be second, minute, hour, day, week, month or year"},
-		{"unit with a space", one("rate_limit: {unit: ' day', requests_per_unit: 1}"), `f:4:24: d > k: unit " day" is not known; did you mean day?`},
-		{"unit unknown", one("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit unknown is not known; it can be second"},
+		{"no unit", one("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; want second, minute, hour, day, week, month or year"},
+		{"plural unit", one("rate_limit: {unit: minutes, requests_per_unit: 1}"), "f:4:24: d > k: unit: got minutes, want second, minute, hour, day, week, month or year; did you mean minute?"},
+		{"unit with a space", one("rate_limit: {unit: ' day', requests_per_unit: 1}"), `f:4:24: d > k: unit: got " day", want second, minute, hour, day, week, month or year; did you mean day?`},
+		{"unit unknown", one("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit: got unknown, want second"},
 		{"nameless replaces", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: ''}]}"), "f:4:69: d > k: an item of replaces needs the name of a limit"},
 		{"empty replaces item", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}"), "f:4:62: d > k: an item of replaces needs the name of a limit"},
 		{"replacing itself", one("rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}"), "f:4:78: d > k: a limit can't replace itself (a)"},
-		{"share_threshold without *", one("value: v\nshare_threshold: true"), "f:5:22: d > k=v: share_threshold is only for a key or value with a * in it"},
-		{"merging what is no mapping", one("<<: 5"), "f:4:9: d > k: a merge key (<<) takes a mapping or a list of mappings, not 5"},
-		{"merging null", one("<<: ~"), "f:4:9: d > k: a merge key (<<) takes a mapping or a list of mappings, not null"},
-		{"merging unknown keys", one("<<: {foo: 1}"), "f:4:10: d > k: unknown key foo; here can be descriptors, key"},
+		{"share_threshold without *", one("value: v\nshare_threshold: true"), "f:5:22: d > k=v: share_threshold needs a key or value with a *"},
+		{"merging what is no mapping", one("<<: 5"), "f:4:9: d > k: merge key (<<): got 5, want a mapping or a list of mappings"},
+		{"merging null", one("<<: ~"), "f:4:9: d > k: merge key (<<): got null, want a mapping or a list of mappings"},
+		{"merging unknown keys", one("<<: {foo: 1}"), "f:4:10: d > k: unknown key foo; want descriptors, key"},
 		{"quoted merge key", one(`"<<": {value: v}`), `f:4:5: d > k: unknown key "<<"`},
 		{"unknown anchor", one("value: *v"), "f: not valid YAML: unknown anchor 'v' referenced"},
-		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit hours is not known; did you mean hour?"},
+		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want second, minute, hour, day, week, month or year; did you mean hour?"},
 
 		// Our own fields.
-		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm sliding_windows is not known; did you mean sliding_window? It can be fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window"},
-		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm must be fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window, not a list"},
-		{"scope", one("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope cluster is not known; it can be global or instance"},
-		{"on_backend_failure", one("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure alow is not known; did you mean allow? It can be local, allow or deny"},
-		{"fallback_ratio of 0", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not 0"},
-		{"fallback_ratio over 1", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 1.1}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not 1.1"},
-		{"fallback_ratio is no number", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: .nan}"), "f:4:67: d > k: fallback_ratio must be a number over 0 and up to 1, not .nan"},
-		{"unit_multiplier of 0", one("rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 0}"), "f:4:68: d > k: unit_multiplier must be a whole number from 1 to 4294967295, not 0"},
+		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window; did you mean sliding_window?"},
+		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm: got a list, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window"},
+		{"scope", one("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want global or instance"},
+		{"on_backend_failure", one("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure: got alow, want local, allow or deny; did you mean allow?"},
+		{"fallback_ratio of 0", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio: got 0, want a number over 0 and up to 1"},
+		{"fallback_ratio over 1", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 1.1}"), "f:4:67: d > k: fallback_ratio: got 1.1, want a number over 0 and up to 1"},
+		{"fallback_ratio is no number", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: .nan}"), "f:4:67: d > k: fallback_ratio: got .nan, want a number over 0 and up to 1"},
+		{"unit_multiplier of 0", one("rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 0}"), "f:4:68: d > k: unit_multiplier: got 0, want a whole number from 1 to 4294967295"},
 		{"window too long", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11}"), "f:4:69: d > k: unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		{"burst without token_bucket", one("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},
 		{"burst that never fills", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 4000}"), "f:4:83: d > k: burst 4000 would take more than ten years to refill; at 1 per day it can be at most 3650"},
 		{
 			"all that is wrong with a limit", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11, burst: 3, fallback_ratio: 2, scope: all}"),
 			"f:4:69: d > k: unit_multiplier 11 makes the window longer\nf:4:80: d > k: burst is only for algorithm token_bucket, not fixed_window\n" +
-				"f:4:99: d > k: fallback_ratio must be a number over 0 and up to 1, not 2\nf:4:109: d > k: scope all is not known",
+				"f:4:99: d > k: fallback_ratio: got 2, want a number over 0 and up to 1\nf:4:109: d > k: scope: got all, want global or instance",
 		},
 		{
 			"and of one without a unit", one("rate_limit: {unit: fortnight, requests_per_unit: -1, unit_multiplier: 11, burst: 3}"),
-			"f:4:24: d > k: unit fortnight is not known\nf:4:54: d > k: requests_per_unit must be a whole number\nf:4:86: d > k: burst is only for algorithm token_bucket, not fixed_window",
+			"f:4:24: d > k: unit: got fortnight, want second\nf:4:54: d > k: requests_per_unit: got -1, want a whole number\nf:4:86: d > k: burst is only for algorithm token_bucket, not fixed_window",
 		},
-		{"not what an unknown algorithm would mean", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm bucket is not known"},
-		{"nor one of the defaults", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm bucket is not known"},
+		{"not what an unknown algorithm would mean", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm: got bucket, want fixed_window"},
+		{"nor one of the defaults", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm: got bucket, want fixed_window"},
 		{"unlimited with an algorithm", one("rate_limit: {unlimited: true, algorithm: sliding_log}"), "f:4:46: d > k: algorithm has no meaning beside unlimited: true"},
 		{"our field at a wrong level", one("burst: 5"), "f:4:5: d > k: burst has no meaning in the descriptor; it belongs in rate_limit or defaults"},
 		{"our field at the root", "domain: d\nenabled: true", "f:2:1: d: enabled has no meaning in the root of the file; it belongs in rate_limit or defaults"},
-		{"rate_limit and rate_limits", one(tenAMinute + "\nrate_limits: []"), "f:5:18: d > k: rate_limit and rate_limits exclude each other; put all limits into rate_limits"},
-		{"two limits of one counter", one("rate_limits:\n- {unit: minute, requests_per_unit: 5}\n- {unit: second, unit_multiplier: 60, requests_per_unit: 6}"), "f:6:7: d > k: a limit of the same algorithm, window and scope is in line 5 already (5 per minute); they would share one counter"},
-		{"too many limits", one("rate_limits: [" + strings.Repeat("{}, ", 100) + "{}]"), "f:4:18: d > k: rate_limits has 101 items; 100 are the most"},
+		{"rate_limit and rate_limits", one(tenAMinute + "\nrate_limits: []"), "f:5:18: d > k: rate_limit and rate_limits are both given; put all limits into rate_limits"},
+		{"two limits of one counter", one("rate_limits:\n- {unit: minute, requests_per_unit: 5}\n- {unit: second, unit_multiplier: 60, requests_per_unit: 6}"), "f:6:7: d > k: duplicate of the limit in line 5 (5 per minute): with the same algorithm, window and scope they would share one counter"},
+		{"too many limits", one("rate_limits: [" + strings.Repeat("{}, ", 100) + "{}]"), "f:4:18: d > k: rate_limits has 101 items; maximum is 100"},
 		{"unlimited among others", one("rate_limits: [{unit: minute, requests_per_unit: 5}, {unlimited: true}]"), "f:4:57: d > k: unlimited can't be one of several rate_limits"},
 		{"defaults with a window", "domain: d\ndefaults: {unit_multiplier: 5}", "f:2:12: d: unit_multiplier has no meaning in defaults; it belongs in rate_limit"},
-		{"defaults is a list", "domain: d\ndefaults: []", "f:2:11: d: defaults must be a mapping, not a list"},
-		{"default algorithm", "domain: d\ndefaults: {algorithm: gcra}", "f:2:23: d: algorithm gcra is not known; it can be fixed_window"},
+		{"defaults is a list", "domain: d\ndefaults: []", "f:2:11: d: defaults: got a list, want a mapping"},
+		{"default algorithm", "domain: d\ndefaults: {algorithm: gcra}", "f:2:23: d: algorithm: got gcra, want fixed_window"},
 		{"default burst that never fills", "domain: d\ndefaults: {algorithm: token_bucket, burst: 4000}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]", "f:3:36: d > k: burst 4000 would take more than ten years to refill"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -151,13 +151,13 @@ func TestWarnings(t *testing.T) {
 		{"name on the descriptor", one("name: x"), "f:4:5: d > k: name has no meaning in the descriptor and is ignored; it belongs in rate_limit or an item of replaces"},
 		{"unit at the root", "domain: d\nunit: day", "f:2:1: d: unit has no meaning in the root of the file and is ignored; it belongs in rate_limit"},
 		{"requests_per_unit missing", one("rate_limit: {unit: day}"), "f:4:17: d > k: requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant"},
-		{"junk unit of unlimited", one("rate_limit: {unlimited: true, unit: foo}"), "f:4:41: d > k: unit foo is not known, and has no meaning beside unlimited: true"},
+		{"junk unit of unlimited", one("rate_limit: {unlimited: true, unit: foo}"), "f:4:41: d > k: unit foo is unknown, and has no meaning beside unlimited: true"},
 		{"field given twice", one("value: a\nvalue: b"), "f:5:5: d > k=b: value is given twice; the last one counts"},
-		{"limit given twice", one("rate_limit: {unit: day, requests_per_unit: 1}\nrate_limit: {requests_per_unit: 2}"), "f:5:5: d > k: rate_limit is given twice; both count, the last one where they say the same"},
+		{"limit given twice", one("rate_limit: {unit: day, requests_per_unit: 1}\nrate_limit: {requests_per_unit: 2}"), "f:5:5: d > k: rate_limit is given twice; of equal fields the last one counts"},
 		{"metadata given twice", one("metadata: {a: 1}\nmetadata: {b: 2}"), "f:5:5: d > k: metadata is given twice; the last one counts"},
 		{"merge key after fields", one("value: a\n<<: {value: b}"), "f:5:5: d > k=b: << overrides the fields before it, as in envoyproxy/ratelimit; put it first"},
-		{"second document", "domain: d\n---\nfoo: 1\n", "f:2:1: only the first YAML document of a file is read; what follows it is ignored"},
-		{"broken second document", "domain: d\n---\n[\n", "f: only the first YAML document of a file is read; what follows it is ignored"},
+		{"second document", "domain: d\n---\nfoo: 1\n", "f:2:1: only the first YAML document of a file is read; the others are ignored"},
+		{"broken second document", "domain: d\n---\n[\n", "f: only the first YAML document of a file is read; the others are ignored"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs, warnings := load(test.yaml, Options{})
@@ -175,7 +175,7 @@ defaults: {algorithm: sliding_window}
 descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
 `, Options{})
 	require.Empty(t, errs)
-	assert.Equal(t, "f:4:1: d: defaults is given twice; both count, the last one where they say the same", warnings)
+	assert.Equal(t, "f:4:1: d: defaults is given twice; of equal fields the last one counts", warnings)
 	assert.Equal(t, "1 per day, sliding_window, per instance", set.Domain("d").Descriptors[0].Limits[0].String())
 
 	_, errs, warnings = load("domain: d\ndefaults: {algorithm: sliding_log}\ndefaults:\n", Options{})
@@ -314,17 +314,17 @@ func TestADomainInTwoFiles(t *testing.T) {
 	}
 
 	_, err := compileTwo(a, b, false)
-	assert.EqualError(t, err, "b.yaml:1:9: domain d is in a.yaml:1 already, and merging domains is off")
+	assert.EqualError(t, err, "b.yaml:1:9: domain d is already in a.yaml:1, and merging domains is off")
 
 	got, err := compileTwo(a, b, true)
 	require.NoError(t, err)
 	assert.Equal(t, "d > a: 10 per minute\nd > b: 10 per minute", got)
 
 	_, err = compileTwo(a, a, true)
-	assert.EqualError(t, err, "b.yaml:2:21: d > a: there is one already, at a.yaml:2")
+	assert.EqualError(t, err, "b.yaml:2:21: d > a: duplicate of the descriptor at a.yaml:2")
 
 	_, err = compileTwo("domain: d\ndescriptors: [{key: a, descriptors: [{key: x}]}]", "domain: d\ndescriptors: [{key: a, descriptors: [{key: y}]}]", true)
-	assert.ErrorContains(t, err, "d > a: there is one already", "children of one parent can't be in two files")
+	assert.ErrorContains(t, err, "d > a: duplicate of the descriptor", "children of one parent can't be in two files")
 
 	got, err = compileTwo(a, "defaults: {algorithm: sliding_log}\n"+b, true)
 	require.NoError(t, err)
@@ -332,5 +332,5 @@ func TestADomainInTwoFiles(t *testing.T) {
 		"defaults hold for all files of their domain")
 
 	_, err = compileTwo("defaults: {scope: instance}\n"+a, "defaults: {scope: instance}\n"+b, true)
-	assert.EqualError(t, err, "b.yaml:1:11: d: the domain has defaults in a.yaml:1 already")
+	assert.EqualError(t, err, "b.yaml:1:11: d: duplicate defaults: the domain has defaults in a.yaml:1")
 }

@@ -63,16 +63,16 @@ func (d *document) all() Problems { return problems(append(d.errs, d.warns...)) 
 // json reads a JSON object. It returns nil after reporting a mistake.
 func (d *document) json(value []byte) *yaml.Node {
 	if len(value) > MaxPatchBytes {
-		d.errorf(nil, nil, "the value has %d bytes; %d are the most", len(value), MaxPatchBytes)
+		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(value), MaxPatchBytes)
 		return nil
 	}
 	if !json.Valid(value) || !utf8.Valid(value) {
-		d.errorf(nil, nil, "%s", `the value is not JSON; for example {"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`)
+		d.errorf(nil, nil, "%s", `value is not JSON; an example is {"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`)
 		return nil
 	}
 	root := readJSON(value)
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "an override must be a JSON object, not %s", shown(root))
+		d.errorf(root, nil, "override: got %s, want a JSON object", shown(root))
 		return nil
 	}
 	return root
@@ -84,24 +84,24 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 	if v := p.fields.field("expires_at"); v != nil && !v.bad {
 		var err error
 		if p.Expires, err = time.Parse(time.RFC3339, v.text); err != nil {
-			d.errorf(v.node, nil, "expires_at %s is not a time such as 2030-01-31T12:00:00Z", shown(v.node))
+			d.errorf(v.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", shown(v.node))
 		}
 	}
 	if list := p.fields.field("rate_limits"); list != nil && !list.bad {
 		p.items = []*object{}
 		items := d.items(list, nil)
 		if len(items) > maxLimits {
-			d.errorf(list.node, nil, "rate_limits has %d items; %d are the most", len(items), maxLimits)
+			d.errorf(list.node, nil, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
 			return
 		}
 		for _, item := range items {
 			p.items = append(p.items, d.object(atPatch, nil, item))
 		}
 		if f := p.fields.only(atPatch); len(f.fields) > 0 {
-			d.errorf(f.fields[0].node, nil, "%s stands beside rate_limits; put it into its items", f.fields[0].row.name)
+			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.name)
 		}
 	} else if len(d.all()) == 0 && (len(p.fields.fields) == 0 || len(p.fields.fields) == 1 && p.fields.field("expires_at") != nil) {
-		d.errorf(root, nil, "the override changes nothing; it can have %s", orList(fieldsAt(atOverride)))
+		d.errorf(root, nil, "override changes nothing; want %s", orList(fieldsAt(atOverride)))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
 		if v := o.field("unit"); v != nil && !v.bad {
@@ -109,7 +109,7 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 		}
 		for _, name := range []string{"requests_per_unit", "burst", "unlimited"} {
 			if v := o.field(name); v != nil && o.field("factor") != nil {
-				d.errorf(v.node, nil, "factor and %s exclude each other", name)
+				d.errorf(v.node, nil, "factor and %s are both given; want one of them", name)
 			}
 		}
 	}
@@ -153,7 +153,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 		o := p.fields.only(atPatch)
 		if len(old) > 1 {
 			if v := o.ambiguous(); v != nil {
-				d.errorf(v.node, nil, "the descriptor has %d limits, so that %s must be in rate_limits: a list with an item for each, {} for one that stays as it is", len(old), v.row.name)
+				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.name)
 				return nil
 			}
 		}
@@ -162,7 +162,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 		}
 	}
 	if len(old) > 0 && len(items) != len(old) {
-		d.errorf(p.fields.at("rate_limits"), nil, "rate_limits must have an item for each limit of the descriptor, {} for one that stays as it is: %d, not %d", len(old), len(items))
+		d.errorf(p.fields.at("rate_limits"), nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
 		return nil
 	}
 	var changed []*Limit
@@ -176,7 +176,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 			return nil
 		}
 		if other := sameCounter(changed, l); other != nil {
-			d.errorf(o.node, nil, "%s would be a limit of the same algorithm, window and scope as %s; they would share one counter", l.Limit, other.Limit)
+			d.errorf(o.node, nil, "%s would have the algorithm, window and scope of %s; they would share one counter", l.Limit, other.Limit)
 			return nil
 		}
 		changed = append(changed, l)
@@ -202,7 +202,7 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	hasNumber := o.field("requests_per_unit") != nil || o.field("factor") != nil || o.field("unlimited") != nil && !o.flag("unlimited")
 	switch {
 	case spec == nil && o.field("factor") != nil:
-		d.errorf(o.at("factor"), nil, "there is no number for factor to multiply")
+		d.errorf(o.at("factor"), nil, "factor: the descriptor has no number to multiply")
 		return nil
 	case old == nil && len(o.fields) == 0:
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
@@ -272,7 +272,7 @@ func (d *document) patchSpec(o *object, old limit.Spec) (changed limit.Spec, ok 
 		for _, count := range []*uint32{&changed.Requests, &changed.Burst} {
 			product := math.Round(float64(*count) * v.ratio)
 			if product > math.MaxUint32 {
-				d.errorf(v.node, nil, "factor makes %d more than 4294967295", *count)
+				d.errorf(v.node, nil, "factor: the product with %d is over 4294967295", *count)
 				return changed, false
 			}
 			if *count > 0 {

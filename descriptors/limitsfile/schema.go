@@ -179,9 +179,9 @@ func nearest(s string, names []string) string {
 // OneOf returns the advice where s is none of names.
 func OneOf(s string, names []string) string {
 	if near := nearest(s, names); near != "" {
-		return `did you mean ` + near + `? It can be ` + orList(names)
+		return orList(names) + "; did you mean " + near + "?"
 	}
-	return `it can be ` + orList(names)
+	return orList(names)
 }
 
 func orList(names []string) string {

@@ -92,7 +92,7 @@ func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, at *p
 	if has {
 		delete(metadata.GetFields(), XDSExtension)
 		if ours.GetStructValue() == nil {
-			x.d.errorf(nil, at, "%s in metadata must be a mapping with fields of a descriptor", XDSExtension)
+			x.d.errorf(nil, at, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 		}
 	}
 	if len(metadata.GetFields()) > 0 {

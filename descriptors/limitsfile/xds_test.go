@@ -160,17 +160,17 @@ func TestXDSProblems(t *testing.T) {
 		{`{"domain":"d","descriptors":[{` + good + `}]}`, `r: d > descriptor 1: key is missing`},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}}]}`,
-			`r: d > k: unit is missing; it can be second, minute, hour, day, week, month or year`,
+			`r: d > k: unit is missing; want second, minute, hour, day, week, month or year`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":99,"requests_per_unit":1}}]}`,
-			`r: d > k: unit "99" is not known; it can be second, minute, hour, day, week, month or year`,
+			`r: d > k: unit: got "99", want second, minute, hour, day, week, month or year`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","unlimited":true}}]}`,
 			`r: d > k: unit has no meaning beside unlimited: true`,
 		},
-		{`{"domain":"d","descriptors":[{"key":"k",` + good + `},{"key":"k",` + good + `}]}`, `r: d > k: there is one already, at r`},
+		{`{"domain":"d","descriptors":[{"key":"k",` + good + `},{"key":"k",` + good + `}]}`, `r: d > k: duplicate of the descriptor at r`},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"n"},{}]}}]}`,
 			"r: d > k: a limit can't replace itself (n)\nr: d > k: an item of replaces needs the name of a limit",
@@ -178,11 +178,11 @@ func TestXDSProblems(t *testing.T) {
 		{
 			`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l",` + good + `,"metadata":{"rls":{"share_threshold":true,"brust":3}}}]}]}`,
 			`r: d > k > l: unknown key "brust"; did you mean burst, which belongs in rate_limit or defaults?` +
-				"\nr: d > k > l: share_threshold is only for a key or value with a * in it",
+				"\nr: d > k > l: share_threshold needs a key or value with a *",
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,
-			`r: d > k: rls in metadata must be a mapping with fields of a descriptor`,
+			`r: d > k: rls in metadata: want a mapping with fields of a descriptor`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l","metadata":{"rls":{"defaults":{"burst":1}}}}]}]}`,
@@ -190,11 +190,11 @@ func TestXDSProblems(t *testing.T) {
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","metadata":{"rls":{"rate_limits":[{"unit":"day","requests_per_unit":1},{"unit":"day","requests_per_unit":2}]}}}]}`,
-			`r: d > k: a limit of the same algorithm, window and scope is there already (1 per day); they would share one counter`,
+			`r: d > k: duplicate of the limit there (1 per day): with the same algorithm, window and scope they would share one counter`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY"},"metadata":{"rls":{"rate_limit":{"burst":1.5}}}}]}`,
-			`r: d > k: burst must be a whole number from 1 to 4294967295, not 1.5`,
+			`r: d > k: burst: got 1.5, want a whole number from 1 to 4294967295`,
 		},
 	} {
 		_, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
@@ -208,7 +208,7 @@ func TestXDSResourcesOfOneDomain(t *testing.T) {
 		resource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 	}
 	_, err := ParseXDS(two, Options{})
-	require.EqualError(t, err, "resource 2: domain d is in a already, and merging domains is off")
+	require.EqualError(t, err, "resource 2: domain d is already in a, and merging domains is off")
 	c, err := ParseXDS(two, Options{MergeDomains: true})
 	require.NoError(t, err)
 	assert.Equal(t, "l", c.Domain("d").Descriptors[1].Key)

@@ -125,7 +125,7 @@ func (o *overlay) apply(ov *Override) outcome {
 	}
 	targets := o.descriptors(&domain.Descriptors, nil, ov.Target.Entries)
 	if len(targets) == 0 {
-		reason := fmt.Sprintf("overrides for single values would take more than %d descriptors, with those below them", maxCopies)
+		reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, with their children", maxCopies)
 		out.problems = limitsfile.Problems{limitsfile.PatchProblem(ov.Target.String(), out.path, reason)}
 		return out
 	}
@@ -165,21 +165,21 @@ func (o *overlay) lookUp(t descriptors.Target) (domain *limitsfile.Domain, trail
 		for _, d := range o.set.Domains {
 			names = append(names, d.Name)
 		}
-		advice := "there are no limits at all"
+		advice := "no limits are loaded"
 		if len(names) > 0 {
 			slices.Sort(names)
-			advice = limitsfile.OneOf(t.Domain, names)
+			advice = "want " + limitsfile.OneOf(t.Domain, names)
 		}
-		return fail("", "there is no domain %s; %s", limitsfile.Printable(t.Domain), advice)
+		return fail("", "unknown domain %s; %s", limitsfile.Printable(t.Domain), advice)
 	}
 	list := &domain.Descriptors
 	for i, e := range t.Entries {
 		if len(*list) == 0 {
-			return fail(pathOf(t, i), "there are no descriptors below it")
+			return fail(pathOf(t, i), "the descriptor has no children")
 		}
 		found, _ := o.index(list).find(e)
 		if found < 0 {
-			return fail(pathOf(t, i), "no descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(*list, e))
+			return fail(pathOf(t, i), "unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(*list, e))
 		}
 		trail = append(trail, (*list)[found])
 		list = &(*list)[found].Descriptors
@@ -327,8 +327,8 @@ func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_En
 			names = append(names, n)
 		}
 		if len(names) > longest {
-			return fmt.Sprintf("there are %s and more", strings.Join(names[:longest], ", "))
+			return fmt.Sprintf("want %s or another one", strings.Join(names[:longest], ", "))
 		}
 	}
-	return limitsfile.OneOf(text, names)
+	return "want " + limitsfile.OneOf(text, names)
 }

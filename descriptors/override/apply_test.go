@@ -244,22 +244,22 @@ descriptors:
 
 func TestOverridesThatDoNotFit(t *testing.T) {
 	for _, test := range []struct{ target, value, want string }{
-		{"none|tenant", `{"factor": 2}`, "there is no domain none; it can be shop"},
-		{"shop|tenat", `{"factor": 2}`, "shop: no descriptor tenat; did you mean tenant?"},
-		{"shop|tenat=acme", `{"factor": 2}`, "shop: no descriptor tenat=acme; did you mean tenant?"},
-		{"shop|tenant=acme|method=GET", `{"factor": 2}`, "shop > tenant=acme: no descriptor method=GET; it can be path"},
-		{"shop|tenant=big|path", `{"factor": 2}`, "shop > tenant=big: there are no descriptors below it"},
-		{"shop|api=/v2", `{"factor": 2}`, "no descriptor api=/v2"},
+		{"none|tenant", `{"factor": 2}`, "unknown domain none; want shop"},
+		{"shop|tenat", `{"factor": 2}`, "shop: unknown descriptor tenat; want tenant, bucket, two, api, x*, free or none; did you mean tenant?"},
+		{"shop|tenat=acme", `{"factor": 2}`, "shop: unknown descriptor tenat=acme; want tenant, bucket, two, api, x*, free or none; did you mean tenant?"},
+		{"shop|tenant=acme|method=GET", `{"factor": 2}`, "shop > tenant=acme: unknown descriptor method=GET; want path"},
+		{"shop|tenant=big|path", `{"factor": 2}`, "shop > tenant=big: the descriptor has no children"},
+		{"shop|api=/v2", `{"factor": 2}`, "unknown descriptor api=/v2"},
 		{"shop|api=/v*", `{"factor": 2}`, "a pattern must be written as in the limits file"},
-		{"shop|x1", `{"factor": 2}`, "no descriptor x1"},
+		{"shop|x1", `{"factor": 2}`, "unknown descriptor x1"},
 		{"shop|tenant", `{"burst": 3}`, "burst is only for algorithm token_bucket"},
 		{"shop|tenant", `{"unit_multiplier": 100000000}`, "longer than ten years"},
 		{"shop|tenant", `{"factor": 1000000, "unit": "day"}`, ""},
-		{"shop|tenant=big", `{"rate_limits": [{"requests_per_unit": 4294967295}, {}]}`, "rate_limits must have an item for each limit of the descriptor, {} for one that stays as it is: 1, not 2"},
-		{"shop|two", `{"requests_per_unit": 3}`, "the descriptor has 2 limits, so that requests_per_unit must be in rate_limits"},
+		{"shop|tenant=big", `{"rate_limits": [{"requests_per_unit": 4294967295}, {}]}`, "rate_limits: got 2 items, want 1, one for each limit of the descriptor ({} keeps a limit as it is)"},
+		{"shop|two", `{"requests_per_unit": 3}`, "the descriptor has 2 limits; put requests_per_unit into rate_limits"},
 		{"shop|two", `{"rate_limits": [{"unit": "day"}, {}]}`, "they would share one counter"},
-		{"shop|free", `{"factor": 3}`, "there is no number for factor to multiply"},
-		{"shop|none", `{"factor": 3}`, "there is no number for factor to multiply"},
+		{"shop|free", `{"factor": 3}`, "factor: the descriptor has no number to multiply"},
+		{"shop|none", `{"factor": 3}`, "factor: the descriptor has no number to multiply"},
 		{"shop|none", `{"shadow_mode": true}`, "the descriptor has no limit to change"},
 		{"shop|none", `{"requests_per_unit": 3}`, "unit is missing"},
 		{"shop|none", `{"unit": "day"}`, "requests_per_unit is missing"},
@@ -283,39 +283,39 @@ func TestParseOverrideErrors(t *testing.T) {
 	for value, want := range map[string]string{
 		``:                                       "is not JSON",
 		`requests_per_unit: 3`:                   "is not JSON",
-		`[]`:                                     "must be a JSON object",
-		`3`:                                      "must be a JSON object",
-		`null`:                                   "must be a JSON object",
+		`[]`:                                     "want a JSON object",
+		`3`:                                      "want a JSON object",
+		`null`:                                   "want a JSON object",
 		`{}`:                                     "changes nothing",
 		`{"expires_at": "2030-01-31T12:00:00Z"}`: "changes nothing",
-		`{"factor": 2, "expires_at": "tomorrow"}`:                  "is not a time such as",
-		`{"factor": 2, "expires_at": 3}`:                           "is not a time such as",
-		`{"factor": 0}`:                                            "factor must be a number over 0",
-		`{"factor": -1}`:                                           "factor must be a number over 0",
-		`{"factor": 1e300}`:                                        "factor must be a number over 0 and up to 1000000",
-		`{"factor": 2, "requests_per_unit": 3}`:                    "factor and requests_per_unit exclude each other",
-		`{"rate_limits": [{"factor": 2, "burst": 3}]}`:             "factor and burst exclude each other",
+		`{"factor": 2, "expires_at": "tomorrow"}`:                  "want a time such as",
+		`{"factor": 2, "expires_at": 3}`:                           "want a time such as",
+		`{"factor": 0}`:                                            "want a number over 0",
+		`{"factor": -1}`:                                           "want a number over 0",
+		`{"factor": 1e300}`:                                        "want a number over 0 and up to 1000000",
+		`{"factor": 2, "requests_per_unit": 3}`:                    "factor and requests_per_unit are both given",
+		`{"rate_limits": [{"factor": 2, "burst": 3}]}`:             "factor and burst are both given",
 		`{"request_per_unit": 3}`:                                  "did you mean requests_per_unit?",
-		`{"requests_per_unit": "3"}`:                               "must be a whole number from 0 to 4294967295 without quotes",
-		`{"requests_per_unit": -3}`:                                "must be a whole number",
+		`{"requests_per_unit": "3"}`:                               "want a whole number from 0 to 4294967295 without quotes",
+		`{"requests_per_unit": -3}`:                                "want a whole number",
 		`{"requests_per_unit": 3, "requests_per_unit": 4}`:         "given twice",
 		`{"value": "v"}`:                                           "unknown key \"value\"",
 		`{"descriptors": []}`:                                      "unknown key \"descriptors\"",
 		`{"rate_limits": [{"expires_at": "x"}]}`:                   "expires_at has no meaning in an item of rate_limits; it belongs in the override",
 		`{"rate_limits": [{"shadow_mode": true}]}`:                 "shadow_mode has no meaning in an item of rate_limits",
-		`{"rate_limits": [` + strings.Repeat("{}, ", 100) + `{}]}`: "rate_limits has 101 items; 100 are the most",
-		`{"rate_limits": [3]}`:                                     "an item of rate_limits must be a mapping",
-		`{"rate_limits": [{}], "burst": 3}`:                        "burst stands beside rate_limits",
-		`{"unit": "fortnight", "factor": 0}`:                       `unit "fortnight" is not known; it can be second, minute`,
-		`{"algorithm": "sliding"}`:                                 "it can be fixed_window, sliding_window",
-		`{"name": "` + strings.Repeat("x", MaxBytes) + `"}`:        "65536 are the most",
+		`{"rate_limits": [` + strings.Repeat("{}, ", 100) + `{}]}`: "rate_limits has 101 items; maximum is 100",
+		`{"rate_limits": [3]}`:                                     "item of rate_limits: got 3, want a mapping",
+		`{"rate_limits": [{}], "burst": 3}`:                        "burst is beside rate_limits",
+		`{"unit": "fortnight", "factor": 0}`:                       `unit: got "fortnight", want second, minute`,
+		`{"algorithm": "sliding"}`:                                 "want fixed_window, sliding_window",
+		`{"name": "` + strings.Repeat("x", MaxBytes) + `"}`:        "maximum is 65536",
 	} {
 		_, err := Parse("shop|tenant", []byte(value))
 		assert.ErrorContains(t, err, want, "%.80s", value)
 	}
 	_, err := Parse("shop", []byte(`{"factor": 0}`))
-	assert.ErrorContains(t, err, "is not DOMAIN|KEY=VALUE")
-	assert.ErrorContains(t, err, "factor must be", "all that is wrong is told at once")
+	assert.ErrorContains(t, err, "want DOMAIN|KEY=VALUE")
+	assert.ErrorContains(t, err, "factor: got 0", "all that is wrong is told at once")
 }
 
 func TestChangesBelowOneValueAreTold(t *testing.T) {
@@ -334,7 +334,7 @@ func TestAMisspeltFieldIsNotSaidToChangeNothing(t *testing.T) {
 	_, err := Parse("shop|tenant", []byte(`{"request_per_unit": 3}`))
 	assert.NotContains(t, err.Error(), "changes nothing")
 	_, err = Parse("", []byte(`{"factor": 3}`))
-	assert.ErrorContains(t, err, `target "" is not`)
+	assert.ErrorContains(t, err, `target: got ""`)
 }
 
 func TestOverridesAreAnyJSON(t *testing.T) {
@@ -345,7 +345,7 @@ func TestOverridesAreAnyJSON(t *testing.T) {
 
 	_, err := Parse("shop|tenant", []byte("{\n \"name\": \"ü\", \"<<\": {\"factor\": 2},\n  \"rate_limits\" : [ {},\n\t{\"burst\": \"3\"}]}"))
 	assert.ErrorContains(t, err, `shop|tenant:2:15: unknown key "<<"`)
-	assert.ErrorContains(t, err, "shop|tenant:4:12: burst must be a whole number")
+	assert.ErrorContains(t, err, `shop|tenant:4:12: burst: got "3", want a whole number`)
 }
 
 func TestFieldsOfOverridesHaveNoPlaceInFiles(t *testing.T) {
@@ -404,7 +404,7 @@ func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
 		for _, out := range outcomes {
 			if len(out.problems) > 0 {
 				n++
-				assert.ErrorContains(t, out.problems, "would take more than 100000 descriptors")
+				assert.ErrorContains(t, out.problems, "would copy more than 100000 descriptors")
 			}
 		}
 		return n

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
-var ErrNoLimits = errors.New("no limits are loaded yet that could be overridden")
+var ErrNoLimits = errors.New("no limits are loaded yet")
 
 // Layer is the overrides that lie over the limits files, good and bad ones. It isn't
 // safe for concurrent use; its zero value is empty.

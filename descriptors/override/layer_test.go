@@ -27,11 +27,11 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 		next    time.Time
 	}{
 		{"a good one", `{"requests_per_unit": 7}`, base, noon, "7 per minute", "", time.Time{}},
-		{"nonsense", `{"requests_per_unit": "many"}`, base, noon, "7 per minute", "must be a whole number", time.Time{}},
-		{"the limits are reloaded meanwhile", `{"requests_per_unit": "many"}`, compile(t, shopLimits), noon, "7 per minute", "must be a whole number", time.Time{}},
+		{"nonsense", `{"requests_per_unit": "many"}`, base, noon, "7 per minute", "want a whole number", time.Time{}},
+		{"the limits are reloaded meanwhile", `{"requests_per_unit": "many"}`, compile(t, shopLimits), noon, "7 per minute", "want a whole number", time.Time{}},
 		{"a good one again", `{"requests_per_unit": 8}`, base, noon, "8 per minute", "", time.Time{}},
 		{"one that doesn't fit", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
-		{"the rule goes", `{"burst": 8}`, without, noon, "nothing", "no descriptor tenant=acme", time.Time{}},
+		{"the rule goes", `{"burst": 8}`, without, noon, "nothing", "unknown descriptor tenant=acme", time.Time{}},
 		{"the rule is back", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
 		{"and is one that it fits", `{"burst": 8}`, bucket, noon, "6 per minute, token_bucket, burst 8", "", time.Time{}},
 		{"and isn't any more", `{"burst": 8}`, bucketless, noon, "6 per minute", "burst is only for", time.Time{}},
@@ -86,9 +86,9 @@ func TestStatesOfOverrides(t *testing.T) {
 	assert.Len(t, states, 5)
 
 	assert.Equal(t, "nonsense", states[0].Target)
-	assert.ErrorContains(t, states[0].Problem, "is not DOMAIN|KEY")
+	assert.ErrorContains(t, states[0].Problem, "want DOMAIN|KEY")
 	assert.Equal(t, "shop|gone", states[1].Target)
-	assert.ErrorContains(t, states[1].Problem, "no descriptor gone")
+	assert.ErrorContains(t, states[1].Problem, "unknown descriptor gone")
 	assert.Equal(t, State{
 		Target: "shop|tenant", Value: `{"factor": 2}`, Path: "shop > tenant",
 		BaseLimits: "100 per minute, fallback_ratio 0.25", Limits: "200 per minute, fallback_ratio 0.25",

@@ -1,0 +1,33 @@
+package override
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+// BenchmarkApply measures an update of one override: applying it, and compiling the
+// result.
+func BenchmarkApply(b *testing.B) {
+	for _, rules := range []int{10, 100_000} {
+		b.Run(fmt.Sprint(rules), func(b *testing.B) {
+			var text strings.Builder
+			text.WriteString("domain: d\ndescriptors:\n")
+			for i := range rules {
+				fmt.Fprintf(&text, "- {key: path, value: /api/v1/items/%06d, rate_limit: {unit: second, requests_per_unit: 5}}\n", i)
+			}
+			base := compile(b, text.String()).set
+			o := override(b, fmt.Sprintf("d|path=/api/v1/items/%06d", rules/2), `{"factor": 10}`)
+			b.ReportAllocs()
+			for b.Loop() {
+				set, outcomes := apply(base, []*Override{o})
+				if len(outcomes[0].problems) > 0 {
+					b.Fatal(outcomes[0].problems)
+				}
+				descriptors.Compile(set)
+			}
+		})
+	}
+}
