@@ -126,7 +126,7 @@ func (s *Store) Delete(ctx context.Context, target string) (old string, had bool
 // full reads.
 //
 // KEYS: the hash. ARGV: channel, target, value; without value the target is deleted.
-// Reply: the previous value or nil, the error of PUBLISH or ”.
+// Reply: the previous value or nil, the error of PUBLISH or an empty string.
 var writeScript = goredis.NewScript(`
 local old = redis.call('HGET', KEYS[1], ARGV[2])
 if ARGV[3] then
