@@ -126,6 +126,7 @@ func link(t *testing.T, target, path string) {
 // TestEveryKindOfChangeIsAppliedOnce changes a tree in one way and demands one snapshot
 // with the change.
 func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
+	t.Parallel()
 	configMap := map[string]string{
 		"..1/a.yaml": "old", "..data": "-> ..1", "a.yaml": "-> ..data/a.yaml",
 	}

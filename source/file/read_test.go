@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// tree makes files in a new directory; a text that starts with "-> " makes a
-// symbolic link.
+// tree creates files in a new directory and returns its path. A text that starts with
+// "-> " is the target of a symbolic link.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -32,7 +32,7 @@ func tree(t *testing.T, files map[string]string) string {
 }
 
 // names returns the paths below root of the files that were read and skipped.
-func names(t *testing.T, root string, files []limitsfile.File, skipped []Skipped) (read, left []string) {
+func names(t *testing.T, root string, files []limitsfile.File, skipped []Skipped) (read, skippedPaths []string) {
 	t.Helper()
 	rel := func(path string) string {
 		r, err := filepath.Rel(root, path)
@@ -43,12 +43,13 @@ func names(t *testing.T, root string, files []limitsfile.File, skipped []Skipped
 		read = append(read, rel(f.Name))
 	}
 	for _, s := range skipped {
-		left = append(left, rel(s.Path))
+		skippedPaths = append(skippedPaths, rel(s.Path))
 	}
-	return read, left
+	return read, skippedPaths
 }
 
 func TestReadDirectory(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name           string
 		files          map[string]string
@@ -115,14 +116,15 @@ func TestReadDirectory(t *testing.T) {
 			root := tree(t, test.files)
 			files, skipped, err := Read(root, test.ignoreDotFiles)
 			require.NoError(t, err)
-			read, left := names(t, root, files, skipped)
+			read, skippedPaths := names(t, root, files, skipped)
 			assert.Equal(t, test.read, read)
-			assert.Equal(t, test.skipped, left)
+			assert.Equal(t, test.skipped, skippedPaths)
 		})
 	}
 }
 
 func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(tree(t, map[string]string{"limits.conf": "domain: d"}), "limits.conf")
 	files, _, err := Read(path, false)
 	require.NoError(t, err)
@@ -130,6 +132,7 @@ func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
 }
 
 func TestReadFollowsLinkAsRoot(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"real/a.yaml": "x", "link": "-> real", "file": "-> real/a.yaml"})
 	files, _, err := Read(filepath.Join(root, "link"), false)
 	require.NoError(t, err)
@@ -141,6 +144,7 @@ func TestReadFollowsLinkAsRoot(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{
 		"dangling/a.yaml": "-> nowhere", "empty/x.md": "", "none/.keep": "",
 		"large/a.yaml": "", "secret/a.yaml": "", "two/a.yaml": "-> nowhere", "two/b.yaml": "-> nowhere",
@@ -151,7 +155,7 @@ func TestReadErrors(t *testing.T) {
 
 	for _, test := range []struct {
 		path, want string
-		is         error
+		wraps      error
 	}{
 		{"missing", "missing: no such file or directory", fs.ErrNotExist},
 		{"dangling", "dangling/a.yaml: a symbolic link to a file that doesn't exist", nil},
@@ -170,14 +174,15 @@ func TestReadErrors(t *testing.T) {
 			require.Error(t, err)
 			assert.Empty(t, files)
 			assert.Contains(t, err.Error(), filepath.Join(root, test.want))
-			if test.is != nil {
-				assert.ErrorIs(t, err, test.is)
+			if test.wraps != nil {
+				assert.ErrorIs(t, err, test.wraps)
 			}
 		})
 	}
 }
 
 func TestReadBoundsAllFilesTogether(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	for _, name := range []string{"1", "2", "3", "4", "5", "6"} {
 		path := filepath.Join(root, name)
@@ -194,17 +199,19 @@ func TestReadBoundsAllFilesTogether(t *testing.T) {
 }
 
 func TestReadSkipsPipes(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"a.yaml": ""})
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o644))
 	files, skipped, err := Read(root, false)
 	require.NoError(t, err)
-	read, left := names(t, root, files, skipped)
+	read, skippedPaths := names(t, root, files, skipped)
 	assert.Equal(t, []string{"a.yaml"}, read)
-	assert.Equal(t, []string{"pipe"}, left)
+	assert.Equal(t, []string{"pipe"}, skippedPaths)
 	assert.Equal(t, "not a regular file", skipped[0].Reason)
 }
 
 func TestReadPlace(t *testing.T) {
+	t.Parallel()
 	layout := map[string]string{
 		"ratelimit/config/a.yaml":      "",
 		"ratelimit/config/deep/z.yaml": "",
@@ -246,14 +253,15 @@ func TestReadPlace(t *testing.T) {
 			test.place.Root = root
 			files, skipped, err := test.place.Read()
 			require.NoError(t, err)
-			read, left := names(t, root, files, skipped)
+			read, skippedPaths := names(t, root, files, skipped)
 			assert.Equal(t, test.read, read)
-			assert.Equal(t, test.skipped, left)
+			assert.Equal(t, test.skipped, skippedPaths)
 		})
 	}
 }
 
 func TestPlaceWithLinkedRoot(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"v1/ratelimit/config/a.yaml": "", "current": "-> v1"})
 	for _, watchRoot := range []bool{false, true} {
 		files, _, err := Place{filepath.Join(root, "current"), "ratelimit", "config", watchRoot, false}.Read()
@@ -263,6 +271,7 @@ func TestPlaceWithLinkedRoot(t *testing.T) {
 }
 
 func TestPlaceErrors(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"ratelimit/other/a.yaml": ""})
 	_, _, err := Place{root, "ratelimit", "config", true, false}.Read()
 	assert.ErrorIs(t, err, ErrNoFiles)

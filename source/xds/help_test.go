@@ -25,17 +25,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // script is a management server that serves each stream with the function.
 type script func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
 
-type scripted struct {
+type scriptServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	script
 }
 
-func (s scripted) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+func (s scriptServer) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	return s.script(stream)
 }
 
-func play(t *testing.T, s script) (addr string) {
-	addr, _ = xdstest.Listen(t, "127.0.0.1:0", scripted{script: s})
+// serveScript serves s until the test ends.
+func serveScript(t *testing.T, s script) (addr string) {
+	addr, _ = xdstest.Listen(t, "127.0.0.1:0", scriptServer{script: s})
 	return addr
 }
 

@@ -11,6 +11,7 @@ import (
 )
 
 func TestMutualTLS(t *testing.T) {
+	t.Parallel()
 	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	client := ca.Issue("envoy-ratelimit")
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
@@ -45,6 +46,7 @@ func TestMutualTLS(t *testing.T) {
 }
 
 func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
+	t.Parallel()
 	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))

@@ -20,6 +20,7 @@ import (
 )
 
 func TestEachResponseReplacesAllLimits(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1), xdstest.Config("b", 2))
 	s := run(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
@@ -54,6 +55,7 @@ func TestEachResponseReplacesAllLimits(t *testing.T) {
 }
 
 func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("7", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
@@ -94,6 +96,7 @@ func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
 }
 
 func TestFirstResponseIsRejected(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Broken("a"))
 	s := run(t, p.Addr, Options{})
@@ -104,6 +107,7 @@ func TestFirstResponseIsRejected(t *testing.T) {
 }
 
 func TestSilentServerIsReported(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	s := run(t, p.Addr, Options{})
 	p.Request()
@@ -124,9 +128,10 @@ func TestSilentServerIsReported(t *testing.T) {
 }
 
 func TestRepeatedNACKsAreDelayed(t *testing.T) {
+	t.Parallel()
 	const updates = 20
 	nacked := make(chan time.Duration, 1)
-	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		began := time.Now()
 		for i := range updates {
 			_, err := stream.Recv()
@@ -162,6 +167,7 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 }
 
 func TestRestartedServerMayRepeatVersions(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
@@ -190,7 +196,8 @@ func TestRestartedServerMayRepeatVersions(t *testing.T) {
 
 var retryIn = regexp.MustCompile(`retry_in=(\S+)`)
 
-func pauses(t *testing.T, lines []string) (all []time.Duration) {
+// retryPauses returns the pauses in log lines.
+func retryPauses(t *testing.T, lines []string) (all []time.Duration) {
 	for _, line := range lines {
 		d, err := time.ParseDuration(retryIn.FindStringSubmatch(line)[1])
 		require.NoError(t, err)
@@ -200,49 +207,52 @@ func pauses(t *testing.T, lines []string) (all []time.Duration) {
 }
 
 func TestGoodStreamResetsBackoff(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{Backoff: Backoff{Initial: 2 * ms, Max: 10 * ms}})
 	s.update()
 	p.Stop()
-	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, pauses(t, s.await(5, "retry_in")))
+	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, retryPauses(t, s.await(5, "retry_in")))
 
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Config("a", 1))
 	s.update()
 	before := len(s.log.containing("retry_in"))
 	p.Stop()
-	assert.Equal(t, 2*ms, pauses(t, s.await(before+1, "retry_in"))[before])
+	assert.Equal(t, 2*ms, retryPauses(t, s.await(before+1, "retry_in"))[before])
 }
 
 func TestBackoffIsJittered(t *testing.T) {
+	t.Parallel()
 	b := Backoff{Initial: time.Second, Max: 4 * time.Second, Jitter: 0.5}
-	differ := map[time.Duration]bool{}
+	pauses := map[time.Duration]bool{}
 	for range 100 {
 		e := b.start()
 		for _, middle := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
 			d := e.NextBackOff()
 			assert.InDelta(t, middle, d, float64(middle)/2+1)
-			differ[d] = true
+			pauses[d] = true
 		}
 	}
-	assert.Greater(t, len(differ), 100)
+	assert.Greater(t, len(pauses), 100)
 }
 
-// A stream that ends without an update in force doesn't start the pauses anew,
-// however often it comes about.
+// TestEmptyStreamKeepsBackoff has streams that end without valid limits.
 func TestEmptyStreamKeepsBackoff(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
-	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		_, err := stream.Recv()
 		return err
 	})
 	s := run(t, addr, Options{Backoff: Backoff{Initial: 20 * ms, Max: time.Hour}})
-	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, pauses(t, s.await(4, "retry_in")))
+	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, retryPauses(t, s.await(4, "retry_in")))
 	assert.Contains(t, s.log.String(), "the server closed the stream")
 }
 
+// wrap returns resources as a response has them.
 func wrap(t *testing.T, resources ...*confv3.RateLimitConfig) (all []*anypb.Any) {
 	for _, r := range resources {
 		a, err := anypb.New(r)
@@ -252,13 +262,14 @@ func wrap(t *testing.T, resources ...*confv3.RateLimitConfig) (all []*anypb.Any)
 	return all
 }
 
-func TestWhatCantBeDecodedIsRefused(t *testing.T) {
+func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
+	t.Parallel()
 	other, err := anypb.New(&confv3.RateLimitPolicy{})
 	require.NoError(t, err)
 	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
 	good := wrap(t, xdstest.Config("a", 1))
 	answers := make(chan *discoveryv3.DiscoveryRequest, 100)
-	addr := play(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		for i, r := range []*discoveryv3.DiscoveryResponse{
 			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: good},
 			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], garbage}},
@@ -303,6 +314,7 @@ func TestWhatCantBeDecodedIsRefused(t *testing.T) {
 }
 
 func TestTooLargeResponseLosesTheStream(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
@@ -313,7 +325,7 @@ func TestTooLargeResponseLosesTheStream(t *testing.T) {
 	p.Set("2", huge)
 	lost := s.await(3, "larger than max")
 	assert.Contains(t, lost[0], "xDS stream lost")
-	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, pauses(t, lost))
+	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, retryPauses(t, lost))
 	assert.Equal(t, "a", s.inForce())
 
 	p.Set("3", xdstest.Config("b", 1))
@@ -321,6 +333,7 @@ func TestTooLargeResponseLosesTheStream(t *testing.T) {
 }
 
 func TestLargeResponse(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	large := xdstest.Config("large", 1)
 	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
@@ -329,6 +342,7 @@ func TestLargeResponse(t *testing.T) {
 }
 
 func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
+	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	bad := xdstest.Broken("a")
 	for range 800 {
@@ -344,6 +358,7 @@ func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	for name, doing := range map[string]func(*testing.T) *subject{
 		"while it waits to connect": func(t *testing.T) *subject {
 			s := run(t, "127.0.0.1:1", Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
@@ -371,6 +386,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestInvalidOptions(t *testing.T) {
+	t.Parallel()
 	good := Backoff{Initial: 1, Max: 2}
 	for want, o := range map[string]Options{
 		"xDS: the server is missing": {Backoff: good},

@@ -17,13 +17,14 @@ type Authority struct {
 	t *testing.T
 }
 
-// NewAuthority makes an authority that nobody trusts.
+// NewAuthority returns a new authority.
 func NewAuthority(t *testing.T) *Authority {
 	t.Helper()
 	return &Authority{certtest.New(t), t}
 }
 
-// MutualTLS makes a server present p and require of clients a certificate of a.
+// MutualTLS returns the option of a server that presents p and requires a client
+// certificate of a.
 func (a *Authority) MutualTLS(p certtest.Pair) grpc.ServerOption {
 	a.t.Helper()
 	pair, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)

@@ -1,5 +1,5 @@
-// Package xdstest is a management server for tests, run as Envoy Gateway runs its
-// own: go-control-plane's server over a SnapshotCache, with mutual TLS.
+// Package xdstest is an xDS management server for tests. Like the server of Envoy Gateway
+// it is the server of go-control-plane with a SnapshotCache and mutual TLS.
 package xdstest
 
 import (
@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// Node is the one that snapshots are for.
+	// Node is the node that gets the resources.
 	Node = "envoy-ratelimit"
 
-	// Patience is how long tests wait for what must come.
+	// Patience is the time for which tests wait for an event that must come.
 	Patience = 20 * time.Second
 )
 
@@ -32,7 +32,7 @@ const (
 type ControlPlane struct {
 	Addr string
 
-	// Headers has what each stream was opened with.
+	// Headers gets the headers of each new stream.
 	Headers chan metadata.MD
 
 	t        *testing.T
@@ -41,8 +41,8 @@ type ControlPlane struct {
 	server   *grpc.Server
 }
 
-// Serve starts a control plane at addr until the test ends, without resources. A
-// port that is in use it waits for.
+// Serve serves a control plane without resources at addr until the test ends. It waits
+// if the port is in use.
 func Serve(t *testing.T, addr string, options ...grpc.ServerOption) *ControlPlane {
 	t.Helper()
 	p := &ControlPlane{
@@ -67,7 +67,7 @@ func Serve(t *testing.T, addr string, options ...grpc.ServerOption) *ControlPlan
 	return p
 }
 
-// Listen serves ads at addr until the test ends.
+// Listen serves ads at addr until the test ends. It waits if the port is in use.
 func Listen(t *testing.T, addr string, ads discoveryv3.AggregatedDiscoveryServiceServer, options ...grpc.ServerOption) (string, *grpc.Server) {
 	t.Helper()
 	var l net.Listener
@@ -93,7 +93,7 @@ func Listen(t *testing.T, addr string, ads discoveryv3.AggregatedDiscoveryServic
 // Stop ends the server and all its streams.
 func (p *ControlPlane) Stop() { p.server.Stop() }
 
-// Set makes resources, each of another name, the whole of what there is.
+// Set replaces all resources. Each has another name.
 func (p *ControlPlane) Set(version string, resources ...*confv3.RateLimitConfig) {
 	p.t.Helper()
 	var all []types.Resource
@@ -105,7 +105,7 @@ func (p *ControlPlane) Set(version string, resources ...*confv3.RateLimitConfig)
 	require.NoError(p.t, p.cache.SetSnapshot(context.Background(), Node, s))
 }
 
-// Request is the next request that arrives.
+// Request returns the next request.
 func (p *ControlPlane) Request() *discoveryv3.DiscoveryRequest {
 	p.t.Helper()
 	select {
@@ -117,7 +117,7 @@ func (p *ControlPlane) Request() *discoveryv3.DiscoveryRequest {
 	}
 }
 
-// Config is a resource of that name and domain that grants each tenant n a day.
+// Config returns a resource of that name and domain with a limit of n per day and tenant.
 func Config(name string, n uint32) *confv3.RateLimitConfig {
 	return &confv3.RateLimitConfig{Name: name, Domain: name, Descriptors: []*confv3.RateLimitDescriptor{{
 		Key:       "tenant",
@@ -125,7 +125,7 @@ func Config(name string, n uint32) *confv3.RateLimitConfig {
 	}}}
 }
 
-// Broken is a resource that can't be in force, as its limit has no unit.
+// Broken returns an invalid resource. Its limit has no unit.
 func Broken(name string) *confv3.RateLimitConfig {
 	r := Config(name, 1)
 	r.Descriptors[0].RateLimit.Unit = confv3.RateLimitUnit_UNKNOWN
