@@ -28,6 +28,12 @@ const (
 	Deleted  State = "deleted" // only in the answer to a DELETE
 )
 
+// The words for Override.Counters.
+const (
+	CountersKept = "kept"
+	CountersNew  = "new"
+)
+
 // List is the answer of GET /admin/overrides.
 type List struct {
 	Overrides []Override `json:"overrides"` // sorted by target
@@ -62,8 +68,8 @@ type Override struct {
 	// stays in force; Limits is empty if it has none.
 	Limits string `json:"limits,omitempty"`
 
-	// Counters is "kept" if Limits use the counters of BaseLimits, else "new". It is empty
-	// if the override is not in force.
+	// Counters is CountersKept if Limits and BaseLimits use the same counters, or else
+	// CountersNew. It is empty if the override is not in force.
 	Counters string `json:"counters,omitempty"`
 
 	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
@@ -119,12 +125,7 @@ type Limit struct {
 // overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
 	o := Override{Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path, BaseLimits: s.BaseLimits, Limits: s.Limits}
-	switch {
-	case s.Limits != "" && s.CountersKept:
-		o.Counters = "kept"
-	case s.Limits != "":
-		o.Counters = "new"
-	}
+	o.Counters = countersWord(s)
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
@@ -138,6 +139,17 @@ func overrideAnswer(s *override.State) Override {
 		o.State = Expired
 	}
 	return o
+}
+
+// countersWord returns the word for Override.Counters.
+func countersWord(s *override.State) string {
+	switch {
+	case s.Limits == "":
+		return ""
+	case s.CountersKept:
+		return CountersKept
+	}
+	return CountersNew
 }
 
 // problemList splits err into single problems.

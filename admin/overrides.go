@@ -110,7 +110,7 @@ func (h *handler) putOverride(c *call) (int, any) {
 	if before != nil {
 		limitsBefore = cmp.Or(before.Limits, limitsBefore)
 	}
-	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "limits_before", limitsBefore, "limits", answer.Limits)
+	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "limits_before", limitsBefore, "limits", answer.Limits, "counters", answer.Counters)
 	return http.StatusOK, answer
 }
 
@@ -131,8 +131,9 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 	answer := Override{Target: c.target(), State: Deleted, OldOverride: rawJSON(old)}
 	if before != nil {
 		answer.Path, answer.BaseLimits, answer.Limits = before.Path, cmp.Or(before.Limits, before.BaseLimits), before.BaseLimits
+		answer.Counters = countersWord(before)
 	}
-	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "limits_before", answer.BaseLimits, "limits", answer.Limits)
+	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "limits_before", answer.BaseLimits, "limits", answer.Limits, "counters", answer.Counters)
 	return http.StatusOK, answer
 }
 

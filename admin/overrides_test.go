@@ -61,7 +61,7 @@ func TestOverrideLifecycle(t *testing.T) {
 		require.Equal(t, http.StatusOK, r.call("DELETE", "overrides", acme, "", &got))
 		assert.JSONEq(t, `{"requests_per_unit": 7}`, string(got.OldOverride))
 		got.OldOverride = nil
-		assert.Equal(t, admin.Override{Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", BaseLimits: "7 per minute", Limits: "100 per minute"}, got)
+		assert.Equal(t, admin.Override{Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", BaseLimits: "7 per minute", Limits: "100 per minute", Counters: "kept"}, got)
 		for _, method := range []string{"GET", "DELETE"} {
 			code, text := r.problems(method, "overrides", acme, "")
 			assert.Equal(t, http.StatusNotFound, code)
@@ -72,7 +72,7 @@ func TestOverrideLifecycle(t *testing.T) {
 		lines := r.audits()
 		require.Len(t, lines, 4)
 		for i, want := range []string{
-			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + until + `\"}" path="shop > tenant=acme" limits_before="100 per minute" limits="1000 per minute"`,
+			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + until + `\"}" path="shop > tenant=acme" limits_before="100 per minute" limits="1000 per minute" counters=kept`,
 			`action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"factor\":10,`,
 			`action=put by=ops from=192.0.2.1:1234 target=shop|ip old="" new="{\"factor\": 2}"`,
 			`action=delete by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"requests_per_unit\": 7}" new="" path="shop > tenant=acme" limits_before="7 per minute" limits="100 per minute"`,

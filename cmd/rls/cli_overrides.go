@@ -179,9 +179,12 @@ func quoteJSON(text string) []byte {
 }
 
 // printChange prints the change of an override:
-// `shop > tenant=acme: 100 per minute -> 1000 per minute, until 2026-11-21T12:00:00Z (in 1h)`.
+// `shop > tenant=acme: 100 per minute -> 1000 per minute, counters=kept, until 2026-11-21T12:00:00Z (in 1h)`.
 func printChange(out io.Writer, o *admin.Override, now time.Time) {
 	text := fmt.Sprintf("%s: %s -> %s", orDash(o.Path), orDash(o.BaseLimits), orDash(o.Limits))
+	if o.Counters != "" {
+		text += ", counters=" + printable(o.Counters)
+	}
 	if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
 		text += fmt.Sprintf(", until %s (%s)", o.ExpiresAt, relativeTime(at.Sub(now)))
 	}

@@ -23,14 +23,14 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 
 	out, errOut, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=10", "--for", "1h")
 	require.Zero(t, code, errOut)
-	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 1000 per minute, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(in 1h\)\n$`, out)
+	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 1000 per minute, counters=kept, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(in 1h\)\n$`, out)
 	state := r.overrides.States()[0]
 	assert.Equal(t, "shop|tenant=acme", state.Target)
 	assert.WithinDuration(t, time.Now().Add(time.Hour), state.Expires, time.Minute)
 
 	out, _, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "algorithm=sliding_window", "enabled=true")
 	require.Zero(t, code)
-	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window\nreplaced: \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
+	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window, counters=new\nreplaced: \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
 
 	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
 	require.Zero(t, code)
@@ -57,7 +57,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 
 	out, _, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
-	assert.Equal(t, "shop > tenant=acme: 7 per minute, sliding_window -> 100 per minute\n", out)
+	assert.Equal(t, "shop > tenant=acme: 7 per minute, sliding_window -> 100 per minute, counters=new\n", out)
 	_, errOut, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
 	assert.Equal(t, "rls: no override has target \"shop|tenant=acme\"\n", errOut)
@@ -97,7 +97,7 @@ func TestDryRunOfSetChangesNothing(t *testing.T) {
 	r := newAdminRig(t, httptest.NewServer)
 	out, _, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--dry-run")
 	assert.Zero(t, code)
-	assert.Equal(t, "shop > tenant=acme: 100 per minute -> 200 per minute (dry run; nothing has changed)\n", out)
+	assert.Equal(t, "shop > tenant=acme: 100 per minute -> 200 per minute, counters=kept (dry run; nothing has changed)\n", out)
 	assert.Empty(t, r.overrides.States())
 }
 
