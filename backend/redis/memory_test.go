@@ -17,16 +17,16 @@ func BenchmarkMemory(b *testing.B) {
 	db := redistest.Open(b)
 	client := db.Client(b)
 	for _, a := range limit.Algorithms() {
-		for _, entries := range []int{1, 10, 100, 1000, 10_000} {
-			if a != limit.SlidingLog && entries > 1 {
+		for _, hits := range []int{1, 10, 100, 1000, 10_000} {
+			if a != limit.SlidingLog && hits > 1 {
 				continue
 			}
-			b.Run(fmt.Sprintf("%s/entries=%d", a, entries), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/hits=%d", a, hits), func(b *testing.B) {
 				l := open(b, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
 				lim := newLimit(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Day})
-				key := fmt.Sprintf("shop|ip=192.0.2.1|%06d", entries)
+				key := fmt.Sprintf("shop|ip=192.0.2.1|%06d", hits)
 				for b.Loop() {
-					for range entries {
+					for range hits {
 						require.NoError(b, take(l, hit(key, lim, 1))[0].Err)
 					}
 				}
