@@ -88,7 +88,7 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		d := req.Descriptors[i]
 		hasKey := false
 		for _, l := range rule.Limits {
-			if l.Unlimited || c.replacedNames[l.Name] {
+			if l.Unlimited || len(c.replacedNames) > 0 && c.replacedNames[l.Name] {
 				continue
 			}
 			if !hasKey {
