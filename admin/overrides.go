@@ -98,7 +98,7 @@ func (h *handler) putOverride(c *call) (int, any) {
 		return h.notStored(c, "put", value, err)
 	}
 	after := h.state(c.target())
-	if after == nil { // another caller has deleted it
+	if after == nil || after.Value != value { // another caller has changed it again
 		after = &result
 	}
 	answer := overrideAnswer(after)
@@ -107,8 +107,8 @@ func (h *handler) putOverride(c *call) (int, any) {
 		answer.OldOverride = rawJSON(old)
 	}
 	limitsBefore := after.BaseLimits
-	if before != nil {
-		limitsBefore = cmp.Or(before.Limits, limitsBefore)
+	if existed {
+		limitsBefore = cmp.Or(h.replaced(before, c.target(), old).Limits, limitsBefore)
 	}
 	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "limits_before", limitsBefore, "limits", answer.Limits, "counters", answer.Counters)
 	return http.StatusOK, answer
@@ -128,13 +128,23 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 	case !existed:
 		return noOverride(c)
 	}
-	answer := Override{Target: c.target(), State: Deleted, OldOverride: rawJSON(old)}
-	if before != nil {
-		answer.Path, answer.BaseLimits, answer.Limits = before.Path, cmp.Or(before.Limits, before.BaseLimits), before.BaseLimits
-		answer.Counters = countersWord(before)
+	before = h.replaced(before, c.target(), old)
+	answer := Override{
+		Target: c.target(), State: Deleted, OldOverride: rawJSON(old), Path: before.Path,
+		BaseLimits: cmp.Or(before.Limits, before.BaseLimits), Limits: before.BaseLimits, Counters: countersWord(before),
 	}
 	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "limits_before", answer.BaseLimits, "limits", answer.Limits, "counters", answer.Counters)
 	return http.StatusOK, answer
+}
+
+// replaced returns the state of the override that a change has replaced. before is the state
+// that was read before the change. It doesn't count if another caller was faster.
+func (h *handler) replaced(before *override.State, target, old string) *override.State {
+	if before != nil && before.Value == old {
+		return before
+	}
+	state := h.o.Overrides.DryRun(target, old)
+	return &state
 }
 
 // notStored audits and answers a change of which it is unknown whether Redis has stored

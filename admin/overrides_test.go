@@ -3,8 +3,11 @@ package admin_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,6 +84,35 @@ func TestOverrideLifecycle(t *testing.T) {
 		}
 		assert.Contains(t, lines[1], `limits_before="1000 per minute" limits="7 per minute"`)
 	})
+}
+
+// TestConcurrentPutsAreAuditedExactly has callers that change one override at the same
+// time. Each line of the audit has the limits of its own old and new value.
+func TestConcurrentPutsAreAuditedExactly(t *testing.T) {
+	r := newRig(t)
+	const callers, calls = 4, 25
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 1000}`, nil))
+	var putting sync.WaitGroup
+	for i := range callers {
+		putting.Go(func() {
+			for n := range calls {
+				assert.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, fmt.Sprintf(`{"requests_per_unit": %d}`, 1001+i*calls+n), nil))
+			}
+		})
+	}
+	putting.Wait()
+	lines := r.audits()[1:]
+	require.Len(t, lines, callers*calls)
+	pattern := regexp.MustCompile(`old="{\\"requests_per_unit\\": (\d+)}" new="{\\"requests_per_unit\\": (\d+)}".* limits_before="(\d+) per minute" limits="(\d+) per minute"`)
+	replaced := map[string]bool{}
+	for _, line := range lines {
+		m := pattern.FindStringSubmatch(line)
+		require.NotNil(t, m, line)
+		assert.Equal(t, m[1], m[3], line)
+		assert.Equal(t, m[2], m[4], line)
+		assert.False(t, replaced[m[1]], "two calls replaced the same value")
+		replaced[m[1]] = true
+	}
 }
 
 func TestInvalidOverrideIsNotStored(t *testing.T) {
