@@ -137,9 +137,9 @@ func (c *call) firstError() error {
 	return nil
 }
 
-// hitCount returns the number of hits that d charges. The descriptor's hits_addend comes
-// first; its 0 is a peek. The hits_addend of the request comes next; its 0 means 1. The
-// number is negative if d is a refund.
+// hitCount returns the number of hits that d charges. If d has a hits_addend, it is the
+// number, and 0 is a peek. Otherwise the hits_addend of req is the number, and 0 means 1.
+// For a refund the result is negative.
 func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
 	if addend := d.GetHitsAddend(); addend != nil {

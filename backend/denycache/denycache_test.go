@@ -105,7 +105,7 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		charge     bool
 		spent      int64 // of a limit of 10
 		n          int64 // hits denied next
-		later      int64 // hits asked for last
+		later      int64 // hits of the last call
 		remembered bool  // the cache answers the last call
 	}{
 		{"as many hits", limit.SlidingLog, false, 7, 5, 5, true},

@@ -35,7 +35,8 @@ const (
 	open                 // hits bypass the primary until a probe succeeds
 )
 
-// minFailures is the number of failures that open a breaker, besides OpenAfter.
+// minFailures is the number of failures that a breaker needs to open. OpenAfter must have
+// passed as well.
 const minFailures = 3
 
 func (b *breaker) isOpen() bool { return b.state.Load() == open }
