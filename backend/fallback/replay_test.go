@@ -56,7 +56,6 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 		{limit.FixedWindow, false, 3},
 		{limit.FixedWindow, true, 3},
 		{limit.FirstHitWindow, false, 3},
-		{limit.FirstHitWindow, false, 3},
 		{limit.SlidingLog, false, 3},
 		{limit.SlidingWindow, false, 50}, // most of the last window still counts
 		{limit.TokenBucket, false, 3},    // the bucket has refilled
