@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -334,26 +335,39 @@ func TestTimeToLiveIsResetAfterPlusJitter(t *testing.T) {
 	}
 }
 
-func TestAForeignKeyFailsOnlyItsOwnHits(t *testing.T) {
+func TestForeignValueFailsOnlyItsOwnHits(t *testing.T) {
 	r := open(t)
-	now := time.Now().UnixMicro()
+	ctx, now := t.Context(), time.Now().UnixMicro()
+	require.NoError(t, r.client.SAdd(ctx, r.prefix+"set", "member").Err())
+	foreign := map[string]string{"text": "not a counter", "16 bytes": "not a counter...", "24 bytes": "not a counter either....", "fractions": "\x00\x00\x00\x00\x00\x00\xf8\x3f\x00\x00\x00\x00\x00\x00\xf8\x3f", "not numbers": strings.Repeat("\xff", 24)}
+	for key, value := range foreign {
+		require.NoError(t, r.client.Set(ctx, r.prefix+key, value, 0).Err())
+	}
+	lists := map[string][]any{"even list": {1, 2}, "list of words": {"not", "a", "counter"}, "one word": {"counter"}}
+	for key, values := range lists {
+		require.NoError(t, r.client.RPush(ctx, r.prefix+key, values...).Err())
+	}
 	for _, a := range limit.Algorithms() {
 		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
-		ctx := t.Context()
-		require.NoError(t, r.client.Set(ctx, r.prefix+"text", "not a counter", 0).Err())
-		require.NoError(t, r.client.SAdd(ctx, r.prefix+"set", "member").Err())
-		got := r.take(now, nil,
-			hit{key: "mine" + l.Tag(), limit: l, n: 1},
-			hit{key: "text", limit: l, n: 1},
-			hit{key: "set", limit: l, n: 1},
-			hit{key: "mine" + l.Tag(), limit: l, n: 1},
-		)
-		assert.Equal(t, int64(8), got[3].Remaining, "%s", a)
-		assert.Contains(t, got[1].err, "WRONGTYPE", "%s", a)
-		assert.Contains(t, got[2].err, "WRONGTYPE", "%s", a)
-		assert.Equal(t, "not a counter", r.client.Get(ctx, r.prefix+"text").Val())
-		assert.Equal(t, []string{"member"}, r.client.SMembers(ctx, r.prefix+"set").Val())
+		mine := hit{key: "mine" + l.Tag(), limit: l, n: 1}
+		hits := []hit{mine, {key: "set", limit: l, n: 1}}
+		for _, key := range slices.Sorted(maps.Keys(foreign)) {
+			hits = append(hits, hit{key: key, limit: l, n: 1})
+		}
+		for _, key := range slices.Sorted(maps.Keys(lists)) {
+			hits = append(hits, hit{key: key, limit: l, n: 1})
+		}
+		got := r.take(now, nil, append(hits, mine)...)
+		assert.Equal(t, int64(8), got[len(hits)].Remaining, "%s", a)
+		for i, h := range hits[1:] {
+			assert.Contains(t, got[i+1].err, "WRONGTYPE", "%s, %s", a, h.key)
+		}
 	}
+	for key, value := range foreign {
+		assert.Equal(t, value, r.client.Get(ctx, r.prefix+key).Val())
+	}
+	assert.Equal(t, []string{"not", "a", "counter"}, r.client.LRange(ctx, r.prefix+"list of words", 0, -1).Val())
+	assert.Equal(t, []string{"member"}, r.client.SMembers(ctx, r.prefix+"set").Val())
 }
 
 func TestUnknownScriptFailsOnlyItsOwnHits(t *testing.T) {

@@ -8,15 +8,18 @@
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
 local function packed(format, size, ends, step)
-  local pack, unpack = struct.pack, struct.unpack
+  local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
   return {
     step = step,
 
-    -- Returns the state of key, where raw is stored. It has err if raw is foreign.
-    open = function(key, raw)
+    -- Returns the state that raw holds. It has err if raw is foreign.
+    open = function(_, raw)
       if not raw then return { a = 0, b = 0, c = 0 } end
-      if #raw ~= size then return { err = 'WRONGTYPE ' .. key .. ' holds another string' } end
+      if #raw ~= size then return { err = 'WRONGTYPE the key holds another string' } end
       local a, b, c = unpack(format, raw)
+      if not (a > 0 and a < exact and b >= 0 and b < exact and a % 1 == 0 and b % 1 == 0) then
+        return { err = 'WRONGTYPE the key holds another string' }
+      end
       return { a = a, b = b, c = c }
     end,
 
@@ -34,7 +37,7 @@ local function packed(format, size, ends, step)
         local at = ends(period, s.a, s.b, s.c)
         if not raw then
           reply = redis.pcall('SET', key, new, 'PX', ttl(at), 'NX')
-          if not reply then return 'WRONGTYPE ' .. key .. ' holds another type' end
+          if not reply then return 'WRONGTYPE the key holds another type' end
         elseif at == ends(period, unpack(format, raw)) then -- so is its time to live
           reply = redis.pcall('SETRANGE', key, '0', new)
         else

@@ -121,6 +121,8 @@ return {
   open = function(key)
     local size = redis.pcall('LLEN', key)
     if type(size) == 'table' then return { err = size.err } end
+    local foreign = { err = 'WRONGTYPE the key holds another list' }
+    if size == 1 or size > 0 and size % 2 == 0 then return foreign end
     size = (size - size % 2) / 2
     local s = {
       key = key, at = {}, sum = {},
@@ -132,6 +134,7 @@ return {
       fetch(s, 1)
       if size > 1 then fetch(s, size) end
       s.newest = s.at[size]
+      if not (s.sum[0] and s.at[1] and s.sum[1] and s.newest and s.sum[size]) then return foreign end
     end
     return s
   end,

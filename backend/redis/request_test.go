@@ -118,7 +118,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v1:fw86400:b"`}},
 		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
 		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
-		"an error of one hit":       {"\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE", []string{"", "redis node: rate limit backend unavailable: NOPE"}},
+		"an error of one hit":       {"\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE", []string{"", `redis node: counter "v1:fw86400:b": rate limit backend unavailable: NOPE`}},
 		"an error of no hit":        {"\x98\x01\x00\x00\x00\x00\x00\x03\xa4NOPE", []string{"can't be read", "can't be read"}},
 		"an error without its text": {"\x97\x01\x00\x00\x00\x00\x00\x02", []string{"can't be read", "can't be read"}},
 	} {

@@ -157,7 +157,7 @@ func (s *scriptCall) decode(reply string, hits []hitRef, server string) {
 			r.Failed = true
 			break
 		}
-		hits[i-1].answer().Err = fmt.Errorf("redis %s: %w: %s", server, backend.ErrUnavailable, text)
+		hits[i-1].fail(server, errors.New(text))
 	}
 	if r.Failed { // any hit may be one of the failed hits
 		for _, h := range hits {
