@@ -31,7 +31,7 @@ build: ## Build bin/rls
 test: ## Run the tests with the race detector
 	@scripts/test-tools
 	@$(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on ./...
-	@$(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$(scripts/alloc-packages)
+	@packages=$$(scripts/alloc-packages) && $(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$packages
 
 test-full: export RLS_TEST_FULL = 1
 test-full: test ## Run the tests at full size, and break real Redis servers for a second each

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestScaledIsComputedOncePerLimit(t *testing.T) {
+func TestScaledAllocatesOncePerLimit(t *testing.T) {
 	limits := make([]*Limit, 20_000)
 	for i := range limits {
 		limits[i] = must(t, Spec{Requests: uint32(i), Unit: Minute})
