@@ -5,7 +5,7 @@
 //
 //   - base: the limits of the source, without overrides;
 //   - rejected: limits or an override with problems; the last good ones stay in force;
-//   - down: a source that can't deliver its content.
+//   - outage: a time in which a source can't be read.
 package reload
 
 import (
@@ -44,12 +44,12 @@ type Reloader struct {
 	observer Observer
 	log      *slog.Logger
 
-	mu        sync.Mutex
-	base      *limitsfile.Set  // nil before the first good limits
-	invalid   error            // why the newest limits were rejected; nil if they are in force
-	down      map[string]error // by source; nil for a source that is up
-	overrides override.Layer
-	nextEnd   *time.Timer // of an override; nil if none ends
+	mu          sync.Mutex
+	base        *limitsfile.Set  // nil before the first good limits
+	problem     error            // why the newest limits were rejected; nil if they are in force
+	outages     map[string]error // by source; nil if the source can be read
+	overrides   override.Layer
+	expiryTimer *time.Timer // of the next override that expires; nil if none does
 
 	loggedWarnings map[string]bool   // warnings of limits that the log has
 	loggedProblems map[string]string // problems of overrides that the log has, by target
@@ -61,7 +61,7 @@ func New(o Options) *Reloader {
 		store:    o.Store,
 		observer: cmp.Or[Observer](o.Observer, noObserver{}),
 		log:      cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
-		down:     map[string]error{},
+		outages:  map[string]error{},
 	}
 }
 
@@ -72,7 +72,7 @@ func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, sta
 	return s.Run(ctx, func(u source.Update) error {
 		err := r.Apply(name, u)
 		select {
-		case started <- cmp.Or(err, u.Down):
+		case started <- cmp.Or(err, u.Outage):
 		default: // not the first update
 		}
 		return err
@@ -83,10 +83,10 @@ func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, sta
 func (r *Reloader) Apply(name string, u source.Update) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.setState(name, u.Down)
-	if u.Invalid != nil {
-		r.reject(u.Invalid)
-		return u.Invalid
+	r.setState(name, u.Outage)
+	if u.Problem != nil {
+		r.reject(u.Problem)
+		return u.Problem
 	}
 	if u.Overrides != nil {
 		r.overrides.Set(u.Overrides)
@@ -94,7 +94,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	switch {
 	case u.Limits != nil:
 		r.logWarnings(u.Limits.Warnings)
-		r.base, r.invalid = u.Limits, nil
+		r.base, r.problem = u.Limits, nil
 		changes := r.renew()
 		r.observer.LimitsLoaded(len(u.Limits.Domains))
 		r.logInForce(u.Attrs, changes)
@@ -106,10 +106,10 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	return nil
 }
 
-// setState records that a source is down, or up if err is nil.
+// setState records why a source can't be read; nil if it can.
 func (r *Reloader) setState(name string, err error) {
-	last, known := r.down[name]
-	r.down[name] = err
+	last, known := r.outages[name]
+	r.outages[name] = err
 	if !known || (last == nil) != (err == nil) {
 		r.observer.SourceState(name, err)
 	}
@@ -133,9 +133,9 @@ func (r *Reloader) renew() []slog.Attr {
 
 // renewAt schedules the renewal at the end of an override. The zero Time schedules none.
 func (r *Reloader) renewAt(end time.Time) {
-	if r.nextEnd != nil {
-		r.nextEnd.Stop()
-		r.nextEnd = nil
+	if r.expiryTimer != nil {
+		r.expiryTimer.Stop()
+		r.expiryTimer = nil
 	}
 	if end.IsZero() {
 		return
@@ -146,7 +146,7 @@ func (r *Reloader) renewAt(end time.Time) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch {
-		case r.nextEnd != timer: // replaced while it fired
+		case r.expiryTimer != timer: // replaced while it fired
 		case time.Now().Before(end):
 			r.renewAt(end)
 		default:
@@ -155,7 +155,7 @@ func (r *Reloader) renewAt(end time.Time) {
 			}
 		}
 	})
-	r.nextEnd = timer
+	r.expiryTimer = timer
 }
 
 // Bounds of the log; /rlconfig/problems has everything.
@@ -205,7 +205,7 @@ func (r *Reloader) logWarnings(warnings limitsfile.Problems) {
 
 // reject records why the newest limits are rejected. The limits in force stay.
 func (r *Reloader) reject(err error) {
-	r.invalid = err
+	r.problem = err
 	r.observer.LimitsRejected()
 	r.observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good ones stay in force"
@@ -262,8 +262,8 @@ func (r *Reloader) reportOverrides() {
 // problems returns why the newest limits or overrides are not in force, one line each.
 func (r *Reloader) problems() []string {
 	var lines []string
-	if r.invalid != nil {
-		lines = strings.Split(r.invalid.Error(), "\n")
+	if r.problem != nil {
+		lines = strings.Split(r.problem.Error(), "\n")
 	}
 	for _, s := range r.overrides.States() {
 		if s.Problem != nil {
@@ -285,8 +285,8 @@ func (r *Reloader) WriteLimits(w io.Writer) {
 func (r *Reloader) WriteProblems(w io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(r.down)) {
-		if err := r.down[name]; err != nil {
+	for _, name := range slices.Sorted(maps.Keys(r.outages)) {
+		if err := r.outages[name]; err != nil {
 			fmt.Fprintln(w, err)
 		}
 	}

@@ -111,13 +111,13 @@ func TestRejectedLimitsLeaveTheLastGoodOnes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	bad := errors.New("a.yaml:1:2: wrong\nb.yaml:3:4: wrong, too")
-	assert.Equal(t, bad, r.Apply("file", source.Update{Invalid: bad}))
+	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
 	assert.Contains(t, r.log.String(), `msg="no limits loaded; calls fail until valid limits arrive" problem="a.yaml:1:2: wrong"`)
 	assert.Nil(t, r.store.Load())
 
 	r.load(perYear(5))
 	assert.Zero(t, r.problems)
-	assert.Equal(t, bad, r.Apply("file", source.Update{Invalid: bad}))
+	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
 	assert.Equal(t, `"limits rejected; the last good ones stay in force" problem="b.yaml:3:4: wrong, too"`, r.lastLine())
 	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
 	assert.Equal(t, bad.Error()+"\n", r.problemsPage())
@@ -137,7 +137,7 @@ func TestManyProblemsAreLoggedInPart(t *testing.T) {
 	for i := range 100 {
 		lines = append(lines, fmt.Sprintf("f.yaml:%d:1: wrong", i))
 	}
-	assert.Error(t, r.Apply("file", source.Update{Invalid: errors.New(strings.Join(lines, "\n"))}))
+	assert.Error(t, r.Apply("file", source.Update{Problem: errors.New(strings.Join(lines, "\n"))}))
 	assert.Equal(t, 20, strings.Count(r.log.String(), ":1: wrong"))
 	assert.Contains(t, r.lastLine(), "and_more_problems=80 see=/rlconfig/problems")
 	assert.Equal(t, 100, strings.Count(r.problemsPage(), "wrong"))
@@ -162,7 +162,7 @@ func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 	r := newRig(t)
 	r.load(perYear(5))
 	for _, reason := range []string{"port 1", "port 2"} {
-		require.NoError(t, r.Apply("file", source.Update{Down: errors.New(reason)}))
+		require.NoError(t, r.Apply("file", source.Update{Outage: errors.New(reason)}))
 	}
 	assert.Equal(t, []string{"file: <nil>", "file: port 1"}, r.states)
 	assert.Equal(t, "port 2\n", r.problemsPage(), "the newest reason")
@@ -263,9 +263,9 @@ func TestFollowReportsTheFirstOutcome(t *testing.T) {
 		updates updates
 		want    error
 	}{
-		{updates{{Invalid: bad}}, bad},
-		{updates{{Down: down}, {Invalid: bad}}, down},
-		{updates{{}, {Invalid: bad}}, nil},
+		{updates{{Problem: bad}}, bad},
+		{updates{{Outage: down}, {Problem: bad}}, down},
+		{updates{{}, {Problem: bad}}, nil},
 	} {
 		r, started := newRig(t), make(chan error, 1)
 		assert.Equal(t, bad, r.Follow(t.Context(), "file", test.updates, started), "the source learns of the rejection")

@@ -20,8 +20,8 @@ type Source interface {
 	Run(ctx context.Context, apply func(Update) error) error
 }
 
-// Update is a change of a source. The zero Update reports that the source is up and
-// nothing else changed.
+// Update is a change of a source. The zero Update reports that the source can be read and
+// nothing else has changed.
 type Update struct {
 	// Limits is the new set of limits; nil if unchanged.
 	Limits *limitsfile.Set
@@ -30,13 +30,13 @@ type Update struct {
 	// receiver may keep the map and must not change it.
 	Overrides map[string]string
 
-	// Invalid is why the newest limits of the source can't be used. The limits in force
+	// Problem is why the newest limits of the source are invalid. The limits in force
 	// stay.
-	Invalid error
+	Problem error
 
-	// Down is why the source can't deliver its content now. The limits and overrides
+	// Outage is why the source can't be read now; nil if it can. The limits and overrides
 	// in force stay.
-	Down error
+	Outage error
 
 	// Attrs are added to the log line of the update.
 	Attrs []slog.Attr

@@ -95,34 +95,34 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 // written. The first read is the exception: it happens after startTries in any case.
 func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
 	var (
-		last                 = &snapshot{} // without files
+		lastSnapshot         = &snapshot{} // without files
 		lastPrint, readPrint fingerprint   // of the last look and the last snapshot
-		unsettled            int           // looks in a row that found changed files
+		unsettledLooks       int           // looks in a row that found changed files
 		looks                int           // since the last snapshot
 	)
 	for started, requested := false, true; ; looks++ {
 		current := s.o.Place.fingerprint()
 		if current == lastPrint {
-			unsettled = 0
+			unsettledLooks = 0
 		} else {
-			unsettled++
+			unsettledLooks++
 		}
 		lastPrint = current
-		due := requested || current != readPrint || looks >= fullReadEvery
-		forced := !started && unsettled > startTries
-		if due && unsettled == 0 || forced {
+		readDue := requested || current != readPrint || looks >= fullReadEvery
+		readForced := !started && unsettledLooks > startTries
+		if readDue && unsettledLooks == 0 || readForced {
 			n := s.snapshot()
 			lastPrint = s.o.Place.fingerprint()
-			if lastPrint == current || forced { // else a file changed while it was read
-				if requested || !n.equal(last) {
+			if lastPrint == current || readForced { // else a file changed while it was read
+				if requested || !n.equal(lastSnapshot) {
 					changed(n)
-					last = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
+					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
 				}
-				readPrint, unsettled, looks, started, requested = current, 0, 0, true, false
+				readPrint, unsettledLooks, looks, started, requested = current, 0, 0, true, false
 			}
-		} else if started && unsettled == restlessTries {
-			last = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.o.Place.Path(), s.o.Interval)}
-			changed(last)
+		} else if started && unsettledLooks == restlessTries {
+			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.o.Place.Path(), s.o.Interval)}
+			changed(lastSnapshot)
 		}
 		pause := s.o.Interval
 		if requested {
@@ -146,12 +146,12 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
 	defer source.CollectOften()()
 	s.logSkipped(n.skipped)
 	if n.err != nil {
-		_ = apply(source.Update{Invalid: n.err})
+		_ = apply(source.Update{Problem: n.err})
 		return
 	}
 	limits, err := limitsfile.Parse(n.files, s.o.Parse)
 	if err != nil {
-		_ = apply(source.Update{Invalid: err})
+		_ = apply(source.Update{Problem: err})
 		return
 	}
 	attrs := []slog.Attr{slog.Int("files", len(n.files))}

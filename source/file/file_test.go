@@ -480,7 +480,7 @@ func TestRunParsesFiles(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		applied, done := make(chan source.Update), make(chan error)
 		go func() {
-			done <- s.Run(ctx, func(u source.Update) error { applied <- u; return u.Invalid })
+			done <- s.Run(ctx, func(u source.Update) error { applied <- u; return u.Problem })
 		}()
 		u := <-applied
 		require.NotNil(t, u.Limits)
@@ -489,7 +489,7 @@ func TestRunParsesFiles(t *testing.T) {
 
 		write(t, root+"/b.yaml", "nonsense")
 		u = <-applied
-		assert.ErrorContains(t, u.Invalid, root+"/b.yaml:1:1: ")
+		assert.ErrorContains(t, u.Problem, root+"/b.yaml:1:1: ")
 		assert.Nil(t, u.Limits)
 
 		write(t, root+"/b.yaml", rule("b"))
@@ -498,7 +498,7 @@ func TestRunParsesFiles(t *testing.T) {
 		assert.Equal(t, []slog.Attr{slog.Int("files", 2), slog.String("changed_files", root+"/b.yaml")}, u.Attrs)
 
 		require.NoError(t, os.RemoveAll(root))
-		assert.ErrorIs(t, (<-applied).Invalid, fs.ErrNotExist)
+		assert.ErrorIs(t, (<-applied).Problem, fs.ErrNotExist)
 		assert.Equal(t, 1, strings.Count(log.String(), "file skipped"), log.String())
 		cancel()
 		assert.ErrorIs(t, <-done, context.Canceled)

@@ -27,7 +27,7 @@ func TestReadsResumeAfterRestart(t *testing.T) {
 	require.NoError(t, err)
 
 	s.Kill()
-	r.await(func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.outageChanges()) > 0 })
 	_, _, err = r.Put(t.Context(), "b", "2")
 	require.Error(t, err)
 	assert.Equal(t, values{"a": "1"}, r.current(), "the last overrides stay")
@@ -37,8 +37,8 @@ func TestReadsResumeAfterRestart(t *testing.T) {
 	_, _, err = r.Put(t.Context(), "b", "2")
 	require.NoError(t, err)
 	assert.Equal(t, values{"b": "2"}, r.current())
-	r.await(func() bool { return len(r.downChanges()) == 2 })
-	states := r.downChanges()
+	r.await(func() bool { return len(r.outageChanges()) == 2 })
+	states := r.outageChanges()
 	require.ErrorContains(t, states[0], s.Addr)
 	assert.NoError(t, states[1])
 }
@@ -49,7 +49,7 @@ func TestRedisMayBeDownAtStart(t *testing.T) {
 	s.Kill()
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 500 * time.Millisecond})
 	r.start()
-	r.await(func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.outageChanges()) > 0 })
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.Error(t, err)
 	assert.Zero(t, r.applyCount())
@@ -65,7 +65,7 @@ func TestPutBeforeFirstFullReadAppliesAll(t *testing.T) {
 	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-hgetall").Err())
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync})
 	r.start()
-	r.await(func() bool { return len(r.downChanges()) > 0 })
+	r.await(func() bool { return len(r.outageChanges()) > 0 })
 	_, _, err := r.Put(t.Context(), "b", "2")
 	require.NoError(t, err)
 	assert.Zero(t, r.applyCount(), "a part of the overrides is never applied")
@@ -84,10 +84,10 @@ func TestReadsResumeAfterFreeze(t *testing.T) {
 	awaitSubscriptions(t, "rls:overrides", 1, s.Client(t))
 	s.Pause()
 	defer s.Resume()
-	r.await(func() bool { return len(r.downChanges()) > 0 && strings.Contains(r.logged(), "silent for too long") })
+	r.await(func() bool { return len(r.outageChanges()) > 0 && strings.Contains(r.logged(), "silent for too long") })
 	s.Resume()
-	r.await(func() bool { return len(r.downChanges()) == 2 })
-	assert.NoError(t, r.downChanges()[1])
+	r.await(func() bool { return len(r.outageChanges()) == 2 })
+	assert.NoError(t, r.outageChanges()[1])
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, r.current())
@@ -133,7 +133,7 @@ func TestKilledSubscriptionIsRenewedWithFullRead(t *testing.T) {
 	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "4").Err())
 	require.NoError(t, c.Publish(t.Context(), "rls:overrides", "a").Err())
 	r.awaitOverrides(values{"a": "4"})
-	assert.Empty(t, r.downChanges(), "Redis was never down for reads")
+	assert.Empty(t, r.outageChanges(), "Redis was never down for reads")
 }
 
 func TestKeyOfAnotherType(t *testing.T) {
@@ -144,8 +144,8 @@ func TestKeyOfAnotherType(t *testing.T) {
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
 	require.NoError(t, c.Set(t.Context(), db.Prefix+"rls:overrides", "mine", 0).Err())
-	r.await(func() bool { return len(r.downChanges()) > 0 })
-	assert.ErrorContains(t, r.downChanges()[0], db.Prefix+"rls:overrides in Redis has another type, want a hash")
+	r.await(func() bool { return len(r.outageChanges()) > 0 })
+	assert.ErrorContains(t, r.outageChanges()[0], db.Prefix+"rls:overrides in Redis has another type, want a hash")
 	for range 2 {
 		_, _, err = r.Put(t.Context(), "a", "2")
 		require.ErrorContains(t, err, "want a hash")
@@ -156,8 +156,8 @@ func TestKeyOfAnotherType(t *testing.T) {
 	assert.Equal(t, values{"a": "1"}, r.current(), "the last overrides stay")
 	require.NoError(t, c.Del(t.Context(), db.Prefix+"rls:overrides").Err())
 	r.awaitOverrides(values{})
-	r.await(func() bool { return len(r.downChanges()) == 2 })
-	assert.NoError(t, r.downChanges()[1])
+	r.await(func() bool { return len(r.outageChanges()) == 2 })
+	assert.NoError(t, r.outageChanges()[1])
 }
 
 func TestWithoutChannelRightsChangesAreFoundByResync(t *testing.T) {
@@ -176,7 +176,7 @@ func TestWithoutChannelRightsChangesAreFoundByResync(t *testing.T) {
 	for _, r := range []*replica{a, b} {
 		r.await(func() bool { return strings.Contains(r.logged(), "override subscription lost") })
 		assert.Contains(t, r.logged(), "NOPERM")
-		assert.Empty(t, r.downChanges())
+		assert.Empty(t, r.outageChanges())
 		assert.Equal(t, 1, strings.Count(r.logged(), "override subscription lost"), r.logged())
 	}
 	assert.NotContains(t, a.logged()+b.logged(), "secret")
@@ -197,7 +197,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	r.awaitOverrides(values{})
 	require.NoError(t, r.PublishReset(t.Context(), "c"))
 	assert.NotContains(t, r.logged(), "NOPERM")
-	assert.Empty(t, r.downChanges())
+	assert.Empty(t, r.outageChanges())
 }
 
 func isExpired(value string, _ time.Time) bool { return value == "expired" }
@@ -311,7 +311,7 @@ func TestExpiredThatCantBeDeletedAreAppliedAndLoggedOnce(t *testing.T) {
 	r.awaitOverrides(values{"a": "expired"})
 	awaitCalls(t, c, "hgetall", 4)
 	assert.Equal(t, 1, strings.Count(r.logged(), "expired overrides not deleted"), r.logged())
-	assert.Empty(t, r.downChanges())
+	assert.Empty(t, r.outageChanges())
 }
 
 func TestCluster(t *testing.T) {
@@ -332,10 +332,10 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, replicas[0].current())
 	awaitAll(values{"a": "1"})
-	old, had, err := replicas[1].Put(t.Context(), "b", "expired")
+	old, existed, err := replicas[1].Put(t.Context(), "b", "expired")
 	require.NoError(t, err)
 	assert.Empty(t, old)
-	assert.False(t, had)
+	assert.False(t, existed)
 	awaitAll(values{"a": "1"}) // expired
 	var nodes []*goredis.Client
 	for _, s := range c.Masters {
@@ -354,13 +354,13 @@ func TestCluster(t *testing.T) {
 	slot := int(c.Client(t).ClusterKeySlot(t.Context(), "p:rls:overrides").Val())
 	from := slot * 3 / 16384
 	c.Migrate(t, slot, c.Masters[from], c.Masters[(from+1)%3], func() {})
-	old, had, err = replicas[2].Delete(t.Context(), "a")
+	old, existed, err = replicas[2].Delete(t.Context(), "a")
 	require.NoError(t, err)
 	assert.Equal(t, "1", old)
-	assert.True(t, had)
+	assert.True(t, existed)
 	awaitAll(values{})
 	for _, r := range replicas {
-		assert.Empty(t, r.downChanges())
+		assert.Empty(t, r.outageChanges())
 	}
 }
 
@@ -390,8 +390,8 @@ func requireFailover(t *testing.T, r *replica, master *redistest.Server) {
 		return err == nil
 	})
 	r.awaitOverrides(values{"a": "1", "b": "2"})
-	r.await(func() bool { n := len(r.downChanges()); return n%2 == 0 })
-	for i, err := range r.downChanges() {
+	r.await(func() bool { n := len(r.outageChanges()); return n%2 == 0 })
+	for i, err := range r.outageChanges() {
 		assert.Equal(t, i%2 == 1, err == nil, "an outage and its end alternate")
 		assert.False(t, errors.Is(err, context.Canceled))
 	}
@@ -426,5 +426,5 @@ func TestFailedPutSaysWhy(t *testing.T) {
 		}
 		require.ErrorContains(t, err, step.want, step.command)
 	}
-	assert.Empty(t, r.downChanges(), "Redis was never down for reads")
+	assert.Empty(t, r.outageChanges(), "Redis was never down for reads")
 }

@@ -57,7 +57,7 @@ type replica struct {
 
 	mu      sync.Mutex
 	applied []map[string]string
-	states  []error // each change of Update.Down
+	states  []error // each change of Update.Outage
 	resets  []string
 	log     bytes.Buffer
 }
@@ -80,8 +80,8 @@ func (r *replica) apply(u source.Update) error {
 		if n := len(r.states); n > 0 {
 			last = r.states[n-1]
 		}
-		if (u.Down == nil) != (last == nil) {
-			r.states = append(r.states, u.Down)
+		if (u.Outage == nil) != (last == nil) {
+			r.states = append(r.states, u.Outage)
 		}
 	})
 	return nil
@@ -140,8 +140,8 @@ func (r *replica) applyCount() (n int) {
 	return n
 }
 
-// downChanges returns each error with which r went down, and nil each time that r came up.
-func (r *replica) downChanges() (states []error) {
+// outageChanges returns each error with which r went down, and nil each time that r came up.
+func (r *replica) outageChanges() (states []error) {
 	r.withLock(func() { states = append(states, r.states...) })
 	return states
 }
@@ -157,7 +157,7 @@ func (r *replica) await(f func() bool) {
 	r.tb.Helper()
 	defer func() {
 		if r.tb.Failed() {
-			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.downChanges(), r.logged())
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.outageChanges(), r.logged())
 		}
 	}()
 	polltest.Until(r.tb, timeout, f)

@@ -66,15 +66,15 @@ type Options struct {
 
 // Store is the source of overrides and changes them. It is safe for concurrent use.
 type Store struct {
-	o             Options
+	options       Options
 	hash, resets  string // names in Redis; hash is also a channel
 	pending       *pending
-	turn          chan struct{}             // full while a goroutine uses the fields below
+	mutex         chan struct{}             // full while a goroutine uses the fields below
 	apply         func(source.Update) error // nil while Run isn't running
-	known         map[string]string         // applied last; nil if nothing was. Never changed, only replaced
-	down          error                     // why Redis can't be read, as applied last
-	crowded       bool                      // the log has the warning of maxExpected
-	expiredRemain bool                      // the log has the warning that they can't be deleted
+	applied       map[string]string         // last; nil if nothing was. Never changed, only replaced
+	outage        error                     // why Redis can't be read, as applied last
+	warnedMany    bool                      // the log has the warning of maxExpected
+	warnedExpired bool                      // the log has the warning about expired overrides
 }
 
 var _ source.Source = (*Store)(nil)
@@ -95,8 +95,8 @@ func New(o Options) *Store {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Store{
-		o: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets",
-		pending: newPending(), turn: make(chan struct{}, 1),
+		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets",
+		pending: newPending(), mutex: make(chan struct{}, 1),
 	}
 }
 
@@ -106,7 +106,7 @@ func New(o Options) *Store {
 //
 // After an error from a broken connection the value may be set all the same. Run finds
 // out.
-func (s *Store) Put(ctx context.Context, target, value string) (old string, had bool, err error) {
+func (s *Store) Put(ctx context.Context, target, value string) (old string, existed bool, err error) {
 	if len(target) > MaxTarget {
 		return "", false, fmt.Errorf("target of the override is %d bytes; maximum is %d", len(target), MaxTarget)
 	}
@@ -117,7 +117,7 @@ func (s *Store) Put(ctx context.Context, target, value string) (old string, had 
 }
 
 // Delete removes target. Otherwise it is like Put.
-func (s *Store) Delete(ctx context.Context, target string) (old string, had bool, err error) {
+func (s *Store) Delete(ctx context.Context, target string) (old string, existed bool, err error) {
 	return s.write(ctx, target, nil)
 }
 
@@ -138,47 +138,47 @@ local published = redis.pcall('PUBLISH', ARGV[1], ARGV[2])
 return {old, type(published) == 'table' and published.err or ''}
 `)
 
-// write sets target to value, or deletes it if value is nil. It keeps the turn until the
+// write sets target to value, or deletes it if value is nil. It holds the mutex until the
 // change is applied, so that no older full read is applied after it.
-func (s *Store) write(ctx context.Context, target string, value *string) (old string, had bool, err error) {
-	if err := s.takeTurn(ctx); err != nil {
+func (s *Store) write(ctx context.Context, target string, value *string) (old string, existed bool, err error) {
+	if err := s.lock(ctx); err != nil {
 		return "", false, fmt.Errorf("write an override: %w", err)
 	}
-	defer s.endTurn()
+	defer s.unlock()
 	args := []any{s.hash, target}
 	if value != nil {
 		args = append(args, *value)
 	}
-	reply, err := writeScript.Run(ctx, s.o.Client, []string{s.hash}, args...).Slice()
+	reply, err := writeScript.Run(ctx, s.options.Client, []string{s.hash}, args...).Slice()
 	if err != nil {
 		s.pending.addRead() // it may be written
 		return "", false, s.explain("write an override", err)
 	}
 	if problem, _ := reply[1].(string); problem != "" {
-		s.o.Log.Warn("override written; other replicas not notified", "found_within", s.o.Resync, "error", problem)
+		s.options.Log.Warn("override written; other replicas not notified", "found_within", s.options.Resync, "error", problem)
 	}
 	s.applyWrite(ctx, target, value)
-	old, had = reply[0].(string)
-	return old, had, nil
+	old, existed = reply[0].(string)
+	return old, existed, nil
 }
 
-// applyWrite applies what write has written. It needs the turn.
+// applyWrite applies what write has written. The caller holds the mutex.
 func (s *Store) applyWrite(ctx context.Context, target string, value *string) {
 	switch {
 	case s.apply == nil:
 		return
-	case s.known == nil:
+	case s.applied == nil:
 		_ = s.readAll(ctx) // Run retries if this fails
 		return
 	}
-	all := maps.Clone(s.known)
+	all := maps.Clone(s.applied)
 	delete(all, target)
 	if value != nil {
 		all[target] = *value
 	}
-	if !maps.Equal(s.known, all) {
-		s.known = all
-		_ = s.apply(source.Update{Overrides: all, Down: s.down})
+	if !maps.Equal(s.applied, all) {
+		s.applied = all
+		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *Store) PublishReset(ctx context.Context, counter string) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for try := 1; ; try++ {
-		err := s.o.Client.Publish(ctx, s.resets, counter).Err()
+		err := s.options.Client.Publish(ctx, s.resets, counter).Err()
 		switch {
 		case err == nil:
 			return nil
@@ -204,33 +204,33 @@ func (s *Store) PublishReset(ctx context.Context, counter string) error {
 	}
 }
 
-// readAll reads all overrides and applies them if they have changed. It needs the turn.
+// readAll reads all overrides and applies them if they have changed. The caller holds the mutex.
 func (s *Store) readAll(ctx context.Context) error {
-	all, err := s.o.Client.HGetAll(ctx, s.hash).Result()
+	all, err := s.options.Client.HGetAll(ctx, s.hash).Result()
 	if err != nil {
 		err = s.explain("read all overrides", err)
-		if s.down == nil && ctx.Err() == nil {
-			s.down = err
-			s.o.Log.Error("overrides can't be read; the last ones stay in force", "error", err)
-			_ = s.apply(source.Update{Down: err})
+		if s.outage == nil && ctx.Err() == nil {
+			s.outage = err
+			s.options.Log.Error("overrides can't be read; the last ones stay in force", "error", err)
+			_ = s.apply(source.Update{Outage: err})
 		}
 		return err
 	}
 	s.deleteExpired(ctx, all)
-	if crowded := len(all) > maxExpected; crowded != s.crowded {
-		if s.crowded = crowded; crowded {
-			s.o.Log.Warn("many overrides; each full read costs time and memory", "overrides", len(all), "expected", maxExpected)
+	if many := len(all) > maxExpected; many != s.warnedMany {
+		if s.warnedMany = many; many {
+			s.options.Log.Warn("many overrides; each full read costs time and memory", "overrides", len(all), "expected", maxExpected)
 		}
 	}
 	var u source.Update
-	if s.known == nil || !maps.Equal(s.known, all) {
-		s.known, u.Overrides = all, all
+	if s.applied == nil || !maps.Equal(s.applied, all) {
+		s.applied, u.Overrides = all, all
 	}
-	if s.down != nil {
-		s.o.Log.Info("overrides can be read again")
+	if s.outage != nil {
+		s.options.Log.Info("overrides can be read again")
 	}
-	if u.Overrides != nil || s.down != nil {
-		s.down = nil
+	if u.Overrides != nil || s.outage != nil {
+		s.outage = nil
 		_ = s.apply(u)
 	}
 	return nil
@@ -258,7 +258,7 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 	if len(expired) == 0 {
 		return
 	}
-	now, err := s.o.Client.Time(ctx).Result()
+	now, err := s.options.Client.Time(ctx).Result()
 	if err == nil {
 		expired = s.expired(expired, now)
 		var args []any
@@ -270,14 +270,14 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 		if len(args) == 0 {
 			return
 		}
-		err = deleteScript.Run(ctx, s.o.Client, []string{s.hash}, args...).Err()
+		err = deleteScript.Run(ctx, s.options.Client, []string{s.hash}, args...).Err()
 	}
 	if err == nil {
-		s.expiredRemain = false
+		s.warnedExpired = false
 		maps.DeleteFunc(all, func(target, _ string) bool { _, gone := expired[target]; return gone })
-	} else if ctx.Err() == nil && !s.expiredRemain {
-		s.expiredRemain = true
-		s.o.Log.Warn("expired overrides not deleted from Redis", "error", err)
+	} else if ctx.Err() == nil && !s.warnedExpired {
+		s.warnedExpired = true
+		s.options.Log.Warn("expired overrides not deleted from Redis", "error", err)
 	}
 }
 
@@ -285,24 +285,24 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 func (s *Store) expired(all map[string]string, now time.Time) map[string]string {
 	expired := map[string]string{}
 	for target, value := range all {
-		if s.o.Expired(value, now) {
+		if s.options.Expired(value, now) {
 			expired[target] = value
 		}
 	}
 	return expired
 }
 
-// takeTurn waits until no other goroutine has the turn, or returns ctx's error.
-func (s *Store) takeTurn(ctx context.Context) error {
+// lock locks the mutex, or returns the error of ctx if that is done first.
+func (s *Store) lock(ctx context.Context) error {
 	select {
-	case s.turn <- struct{}{}:
+	case s.mutex <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *Store) endTurn() { <-s.turn }
+func (s *Store) unlock() { <-s.mutex }
 
 // explain wraps an error of Redis with the operation and the remedy.
 func (s *Store) explain(operation string, err error) error {

@@ -32,7 +32,7 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 		by            int
 		target, value string // no value: delete
 		old           string
-		had           bool
+		existed       bool
 		want          values
 	}{
 		{0, "a", "1", "", false, values{"a": "1"}},
@@ -44,16 +44,16 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 		{1, "\x00 \n", "5", "", false, values{"a": "3", "RELOAD_ALL": "4", "\x00 \n": "5"}},
 	} {
 		var old string
-		var had bool
+		var existed bool
 		var err error
 		if step.value == "" {
-			old, had, err = replicas[step.by].Delete(t.Context(), step.target)
+			old, existed, err = replicas[step.by].Delete(t.Context(), step.target)
 		} else {
-			old, had, err = replicas[step.by].Put(t.Context(), step.target, step.value)
+			old, existed, err = replicas[step.by].Put(t.Context(), step.target, step.value)
 		}
 		require.NoError(t, err)
 		assert.Equal(t, step.old, old)
-		assert.Equal(t, step.had, had)
+		assert.Equal(t, step.existed, existed)
 		assert.Equal(t, step.want, replicas[step.by].current(), "applied here when the write returns")
 		for _, r := range replicas {
 			r.awaitOverrides(step.want)
@@ -141,9 +141,9 @@ func TestTooLongTargetsAndValuesAreRejected(t *testing.T) {
 	require.ErrorContains(t, err, "4097 bytes")
 	_, _, err = s.Put(t.Context(), target, value+"v")
 	require.ErrorContains(t, err, "65537 bytes")
-	old, had, err := s.Delete(t.Context(), target)
+	old, existed, err := s.Delete(t.Context(), target)
 	require.NoError(t, err)
-	assert.True(t, had)
+	assert.True(t, existed)
 	assert.Equal(t, value, old)
 	assert.Empty(t, db.Keys(t))
 }
@@ -187,7 +187,7 @@ func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
 }
 
 // TestConcurrentWritesAreAtomic demands that concurrent writers of one target each get
-// another previous value, as if they had written one after the other, and that all
+// another previous value, as if they existed written one after the other, and that all
 // replicas end with the same value.
 func TestConcurrentWritesAreAtomic(t *testing.T) {
 	t.Parallel()
@@ -205,19 +205,19 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 		writing.Go(func() {
 			for n := range writes {
 				value := fmt.Sprint(i, n)
-				old, had, err := "", false, error(nil)
+				old, existed, err := "", false, error(nil)
 				deleted := n%5 == 4
 				if deleted {
-					old, had, err = r.Delete(context.Background(), "a")
+					old, existed, err = r.Delete(context.Background(), "a")
 				} else {
-					old, had, err = r.Put(context.Background(), "a", value)
+					old, existed, err = r.Put(context.Background(), "a", value)
 				}
 				assert.NoError(t, err)
 				mu.Lock()
 				if !deleted {
 					written[value] = ""
 				}
-				if had {
+				if existed {
 					assert.NotContains(t, replaced, old, "two writers replaced the same value")
 					replaced[old] = ""
 				}

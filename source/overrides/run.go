@@ -14,15 +14,15 @@ import (
 
 // Run implements source.Source. It must not run twice at a time.
 func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error {
-	if err := s.takeTurn(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	s.apply = apply
-	s.endTurn()
+	s.unlock()
 	defer func() {
-		s.turn <- struct{}{}
+		s.mutex <- struct{}{}
 		s.apply = nil
-		s.endTurn()
+		s.unlock()
 	}()
 	var subscription sync.WaitGroup
 	defer subscription.Wait()
@@ -30,7 +30,7 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 
 	retry, resync := s.retryBackoff(), time.NewTimer(0)
 	defer resync.Stop()
-	var restUntil time.Time // messages cause no read before
+	var nextRead time.Time // messages cause no earlier read
 	for {
 		read := false
 		select {
@@ -39,7 +39,7 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 		case <-resync.C:
 			read = true
 		case <-s.pending.ready:
-			if !wait.For(ctx, time.Until(restUntil)) {
+			if !wait.For(ctx, time.Until(nextRead)) {
 				return ctx.Err()
 			}
 		}
@@ -50,10 +50,10 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 		}
 		began := time.Now()
 		err := s.read(ctx)
-		restUntil = time.Now().Add(min(3*time.Since(began), maxRest))
+		nextRead = time.Now().Add(min(3*time.Since(began), maxRest))
 		if err == nil {
 			retry.Reset()
-			resync.Reset(jittered(s.o.Resync))
+			resync.Reset(jittered(s.options.Resync))
 			continue
 		}
 		s.reloadTopology(ctx)
@@ -66,26 +66,26 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 const maxRest = 300 * time.Millisecond
 
 func (s *Store) read(ctx context.Context) error {
-	if err := s.takeTurn(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
-	defer s.endTurn()
+	defer s.unlock()
 	return s.readAll(ctx)
 }
 
 func (s *Store) reportResets(w work) {
 	for _, counter := range w.resets {
-		s.o.OnReset(counter)
+		s.options.OnReset(counter)
 	}
 	if w.missedResets {
-		s.o.OnMissedResets()
+		s.options.OnMissedResets()
 	}
 }
 
 // reloadTopology makes the client of a Cluster look for the node that has the hash. The
 // client itself does so only after a redirect, which a dead node doesn't send.
 func (s *Store) reloadTopology(ctx context.Context) {
-	if c, ok := s.o.Client.(interface{ ReloadState(context.Context) }); ok {
+	if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
 		c.ReloadState(ctx)
 	}
 }
@@ -93,8 +93,8 @@ func (s *Store) reloadTopology(ctx context.Context) {
 // retryBackoff spaces attempts while Redis fails.
 func (s *Store) retryBackoff() *backoff.ExponentialBackOff {
 	b := &backoff.ExponentialBackOff{
-		InitialInterval:     min(100*time.Millisecond, s.o.Resync),
-		MaxInterval:         min(5*time.Second, s.o.Resync),
+		InitialInterval:     min(100*time.Millisecond, s.options.Resync),
+		MaxInterval:         min(5*time.Second, s.options.Resync),
 		RandomizationFactor: 0.2,
 		Multiplier:          2,
 	}

@@ -26,7 +26,7 @@ func (s *Store) follow(ctx context.Context) {
 		}
 		if !lost {
 			lost = true
-			s.o.Log.Warn("override subscription lost; polling", "interval", s.o.Resync, "error", err)
+			s.options.Log.Warn("override subscription lost; polling", "interval", s.options.Resync, "error", err)
 			s.pending.addRead() // Redis may be down for reads as well
 		}
 		if !wait.For(ctx, retry.NextBackOff()) {
@@ -38,11 +38,11 @@ func (s *Store) follow(ctx context.Context) {
 // subscribe adds messages to s.pending until the subscription fails. subscribed reports
 // whether there was one before.
 func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
-	sub := s.o.Client.Subscribe(ctx) // to nothing: it can't fail
+	sub := s.options.Client.Subscribe(ctx) // to nothing: it can't fail
 	var monitor silenceMonitor
 	ctx, stop := context.WithCancel(ctx)
 	var monitoring sync.WaitGroup
-	monitoring.Go(func() { monitor.run(ctx, sub, min(max(s.o.Resync/2, minSilence), maxSilence)) })
+	monitoring.Go(func() { monitor.run(ctx, sub, min(max(s.options.Resync/2, minSilence), maxSilence)) })
 	defer monitoring.Wait()
 	defer stop()
 	if err := sub.Subscribe(ctx, s.hash, s.resets); err != nil {

@@ -46,7 +46,7 @@ type subject struct {
 	store    descriptors.Store
 	updates  chan *descriptors.Config
 	rejected chan error
-	downs    chan string // Update.Down of each update, "<nil>" if up
+	outages  chan string // Update.Outage of each update, as text
 	log      *logLines
 	stop     func()
 }
@@ -58,7 +58,7 @@ func run(t *testing.T, server string, o Options) *subject {
 		t:        t,
 		updates:  make(chan *descriptors.Config, 100),
 		rejected: make(chan error, 100),
-		downs:    make(chan string, 10_000),
+		outages:  make(chan string, 10_000),
 		log:      &logLines{},
 	}
 	o.Server, o.NodeID = server, xdstest.Node
@@ -85,16 +85,16 @@ func run(t *testing.T, server string, o Options) *subject {
 }
 
 func (s *subject) apply(u source.Update) error {
-	s.downs <- fmt.Sprint(u.Down)
+	s.outages <- fmt.Sprint(u.Outage)
 	switch {
-	case u.Invalid != nil:
-		s.rejected <- u.Invalid
+	case u.Problem != nil:
+		s.rejected <- u.Problem
 	case u.Limits != nil:
 		cfg := descriptors.Compile(u.Limits)
 		s.store.Set(cfg)
 		s.updates <- cfg
 	}
-	return u.Invalid
+	return u.Problem
 }
 
 // update returns the names of the domains in the next update.
@@ -121,12 +121,12 @@ func (s *subject) rejection() string {
 	}
 }
 
-// down waits for an update whose Down contains text.
-func (s *subject) down(text string) {
+// awaitOutage waits for an update whose Outage contains text.
+func (s *subject) awaitOutage(text string) {
 	s.t.Helper()
 	for late := time.After(xdstest.Patience); ; {
 		select {
-		case state := <-s.downs:
+		case state := <-s.outages:
 			if strings.Contains(state, text) {
 				return
 			}

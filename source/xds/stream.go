@@ -48,11 +48,11 @@ type stream struct {
 	connected bool
 	accepted  bool // at least one response of this stream
 
-	// rejected is why the last response was rejected; nil if it is in force. A server
+	// rejection is why the last response was rejected; nil if it is in force. A server
 	// may send a rejected response again at once: go-control-plane does, because the
 	// version in a NACK differs from the version that it has. So the second NACK in a
 	// row is delayed by nackBackoff.
-	rejected    error
+	rejection   error
 	nackBackoff *backoff.ExponentialBackOff
 }
 
@@ -103,18 +103,18 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 		defer close(received)
 		r, err = s.ads.Recv()
 	}()
-	silent := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
+	silence := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
 	if c.accepted {
-		c.setDown(nil)
+		c.setOutage(nil)
 	} else {
-		c.setDown(silent)
+		c.setOutage(silence)
 	}
 	select {
 	case <-received:
 		return r, err
 	case <-time.After(c.maxSilence):
 	}
-	c.setDown(silent)
+	c.setOutage(silence)
 	c.Log.Warn("xDS server silent; "+c.effect(), "server", c.Server, "node", c.NodeID)
 	<-received
 	return r, err
@@ -155,32 +155,32 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.Log.Warn("xDS response ignored", "got_type", r.GetTypeUrl(), "want_type", typeURL)
 		return nil
 	}
-	lastRejected := s.rejected
-	if s.apply(r); s.rejected == nil {
+	lastRejection := s.rejection
+	if s.apply(r); s.rejection == nil {
 		c.lastAccepted, c.accepted, s.accepted = r.GetVersionInfo(), true, true
 		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.lastAccepted, ResponseNonce: r.GetNonce()})
 	}
-	if lastRejected != nil && !wait.For(ctx, s.nackBackoff.NextBackOff()) {
+	if lastRejection != nil && !wait.For(ctx, s.nackBackoff.NextBackOff()) {
 		return ctx.Err()
 	}
 	return s.ads.Send(&discoveryv3.DiscoveryRequest{
 		TypeUrl:       typeURL,
 		VersionInfo:   c.lastAccepted,
 		ResponseNonce: r.GetNonce(),
-		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejected.Error())},
+		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())},
 	})
 }
 
-// apply applies r and sets s.rejected. It neither applies nor logs a response that is
+// apply applies r and sets s.rejection. It neither applies nor logs a response that is
 // rejected for the same reason as the one before.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	defer source.CollectOften()()
-	c, lastRejected := s.client, s.rejected
+	c, lastRejection := s.client, s.rejection
 	update := c.parse(r)
-	if lastRejected != nil && update.Invalid != nil && lastRejected.Error() == update.Invalid.Error() {
+	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() {
 		return
 	}
-	if s.rejected = c.apply(update); s.rejected != nil {
+	if s.rejection = c.apply(update); s.rejection != nil {
 		s.nackBackoff.Reset()
 		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted)
 	}
@@ -197,14 +197,14 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 		}
 	}
 	if len(errs) > 0 {
-		return source.Update{Invalid: errors.Join(errs...)}
+		return source.Update{Problem: errors.Join(errs...)}
 	}
 	// The order of go-control-plane is random. Sorted resources give the same problems
 	// and the same merged domains each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
 	limits, err := limitsfile.ParseXDS(resources, c.Parse)
 	if err != nil {
-		return source.Update{Invalid: err}
+		return source.Update{Problem: err}
 	}
 	return source.Update{Limits: limits, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
 }

@@ -121,7 +121,7 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 			retry.Reset()
 		}
 		pause := retry.NextBackOff()
-		c.setDown(fmt.Errorf("xDS server %s: %w", c.Server, err))
+		c.setOutage(fmt.Errorf("xDS server %s: %w", c.Server, err))
 		message := "xDS server unreachable"
 		if s.connected {
 			message = "xDS stream lost"
@@ -133,8 +133,8 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 	}
 }
 
-// setDown reports why no responses arrive; nil reports that they do again.
-func (c *Client) setDown(err error) { _ = c.apply(source.Update{Down: err}) }
+// setOutage reports why no responses arrive; nil reports that they arrive again.
+func (c *Client) setOutage(err error) { _ = c.apply(source.Update{Outage: err}) }
 
 // effect returns the effect of a failure on the limits, for the log.
 func (c *Client) effect() string {

@@ -111,19 +111,19 @@ func TestSilentServerIsReported(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	s := run(t, p.Addr, Options{})
 	p.Request()
-	s.down(`has sent nothing for node "envoy-ratelimit"`)
+	s.awaitOutage(`has sent nothing for node "envoy-ratelimit"`)
 	assert.Contains(t, s.await(1, "xDS server silent")[0], "no limits loaded yet")
-	s.down("has sent nothing")
+	s.awaitOutage("has sent nothing")
 	p.Set("1", xdstest.Config("a", 1))
 	assert.Equal(t, "a", s.update())
-	s.down("<nil>")
-	assert.Empty(t, s.downs)
+	s.awaitOutage("<nil>")
+	assert.Empty(t, s.outages)
 
 	p.Stop()
-	s.down("xDS server " + p.Addr + ": ")
+	s.awaitOutage("xDS server " + p.Addr + ": ")
 	xdstest.Serve(t, p.Addr)
-	s.down("<nil>") // the server may be about to send limits
-	s.down("has sent nothing")
+	s.awaitOutage("<nil>") // the server may be about to send limits
+	s.awaitOutage("has sent nothing")
 	assert.Contains(t, s.await(2, "xDS server silent")[1], "the last good limits stay in force")
 }
 
