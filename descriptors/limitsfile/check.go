@@ -47,7 +47,7 @@ func (r *reader) read() (*Set, error) {
 	var errs Problems
 	for _, d := range r.docs {
 		if d.root != nil {
-			d.descriptors(&d.domain.Descriptors, r.roots[d.domain], d.top, d.root.field("descriptors"), 1)
+			d.descriptors(&d.domain.Descriptors, r.roots[d.domain], d.rootPosition, d.root.field("descriptors"), 1)
 		}
 		errs = append(errs, problems(d.errs)...)
 		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
@@ -70,64 +70,64 @@ func (r *reader) open(d *document, root *yaml.Node) {
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", shown(root))
+		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", display(root))
 		return
 	}
 	// A file that can't join the set is still read, to find all its mistakes.
 	d.domain = &Domain{File: d.file}
-	d.top = &place{domain: d.domain}
-	d.root = d.object(atRoot, d.top, root)
-	name, at := d.root.text("domain"), d.root.at("domain")
-	d.domain.Name, d.domain.Line = name, at.Line
+	d.rootPosition = &position{domain: d.domain}
+	d.root = d.object(rootLevel, d.rootPosition, root)
+	name, node := d.root.text("domain"), d.root.nodeOf("domain")
+	d.domain.Name, d.domain.Line = name, node.Line
 	switch known := r.set.Domain(name); {
 	case name == "":
-		if !d.root.bad("domain") {
-			d.errorf(at, nil, "domain is missing")
+		if !d.root.invalid("domain") {
+			d.errorf(node, nil, "domain is missing")
 		}
 	case known == nil:
 		r.set.Domains = append(r.set.Domains, d.domain)
 	case r.options.MergeDomains:
 		d.domain = known
 	default:
-		d.errorf(at, nil, "domain %s is already in %s, and merging domains is off", Printable(name), fileLine(known.File, known.Line))
+		d.errorf(node, nil, "domain %s is already in %s, and merging domains is off", Printable(name), fileLine(known.File, known.Line))
 	}
 	if r.roots[d.domain] == nil {
 		r.roots[d.domain] = siblings{}
 	}
-	if v := d.root.field("defaults"); v != nil && !v.bad {
+	if v := d.root.field("defaults"); v != nil && !v.invalid {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.top, "duplicate defaults: the domain has defaults in %s", fileLine(d.domain.defaultsFile, other.node.Line))
+			d.errorf(v.node, d.rootPosition, "duplicate defaults: the domain has defaults in %s", fileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
-			d.domain.defaults = d.object(atDefaults, d.top, v.parts...)
+			d.domain.defaults = d.object(defaultsLevel, d.rootPosition, v.mappings...)
 			d.domain.defaultsFile = d.file
 		}
 	}
 }
 
 // descriptors adds the descriptors in v to list. known finds those in list.
-func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *place, v *value, depth int) {
+func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *position, v *value, depth int) {
 	if depth > MaxDepth {
 		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
 		return
 	}
 	for i, item := range d.items(v, parent) {
 		desc := &Descriptor{File: d.file, Line: item.Line}
-		at := &place{domain: d.domain, parent: parent, descriptor: desc, number: i + 1}
-		o := d.object(atDescriptor, at, item)
+		pos := &position{domain: d.domain, parent: parent, descriptor: desc, number: i + 1}
+		o := d.object(descriptorLevel, pos, item)
 		desc.Key, desc.Value = o.text("key"), o.text("value")
-		if desc.Key == "" && !o.bad("key") {
-			d.errorf(o.at("key"), at, "key is missing")
+		if desc.Key == "" && !o.invalid("key") {
+			d.errorf(o.nodeOf("key"), pos, "key is missing")
 		}
-		d.descriptor(desc, at, o)
-		if v := o.field("descriptors"); v != nil && !v.bad {
-			d.descriptors(&desc.Descriptors, siblings{}, at, v, depth+1)
+		d.descriptor(desc, pos, o)
+		if v := o.field("descriptors"); v != nil && !v.invalid {
+			d.descriptors(&desc.Descriptors, siblings{}, pos, v, depth+1)
 		}
-		if desc.Key == "" || o.bad("key") || o.bad("value") {
+		if desc.Key == "" || o.invalid("key") || o.invalid("value") {
 			continue
 		}
 		name := [2]string{desc.Key, desc.Value}
 		if other := known[name]; other != nil {
-			d.errorf(o.at("key"), at, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
+			d.errorf(o.nodeOf("key"), pos, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
 			continue
 		}
 		known[name] = desc
@@ -136,46 +136,46 @@ func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *plac
 }
 
 // descriptor reads all of a descriptor except its key, its value and its children.
-func (d *document) descriptor(desc *Descriptor, at *place, o *object) {
+func (d *document) descriptor(desc *Descriptor, pos *position, o *object) {
 	desc.ShadowMode, desc.QuotaMode = o.flag("shadow_mode"), o.flag("quota_mode")
 	desc.DetailedMetric, desc.ValueToMetric = o.flag("detailed_metric"), o.flag("value_to_metric")
 	desc.WildcardKey, desc.WildcardValue = strings.Contains(desc.Key, "*"), strings.Contains(desc.Value, "*")
 	desc.ShareThreshold = o.flag("share_threshold")
 	if desc.ShareThreshold && !desc.WildcardKey && !desc.WildcardValue {
-		d.errorf(o.at("share_threshold"), at, "share_threshold needs a key or value with a *")
+		d.errorf(o.nodeOf("share_threshold"), pos, "share_threshold needs a key or value with a *")
 	}
-	if v := o.field("metadata"); v != nil && !v.bad {
-		desc.Metadata = d.metadata(at, v.node)
+	if v := o.field("metadata"); v != nil && !v.invalid {
+		desc.Metadata = d.metadata(pos, v.node)
 	}
-	if v := o.field("rate_limit"); v != nil && !v.bad {
+	if v := o.field("rate_limit"); v != nil && !v.invalid {
 		if o.field("rate_limits") != nil {
-			d.errorf(o.at("rate_limits"), at, "rate_limit and rate_limits are both given; put all limits into rate_limits")
+			d.errorf(o.nodeOf("rate_limits"), pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
 		}
-		if l := d.limit(at, d.object(atRateLimit, at, v.parts...)); l != nil {
+		if l := d.limit(pos, d.object(rateLimitLevel, pos, v.mappings...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
-	d.limits(desc, at, o.field("rate_limits"))
+	d.limits(desc, pos, o.field("rate_limits"))
 }
 
 // limits reads the list rate_limits.
-func (d *document) limits(desc *Descriptor, at *place, v *value) {
-	items := d.items(v, at)
+func (d *document) limits(desc *Descriptor, pos *position, v *value) {
+	items := d.items(v, pos)
 	if len(items) > maxLimits {
-		d.errorf(v.node, at, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
+		d.errorf(v.node, pos, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
 		return
 	}
 	for _, item := range items {
-		l := d.limit(at, d.object(atRateLimit, at, item))
+		l := d.limit(pos, d.object(rateLimitLevel, pos, item))
 		if l == nil {
 			continue
 		}
 		if l.Unlimited && len(items) > 1 {
-			d.errorf(item, at, "unlimited can't be one of several rate_limits")
+			d.errorf(item, pos, "unlimited can't be one of several rate_limits")
 			continue
 		}
 		if other := sameCounter(desc.Limits, l); other != nil {
-			d.errorf(item, at, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", inLine(other.line), other.Limit)
+			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.line), other.Limit)
 			continue
 		}
 		desc.Limits = append(desc.Limits, l)

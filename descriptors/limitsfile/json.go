@@ -7,29 +7,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// jsonReader reads JSON as YAML nodes, with their places. As YAML itself, JSON would
-// have some of its escapes and white space refused.
+// jsonReader reads JSON as YAML nodes with lines and columns. A YAML parser would reject
+// some escapes and white space of JSON.
 type jsonReader struct {
 	text      []byte
 	tokens    *json.Decoder
-	offset    int // the place of what is read next
+	offset    int // of the next byte to read
 	line, col int
 }
 
-// readJSON reads valid JSON.
+// readJSON returns the root of valid JSON.
 func readJSON(text []byte) *yaml.Node {
 	r := &jsonReader{text: text, tokens: json.NewDecoder(bytes.NewReader(text)), line: 1, col: 1}
 	r.tokens.UseNumber()
 	return r.node()
 }
 
-// node reads a value or the name of a field; nil at the end of an object or list.
+// node reads a value or the name of a field. It returns nil at the end of an object or
+// list.
 func (r *jsonReader) node() *yaml.Node {
 	r.skip()
 	line, col := r.line, r.col
 	token, err := r.tokens.Token()
 	if err != nil {
-		return nil // it is valid
+		return nil // not for valid JSON
 	}
 	n := &yaml.Node{Kind: yaml.ScalarNode}
 	switch t := token.(type) {
@@ -58,7 +59,7 @@ func (r *jsonReader) node() *yaml.Node {
 	return n
 }
 
-// skip goes to the next token.
+// skip moves to the next token.
 func (r *jsonReader) skip() {
 	for end := int(r.tokens.InputOffset()); r.offset < len(r.text); r.offset++ {
 		c := r.text[r.offset]

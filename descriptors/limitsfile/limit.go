@@ -18,28 +18,28 @@ func (l *Limit) spec() *limit.Spec {
 }
 
 // limit reads a rate_limit. It returns nil after reporting a mistake.
-func (d *document) limit(at *place, o *object) *Limit {
+func (d *document) limit(pos *position, o *object) *Limit {
 	l := &Limit{Name: o.text("name"), Enabled: true, line: o.node.Line}
-	if v := pick(o, d.domain.defaults, "enabled"); v != nil {
+	if v := fieldOrDefault(o, d.domain.defaults, "enabled"); v != nil {
 		l.Enabled = v.flag
 	}
-	d.replaces(at, o, l)
-	if v := o.field("unlimited"); v != nil && (v.flag || v.bad) {
+	d.replaces(pos, o, l)
+	if v := o.field("unlimited"); v != nil && (v.flag || v.invalid) {
 		l.Unlimited = true
-		return l.orNil(d.unlimited(at, o) && !v.bad)
+		return l.orNil(d.unlimited(pos, o) && !v.invalid)
 	}
-	spec, ok := d.spec(at, o)
-	ok = d.derive(l, at, o, spec) && ok
+	spec, ok := d.spec(pos, o)
+	ok = d.derive(l, pos, o, spec) && ok
 	return l.orNil(ok)
 }
 
 // derive sets l.Limit from spec, which was read from o.
-func (d *document) derive(l *Limit, at *place, o *object, spec limit.Spec) (ok bool) {
+func (d *document) derive(l *Limit, pos *position, o *object, spec limit.Spec) (ok bool) {
 	var err error
 	if l.Limit, err = limit.New(spec); err != nil {
 		for reason := range strings.SplitSeq(err.Error(), "\n") {
 			field, _, _ := strings.Cut(reason, " ")
-			d.errorf(o.at(strings.TrimSuffix(field, ":")), at, "%s", reason)
+			d.errorf(o.nodeOf(strings.TrimSuffix(field, ":")), pos, "%s", reason)
 		}
 		return false
 	}
@@ -55,43 +55,43 @@ func (l *Limit) orNil(ok bool) *Limit {
 
 // spec gathers the arguments of limit.New. If ok is false, wrong fields are left out of
 // the spec, so limit.New reports other mistakes and nothing that follows from these.
-func (d *document) spec(at *place, o *object) (spec limit.Spec, ok bool) {
+func (d *document) spec(pos *position, o *object) (spec limit.Spec, ok bool) {
 	ok = true
 	for _, v := range o.fields {
-		ok = ok && !v.bad
+		ok = ok && !v.invalid
 	}
 	spec = limitSpec(o, d.domain.defaults)
-	if v := pick(o, d.domain.defaults, "algorithm"); v != nil && v.bad {
+	if v := fieldOrDefault(o, d.domain.defaults, "algorithm"); v != nil && v.invalid {
 		spec.Burst = 0
 	}
 	hasUnit := false
 	switch v := o.field("unit"); {
-	case v == nil || v.text == "" && !v.bad:
-		d.errorf(o.at("unit"), at, "unit is missing; want %s", OneOf("", limit.UnitNames()))
-	case !v.bad:
-		hasUnit = d.unit(&spec, at, v)
+	case v == nil || v.text == "" && !v.invalid:
+		d.errorf(o.nodeOf("unit"), pos, "unit is missing; want %s", OneOf("", limit.UnitNames()))
+	case !v.invalid:
+		hasUnit = d.unit(&spec, pos, v)
 	}
 	if !hasUnit {
 		spec.Unit, spec.Multiplier, ok = limit.Second, 1, false // a valid window
 	}
 	if o.field("requests_per_unit") == nil {
-		d.warnf(o.node, at, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")
+		d.warnf(o.node, pos, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")
 	}
 	return spec, ok
 }
 
 // unit sets the unit of spec.
-func (d *document) unit(spec *limit.Spec, at *place, v *value) (ok bool) {
+func (d *document) unit(spec *limit.Spec, pos *position, v *value) (ok bool) {
 	if spec.Unit, ok = limit.ParseUnit(v.text); !ok {
-		d.errorf(v.node, at, "unit: got %s, want %s", shown(v.node), OneOf(v.text, limit.UnitNames()))
+		d.errorf(v.node, pos, "unit: got %s, want %s", display(v.node), OneOf(v.text, limit.UnitNames()))
 	}
 	return ok
 }
 
 // limitSpec returns the fields of o, else those of defaults, except the unit.
 func limitSpec(o, defaults *object) (s limit.Spec) {
-	setFields(&s, func(name string) *value { return pick(o, defaults, name) })
-	if pick(o, defaults, "charge_denied") == nil {
+	setFields(&s, func(name string) *value { return fieldOrDefault(o, defaults, name) })
+	if fieldOrDefault(o, defaults, "charge_denied") == nil {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
 	if o.field("burst") == nil && !s.Algorithm.UsesBurst() {
@@ -129,7 +129,7 @@ func setFields(s *limit.Spec, field func(name string) *value) {
 }
 
 // pick returns the field of o, else that of defaults; nil if neither has it.
-func pick(o, defaults *object, name string) *value {
+func fieldOrDefault(o, defaults *object, name string) *value {
 	if v := o.field(name); v != nil {
 		return v
 	}
@@ -138,34 +138,34 @@ func pick(o, defaults *object, name string) *value {
 
 // unlimited checks the fields beside unlimited: true. An unknown unit is allowed, as in
 // envoyproxy/ratelimit.
-func (d *document) unlimited(at *place, o *object) bool {
+func (d *document) unlimited(pos *position, o *object) bool {
 	ok := true
 	for _, v := range o.fields {
 		_, isUnit := limit.ParseUnit(v.text)
 		switch {
-		case v.bad:
+		case v.invalid:
 			ok = false
-		case v.row.name == "unit" && isUnit, v.row.ours && v.row.name != "enabled":
-			d.errorf(v.node, at, "%s has no meaning beside unlimited: true", v.row.name)
+		case v.row.name == "unit" && isUnit, v.row.extension && v.row.name != "enabled":
+			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.row.name)
 			ok = false
 		case v.row.name == "unit" && v.text != "":
-			d.warnf(v.node, at, "unit %s is unknown, and has no meaning beside unlimited: true", shown(v.node))
+			d.warnf(v.node, pos, "unit %s is unknown, and has no meaning beside unlimited: true", display(v.node))
 		}
 	}
 	return ok
 }
 
 // replaces reads the names of the limits that l replaces.
-func (d *document) replaces(at *place, o *object, l *Limit) {
-	for _, item := range d.items(o.field("replaces"), at) {
-		r := d.object(atReplaces, at, item)
+func (d *document) replaces(pos *position, o *object, l *Limit) {
+	for _, item := range d.items(o.field("replaces"), pos) {
+		r := d.object(replacesLevel, pos, item)
 		switch name := r.text("name"); {
 		case name == "":
-			if !r.bad("name") {
-				d.errorf(r.at("name"), at, "an item of replaces needs the name of a limit")
+			if !r.invalid("name") {
+				d.errorf(r.nodeOf("name"), pos, "an item of replaces needs the name of a limit")
 			}
 		case name == l.Name:
-			d.errorf(r.at("name"), at, "a limit can't replace itself (%s)", Printable(name))
+			d.errorf(r.nodeOf("name"), pos, "a limit can't replace itself (%s)", Printable(name))
 		default:
 			l.Replaces = append(l.Replaces, name)
 		}

@@ -190,17 +190,17 @@ func Path(domain string, trail []*Descriptor) string {
 	return b.String()
 }
 
-// place is the position of a descriptor in its file. The path is made only when the
+// position is the place of a descriptor in its file. The path is made only when the
 // file is read, because a key can stand after a problem of its descriptor.
-type place struct {
+type position struct {
 	domain     *Domain
-	parent     *place      // nil if the place is the domain itself
-	descriptor *Descriptor // nil if the place is the domain itself
+	parent     *position   // nil if the place is the domain itself
+	descriptor *Descriptor // nil for the domain itself
 	number     int         // in its list, from 1
 }
 
 // path returns the path to p: `shop > service=checkout > path`.
-func (p *place) path() string {
+func (p *position) path() string {
 	if p == nil {
 		return ""
 	}

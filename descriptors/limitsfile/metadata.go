@@ -8,34 +8,34 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata reads a mapping of anything; nil if something in it is wrong.
-func (d *document) metadata(at *place, n *yaml.Node) *structpb.Struct {
+// metadata reads a mapping of anything. It returns nil after reporting a mistake.
+func (d *document) metadata(pos *position, n *yaml.Node) *structpb.Struct {
 	before := len(d.errs)
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-	d.metadataFields(s, at, n, 0)
+	d.metadataFields(s, pos, n, 0)
 	if len(d.errs) > before {
 		return nil
 	}
 	return s
 }
 
-func (d *document) metadataFields(s *structpb.Struct, at *place, n *yaml.Node, depth int) {
+func (d *document) metadataFields(s *structpb.Struct, pos *position, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := deref(n.Content[i]), deref(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
-			d.metadataMerge(s, at, v, depth)
+			d.metadataMerge(s, pos, v, depth)
 			continue
 		}
 		name, ok := yamlText(key)
 		if key.Kind != yaml.ScalarNode || !ok {
-			d.errorf(n.Content[i], at, "key in metadata: got %s, want text", shown(key))
+			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", display(key))
 			continue
 		}
-		s.Fields[name] = d.metadataValue(at, v, depth+1)
+		s.Fields[name] = d.metadataValue(pos, v, depth+1)
 	}
 }
 
-func (d *document) metadataMerge(s *structpb.Struct, at *place, v *yaml.Node, depth int) {
+func (d *document) metadataMerge(s *structpb.Struct, pos *position, v *yaml.Node, depth int) {
 	sources := []*yaml.Node{v}
 	if v.Kind == yaml.SequenceNode {
 		sources = v.Content
@@ -43,36 +43,37 @@ func (d *document) metadataMerge(s *structpb.Struct, at *place, v *yaml.Node, de
 	for i := len(sources) - 1; i >= 0; i-- {
 		switch m := deref(sources[i]); {
 		case m.Kind != yaml.MappingNode:
-			d.errorf(sources[i], at, "merge key (<<): got %s, want a mapping or a list of mappings", shown(m))
-		case d.descend(at, m, depth+1):
-			d.metadataFields(s, at, m, depth+1)
+			d.errorf(sources[i], pos, "merge key (<<): got %s, want a mapping or a list of mappings", display(m))
+		case d.descend(pos, m, depth+1):
+			d.metadataFields(s, pos, m, depth+1)
 		}
 	}
 }
 
-// descend tells whether to go on into n.
-func (d *document) descend(at *place, n *yaml.Node, depth int) bool {
+// descend reports whether to go on into n.
+func (d *document) descend(pos *position, n *yaml.Node, depth int) bool {
 	if depth > MaxDepth {
-		d.errorf(n, at, "metadata is nested more than %d deep", MaxDepth)
+		d.errorf(n, pos, "metadata is nested more than %d deep", MaxDepth)
 		return false
 	}
 	return d.visit(n)
 }
 
-// metadataValue is never nil, since a nil in a Struct can't be sent.
-func (d *document) metadataValue(at *place, n *yaml.Node, depth int) *structpb.Value {
-	if !d.descend(at, n, depth) {
+// metadataValue returns n as a value, never nil, because a Struct with a nil can't be
+// sent.
+func (d *document) metadataValue(pos *position, n *yaml.Node, depth int) *structpb.Value {
+	if !d.descend(pos, n, depth) {
 		return structpb.NewNullValue()
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
 		s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-		d.metadataFields(s, at, n, depth)
+		d.metadataFields(s, pos, n, depth)
 		return structpb.NewStructValue(s)
 	case yaml.SequenceNode:
 		list := &structpb.ListValue{}
 		for _, item := range n.Content {
-			list.Values = append(list.Values, d.metadataValue(at, deref(item), depth+1))
+			list.Values = append(list.Values, d.metadataValue(pos, deref(item), depth+1))
 		}
 		return structpb.NewListValue(list)
 	}
@@ -86,14 +87,14 @@ func (d *document) metadataValue(at *place, n *yaml.Node, depth int) *structpb.V
 		if i, ok := yamlInt(n.Value); ok {
 			return structpb.NewNumberValue(float64(i))
 		}
-		// What JSON has no number for (.inf, .nan) stays text.
+		// Numbers that JSON lacks (.inf, .nan) stay text.
 		if f, err := strconv.ParseFloat(n.Value, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
 			return structpb.NewNumberValue(f)
 		}
 	}
 	text, ok := yamlText(n)
 	if !ok {
-		d.errorf(n, at, "metadata: got %s, want text in UTF-8", shown(n))
+		d.errorf(n, pos, "metadata: got %s, want text in UTF-8", display(n))
 	}
 	return structpb.NewStringValue(text)
 }

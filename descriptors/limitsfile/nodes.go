@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// YAML nodes as the parser would make them, but without lines.
+// The functions below make YAML nodes like the parser, but without lines.
 
-// yamlMapping makes a mapping of names and nodes in turn.
+// yamlMapping returns a mapping of names and nodes, which alternate in pairs.
 func yamlMapping(pairs ...any) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for i := 0; i < len(pairs); i += 2 {
@@ -27,7 +27,7 @@ func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
 	n.Content = append(n.Content, yamlString(name), v)
 }
 
-// yamlAddText adds s unless it is empty, which proto3 can't tell from absent.
+// yamlAddText adds s unless it is empty. In proto3, empty means absent.
 func yamlAddText(n *yaml.Node, name, s string) {
 	if s != "" {
 		yamlAdd(n, name, yamlString(s))
@@ -84,7 +84,7 @@ func yamlValue(v *structpb.Value) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
 }
 
-// sortedFields goes through the fields of s by name.
+// sortedFields iterates over the fields of s in the order of their names.
 func sortedFields(s *structpb.Struct) iter.Seq2[string, *structpb.Value] {
 	return func(yield func(string, *structpb.Value) bool) {
 		for _, name := range slices.Sorted(maps.Keys(s.GetFields())) {

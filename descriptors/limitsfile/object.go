@@ -7,29 +7,29 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// object is a mapping of a limits file, its fields checked against the schema.
+// object is a mapping whose fields are checked against the schema.
 type object struct {
 	node   *yaml.Node
 	fields []value
 }
 
-// value is one field of an object. What is null is not there.
+// value is one field of an object. A field that is null is left out.
 type value struct {
-	row  *row
-	node *yaml.Node
-	bad  bool // reported already; the rest is zero
+	row     *row
+	node    *yaml.Node
+	invalid bool // and reported; the fields below are zero
 
 	text  string // textKind, choiceKind
 	flag  bool
 	num   uint32  // countKind, positiveKind
 	ratio float64 // ratioKind, factorKind
 
-	// parts are all mappings given for an objectKind: go-yaml reads a field that
-	// is given again, or given beside a merge key, into what is there already.
-	parts []*yaml.Node
+	// mappings is all mappings given for an objectKind. A field can be given twice, or
+	// beside a merge key: go-yaml then reads the second mapping into the first.
+	mappings []*yaml.Node
 }
 
-// field returns the field of that name, nil if it is absent.
+// field returns the field of that name, or nil.
 func (o *object) field(name string) *value {
 	if o == nil {
 		return nil
@@ -54,26 +54,27 @@ func (o *object) flag(name string) bool {
 	return v != nil && v.flag
 }
 
-// bad tells whether the field is there, but wrong, as is reported already.
-func (o *object) bad(name string) bool {
+// invalid reports whether the field is given and wrong. The mistake is reported.
+func (o *object) invalid(name string) bool {
 	v := o.field(name)
-	return v != nil && v.bad
+	return v != nil && v.invalid
 }
 
-// at is where to point for the field: at its value, else at the object.
-func (o *object) at(name string) *yaml.Node {
+// nodeOf returns the node that problems of the field point to: its value, else the
+// object.
+func (o *object) nodeOf(name string) *yaml.Node {
 	if v := o.field(name); v != nil {
 		return v.node
 	}
 	return o.node
 }
 
-// set gives a field its value, or none if v.node is nil.
+// set sets a field, or removes it if v.node is nil.
 func (o *object) set(v value) {
 	for i := range o.fields {
 		if o.fields[i].row == v.row {
 			if v.row.kind == objectKind && v.node != nil {
-				v.parts = append(o.fields[i].parts, v.parts...)
+				v.mappings = append(o.fields[i].mappings, v.mappings...)
 			}
 			o.fields[i] = v
 			if v.node == nil {
@@ -87,111 +88,111 @@ func (o *object) set(v value) {
 	}
 }
 
-// object reads the mappings in nodes as one, the last of equal fields winning.
-func (d *document) object(l level, at *place, nodes ...*yaml.Node) *object {
+// object reads the mappings in nodes as one. The last of equal fields wins.
+func (d *document) object(l level, pos *position, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
 		n = deref(n)
 		if n.Kind != yaml.MappingNode {
-			d.errorf(n, at, "%s: got %s, want a mapping", l, shown(n))
+			d.errorf(n, pos, "%s: got %s, want a mapping", l, display(n))
 			continue
 		}
-		d.fill(o, l, at, n, 0)
+		d.fill(o, l, pos, n, 0)
 	}
 	return o
 }
 
-// fill sets the fields of mapping n in their order, merge keys in their place,
-// as go-yaml v2 does: a merge key after a field overrides it.
-func (d *document) fill(o *object, l level, at *place, n *yaml.Node, depth int) {
+// fill sets the fields of mapping n in their order, as go-yaml v2 does: a merge key that
+// comes after a field overrides it.
+func (d *document) fill(o *object, l level, pos *position, n *yaml.Node, depth int) {
 	if depth > MaxDepth {
-		d.errorf(n, at, "merge keys (<<) are nested more than %d deep", MaxDepth)
+		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", MaxDepth)
 		return
 	}
-	var own []*row
+	var seen []*row
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if !d.visit(n) {
 			return
 		}
 		key, node := deref(n.Content[i]), deref(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
-			if len(own) > 0 {
-				d.warnf(key, at, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
+			if len(seen) > 0 {
+				d.warnf(key, pos, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
 			}
-			d.merge(o, l, at, node, depth)
+			d.merge(o, l, pos, node, depth)
 			continue
 		}
-		r := d.row(l, at, n.Content[i], key)
+		r := d.row(l, pos, n.Content[i], key)
 		if r == nil {
 			continue
 		}
-		v, ok := d.value(r, at, node)
+		v, ok := d.value(r, pos, node)
 		if !ok {
-			v = value{row: r, node: node, bad: true}
+			v = value{row: r, node: node, invalid: true}
 		}
 		switch {
-		case !slices.Contains(own, r):
-			own = append(own, r)
+		case !slices.Contains(seen, r):
+			seen = append(seen, r)
 		case r.kind == objectKind && v.node != nil: // set puts them together
-			d.warnf(n.Content[i], at, "%s is given twice; of equal fields the last one counts", r.name)
+			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", r.name)
 		default:
-			d.warnf(n.Content[i], at, "%s is given twice; the last one counts", r.name)
+			d.warnf(n.Content[i], pos, "%s is given twice; the last one counts", r.name)
 		}
 		o.set(v)
 	}
 }
 
-// merge sets the fields of what a merge key points to: a mapping, or a list of
-// them, of which the first wins.
-func (d *document) merge(o *object, l level, at *place, n *yaml.Node, depth int) {
+// merge sets the fields of n, which a merge key points to: a mapping, or a list of
+// mappings of which the first wins.
+func (d *document) merge(o *object, l level, pos *position, n *yaml.Node, depth int) {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		sources = n.Content
 	}
 	for i := len(sources) - 1; i >= 0; i-- {
 		if m := deref(sources[i]); m.Kind == yaml.MappingNode {
-			d.fill(o, l, at, m, depth+1)
+			d.fill(o, l, pos, m, depth+1)
 		} else {
-			d.errorf(sources[i], at, "merge key (<<): got %s, want a mapping or a list of mappings", shown(m))
+			d.errorf(sources[i], pos, "merge key (<<): got %s, want a mapping or a list of mappings", display(m))
 		}
 	}
 }
 
-// row finds what the schema says of a key at l; nil, and a problem, if it has no
-// business there.
-func (d *document) row(l level, at *place, place, key *yaml.Node) *row {
+// row returns the row of a key that can stand at l. It returns nil after reporting that
+// the key can't.
+func (d *document) row(l level, pos *position, place, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
-		d.errorf(place, at, "key: got %s, want a word", shown(key))
+		d.errorf(place, pos, "key: got %s, want a word", display(key))
 		return nil
 	}
-	r := rowNamed(key.Value)
+	r := findRow(key.Value)
 	switch {
-	case r == nil || r.at&l.kin() == 0:
-		advice := "want " + orList(fieldsAt(l))
+	case r == nil || r.at&l.sameFormat() == 0:
+		advice := "want " + joinOr(fieldsAt(l))
 		if near := nearest(key.Value, fieldsAt(l)); near != "" {
 			advice = "did you mean " + near + "?"
-		} else if near := nearest(key.Value, fieldsAt(l.kin())); near != "" {
-			advice = "did you mean " + near + ", which belongs in " + (rowNamed(near).at & l.kin()).String() + "?"
+		} else if near := nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
+			advice = "did you mean " + near + ", which belongs in " + (findRow(near).at & l.sameFormat()).String() + "?"
 		}
-		d.errorf(place, at, "unknown key %s; %s", shown(key), advice)
+		d.errorf(place, pos, "unknown key %s; %s", display(key), advice)
 	case r.at&l != 0:
 		return r
-	case r.ours:
-		d.errorf(place, at, "%s has no meaning in %s; it belongs in %s", r.name, l, r.at&l.kin())
+	case r.extension:
+		d.errorf(place, pos, "%s has no meaning in %s; it belongs in %s", r.name, l, r.at&l.sameFormat())
 	default:
-		d.warnf(place, at, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.at&l.kin())
+		d.warnf(place, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.at&l.sameFormat())
 	}
 	return nil
 }
 
-// value checks n against r. A null gives a value without node.
-func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
+// value checks n against r. A null gives a value without a node.
+func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool) {
 	v = value{row: r, node: n}
 	wrong := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
-		if n.Kind == yaml.ScalarNode && !plain(n) && r.kind >= flagKind && r.kind <= factorKind {
+		if n.Kind == yaml.ScalarNode && !isPlain(n) && r.kind >= flagKind && r.kind <= factorKind {
 			want += " without quotes"
 		}
-		d.errorf(n, at, "%s: got %s, want %s", r.name, shown(n), want)
+		d.errorf(n, pos, "%s: got %s, want %s", r.name, display(n), want)
 		return value{}, false
 	}
 	tag := ""
@@ -205,7 +206,7 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 		if n.Kind != yaml.MappingNode {
 			return wrong("a mapping")
 		}
-		v.parts = []*yaml.Node{n}
+		v.mappings = []*yaml.Node{n}
 	case listKind:
 		if n.Kind != yaml.SequenceNode {
 			return wrong("a list")
@@ -215,7 +216,7 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 			return wrong("text")
 		}
 		if _, isInt := yamlInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
-			d.errorf(n, at, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
+			d.errorf(n, pos, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
 			return value{}, false
 		}
 		if v.text, ok = yamlText(n); !ok {
@@ -244,7 +245,7 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 		v.ratio = f
 	case choiceKind:
 		if n.Kind != yaml.ScalarNode {
-			return wrong(orList(r.choices))
+			return wrong(joinOr(r.choices))
 		}
 		for _, c := range r.choices {
 			if c == n.Value {
@@ -252,15 +253,15 @@ func (d *document) value(r *row, at *place, n *yaml.Node) (v value, ok bool) {
 				return v, true
 			}
 		}
-		d.errorf(n, at, "%s: got %s, want %s", r.name, shown(n), OneOf(n.Value, r.choices))
+		d.errorf(n, pos, "%s: got %s, want %s", r.name, display(n), OneOf(n.Value, r.choices))
 		return value{}, false
 	}
 	return v, true
 }
 
-// items reads a list of mappings.
-func (d *document) items(v *value, at *place) []*yaml.Node {
-	if v == nil || v.bad {
+// items returns the mappings of a list.
+func (d *document) items(v *value, pos *position) []*yaml.Node {
+	if v == nil || v.invalid {
 		return nil
 	}
 	var items []*yaml.Node
@@ -271,7 +272,7 @@ func (d *document) items(v *value, at *place) []*yaml.Node {
 		if m := deref(n); m.Kind == yaml.MappingNode {
 			items = append(items, m)
 		} else {
-			d.errorf(n, at, "item of %s: got %s, want a mapping", v.row.name, shown(m))
+			d.errorf(n, pos, "item of %s: got %s, want a mapping", v.row.name, display(m))
 		}
 	}
 	return items

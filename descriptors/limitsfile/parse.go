@@ -31,7 +31,7 @@ const (
 	// maxProblems bounds the problems reported of one file.
 	maxProblems = 1000
 
-	// lastLine puts a problem behind all others of its file.
+	// lastLine sorts a problem behind all others of its file.
 	lastLine = 1 << 30
 )
 
@@ -42,11 +42,11 @@ type document struct {
 	maxNodes int
 	nodes    int // visited so far
 
-	root   *object
-	domain *Domain
-	top    *place // of the domain
+	root         *object
+	domain       *Domain
+	rootPosition *position // of the domain
 
-	errs, warns []pending
+	errs, warns []pendingProblem
 }
 
 func newDocument(file string, o Options) *document {
@@ -57,39 +57,39 @@ func newDocument(file string, o Options) *document {
 	}
 }
 
-// pending is a problem whose path is made when the file is read.
-type pending struct {
+// pendingProblem is a problem whose path is made when the file is read.
+type pendingProblem struct {
 	Problem
-	at *place
+	pos *position
 }
 
-func (d *document) errorf(n *yaml.Node, at *place, format string, args ...any) {
-	d.errs = d.add(d.errs, n, at, fmt.Sprintf(format, args...))
+func (d *document) errorf(n *yaml.Node, pos *position, format string, args ...any) {
+	d.errs = d.add(d.errs, n, pos, fmt.Sprintf(format, args...))
 }
 
-func (d *document) warnf(n *yaml.Node, at *place, format string, args ...any) {
-	d.warns = d.add(d.warns, n, at, fmt.Sprintf(format, args...))
+func (d *document) warnf(n *yaml.Node, pos *position, format string, args ...any) {
+	d.warns = d.add(d.warns, n, pos, fmt.Sprintf(format, args...))
 }
 
-func (d *document) add(list []pending, n *yaml.Node, at *place, reason string) []pending {
-	p := pending{Problem{File: d.file, Reason: reason}, at}
+func (d *document) add(list []pendingProblem, n *yaml.Node, pos *position, reason string) []pendingProblem {
+	p := pendingProblem{Problem{File: d.file, Reason: reason}, pos}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
-	if len(list) > maxProblems || d.nodes > d.maxNodes { // what is left unread looks wrong
+	if len(list) > maxProblems || d.nodes > d.maxNodes { // fields that are not read look missing
 		return list
 	}
 	if len(list) == maxProblems {
-		p = pending{Problem: Problem{File: d.file, Line: lastLine, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)}}
+		p = pendingProblem{Problem: Problem{File: d.file, Line: lastLine, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)}}
 	}
 	return append(list, p)
 }
 
-// problems finishes list: in order of lines, each once.
-func problems(list []pending) Problems {
+// problems returns list in the order of lines, without duplicates.
+func problems(list []pendingProblem) Problems {
 	var ps Problems
 	for _, p := range list {
-		p.Path = p.at.path()
+		p.Path = p.pos.path()
 		ps = append(ps, p.Problem)
 	}
 	slices.SortStableFunc(ps, func(a, b Problem) int {
@@ -101,13 +101,13 @@ func problems(list []pending) Problems {
 	if last := len(ps) - 1; last >= 0 && ps[last].Line == lastLine {
 		ps[last].Line = 0
 	}
-	// What stands behind an alias is met once for each use.
+	// A problem behind an alias is found once for each use of the alias.
 	return slices.CompactFunc(ps, func(a, b Problem) bool {
 		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Reason == b.Reason
 	})
 }
 
-// visit counts a node and tells whether to go on.
+// visit counts a node and reports whether to go on.
 func (d *document) visit(n *yaml.Node) bool {
 	if d.nodes == d.maxNodes {
 		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.maxNodes)
@@ -116,14 +116,15 @@ func (d *document) visit(n *yaml.Node) bool {
 	return d.nodes <= d.maxNodes && len(d.errs) <= maxProblems
 }
 
-// parse reads the first YAML document of f; nil if there is none or it's broken.
+// parse returns the root of the first YAML document of f. It returns nil after reporting
+// a mistake.
 func (d *document) parse(f File) *yaml.Node {
 	if len(f.Data) > d.maxBytes {
 		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.maxBytes)
 		return nil
 	}
-	if at := unreadable(f.Data); at != nil {
-		d.errorf(at, nil, "%s", at.Value)
+	if invalid := firstInvalidByte(f.Data); invalid != nil {
+		d.errorf(invalid, nil, "%s", invalid.Value)
 		return nil
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(f.Data))
@@ -138,11 +139,11 @@ func (d *document) parse(f File) *yaml.Node {
 	}
 	var next yaml.Node
 	if err := dec.Decode(&next); !errors.Is(err, io.EOF) {
-		at := &next
+		second := &next
 		if err != nil {
-			at = nil
+			second = nil
 		}
-		d.warnf(at, nil, "only the first YAML document of a file is read; the others are ignored")
+		d.warnf(second, nil, "only the first YAML document of a file is read; the others are ignored")
 	}
 	if len(doc.Content) == 0 {
 		return nil
@@ -150,9 +151,9 @@ func (d *document) parse(f File) *yaml.Node {
 	return doc.Content[0]
 }
 
-// unreadable finds the first byte that YAML doesn't allow: its place, and the
-// reason as the value. UTF-16 is left to the YAML library.
-func unreadable(data []byte) *yaml.Node {
+// firstInvalidByte returns the place of the first byte that YAML doesn't allow, with the
+// reason as its value; nil if there is none. The YAML library checks UTF-16.
+func firstInvalidByte(data []byte) *yaml.Node {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return nil
 	}
@@ -175,9 +176,9 @@ func unreadable(data []byte) *yaml.Node {
 
 var yamlErrorLine = regexp.MustCompile(`^line (\d+): `)
 
-// syntaxError takes the place out of a message of the YAML library.
-func syntaxError(file string, err error) pending {
-	p := pending{Problem: Problem{File: file}}
+// syntaxError returns a problem with the line from a message of the YAML library.
+func syntaxError(file string, err error) pendingProblem {
+	p := pendingProblem{Problem: Problem{File: file}}
 	reason := strings.TrimPrefix(err.Error(), "yaml: ")
 	if m := yamlErrorLine.FindStringSubmatch(reason); m != nil {
 		p.Line, _ = strconv.Atoi(m[1])

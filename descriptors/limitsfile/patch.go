@@ -72,7 +72,7 @@ func (d *document) json(value []byte) *yaml.Node {
 	}
 	root := readJSON(value)
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "override: got %s, want a JSON object", shown(root))
+		d.errorf(root, nil, "override: got %s, want a JSON object", display(root))
 		return nil
 	}
 	return root
@@ -80,14 +80,14 @@ func (d *document) json(value []byte) *yaml.Node {
 
 // read takes the fields of root into p.
 func (p *Patch) read(d *document, root *yaml.Node) {
-	p.fields = d.object(atOverride, nil, root)
-	if v := p.fields.field("expires_at"); v != nil && !v.bad {
+	p.fields = d.object(overrideLevel, nil, root)
+	if v := p.fields.field("expires_at"); v != nil && !v.invalid {
 		var err error
 		if p.Expires, err = time.Parse(time.RFC3339, v.text); err != nil {
-			d.errorf(v.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", shown(v.node))
+			d.errorf(v.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(v.node))
 		}
 	}
-	if list := p.fields.field("rate_limits"); list != nil && !list.bad {
+	if list := p.fields.field("rate_limits"); list != nil && !list.invalid {
 		p.items = []*object{}
 		items := d.items(list, nil)
 		if len(items) > maxLimits {
@@ -95,16 +95,16 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 			return
 		}
 		for _, item := range items {
-			p.items = append(p.items, d.object(atPatch, nil, item))
+			p.items = append(p.items, d.object(patchLevel, nil, item))
 		}
-		if f := p.fields.only(atPatch); len(f.fields) > 0 {
+		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.name)
 		}
 	} else if len(d.all()) == 0 && (len(p.fields.fields) == 0 || len(p.fields.fields) == 1 && p.fields.field("expires_at") != nil) {
-		d.errorf(root, nil, "override changes nothing; want %s", orList(fieldsAt(atOverride)))
+		d.errorf(root, nil, "override changes nothing; want %s", joinOr(fieldsAt(overrideLevel)))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
-		if v := o.field("unit"); v != nil && !v.bad {
+		if v := o.field("unit"); v != nil && !v.invalid {
 			d.unit(new(limit.Spec), nil, v)
 		}
 		for _, name := range []string{"requests_per_unit", "burst", "unlimited"} {
@@ -116,7 +116,7 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 }
 
 // only returns o with those of its fields that can stand at l.
-func (o *object) only(l level) *object {
+func (o *object) restrict(l level) *object {
 	some := &object{node: o.node}
 	for _, v := range o.fields {
 		if v.row.at&l != 0 {
@@ -150,9 +150,9 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
-		o := p.fields.only(atPatch)
+		o := p.fields.restrict(patchLevel)
 		if len(old) > 1 {
-			if v := o.ambiguous(); v != nil {
+			if v := o.ambiguousField(); v != nil {
 				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.name)
 				return nil
 			}
@@ -162,7 +162,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 		}
 	}
 	if len(old) > 0 && len(items) != len(old) {
-		d.errorf(p.fields.at("rate_limits"), nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
+		d.errorf(p.fields.nodeOf("rate_limits"), nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
 		return nil
 	}
 	var changed []*Limit
@@ -185,7 +185,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 }
 
 // ambiguous returns a field of a patch that can't apply to several limits alike.
-func (o *object) ambiguous() *value {
+func (o *object) ambiguousField() *value {
 	alike := []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio"}
 	for i := range o.fields {
 		if !slices.Contains(alike, o.fields[i].row.name) {
@@ -202,7 +202,7 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	hasNumber := o.field("requests_per_unit") != nil || o.field("factor") != nil || o.field("unlimited") != nil && !o.flag("unlimited")
 	switch {
 	case spec == nil && o.field("factor") != nil:
-		d.errorf(o.at("factor"), nil, "factor: the descriptor has no number to multiply")
+		d.errorf(o.nodeOf("factor"), nil, "factor: the descriptor has no number to multiply")
 		return nil
 	case old == nil && len(o.fields) == 0:
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Problem is something wrong in a limits file. Parts that are unknown are zero.
+// Problem is a mistake in a limits file. Unknown fields are zero.
 type Problem struct {
 	File         string
 	Line, Column int // from 1
 
-	// Path is the way to the descriptor: `shop > service=checkout > path`.
+	// Path is the path to the descriptor: `shop > service=checkout > path`.
 	Path string
 
-	// Reason says what is wrong, and what would be right.
+	// Reason says what is wrong and what would be right.
 	Reason string
 }
 
-// String is file:line:column: path: reason.
+// String returns file:line:column: path: reason.
 func (p Problem) String() string {
 	var b strings.Builder
 	part := func(s, end string) {
@@ -38,7 +38,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// fileLine is file:line, or the file alone if the line isn't known.
+// fileLine returns file:line, or the file alone if the line is 0.
 func fileLine(file string, line int) string {
 	if line == 0 {
 		return file
@@ -46,17 +46,18 @@ func fileLine(file string, line int) string {
 	return file + ":" + strconv.Itoa(line)
 }
 
-// inLine says where in the same file something is.
-func inLine(line int) string {
+// lineText returns where in the same file something is.
+func lineText(line int) string {
 	if line == 0 {
 		return "there"
 	}
 	return "in line " + strconv.Itoa(line)
 }
 
-// Problems is a list of them; as an error it shows one a line.
+// Problems is a list of problems. As an error it shows one problem a line.
 type Problems []Problem
 
+// Error implements error.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {

@@ -9,15 +9,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What envoyproxy/ratelimit reads is YAML 1.1 as go-yaml v2 understands it. The
-// library in use here is its successor v3, which differs in which plain words
-// are booleans.
+// envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses its successor v3,
+// which reads fewer plain words as booleans. The functions below restore the old reading.
 
-// scalarTag is the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or
-// another tag that the file gives.
+// scalarTag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag
+// of the file.
 func scalarTag(n *yaml.Node) string {
 	tag := n.ShortTag()
-	if tag == "!!str" && plain(n) {
+	if tag == "!!str" && isPlain(n) {
 		if _, ok := yamlBool(n.Value); ok {
 			return "!!bool"
 		}
@@ -25,8 +24,8 @@ func scalarTag(n *yaml.Node) string {
 	return tag
 }
 
-// plain tells whether n is neither quoted, nor a block, nor tagged.
-func plain(n *yaml.Node) bool {
+// isPlain reports whether n has no quotes and no tag and is no block.
+func isPlain(n *yaml.Node) bool {
 	const marked = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
 	return n.Style&marked == 0
 }
@@ -48,8 +47,8 @@ func yamlInt(s string) (int64, bool) {
 	return n, err == nil
 }
 
-// yamlText is the text of a scalar that isn't null: as it is written, but
-// decoded if it is tagged !!binary.
+// yamlText returns the text of a scalar that isn't null: as written, or decoded if the tag
+// is !!binary.
 func yamlText(n *yaml.Node) (string, bool) {
 	if n.ShortTag() != "!!binary" {
 		return n.Value, utf8.ValidString(n.Value)
@@ -58,8 +57,8 @@ func yamlText(n *yaml.Node) (string, bool) {
 	return string(b), err == nil && utf8.Valid(b)
 }
 
-// shown is a node in a message.
-func shown(n *yaml.Node) string {
+// display returns n for a message.
+func display(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"
@@ -73,13 +72,13 @@ func shown(n *yaml.Node) string {
 	if len(s) > 40 {
 		s = strings.ToValidUTF8(s[:40], "") + "…"
 	}
-	if plain(n) {
+	if isPlain(n) {
 		return Printable(s)
 	}
 	return strconv.Quote(s)
 }
 
-// Printable returns s, quoted if a terminal would not show it as it is.
+// Printable returns s, in quotes if a terminal would not show it as it is.
 func Printable(s string) string {
 	for _, r := range s {
 		if !strconv.IsPrint(r) || r == utf8.RuneError {

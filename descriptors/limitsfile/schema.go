@@ -8,48 +8,47 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// level is where in a limits file, or in an override, a field can stand; a set of
-// them as bits.
+// level is a place of a field in a limits file or an override. Bits form a set of levels.
 type level uint8
 
 const (
-	atRoot level = 1 << iota
-	atDescriptor
-	atRateLimit
-	atReplaces
-	atDefaults
-	atOverride // its root
-	atPatch    // an item of its rate_limits
+	rootLevel level = 1 << iota
+	descriptorLevel
+	rateLimitLevel
+	replacesLevel
+	defaultsLevel
+	overrideLevel // the root of an override
+	patchLevel    // an item of rate_limits in an override
 
-	inOverride = atOverride | atPatch
-	inFile     = ^inOverride
+	overrideLevels = overrideLevel | patchLevel
+	fileLevels     = ^overrideLevels
 
-	// inLimit is where the fields of a limit can stand.
-	inLimit = atRateLimit | inOverride
+	// limitLevels is where the fields of a limit can stand.
+	limitLevels = rateLimitLevel | overrideLevels
 )
 
-// kin is the levels of the kind of text that l is in.
-func (l level) kin() level {
-	if l&inOverride != 0 {
-		return inOverride
+// sameFormat returns all levels of the format that has l: overrides or files.
+func (l level) sameFormat() level {
+	if l&overrideLevels != 0 {
+		return overrideLevels
 	}
-	return inFile
+	return fileLevels
 }
 
 var levelNames = []struct {
 	level level
 	name  string
 }{
-	{atRoot, "the root of the file"},
-	{atDescriptor, "the descriptor"},
-	{atRateLimit, "rate_limit"},
-	{atReplaces, "an item of replaces"},
-	{atDefaults, "defaults"},
-	{atOverride, "the override"},
-	{atPatch, "an item of rate_limits"},
+	{rootLevel, "the root of the file"},
+	{descriptorLevel, "the descriptor"},
+	{rateLimitLevel, "rate_limit"},
+	{replacesLevel, "an item of replaces"},
+	{defaultsLevel, "defaults"},
+	{overrideLevel, "the override"},
+	{patchLevel, "an item of rate_limits"},
 }
 
-// String lists the levels in words.
+// String returns the levels in words.
 func (l level) String() string {
 	var names []string
 	for _, n := range levelNames {
@@ -60,17 +59,17 @@ func (l level) String() string {
 	return strings.Join(names, " or ")
 }
 
-// kind is what a field can hold. Every kind allows null, which means absent.
+// kind is the type of a field. Every kind allows null, which means absent.
 type kind uint8
 
 const (
-	textKind     kind = iota // any scalar but a float, as it is written
+	textKind     kind = iota // any scalar except a float, as written
 	flagKind                 // a boolean
 	countKind                // 0 to 2^32-1
 	positiveKind             // 1 to 2^32-1
-	ratioKind                // over 0, up to 1
-	factorKind               // over 0, up to maxFactor
-	choiceKind               // one of the row's choices
+	ratioKind                // above 0, at most 1
+	factorKind               // above 0, at most maxFactor
+	choiceKind               // one of the choices of the row
 	listKind                 // a list of mappings
 	objectKind               // a mapping
 	freeKind                 // a mapping of anything
@@ -78,57 +77,57 @@ const (
 
 // row describes one field.
 type row struct {
-	name    string
-	kind    kind
-	at      level
-	ours    bool // unknown to envoyproxy/ratelimit
-	choices []string
+	name      string
+	kind      kind
+	at        level
+	extension bool // envoyproxy/ratelimit does not have it
+	choices   []string
 }
 
-// maxFactor bounds by how much an override can multiply a limit.
+// maxFactor bounds the factor of an override.
 const maxFactor = 1_000_000
 
-// schema is every field of limits files and overrides. Of our own, all but unit_multiplier
-// make sense as defaults: a limit's window should be readable where the limit is.
+// schema is all fields of limits files and overrides. unit_multiplier can't be a default,
+// because a reader must find the window of a limit beside its unit.
 var schema = [...]row{
-	{name: "domain", kind: textKind, at: atRoot},
-	{name: "defaults", kind: objectKind, at: atRoot, ours: true},
-	{name: "descriptors", kind: listKind, at: atRoot | atDescriptor},
+	{name: "domain", kind: textKind, at: rootLevel},
+	{name: "defaults", kind: objectKind, at: rootLevel, extension: true},
+	{name: "descriptors", kind: listKind, at: rootLevel | descriptorLevel},
 
-	{name: "key", kind: textKind, at: atDescriptor},
-	{name: "value", kind: textKind, at: atDescriptor},
-	{name: "rate_limit", kind: objectKind, at: atDescriptor},
-	{name: "rate_limits", kind: listKind, at: atDescriptor | atOverride, ours: true},
-	{name: "shadow_mode", kind: flagKind, at: atDescriptor | atOverride},
-	{name: "quota_mode", kind: flagKind, at: atDescriptor},
-	{name: "detailed_metric", kind: flagKind, at: atDescriptor},
-	{name: "value_to_metric", kind: flagKind, at: atDescriptor},
-	{name: "share_threshold", kind: flagKind, at: atDescriptor},
-	{name: "metadata", kind: freeKind, at: atDescriptor},
+	{name: "key", kind: textKind, at: descriptorLevel},
+	{name: "value", kind: textKind, at: descriptorLevel},
+	{name: "rate_limit", kind: objectKind, at: descriptorLevel},
+	{name: "rate_limits", kind: listKind, at: descriptorLevel | overrideLevel, extension: true},
+	{name: "shadow_mode", kind: flagKind, at: descriptorLevel | overrideLevel},
+	{name: "quota_mode", kind: flagKind, at: descriptorLevel},
+	{name: "detailed_metric", kind: flagKind, at: descriptorLevel},
+	{name: "value_to_metric", kind: flagKind, at: descriptorLevel},
+	{name: "share_threshold", kind: flagKind, at: descriptorLevel},
+	{name: "metadata", kind: freeKind, at: descriptorLevel},
 
-	{name: "unit", kind: textKind, at: inLimit},
-	{name: "requests_per_unit", kind: countKind, at: inLimit},
-	{name: "unlimited", kind: flagKind, at: inLimit},
-	{name: "name", kind: textKind, at: inLimit | atReplaces},
-	{name: "replaces", kind: listKind, at: inLimit},
+	{name: "unit", kind: textKind, at: limitLevels},
+	{name: "requests_per_unit", kind: countKind, at: limitLevels},
+	{name: "unlimited", kind: flagKind, at: limitLevels},
+	{name: "name", kind: textKind, at: limitLevels | replacesLevel},
+	{name: "replaces", kind: listKind, at: limitLevels},
 
-	{name: "unit_multiplier", kind: positiveKind, at: inLimit, ours: true},
-	{name: "algorithm", kind: choiceKind, at: inLimit | atDefaults, ours: true, choices: algorithmNames()},
-	{name: "burst", kind: positiveKind, at: inLimit | atDefaults, ours: true},
+	{name: "unit_multiplier", kind: positiveKind, at: limitLevels, extension: true},
+	{name: "algorithm", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true, choices: algorithmNames()},
+	{name: "burst", kind: positiveKind, at: limitLevels | defaultsLevel, extension: true},
 	{
-		name: "scope", kind: choiceKind, at: inLimit | atDefaults, ours: true,
+		name: "scope", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.Global.String(), limit.Instance.String()},
 	},
 	{
-		name: "on_backend_failure", kind: choiceKind, at: inLimit | atDefaults, ours: true,
+		name: "on_backend_failure", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
 	},
-	{name: "fallback_ratio", kind: ratioKind, at: inLimit | atDefaults, ours: true},
-	{name: "charge_denied", kind: flagKind, at: inLimit | atDefaults, ours: true},
-	{name: "enabled", kind: flagKind, at: inLimit | atDefaults, ours: true},
+	{name: "fallback_ratio", kind: ratioKind, at: limitLevels | defaultsLevel, extension: true},
+	{name: "charge_denied", kind: flagKind, at: limitLevels | defaultsLevel, extension: true},
+	{name: "enabled", kind: flagKind, at: limitLevels | defaultsLevel, extension: true},
 
-	{name: "factor", kind: factorKind, at: inOverride, ours: true},
-	{name: "expires_at", kind: textKind, at: atOverride, ours: true},
+	{name: "factor", kind: factorKind, at: overrideLevels, extension: true},
+	{name: "expires_at", kind: textKind, at: overrideLevel, extension: true},
 }
 
 func algorithmNames() []string {
@@ -139,8 +138,8 @@ func algorithmNames() []string {
 	return names
 }
 
-// rowNamed finds a field by its name.
-func rowNamed(name string) *row {
+// findRow returns the row of a field, or nil.
+func findRow(name string) *row {
 	for i := range schema {
 		if schema[i].name == name {
 			return &schema[i]
@@ -149,7 +148,7 @@ func rowNamed(name string) *row {
 	return nil
 }
 
-// fieldsAt lists the fields that can stand at l.
+// fieldsAt returns the names of the fields that can stand at l.
 func fieldsAt(l level) []string {
 	var names []string
 	for _, r := range schema {
@@ -160,8 +159,7 @@ func fieldsAt(l level) []string {
 	return names
 }
 
-// nearest is the name among names that a slip of the pen could have made s of,
-// "" if none is near.
+// nearest returns the name of which s could be a misspelling, or "".
 func nearest(s string, names []string) string {
 	if len(s) > 64 {
 		return ""
@@ -176,15 +174,15 @@ func nearest(s string, names []string) string {
 	return found
 }
 
-// OneOf returns the advice where s is none of names.
+// OneOf returns names as a choice, with the name of which s could be a misspelling.
 func OneOf(s string, names []string) string {
 	if near := nearest(s, names); near != "" {
-		return orList(names) + "; did you mean " + near + "?"
+		return joinOr(names) + "; did you mean " + near + "?"
 	}
-	return orList(names)
+	return joinOr(names)
 }
 
-func orList(names []string) string {
+func joinOr(names []string) string {
 	last := len(names) - 1
 	if last < 1 {
 		return strings.Join(names, "")

@@ -12,14 +12,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// XDSExtension is the key in a descriptor's metadata under which an xDS resource
-// has what its own fields can't say: a Struct with fields of a descriptor as
-// limits files have them (docs/xds.md).
+// XDSExtension is the key of our fields in the metadata of an xDS descriptor: a Struct
+// with fields of a descriptor as in limits files (docs/xds.md).
 const XDSExtension = "rls"
 
-// Fields of the API's RateLimitDescriptor that its Go package doesn't know yet. It
-// will be seen by the tests when it does. The number of metadata is the next free
-// one, taken on trust: so what isn't a Struct there is no mistake.
+// Fields of RateLimitDescriptor that the API's Go package doesn't have yet. A test fails
+// once it has them. xdsMetadata is the next free number, which the API has not assigned
+// yet, so a value that isn't a Struct is ignored.
 const (
 	xdsQuotaMode protowire.Number = 7 // bool
 	xdsMetadata  protowire.Number = 8 // google.protobuf.Struct
@@ -36,14 +35,14 @@ func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	return r.read()
 }
 
-// xdsReader writes an xDS resource as YAML nodes.
+// xdsReader converts an xDS resource to YAML nodes.
 type xdsReader struct {
 	d        *document
 	defaults []*yaml.Node // of the domain
 }
 
 func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
-	top := &place{domain: &Domain{Name: r.GetDomain()}}
+	top := &position{domain: &Domain{Name: r.GetDomain()}}
 	root := yamlMapping("domain", yamlString(r.GetDomain()), "descriptors", x.descriptors(r.GetDescriptors(), top, 1))
 	for _, d := range x.defaults {
 		yamlAdd(root, "defaults", d)
@@ -51,21 +50,21 @@ func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
 	return root
 }
 
-// descriptors writes siblings.
-func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place, depth int) *yaml.Node {
+// descriptors converts the children of parent.
+func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *position, depth int) *yaml.Node {
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	if depth > MaxDepth {
-		return list // which is told where it is compiled
+		return list // reported when the list is read
 	}
 	for i, d := range ds {
-		at := &place{domain: parent.domain, parent: parent, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}, number: i + 1}
-		list.Content = append(list.Content, x.descriptor(d, at, depth))
+		pos := &position{domain: parent.domain, parent: parent, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}, number: i + 1}
+		list.Content = append(list.Content, x.descriptor(d, pos, depth))
 	}
 	return list
 }
 
-// descriptor writes d. Messages about it lead to at.
-func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *place, depth int) *yaml.Node {
+// descriptor converts d. pos is for problems.
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *position, depth int) *yaml.Node {
 	quota, metadata := xdsLaterFields(d)
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	yamlAddText(n, "key", d.GetKey())
@@ -79,20 +78,20 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, at *place, depth i
 		yamlAdd(n, "rate_limit", limit)
 	}
 	if len(d.GetDescriptors()) > 0 {
-		yamlAdd(n, "descriptors", x.descriptors(d.GetDescriptors(), at, depth+1))
+		yamlAdd(n, "descriptors", x.descriptors(d.GetDescriptors(), pos, depth+1))
 	}
-	x.extend(n, limit, metadata, at, depth)
+	x.extend(n, limit, metadata, pos, depth)
 	return n
 }
 
-// extend writes metadata into n, and what it has for the descriptor itself into
-// its fields, after those of the same name: the last one counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, at *place, depth int) {
+// extend adds metadata to n. Our fields in it come after the fields of n, because the last
+// of two fields with one name counts.
+func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *position, depth int) {
 	ours, has := metadata.GetFields()[XDSExtension]
 	if has {
 		delete(metadata.GetFields(), XDSExtension)
 		if ours.GetStructValue() == nil {
-			x.d.errorf(nil, at, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
+			x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 		}
 	}
 	if len(metadata.GetFields()) > 0 {
@@ -127,13 +126,13 @@ func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
 	return n
 }
 
-// xdsLaterFields reads from the wire what d's Go type has no field for.
+// xdsLaterFields returns the fields of d that its Go type does not have.
 func xdsLaterFields(d *confv3.RateLimitDescriptor) (quota bool, metadata *structpb.Struct) {
 	for b := []byte(d.ProtoReflect().GetUnknown()); len(b) > 0; {
 		number, kind, start := protowire.ConsumeTag(b)
 		size := protowire.ConsumeFieldValue(number, kind, b[max(start, 0):])
 		if start < 0 || size < 0 {
-			break // which decoding has made sure of
+			break // not for a message that was decoded
 		}
 		value := b[start : start+size]
 		b = b[start+size:]
