@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestChangesAreToldByPath(t *testing.T) {
+func TestChangesListPaths(t *testing.T) {
 	const before = `
 domain: shop
 descriptors:
@@ -41,4 +41,25 @@ descriptors:
 	}, now.ChangesFrom(old))
 	assert.Equal(t, Changes{}, now.ChangesFrom(now))
 	assert.Len(t, old.ChangesFrom(nil).Added, 6)
+}
+
+func TestChangesReportNewCounters(t *testing.T) {
+	const old = "value: a*\nrate_limit: {unit: hour, requests_per_unit: 1}"
+	for name, test := range map[string]struct {
+		changed     string
+		newCounters bool
+	}{
+		"number":          {"value: a*\nrate_limit: {unit: hour, requests_per_unit: 2}", false},
+		"flag":            {old + "\nshadow_mode: true", false},
+		"off":             {"value: a*\nrate_limit: {unit: day, requests_per_unit: 1, enabled: false}", false},
+		"unlimited":       {"value: a*\nrate_limit: {unlimited: true}", false},
+		"algorithm":       {"value: a*\nrate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_log}", true},
+		"window":          {"value: a*\nrate_limit: {unit: day, requests_per_unit: 1}", true},
+		"scope":           {"value: a*\nrate_limit: {unit: hour, requests_per_unit: 1, scope: instance}", true},
+		"share_threshold": {old + "\nshare_threshold: true", true},
+		"a second limit":  {"value: a*\nrate_limits: [{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]", true},
+	} {
+		changes := compileFiles(t, one(test.changed)).ChangesFrom(compileFiles(t, one(old)))
+		assert.Equal(t, Changes{Changed: []string{"d > k=a*"}, NewCounters: test.newCounters}, changes, name)
+	}
 }

@@ -108,7 +108,7 @@ descriptors:
 	}
 }
 
-func TestMatchOddRequests(t *testing.T) {
+func TestMatchAcceptsUnusualRequests(t *testing.T) {
 	d := compileFiles(t, one("value: a*\n"+tenAMinute)).Domain("d")
 	assert.Nil(t, d.Match([]*ratelimitv3.RateLimitDescriptor_Entry{nil}))
 	assert.Nil(t, d.Match(make([]*ratelimitv3.RateLimitDescriptor_Entry, 10_000)))
@@ -117,7 +117,7 @@ func TestMatchOddRequests(t *testing.T) {
 }
 
 // With many wildcards most are sieved out before they are tried.
-func TestMatchAmongManyWildcards(t *testing.T) {
+func TestMatchFindsTheFirstOfManyWildcards(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range 300 {
@@ -153,7 +153,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, allocs)
 }
 
-func TestRuleCarriesWhatTheFileSays(t *testing.T) {
+func TestRuleHasTheFieldsOfTheFile(t *testing.T) {
 	c := compileFiles(t, `
 domain: d
 defaults: {algorithm: token_bucket, burst: 7, scope: instance, on_backend_failure: deny, fallback_ratio: 0.25, charge_denied: true}

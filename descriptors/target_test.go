@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
+func TestParseTargetReadsWhatStringWrites(t *testing.T) {
 	for text, want := range map[string][]string{
 		"shop|tenant=acme":           {"shop", "tenant", "acme"},
 		"shop|tenant":                {"shop", "tenant", ""},
@@ -30,7 +30,7 @@ func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestTargetErrors(t *testing.T) {
+func TestParseTargetErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                    "want DOMAIN|KEY=VALUE",
 		"shop":                "want DOMAIN|KEY=VALUE",
@@ -57,7 +57,7 @@ func TestTargetErrors(t *testing.T) {
 
 func longTarget(n int) string { return strings.Repeat("|k=v", n) }
 
-func TestEveryTargetHasOneText(t *testing.T) {
+func TestEachTargetHasOneText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var target Target
 		target.Domain = rapid.StringN(1, 9, -1).Draw(t, "domain")

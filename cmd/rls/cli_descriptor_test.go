@@ -45,7 +45,7 @@ func TestParseTarget(t *testing.T) {
 		})
 	}
 	_, err := parseTarget("", "tenant=acme")
-	assert.ErrorContains(t, err, "needs a domain")
+	assert.ErrorContains(t, err, "has no domain")
 }
 
 func TestParseRequestRequiresValues(t *testing.T) {

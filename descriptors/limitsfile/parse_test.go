@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
+func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		// What envoyproxy/ratelimit rejects too.
 		{"empty file", "", "f: file is empty: domain is missing"},
@@ -124,7 +124,7 @@ func TestErrorsNamePlacePathAndWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestAllErrorsOfAllFilesAtOnceInOrder(t *testing.T) {
+func TestParseReportsAllErrorsInOrder(t *testing.T) {
 	a := "domain: shop\ndescriptors:\n- key: a\n  rate_limit: {unit: minuts, requests_per_unit: x}\n  descriptors:\n  - key: b\n    valu: c\n- value: d\n"
 	b := "descriptors:\n- {key: k, shadow_mode: 1}\n"
 	_, err := Parse([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{})
@@ -167,7 +167,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-func TestMappingsGivenTwiceAreOne(t *testing.T) {
+func TestMappingsGivenTwiceAreMerged(t *testing.T) {
 	set, errs, warnings := load(`
 domain: d
 defaults: {algorithm: sliding_log, scope: instance}
@@ -183,7 +183,7 @@ descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
 	assert.Equal(t, "f:3:1: d: defaults is given twice; the last one counts", warnings, "null takes back what is before it")
 }
 
-func TestWhatIsNoError(t *testing.T) {
+func TestValidFilesHaveNoProblems(t *testing.T) {
 	for name, yaml := range map[string]string{
 		"domain alone":                  "domain: d",
 		"null descriptors":              "domain: d\ndescriptors:",
@@ -232,7 +232,7 @@ func TestUTF16(t *testing.T) {
 }
 
 // A text keeps its spelling, whatever YAML takes it for.
-func TestTextFieldsKeepTheirSourceText(t *testing.T) {
+func TestTextFieldsKeepTheirSpelling(t *testing.T) {
 	for _, value := range []string{"yes", "y", "True", "off", "0x1F", "010", "1_000", "0b11", "-5", "+5", "2001-01-01", "2001-01-01T00:00:00Z", "12:30", "9223372036854775807", "<<", "=", "1.2.3.4"} {
 		assert.Equal(t, value, first(t, one("value: "+value)).Value)
 	}
@@ -253,7 +253,7 @@ func TestNumbersAndBooleansOfYAML11(t *testing.T) {
 	}
 }
 
-func TestTheLastOfEqualFieldsCounts(t *testing.T) {
+func TestLastOfEqualFieldsCounts(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		{"texts", one("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
 		{"null takes away", one(tenAMinute + "\nrate_limit:"), ""},
@@ -291,7 +291,7 @@ func TestAnchorsAndMergeKeys(t *testing.T) {
 	}
 }
 
-func TestSeveralDomains(t *testing.T) {
+func TestDomainsKeepFileOrder(t *testing.T) {
 	c, err := Parse([]File{{"b", []byte("domain: b")}, {"a", []byte("domain: a")}}, Options{})
 	require.NoError(t, err)
 	var names []string
@@ -302,7 +302,7 @@ func TestSeveralDomains(t *testing.T) {
 	assert.Nil(t, c.Domain("c"))
 }
 
-func TestADomainInTwoFiles(t *testing.T) {
+func TestDomainInTwoFilesNeedsMergeDomains(t *testing.T) {
 	const a = "domain: d\ndescriptors: [{key: a, " + tenAMinute + "}]"
 	const b = "domain: d\ndescriptors: [{key: b, " + tenAMinute + "}]"
 	compileTwo := func(a, b string, merge bool) (string, error) {

@@ -52,7 +52,7 @@ func later(t testing.TB, ds []*confv3.RateLimitDescriptor, json *structpb.ListVa
 }
 
 // Each resource means what the limits file beside it means.
-func TestXDSResourcesMeanWhatFilesMean(t *testing.T) {
+func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 	for name, test := range map[string]struct{ json, yaml string }{
 		"units": {
 			`{"domain":"d","descriptors":[
@@ -141,7 +141,7 @@ func limitsOf(set *Set) (all []string) {
 	return all
 }
 
-func TestXDSMetadataGoesOnWithoutWhatIsOurs(t *testing.T) {
+func TestXDSMetadataLosesOurFields(t *testing.T) {
 	c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
 		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
 		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
@@ -202,7 +202,7 @@ func TestXDSProblems(t *testing.T) {
 	}
 }
 
-func TestXDSResourcesOfOneDomain(t *testing.T) {
+func TestXDSResourcesOfOneDomainNeedMergeDomains(t *testing.T) {
 	two := []*confv3.RateLimitConfig{
 		resource(t, "a", `{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 		resource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
@@ -214,7 +214,7 @@ func TestXDSResourcesOfOneDomain(t *testing.T) {
 	assert.Equal(t, "l", c.Domain("d").Descriptors[1].Key)
 }
 
-func TestXDSHostileResources(t *testing.T) {
+func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	deep := &confv3.RateLimitDescriptor{Key: "k"}
 	for range 5000 {
 		deep = &confv3.RateLimitDescriptor{Key: "k", Descriptors: []*confv3.RateLimitDescriptor{deep}}

@@ -44,7 +44,7 @@ descriptors:
     descriptors: [{key: below, rate_limit: {unit: day, requests_per_unit: 1}}]
 `
 
-func TestOverridesChangeWhatIsLimited(t *testing.T) {
+func TestApplyChangesLimits(t *testing.T) {
 	type met struct {
 		want string
 		kv   []string
@@ -177,7 +177,7 @@ func TestOverridesChangeWhatIsLimited(t *testing.T) {
 	}
 }
 
-func TestAnOverrideKeepsWhatItDoesNotChange(t *testing.T) {
+func TestApplyKeepsOtherFields(t *testing.T) {
 	is, out := compile(t, shopLimits).with(
 		override(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
 		override(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
@@ -198,7 +198,7 @@ func TestAnOverrideKeepsWhatItDoesNotChange(t *testing.T) {
 	assert.Equal(t, "free", rule.Limits[0].Response.Name)
 }
 
-func TestCountersGoOnUnderAnOverride(t *testing.T) {
+func TestChangedNumberKeepsKeyAndTag(t *testing.T) {
 	base := compile(t, shopLimits)
 	is, _ := base.with(
 		override(t, "shop|tenant=acme", `{"factor": 10}`),
@@ -213,7 +213,31 @@ func TestCountersGoOnUnderAnOverride(t *testing.T) {
 	assert.Equal(t, "fw60", base.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "the base stays as it is")
 }
 
-func TestAnOverrideBelowASharedCounterLeavesTheOthersInIt(t *testing.T) {
+func TestOutcomeReportsKeptCounters(t *testing.T) {
+	for _, test := range []struct {
+		target, value string
+		kept          bool
+	}{
+		{"shop|tenant=acme", `{"factor": 2}`, true},
+		{"shop|tenant=acme", `{"shadow_mode": true}`, true},
+		{"shop|tenant=acme", `{"enabled": false}`, true},
+		{"shop|tenant=acme", `{"unlimited": true}`, true},
+		{"shop|tenant=acme", `{"algorithm": "sliding_log"}`, false},
+		{"shop|tenant=acme", `{"unit": "hour"}`, false},
+		{"shop|tenant=acme", `{"scope": "instance"}`, false},
+		{"shop|two", `{"rate_limits": [{"requests_per_unit": 3}, {}]}`, true},
+		{"shop|two", `{"rate_limits": [{}, {"unit": "week"}]}`, false},
+		{"shop|api=/v1/*", `{"factor": 2}`, true},
+		{"shop|api=/v1/a", `{"factor": 2}`, false}, // the value leaves the shared counter
+		{"shop|none", `{"unit": "day", "requests_per_unit": 3}`, false},
+	} {
+		_, outcomes := compile(t, shopLimits).with(override(t, test.target, test.value))
+		require.Empty(t, outcomes[0].problems)
+		assert.Equal(t, test.kept, outcomes[0].countersKept, "%s %s", test.target, test.value)
+	}
+}
+
+func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
 	base := compile(t, `
 domain: shop
 descriptors:
@@ -242,7 +266,7 @@ descriptors:
 	}
 }
 
-func TestOverridesThatDoNotFit(t *testing.T) {
+func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 	for _, test := range []struct{ target, value, want string }{
 		{"none|tenant", `{"factor": 2}`, "unknown domain none; want shop"},
 		{"shop|tenat", `{"factor": 2}`, "shop: unknown descriptor tenat; want tenant, bucket, two, api, x*, free or none; did you mean tenant?"},
@@ -279,7 +303,7 @@ func TestOverridesThatDoNotFit(t *testing.T) {
 	}
 }
 
-func TestParseOverrideErrors(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	for value, want := range map[string]string{
 		``:                                       "is not JSON",
 		`requests_per_unit: 3`:                   "is not JSON",
@@ -318,7 +342,7 @@ func TestParseOverrideErrors(t *testing.T) {
 	assert.ErrorContains(t, err, "factor: got 0", "all that is wrong is told at once")
 }
 
-func TestChangesBelowOneValueAreTold(t *testing.T) {
+func TestChangesListCopiesForSingleValues(t *testing.T) {
 	base := compile(t, shopLimits)
 	at, below := override(t, "shop|tenant=acme", `{"factor": 2}`), override(t, "shop|tenant=acme|path", `{"factor": 2}`)
 	one, _ := base.with(at)
@@ -330,14 +354,14 @@ func TestChangesBelowOneValueAreTold(t *testing.T) {
 	assert.Empty(t, both.ChangesFrom(both.Config))
 }
 
-func TestAMisspeltFieldIsNotSaidToChangeNothing(t *testing.T) {
+func TestMisspeltFieldHasOneProblem(t *testing.T) {
 	_, err := Parse("shop|tenant", []byte(`{"request_per_unit": 3}`))
 	assert.NotContains(t, err.Error(), "changes nothing")
 	_, err = Parse("", []byte(`{"factor": 3}`))
 	assert.ErrorContains(t, err, `target: got ""`)
 }
 
-func TestOverridesAreAnyJSON(t *testing.T) {
+func TestParseReadsAnyJSON(t *testing.T) {
 	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
 	c, out := compile(t, shopLimits).with(o)
 	require.Empty(t, out[0].problems)
@@ -348,7 +372,7 @@ func TestOverridesAreAnyJSON(t *testing.T) {
 	assert.ErrorContains(t, err, `shop|tenant:4:12: burst: got "3", want a whole number`)
 }
 
-func TestFieldsOfOverridesHaveNoPlaceInFiles(t *testing.T) {
+func TestFieldsOfOverridesAreUnknownInFiles(t *testing.T) {
 	_, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, factor: 2}}]")}}, limitsfile.Options{})
 	assert.ErrorContains(t, err, "unknown key factor")
 	assert.NotContains(t, err.Error(), "override")
@@ -372,7 +396,7 @@ func FuzzOverride(f *testing.F) {
 	})
 }
 
-func TestWithNoOverridesIsTheSame(t *testing.T) {
+func TestApplyOfNoOverridesChangesNothing(t *testing.T) {
 	base := compile(t, shopLimits)
 	is, _ := base.with()
 	for _, write := range []func(*descriptors.Config, *strings.Builder) error{
@@ -387,7 +411,7 @@ func TestWithNoOverridesIsTheSame(t *testing.T) {
 	assert.Equal(t, descriptors.Changes{}, is.ChangesFrom(base.Config))
 }
 
-func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
+func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("domain: d\ndescriptors:\n- key: tenant\n  rate_limit: {unit: day, requests_per_unit: 1}\n  descriptors:\n")
 	const below = 1_000
@@ -418,7 +442,7 @@ func TestOverridesTakeABoundedNumberOfDescriptors(t *testing.T) {
 	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "999", "k", "v7"))
 }
 
-func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
+func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 	base := compile(t, shopLimits)
 	targets := []string{
 		"shop|tenant", "shop|tenant=acme", "shop|tenant=b", "shop|tenant=big", "shop|tenant|path", "shop|tenant|path=/a", "shop|tenant=acme|path",
@@ -472,7 +496,7 @@ func TestTheOrderOfOverridesDoesNotMatter(t *testing.T) {
 
 // What a request is held to is what its descriptor says times the factors of all
 // overrides that fit: those whose entries have its keys, and its values or none.
-func TestAllOverridesThatFitHold(t *testing.T) {
+func TestAllMatchingOverridesApply(t *testing.T) {
 	base := compile(t, `
 domain: d
 descriptors:

@@ -9,7 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
+func TestLastGoodOverrideStaysInForce(t *testing.T) {
 	const target = "shop|tenant=acme"
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	base := compile(t, shopLimits)
@@ -67,7 +67,7 @@ func TestTheLastGoodOverrideStaysInForce(t *testing.T) {
 	}
 }
 
-func TestStatesOfOverrides(t *testing.T) {
+func TestStates(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	var o Layer
 	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
@@ -100,7 +100,7 @@ func TestStatesOfOverrides(t *testing.T) {
 	assert.False(t, states[4].Expires.IsZero())
 }
 
-func TestTryingAnOverrideChangesNothing(t *testing.T) {
+func TestDryRunChangesNothing(t *testing.T) {
 	now := time.Now()
 	base := compile(t, shopLimits)
 	var o Layer

@@ -12,6 +12,7 @@ package override
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -31,16 +32,16 @@ type Override struct {
 // Parse reads an override; value is the JSON that limitsfile.ParsePatch reads. The error
 // is limitsfile.Problems. Layer reports whether the override fits the limits files.
 func Parse(target string, value []byte) (*Override, error) {
-	var problems limitsfile.Problems
+	var problems, more limitsfile.Problems
 	t, err := descriptors.ParseTarget(target)
 	if err != nil {
 		problems = append(problems, limitsfile.PatchProblem(target, "", err.Error()))
 	}
 	patch, err := limitsfile.ParsePatch(target, value)
-	if err != nil {
-		return nil, append(problems, err.(limitsfile.Problems)...)
+	if errors.As(err, &more) {
+		problems = append(problems, more...)
 	}
-	if problems != nil {
+	if len(problems) > 0 {
 		return nil, problems
 	}
 	return &Override{t, patch}, nil
