@@ -58,13 +58,6 @@ func (h *Health) Note(component, text string) {
 	}
 }
 
-// OK reports whether no component has a fault.
-func (h *Health) OK() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.faults) == 0
-}
-
 // Faults returns "component: detail" for each component with a fault, sorted by
 // component.
 func (h *Health) Faults() []string {

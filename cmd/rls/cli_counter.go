@@ -55,7 +55,7 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 			return client.print(cmd.OutOrStdout(), answer, func() { printCounter(cmd.OutOrStdout(), &c) })
 		},
 	}
-	domainFlag(cmd, &domain)
+	addDomainFlag(cmd, &domain)
 	return cmd
 }
 

@@ -31,8 +31,8 @@ func newLimitsCLI() *cobra.Command {
 	return cmd
 }
 
-// domainFlag adds the required flag --domain.
-func domainFlag(cmd *cobra.Command, domain *string) {
+// addDomainFlag adds the required flag --domain.
+func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits (required)")
 	_ = cmd.MarkFlagRequired("domain")
 }
@@ -137,7 +137,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			return client.print(cmd.OutOrStdout(), &answer, func() { printChange(cmd.OutOrStdout(), &answer, now) })
 		},
 	}
-	domainFlag(cmd, &domain)
+	addDomainFlag(cmd, &domain)
 	cmd.Flags().DurationVar(&duration, "for", 0, "duration of the override, such as 90s or 1h (default: until it is deleted)")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the change without making it")
 	return cmd

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -10,8 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
-// version is the version that the build sets (-ldflags "-X main.version=…"). If it is empty,
-// buildVersion returns the commit or the version of the module.
+// version is set by the build (-ldflags "-X main.version=…").
 var version string
 
 // newVersion returns the command rls version.
@@ -27,20 +27,12 @@ func newVersion() *cobra.Command {
 	}
 }
 
+// buildVersion returns the version of the build or, without one, that of the module.
 func buildVersion() string {
-	if version != "" {
-		return version
+	if info, ok := debug.ReadBuildInfo(); version == "" && ok {
+		return info.Main.Version
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return info.Main.Version
+	return cmp.Or(version, "unknown")
 }
 
 // newSettings returns the hidden command rls settings, for make docs.

@@ -207,7 +207,7 @@ func (s *Settings) warnings() []Warning {
 		{s.ConfigType == ConfigXDS && !s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true", []pemFile{
 			{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey}, {"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert},
 		}},
-		{(countsInRedis || s.OverridesEnabled) && !s.RedisTLS && !(s.PerSecond && s.PerSecondTLS), "REDIS_TLS is not true", []pemFile{
+		{(countsInRedis || s.OverridesEnabled) && !s.RedisTLS && (!s.PerSecond || !s.PerSecondTLS), "REDIS_TLS is not true", []pemFile{
 			{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, {"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey}, {"REDIS_TLS_CACERT", s.RedisTLSCACert},
 		}},
 	} {

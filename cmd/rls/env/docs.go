@@ -44,11 +44,11 @@ off, set ` + "`enableServiceLinks: false`" + ` in the pod's spec.
 rls accepts these variables of envoyproxy/ratelimit, but they change nothing. If one is
 set, the service logs a warning with the reason.
 
-| variable | reason |
+| variables | reason |
 |---|---|
 `)
 	for _, s := range unusedSettings {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", s.name, s.reason)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(s.names, " ", "` `"), s.reason)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -118,7 +118,7 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 		"REDIS_TRIPS_IN_FLIGHT=2", "LIMITS_REDIS=",
 	})
 	assert.Equal(t, []Warning{
-		{noEffect, "USE_DOG_STATSD,STATSD_HOST", prometheusOnly},
+		{noEffect, "USE_DOG_STATSD,STATSD_HOST", "metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)"},
 		{noEffect, "USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 		{noEffect, "MEMCACHE_SRV", "counters are in Redis or in the process (BACKEND_TYPE)"},
 		{noEffect, "REDIS_TRIPS_IN_FLIGHT", "renamed to REDIS_MAX_INFLIGHT_BATCHES"},
@@ -169,7 +169,7 @@ func TestEveryVariableOfTheIncumbentIsDocumented(t *testing.T) {
 	require.NoError(t, WriteDocs(&page))
 	for name := range strings.FieldsSeq(incumbents) {
 		unused := unusedReason(name, "x") != ""
-		documented := strings.Contains(page.String(), "| `"+name+"` |")
+		documented := strings.Contains(page.String(), "`"+name+"`")
 		assert.True(t, unused || documented, "%s is neither a setting nor listed as unused", name)
 	}
 }

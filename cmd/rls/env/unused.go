@@ -6,57 +6,45 @@ import (
 	"strings"
 )
 
-// unusedSettings are settings of the incumbent that change nothing here.
-var unusedSettings = []struct {
-	name         string // a * at the end matches any rest of the name
-	reason       string
-	matchesValue string // booleans that describe what rls does anyway, which need no warning
-}{
-	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL", ""},
-	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates", ""},
+// unusedSettings are settings of the incumbent that change nothing here. A * at the end of
+// a name matches any rest.
+var unusedSettings = []struct{ names, reason string }{
+	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
+	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
 
-	{"BACKEND_TYPE=memcache", "rls refuses to start, because memcached can't charge and check in one step", ""},
-	{"MEMCACHE_*", "counters are in Redis or in the process (BACKEND_TYPE)", ""},
-	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days", "false"},
-	{"NEAR_LIMIT_RATIO", "there are no metrics of single limits yet", ""},
+	{"BACKEND_TYPE=memcache", "rls refuses to start, because memcached can't charge and check in one step"},
+	{"MEMCACHE_*", "counters are in Redis or in the process (BACKEND_TYPE)"},
+	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 
-	{"REDIS_PIPELINE_WINDOW", pipelineWindow, ""},
-	{"REDIS_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch", ""},
-	{"REDIS_CLUSTER_PIPELINE_PARALLELISM", "rls sends to all nodes at the same time", ""},
-	{"REDIS_POOL_ON_EMPTY_BEHAVIOR", "rls connects when needed, up to REDIS_POOL_SIZE", ""},
-	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
-	{"REDIS_STARTUP_INITIAL_INTERVAL", redisStartup, ""},
-	{"REDIS_STARTUP_MAX_INTERVAL", redisStartup, ""},
-	{"REDIS_STARTUP_MAX_ELAPSED_TIME", redisStartup, ""},
-	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always disconnects from a master that has become a replica", ""},
-	{"REDIS_PERSECOND_PIPELINE_WINDOW", pipelineWindow, ""},
-	{"REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch", ""},
-	{"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "rls sends to all nodes at the same time", ""},
-	{"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "rls connects when needed, up to REDIS_PERSECOND_POOL_SIZE", ""},
-	{"REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting", ""},
-	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT applies to both Redis", ""},
+	{"REDIS_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a batch share the next batch, without a timer"},
+	{"REDIS_PIPELINE_LIMIT REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch"},
+	{"REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "rls sends to all nodes at the same time"},
+	{"REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "rls connects when needed, up to REDIS_POOL_SIZE or REDIS_PERSECOND_POOL_SIZE"},
+	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting"},
+	{"REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts without waiting for Redis"},
+	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always disconnects from a master that has become a replica"},
+	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT applies to both Redis"},
 
-	{"USE_STATSD", prometheusOnly, "false"},
-	{"STATSD_*", prometheusOnly, ""},
-	{"USE_DOG_STATSD", prometheusOnly, "false"},
-	{"USE_DOG_STATSD_MOGRIFIERS", prometheusOnly, ""},
-	{"DOG_STATSD_MOGRIFIER_*", prometheusOnly, ""},
-	{"EXTRA_TAGS", prometheusOnly, ""},
-	{"STATS_FLUSH_INTERVAL", prometheusOnly, ""},
-	{"DISABLE_STATS", prometheusOnly, "true false"},
-	{"PROMETHEUS_MAPPER_YAML", "the names of metrics need no mapping", ""},
-	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "there is no metric of response times yet", "false"},
-
-	{"TRACING_ENABLED", "there is no tracing yet", "false"},
-	{"TRACING_*", "there is no tracing yet", ""},
-	{"OTEL_EXPORTER_OTLP_*", "there is no tracing yet", ""},
+	{
+		"USE_STATSD STATSD_* USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS",
+		"metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)",
+	},
+	{"NEAR_LIMIT_RATIO", "there are no metrics of single limits yet"},
+	{"PROMETHEUS_MAPPER_YAML", "the names of metrics need no mapping"},
+	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "there is no metric of response times yet"},
+	{"TRACING_* OTEL_EXPORTER_OTLP_*", "there is no tracing yet"},
 }
 
-const (
-	pipelineWindow = "calls that arrive during a batch share the next batch, without a timer"
-	redisStartup   = "the service starts without waiting for Redis"
-	prometheusOnly = "metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)"
-)
+// redundantValues are the booleans of unused settings that need no warning, because they
+// describe what rls does anyway.
+var redundantValues = map[string]string{
+	"USE_CALENDAR_MONTH_RATE_LIMIT":            "false",
+	"USE_STATSD":                               "false",
+	"USE_DOG_STATSD":                           "false",
+	"DISABLE_STATS":                            "true false",
+	"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS": "false",
+	"TRACING_ENABLED":                          "false",
+}
 
 // newNames are the names of renamed settings, by former name.
 var newNames = map[string]string{
@@ -96,15 +84,16 @@ func unusedReason(name, value string) string {
 	if newName := newNames[name]; newName != "" {
 		return "renamed to " + newName
 	}
+	if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(redundantValues[name]), strconv.FormatBool(b)) {
+		return ""
+	}
 	for _, s := range unusedSettings {
-		prefix, isPrefix := strings.CutSuffix(s.name, "*")
-		if name != s.name && (!isPrefix || !strings.HasPrefix(name, prefix)) {
-			continue
+		for pattern := range strings.FieldsSeq(s.names) {
+			prefix, isPrefix := strings.CutSuffix(pattern, "*")
+			if name == pattern || isPrefix && strings.HasPrefix(name, prefix) {
+				return s.reason
+			}
 		}
-		if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(s.matchesValue), strconv.FormatBool(b)) {
-			return ""
-		}
-		return s.reason
 	}
 	return ""
 }
