@@ -91,10 +91,10 @@ func parse(s Server) (address, error) {
 		a.kind = Single
 	}
 	if !slices.Contains([]Kind{Single, Sentinel, Cluster}, a.kind) {
-		return a, fmt.Errorf("type %q is not known; it can be %s, %s or %s", s.Kind, Single, Sentinel, Cluster)
+		return a, fmt.Errorf("type: got %q, want %s, %s or %s", s.Kind, Single, Sentinel, Cluster)
 	}
 	if s.PoolSize < 0 {
-		return a, fmt.Errorf("the pool size is %d; it can be from 1, or 0 for the default", s.PoolSize)
+		return a, fmt.Errorf("pool size: got %d, want 1 or more, or 0 for the default", s.PoolSize)
 	}
 	switch strings.ToLower(s.SocketType) {
 	case "", "tcp":
@@ -103,32 +103,32 @@ func parse(s Server) (address, error) {
 			a.network = "unix"
 		}
 	default:
-		return a, fmt.Errorf("socket type %q is not known; it can be tcp or unix", s.SocketType)
+		return a, fmt.Errorf("socket type: got %q, want tcp or unix", s.SocketType)
 	}
 	if s.URL == "" {
-		return a, errors.New("the URL is missing; for example 127.0.0.1:6379")
+		return a, errors.New("URL: got none, want for example 127.0.0.1:6379")
 	}
 	parts := []string{s.URL}
 	switch a.kind {
 	case Sentinel:
 		parts = strings.Split(s.URL, ",")
 		if len(parts) < 2 {
-			return a, errors.New("the URL of sentinels is the master's name and one sentinel or more: mymaster,host:26379,host:26379")
+			return a, errors.New("URL of sentinels: got one part, want the master's name and sentinels: mymaster,host:26379,host:26379")
 		}
 		if a.master = strings.TrimSpace(parts[0]); a.master == "" {
-			return a, errors.New("the URL of sentinels starts with the master's name, which is empty here: mymaster,host:26379")
+			return a, errors.New("URL of sentinels: got an empty master's name, want mymaster,host:26379")
 		}
 		parts = parts[1:]
 	case Cluster:
 		parts = strings.Split(s.URL, ",")
 	}
 	for i, part := range parts {
-		where := "the URL"
+		where := "URL"
 		if len(parts) > 1 {
 			where = fmt.Sprintf("node %d of the URL", i+1)
 		}
 		if err := a.addNode(strings.TrimSpace(part), i == 0); err != nil {
-			return a, fmt.Errorf("%s %w", where, err)
+			return a, fmt.Errorf("%s: %w", where, err)
 		}
 	}
 	if a.kind == Sentinel {
@@ -139,8 +139,7 @@ func parse(s Server) (address, error) {
 	return a, nil
 }
 
-// addNode parses one node and adds it. Its error continues a sentence that starts with
-// "the URL".
+// addNode parses one node and adds it.
 func (a *address) addNode(node string, first bool) error {
 	if a.network == "unix" && !strings.Contains(node, "://") {
 		a.nodes = append(a.nodes, node)
@@ -156,7 +155,7 @@ func (a *address) addNode(node string, first bool) error {
 	}
 	u, err := url.Parse(node)
 	if err != nil { // err quotes the URL, and so the password
-		return errors.New("can't be parsed; characters like @ : / # % in a password must be escaped, as %40 for @")
+		return errors.New("got an invalid URL; escape @ : / # % in a password, such as %40 for @")
 	}
 	user, query := login{u.User.Username(), ""}, u.Query()
 	user.password, _ = u.User.Password()
@@ -173,7 +172,7 @@ func (a *address) addNode(node string, first bool) error {
 	switch scheme {
 	case "unix":
 		if a.kind != Single {
-			return fmt.Errorf("starts with unix://, which only a %s Redis can", Single)
+			return fmt.Errorf("got unix://, which needs type %s", Single)
 		}
 		a.network, a.nodes = "unix", append(a.nodes, u.Path)
 		return a.setDB(db)
@@ -183,7 +182,7 @@ func (a *address) addNode(node string, first bool) error {
 		}
 	case "redis":
 	default:
-		return fmt.Errorf("starts with %q; it can start with redis://, rediss:// or unix://", scheme+"://")
+		return fmt.Errorf("got %q, want redis://, rediss:// or unix://", scheme+"://")
 	}
 	if path := strings.Trim(u.Path, "/"); path != "" {
 		db = path
@@ -200,14 +199,14 @@ func (a *address) addNode(node string, first bool) error {
 
 func (a *address) addHost(host string) error {
 	if strings.Contains(host, "@") {
-		return errors.New("holds an @ but no redis:// before it; write redis://user:password@host:port, or give the password apart")
+		return errors.New("got an @ without redis://, want redis://user:password@host:port, or the password in its own setting")
 	}
 	_, port, err := net.SplitHostPort(host)
 	if err != nil {
-		return fmt.Errorf("is %q, which is no host:port", host)
+		return fmt.Errorf("got %q, want host:port", host)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return fmt.Errorf("is %q, whose port is not from 1 to 65535", host)
+		return fmt.Errorf("got %q, want a port from 1 to 65535", host)
 	}
 	a.nodes = append(a.nodes, host)
 	return nil
@@ -219,10 +218,10 @@ func (a *address) setDB(db string) error {
 	}
 	n, err := strconv.Atoi(db)
 	if err != nil || n < 0 {
-		return fmt.Errorf("has the database %q; it is a number", db)
+		return fmt.Errorf("got database %q, want a number", db)
 	}
 	if n > 0 && a.kind != Single {
-		return fmt.Errorf("has the database %d; only a %s Redis can have one", n, Single)
+		return fmt.Errorf("got database %d, which needs type %s", n, Single)
 	}
 	a.db = n
 	return nil

@@ -46,7 +46,7 @@ func TestConnect(t *testing.T) {
 
 func TestConnectRejectsBadServers(t *testing.T) {
 	for says, s := range map[string]redis.Server{
-		"missing":                         {},
+		"URL: got none":                   {},
 		"redis://user:password@host:port": {URL: "user:secret-1@a:1"},
 	} {
 		_, _, err := redis.Connect(s, time.Second)

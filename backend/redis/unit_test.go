@@ -51,7 +51,7 @@ func TestParseServerErrors(t *testing.T) {
 		in   Server
 		says string
 	}{
-		{Server{}, "missing"},
+		{Server{}, "URL: got none"},
 		{Server{URL: "a"}, "host:port"},
 		{Server{URL: "a:b"}, "65535"},
 		{Server{URL: "a:0"}, "65535"},
@@ -60,8 +60,8 @@ func TestParseServerErrors(t *testing.T) {
 		{Server{URL: "a:1", PoolSize: -1}, "pool size"},
 		{Server{URL: "http://a:1"}, "redis://"},
 		{Server{URL: "user:secret@a:1"}, "redis://user:password@host:port"},
-		{Server{URL: "redis://user:secret%zz@a:1"}, "escaped"},
-		{Server{URL: "redis://user:sec/ret@a:1"}, "escaped"},
+		{Server{URL: "redis://user:secret%zz@a:1"}, "escape"},
+		{Server{URL: "redis://user:sec/ret@a:1"}, "escape"},
 		{Server{URL: "redis://a:1/x"}, "database"},
 		{Server{URL: "m", Kind: Sentinel}, "mymaster,host:26379"},
 		{Server{URL: ",a:1", Kind: Sentinel}, "mymaster,host:26379"},

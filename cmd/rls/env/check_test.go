@@ -45,7 +45,7 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 				"CACHE_KEY_PREFIX": "{rls}",
 			},
 			[]string{
-				`REDIS_PERSECOND_URL: node 2 of the URL is "b", which is no host:port`,
+				`REDIS_PERSECOND_URL: node 2 of the URL: got "b", want host:port`,
 				`CACHE_KEY_PREFIX: got "{rls}", want no brace, because a cluster would take it as a hash tag`,
 			},
 		},
@@ -55,11 +55,11 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 		},
 		"passwords are secret": {
 			map[string]string{"REDIS_URL": "user:s3cret@a:1"},
-			[]string{"REDIS_URL: the URL holds an @ but no redis:// before it; write redis://user:password@host:port, or give the password apart"},
+			[]string{"REDIS_URL: URL: got an @ without redis://, want redis://user:password@host:port, or the password in its own setting"},
 		},
 		"only overrides in Redis": {
 			map[string]string{"REDIS_URL": "nowhere", "BACKEND_TYPE": "local", "OVERRIDES_ENABLED": "true"},
-			[]string{`REDIS_URL: the URL is "nowhere", which is no host:port`},
+			[]string{`REDIS_URL: URL: got "nowhere", want host:port`},
 		},
 		"files of Redis": {
 			map[string]string{"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CACERT": "/no/ca.pem"},

@@ -93,7 +93,7 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		`REDIS_SOCKET_TYPE: got "tcp4", want one of tcp, unix`,
 		`LOCAL_CACHE_SIZE_IN_BYTES: got "99999999999999", want a whole number at most 17179869184`,
 		`REDIS_POOL_SIZE: got "65536", want a whole number from 0 to 65535`,
-		`REDIS_URL: the URL is "nowhere", which is no host:port`,
+		`REDIS_URL: URL: got "nowhere", want host:port`,
 		`LOCAL_GUARD_RATIO: got "0.5", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`,
 	}, lines)
 }
