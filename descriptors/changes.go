@@ -32,32 +32,33 @@ func (c *Config) Rules() int {
 // ChangesFrom returns the difference of c from old, which can be nil.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var all Changes
-	c.eachPair(old, func(changed, before *node, at path) {
+	c.eachPair(old, func(changed, before *node, p path) {
 		switch {
 		case before == nil:
-			all.Added = append(all.Added, at.String())
+			all.Added = append(all.Added, p.String())
 		case before.Descriptor != changed.Descriptor && !sameLimits(before.Descriptor, changed.Descriptor):
-			all.Changed = append(all.Changed, at.String())
+			all.Changed = append(all.Changed, p.String())
 			all.NewCounters = all.NewCounters || !before.KeepsCounters(changed.Descriptor)
 		}
 	})
 	if old != nil {
-		old.eachPair(c, func(_, after *node, at path) {
+		old.eachPair(c, func(_, after *node, p path) {
 			if after == nil {
-				all.Removed = append(all.Removed, at.String())
+				all.Removed = append(all.Removed, p.String())
 			}
 		})
 	}
 	return all
 }
 
+// sameLimits reports whether a and b have equal limits, flags and metadata.
 func sameLimits(a, b *limitsfile.Descriptor) bool {
 	return a.Summary() == b.Summary() && proto.Equal(a.Metadata, b.Metadata)
 }
 
 // eachPair calls f with each node of c that has limits, the node of other with the same
 // keys and values, nil if that has no limits, and their path.
-func (c *Config) eachPair(other *Config, f func(n, pair *node, at path)) {
+func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	for _, d := range c.order {
 		var s *siblings
 		if other != nil && other.domains[d.Name] != nil {
@@ -67,16 +68,17 @@ func (c *Config) eachPair(other *Config, f func(n, pair *node, at path)) {
 	}
 }
 
-func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, at path)) {
+// eachPair is Config.eachPair for s, which is below parent.
+func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, p path)) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		at := parent.child(n.Descriptor)
+		p := parent.child(n.Descriptor)
 		pair := other.exact(n.Key, n.Value)
 		if len(n.Limits) > 0 {
 			if pair != nil && len(pair.Limits) > 0 {
-				f(n, pair, at)
+				f(n, pair, p)
 			} else {
-				f(n, nil, at)
+				f(n, nil, p)
 			}
 		}
 		// Children that a copy shares are compared where they stand, unless the other
@@ -86,19 +88,19 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 			if pair != nil {
 				below = pair.children
 			}
-			n.children.eachPair(below, at, f)
+			n.children.eachPair(below, p, f)
 		}
 	}
 }
 
 // each calls f with each node and its path, parents first.
-func (s *siblings) each(parent path, f func(n *node, at path)) {
+func (s *siblings) each(parent path, f func(n *node, p path)) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		at := parent.child(n.Descriptor)
-		f(n, at)
+		p := parent.child(n.Descriptor)
+		f(n, p)
 		if children := s.ownChildren(n); children != nil {
-			children.each(at, f)
+			children.each(p, f)
 		}
 	}
 }

@@ -39,18 +39,19 @@ func (p path) child(d *limitsfile.Descriptor) path {
 
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
-// compile returns the nodes of list, which is below parent.
+// compile returns the nodes of list, which is below parent. A copy for a single value
+// shares the nodes of its children if it shares the children.
 func compile(list []*limitsfile.Descriptor, parent path) *siblings {
 	s := &siblings{nodes: make([]node, len(list)), keys: map[string]*sameKey{}}
 	for i, d := range list {
 		n := &s.nodes[i]
-		at := parent.child(d)
-		*n = node{Descriptor: d, rule: newRule(d, at)}
+		p := parent.child(d)
+		*n = node{Descriptor: d, rule: newRule(d, p)}
 		if len(d.Descriptors) > 0 {
 			if from := s.copiedFrom(d); from != nil && &from.Descriptors[0] == &d.Descriptors[0] {
 				n.children = from.children
 			} else {
-				n.children = compile(d.Descriptors, at)
+				n.children = compile(d.Descriptors, p)
 			}
 		}
 		s.add(n, i)
@@ -71,7 +72,7 @@ func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 }
 
 // newRule returns the rule of d, or nil if no limit of d is in force.
-func newRule(d *limitsfile.Descriptor, at path) *Rule {
+func newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	for _, l := range d.Limits {
 		if l.Enabled {
@@ -82,15 +83,16 @@ func newRule(d *limitsfile.Descriptor, at path) *Rule {
 		return nil
 	}
 	return &Rule{
-		Path:           at.String(),
+		Path:           p.String(),
 		Limits:         limits,
 		ShadowMode:     d.ShadowMode,
 		QuotaMode:      d.QuotaMode,
 		Metadata:       d.Metadata,
-		sharedPatterns: limitsfile.CounterPatterns(at.trail),
+		sharedPatterns: limitsfile.CounterPatterns(p.trail),
 	}
 }
 
+// newRateLimit compiles l.
 func newRateLimit(l *limitsfile.Limit) *RateLimit {
 	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces}
 	if l.Unlimited {
@@ -107,10 +109,9 @@ func newRateLimit(l *limitsfile.Limit) *RateLimit {
 	return r
 }
 
-// RequestOverride returns the rule for a limit that a request descriptor brings along.
-// It counts as the domain's defaults say, else by fixed windows. With enabled: false in
-// the defaults, the rule has no limits. The error is for the caller: it says what is
-// wrong with o.
+// RequestOverride returns the rule for a limit that is part of a request. The domain's
+// defaults set its algorithm; without them it has fixed windows. With enabled: false in
+// the defaults, the rule has no limits. The error says what is wrong with o.
 func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.Name + " > the request's own limit"}
 	if !d.requestLimits {

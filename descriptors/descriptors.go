@@ -1,17 +1,17 @@
-// Package descriptors turns limits files into an immutable Config and finds in
-// it the rule for a request descriptor.
+// Package descriptors compiles limits files to an immutable Config. A Config returns the
+// rule for a request descriptor and the name of its counter.
 //
 // Terms:
 //
-//   - domain: a namespace of rules; a limits file holds one;
-//   - descriptor: in a request an ordered list of entries (key, value); in a
-//     limits file a node of the domain's tree, which matches one entry;
+//   - domain: a namespace of rules; a limits file has one;
+//   - descriptor: in a request, an ordered list of entries (key, value); in a limits
+//     file, a node of the domain's tree, which matches one entry;
 //   - rule: a descriptor of a limits file that has limits, with the path to it;
-//   - wildcard: a descriptor with a * in its key or value; the * stands for any
-//     number of characters of any kind.
+//   - wildcard: a descriptor with a * in its key or value. The * matches any number of
+//     any characters.
 //
-// Keys and values are compared apart. envoyproxy/ratelimit joins them with _
-// first, so that there an entry (a_b, c) meets a rule for (a, b_c).
+// Keys and values are compared separately. envoyproxy/ratelimit joins them with _ first,
+// so there the entry (a_b, c) matches a rule for (a, b_c).
 package descriptors
 
 import (
@@ -33,7 +33,7 @@ type Config struct {
 	order   []*Domain // in file order
 }
 
-// Domain returns the domain of that name, nil if there is none.
+// Domain returns the domain of that name, or nil.
 func (c *Config) Domain(name string) *Domain { return c.domains[name] }
 
 // Domains returns all domains, sorted by name.
@@ -49,50 +49,50 @@ type Domain struct {
 
 	root siblings
 
-	// requestSpec is the defaults for limits that requests bring along, and
-	// requestLimits is false if those are off.
+	// requestSpec is the defaults for limits of requests. requestLimits is false if the
+	// defaults turn these limits off.
 	requestSpec   limit.Spec
 	requestLimits bool
 }
 
-// Match finds the rule for the entries of one request descriptor. It is nil if
-// nothing matches, or if what matches has no limit in force: none at all, or only
-// some with enabled: false.
+// Match returns the rule for the entries of one request descriptor. It returns nil if
+// nothing matches, or if the match has no limit in force.
 //
-// Each entry must meet a descriptor, and the last one the rule's own: nothing
-// falls back from a branch once taken.
+// Each entry must match a descriptor of the next level, and the last entry matches the
+// rule. The first match of a level wins, without backtracking.
 func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
-	t := &d.root
+	list := &d.root
 	for i, e := range entries {
-		n := t.find(e.GetKey(), e.GetValue())
+		n := list.find(e.GetKey(), e.GetValue())
 		if n == nil {
 			return nil
 		}
 		if i == len(entries)-1 {
 			return n.rule
 		}
-		if t = n.children; t == nil {
+		if list = n.children; list == nil {
 			return nil
 		}
 	}
 	return nil
 }
 
-// Rule is what a request descriptor is held to. It is immutable once in force.
+// Rule is the limits of a descriptor. It is immutable once in force.
 type Rule struct {
-	// Path is the way to the rule in its file: `shop > service=checkout > path`.
+	// Path is the path to the rule in its file: `shop > service=checkout > path`.
 	Path string
 
-	// Limits are those in force, in file order: at least one from Match.
+	// Limits is the limits in force, in file order. A rule that Match returns has at least
+	// one.
 	Limits []*RateLimit
 
 	ShadowMode, QuotaMode bool
 
-	// Metadata is never to be changed.
+	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
 
-	// sharedPatterns has the pattern that stands for an entry's value in the counter's
-	// name, by place of the entry; empty for the value itself. Usually it is nil.
+	// sharedPatterns has, for each entry, the pattern that stands for its value in the
+	// counter's name; empty for the value itself. It is nil without share_threshold.
 	sharedPatterns []string
 }
 
@@ -101,22 +101,21 @@ type RateLimit struct {
 	*limit.Limit // nil if Unlimited
 	Unlimited    bool
 
-	// Name is what the limit is called in responses and in Replaces.
+	// Name is shown in responses and is what Replaces of other limits refer to.
 	Name string
 
-	// Replaces names the limits that don't count in a request in which this one
-	// is matched.
+	// Replaces names the limits that don't count in a request that matches this one.
 	Replaces []string
 
-	// Response is the current_limit of responses, shared by all of them and never
-	// to be changed; nil if Unlimited.
+	// Response is the current_limit of responses. It is shared by all responses and must
+	// not be changed; nil if Unlimited.
 	Response *rlsv3.RateLimitResponse_RateLimit
 }
 
-// Store holds the Config in force. Its zero value holds none.
+// Store is the place of the Config in force. Its zero value is empty.
 type Store struct{ config atomic.Pointer[Config] }
 
-// Load returns the Config in force, nil before the first Set.
+// Load returns the Config in force, or nil before the first Set.
 func (s *Store) Load() *Config { return s.config.Load() }
 
 // Set puts c in force.

@@ -35,15 +35,16 @@ var escapedInValue, escapedInPattern = func() (l, p [256]bool) {
 	return l, p
 }()
 
+// appendEscaped appends s to dst, with the bytes of escape written as %XX.
 func appendEscaped(dst []byte, s string, escape *[256]bool) []byte {
 	const hex = "0123456789ABCDEF"
-	done := 0
+	appended := 0
 	for i := range len(s) {
 		if c := s[i]; escape[c] {
-			dst = append(dst, s[done:i]...)
+			dst = append(dst, s[appended:i]...)
 			dst = append(dst, '%', hex[c>>4], hex[c&15])
-			done = i + 1
+			appended = i + 1
 		}
 	}
-	return append(dst, s[done:]...)
+	return append(dst, s[appended:]...)
 }

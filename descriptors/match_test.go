@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// matched is the path of the rule that kv meets, without the domain; "" if none.
+// matched returns the path of the rule that kv matches, without the domain, or "".
 func matched(d *Domain, kv ...string) string {
 	r := d.Match(entries(kv...))
 	if r == nil {
@@ -66,39 +66,39 @@ descriptors:
 		{"shallower than the rule", []string{"service", "x", "method", "GET"}, ""},
 		{"as deep as the rule", []string{"service", "x", "method", "GET", "user", "u"}, "service > method > user"},
 		{"order of entries counts", []string{"path", "/a", "service", "x"}, ""},
-		{"a rule without limit lets pass", []string{"service", "internal"}, ""},
-		{"no way back from an exact match", []string{"service", "internal", "path", "/a"}, ""},
-		{"nor from one whose children don't match", []string{"service", "gold", "path", "/a"}, ""},
-		{"its own children match", []string{"service", "gold", "plan", "p"}, "service=gold > plan"},
+		{"a rule without a limit", []string{"service", "internal"}, ""},
+		{"no backtracking from an exact match", []string{"service", "internal", "path", "/a"}, ""},
+		{"no backtracking if no child matches", []string{"service", "gold", "path", "/a"}, ""},
+		{"a child of the exact match", []string{"service", "gold", "plan", "p"}, "service=gold > plan"},
 
 		{"wildcards in file order, not by length", []string{"w", "foobar1"}, "w=foo*"},
-		{"* matches nothing too", []string{"w", "foo"}, "w=foo*"},
+		{"* matches the empty text", []string{"w", "foo"}, "w=foo*"},
 		{"exact before wildcard", []string{"w", "fooexact"}, "w=fooexact"},
 		{"the text of a pattern is exact", []string{"w", "foobar*"}, "w=foobar*"},
-		{"no way back from a wildcard", []string{"w", "other"}, ""},
-		{"through a wildcard", []string{"w", "other", "x", "y"}, "w=* > x"},
+		{"no backtracking from a wildcard", []string{"w", "other"}, ""},
+		{"below a wildcard", []string{"w", "other", "x", "y"}, "w=* > x"},
 		{"* matches the empty value", []string{"w", "", "x", "y"}, "w=* > x"},
 		{"wildcards are case-sensitive", []string{"l", "A1"}, ""},
 		{"first of two", []string{"l", "ab1"}, "l=a*"},
 		{"* in the middle", []string{"m", "a--b--c"}, "m=a*b*c"},
-		{"* in the middle matches nothing too", []string{"m", "abc"}, "m=a*b*c"},
+		{"* in the middle matches the empty text", []string{"m", "abc"}, "m=a*b*c"},
 		{"anchored at the start", []string{"m", "xabc"}, ""},
 		{"anchored at the end", []string{"m", "abcx"}, ""},
 		{"parts don't overlap", []string{"m", "ac"}, ""},
 		{"* at the start", []string{"n", "the end"}, "n=*end"},
-		{"* around", []string{"n", "begin"}, "n=*in*"},
+		{"* at both ends", []string{"n", "begin"}, "n=*in*"},
 
 		{"* in the key", []string{"kw1", "any"}, "kw*"},
-		{"* in the key, nothing there", []string{"kw", ""}, "kw*"},
+		{"* in the key matches the empty text", []string{"kw", ""}, "kw*"},
 		{"a * key before a * value, by file order", []string{"kwx", "v2"}, "kw*"},
 		{"a * key that is exact", []string{"kw*", "v1"}, "kw*=v1"},
 		{"a * key with a value", []string{"retail", "x"}, "*tail=x"},
 		{"a * key with another value", []string{"retail", "y"}, ""},
 
-		{"keys and values are compared apart", []string{"a_b", "c"}, ""},
-		{"with the key as it is", []string{"a", "b_c"}, "a=b_c"},
-		{"in wildcards too", []string{"w_foo", "x"}, ""},
-		{"and with empty values", []string{"e", ""}, ""},
+		{"keys and values are compared separately", []string{"a_b", "c"}, ""},
+		{"the value of a key with _", []string{"a", "b_c"}, "a=b_c"},
+		{"separately in wildcards", []string{"w_foo", "x"}, ""},
+		{"separately with an empty value", []string{"e", ""}, ""},
 
 		{"limits that are off", []string{"off", "x"}, ""},
 	} {

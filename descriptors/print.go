@@ -16,8 +16,8 @@ func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, d := range c.Domains() {
 		fmt.Fprintln(b, limitsfile.Printable(d.Name))
-		d.root.each(path{domain: d.Name}, func(n *node, at path) {
-			b.WriteString(strings.Repeat("  ", len(at.trail)) + n.Label())
+		d.root.each(path{domain: d.Name}, func(n *node, p path) {
+			b.WriteString(strings.Repeat("  ", len(p.trail)) + n.Label())
 			if text := n.Summary(); text != "" {
 				b.WriteString(": " + text)
 			}
@@ -32,18 +32,19 @@ func (c *Config) WriteTree(w io.Writer) error {
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, d := range c.order {
-		d.root.each(path{domain: d.Name}, func(n *node, at path) {
+		d.root.each(path{domain: d.Name}, func(n *node, p path) {
 			if n.rule == nil {
 				return
 			}
 			for _, l := range n.rule.Limits {
-				n.rule.writeLine(b, at.metricKey(), l)
+				n.rule.writeLine(b, p.metricKey(), l)
 			}
 		})
 	}
 	return b.Flush()
 }
 
+// writeLine writes l, a limit of r.
 func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit) {
 	unit := "UNKNOWN"
 	if !l.Unlimited {

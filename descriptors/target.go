@@ -12,15 +12,14 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Target names a descriptor: by the keys and values in a limits file, or by those
-// of requests.
+// Target names a descriptor by the keys and values of a limits file, or of a request.
 type Target struct {
 	Domain  string
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 }
 
-// ParseTarget reads what String writes, and nothing else, so that a target has one
-// text only.
+// ParseTarget parses what String returns. It rejects any other text, so each target has
+// one text only.
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
@@ -47,13 +46,13 @@ func ParseTarget(text string) (Target, error) {
 	if err := t.Check(); err != nil {
 		return Target{}, err
 	}
-	if right := t.String(); right != text {
-		return Target{}, fmt.Errorf("target: got %s, want %s", limitsfile.Printable(text), right)
+	if want := t.String(); want != text {
+		return Target{}, fmt.Errorf("target: got %s, want %s", limitsfile.Printable(text), want)
 	}
 	return t, nil
 }
 
-// Check tells what t lacks to name a descriptor: nil if nothing.
+// Check returns an error if t lacks the domain or a key.
 func (t Target) Check() error {
 	if t.Domain == "" {
 		return errors.New("target has no domain")
@@ -69,8 +68,8 @@ func (t Target) Check() error {
 	return nil
 }
 
-// String is domain|key=value|key, each part escaped as in the names of counters,
-// but for the *.
+// String returns domain|key=value|key. Each part is escaped as in the names of counters,
+// except that a * is not.
 func (t Target) String() string {
 	b := appendEscaped(nil, t.Domain, &escapedInPattern)
 	for _, e := range t.Entries {
@@ -82,7 +81,7 @@ func (t Target) String() string {
 	return string(b)
 }
 
-// unescape undoes appendEscaped; the text must be UTF-8.
+// unescape reverses appendEscaped. It reports false if the result is not UTF-8.
 func unescape(s string) (string, bool) {
 	var b strings.Builder
 	for {
