@@ -11,7 +11,7 @@ import (
 )
 
 // rulesAndRequests returns a domain of n rules, and requests that match some of them.
-func rulesAndRequests(n, requested int, value func(i int) string, met func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
+func rulesAndRequests(n, requested int, value func(i int) string, requestValue func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n {
@@ -24,11 +24,12 @@ func rulesAndRequests(n, requested int, value func(i int) string, met func(i int
 	c := Compile(set)
 	var requests [][]*ratelimitv3.RateLimitDescriptor_Entry
 	for i := range requested {
-		requests = append(requests, entries("path", met(i*7919%n)))
+		requests = append(requests, entries("path", requestValue(i*7919%n)))
 	}
 	return c.Domain("d"), requests
 }
 
+// benchmarkMatch measures Match of requests, which must all match if want is true.
 func benchmarkMatch(b *testing.B, d *Domain, requests [][]*ratelimitv3.RateLimitDescriptor_Entry, want bool) {
 	for _, r := range requests {
 		if (d.Match(r) != nil) != want {
@@ -45,8 +46,8 @@ func benchmarkMatch(b *testing.B, d *Domain, requests [][]*ratelimitv3.RateLimit
 	}
 }
 
-// With few requests in turn the index stays in the processor's caches; with many
-// at random the larger index doesn't, which costs some four misses.
+// With few requests the index stays in the processor's caches. With many random requests
+// a large index does not, which costs about four cache misses.
 func BenchmarkMatchExact(b *testing.B) {
 	value := func(i int) string { return fmt.Sprintf("/api/v1/items/%06d", i) }
 	for _, n := range []int{10, 1000, 100_000} {
@@ -61,8 +62,8 @@ func BenchmarkMatchExact(b *testing.B) {
 
 func BenchmarkMatchWildcard(b *testing.B) {
 	for _, bench := range []struct {
-		name, pattern, met string
-		want               bool
+		name, pattern, request string
+		want                   bool
 	}{
 		{"prefix", "%03d/*", "%03d/x", true},
 		{"common-prefix", "/api/v1/service-%04d/*", "/api/v1/service-%04d/items", true},
@@ -75,8 +76,8 @@ func BenchmarkMatchWildcard(b *testing.B) {
 		for _, n := range []int{1, 10, 1000} {
 			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {
 				value := func(i int) string { return fmt.Sprintf(bench.pattern, i) }
-				met := func(i int) string { return fmt.Sprintf(bench.met, i) }
-				d, requests := rulesAndRequests(n, 1024, value, met)
+				requestValue := func(i int) string { return fmt.Sprintf(bench.request, i) }
+				d, requests := rulesAndRequests(n, 1024, value, requestValue)
 				benchmarkMatch(b, d, requests, bench.want)
 			})
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Whatever a file holds, it compiles or has problems that can be shown, and what
-// compiles can be matched and printed.
+// Any file compiles, or has problems that can be shown. A Config can be matched and
+// printed.
 func FuzzCompile(f *testing.F) {
 	f.Add([]byte(printed), true)
 	f.Add([]byte(one("value: a*b\n"+tenAMinute)), false)
@@ -77,18 +77,18 @@ func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, above []*r
 	}
 }
 
-// naive is the plain reading of a pattern: * stands for any text.
-func naive(pattern, text string) bool {
+// naiveMatch reports whether pattern, in which * stands for any text, matches text.
+func naiveMatch(pattern, text string) bool {
 	if pattern == "" {
 		return text == ""
 	}
 	if pattern[0] == '*' {
-		return naive(pattern[1:], text) || text != "" && naive(pattern, text[1:])
+		return naiveMatch(pattern[1:], text) || text != "" && naiveMatch(pattern, text[1:])
 	}
-	return text != "" && text[0] == pattern[0] && naive(pattern[1:], text[1:])
+	return text != "" && text[0] == pattern[0] && naiveMatch(pattern[1:], text[1:])
 }
 
-// A set of wildcards, sieved or not, finds what trying one after the other finds.
+// wildcards.first returns the same with filters, without filters, and as naiveMatch.
 func FuzzWildcard(f *testing.F) {
 	f.Add("a*b", "axb", "k")
 	f.Add("*\x00a*\x00*b\x00a**b\x00*ab*ab*", "aabab", "*")
@@ -103,7 +103,7 @@ func FuzzWildcard(f *testing.F) {
 		for i, p := range strings.Split(patterns, "\x00") {
 			g, kg := limitsfile.NewPattern(p), limitsfile.NewPattern(key)
 			w.add(wildcard{kg, g, i, &node{Descriptor: &limitsfile.Descriptor{Value: p}}})
-			if match := naive(p, text); match != g.Match(text) {
+			if match := naiveMatch(p, text); match != g.Match(text) {
 				t.Fatalf("%q matches %q: %v", p, text, !match)
 			} else if match && !found {
 				first, found = p, true
@@ -123,7 +123,7 @@ func FuzzWildcard(f *testing.F) {
 	})
 }
 
-// decodeKey reads a key back.
+// decodeKey returns the domain and the entries of a key.
 func decodeKey(key []byte) (domain string, kv []string, err error) {
 	unescape := func(b []byte) (string, error) {
 		var out []byte
@@ -167,7 +167,7 @@ func decodeKey(key []byte) (domain string, kv []string, err error) {
 	return domain, kv, nil
 }
 
-// Keys can be read back, so that different entries have different keys.
+// A key can be decoded, so different entries have different keys.
 func FuzzAppendKey(f *testing.F) {
 	f.Add("d", "k", "v", "l", "", uint8(2))
 	f.Add("d|a=b", "a=b|c", "%7C", "*", "\xff\x00 ü", uint8(2))
@@ -178,7 +178,7 @@ func FuzzAppendKey(f *testing.F) {
 		if err != nil || gotDomain != domain || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", kv) {
 			t.Fatalf("%q for %q %q reads %q %q, %v", key, domain, kv, gotDomain, got, err)
 		}
-		// A pattern that is shared is no value of a request.
+		// The key of a shared pattern differs from the key of a value with the same text.
 		shared := &Rule{sharedPatterns: []string{v1 + "*"}}
 		if a, b := shared.AppendKey(nil, domain, entries(k1, v1)), (&Rule{}).AppendKey(nil, domain, entries(k1, v1+"*")); bytes.Equal(a, b) {
 			t.Fatalf("%q is both a pattern and a value", a)

@@ -116,7 +116,7 @@ func TestMatchAcceptsUnusualRequests(t *testing.T) {
 	assert.Nil(t, compileFiles(t, "domain: d").Domain("d").Match(entries("k", "v")))
 }
 
-// With many wildcards most are sieved out before they are tried.
+// Filters rule out most of many wildcards.
 func TestMatchFindsTheFirstOfManyWildcards(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")

@@ -45,42 +45,42 @@ descriptors:
 `
 
 func TestApplyChangesLimits(t *testing.T) {
-	type met struct {
+	type match struct {
 		want string
 		kv   []string
 	}
 	for _, test := range []struct {
 		name      string
 		overrides []string // targets and values in turn
-		met       []met
+		matches   []match
 	}{
-		{"the rule for any value", []string{"shop|tenant", `{"requests_per_unit": 7}`}, []met{
+		{"the rule for any value", []string{"shop|tenant", `{"requests_per_unit": 7}`}, []match{
 			{"7 per minute", []string{"tenant", "acme"}},
 			{"1000 per minute", []string{"tenant", "big"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/"}},
 		}},
-		{"the rule for one value", []string{"shop|tenant=big", `{"requests_per_unit": 7}`}, []met{
+		{"the rule for one value", []string{"shop|tenant=big", `{"requests_per_unit": 7}`}, []match{
 			{"7 per minute", []string{"tenant", "big"}},
 			{"100 per minute", []string{"tenant", "acme"}},
 		}},
-		{"one value of a rule for any, and nothing else", []string{"shop|tenant=acme", `{"factor": 10}`}, []met{
+		{"one value of a rule for any, and nothing else", []string{"shop|tenant=acme", `{"factor": 10}`}, []match{
 			{"1000 per minute", []string{"tenant", "acme"}},
 			{"100 per minute", []string{"tenant", "other"}},
 			{"1000 per minute", []string{"tenant", "big"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/"}},
 		}},
-		{"below one value", []string{"shop|tenant=acme|path", `{"factor": 2}`}, []met{
+		{"below one value", []string{"shop|tenant=acme|path", `{"factor": 2}`}, []match{
 			{"100 per minute", []string{"tenant", "acme"}},
 			{"10 per second", []string{"tenant", "acme", "path", "/"}},
 			{"5 per second", []string{"tenant", "other", "path", "/"}},
 		}},
-		{"one value below one value", []string{"shop|tenant=acme|path=/a", `{"factor": 2}`, "shop|tenant=acme", `{"factor": 3}`}, []met{
+		{"one value below one value", []string{"shop|tenant=acme|path=/a", `{"factor": 2}`, "shop|tenant=acme", `{"factor": 3}`}, []match{
 			{"300 per minute", []string{"tenant", "acme"}},
 			{"10 per second", []string{"tenant", "acme", "path", "/a"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
 			{"5 per second", []string{"tenant", "other", "path", "/a"}},
 		}},
-		{"a value below any, then one above it", []string{"shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`}, []met{
+		{"a value below any, then one above it", []string{"shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`}, []match{
 			{"200 per minute", []string{"tenant", "acme"}},
 			{"1 per second", []string{"tenant", "acme", "path", "/a"}},
 			{"1 per second", []string{"tenant", "other", "path", "/a"}},
@@ -88,67 +88,67 @@ func TestApplyChangesLimits(t *testing.T) {
 		}},
 		{"the same, and what is below one value", []string{
 			"shop|tenant=acme|path", `{"factor": 5}`, "shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`,
-		}, []met{
+		}, []match{
 			{"200 per minute", []string{"tenant", "acme"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/a"}},
 			{"25 per second", []string{"tenant", "acme", "path", "/b"}},
 			{"5 per second", []string{"tenant", "other", "path", "/b"}},
 		}},
-		{"one value on top of its rule", []string{"shop|tenant=acme", `{"shadow_mode": true}`, "shop|tenant", `{"requests_per_unit": 3}`}, []met{
+		{"one value on top of its rule", []string{"shop|tenant=acme", `{"shadow_mode": true}`, "shop|tenant", `{"requests_per_unit": 3}`}, []match{
 			{"3 per minute, shadow", []string{"tenant", "acme"}},
 			{"3 per minute", []string{"tenant", "other"}},
 		}},
-		{"a pattern", []string{"shop|api=/v1/*", `{"requests_per_unit": 70}`}, []met{
+		{"a pattern", []string{"shop|api=/v1/*", `{"requests_per_unit": 70}`}, []match{
 			{"70 per hour", []string{"api", "/v1/a"}},
 		}},
-		{"one value of a pattern", []string{"shop|api=/v1/a", `{"requests_per_unit": 70}`}, []met{
+		{"one value of a pattern", []string{"shop|api=/v1/a", `{"requests_per_unit": 70}`}, []match{
 			{"70 per hour", []string{"api", "/v1/a"}},
 			{"7 per hour", []string{"api", "/v1/b"}},
 			{"nothing", []string{"api", "/v2/a"}},
 		}},
-		{"one key and value of a pattern for keys", []string{"shop|x1=v", `{"requests_per_unit": 80}`}, []met{
+		{"one key and value of a pattern for keys", []string{"shop|x1=v", `{"requests_per_unit": 80}`}, []match{
 			{"80 per hour", []string{"x1", "v"}},
 			{"8 per hour", []string{"x1", "w"}},
 			{"8 per hour", []string{"x2", "v"}},
 		}},
-		{"a window and its multiplier", []string{"shop|tenant", `{"unit": "hour", "unit_multiplier": 2}`}, []met{
+		{"a window and its multiplier", []string{"shop|tenant", `{"unit": "hour", "unit_multiplier": 2}`}, []match{
 			{"100 per 2 hours", []string{"tenant", "acme"}},
 		}},
-		{"the algorithm, and what follows from it", []string{"shop|tenant", `{"algorithm": "sliding_log"}`, "shop|bucket", `{"algorithm": "fixed_window"}`}, []met{
+		{"the algorithm, and what follows from it", []string{"shop|tenant", `{"algorithm": "sliding_log"}`, "shop|bucket", `{"algorithm": "fixed_window"}`}, []match{
 			{"100 per minute, sliding_log", []string{"tenant", "acme"}},
 			{"10 per second", []string{"bucket", "b"}},
 		}},
-		{"a factor takes the burst along", []string{"shop|bucket", `{"factor": 2.5}`}, []met{
+		{"a factor takes the burst along", []string{"shop|bucket", `{"factor": 2.5}`}, []match{
 			{"25 per second, token_bucket, burst 75", []string{"bucket", "b"}},
 		}},
-		{"a factor never makes nothing of something", []string{"shop|bucket", `{"factor": 0.001}`}, []met{
+		{"a factor never makes nothing of something", []string{"shop|bucket", `{"factor": 0.001}`}, []match{
 			{"1 per second, token_bucket", []string{"bucket", "b"}},
 		}},
-		{"all of several limits", []string{"shop|two", `{"factor": 2}`}, []met{
+		{"all of several limits", []string{"shop|two", `{"factor": 2}`}, []match{
 			{"20 per second and 2000 per day", []string{"two", "v"}},
 		}},
-		{"one of several limits", []string{"shop|two=v", `{"rate_limits": [{}, {"requests_per_unit": 5}]}`}, []met{
+		{"one of several limits", []string{"shop|two=v", `{"rate_limits": [{}, {"requests_per_unit": 5}]}`}, []match{
 			{"10 per second and 5 per day", []string{"two", "v"}},
 			{"10 per second and 1000 per day", []string{"two", "w"}},
 		}},
-		{"off", []string{"shop|tenant=acme", `{"enabled": false}`}, []met{
+		{"off", []string{"shop|tenant=acme", `{"enabled": false}`}, []match{
 			{"nothing", []string{"tenant", "acme"}},
 			{"100 per minute", []string{"tenant", "other"}},
 		}},
-		{"unlimited", []string{"shop|tenant=acme", `{"unlimited": true}`}, []met{
+		{"unlimited", []string{"shop|tenant=acme", `{"unlimited": true}`}, []match{
 			{"unlimited", []string{"tenant", "acme"}},
 		}},
-		{"unlimited no more", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []met{
+		{"unlimited no more", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []match{
 			{"9 per hour", []string{"free", "v"}},
 			{"unlimited", []string{"free", "w"}},
 		}},
-		{"a number over unlimited over a number", []string{"shop|tenant", `{"unlimited": true}`, "shop|tenant=acme", `{"requests_per_unit": 1}`, "shop|tenant=b", `{"factor": 2}`, "shop|tenant=c", `{"shadow_mode": true}`}, []met{
+		{"a number over unlimited over a number", []string{"shop|tenant", `{"unlimited": true}`, "shop|tenant=acme", `{"requests_per_unit": 1}`, "shop|tenant=b", `{"factor": 2}`, "shop|tenant=c", `{"shadow_mode": true}`}, []match{
 			{"1 per minute", []string{"tenant", "acme"}},
 			{"200 per minute", []string{"tenant", "b"}},
 			{"unlimited, shadow", []string{"tenant", "c"}},
 			{"unlimited", []string{"tenant", "other"}},
 		}},
-		{"a limit where there was none", []string{"shop|none=v", `{"unit": "hour", "requests_per_unit": 9}`}, []met{
+		{"a limit where there was none", []string{"shop|none=v", `{"unit": "hour", "requests_per_unit": 9}`}, []match{
 			{"9 per hour", []string{"none", "v"}},
 			{"1 per day", []string{"none", "v", "below", "b"}},
 			{"nothing", []string{"none", "w"}},
@@ -160,13 +160,13 @@ func TestApplyChangesLimits(t *testing.T) {
 			for i := 0; i < len(test.overrides); i += 2 {
 				overrides = append(overrides, override(t, test.overrides[i], test.overrides[i+1]))
 			}
-			is, outcomes := base.with(overrides...)
+			changed, outcomes := base.with(overrides...)
 			for _, out := range outcomes {
 				assert.Empty(t, out.problems)
 				assert.NotEqual(t, out.baseLimits, out.limits)
 			}
-			for _, m := range test.met {
-				assert.Equal(t, m.want, matched(is.Config, "shop", m.kv...), "%v", m.kv)
+			for _, m := range test.matches {
+				assert.Equal(t, m.want, matched(changed.Config, "shop", m.kv...), "%v", m.kv)
 			}
 			for _, untouched := range []limits{base, compile(t, shopLimits)} {
 				assert.Equal(t, "100 per minute", matched(untouched.Config, "shop", "tenant", "acme"))
@@ -178,11 +178,11 @@ func TestApplyChangesLimits(t *testing.T) {
 }
 
 func TestApplyKeepsOtherFields(t *testing.T) {
-	is, out := compile(t, shopLimits).with(
+	changed, out := compile(t, shopLimits).with(
 		override(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
 		override(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
 	)
-	rule := is.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
+	rule := changed.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
 	assert.Equal(t, "path", rule.Limits[0].Name)
 	assert.Equal(t, "path", rule.Limits[0].Response.Name)
 	assert.EqualValues(t, 50, rule.Limits[0].Response.RequestsPerUnit)
@@ -194,22 +194,22 @@ func TestApplyKeepsOtherFields(t *testing.T) {
 		countersKept: true,
 	}, out[0])
 
-	rule = is.Domain("shop").Match(entries("free", "v"))
+	rule = changed.Domain("shop").Match(entries("free", "v"))
 	assert.Equal(t, "free", rule.Limits[0].Response.Name)
 }
 
 func TestChangedNumberKeepsKeyAndTag(t *testing.T) {
 	base := compile(t, shopLimits)
-	is, _ := base.with(
+	changed, _ := base.with(
 		override(t, "shop|tenant=acme", `{"factor": 10}`),
 		override(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
 	)
 	for _, kv := range [][]string{{"tenant", "acme"}, {"tenant", "other"}, {"tenant", "acme", "path", "/"}} {
-		was, is := base.Domain("shop").Match(entries(kv...)), is.Domain("shop").Match(entries(kv...))
-		assert.Equal(t, string(was.AppendKey(nil, "shop", entries(kv...))), string(is.AppendKey(nil, "shop", entries(kv...))))
-		assert.Equal(t, was.Limits[0].Tag(), is.Limits[0].Tag())
+		before, after := base.Domain("shop").Match(entries(kv...)), changed.Domain("shop").Match(entries(kv...))
+		assert.Equal(t, string(before.AppendKey(nil, "shop", entries(kv...))), string(after.AppendKey(nil, "shop", entries(kv...))))
+		assert.Equal(t, before.Limits[0].Tag(), after.Limits[0].Tag())
 	}
-	assert.Equal(t, "tb60", is.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "another algorithm has new counters")
+	assert.Equal(t, "tb60", changed.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "another algorithm has new counters")
 	assert.Equal(t, "fw60", base.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "the base stays as it is")
 }
 
@@ -249,19 +249,19 @@ descriptors:
       - {key: method, rate_limit: {unit: hour, requests_per_unit: 7}}
 `)
 	all := [][]string{{"api", "/v1/a"}, {"api", "/v1/a", "method", "GET"}, {"api", "/v1/a", "method", "PUT"}, {"api", "/v1/b", "method", "GET"}}
-	for target, alone := range map[string][]bool{
+	for target, ownCounter := range map[string][]bool{
 		"shop|api=/v1/a|method=GET": {false, true, false, false},
 		"shop|api=/v1/a|method":     {false, true, true, false},
 		"shop|api=/v1/a":            {true, false, false, false},
 		"shop|api=/v1/*|method=GET": {false, false, false, false},
 	} {
-		is, outcomes := base.with(override(t, target, `{"factor": 2}`))
+		changed, outcomes := base.with(override(t, target, `{"factor": 2}`))
 		require.Empty(t, outcomes[0].problems)
 		for i, kv := range all {
 			request := entries(kv...)
-			was, is := base.Domain("shop").Match(request), is.Domain("shop").Match(request)
-			same := string(was.AppendKey(nil, "shop", request)) == string(is.AppendKey(nil, "shop", request))
-			assert.Equal(t, alone[i], !same, "%s: the counter of %v", target, kv)
+			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
+			same := string(before.AppendKey(nil, "shop", request)) == string(after.AppendKey(nil, "shop", request))
+			assert.Equal(t, ownCounter[i], !same, "%s: the counter of %v", target, kv)
 		}
 	}
 }
@@ -289,7 +289,7 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		{"shop|none", `{"unit": "day"}`, "requests_per_unit is missing"},
 	} {
 		base := compile(t, shopLimits)
-		is, outcomes := base.with(override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
+		changed, outcomes := base.with(override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
 		if test.want == "" {
 			assert.Empty(t, outcomes[0].problems, test.value)
 			continue
@@ -297,9 +297,9 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		assert.ErrorContains(t, outcomes[0].problems, test.want, test.value)
 		assert.ErrorContains(t, outcomes[0].problems, "override "+test.target+":", test.value)
 		assert.Empty(t, outcomes[0].limits)
-		assert.Empty(t, outcomes[1].problems, "the others are not refused for it")
-		assert.Equal(t, "1 per minute", matched(is.Config, "shop", "tenant", "good"))
-		assert.Equal(t, "100 per minute", matched(is.Config, "shop", "tenant", "acme"))
+		assert.Empty(t, outcomes[1].problems, "the other override is in force")
+		assert.Equal(t, "1 per minute", matched(changed.Config, "shop", "tenant", "good"))
+		assert.Equal(t, "100 per minute", matched(changed.Config, "shop", "tenant", "acme"))
 	}
 }
 
@@ -339,14 +339,14 @@ func TestParseErrors(t *testing.T) {
 	}
 	_, err := Parse("shop", []byte(`{"factor": 0}`))
 	assert.ErrorContains(t, err, "want DOMAIN|KEY=VALUE")
-	assert.ErrorContains(t, err, "factor: got 0", "all that is wrong is told at once")
+	assert.ErrorContains(t, err, "factor: got 0", "all problems are reported at once")
 }
 
 func TestChangesListCopiesForSingleValues(t *testing.T) {
 	base := compile(t, shopLimits)
-	at, below := override(t, "shop|tenant=acme", `{"factor": 2}`), override(t, "shop|tenant=acme|path", `{"factor": 2}`)
-	one, _ := base.with(at)
-	both, _ := base.with(at, below)
+	tenant, path := override(t, "shop|tenant=acme", `{"factor": 2}`), override(t, "shop|tenant=acme|path", `{"factor": 2}`)
+	one, _ := base.with(tenant)
+	both, _ := base.with(tenant, path)
 	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme"}}, one.ChangesFrom(base.Config))
 	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, both.ChangesFrom(base.Config))
 	assert.Equal(t, []string{"shop > tenant=acme > path"}, both.ChangesFrom(one.Config).Changed)
@@ -388,27 +388,27 @@ func FuzzOverride(f *testing.F) {
 		if err != nil {
 			return
 		}
-		is, outcomes := base.with(o)
+		changed, outcomes := base.with(o)
 		if len(outcomes[0].problems) == 0 {
-			assert.NotNil(t, is.Domain(o.Target.Domain))
-			is.ChangesFrom(base.Config)
+			assert.NotNil(t, changed.Domain(o.Target.Domain))
+			changed.ChangesFrom(base.Config)
 		}
 	})
 }
 
 func TestApplyOfNoOverridesChangesNothing(t *testing.T) {
 	base := compile(t, shopLimits)
-	is, _ := base.with()
+	changed, _ := base.with()
 	for _, write := range []func(*descriptors.Config, *strings.Builder) error{
 		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteTree(b) },
 		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteLines(b) },
 	} {
-		var was, now strings.Builder
-		require.NoError(t, write(base.Config, &was))
-		require.NoError(t, write(is.Config, &now))
-		assert.Equal(t, was.String(), now.String())
+		var want, got strings.Builder
+		require.NoError(t, write(base.Config, &want))
+		require.NoError(t, write(changed.Config, &got))
+		assert.Equal(t, want.String(), got.String())
 	}
-	assert.Equal(t, descriptors.Changes{}, is.ChangesFrom(base.Config))
+	assert.Equal(t, descriptors.Changes{}, changed.ChangesFrom(base.Config))
 }
 
 func TestCopiesForSingleValuesAreBounded(t *testing.T) {
@@ -419,12 +419,12 @@ func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 		fmt.Fprintf(&text, "  - {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
 	base := compile(t, text.String())
-	var at, beneath []*Override
+	var forTenants, forKeys []*Override
 	for i := range maxCopies/below + 2 {
-		at = append(at, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
-		beneath = append(beneath, override(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
+		forTenants = append(forTenants, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
+		forKeys = append(forKeys, override(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
 	}
-	refused := func(outcomes []outcome) (n int) {
+	rejected := func(outcomes []outcome) (n int) {
 		for _, out := range outcomes {
 			if len(out.problems) > 0 {
 				n++
@@ -433,10 +433,10 @@ func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 		}
 		return n
 	}
-	_, outcomes := base.with(at...)
-	assert.Zero(t, refused(outcomes), "what is below is shared")
-	c, outcomes := base.with(beneath...)
-	assert.Equal(t, 3, refused(outcomes))
+	_, outcomes := base.with(forTenants...)
+	assert.Zero(t, rejected(outcomes), "children are shared")
+	c, outcomes := base.with(forKeys...)
+	assert.Equal(t, 3, rejected(outcomes))
 	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "000", "k", "v8"))
 	assert.Equal(t, "2 per day", matched(c.Config, "d", "tenant", "000", "k", "v7"))
 	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "999", "k", "v7"))
@@ -480,7 +480,7 @@ func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 			assert.Equal(t, matched(one.Config, "shop", r...), matched(other.Config, "shop", r...), "%v", r)
 		}
 		assert.Equal(t, descriptors.Changes{}, one.ChangesFrom(other.Config))
-		// Each override can be seen by who asks for just its target.
+		// The limits of an outcome are those of a request with its target.
 		for i, o := range overrides {
 			var kv []string
 			for _, e := range o.Target.Entries {
@@ -494,8 +494,8 @@ func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 	})
 }
 
-// What a request is held to is what its descriptor says times the factors of all
-// overrides that fit: those whose entries have its keys, and its values or none.
+// The limit of a request is the limit of its descriptor times the factors of all overrides
+// that match: their entries have the keys of the request, with its values or none.
 func TestAllMatchingOverridesApply(t *testing.T) {
 	base := compile(t, `
 domain: d
@@ -528,15 +528,15 @@ descriptors:
 		c, _ := base.with(overrides...)
 		for i := range 3 + 9 + 27 {
 			var request []string
-			depth, at := 1, i
+			depth, digits := 1, i
 			if i >= 12 {
-				depth, at = 3, i-12
+				depth, digits = 3, i-12
 			} else if i >= 3 {
-				depth, at = 2, i-3
+				depth, digits = 2, i-3
 			}
 			for _, key := range keys[:depth] {
-				request = append(request, key, []string{"x", "y", "z"}[at%3])
-				at /= 3
+				request = append(request, key, []string{"x", "y", "z"}[digits%3])
+				digits /= 3
 			}
 			want := 1
 			for _, o := range overrides {

@@ -16,13 +16,13 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 	without := compile(t, "domain: shop\ndescriptors: [{key: other, rate_limit: {unit: day, requests_per_unit: 1}}]")
 	bucketless := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6}}]")
 	bucket := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket}}]")
-	var o Layer
+	var layer Layer
 	for _, step := range []struct {
 		name    string
-		value   string // "" for none
+		value   string // "" removes the override
 		base    limits
 		at      time.Time
-		want    string // what tenant=acme meets
+		want    string // limit of tenant=acme
 		problem string
 		next    time.Time
 	}{
@@ -31,32 +31,32 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 		{"the limits are reloaded meanwhile", `{"requests_per_unit": "many"}`, compile(t, shopLimits), noon, "7 per minute", "want a whole number", time.Time{}},
 		{"a good one again", `{"requests_per_unit": 8}`, base, noon, "8 per minute", "", time.Time{}},
 		{"one that doesn't fit", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
-		{"the rule goes", `{"burst": 8}`, without, noon, "nothing", "unknown descriptor tenant=acme", time.Time{}},
+		{"the rule is removed", `{"burst": 8}`, without, noon, "nothing", "unknown descriptor tenant=acme", time.Time{}},
 		{"the rule is back", `{"burst": 8}`, base, noon, "8 per minute", "burst is only for", time.Time{}},
-		{"and is one that it fits", `{"burst": 8}`, bucket, noon, "6 per minute, token_bucket, burst 8", "", time.Time{}},
-		{"and isn't any more", `{"burst": 8}`, bucketless, noon, "6 per minute", "burst is only for", time.Time{}},
+		{"the rule is changed so that it fits", `{"burst": 8}`, bucket, noon, "6 per minute, token_bucket, burst 8", "", time.Time{}},
+		{"the rule is changed back", `{"burst": 8}`, bucketless, noon, "6 per minute", "burst is only for", time.Time{}},
 		{"one that doesn't fit, and ends", `{"burst": 8, "expires_at": "2030-01-31T13:00:00Z"}`, bucketless, noon, "6 per minute", "burst is only for", noon.Add(time.Hour)},
-		{"it goes", ``, bucketless, noon, "6 per minute", "", time.Time{}},
+		{"the override is removed", ``, bucketless, noon, "6 per minute", "", time.Time{}},
 		{"nonsense from the start", `nonsense`, base, noon, "100 per minute", "not JSON", time.Time{}},
 		{"one that ends", `{"factor": 2, "expires_at": "2030-01-31T13:00:00Z"}`, base, noon, "200 per minute", "", noon.Add(time.Hour)},
 		{"nonsense before its end", `nonsense`, base, noon, "200 per minute", "not JSON", noon.Add(time.Hour)},
-		{"and after", `nonsense`, base, noon.Add(time.Hour), "100 per minute", "not JSON", time.Time{}},
+		{"nonsense after its end", `nonsense`, base, noon.Add(time.Hour), "100 per minute", "not JSON", time.Time{}},
 		{"it has ended", `{"factor": 2, "expires_at": "2030-01-31T13:00:00Z"}`, base, noon.Add(time.Hour), "100 per minute", "", time.Time{}},
-		{"and ends what was before", `nonsense`, base, noon, "100 per minute", "not JSON", time.Time{}},
+		{"an ended value drops the last good one", `nonsense`, base, noon, "100 per minute", "not JSON", time.Time{}},
 	} {
 		all := map[string]string{}
 		if step.value != "" {
 			all[target] = step.value
 		}
-		o.Set(all)
-		c, next := o.Apply(step.base.set, step.at)
+		layer.Set(all)
+		c, next := layer.Apply(step.base.set, step.at)
 		assert.Equal(t, step.want, matched(descriptors.Compile(c), "shop", "tenant", "acme"), step.name)
 		assert.Equal(t, step.next, next, step.name)
 		if step.value == "" {
-			assert.Empty(t, o.States(), step.name)
+			assert.Empty(t, layer.States(), step.name)
 			continue
 		}
-		state := o.States()[0]
+		state := layer.States()[0]
 		assert.Equal(t, target, state.Target)
 		assert.Equal(t, step.value, state.Value)
 		if step.problem == "" {
@@ -69,20 +69,20 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 
 func TestStates(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
-	var o Layer
-	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
-	assert.Equal(t, []State{{Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits}}, o.States())
-	o.Set(map[string]string{
+	var layer Layer
+	layer.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
+	assert.Equal(t, []State{{Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits}}, layer.States())
+	layer.Set(map[string]string{
 		"shop|tenant":      `{"factor": 2}`,
 		"shop|tenant=acme": `{"factor": 2, "expires_at": "2030-01-31T12:00:00Z"}`,
 		"shop|tenant=b":    `{"factor": 2, "expires_at": "2030-01-31T14:00:00+01:00"}`,
 		"shop|gone":        `{"factor": 2}`,
 		"nonsense":         `{"factor": 2}`,
 	})
-	c, next := o.Apply(compile(t, shopLimits).set, noon)
+	c, next := layer.Apply(compile(t, shopLimits).set, noon)
 	assert.Equal(t, noon.Add(time.Hour), next.UTC())
-	assert.Equal(t, "400 per minute", matched(descriptors.Compile(c), "shop", "tenant", "b"), "on top of its rule's")
-	states := o.States()
+	assert.Equal(t, "400 per minute", matched(descriptors.Compile(c), "shop", "tenant", "b"), "both overrides apply")
+	states := layer.States()
 	assert.Len(t, states, 5)
 
 	assert.Equal(t, "nonsense", states[0].Target)
@@ -103,22 +103,22 @@ func TestStates(t *testing.T) {
 func TestDryRunChangesNothing(t *testing.T) {
 	now := time.Now()
 	base := compile(t, shopLimits)
-	var o Layer
-	assert.Equal(t, "7 per minute, fallback_ratio 0.25", o.DryRun(base.set, "shop|tenant", `{"requests_per_unit": 7}`, now).Limits)
-	assert.Empty(t, o.States())
+	var layer Layer
+	assert.Equal(t, "7 per minute, fallback_ratio 0.25", layer.DryRun(base.set, "shop|tenant", `{"requests_per_unit": 7}`, now).Limits)
+	assert.Empty(t, layer.States())
 
-	o.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
-	o.Apply(base.set, now)
-	before := o.States()
-	assert.ErrorContains(t, o.DryRun(base.set, "shop|tenant", `{"burst": 7}`, now).Problem, "burst is only for")
-	assert.Equal(t, "600 per minute, fallback_ratio 0.25", o.DryRun(base.set, "shop|tenant=x", `{"factor": 3}`, now).Limits)
-	assert.Equal(t, before, o.States())
-	c, _ := o.Apply(base.set, now)
+	layer.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
+	layer.Apply(base.set, now)
+	before := layer.States()
+	assert.ErrorContains(t, layer.DryRun(base.set, "shop|tenant", `{"burst": 7}`, now).Problem, "burst is only for")
+	assert.Equal(t, "600 per minute, fallback_ratio 0.25", layer.DryRun(base.set, "shop|tenant=x", `{"factor": 3}`, now).Limits)
+	assert.Equal(t, before, layer.States())
+	c, _ := layer.Apply(base.set, now)
 	assert.Equal(t, "200 per minute", matched(descriptors.Compile(c), "shop", "tenant", "x"))
 
-	o.Set(map[string]string{"shop|bucket=b": `{"burst": 7}`, "shop|bucket=c": `nonsense`})
-	o.Apply(base.set, now)
-	tried := o.DryRun(base.set, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
+	layer.Set(map[string]string{"shop|bucket=b": `{"burst": 7}`, "shop|bucket=c": `nonsense`})
+	layer.Apply(base.set, now)
+	tried := layer.DryRun(base.set, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
 	assert.NoError(t, tried.Problem)
 	if assert.Len(t, tried.AlsoRejected, 1) {
 		assert.ErrorContains(t, tried.AlsoRejected[0], "override shop|bucket=b:1:11: shop > bucket=b: burst is only for")
