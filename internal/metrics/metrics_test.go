@@ -171,7 +171,7 @@ rls_source_up{source="xds"} 1
 // newFull returns the Metrics of all packages.
 func newFull() *Metrics {
 	m := New()
-	m.Reload("files")
+	m.Reload("file")
 	m.Service()
 	m.Fallback()
 	m.Redis()
