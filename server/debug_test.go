@@ -32,7 +32,7 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 		{"/debug/pprof/heap?debug=1", 200, "heap profile"},
 		{"/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
 		{"/debug/pprof/trace?seconds=0.01", 200, ""},
-		{"/debug/pprof/cmdline", 404, "Unknown profile"}, // arguments can hold secrets
+		{"/debug/pprof/cmdline", 404, "Unknown profile"}, // arguments can contain secrets
 		{"/boom", 500, "Internal Server Error: internal error\n"},
 	} {
 		t.Run(tt.path, func(t *testing.T) {

@@ -21,9 +21,9 @@ func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
 	t.Parallel()
 	const ok, lost = "calls_total 7\n", "Not Found: metrics are at "
 	for _, tt := range []struct {
-		configured, method, asked string
-		code                      int
-		want                      string
+		configured, method, path string
+		code                     int
+		want                     string
 	}{
 		{"", "GET", "/metrics", 200, ok},
 		{"", "GET", "/metrics?name[]=calls_total", 200, ok},
@@ -38,12 +38,12 @@ func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
 		{"/", "GET", "/metrics", 404, lost + "/\n"},
 		{"/{", "GET", "/%7B", 200, ok}, // a pattern that ServeMux panics on
 	} {
-		t.Run(tt.configured+" "+tt.method+" "+tt.asked, func(t *testing.T) {
+		t.Run(tt.configured+" "+tt.method+" "+tt.path, func(t *testing.T) {
 			r := start(t, Options{
 				DebugPages: []Page{{"/rlconfig", "limits", http.NotFoundHandler()}},
 				Metrics:    &MetricsListener{Path: tt.configured, Handler: calls},
 			})
-			code, header, body := request(t, tt.method, r.MetricsAddr(), tt.asked, "")
+			code, header, body := request(t, tt.method, r.MetricsAddr(), tt.path, "")
 			assert.Equal(t, tt.code, code)
 			assert.Equal(t, tt.want, body)
 			assert.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
