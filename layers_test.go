@@ -2,7 +2,10 @@
 package rls_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +95,22 @@ func TestProgramContainsNoTestHelpers(t *testing.T) {
 	for _, dependency := range goList(t, `{{join .Deps " "}}`)[wiring] {
 		assert.NotEqual(t, "testing", dependency)
 		assert.NotContains(t, testOnly, strings.TrimPrefix(dependency, module))
+	}
+}
+
+// environmentReader matches calls that read the environment.
+var environmentReader = regexp.MustCompile(`\bos\.(Getenv|LookupEnv|Environ|ExpandEnv)\(`)
+
+func TestOnlyCommandReadsEnvironment(t *testing.T) {
+	for pkg, files := range goList(t, `{{.Dir}} {{join .GoFiles " "}}`) {
+		if pkg == wiring || pkg == wiring+"/env" {
+			continue
+		}
+		for _, name := range files[1:] {
+			source, err := os.ReadFile(filepath.Join(files[0], name))
+			require.NoError(t, err)
+			assert.False(t, environmentReader.Match(source), "%s/%s reads the environment", pkg, name)
+		}
 	}
 }
 
