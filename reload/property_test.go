@@ -21,22 +21,22 @@ import (
 	"github.com/seed-81f232ab/rls/source"
 )
 
-// TestEachCounterAdmitsAtMostItsLargestLimit overrides, reloads and removes in any order
-// while hits of a few values come, all within a moment. Limits of one algorithm, window
-// and scope share a counter, which admits at most the largest of them. So an old and a
-// new limit that count apart admit at most their sum. docs/limits.md lists two exceptions:
-// a burst that is lowered and raised, which is not drawn here, and a sliding_log with
-// charge_denied, which check leaves out.
+// TestEachCounterAdmitsAtMostItsLargestLimit reloads limits, sets and deletes overrides, and
+// charges hits in any order, all at one time. Limits of one algorithm, window and scope
+// share a counter, and the counter admits at most the largest of these limits. So an old and
+// a new limit with a counter each admit at most their sum. docs/limits.md lists two
+// exceptions. The test doesn't draw the first, a lowered and raised burst. It ignores the
+// second, a sliding_log with charge_denied.
 func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
 	t.Parallel()
 	requests := rapid.IntRange(0, 20)
-	one := func(t *rapid.T, unit string) string {
+	drawLimit := func(t *rapid.T, unit string) string {
 		return fmt.Sprintf("{unit: %s, requests_per_unit: %d, algorithm: %s}", unit, requests.Draw(t, "requests"), algorithm.Draw(t, "algorithm"))
 	}
 	t.Run("rules of one limit", func(t *testing.T) {
 		unit := rapid.SampledFrom([]string{"hour", "day"})
-		limitsStory{
-			rule: func(t *rapid.T) string { return "rate_limit: " + one(t, unit.Draw(t, "unit")) },
+		changeGenerator{
+			rule: func(t *rapid.T) string { return "rate_limit: " + drawLimit(t, unit.Draw(t, "unit")) },
 			override: func(t *rapid.T) string {
 				return rapid.SampledFrom([]string{
 					fmt.Sprintf(`{"requests_per_unit": %d}`, requests.Draw(t, "requests")),
@@ -48,9 +48,9 @@ func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
 		}.check(t)
 	})
 	t.Run("rules of two limits, in any order", func(t *testing.T) {
-		limitsStory{
+		changeGenerator{
 			rule: func(t *rapid.T) string {
-				return "rate_limits: [" + strings.Join(rapid.Permutation([]string{one(t, "hour"), one(t, "day")}).Draw(t, "order"), ", ") + "]"
+				return "rate_limits: [" + strings.Join(rapid.Permutation([]string{drawLimit(t, "hour"), drawLimit(t, "day")}).Draw(t, "order"), ", ") + "]"
 			},
 			override: func(t *rapid.T) string {
 				return rapid.SampledFrom([]string{
@@ -63,12 +63,12 @@ func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
 	})
 }
 
-var algorithm = rapid.SampledFrom([]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"})
+var algorithm = rapid.Map(rapid.SampledFrom(limit.Algorithms()), limit.Algorithm.String)
 
-// limitsStory draws what changes in a story of limits that change.
-type limitsStory struct{ rule, override func(*rapid.T) string }
+// changeGenerator draws the fields of a rule, and overrides.
+type changeGenerator struct{ rule, override func(*rapid.T) string }
 
-func (s limitsStory) check(t *testing.T) {
+func (g changeGenerator) check(t *testing.T) {
 	values := []string{"acme", "big", "x", "bob", "acme /a", "big /a", "bob /a", "acme /b"}
 	target := rapid.SampledFrom([]string{
 		"shop|tenant", "shop|tenant=acme", "shop|tenant=big", "shop|tenant=gone", "shop|tenant|path",
@@ -79,18 +79,18 @@ func (s limitsStory) check(t *testing.T) {
 		r := reload.New(reload.Options{Store: &store})
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}
-		override := func(t *rapid.T) {
+		applyOverrides := func(t *rapid.T) {
 			require.NoError(t, r.Apply("overrides", source.Update{Overrides: maps.Clone(overrides)}))
 		}
 		largest, admitted := map[string]int64{}, map[string]int64{} // by value and Tag
-		forgetful := map[string]bool{}                              // counters that had charge_denied and a sliding_log
+		ignored := map[string]bool{}                                // counters of a sliding_log with charge_denied
 		now := time.Now()
 		load := func(t *rapid.T) {
 			text := "domain: shop\ndescriptors:\n"
 			add := func(tenant, path string) {
-				text += "  - {key: tenant" + tenant + ", " + s.rule(t) + ", descriptors: [{key: path, " + s.rule(t) + "}"
+				text += "  - {key: tenant" + tenant + ", " + g.rule(t) + ", descriptors: [{key: path, " + g.rule(t) + "}"
 				if rapid.Bool().Draw(t, "a rule for some paths") {
-					text += ", {key: path, value: '" + path + "', " + s.rule(t) + "}"
+					text += ", {key: path, value: '" + path + "', " + g.rule(t) + "}"
 				}
 				text += "]}\n"
 			}
@@ -109,18 +109,18 @@ func (s limitsStory) check(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"reload": load,
 			"override": func(t *rapid.T) {
-				overrides[target.Draw(t, "target")] = s.override(t)
-				override(t)
+				overrides[target.Draw(t, "target")] = g.override(t)
+				applyOverrides(t)
 			},
 			"remove": func(t *rapid.T) {
 				delete(overrides, target.Draw(t, "target"))
-				override(t)
+				applyOverrides(t)
 			},
 			"hit": func(t *rapid.T) {
 				value := rapid.SampledFrom(values).Draw(t, "value")
-				tenant, path, below := strings.Cut(value, " ")
+				tenant, path, hasPath := strings.Cut(value, " ")
 				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}}
-				if below {
+				if hasPath {
 					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "path", Value: path})
 				}
 				rule := store.Load().Domain("shop").Match(entries)
@@ -129,7 +129,7 @@ func (s limitsStory) check(t *testing.T) {
 				for _, lim := range rule.Limits {
 					counter := value + " " + lim.Tag()
 					largest[counter] = max(largest[counter], lim.Capacity())
-					forgetful[counter] = forgetful[counter] || lim.Algorithm == limit.SlidingLog && lim.ChargeDenied
+					ignored[counter] = ignored[counter] || lim.Algorithm == limit.SlidingLog && lim.ChargeDenied
 					hits = append(hits, backend.Hit{Key: rule.AppendKey(nil, "shop", entries), Limit: lim.Limit, N: n})
 				}
 				results := make([]backend.Result, len(hits))
@@ -146,7 +146,7 @@ func (s limitsStory) check(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				for counter, n := range admitted {
-					if n > largest[counter] && !forgetful[counter] {
+					if n > largest[counter] && !ignored[counter] {
 						t.Fatalf("%s: got %d hits admitted, want at most %d", counter, n, largest[counter])
 					}
 				}
