@@ -310,7 +310,9 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, _ := follow(t, tree(t, test.files), test.place)
 				test.change(t, f.root)
+				changed := time.Now()
 				assert.Equal(t, test.want, f.texts(f.next()))
+				assert.LessOrEqual(t, time.Since(changed), 2*interval)
 				f.nothing()
 			})
 		})
