@@ -205,8 +205,8 @@ func TestSameAnswersAsLimit(t *testing.T) {
 							}
 						}
 						r := open(t)
-						follow(t, r, rnd, limits, steps, 1)
-						follow(t, r, rnd, limits, steps/4, 5)
+						compare(t, r, rnd, limits, steps, 1)
+						compare(t, r, rnd, limits, steps/4, 5)
 					}
 				})
 			}
@@ -214,9 +214,9 @@ func TestSameAnswersAsLimit(t *testing.T) {
 	}
 }
 
-// follow compares Redis with package limit in a number of steps. A step is a call of up to
+// compare compares Redis with package limit in a number of steps. A step is a call of up to
 // batch hits on two counters. The limit changes now and then.
-func follow(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, batch int) {
+func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, batch int) {
 	period := limits[0].Period()
 	now := time.Now().UnixMicro()
 	states := map[string]*limit.State{}
@@ -231,7 +231,7 @@ func follow(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps
 				current = limits[rnd.IntN(len(limits))]
 			}
 			key := fmt.Sprintf("%d:%d:%d:%s", steps, era, rnd.IntN(2), current.Tag())
-			hits = append(hits, hit{key: key, limit: current, n: hitsAtOnce(rnd, current)})
+			hits = append(hits, hit{key: key, limit: current, n: randomHits(rnd, current)})
 		}
 		got := r.take(now, nil, hits...)
 		for i, h := range hits {
@@ -276,7 +276,7 @@ func clockStep(rnd *rand.Rand, period int64) int64 {
 	}
 }
 
-func hitsAtOnce(rnd *rand.Rand, l *limit.Limit) int64 {
+func randomHits(rnd *rand.Rand, l *limit.Limit) int64 {
 	m := max(l.Capacity(), 1)
 	switch rnd.IntN(10) {
 	case 0:
@@ -294,7 +294,7 @@ func hitsAtOnce(rnd *rand.Rand, l *limit.Limit) int64 {
 	}
 }
 
-func spec(t testing.TB, s limit.Spec) *limit.Limit {
+func newLimit(t testing.TB, s limit.Spec) *limit.Limit {
 	t.Helper()
 	l, err := limit.New(s)
 	require.NoError(t, err)
@@ -304,7 +304,7 @@ func spec(t testing.TB, s limit.Spec) *limit.Limit {
 func TestNowOfZeroMeansTheClockOfRedis(t *testing.T) {
 	r := open(t)
 	for _, a := range limit.Algorithms() {
-		l := spec(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
+		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
 		h := hit{key: "clock" + l.Tag(), limit: l, n: 2}
 		assert.True(t, r.take(0, nil, h)[0].Allowed)
 		got := r.take(0, nil, h)[0]
@@ -312,7 +312,7 @@ func TestNowOfZeroMeansTheClockOfRedis(t *testing.T) {
 		assert.Positive(t, got.RetryAfter)
 		assert.LessOrEqual(t, got.RetryAfter, 2*l.Period())
 	}
-	fixed := spec(t, limit.Spec{Requests: 2, Unit: limit.Day})
+	fixed := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day})
 	left := fixed.Period() - time.Now().UnixMicro()%fixed.Period()
 	got := r.take(0, nil, hit{key: "aligned", limit: fixed, n: 1})[0]
 	assert.InDelta(t, left, got.ResetAfter, 10e6, "windows are aligned to the epoch")
@@ -322,7 +322,7 @@ func TestTimeToLiveIsResetAfterPlusJitter(t *testing.T) {
 	r := open(t)
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
-		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
 		h := hit{key: "ttl" + l.Tag(), limit: l, n: 3}
 		for range 3 {
 			now += 1e6
@@ -348,7 +348,7 @@ func TestForeignValueFailsOnlyItsOwnHits(t *testing.T) {
 		require.NoError(t, r.client.RPush(ctx, r.prefix+key, values...).Err())
 	}
 	for _, a := range limit.Algorithms() {
-		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
 		mine := hit{key: "mine" + l.Tag(), limit: l, n: 1}
 		hits := []hit{mine, {key: "set", limit: l, n: 1}}
 		for _, key := range slices.Sorted(maps.Keys(foreign)) {
@@ -372,7 +372,7 @@ func TestForeignValueFailsOnlyItsOwnHits(t *testing.T) {
 
 func TestUnknownScriptFailsOnlyItsOwnHits(t *testing.T) {
 	r := open(t)
-	l := spec(t, limit.Spec{Requests: 10, Unit: limit.Hour})
+	l := newLimit(t, limit.Spec{Requests: 10, Unit: limit.Hour})
 	for _, groups := range [][]int64{nil, {4}} {
 		now := time.Now().UnixMicro()
 		got := r.take(now, groups,
@@ -397,7 +397,7 @@ func TestOutOfMemoryFailsWhatWouldWrite(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	for _, a := range limit.Algorithms() {
-		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
 		got := r.take(0, nil, hit{key: "k" + l.Tag(), limit: l, n: 1}, hit{key: "peek" + l.Tag(), limit: l, n: 0})
 		assert.Contains(t, got[0].err, "OOM", "%s", a)
 		assert.Empty(t, got[1].err, "%s", a)
@@ -411,7 +411,7 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			r := open(t)
 			now := time.Now().UnixMicro()
-			l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
+			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
 			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
 			free := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
 			remaining := func(key string) int64 { return r.take(now, nil, free(key, 0))[0].Remaining }
@@ -459,7 +459,7 @@ func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 	r := open(t)
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
-		l := spec(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
+		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
 		require.NoError(t, r.client.Set(t.Context(), r.prefix+"text", "not a counter", 0).Err())
 		got := r.take(now, []int64{3},
 			hit{key: "text", limit: l, n: 1, allOrNone: true},
@@ -475,9 +475,9 @@ func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 // The traces above are too short for a log that coalesces hits.
 func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 	for name, l := range map[string]*limit.Limit{
-		"never full":           spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
-		"full":                 spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
-		"full, denied charged": spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
+		"never full":           newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
+		"full":                 newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
+		"full, denied charged": newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -506,7 +506,7 @@ func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 
 func TestLongLogIsSearchedByBisection(t *testing.T) {
 	r := open(t)
-	l := spec(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1_000_000, Unit: limit.Hour})
+	l := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1_000_000, Unit: limit.Hour})
 	now := time.Now().UnixMicro()
 	key := r.prefix + "log"
 	values := []any{0}
@@ -549,7 +549,7 @@ func BenchmarkRedis(b *testing.B) {
 		for _, batch := range []int{1, 4, 16, 64} {
 			b.Run(fmt.Sprintf("%s/%d", a, batch), func(b *testing.B) {
 				r := open(b)
-				l := spec(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Minute})
+				l := newLimit(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Minute})
 				var hits []hit
 				for i := range batch {
 					hits = append(hits, hit{key: fmt.Sprintf("shop|ip=192.0.2.%d|%s", i, l.Tag()), limit: l, n: 1})

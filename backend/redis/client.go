@@ -53,38 +53,27 @@ func (a address) limiterOptions(o Options) clientOptions {
 }
 
 // open returns a client, which connects at its first use.
-func (a address) open(m clientOptions) goredis.UniversalClient {
+func (a address) open(c clientOptions) goredis.UniversalClient {
+	o := &goredis.UniversalOptions{
+		Addrs: a.nodes, DB: a.db, MasterName: a.master, TLSConfig: a.tls,
+		Username: a.login.user, Password: a.login.password,
+		SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
+		DialTimeout: c.timeout, ReadTimeout: c.timeout, WriteTimeout: c.timeout, PoolTimeout: c.timeout,
+		PoolSize: c.poolSize, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
+		MaxRetries: c.retries, MaxRedirects: c.redirects, MinRetryBackoff: c.minPause, MaxRetryBackoff: c.maxPause, DialerRetries: 1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
 	switch a.kind {
 	case Sentinel:
-		return goredis.NewFailoverClient(&goredis.FailoverOptions{
-			MasterName: a.master, SentinelAddrs: a.nodes,
-			SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
-			Username: a.login.user, Password: a.login.password, TLSConfig: a.tls,
-			Protocol: 2, DisableIdentity: true, MaxRetries: m.retries, DialerRetries: 1,
-			MinRetryBackoff: m.minPause, MaxRetryBackoff: m.maxPause,
-			DialTimeout: m.timeout, ReadTimeout: m.timeout, WriteTimeout: m.timeout, PoolTimeout: m.timeout,
-			ContextTimeoutEnabled: true, PoolSize: m.poolSize,
-		})
+		return goredis.NewFailoverClient(o.Failover())
 	case Cluster:
-		return goredis.NewClusterClient(&goredis.ClusterOptions{
-			Addrs: a.nodes, Username: a.login.user, Password: a.login.password, TLSConfig: a.tls,
-			Protocol: 2, DisableIdentity: true, MaxRetries: m.retries, DialerRetries: 1, MaxRedirects: m.redirects,
-			MinRetryBackoff: m.minPause, MaxRetryBackoff: m.maxPause,
-			DialTimeout: m.timeout, ReadTimeout: m.timeout, WriteTimeout: m.timeout, PoolTimeout: m.timeout,
-			ContextTimeoutEnabled: true, PoolSize: m.poolSize, DisableRoutingPolicies: true, MaintNotificationsConfig: noMaintenance(),
-		})
+		cluster := o.Cluster()
+		cluster.DisableRoutingPolicies = true
+		return goredis.NewClusterClient(cluster)
 	}
-	return goredis.NewClient(&goredis.Options{
-		Network: a.network, Addr: a.nodes[0], DB: a.db, Username: a.login.user, Password: a.login.password, TLSConfig: a.tls,
-		Protocol: 2, DisableIdentity: true, MaxRetries: m.retries, DialerRetries: 1,
-		MinRetryBackoff: m.minPause, MaxRetryBackoff: m.maxPause,
-		DialTimeout: m.timeout, ReadTimeout: m.timeout, WriteTimeout: m.timeout, PoolTimeout: m.timeout,
-		ContextTimeoutEnabled: true, PoolSize: m.poolSize, MaintNotificationsConfig: noMaintenance(),
-	})
-}
-
-func noMaintenance() *maintnotifications.Config {
-	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	single := o.Simple()
+	single.Network = a.network
+	return goredis.NewClient(single)
 }
 
 // TLSFiles are the PEM files of a TLS configuration. Each is optional.
