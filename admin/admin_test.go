@@ -35,7 +35,7 @@ func TestUnauthenticatedGets401(t *testing.T) {
 		"scheme alone":   "Bearer",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
+			r := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
 			first := ""
 			for _, path := range []string{"/admin/", "/admin/overrides", "/admin/counters?target=shop%7Ctenant=acme", "/admin/nothing"} {
 				for _, method := range []string{"GET", "PUT", "DELETE", "PATCH"} {
@@ -63,7 +63,7 @@ func TestUnauthenticatedGets401(t *testing.T) {
 
 func TestUnauthorizedCallsAreLoggedOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newTestAPI(t)
 		for second := range 3 {
 			for range 20 {
 				assert.Equal(t, http.StatusUnauthorized, r.send(httptest.NewRequest(http.MethodGet, admin.Prefix, nil)).Code)
@@ -75,7 +75,7 @@ func TestUnauthorizedCallsAreLoggedOncePerSecond(t *testing.T) {
 }
 
 func TestAuditShowsNameOfToken(t *testing.T) {
-	r := newRig(t, func(o *admin.Options) { o.Tokens = map[string]string{"alice": "a", "bob": "b"} })
+	r := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"alice": "a", "bob": "b"} })
 	for _, header := range []string{"Bearer a", "bearer  b "} {
 		req := httptest.NewRequest(http.MethodPut, "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
 		req.Header.Set("Authorization", header)
@@ -102,7 +102,7 @@ func TestVerifiedClientCertificateAuthorizes(t *testing.T) {
 		"not verified":            {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *admin.Options) { o.ClientCerts = !c.off })
+			r := newTestAPI(t, func(o *admin.Options) { o.ClientCerts = !c.off })
 			req := httptest.NewRequest(http.MethodPut, "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
 			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
 			if c.cert != nil {
@@ -120,7 +120,7 @@ func TestVerifiedClientCertificateAuthorizes(t *testing.T) {
 }
 
 func TestUnknownPathsMethodsAndParametersAreRejected(t *testing.T) {
-	r := newRig(t)
+	r := newTestAPI(t)
 	t.Run("unknown path lists endpoints", func(t *testing.T) {
 		var p admin.Problems
 		assert.Equal(t, http.StatusNotFound, r.call("GET", "override", "", "", &p))

@@ -21,7 +21,7 @@ import (
 )
 
 // setClock sets the clock to 10 s after the start of a day.
-func (r *rig) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
+func (r *testAPI) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
 
 func TestGetCounterReturnsSpent(t *testing.T) {
 	perMinute := func(spent, remaining int64, over bool) admin.Limit {
@@ -68,7 +68,7 @@ func TestGetCounterReturnsSpent(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newTestAPI(t)
 			r.setClock()
 			if c.spent > 0 {
 				r.spend(c.target, c.spent)
@@ -82,14 +82,14 @@ func TestGetCounterReturnsSpent(t *testing.T) {
 		})
 	}
 	t.Run("unlimited", func(t *testing.T) {
-		r := newRig(t)
+		r := newTestAPI(t)
 		var got admin.Counter
 		require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|free=x", "", &got))
 		assert.Equal(t, []admin.Limit{{Limit: "unlimited", Unlimited: true}}, got.Limits)
 		assert.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|free=x", "", nil))
 	})
 	t.Run("with an override", func(t *testing.T) {
-		r := newRig(t)
+		r := newTestAPI(t)
 		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
 		var got admin.Counter
 		require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
@@ -114,7 +114,7 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 	} {
 		for _, method := range []string{"GET", "DELETE"} {
 			t.Run(name+" "+method, func(t *testing.T) {
-				r := newRig(t)
+				r := newTestAPI(t)
 				code, text := r.problems(method, "counters", c.target, "")
 				assert.Equal(t, c.code, code)
 				assert.Contains(t, text, c.want)
@@ -123,7 +123,7 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 		}
 	}
 	t.Run("no limits loaded", func(t *testing.T) {
-		r := newRig(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
+		r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
 		code, text := r.problems("GET", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
 		assert.Equal(t, "no limits are loaded", text)
@@ -132,7 +132,7 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 
 func TestResetDropsAllCountersOfTarget(t *testing.T) {
 	var published []string
-	r := newRig(t, func(o *admin.Options) {
+	r := newTestAPI(t, func(o *admin.Options) {
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
 			published = append(published, target)
 			return nil
@@ -172,7 +172,7 @@ func TestResetReportsIfNotPublished(t *testing.T) {
 		"Redis down":   func(context.Context, string) error { return errors.New("gone") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(o *admin.Options) { o.Counters.PublishReset = publish })
+			r := newTestAPI(t, func(o *admin.Options) { o.Counters.PublishReset = publish })
 			r.spend(acme, 5)
 			var got admin.Reset
 			require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
@@ -184,7 +184,7 @@ func TestResetReportsIfNotPublished(t *testing.T) {
 }
 
 func TestResetReportsCountersPerReplica(t *testing.T) {
-	r := newRig(t, func(o *admin.Options) { o.Counters.PerReplica = true })
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.PerReplica = true })
 	var got admin.Reset
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
 	assert.False(t, got.Published)
@@ -196,7 +196,7 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 	for _, old := range limit.Algorithms() {
 		for _, changed := range limit.Algorithms() {
 			t.Run(old.String()+" to "+changed.String(), func(t *testing.T) {
-				r := newRig(t)
+				r := newTestAPI(t)
 				put := func(a limit.Algorithm) {
 					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, "unit": "hour", "algorithm": "`+a.String()+`"}`, nil))
 				}
@@ -227,7 +227,7 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 func TestResetInvalidatesCachedDenial(t *testing.T) {
 	counters := local.New(local.Options{})
 	cached := denycache.New(counters, denycache.Options{})
-	r := newRig(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = counters, cached })
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = counters, cached })
 	r.setClock()
 	r.counters = cached
 	r.spend(acme, 100)
@@ -263,7 +263,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			down.Fail(backend.ErrUnavailable)
-			r := newRig(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = c.read, withFallback })
+			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = c.read, withFallback })
 			var got admin.Counter
 			require.Equal(t, c.get, r.call("GET", "counters", acme, "", &got))
 			if c.read == withFallback {
@@ -284,7 +284,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 		})
 	}
 	t.Run("the reset without fallback", func(t *testing.T) {
-		r := newRig(t, func(o *admin.Options) { o.Counters.Limiter = down })
+		r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limiter = down })
 		code, text := r.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
 		assert.Contains(t, text, "counter not reset, or only in part")

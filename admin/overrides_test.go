@@ -21,7 +21,7 @@ import (
 const acme = "shop|tenant=acme"
 
 func TestOverrideLifecycle(t *testing.T) {
-	r := newRig(t)
+	r := newTestAPI(t)
 	var list admin.List
 	require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
 	assert.Equal(t, []admin.Override{}, list.Overrides)
@@ -89,7 +89,7 @@ func TestOverrideLifecycle(t *testing.T) {
 // TestConcurrentPutsAreAuditedExactly has callers that change one override at the same
 // time. Each line of the audit has the limits of its own old and new value.
 func TestConcurrentPutsAreAuditedExactly(t *testing.T) {
-	r := newRig(t)
+	r := newTestAPI(t)
 	const callers, calls = 4, 25
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 1000}`, nil))
 	var putting sync.WaitGroup
@@ -134,7 +134,7 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 		"bytes that are odd":  {acme, "{\"name\": \"\xff\"}", []string{""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newTestAPI(t)
 			for _, dry := range []string{"", "&dry_run=true"} {
 				var got admin.Override
 				u := "/admin/overrides?target=" + strings.NewReplacer("|", "%7C", "%", "%25", " ", "%20").Replace(c.target) + dry
@@ -148,7 +148,7 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 		})
 	}
 	t.Run("too many bytes", func(t *testing.T) {
-		r := newRig(t)
+		r := newTestAPI(t)
 		code, text := r.problems("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", override.MaxBytes)+`"}`)
 		assert.Equal(t, http.StatusRequestEntityTooLarge, code)
 		assert.Contains(t, text, "body: want at most 65536 bytes")
@@ -157,7 +157,7 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 }
 
 func TestDryRunStoresNothing(t *testing.T) {
-	r := newRig(t)
+	r := newTestAPI(t)
 	var got admin.Override
 	require.Equal(t, http.StatusOK, r.callURL("PUT", "/admin/overrides?target=shop%7Ctenant=acme&dry_run=true", `{"factor": 3}`, &got))
 	assert.True(t, got.DryRun)
@@ -203,7 +203,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newTestAPI(t)
 			for _, value := range c.values {
 				r.overrides.Store(c.target, value)
 			}
@@ -218,7 +218,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		})
 	}
 	t.Run("deeply nested", func(t *testing.T) {
-		r := newRig(t)
+		r := newTestAPI(t)
 		const depth = 9_000
 		r.overrides.Store(acme, strings.Repeat(`{"a":`, depth)+`"\"]}"`+strings.Repeat("}", depth))
 		var text json.RawMessage
@@ -228,7 +228,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		assert.Less(t, len(text), 3*override.MaxBytes)
 	})
 	t.Run("too large", func(t *testing.T) {
-		r := newRig(t)
+		r := newTestAPI(t)
 		r.overrides.Store(acme, `{"name": "`+strings.Repeat("é", override.MaxBytes)+`"}`)
 		var list admin.List
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
@@ -238,7 +238,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 }
 
 func TestChangeFailsIfStoreFails(t *testing.T) {
-	r := newRig(t)
+	r := newTestAPI(t)
 	r.overrides.Fail(errors.New("write an override: dial tcp: connection refused"))
 	for method, body := range map[string]string{"PUT": `{"factor": 2}`, "DELETE": ""} {
 		code, text := r.problems(method, "overrides", acme, body)
@@ -252,7 +252,7 @@ func TestChangeFailsIfStoreFails(t *testing.T) {
 }
 
 func TestCallsSayHowToEnableOverrides(t *testing.T) {
-	r := newRig(t, func(o *admin.Options) { o.Overrides = nil })
+	r := newTestAPI(t, func(o *admin.Options) { o.Overrides = nil })
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		code, text := r.problems(method, "overrides", acme, "{}")
 		assert.Equal(t, http.StatusNotImplemented, code)
@@ -262,7 +262,7 @@ func TestCallsSayHowToEnableOverrides(t *testing.T) {
 }
 
 func TestAuditTruncatesLongValues(t *testing.T) {
-	r := newRig(t)
+	r := newTestAPI(t)
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"name": "`+strings.Repeat("x", 5000)+`"}`, nil))
 	assert.Less(t, len(r.audits()[0]), 6_000)
 	assert.Contains(t, r.audits()[0], "…")

@@ -49,8 +49,8 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, cou
 }
 
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
-// in local.
-func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
+// in localCounters.
+func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
 	client, err := newRedis(s, count.Redis())
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter,
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
 	withFallback := fallback.New(fallback.Options{
 		Primary:   client,
-		Secondary: local,
+		Secondary: localCounters,
 		Ratio:     s.RedisFallbackRatio,
 		Mode:      mode,
 		Shards:    client.Shards(),
@@ -67,7 +67,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter,
 		Probe:     client.Probe,
 		Observer:  redisObserver{count.Fallback(), s, health, log},
 	})
-	go local.Run(ctx, time.Minute)
+	go localCounters.Run(ctx, time.Minute)
 	if s.RedisHealthCheckActive {
 		health.Set("redis", false, "no connection to Redis yet")
 	}
@@ -75,19 +75,19 @@ func newRedisBackend(ctx context.Context, s *env.Settings, local *local.Limiter,
 	go watchRedis(pingCtx, client.Ping, s.RedisHealthCheckActive, health, log)
 
 	b := &counterBackend{
-		uncached: scope.New(withFallback, local),
+		uncached: scope.New(withFallback, localCounters),
 		close:    func() { stopPings(); withFallback.Close(); _ = client.Close() },
 	}
 	var shared backend.Limiter = withFallback
 	if s.LocalGuardRatio > 0 && !s.AllOrNone {
-		guarded := guard.New(guard.Options{Next: shared, Counters: local, Ratio: s.LocalGuardRatio})
+		guarded := guard.New(guard.Options{Next: shared, Counters: localCounters, Ratio: s.LocalGuardRatio})
 		shared, b.caches = guarded, append(b.caches, guarded)
 	}
 	if s.DenyCacheBytes > 0 {
 		cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: count.DenyCache()})
 		shared, b.caches = cached, append(b.caches, cached)
 	}
-	b.Limiter = scope.New(shared, local)
+	b.Limiter = scope.New(shared, localCounters)
 	return b, nil
 }
 

@@ -27,16 +27,16 @@ import (
 
 const opsToken = "t0p-secret"
 
-// adminRig is an admin API with limits and counters.
-type adminRig struct {
+// testAPI is an admin API with limits and counters.
+type testAPI struct {
 	*testing.T
 	overrides *admintest.Overrides
 	counters  backend.Limiter
 	url       string
 }
 
-func newAdminRig(t *testing.T, listen func(http.Handler) *httptest.Server) *adminRig {
-	r := &adminRig{T: t, counters: local.New(local.Options{}), overrides: admintest.NewOverrides(t, `
+func newTestAPI(t *testing.T, listen func(http.Handler) *httptest.Server) *testAPI {
+	r := &testAPI{T: t, counters: local.New(local.Options{}), overrides: admintest.NewOverrides(t, `
 domain: shop
 descriptors:
   - key: tenant
@@ -61,12 +61,12 @@ descriptors:
 }
 
 // run runs rls with ADMIN_TOKEN. Its outputs must not contain the token.
-func (r *adminRig) run(args ...string) (stdout, stderr string, code int) {
+func (r *testAPI) run(args ...string) (stdout, stderr string, code int) {
 	r.Helper()
 	return r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--addr", r.url)...)
 }
 
-func (r *adminRig) runWith(env []string, args ...string) (stdout, stderr string, code int) {
+func (r *testAPI) runWith(env []string, args ...string) (stdout, stderr string, code int) {
 	r.Helper()
 	cmd := command(r.T, env, args...)
 	var out, errOut bytes.Buffer
@@ -80,7 +80,7 @@ func (r *adminRig) runWith(env []string, args ...string) (stdout, stderr string,
 }
 
 // spend charges n hits to each limit of a target.
-func (r *adminRig) spend(target string, n int64) {
+func (r *testAPI) spend(target string, n int64) {
 	t, err := descriptors.ParseTarget(target)
 	require.NoError(r, err)
 	rule := r.overrides.Limits.Load().Domain(t.Domain).Match(t.Entries)
@@ -93,7 +93,7 @@ func (r *adminRig) spend(target string, n int64) {
 
 func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	for name, c := range map[string]struct {
 		env  string
 		args []string
@@ -118,7 +118,7 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 
 func TestClientReportsWhyCallFailed(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	other := func(code int, kind, body string) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Set("Content-Type", kind)
@@ -163,7 +163,7 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 func TestClientUsesTLS(t *testing.T) {
 	t.Parallel()
 	var cert []byte
-	r := newAdminRig(t, func(h http.Handler) *httptest.Server {
+	r := newTestAPI(t, func(h http.Handler) *httptest.Server {
 		srv := httptest.NewTLSServer(h)
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
@@ -187,7 +187,7 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 	t.Parallel()
 	ca, other := certtest.New(t), certtest.New(t)
 	var cert []byte
-	r := newAdminRig(t, func(h http.Handler) *httptest.Server {
+	r := newTestAPI(t, func(h http.Handler) *httptest.Server {
 		srv := httptest.NewUnstartedServer(h)
 		srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 		srv.TLS = &tls.Config{ClientCAs: ca.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}

@@ -12,7 +12,7 @@ import (
 
 func TestCounterGetAndReset(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	r.spend("shop|ip=10.0.0.1", 5)
 	out, _, code := r.run("counter", "get", "-d", "shop", "ip=10.0.0.1")
 	assert.Zero(t, code)
@@ -34,7 +34,7 @@ $`, out)
 
 func TestCounterOfUnlimitedRule(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	out, _, code := r.run("counter", "get", "-d", "shop", "trial=x")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^shop > trial \(counter shop\|trial=x\), in shadow mode
@@ -45,7 +45,7 @@ $`, out)
 
 func TestCounterRejectsBadArguments(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	for name, c := range map[string]struct {
 		args []string
 		want string

@@ -16,7 +16,7 @@ import (
 
 func TestLimitsSetListAndUnset(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	out, _, code := r.run("limits", "list")
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides\n", out)
@@ -65,7 +65,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 
 func TestSetReportsOverridesItMakesInvalid(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	for _, args := range [][]string{{"tenant", "algorithm=token_bucket"}, {"tenant=acme", "burst=7"}} {
 		_, errOut, code := r.run(append([]string{"limits", "set", "-d", "shop"}, args...)...)
 		require.Zero(t, code, errOut)
@@ -80,7 +80,7 @@ func TestSetReportsOverridesItMakesInvalid(t *testing.T) {
 
 func TestUnsetDeletesInvalidTarget(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=a b", `{"factor": 2}`)
 	_, errOut, code := r.run("limits", "unset", "--target", "shop|tenant=a b")
 	assert.Zero(t, code, errOut)
@@ -94,7 +94,7 @@ func TestUnsetDeletesInvalidTarget(t *testing.T) {
 
 func TestDryRunOfSetChangesNothing(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	out, _, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--dry-run")
 	assert.Zero(t, code)
 	assert.Equal(t, "shop > tenant=acme: 100 per minute -> 200 per minute, counters=kept (dry run; nothing has changed)\n", out)
@@ -103,7 +103,7 @@ func TestDryRunOfSetChangesNothing(t *testing.T) {
 
 func TestUnsetDeletesExpiredOverride(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
 	out, _, code := r.run("limits", "list")
 	assert.Zero(t, code)
@@ -115,7 +115,7 @@ func TestUnsetDeletesExpiredOverride(t *testing.T) {
 
 func TestListShowsLastValidValue(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2}`)
 	r.overrides.Store("shop|tenant=acme", `{"factr": 3}`)
 	out, _, _ := r.run("limits", "list")
@@ -124,7 +124,7 @@ func TestListShowsLastValidValue(t *testing.T) {
 
 func TestLimitsRejectsBadArguments(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	set := func(args ...string) []string { return append([]string{"limits", "set", "-d", "shop"}, args...) }
 	for name, c := range map[string]struct {
 		args []string
@@ -166,7 +166,7 @@ func TestOverrideJSONOfFields(t *testing.T) {
 
 func TestJSONFlagPrintsAnswers(t *testing.T) {
 	t.Parallel()
-	r := newAdminRig(t, httptest.NewServer)
+	r := newTestAPI(t, httptest.NewServer)
 	r.spend("shop|ip=10.0.0.1", 5)
 	for _, test := range []struct {
 		args []string

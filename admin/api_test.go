@@ -47,8 +47,8 @@ descriptors:
 `
 )
 
-// rig is the API with limits, a store of overrides and counters.
-type rig struct {
+// testAPI is the API with limits, a store of overrides and counters.
+type testAPI struct {
 	*testing.T
 	overrides *admintest.Overrides
 	counters  backend.Limiter
@@ -57,10 +57,10 @@ type rig struct {
 	handler   http.Handler
 }
 
-// newRig returns a rig. change modifies the options of the API.
-func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
+// newTestAPI returns an API. change modifies the options of the API.
+func newTestAPI(t *testing.T, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	r := &rig{
+	r := &testAPI{
 		T:         t,
 		overrides: admintest.NewOverrides(t, limits),
 		counters:  local.New(local.Options{}),
@@ -86,7 +86,7 @@ func newRig(t *testing.T, change ...func(*admin.Options)) *rig {
 }
 
 // send sends a request without adding the token.
-func (r *rig) send(req *http.Request) *httptest.ResponseRecorder {
+func (r *testAPI) send(req *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r.handler.ServeHTTP(w, req)
 	return w
@@ -94,7 +94,7 @@ func (r *rig) send(req *http.Request) *httptest.ResponseRecorder {
 
 // call sends a call with the token to a path below /admin/. It decodes the answer into
 // answer, unless nil, and returns the status.
-func (r *rig) call(method, path, target, body string, answer any) int {
+func (r *testAPI) call(method, path, target, body string, answer any) int {
 	r.Helper()
 	u := admin.Prefix + path
 	if target != "" {
@@ -103,7 +103,7 @@ func (r *rig) call(method, path, target, body string, answer any) int {
 	return r.callURL(method, u, body, answer)
 }
 
-func (r *rig) callURL(method, u, body string, answer any) int {
+func (r *testAPI) callURL(method, u, body string, answer any) int {
 	r.Helper()
 	req := httptest.NewRequest(method, u, strings.NewReader(body))
 	req.Header.Set("Authorization", "Bearer "+token)
@@ -119,7 +119,7 @@ func (r *rig) callURL(method, u, body string, answer any) int {
 }
 
 // problems sends a call and returns the status and the problems, one a line.
-func (r *rig) problems(method, path, target, body string) (int, string) {
+func (r *testAPI) problems(method, path, target, body string) (int, string) {
 	r.Helper()
 	var p admin.Problems
 	code := r.call(method, path, target, body, &p)
@@ -127,7 +127,7 @@ func (r *rig) problems(method, path, target, body string) (int, string) {
 }
 
 // audits returns the lines of the audit.
-func (r *rig) audits() []string {
+func (r *testAPI) audits() []string {
 	var lines []string
 	for line := range strings.Lines(r.log.String()) {
 		if strings.Contains(line, "msg=audit") {
@@ -138,7 +138,7 @@ func (r *rig) audits() []string {
 }
 
 // spend charges n hits to each limit of a target, as the service does.
-func (r *rig) spend(target string, n int64) {
+func (r *testAPI) spend(target string, n int64) {
 	r.Helper()
 	t, err := descriptors.ParseTarget(target)
 	require.NoError(r, err)
