@@ -154,12 +154,12 @@ func countersWord(s *override.State) string {
 
 // problemList splits err into single problems.
 func problemList(err error) []string {
-	var all limitsfile.Problems
-	if !errors.As(err, &all) {
+	var problems limitsfile.Problems
+	if !errors.As(err, &problems) {
 		return strings.Split(err.Error(), "\n")
 	}
 	var texts []string
-	for _, p := range all {
+	for _, p := range problems {
 		texts = append(texts, p.String())
 	}
 	return texts

@@ -1,10 +1,9 @@
 package limit
 
-// A log has at most MaxLogEntries entries. Up to exactLogEntries it keeps the time of each
-// charged hit. A longer log keeps one entry for the hits of a tick, and a window has
-// logTicks ticks. So there are at most exactLogEntries entries from the time when the log
-// was short, and one entry for each tick since then, of which a window can touch
-// logTicks + 1.
+// A log of up to exactLogEntries entries keeps the time of each charged hit. A longer log
+// keeps one entry for the hits of a tick, and a window has logTicks ticks. A window of hits
+// can touch logTicks + 1 ticks. So MaxLogEntries is the sum of the exact entries and these
+// ticks.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048
@@ -17,7 +16,7 @@ type hitLog struct {
 	head    int
 }
 
-// hitEntry is n hits, the newest of them at a time.
+// hitEntry is n hits. The newest hit came at time at.
 type hitEntry struct{ at, n int64 }
 
 // emptyLog is the log of a key that has spent nothing. It must not be changed.
@@ -114,10 +113,10 @@ func (g *hitLog) charge(at, n, total, maxHits, tick int64) int64 {
 		total -= g.oldest().n
 		g.head++
 	}
-	switch live := g.len(); {
-	case cap(g.entries) > 64 && live < cap(g.entries)/4: // give memory back after a rush
-		g.entries, g.head = append(make([]hitEntry, 0, 2*live+1), g.entries[g.head:]...), 0
-	case len(g.entries) == cap(g.entries) && g.head >= live:
+	switch liveEntries := g.len(); {
+	case cap(g.entries) > 64 && liveEntries < cap(g.entries)/4: // give memory back after a rush
+		g.entries, g.head = append(make([]hitEntry, 0, 2*liveEntries+1), g.entries[g.head:]...), 0
+	case len(g.entries) == cap(g.entries) && g.head >= liveEntries:
 		g.entries, g.head = g.entries[:copy(g.entries, g.entries[g.head:])], 0
 	}
 	g.entries = append(g.entries, hitEntry{at, n})
@@ -126,17 +125,17 @@ func (g *hitLog) charge(at, n, total, maxHits, tick int64) int64 {
 
 // refund takes up to n hits off the newest entries and returns how many.
 func (g *hitLog) refund(n int64) int64 {
-	left := n
-	for left > 0 && g.len() > 0 {
+	remaining := n
+	for remaining > 0 && g.len() > 0 {
 		e := g.newest()
-		if e.n > left {
-			e.n -= left
+		if e.n > remaining {
+			e.n -= remaining
 			return n
 		}
-		left -= e.n
+		remaining -= e.n
 		g.entries = g.entries[:len(g.entries)-1]
 	}
-	return n - left
+	return n - remaining
 }
 
 // retryAt returns the time of the entry with which enough hits expire for at most maxSpent

@@ -36,7 +36,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		r.Allowed = n <= l.capacity && !l.full.less(spent.add(l.cost(n), l.max))
 		if r.Allowed || chargeDenied {
 			spent = spent.add(l.cost(min(n, l.capacity+l.max)), l.max)
-			spent = spent.atMost(l.deepest())
+			spent = spent.atMost(l.maxSpentTime())
 		}
 	}
 	hi, lo := bits.Mul64(uint64(spent.us), uint64(l.max))
@@ -61,17 +61,17 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// timeToFull returns the time until the bucket is full. It is at most the deepest debt,
+// timeToFull returns the time until the bucket is full. It is at most maxSpentTime,
 // even if the clock was set back.
 func (l *Limit) timeToFull(s *State, now int64) span {
 	tat := span{s.a, s.b}
-	if s.c != l.max && tat.frac > 0 { // the rate changed, and frac is in parts of the old one
+	if s.c != l.max && tat.frac > 0 { // the rate changed, and frac is in parts of the old Max
 		tat = span{tat.us + 1, 0}
 	}
 	if tat.us < now {
 		return span{}
 	}
-	spent := span{tat.us - now, tat.frac}.atMost(l.deepest())
+	spent := span{tat.us - now, tat.frac}.atMost(l.maxSpentTime())
 	if s.c != l.max {
 		return l.atRate(spent, s.c)
 	}
@@ -97,8 +97,8 @@ func (l *Limit) atRate(spent span, oldMax int64) span {
 	return spent.atMost(l.full)
 }
 
-// deepest returns the largest spent time: an empty bucket and a debt of one window.
-func (l *Limit) deepest() span { return span{l.full.us + l.period, l.full.frac} }
+// maxSpentTime returns the largest spent time: an empty bucket and a debt of one window.
+func (l *Limit) maxSpentTime() span { return span{l.full.us + l.period, l.full.frac} }
 
 // cost returns the time that n ≥ 0 tokens take to refill.
 func (l *Limit) cost(n int64) span {

@@ -18,18 +18,18 @@ func (c *call) newResponse(n int) *rlsv3.RateLimitResponse {
 	resp, statuses, durations := allocResponse(n)
 	hit := 0
 	for i, rule := range c.rules {
-		st := &statuses[i]
-		resp.Statuses[i] = st
-		st.Code = rlsv3.RateLimitResponse_OK
+		status := &statuses[i]
+		resp.Statuses[i] = status
+		status.Code = rlsv3.RateLimitResponse_OK
 		firstHit := hit
 		for hit < len(c.hits) && c.descriptors[hit] == i {
 			hit++
 		}
 		switch {
 		case firstHit < hit:
-			c.setStatus(st, &durations[i], c.mostRestrictive(firstHit, hit), rule)
+			c.setStatus(status, &durations[i], c.mostRestrictive(firstHit, hit), rule)
 		case rule != nil && isUnlimited(rule):
-			st.LimitRemaining = math.MaxUint32
+			status.LimitRemaining = math.MaxUint32
 		}
 	}
 	return resp
@@ -55,17 +55,17 @@ func (c *call) mostRestrictive(from, to int) int {
 	return best
 }
 
-// setStatus fills st from the result of hit j. d is the memory of its duration.
-func (c *call) setStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, d *durationpb.Duration, j int, rule *descriptors.Rule) {
+// setStatus fills status from the result of hit j. duration is the memory of its duration.
+func (c *call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int, rule *descriptors.Rule) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !rule.ShadowMode {
-		st.Code = rlsv3.RateLimitResponse_OVER_LIMIT
+		status.Code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
-	st.CurrentLimit = c.limits[j].Response
-	st.LimitRemaining = uint32(min(max(r.Remaining, 0), math.MaxUint32))
+	status.CurrentLimit = c.limits[j].Response
+	status.LimitRemaining = uint32(min(max(r.Remaining, 0), math.MaxUint32))
 	wait := roundWait(l, l.DurationUntilReset(r))
-	d.Seconds, d.Nanos = wait/secondMicros, int32(wait%secondMicros*1000)
-	st.DurationUntilReset = d
+	duration.Seconds, duration.Nanos = wait/secondMicros, int32(wait%secondMicros*1000)
+	status.DurationUntilReset = duration
 }
 
 // roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off

@@ -23,8 +23,8 @@ type entry struct {
 	spent   int64 // hits, as of the last Take
 }
 
-// cell refers to an entry. It has half of a fingerprint half, which determines the home of
-// the cell and tells almost all other counters apart.
+// cell refers to an entry. The hash determines the home of the cell. Two counters rarely
+// have the same hash, so a search compares few entries.
 type cell struct {
 	hash uint32 // lower half of ID.Lo
 	ref  uint32 // slot + 1; 0 for an empty cell

@@ -19,7 +19,7 @@ import (
 
 func TestAllocationsDoNotGrowWithHits(t *testing.T) {
 	db := redistest.Open(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
+	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 	lim := newLimit(t, limit.Spec{Requests: 1_000_000, Unit: limit.Day})
 	allocs := func(n int) float64 {
 		hits, results := make([]backend.Hit, n), make([]backend.Result, n)

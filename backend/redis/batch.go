@@ -60,33 +60,33 @@ func newBatch(p *pool, l *Limiter) *batch { return &batch{pool: p, limiter: l} }
 // calls that are too late to be answered in time.
 func (b *batch) run(ctx context.Context, calls []*call) {
 	b.hits = b.hits[:0]
-	began := time.Now()
-	var first, until time.Time
+	start := time.Now()
+	var firstStart, deadline time.Time
 	for _, c := range calls {
 		switch {
 		case c.cancelled.Load():
 			continue
-		case began.After(c.sendBy):
+		case start.After(c.sendBy):
 			c.fail(errExpired)
 			continue
 		}
 		c.stage.Store(stageSent)
-		if len(b.hits) == 0 || c.began.Before(first) {
-			first = c.began
+		if len(b.hits) == 0 || c.start.Before(firstStart) {
+			firstStart = c.start
 		}
-		if c.until.After(until) {
-			until = c.until
+		if c.deadline.After(deadline) {
+			deadline = c.deadline
 		}
 		for i := range c.hits {
 			b.hits = append(b.hits, hitRef{c, i})
 		}
 	}
 	if len(b.hits) > 0 {
-		ctx, cancel := context.WithDeadline(ctx, until)
+		ctx, cancel := context.WithDeadline(ctx, deadline)
 		err := b.send(ctx)
 		cancel()
 		b.limiter.options.Observer.BatchDone(Batch{
-			Hits: len(b.hits), Queued: b.queued, Wait: began.Sub(first), Took: time.Since(began), Err: err,
+			Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
 		})
 	}
 	clear(b.hits)
@@ -141,9 +141,8 @@ func errorCode(err error) string {
 		return ""
 	}
 	if strings.Contains(reply.Error(), "non local key") {
-		// A slot is being moved. A key expired after Redis had checked whether the
-		// script may run here, and before the script's first command, which reads
-		// all keys.
+		// A slot is being moved, and a key expired between two steps: the check of
+		// Redis that the script may run here, and the script's read of all keys.
 		return "TRYAGAIN"
 	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
@@ -152,7 +151,7 @@ func errorCode(err error) string {
 
 // sleep waits for d and reports true. It reports false at once if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
-	if until, ok := ctx.Deadline(); ok && time.Until(until) <= d {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
 	}
 	return wait.For(ctx, d)
@@ -187,15 +186,16 @@ func (b *batch) split(ctx context.Context) bool {
 	return true
 }
 
-// once is a command that go-redis must not repeat, as Redis may have executed it.
-type once struct{ *goredis.StringCmd }
+// unrepeatedCmd is a command that go-redis must not repeat, because Redis may have
+// executed it.
+type unrepeatedCmd struct{ *goredis.StringCmd }
 
-func (once) NoRetry() bool { return true }
+func (unrepeatedCmd) NoRetry() bool { return true }
 
 // execute runs the script for the hits and answers them. After an error no hit is
 // answered.
 func (b *batch) execute(ctx context.Context, byText bool) error {
-	cmd := once{goredis.NewStringCmd(ctx, b.script.encode(b.hits, b.limiter.jitter(), byText)...)}
+	cmd := unrepeatedCmd{goredis.NewStringCmd(ctx, b.script.encode(b.hits, b.limiter.jitter(), byText)...)}
 	cmd.SetFirstKeyPos(firstKey)
 	if err := b.process(ctx, cmd); err != nil {
 		return err

@@ -22,12 +22,12 @@ func BenchmarkTake(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		for _, batches := range []int{1, 2, 4} {
 			b.Run(fmt.Sprintf("callers=%d/inflight=%d", callers, batches), func(b *testing.B) {
-				benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, MaxInflightBatches: batches, Timeout: ample}, callers, 1, s.Client(b))
+				benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, MaxInflightBatches: batches, Timeout: testTimeout}, callers, 1, s.Client(b))
 			})
 		}
 	}
 	b.Run("callers=64/hits=4", func(b *testing.B) {
-		benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}, 64, 4, s.Client(b))
+		benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}, 64, 4, s.Client(b))
 	})
 }
 
@@ -41,7 +41,7 @@ func BenchmarkCluster(b *testing.B) {
 	for _, partitions := range []int{4, 16, 64} {
 		for _, hits := range []int{1, 4} {
 			b.Run(fmt.Sprintf("partitions=%d/hits=%d", partitions, hits), func(b *testing.B) {
-				benchmark(b, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Partitions: partitions, Timeout: ample}, 64, hits, clients...)
+				benchmark(b, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Partitions: partitions, Timeout: testTimeout}, 64, hits, clients...)
 			})
 		}
 	}

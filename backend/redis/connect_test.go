@@ -34,7 +34,7 @@ func TestConnect(t *testing.T) {
 		{"sentinels", redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, sentinels.URL()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			client, name, err := redis.Connect(c.in, ample)
+			client, name, err := redis.Connect(c.in, testTimeout)
 			require.NoError(t, err)
 			defer client.Close()
 			assert.Equal(t, c.named, name)
@@ -60,7 +60,7 @@ func TestConnectRejectsBadServers(t *testing.T) {
 func TestConnectedClientRetries(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, ample)
+	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, testTimeout)
 	require.NoError(t, err)
 	defer client.Close()
 	for range 3 {

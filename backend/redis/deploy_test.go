@@ -36,7 +36,7 @@ func TestTLS(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			conf, err := redis.LoadTLS(c.files)
 			require.NoError(t, err)
-			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, TLS: conf}, Timeout: ample})
+			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, TLS: conf}, Timeout: testTimeout})
 			got := take(l, hit("key", perDay(t, 5), 1))[0]
 			if c.fails == "" {
 				require.NoError(t, got.Err)
@@ -53,7 +53,7 @@ func TestUnixSocket(t *testing.T) {
 	path := t.TempDir() + "/redis.sock"
 	redistest.Start(t, "--unixsocket", path)
 	for _, s := range []redis.Server{{URL: path}, {URL: path, SocketType: "unix"}, {URL: "unix://" + path}} {
-		l := open(t, redis.Options{Main: s, Timeout: ample})
+		l := open(t, redis.Options{Main: s, Timeout: testTimeout})
 		assert.NoError(t, take(l, hit("key", perDay(t, 5), 1))[0].Err, s.URL)
 	}
 }
@@ -76,7 +76,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser(t, s.Client(t), rights)
-	o := redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: ample}
+	o := redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout}
 	l := open(t, o)
 	require.NoError(t, l.Ping(t.Context()))
 	for _, a := range limit.Algorithms() {
@@ -104,11 +104,11 @@ func TestDocumentedRightsSufficeInACluster(t *testing.T) {
 	for _, s := range c.Masters {
 		setUser(t, s.Client(t), rights+clusterRights)
 	}
-	l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: ample})
+	l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
 	lim := perDay(t, 1_000_000_000)
 	load := startLoad(l, lim, 4, 100)
 	defer load.stop()
-	polltest.Until(t, ample, func() bool { return load.admitted.Load() > 1000 })
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })
 	slots := counterSlots(t, c.Masters[0].Client(t))
 	require.NotEmpty(t, slots)
 	for slot := range slots {
@@ -124,9 +124,9 @@ func TestPasswordOnly(t *testing.T) {
 	s := redistest.Start(t)
 	require.NoError(t, s.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
 	lim := perDay(t, 5)
-	assert.NoError(t, take(open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "secret-1"}, Timeout: ample}), hit("key", lim, 1))[0].Err)
-	assert.NoError(t, take(open(t, redis.Options{Main: redis.Server{URL: "redis://:secret-1@" + s.Addr}, Timeout: ample}), hit("key", lim, 1))[0].Err)
-	err := take(open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), hit("key", lim, 1))[0].Err
+	assert.NoError(t, take(open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "secret-1"}, Timeout: testTimeout}), hit("key", lim, 1))[0].Err)
+	assert.NoError(t, take(open(t, redis.Options{Main: redis.Server{URL: "redis://:secret-1@" + s.Addr}, Timeout: testTimeout}), hit("key", lim, 1))[0].Err)
+	err := take(open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), hit("key", lim, 1))[0].Err
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	assert.ErrorContains(t, err, "NOAUTH")
 }
@@ -134,7 +134,7 @@ func TestPasswordOnly(t *testing.T) {
 func TestPerSecondRedisCountsLimitsPerSecond(t *testing.T) {
 	t.Parallel()
 	main, perSecond := redistest.Start(t), redistest.Start(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: main.Addr}, PerSecond: &redis.Server{URL: perSecond.Addr}, Timeout: ample, Jitter: time.Hour})
+	l := open(t, redis.Options{Main: redis.Server{URL: main.Addr}, PerSecond: &redis.Server{URL: perSecond.Addr}, Timeout: testTimeout, Jitter: time.Hour})
 	second := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second})
 	two := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second, Multiplier: 2})
 	for _, r := range take(l, hit("a", second, 1), hit("a", two, 1), hit("a", perDay(t, 5), 1)) {
@@ -152,7 +152,7 @@ func TestPerSecondRedisCountsLimitsPerSecond(t *testing.T) {
 func TestSentinelFailover(t *testing.T) {
 	s := redistest.StartSentinels(t)
 	server := redis.Server{Kind: redis.Sentinel, URL: s.URL()}
-	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: ample})
+	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
 	lim := perDay(t, 1_000_000_000)
 	awaitRecovery(t, patient, lim)
 	s.Master.AwaitReplica(t)
@@ -161,7 +161,7 @@ func TestSentinelFailover(t *testing.T) {
 
 	load := startLoad(l, lim, 8, 10)
 	defer load.stop()
-	polltest.Until(t, ample, func() bool { return load.admitted.Load() > 0 })
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
 	s.Master.Kill()
 	killed := time.Now()
 	polltest.Until(t, failover, func() bool { return take(patient, hit("other", lim, 1))[0].Err == nil })
@@ -179,19 +179,19 @@ const failover = 60 * time.Second
 func awaitProgress(t *testing.T, load *load) {
 	t.Helper()
 	before := load.admitted.Load()
-	polltest.Until(t, ample, func() bool { return load.admitted.Load() > before+100 })
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > before+100 })
 }
 
 func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t, 3, true)
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
-	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: ample})
+	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
 	lim := perDay(t, 1_000_000_000)
 	load := startLoad(l, lim, 8, 100)
 	defer load.stop()
-	polltest.Until(t, ample, func() bool { return load.admitted.Load() > 1000 })
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })
 	c.Masters[0].Kill()
-	polltest.Until(t, ample, func() bool { return load.failed.Load() > 0 })
+	polltest.Until(t, testTimeout, func() bool { return load.failed.Load() > 0 })
 	polltest.Until(t, failover, func() bool {
 		for i := range 100 {
 			if take(patient, hit(fmt.Sprint("other", i), lim, 1))[0].Err != nil {
@@ -223,11 +223,11 @@ func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 	c := redistest.StartCluster(t, 3, false)
 	for _, a := range algorithms {
 		t.Run(a.String(), func(t *testing.T) {
-			l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Timeout: ample, Partitions: 4, KeyPrefix: a.String()})
+			l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Timeout: testTimeout, Partitions: 4, KeyPrefix: a.String()})
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 1_000_000_000, Unit: limit.Day, Multiplier: 30})
 			load := startLoad(l, lim, 16, 200)
 			defer load.stop()
-			polltest.Until(t, ample, func() bool { return load.admitted.Load() > 1000 })
+			polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })
 			for from, s := range c.Masters {
 				slots := counterSlots(t, s.Client(t))
 				require.NotEmpty(t, slots)

@@ -30,7 +30,7 @@ func TestReplicasShareABudgetExactly(t *testing.T) {
 				var running sync.WaitGroup
 				key := t.Name()
 				for range 3 {
-					l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
+					l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 					for range 32 {
 						running.Go(func() {
 							for range 10 {
@@ -52,7 +52,7 @@ func TestReplicasShareABudgetExactly(t *testing.T) {
 func TestTheClockOfRedisDecides(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
+	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 	for _, a := range limit.Algorithms() {
 		lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, Multiplier: 24 * 365})
 		for i := range 12 {
@@ -77,15 +77,15 @@ func TestConcurrentAnswersAreLinearizable(t *testing.T) {
 			var mu sync.Mutex
 			var history []porcupine.Operation
 			var running sync.WaitGroup
-			began := time.Now()
+			start := time.Now()
 			for caller := range callers {
-				l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
+				l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 				running.Go(func() {
 					for i := range calls {
 						n := []int64{1, 2, 0, -1}[(caller+i)%4]
-						op := porcupine.Operation{ClientId: caller, Input: n, Call: int64(time.Since(began))}
+						op := porcupine.Operation{ClientId: caller, Input: n, Call: int64(time.Since(start))}
 						r := take(l, hit(t.Name(), lim, n))[0]
-						op.Return, op.Output = int64(time.Since(began)), r.Result
+						op.Return, op.Output = int64(time.Since(start)), r.Result
 						require.NoError(t, r.Err)
 						mu.Lock()
 						history = append(history, op)
@@ -123,7 +123,7 @@ func counterModel(lim *limit.Limit) porcupine.Model {
 func TestKeysAreAsDocumentedAndAllExpire(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample, Jitter: time.Minute})
+	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout, Jitter: time.Minute})
 	for i := range 200 {
 		for _, a := range limit.Algorithms() {
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 4, Unit: limit.Minute, ChargeDenied: i%2 == 0})

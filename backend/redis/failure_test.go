@@ -19,11 +19,11 @@ import (
 
 func TestScriptFlushUnderLoadChargesOnce(t *testing.T) {
 	s := redistest.Start(t)
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 1_000_000_000)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 1_000_000_000)
 	client := s.Client(t)
 	load := startLoad(l, lim, 16, 10)
 	defer load.stop()
-	polltest.Until(t, ample, func() bool { return load.admitted.Load() > 0 })
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
 	for range 50 {
 		require.NoError(t, client.ScriptFlush(t.Context()).Err())
 		time.Sleep(5 * time.Millisecond)
@@ -42,10 +42,10 @@ func TestKilledRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	l, lim := open(t, o), perDay(t, 1_000_000_000)
 	load := startLoad(l, lim, 16, 10)
 	defer load.stop()
-	polltest.Until(t, ample, func() bool { return load.admitted.Load() > 0 })
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
 	s.Kill()
 	time.Sleep(300 * time.Millisecond)
-	polltest.Until(t, ample, func() bool { return load.failed.Load() > 0 })
+	polltest.Until(t, testTimeout, func() bool { return load.failed.Load() > 0 })
 	load.stop()
 	require.ErrorIs(t, *load.firstError.Load(), backend.ErrUnavailable)
 	load.requireInTime(t)
@@ -53,13 +53,13 @@ func TestKilledRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 
 	s.Restart(t)
 	awaitRecovery(t, l, lim)
-	polltest.Until(t, ample, func() bool { return l.Ping(t.Context()) == nil })
+	polltest.Until(t, testTimeout, func() bool { return l.Ping(t.Context()) == nil })
 }
 
 // awaitRecovery waits until hits are decided.
 func awaitRecovery(t *testing.T, l *redis.Limiter, lim *limit.Limit) {
 	t.Helper()
-	polltest.Until(t, ample, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil })
+	polltest.Until(t, testTimeout, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil })
 }
 
 func TestFrozenRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
@@ -73,7 +73,7 @@ func TestFrozenRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	defer load.stop()
 	time.Sleep(400 * time.Millisecond)
 	assert.Less(t, runtime.NumGoroutine(), before+32+20, "no goroutines pile up")
-	polltest.Until(t, ample, func() bool { return load.failed.Load() > 0 })
+	polltest.Until(t, testTimeout, func() bool { return load.failed.Load() > 0 })
 	load.stop()
 	assert.Zero(t, load.admitted.Load())
 	require.ErrorIs(t, *load.firstError.Load(), backend.ErrUnavailable)
@@ -86,7 +86,7 @@ func TestRedisMayBeDownAtStart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	s.Kill()
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 5)
 	err := take(l, hit("key", lim, 1))[0].Err
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	assert.ErrorContains(t, err, s.Addr)
@@ -96,15 +96,15 @@ func TestRedisMayBeDownAtStart(t *testing.T) {
 
 func TestCancelledCallerReturnsAtOnce(t *testing.T) {
 	s := redistest.Start(t)
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 	s.Pause()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	key, results := []byte("key"), make([]backend.Result, 1)
-	began := time.Now()
+	start := time.Now()
 	l.Take(ctx, time.Now(), []backend.Hit{{Key: key, Limit: lim, N: 1}}, results)
-	assert.Less(t, time.Since(began), ample/2)
+	assert.Less(t, time.Since(start), testTimeout/2)
 	require.ErrorIs(t, results[0].Err, context.Canceled)
 	assert.NotErrorIs(t, results[0].Err, backend.ErrUnavailable, "the backend did not fail")
 
@@ -119,14 +119,14 @@ func TestCancelledCallerReturnsAtOnce(t *testing.T) {
 
 func TestTakeReturnsBeforeTheCallersDeadline(t *testing.T) {
 	s := redistest.Start(t)
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample}), perDay(t, 5)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 	s.Pause()
 	defer s.Resume()
 	results := make([]backend.Result, 1)
-	began := time.Now()
-	l.Take(deadlineOnly{t.Context(), began.Add(100 * time.Millisecond)}, began, []backend.Hit{hit("key", lim, 1)}, results)
-	assert.Less(t, time.Since(began), ample/2)
+	start := time.Now()
+	l.Take(deadlineOnly{t.Context(), start.Add(100 * time.Millisecond)}, start, []backend.Hit{hit("key", lim, 1)}, results)
+	assert.Less(t, time.Since(start), testTimeout/2)
 	assert.ErrorIs(t, results[0].Err, backend.ErrUnavailable, "another Limiter may decide")
 }
 
@@ -141,7 +141,7 @@ func (d deadlineOnly) Deadline() (time.Time, bool) { return d.at, true }
 
 func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: ample, MaxInflightBatches: 1, MaxBatchSize: 1, MaxQueueSize: 2})
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout, MaxInflightBatches: 1, MaxBatchSize: 1, MaxQueueSize: 2})
 	lim := perDay(t, 5)
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 	s.Pause()
@@ -156,7 +156,7 @@ func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 			require.ErrorIs(t, err, backend.ErrUnavailable)
 			require.ErrorIs(t, err, backend.ErrOverloaded)
 			assert.ErrorContains(t, err, "too many")
-		case <-time.After(ample / 2):
+		case <-time.After(testTimeout / 2):
 			t.Fatal("a caller waits although the queue is full")
 		}
 	}
@@ -169,7 +169,7 @@ func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 func TestForeignKeyFailsOnlyItsHit(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample}), perDay(t, 5)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout}), perDay(t, 5)
 	require.NoError(t, db.Client(t).SAdd(t.Context(), db.Prefix+"v1:fw86400:set", 1).Err())
 	got := take(l, hit("mine", lim, 1), hit("set", lim, 1), hit("mine", lim, 1))
 	assert.NoError(t, got[0].Err)

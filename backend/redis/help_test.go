@@ -17,8 +17,8 @@ import (
 
 var start = time.Now()
 
-// ample is a timeout that no test reaches, even on a busy machine.
-const ample = 10 * time.Second
+// testTimeout is a timeout that no test reaches, even on a busy machine.
+const testTimeout = 10 * time.Second
 
 func newLimit(tb testing.TB, s limit.Spec) *limit.Limit {
 	tb.Helper()
@@ -63,9 +63,9 @@ func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
 					return
 				default:
 				}
-				began := time.Now()
+				start := time.Now()
 				r := take(l, hit(fmt.Sprint("key", n%keys), lim, 1))[0]
-				took := int64(time.Since(began))
+				took := int64(time.Since(start))
 				for slowest := load.slowest.Load(); took > slowest && !load.slowest.CompareAndSwap(slowest, took); {
 					slowest = load.slowest.Load()
 				}
@@ -81,12 +81,12 @@ func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
 	}
 	running.Go(func() {
 		for {
-			began := time.Now()
+			start := time.Now()
 			select {
 			case <-stopped:
 				return
 			case <-time.After(time.Millisecond):
-				load.stalled.Store(max(load.stalled.Load(), int64(time.Since(began))))
+				load.stalled.Store(max(load.stalled.Load(), int64(time.Since(start))))
 			}
 		}
 	})

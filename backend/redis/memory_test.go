@@ -22,7 +22,7 @@ func BenchmarkMemory(b *testing.B) {
 				continue
 			}
 			b.Run(fmt.Sprintf("%s/hits=%d", a, hits), func(b *testing.B) {
-				l := open(b, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: ample})
+				l := open(b, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 				lim := newLimit(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Day})
 				key := fmt.Sprintf("shop|ip=192.0.2.1|%06d", hits)
 				for b.Loop() {

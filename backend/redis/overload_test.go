@@ -40,7 +40,7 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	for range 3 * hits {
 		reply = msgpack.AppendInt(reply, 0)
 	}
-	cmd.(once).SetVal(string(reply))
+	cmd.(unrepeatedCmd).SetVal(string(reply))
 	return nil
 }
 
@@ -58,7 +58,7 @@ func takeFor(t *testing.T, node *slowNode, o Options, pause time.Duration) (got 
 	lim := perDay(t, limit.Spec{Requests: 1000})
 	var mu sync.Mutex
 	var takes sync.WaitGroup
-	for began := time.Now(); time.Since(began) < time.Second; time.Sleep(pause) {
+	for start := time.Now(); time.Since(start) < time.Second; time.Sleep(pause) {
 		takes.Go(func() {
 			results := make([]backend.Result, 1)
 			l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
@@ -135,7 +135,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			l.options.Observer = got
 			b, sent := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
-			sent.began, sent.sendBy, sent.until = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
+			sent.start, sent.sendBy, sent.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
 			sent.refs.Store(1 + callerRef)
 			b.queued = 7
 			time.Sleep(3 * time.Millisecond)

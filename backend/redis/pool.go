@@ -65,8 +65,8 @@ func (p *pool) master(ctx context.Context, key string) (*goredis.Client, error) 
 	return p.client.(*goredis.Client), nil
 }
 
-// process has cmd executed. If the options say so, it then waits for replicas.
-func (b *batch) process(ctx context.Context, cmd once) error {
+// process sends cmd. With WaitReplicas it then waits for replicas.
+func (b *batch) process(ctx context.Context, cmd unrepeatedCmd) error {
 	o := &b.limiter.options
 	if o.WaitReplicas == 0 {
 		return b.pool.client.Process(ctx, cmd)

@@ -27,7 +27,7 @@ func open(tb testing.TB, o redis.Options) *redis.Limiter {
 
 // opener returns an open function for the suites, with the callers' clock.
 func opener(o redis.Options) func(*testing.T) backend.Limiter {
-	o.CallersClock, o.Timeout = true, ample
+	o.CallersClock, o.Timeout = true, testTimeout
 	return func(t *testing.T) backend.Limiter { return open(t, o) }
 }
 

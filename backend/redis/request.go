@@ -13,11 +13,11 @@ import (
 // request is one Take in progress. It has a call for each queue that it uses. The waiting
 // Take and the workers share a request. The last of them to release it recycles it.
 type request struct {
-	calls  []*call // in use; the capacity holds calls for reuse
-	now    int64   // microseconds; 0 for the clock of Redis
-	began  time.Time
-	sendBy time.Time // calls that are still queued then are not sent
-	until  time.Time
+	calls    []*call // in use; the capacity holds calls for reuse
+	now      int64   // microseconds; 0 for the clock of Redis
+	start    time.Time
+	sendBy   time.Time // calls that are still queued then are not sent
+	deadline time.Time
 
 	refs      atomic.Int32  // unanswered calls, plus callerRef while the Take waits
 	cancelled atomic.Bool   // the Take does not wait any more
@@ -69,10 +69,10 @@ type answer struct {
 func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
 
 // newRequest returns an empty request that may take budget.
-func (l *Limiter) newRequest(now, began time.Time, budget time.Duration) *request {
+func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r := l.requests.Get().(*request)
-	r.now, r.began, r.until = 0, began, began.Add(budget)
-	r.sendBy = r.until.Add(-budget / minRedisShare)
+	r.now, r.start, r.deadline = 0, start, start.Add(budget)
+	r.sendBy = r.deadline.Add(-budget / minRedisShare)
 	if l.options.CallersClock {
 		r.now = now.UnixMicro()
 	}
@@ -157,7 +157,7 @@ var errLate = fmt.Errorf("redis: no answer in time: %w", backend.ErrUnavailable)
 // wait returns nil once all calls are answered. It returns errLate when the time is up,
 // and another error when ctx has ended. After wait the caller must call done or cancel.
 func (r *request) wait(ctx context.Context) error {
-	r.timer.Reset(time.Until(r.until))
+	r.timer.Reset(time.Until(r.deadline))
 	defer r.timer.Stop()
 	select {
 	case <-r.done:
@@ -169,9 +169,9 @@ func (r *request) wait(ctx context.Context) error {
 	}
 }
 
-// copyResults copies the answers to results, with late as the error of hits that were
-// sent and are not answered. It reports whether an all-or-none hit is denied.
-func (r *request) copyResults(results []backend.Result, late error) (denied bool) {
+// copyResults copies the answers to results. A hit that was sent and has no answer gets
+// lateErr. copyResults reports whether an all-or-none hit is denied.
+func (r *request) copyResults(results []backend.Result, lateErr error) (denied bool) {
 	for _, c := range r.calls {
 		stage := c.stage.Load()
 		for i := range c.hits {
@@ -181,7 +181,7 @@ func (r *request) copyResults(results []backend.Result, late error) (denied bool
 				results[h.index] = c.answers[i].Result
 				denied = denied || h.allOrNone && c.answers[i].Err == nil && !c.answers[i].Allowed
 			case stageSent:
-				results[h.index] = backend.Result{Err: late}
+				results[h.index] = backend.Result{Err: lateErr}
 			default:
 				results[h.index] = backend.Result{Err: errExpired}
 			}

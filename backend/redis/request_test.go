@@ -85,7 +85,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.keys = append(m.keys, *cmd.Args()[firstKey].(*string))
-	c, ok := cmd.(once)
+	c, ok := cmd.(unrepeatedCmd)
 	if !ok {
 		return errors.New("go-redis could repeat the command")
 	}

@@ -30,7 +30,7 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 // probeKey is the key that Probe charges in each shard.
 const probeKey = "rls:probe"
 
-// Probe charges a counter that nobody else uses in a shard. It returns nil if Redis did so
+// Probe charges a counter of its own in a shard. It returns nil if Redis charges the counter
 // within the timeout.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	p := l.main

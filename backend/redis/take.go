@@ -20,8 +20,8 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		failAll(results, fmt.Errorf("redis: not sent: %w", context.Cause(ctx)))
 		return
 	}
-	began := time.Now()
-	r := l.newRequest(now, began, l.budget(ctx, began))
+	start := time.Now()
+	r := l.newRequest(now, start, l.budget(ctx, start))
 	for i := range hits {
 		r.add(l, i, &hits[i], hits[i].N)
 	}
@@ -59,12 +59,12 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 	var r *request
 	for _, c := range charged.calls {
 		for i, h := range c.hits {
-			if !c.answers[i].charged || time.Since(charged.began).Microseconds() >= c.answers[i].ResetAfter {
+			if !c.answers[i].charged || time.Since(charged.start).Microseconds() >= c.answers[i].ResetAfter {
 				continue
 			}
 			if r == nil {
-				began := time.Now()
-				r = l.newRequest(now, began, charged.until.Sub(began))
+				start := time.Now()
+				r = l.newRequest(now, start, charged.deadline.Sub(start))
 			}
 			r.add(l, h.index, &hits[h.index], -h.n)
 		}

@@ -66,18 +66,18 @@ func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.Ap
 
 // Read returns the limits files at p, as the function Read does for a path.
 func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
-	w := walk{place: p, contents: true}
+	w := walker{place: p, contents: true}
 	w.run()
 	return w.result()
 }
 
 // fingerprint is a hash of the names, modes, sizes, times and inodes of the files at a
-// place, and of everything else that a walk reports. It needs no contents.
+// place, and of everything else that a walker reports. It needs no contents.
 type fingerprint [sha256.Size]byte
 
 // fingerprint returns the fingerprint of the files as they are now.
 func (p Place) fingerprint() fingerprint {
-	w := walk{place: p, stats: sha256.New()}
+	w := walker{place: p, stats: sha256.New()}
 	w.run()
 	for _, s := range w.skipped {
 		fmt.Fprintf(w.stats, "skipped %q\n", s)
@@ -88,8 +88,8 @@ func (p Place) fingerprint() fingerprint {
 	return fingerprint(w.stats.Sum(nil))
 }
 
-// walk visits the limits files at a place.
-type walk struct {
+// walker visits the limits files at a place.
+type walker struct {
 	place    Place
 	contents bool      // read the files
 	stats    hash.Hash // gets the metadata of the files, if not nil
@@ -101,7 +101,7 @@ type walk struct {
 	bytes   int // read so far
 }
 
-func (w *walk) run() {
+func (w *walker) run() {
 	p := w.place
 	if !p.WatchRoot || p.AppDirectory == "" {
 		w.root(p.Path())
@@ -119,7 +119,7 @@ func (w *walk) run() {
 	}
 }
 
-func (w *walk) result() ([]limitsfile.File, []Skipped, error) {
+func (w *walker) result() ([]limitsfile.File, []Skipped, error) {
 	if len(w.errs) > 0 {
 		return nil, w.skipped, errors.Join(w.errs...)
 	}
@@ -130,14 +130,14 @@ func (w *walk) result() ([]limitsfile.File, []Skipped, error) {
 	return w.files, w.skipped, nil
 }
 
-func (w *walk) fail(err error) { w.errs = append(w.errs, err) }
+func (w *walker) fail(err error) { w.errs = append(w.errs, err) }
 
-func (w *walk) skip(path, format string, args ...any) {
+func (w *walker) skip(path, format string, args ...any) {
 	w.skipped = append(w.skipped, Skipped{path, fmt.Sprintf(format, args...)})
 }
 
 // root visits a path that the user named.
-func (w *walk) root(path string) {
+func (w *walker) root(path string) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -152,13 +152,13 @@ func (w *walk) root(path string) {
 }
 
 // directory visits all entries of dir and its sub-directories.
-func (w *walk) directory(dir string) {
+func (w *walker) directory(dir string) {
 	for _, e := range w.list(dir) {
 		w.entry(filepath.Join(dir, e.Name()), e)
 	}
 }
 
-func (w *walk) list(dir string) []fs.DirEntry {
+func (w *walker) list(dir string) []fs.DirEntry {
 	if w.entries > maxEntries {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (w *walk) list(dir string) []fs.DirEntry {
 }
 
 // entry visits an entry of a directory if it can be a limits file.
-func (w *walk) entry(path string, e fs.DirEntry) {
+func (w *walker) entry(path string, e fs.DirEntry) {
 	name := e.Name()
 	if strings.HasPrefix(name, "..") || w.place.IgnoreDotFiles && strings.HasPrefix(name, ".") || isEditorFile(name) {
 		return
@@ -224,7 +224,7 @@ func isConfigMapDirectory(link string) bool {
 }
 
 // file visits a regular file.
-func (w *walk) file(path string, info fs.FileInfo) {
+func (w *walker) file(path string, info fs.FileInfo) {
 	if w.stats != nil {
 		stat, _ := info.Sys().(*syscall.Stat_t)
 		fmt.Fprintf(w.stats, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), stat.Ino)
@@ -234,7 +234,7 @@ func (w *walk) file(path string, info fs.FileInfo) {
 	}
 }
 
-func (w *walk) read(path string) {
+func (w *walker) read(path string) {
 	// O_NONBLOCK: if path has become a pipe, opening it must not wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
