@@ -190,7 +190,7 @@ func TestSameAnswersAsLimit(t *testing.T) {
 						for _, m := range trace.max {
 							for _, burst := range trace.burst {
 								for _, c := range []bool{false, true} {
-									if a != limit.TokenBucket {
+									if !a.UsesBurst() {
 										burst = 0
 									}
 									if charge == "denied is free" && c || charge == "denied is charged" && !c {

@@ -44,13 +44,16 @@ func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 // at random. Each algorithm has its own counter. Under one counter a changed number
 // admits no more than the largest number does, whatever the sequence of changes.
 //
-// Two limits may forget as much as their number is lowered by: a token bucket with a
-// burst, and a sliding log that charges denied hits.
+// There are two exceptions. A token bucket with a burst, and a sliding log that charges denied
+// hits, may forget as many hits as their number is lowered by. A sequence may have one of the
+// exceptions, or none.
 func testReloads(t *testing.T, l backend.Limiter) {
 	const maxRequests = 20
 	type spending struct{ largest, fastest, last, lowered, refunded, admitted int64 }
 	rapid.Check(t, func(rt *rapid.T) {
 		start, key, elapsed := Start(), Key(), time.Duration(0)
+		bursts, chargesDenied := rapid.Bool().Draw(rt, "bursts"), rapid.Bool().Draw(rt, "some charge denied hits")
+		forgetful := map[limit.Algorithm]bool{limit.TokenBucket: bursts, limit.SlidingLog: chargesDenied}
 		counters := map[string]*spending{}
 		var current *limit.Limit
 		take := func(n int64) limit.Result {
@@ -61,9 +64,9 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				Unit:         limit.Hour,
 				Algorithm:    rapid.SampledFrom(limit.Algorithms()).Draw(rt, "algorithm"),
 				Requests:     rapid.Uint32Range(0, maxRequests).Draw(rt, "requests"),
-				ChargeDenied: rapid.Bool().Draw(rt, "charge denied"),
+				ChargeDenied: chargesDenied && rapid.Bool().Draw(rt, "charge denied"),
 			}
-			if s.Algorithm == limit.TokenBucket {
+			if bursts && s.Algorithm.UsesBurst() {
 				s.Burst = rapid.Uint32Range(0, 40).Draw(rt, "burst")
 			}
 			current = NewLimit(rt, s)
@@ -72,7 +75,7 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				c = &spending{}
 				counters[current.Tag()] = c
 			}
-			if s.Burst > 0 || s.Algorithm == limit.TokenBucket || s.Algorithm == limit.SlidingLog {
+			if forgetful[s.Algorithm] {
 				c.lowered += max(c.last-current.Capacity(), 0)
 			}
 			c.last = current.Capacity()
