@@ -158,7 +158,7 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 		"Redis without a URL": {[]string{"BACKEND_TYPE=redis"}, "needs REDIS_URL"},
 		"unknown type":        {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TYPE=ring"}, "ring"},
 		"missing CA file":     {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TLS=true", "REDIS_TLS_CACERT=/no/such/file"}, "/no/such/file"},
-		"unescaped password":  {[]string{"REDIS_URL=redis://:se#cret@127.0.0.1:1"}, "escaped"},
+		"unescaped password":  {[]string{"REDIS_URL=redis://:se#cret@127.0.0.1:1"}, "escape @"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := command(t, append(c.env, limits), "serve").CombinedOutput()
