@@ -17,7 +17,7 @@ type object struct {
 type value struct {
 	row     *row
 	node    *yaml.Node
-	invalid bool // and reported; the fields below are zero
+	invalid bool // the mistake is reported, and the fields below are zero
 
 	text  string // textKind, choiceKind
 	flag  bool
@@ -188,7 +188,7 @@ func (d *document) row(l level, pos *position, place, key *yaml.Node) *row {
 // value checks n against r. A null gives a value without a node.
 func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool) {
 	v = value{row: r, node: n}
-	wrong := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
+	reject := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
 		if n.Kind == yaml.ScalarNode && !isPlain(n) && r.kind >= flagKind && r.kind <= factorKind {
 			want += " without quotes"
 		}
@@ -204,33 +204,33 @@ func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool)
 	switch r.kind {
 	case objectKind, freeKind:
 		if n.Kind != yaml.MappingNode {
-			return wrong("a mapping")
+			return reject("a mapping")
 		}
 		v.mappings = []*yaml.Node{n}
 	case listKind:
 		if n.Kind != yaml.SequenceNode {
-			return wrong("a list")
+			return reject("a list")
 		}
 	case textKind:
 		if n.Kind != yaml.ScalarNode {
-			return wrong("text")
+			return reject("text")
 		}
 		if _, isInt := yamlInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
 			d.errorf(n, pos, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
 			return value{}, false
 		}
 		if v.text, ok = yamlText(n); !ok {
-			return wrong("text in UTF-8")
+			return reject("text in UTF-8")
 		}
 	case flagKind:
 		if v.flag, ok = yamlBool(n.Value); !ok || tag != "!!bool" {
-			return wrong("true or false")
+			return reject("true or false")
 		}
 	case countKind, positiveKind:
 		least := int64(r.kind) - int64(countKind)
 		i, isInt := yamlInt(n.Value)
 		if tag != "!!int" || !isInt || i < least || i > 1<<32-1 {
-			return wrong("a whole number from " + strconv.FormatInt(least, 10) + " to 4294967295")
+			return reject("a whole number from " + strconv.FormatInt(least, 10) + " to 4294967295")
 		}
 		v.num = uint32(i)
 	case ratioKind, factorKind:
@@ -240,12 +240,12 @@ func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool)
 		}
 		f, err := strconv.ParseFloat(n.Value, 64)
 		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= float64(most)) {
-			return wrong("a number over 0 and up to " + strconv.Itoa(most))
+			return reject("a number over 0 and up to " + strconv.Itoa(most))
 		}
 		v.ratio = f
 	case choiceKind:
 		if n.Kind != yaml.ScalarNode {
-			return wrong(joinOr(r.choices))
+			return reject(joinOr(r.choices))
 		}
 		for _, c := range r.choices {
 			if c == n.Value {

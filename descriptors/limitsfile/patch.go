@@ -184,11 +184,11 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	return changed
 }
 
-// ambiguous returns a field of a patch that can't apply to several limits alike.
+// ambiguousField returns a field of a patch that can't change all limits alike, or nil.
 func (o *object) ambiguousField() *value {
-	alike := []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio"}
+	fieldsForAll := []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio"}
 	for i := range o.fields {
-		if !slices.Contains(alike, o.fields[i].row.name) {
+		if !slices.Contains(fieldsForAll, o.fields[i].row.name) {
 			return &o.fields[i]
 		}
 	}
@@ -235,7 +235,7 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	return l.orNil(ok && d.derive(&l, nil, o, changed))
 }
 
-// inherit gives l, which was made of o alone, the fields of old that are no numbers.
+// inherit copies enabled, replaces and name from old to l, unless o sets them.
 func (l *Limit) inherit(o *object, old *Limit) *Limit {
 	if l == nil {
 		return nil

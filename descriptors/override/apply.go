@@ -12,28 +12,28 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// maxCopies bounds the descriptors that are copied for single values, with those below
-// them that they don't share with the original. It bounds memory.
+// maxCopies bounds the descriptors that are copied for single values, and the copies of
+// their children. It bounds memory.
 const maxCopies = 100_000
 
 // outcome is the result of applying one override.
 type outcome struct {
-	problems limitsfile.Problems // why it is not in force; none if it is
-	path     string              // of its descriptor
+	problems limitsfile.Problems // why the override is not in force, or empty
+	path     string              // of the descriptor
 
-	// baseLimits and limits are the limits without and with it, in words.
+	// baseLimits and limits describe the limits without and with the override.
 	baseLimits, limits string
 
-	// countersKept is true if the limits with it use the counters of those without.
+	// countersKept reports that limits uses the counters of baseLimits.
 	countersKept bool
 }
 
-// apply returns base with overrides of different targets, and the outcome of each.
-// Overrides that don't fit are left out.
+// apply returns base with overrides of different targets, and the outcome of each. It
+// leaves out overrides that don't fit.
 //
-// All overrides that fit a request apply to it, in an order of their own: an override
-// for any value comes before one for a single value. Of tenant=acme > path and
-// tenant > path=/a the second comes first, because the first differs in an earlier entry.
+// Several overrides can apply to one request. An override for any value applies before an
+// override for a single value. The first entry in which two targets differ decides, so
+// tenant > path=/a applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	o := newOverlay(base)
 	outcomes := make([]outcome, len(overrides))
@@ -57,26 +57,27 @@ type rank struct {
 	target       string
 }
 
-// overlay is a set while overrides are applied to it. Descriptors and lists of the base
-// are copied before they are changed.
+// overlay is a set to which overrides are applied. It copies descriptors and lists of the
+// base before it changes them.
 type overlay struct {
 	set    *limitsfile.Set
-	copied map[*limitsfile.Descriptor]bool // those that may be changed
-	room   int                             // copies for single values that are left
+	copied map[*limitsfile.Descriptor]bool // descriptors that may be changed
 
-	// shared has the indexes of lists that must not be changed, and owned
-	// those of lists that may be changed.
+	// copiesLeft is the number of copies for single values that may still be made.
+	copiesLeft int
+
+	// shared indexes lists that must not be changed. owned indexes copied lists.
 	shared map[listID]*index
 	owned  map[*[]*limitsfile.Descriptor]*index
 }
 
 func newOverlay(base *limitsfile.Set) *overlay {
 	o := &overlay{
-		set:    &limitsfile.Set{Warnings: base.Warnings},
-		copied: map[*limitsfile.Descriptor]bool{},
-		room:   maxCopies,
-		shared: map[listID]*index{},
-		owned:  map[*[]*limitsfile.Descriptor]*index{},
+		set:        &limitsfile.Set{Warnings: base.Warnings},
+		copied:     map[*limitsfile.Descriptor]bool{},
+		copiesLeft: maxCopies,
+		shared:     map[listID]*index{},
+		owned:      map[*[]*limitsfile.Descriptor]*index{},
 	}
 	for _, d := range base.Domains {
 		domain := *d
@@ -85,9 +86,9 @@ func newOverlay(base *limitsfile.Set) *overlay {
 	return o
 }
 
-// singleValues returns for each entry of t 1 if it stands for a single value of a
-// descriptor for many, else 0. A copy for a single value has all that is below the
-// original, so overrides below the original must be applied before.
+// singleValues returns a number for each entry of t: 1 if the entry is a single value of a
+// descriptor that matches many values, else 0. A copy for a single value gets the children
+// of the original, so overrides of these children must be applied first.
 func (o *overlay) singleValues(t descriptors.Target) []int {
 	domain := o.set.Domain(t.Domain)
 	if domain == nil {
@@ -117,13 +118,13 @@ func (o *overlay) apply(ov *Override) outcome {
 		return outcome{problems: limitsfile.Problems{*problem}}
 	}
 	out := outcome{path: pathOf(ov.Target, len(ov.Target.Entries))}
-	found, patterns := trail[len(trail)-1], limitsfile.CounterPatterns(trail)
-	out.baseLimits = found.Summary()
-	// All is checked before anything is changed.
-	if _, out.problems = ov.Apply(domain, out.path, found); len(out.problems) > 0 {
+	base, patterns := trail[len(trail)-1], limitsfile.CounterPatterns(trail)
+	out.baseLimits = base.Summary()
+	// All checks come before the first change.
+	if _, out.problems = ov.Apply(domain, out.path, base); len(out.problems) > 0 {
 		return out
 	}
-	targets := o.descriptors(&domain.Descriptors, nil, ov.Target.Entries)
+	targets := o.ownTrails(&domain.Descriptors, nil, ov.Target.Entries)
 	if len(targets) == 0 {
 		reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, with their children", maxCopies)
 		out.problems = limitsfile.Problems{limitsfile.PatchProblem(ov.Target.String(), out.path, reason)}
@@ -141,7 +142,7 @@ func (o *overlay) apply(ov *Override) outcome {
 		*trail[len(trail)-1] = *changed[i]
 	}
 	out.limits = changed[0].Summary()
-	out.countersKept = found.KeepsCounters(changed[0]) && slices.Equal(patterns, changed[0].CounterPatterns)
+	out.countersKept = base.KeepsCounters(changed[0]) && slices.Equal(patterns, changed[0].CounterPatterns)
 	return out
 }
 
@@ -187,25 +188,26 @@ func (o *overlay) lookUp(t descriptors.Target) (domain *limitsfile.Domain, trail
 	return domain, trail, nil
 }
 
-// descriptors returns the trails to the descriptors that entries name below trail: first
-// the one of that key and value, which is made if there is none, then its copies for
-// single values, with those below copies on the way. All may be changed. It returns none
-// if there is no room. lookUp has found the first.
-func (o *overlay) descriptors(list *[]*limitsfile.Descriptor, trail []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) [][]*limitsfile.Descriptor {
+// ownTrails returns the trails to the descriptors that entries name below trail. The first
+// trail leads to the descriptor with exactly the keys and values of entries. ownTrails makes
+// this descriptor if necessary. The other trails lead to its copies for single values. All
+// these descriptors may be changed. The result is empty if too many copies would be made.
+// lookUp must have found the first trail.
+func (o *overlay) ownTrails(list *[]*limitsfile.Descriptor, trail []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) [][]*limitsfile.Descriptor {
 	e, last := entries[0], len(entries) == 1
 	i, exact := o.index(list).find(e)
 	d := (*list)[i]
-	need := 0
+	newCopies := 0
 	if !exact {
-		need = 1
+		newCopies = 1
 	}
 	if !last && (!exact || o.sharesChildren(list, d)) {
-		need += o.size(d.Descriptors)
+		newCopies += o.size(d.Descriptors)
 	}
-	if need > o.room {
+	if newCopies > o.copiesLeft {
 		return nil
 	}
-	o.room -= need
+	o.copiesLeft -= newCopies
 	if !exact {
 		i = o.copyFor(list, i, e)
 	}
@@ -213,46 +215,46 @@ func (o *overlay) descriptors(list *[]*limitsfile.Descriptor, trail []*limitsfil
 	copies := o.index(list).copies[i]
 	trail = slices.Clip(append(trail, d))
 	if last {
-		all := [][]*limitsfile.Descriptor{trail}
+		trails := [][]*limitsfile.Descriptor{trail}
 		for _, c := range copies {
-			all = append(all, append(slices.Clone(trail[:len(trail)-1]), o.change(list, c)))
+			trails = append(trails, append(slices.Clone(trail[:len(trail)-1]), o.change(list, c)))
 		}
-		return all
+		return trails
 	}
-	before := d.Descriptors
-	all := o.descriptors(&d.Descriptors, trail, entries[1:])
+	oldChildren := d.Descriptors
+	trails := o.ownTrails(&d.Descriptors, trail, entries[1:])
 	for _, c := range copies {
-		if len(all) == 0 {
+		if len(trails) == 0 {
 			break
 		}
-		other := o.change(list, c)
-		if sameList(other.Descriptors, before) {
-			other.Descriptors = d.Descriptors
+		sibling := o.change(list, c)
+		if sameList(sibling.Descriptors, oldChildren) {
+			sibling.Descriptors = d.Descriptors
 			continue
 		}
-		all = append(all, o.descriptors(&other.Descriptors, slices.Clip(append(slices.Clone(trail[:len(trail)-1]), other)), entries[1:])...)
+		trails = append(trails, o.ownTrails(&sibling.Descriptors, slices.Clip(append(slices.Clone(trail[:len(trail)-1]), sibling)), entries[1:])...)
 	}
-	return all
+	return trails
 }
 
 // copyFor adds a copy of the i-th descriptor of list for e alone, and returns its index.
 // The copy shares the children of the original.
 func (o *overlay) copyFor(list *[]*limitsfile.Descriptor, i int, e *ratelimitv3.RateLimitDescriptor_Entry) int {
-	x := o.own(list)
-	from := (*list)[i]
-	c := *from
+	ownIndex := o.own(list)
+	original := (*list)[i]
+	c := *original
 	c.Key, c.Value = e.GetKey(), e.GetValue()
 	c.WildcardKey, c.WildcardValue, c.ShareThreshold = false, false, false
-	c.CopiedFrom = from
+	c.CopiedFrom = original
 	o.copied[&c] = true
 	*list = append(*list, &c)
 	last := len(*list) - 1
-	x.byName[[2]string{c.Key, c.Value}] = last
-	x.copies[i] = append(slices.Clip(x.copies[i]), last)
+	ownIndex.byName[[2]string{c.Key, c.Value}] = last
+	ownIndex.copies[i] = append(slices.Clip(ownIndex.copies[i]), last)
 	return last
 }
 
-// change returns the i-th descriptor of list, which may then be changed.
+// change copies the i-th descriptor of list, unless it is a copy already, and returns it.
 func (o *overlay) change(list *[]*limitsfile.Descriptor, i int) *limitsfile.Descriptor {
 	o.own(list)
 	d := (*list)[i]
@@ -265,18 +267,18 @@ func (o *overlay) change(list *[]*limitsfile.Descriptor, i int) *limitsfile.Desc
 	return &c
 }
 
-// own makes list one that may be changed.
+// own copies list, unless it is a copy already, and returns its index.
 func (o *overlay) own(list *[]*limitsfile.Descriptor) *index {
-	x := o.owned[list]
-	if x == nil {
-		x = o.index(list).clone()
+	ownIndex := o.owned[list]
+	if ownIndex == nil {
+		ownIndex = o.index(list).clone()
 		*list = slices.Clone(*list)
-		o.owned[list] = x
+		o.owned[list] = ownIndex
 		for _, d := range *list {
-			delete(o.copied, d) // it is in another list, too
+			delete(o.copied, d) // the original list has the descriptor too
 		}
 	}
-	return x
+	return ownIndex
 }
 
 // size returns the number of descriptors in list and below it.
@@ -311,9 +313,9 @@ func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
-// advice returns which descriptors of list could have been meant by e.
+// advice names the descriptors of list that e could mean.
 func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	const longest = 10 // names
+	const maxNames = 10
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {
 		return "a pattern must be written as in the limits file"
 	}
@@ -326,8 +328,8 @@ func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_En
 		if n := name(d); !slices.Contains(names, n) {
 			names = append(names, n)
 		}
-		if len(names) > longest {
-			return fmt.Sprintf("want %s or another one", strings.Join(names[:longest], ", "))
+		if len(names) > maxNames {
+			return fmt.Sprintf("want %s or another one", strings.Join(names[:maxNames], ", "))
 		}
 	}
 	return "want " + limitsfile.OneOf(text, names)
