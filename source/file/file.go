@@ -40,7 +40,7 @@ type Options struct {
 
 // Source is the source of the limits files at a place.
 type Source struct {
-	o        Options
+	options  Options
 	requests chan struct{}
 
 	// Only Run uses these.
@@ -73,7 +73,7 @@ func New(o Options) *Source {
 		o.Interval = time.Second
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	return &Source{o: o, requests: make(chan struct{}, 1)}
+	return &Source{options: o, requests: make(chan struct{}, 1)}
 }
 
 // Reload makes Run read the files and apply them even if they are unchanged. It can be
@@ -90,41 +90,42 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 	return s.poll(ctx, func(n *snapshot) { s.apply(n, apply) })
 }
 
-// poll calls changed with the files as they are now and after each change, until ctx is
-// done. It reads settled files only, so that changed never gets a file that is being
+// poll calls handle with the files as they are now and after each change, until ctx is
+// done. It reads settled files only, so that handle never gets a file that is being
 // written. The first read is the exception: it happens after startTries in any case.
-func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
+func (s *Source) poll(ctx context.Context, handle func(*snapshot)) error {
 	var (
 		lastSnapshot         = &snapshot{} // without files
-		lastPrint, readPrint fingerprint   // of the last look and the last snapshot
-		unsettledLooks       int           // looks in a row that found changed files
-		looks                int           // since the last snapshot
+		lastPrint, readPrint fingerprint   // of the last look and the last read
+		looksSinceRead       int
+		unsettledLooks       int // in a row
 	)
-	for started, requested := false, true; ; looks++ {
-		current := s.o.Place.fingerprint()
-		if current == lastPrint {
+	for started, requested := false, true; ; looksSinceRead++ {
+		currentPrint := s.options.Place.fingerprint()
+		if currentPrint == lastPrint {
 			unsettledLooks = 0
 		} else {
 			unsettledLooks++
 		}
-		lastPrint = current
-		readDue := requested || current != readPrint || looks >= fullReadEvery
+		lastPrint = currentPrint
+		readDue := requested || currentPrint != readPrint || looksSinceRead >= fullReadEvery
 		readForced := !started && unsettledLooks > startTries
 		if readDue && unsettledLooks == 0 || readForced {
 			n := s.snapshot()
-			lastPrint = s.o.Place.fingerprint()
-			if lastPrint == current || readForced { // else a file changed while it was read
+			lastPrint = s.options.Place.fingerprint()
+			if lastPrint == currentPrint || readForced { // else a file changed during the read
 				if requested || !n.equal(lastSnapshot) {
-					changed(n)
+					handle(n)
 					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
 				}
-				readPrint, unsettledLooks, looks, started, requested = current, 0, 0, true, false
+				readPrint, looksSinceRead, unsettledLooks = currentPrint, 0, 0
+				started, requested = true, false
 			}
 		} else if started && unsettledLooks == restlessTries {
-			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.o.Place.Path(), s.o.Interval)}
-			changed(lastSnapshot)
+			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.options.Place.Path(), s.options.Interval)}
+			handle(lastSnapshot)
 		}
-		pause := s.o.Interval
+		pause := s.options.Interval
 		if requested {
 			pause = min(pause, settlePause)
 		}
@@ -135,7 +136,7 @@ func (s *Source) poll(ctx context.Context, changed func(*snapshot)) error {
 			return ctx.Err()
 		case <-s.requests:
 			timer.Stop()
-			requested, lastPrint = true, fingerprint{} // settlePause starts now
+			requested, lastPrint = true, fingerprint{} // the next look is the first of two
 		case <-timer.C:
 		}
 	}
@@ -149,7 +150,7 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
 		_ = apply(source.Update{Problem: n.err})
 		return
 	}
-	limits, err := limitsfile.Parse(n.files, s.o.Parse)
+	limits, err := limitsfile.Parse(n.files, s.options.Parse)
 	if err != nil {
 		_ = apply(source.Update{Problem: err})
 		return
@@ -168,7 +169,7 @@ func (s *Source) logSkipped(skipped []Skipped) {
 	logged := map[Skipped]bool{}
 	for _, k := range skipped {
 		if logged[k] = true; !s.loggedSkipped[k] {
-			s.o.Log.Warn("file skipped", "path", k.Path, "reason", k.Reason)
+			s.options.Log.Warn("file skipped", "path", k.Path, "reason", k.Reason)
 		}
 	}
 	s.loggedSkipped = logged
@@ -185,7 +186,7 @@ type snapshot struct {
 // snapshot reads the files.
 func (s *Source) snapshot() *snapshot {
 	n := &snapshot{digests: digests{}}
-	n.files, n.skipped, n.err = s.o.Place.Read()
+	n.files, n.skipped, n.err = s.options.Place.Read()
 	for _, f := range n.files {
 		n.digests[f.Name] = sha256.Sum256(f.Data)
 	}
