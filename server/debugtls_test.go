@@ -25,9 +25,9 @@ var whoPage = Page{"/who", "the caller", http.HandlerFunc(func(w http.ResponseWr
 
 // askWho gets whoPage on a new connection. With the same c the connection resumes the
 // session of the one before.
-func askWho(t *testing.T, r *running, c *tls.Config) (who string, conn *tls.ConnectionState, err error) {
+func askWho(t *testing.T, r *testServer, c *tls.Config) (who string, conn *tls.ConnectionState, err error) {
 	t.Helper()
-	client := http.Client{Timeout: soon, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
+	client := http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
 	resp, err := client.Get("https://" + r.DebugAddr().String() + "/who")
 	if err != nil {
 		return "", nil, err
@@ -115,7 +115,7 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	issueTo(t, files, ca, "second")
 	replace(t, files.ClientCAFile, content(t, newCA.File))
 	newCert, newKey := issue(t, newCA, "new client")
-	polltest.Until(t, soon, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
 		return err == nil && who == "new client" && conn.PeerCertificates[0].Subject.CommonName == "second"
 	})

@@ -84,7 +84,7 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	r.stop()
 
 	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
-		polltest.Until(t, soon, func() bool { return refusesConnections(addr) })
+		polltest.Until(t, maxWait, func() bool { return refusesConnections(addr) })
 	}
 	assert.Equal(t, []string{"server: shutting down"}, health.Faults())
 	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
@@ -96,7 +96,7 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	close(service.release)
 	assert.NoError(t, <-results)
 	assert.NoError(t, <-results)
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 	assert.True(t, refusesConnections(r.DebugAddr()))
 	assert.True(t, refusesConnections(r.MetricsAddr()))
 }
@@ -121,7 +121,7 @@ func TestShutdownDoesNotWaitForStreams(t *testing.T) {
 	require.NoError(t, err)
 
 	r.stop()
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 	_, err = reflection.Recv()
 	assert.Equal(t, codes.Canceled, status.Code(err), err)
 	for err = nil; err == nil; _, err = watch.Recv() { // it may have seen NOT_SERVING first
@@ -142,7 +142,7 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 	}()
 	<-service.entered
 	r.stop()
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
 	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
 }
@@ -156,7 +156,7 @@ func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
 	go func() { results <- postJSON(r.HTTPAddr()) }()
 	<-service.entered
 	r.stop()
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 	assert.Error(t, <-results)
 }
 
@@ -166,7 +166,7 @@ func TestDrainDelayStillAnswersCalls(t *testing.T) {
 	conn := dial(t, r.GRPCAddr().String())
 	r.stop()
 
-	polltest.Until(t, soon, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		return err == nil && resp.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING
 	})
@@ -175,7 +175,7 @@ func TestDrainDelayStillAnswersCalls(t *testing.T) {
 	assert.Equal(t, "server: shutting down\n", body)
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err, "also on a new connection")
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 }
 
 // By default grpc waits two minutes for a connection that never sends, such as a TCP
@@ -189,7 +189,7 @@ func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest) // c is accepted by now
 	require.NoError(t, err)
 	r.stop()
-	r.finished(t, handshakeTimeout+soon)
+	r.finished(t, handshakeTimeout+maxWait)
 }
 
 func TestServeReturnsIfContextIsDone(t *testing.T) {
@@ -251,7 +251,7 @@ func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx) }()
 	for _, name := range []string{"debug listener: ", "metrics listener: "} {
-		polltest.Until(t, soon, func() bool { return strings.Contains(log.String(), name) })
+		polltest.Until(t, maxWait, func() bool { return strings.Contains(log.String(), name) })
 	}
 	assert.NoError(t, postJSON(s.HTTPAddr()))
 	stop()

@@ -164,7 +164,7 @@ func TestSecondServiceStreamsRecoversAndDrains(t *testing.T) {
 
 	waiting := open()
 	r.stop()
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 	assert.Equal(t, codes.Canceled, status.Code(waiting.RecvMsg(&wrapperspb.StringValue{})), "a drain cancels streams")
 }
 
@@ -196,14 +196,14 @@ func TestMaxConnectionAgeRenewsConnectionsWithoutLoss(t *testing.T) {
 			from.Store(p.Addr.String())
 			return alwaysOK(ctx, req)
 		})),
-		GRPC: GRPC{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: soon},
+		GRPC: GRPC{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: maxWait},
 	})
 	client := r.client(t)
 
 	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	first := from.Load()
-	polltest.Until(t, soon, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 		return assert.NoError(t, err, "no call is lost on the way") && from.Load() != first
 	})
@@ -215,7 +215,7 @@ func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 	conn, err := net.Dial("tcp", r.GRPCAddr().String())
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(soon)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(maxWait)))
 	_, err = conn.Write([]byte(http2.ClientPreface))
 	require.NoError(t, err)
 	framer := http2.NewFramer(conn, conn)

@@ -117,7 +117,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	_, err := rlsv3.NewRateLimitServiceClient(dial(t, "unix:"+path)).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	r.stop()
-	r.finished(t, soon)
+	r.finished(t, maxWait)
 	assert.NoFileExists(t, path)
 }
 

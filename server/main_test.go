@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// soon is how long tests wait for events that should happen at once.
-const soon = 20 * time.Second
+// maxWait is how long tests wait for events that should happen at once.
+const maxWait = 20 * time.Second
 
 // serviceFunc is a rate-limit service made of a function.
 type serviceFunc func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error)
@@ -68,8 +68,8 @@ var shopRequest = &rlsv3.RateLimitRequest{
 	}},
 }
 
-// running is a Server whose Serve runs.
-type running struct {
+// testServer is a Server that serves.
+type testServer struct {
 	*Server
 	stop context.CancelFunc
 	done chan error // what Serve returned
@@ -77,9 +77,9 @@ type running struct {
 }
 
 // start serves o on free ports of 127.0.0.1 until the test ends.
-func start(t *testing.T, o Options) *running {
+func start(t *testing.T, o Options) *testServer {
 	t.Helper()
-	r := &running{log: &logBuffer{}, done: make(chan error, 1)}
+	r := &testServer{log: &logBuffer{}, done: make(chan error, 1)}
 	if o.Services == nil {
 		o.Services, o.JSON = register(alwaysOK), alwaysOK
 	}
@@ -107,7 +107,7 @@ func start(t *testing.T, o Options) *running {
 		select {
 		case err := <-r.done:
 			assert.NoError(t, err)
-		case <-time.After(2 * soon):
+		case <-time.After(2 * maxWait):
 			t.Error("Serve does not return")
 		}
 	})
@@ -115,7 +115,7 @@ func start(t *testing.T, o Options) *running {
 }
 
 // finished waits up to d until Serve returns.
-func (r *running) finished(t *testing.T, d time.Duration) {
+func (r *testServer) finished(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case err := <-r.done:
@@ -127,12 +127,12 @@ func (r *running) finished(t *testing.T, d time.Duration) {
 }
 
 // logs waits until the log contains want.
-func (r *running) logs(t *testing.T, want string) {
+func (r *testServer) logs(t *testing.T, want string) {
 	t.Helper()
-	polltest.Until(t, soon, func() bool { return strings.Contains(r.log.String(), want) }, want)
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.log.String(), want) }, want)
 }
 
-func (r *running) client(t *testing.T) rlsv3.RateLimitServiceClient {
+func (r *testServer) client(t *testing.T) rlsv3.RateLimitServiceClient {
 	return rlsv3.NewRateLimitServiceClient(dial(t, r.GRPCAddr().String()))
 }
 

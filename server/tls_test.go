@@ -67,12 +67,12 @@ func issueTo(t *testing.T, files TLS, a *certtest.Authority, name string) (certP
 
 // callTLS makes a call on a new connection. It returns the common name of the server's
 // certificate.
-func callTLS(t *testing.T, r *running, c *tls.Config) (server string, err error) {
+func callTLS(t *testing.T, r *testServer, c *tls.Config) (server string, err error) {
 	t.Helper()
 	conn, err := grpc.NewClient(r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(c)))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	var p peer.Peer
 	if _, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, shopRequest, grpc.Peer(&p)); err != nil {
@@ -190,7 +190,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	client := clientTLS(t, ca, clientCert, clientKey)
 	serves := func(want string) {
 		t.Helper()
-		polltest.Until(t, soon, func() bool {
+		polltest.Until(t, maxWait, func() bool {
 			name, err := callTLS(t, r, client)
 			return err == nil && name == want
 		})
@@ -215,7 +215,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	require.NoError(t, err)
 	issueTo(t, files, ca, "third")
 	replace(t, files.ClientCAFile, content(t, newCA.File))
-	polltest.Until(t, soon, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		_, err := callTLS(t, r, client)
 		return err != nil
 	})

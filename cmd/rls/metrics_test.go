@@ -35,17 +35,17 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerYear))
-	polltest.Until(t, ample, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
 	redis.Kill()
 	hits := 0
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 		hits += 4
 		_, metrics := get(t, "http://"+r.debug+"/metrics")
 		assert.Contains(t, metrics, fmt.Sprintf("rls_redis_fallback_hits_total %d\n", hits))
 		return strings.Contains(metrics, "rls_redis_up 0\n")
 	})
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		_, metrics := get(t, "http://"+r.debug+"/metrics")
 		return !strings.Contains(metrics, "rls_redis_down_seconds_total 0\n")
 	})

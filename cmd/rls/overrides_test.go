@@ -27,10 +27,10 @@ import (
 const adminToken = "a-token-for-tests"
 
 // startReplicas starts n services with one Redis, overrides and the admin API.
-func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, env ...string) []*running {
+func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, env ...string) []*testService {
 	t.Helper()
 	path := file(t, "limits.yaml", limits)
-	var all []*running
+	var all []*testService
 	for range n {
 		all = append(all, start(t, append([]string{
 			"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken,
@@ -40,7 +40,7 @@ func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, 
 }
 
 // admin calls the admin API and returns its status code and answer.
-func (r *running) admin(method, path, target, body string) (code int, answer string) {
+func (r *testService) admin(method, path, target, body string) (code int, answer string) {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, "http://"+r.debug+"/admin/"+path+"?target="+url.QueryEscape(target), strings.NewReader(body))
 	require.NoError(r.t, err)
@@ -54,14 +54,14 @@ func (r *running) admin(method, path, target, body string) (code int, answer str
 }
 
 // override puts a valid override.
-func (r *running) override(target, value string) {
+func (r *testService) override(target, value string) {
 	r.t.Helper()
 	code, answer := r.admin(http.MethodPut, "overrides", target, value)
 	require.Equal(r.t, http.StatusOK, code, answer)
 }
 
 // limitReader returns a function that reads the limit of tenant acme from r.
-func (r *running) limitReader() func() uint32 {
+func (r *testService) limitReader() func() uint32 {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -95,7 +95,7 @@ func TestOverrideReachesAllReplicasSoon(t *testing.T) {
 			writer.override("shop|tenant=acme", fmt.Sprintf(`{"requests_per_unit": %d}`, want))
 			require.Equal(t, want, readers[i%len(replicas)](), "in force on the replica that answers")
 			for _, read := range readers {
-				polltest.Until(t, ample, func() bool { return read() == want })
+				polltest.Until(t, maxWait, func() bool { return read() == want })
 			}
 			took = append(took, time.Since(began))
 		}
@@ -176,7 +176,7 @@ func TestOverridesAndResetsInCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
 	path := file(t, "limits.yaml", perYear(5))
-	var replicas []*running
+	var replicas []*testService
 	for range 2 {
 		replicas = append(replicas, start(t, []string{
 			"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), "REDIS_TIMEOUT=20s", "CACHE_KEY_PREFIX=mine:",

@@ -39,14 +39,14 @@ func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ample is how long tests wait for events, even on a busy machine.
-const ample = 30 * time.Second
+// maxWait is how long tests wait for events, even on a busy machine.
+const maxWait = 30 * time.Second
 
-// rls runs the program to its end. By default a hit waits an ample time for its answer.
+// rls runs the program to its end. By default a hit waits up to maxWait for its answer.
 func rls(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	if args[0] == "hit" && !slices.Contains(args, "--timeout") {
-		args = append(slices.Clip(args), "--timeout", ample.String())
+		args = append(slices.Clip(args), "--timeout", maxWait.String())
 	}
 	cmd := command(t, nil, args...)
 	var out, errOut bytes.Buffer
@@ -58,8 +58,8 @@ func rls(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// running is a service under test.
-type running struct {
+// testService is a service that runs as a child process.
+type testService struct {
 	t                 *testing.T
 	cmd               *exec.Cmd
 	grpc, http, debug string
@@ -73,19 +73,19 @@ type running struct {
 var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
 // start runs rls serve on free ports and returns when it listens.
-func start(t *testing.T, env []string, args ...string) *running {
+func start(t *testing.T, env []string, args ...string) *testService {
 	t.Helper()
 	return startAs(t, os.Args[0], env, append([]string{"serve"}, args...)...)
 }
 
 // startAs runs the program under a name on free ports and returns when it listens.
-func startAs(t *testing.T, name string, env []string, args ...string) *running {
+func startAs(t *testing.T, name string, env []string, args ...string) *testService {
 	t.Helper()
 	env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"SOURCE_POLL_INTERVAL=100ms",
 	}, env...)
-	r := &running{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
+	r := &testService{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
 	r.cmd.Args[0] = name
 	stderr, err := r.cmd.StderrPipe()
 	require.NoError(t, err)
@@ -116,25 +116,25 @@ func startAs(t *testing.T, name string, env []string, args ...string) *running {
 		r.grpc, r.http, r.debug = m[1], m[2], m[3]
 	case <-r.done:
 		require.FailNow(t, "the service ended", "%v\n%s", r.err, r.logged())
-	case <-time.After(ample):
+	case <-time.After(maxWait):
 		require.FailNow(t, "the service doesn't listen", r.logged())
 	}
 	return r
 }
 
 // logged returns the log so far.
-func (r *running) logged() string {
+func (r *testService) logged() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.String()
 }
 
 // stop sends SIGTERM and waits until the service ends.
-func (r *running) stop() error {
+func (r *testService) stop() error {
 	require.NoError(r.t, r.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-r.done:
-	case <-time.After(ample):
+	case <-time.After(maxWait):
 		require.FailNow(r.t, "SIGTERM didn't end the service")
 	}
 	return r.err

@@ -35,10 +35,10 @@ import (
 // from three processes with 32 callers each.
 func TestReplicasShareOneBudget(t *testing.T) {
 	t.Parallel()
-	const replicas, callers, calls, most = 3, 32, 10, 500
+	const replicas, callers, calls, capacity = 3, 32, 10, 500
 	limits := "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
-		limits += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d, algorithm: %s}}\n", a, most, a)
+		limits += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d, algorithm: %s}}\n", a, capacity, a)
 	}
 	path := file(t, "limits.yaml", limits)
 	redis := redistest.Start(t)
@@ -56,9 +56,9 @@ func TestReplicasShareOneBudget(t *testing.T) {
 				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: a.String(), Value: "x"}},
 			}}}
 			var admitted atomic.Int64
-			var running sync.WaitGroup
+			var group sync.WaitGroup
 			for i := range replicas * callers {
-				running.Go(func() {
+				group.Go(func() {
 					for range calls {
 						resp, err := clients[i%replicas].ShouldRateLimit(context.Background(), req)
 						if assert.NoError(t, err) && resp.OverallCode == rlsv3.RateLimitResponse_OK {
@@ -67,8 +67,8 @@ func TestReplicasShareOneBudget(t *testing.T) {
 					}
 				})
 			}
-			running.Wait()
-			assert.EqualValues(t, most, admitted.Load())
+			group.Wait()
+			assert.EqualValues(t, capacity, admitted.Load())
 		})
 	}
 }
@@ -87,7 +87,7 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 	assert.Equal(t, http.StatusOK, status, "a lost Redis does not make the service unhealthy")
 
 	redis.Restart(t)
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other")
 		return len(redis.Client(t).Keys(t.Context(), "*fw31536000*").Val()) > 0
 	})
@@ -98,7 +98,7 @@ func TestHealthFollowsRedisIfConfigured(t *testing.T) {
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
 	healthy := func(want int) {
-		polltest.Until(t, ample, func() bool {
+		polltest.Until(t, maxWait, func() bool {
 			status, _, err := fetch("http://" + r.http + "/healthcheck")
 			return err == nil && status == want
 		})
@@ -119,7 +119,7 @@ func TestHealthFailsOnRedisTimeout(t *testing.T) {
 	assert.Equal(t, http.StatusInternalServerError, status)
 	assert.Contains(t, health, "no connection to Redis yet")
 	redis.Resume()
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		status, _ := get(t, "http://"+r.http+"/healthcheck")
 		return status == http.StatusOK
 	})

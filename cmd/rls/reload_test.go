@@ -34,29 +34,29 @@ func perYear(n int) string {
 const invalidLimits = "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: {unit: fortnight, requests_per_unit: 5}\n"
 
 // peek returns the limit of tenant acme and its remaining hits. It charges nothing.
-func (r *running) peek() string {
+func (r *testService) peek() string {
 	out, _, _ := rls(r.t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", "0")
 	return out
 }
 
 // awaitPeek waits until peek contains want.
-func (r *running) awaitPeek(want string) {
+func (r *testService) awaitPeek(want string) {
 	r.t.Helper()
-	polltest.Until(r.t, ample, func() bool { return strings.Contains(r.peek(), want) }, want)
+	polltest.Until(r.t, maxWait, func() bool { return strings.Contains(r.peek(), want) }, want)
 }
 
 // awaitLog waits until the log contains want.
-func (r *running) awaitLog(want string) {
+func (r *testService) awaitLog(want string) {
 	r.t.Helper()
-	polltest.Until(r.t, ample, func() bool { return strings.Contains(r.logged(), want) }, want)
+	polltest.Until(r.t, maxWait, func() bool { return strings.Contains(r.logged(), want) }, want)
 }
 
 // count returns how often the log contains text.
-func (r *running) count(text string) int { return strings.Count(r.logged(), text) }
+func (r *testService) count(text string) int { return strings.Count(r.logged(), text) }
 
 // editedService is a service whose limit for tenant acme, n a year, changes while it runs.
 type editedService struct {
-	*running
+	*testService
 	setLimit    func(n int)
 	breakLimit  func() // makes the limit invalid
 	wantProblem string // after breakLimit
@@ -183,7 +183,7 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			r.setLimit(50_000)
 			r.awaitPeek("50000 per year")
 			r.breakLimit()
-			polltest.Until(t, ample, func() bool { return strings.Contains(problems(), r.wantProblem) }, r.wantProblem)
+			polltest.Until(t, maxWait, func() bool { return strings.Contains(problems(), r.wantProblem) }, r.wantProblem)
 			quoted := strings.ReplaceAll(r.wantProblem, `"`, `\"`)
 			_, metrics := get(t, "http://"+r.debug+"/metrics")
 			assert.Contains(t, metrics, fmt.Sprintf("rls_config_problems %d\n", strings.Count(problems(), "\n")))
@@ -220,7 +220,7 @@ func TestSIGHUPReadsTheFiles(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(3)))
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
-	polltest.Until(t, ample, func() bool { return r.count("limits in force") == 2 })
+	polltest.Until(t, maxWait, func() bool { return r.count("limits in force") == 2 })
 	assert.Contains(t, r.peek(), "3 per year")
 	assert.NoError(t, r.stop())
 }
@@ -231,7 +231,7 @@ func TestLimitsMayArriveAfterTheStart(t *testing.T) {
 	r := start(t, []string{"LIMITS_PATH=" + dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
 	health := func(want int) {
 		t.Helper()
-		polltest.Until(t, ample, func() bool {
+		polltest.Until(t, maxWait, func() bool {
 			code, _, err := fetch("http://" + r.http + "/healthcheck")
 			return err == nil && code == want
 		})

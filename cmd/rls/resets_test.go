@@ -14,15 +14,15 @@ import (
 // waitForSubscribers waits until n replicas have subscribed to resets.
 func waitForSubscribers(t *testing.T, redis *redistest.Server, n int64) {
 	t.Helper()
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		return redis.Client(t).PubSubNumSub(t.Context(), "rls:resets").Val()["rls:resets"] == n
 	})
 }
 
 // waitForAdmission waits until tenant acme is admitted.
-func (r *running) waitForAdmission() {
+func (r *testService) waitForAdmission() {
 	r.t.Helper()
-	polltest.Until(r.t, ample, func() bool {
+	polltest.Until(r.t, maxWait, func() bool {
 		_, _, code := rls(r.t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 		return code == 0
 	})

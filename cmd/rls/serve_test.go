@@ -129,7 +129,7 @@ func TestSecondSignalEndsProcess(t *testing.T) {
 	t.Parallel()
 	r := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", file(t, "limits.yaml", threePerYear))
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		code, _, err := fetch("http://" + r.http + "/healthcheck")
 		return err == nil && code == http.StatusInternalServerError
 	}, "the first signal makes the service unhealthy")

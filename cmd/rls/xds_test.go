@@ -47,10 +47,10 @@ func gatewayPod(t *testing.T, addr string, ca *xdstest.Authority) []string {
 }
 
 // awaitLimits waits until /rlconfig shows want.
-func (r *running) awaitLimits(want string) {
+func (r *testService) awaitLimits(want string) {
 	r.t.Helper()
 	var body string
-	polltest.Until(r.t, ample, func() bool {
+	polltest.Until(r.t, maxWait, func() bool {
 		_, body = get(r.t, "http://"+r.debug+"/rlconfig")
 		return body == want
 	}, "%s\n%s", want, r.logged())
@@ -76,7 +76,7 @@ func TestEnvoyGatewayPod(t *testing.T) {
 	awaitPage := func(page, want string) {
 		t.Helper()
 		var body string
-		polltest.Until(t, ample, func() bool {
+		polltest.Until(t, maxWait, func() bool {
 			_, body = get(t, page)
 			return strings.Contains(body, want)
 		}, "%s\n%s", want, body)
@@ -135,7 +135,7 @@ func TestXDSIsUnhealthyUntilTheFirstLimits(t *testing.T) {
 	code, _ = get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	gateway.Set("2")
-	polltest.Until(t, ample, func() bool {
+	polltest.Until(t, maxWait, func() bool {
 		code, _ := get(t, "http://"+r.http+"/healthcheck")
 		return code == http.StatusOK
 	})
