@@ -13,18 +13,18 @@ type node struct {
 	children *siblings // nil if none
 }
 
-// siblings is the descriptors below one parent, indexed for find.
+// siblings is an index of the descriptors below one parent.
 type siblings struct {
 	nodes     []node // in file order
 	keys      map[string]*sameKey
-	wildcards wildcards // those with a * in the key
+	wildcards wildcards // nodes with a * in the key
 }
 
 // sameKey is the siblings with one key.
 type sameKey struct {
-	values    map[string]*node // those with a value, wildcards by their text too
-	anyValue  *node            // the one without a value
-	wildcards wildcards        // those with a * in the value but none in the key
+	values    map[string]*node // nodes with a value; a wildcard has its pattern as the key
+	anyValue  *node            // the node without a value
+	wildcards wildcards        // nodes with a * in the value only
 }
 
 var noSameKey sameKey
@@ -69,8 +69,8 @@ func (s *siblings) exact(key, value string) *node {
 	return k.values[value]
 }
 
-// find returns the node that an entry matches, or nil: the one with the entry's key and
-// value, else the first wildcard, else the one with the key and no value.
+// find returns the node that an entry matches, or nil. The node with the entry's key and
+// value comes first, then the first wildcard, then the node with the key and no value.
 func (s *siblings) find(key, value string) *node {
 	k := s.keys[key]
 	if k == nil {
@@ -84,11 +84,11 @@ func (s *siblings) find(key, value string) *node {
 	}
 	if len(s.wildcards.all)+len(k.wildcards.all) > 0 {
 		first := k.wildcards.first(key, value, math.MaxInt)
-		before := math.MaxInt
+		maxOrder := math.MaxInt
 		if first != nil {
-			before = first.order
+			maxOrder = first.order
 		}
-		if w := s.wildcards.first(key, value, before); w != nil {
+		if w := s.wildcards.first(key, value, maxOrder); w != nil {
 			first = w
 		}
 		if first != nil {
@@ -98,11 +98,11 @@ func (s *siblings) find(key, value string) *node {
 	return k.anyValue
 }
 
-// ownChildren returns the children of n, or nil if it shares those of the sibling that
-// an override copied it from.
+// ownChildren returns the children of n. It returns nil if n is the copy of a sibling for an
+// override and shares the sibling's children.
 func (s *siblings) ownChildren(n *node) *siblings {
 	if n.CopiedFrom != nil {
-		if from := s.exact(n.CopiedFrom.Key, n.CopiedFrom.Value); from != nil && from.children == n.children {
+		if original := s.exact(n.CopiedFrom.Key, n.CopiedFrom.Value); original != nil && original.children == n.children {
 			return nil
 		}
 	}
@@ -120,10 +120,10 @@ type wildcard struct {
 
 func (w *wildcard) match(key, value string) bool { return w.value.Match(value) && w.key.Match(key) }
 
-// wildcards is some of the wildcards among siblings, in file order.
+// wildcards is a list of wildcards in file order.
 type wildcards struct {
 	all     []wildcard
-	filters []bigramFilter // pairs that each of all needs; none below minFiltered
+	filters []bigramFilter // bigrams that each wildcard needs; empty below minFiltered wildcards
 }
 
 func (ws *wildcards) add(w wildcard) {
@@ -143,11 +143,11 @@ func (ws *wildcards) addFilters() {
 	}
 }
 
-// first returns the first wildcard that matches and whose order is below the given one.
-func (ws *wildcards) first(key, value string, before int) *wildcard {
+// first returns the first wildcard that matches and has an order below maxOrder.
+func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 	if ws.filters == nil || len(key)+len(value) > maxFiltered {
 		for i := range ws.all {
-			if w := &ws.all[i]; w.order < before && w.match(key, value) {
+			if w := &ws.all[i]; w.order < maxOrder && w.match(key, value) {
 				return w
 			}
 		}
@@ -161,7 +161,7 @@ func (ws *wildcards) first(key, value string, before int) *wildcard {
 		if f := &ws.filters[i]; f[0]&missing0|f[1]&missing1 != 0 {
 			continue
 		}
-		if w := &ws.all[i]; w.order < before && w.match(key, value) {
+		if w := &ws.all[i]; w.order < maxOrder && w.match(key, value) {
 			return w
 		}
 	}

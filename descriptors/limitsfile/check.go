@@ -42,7 +42,7 @@ func (r *reader) add(file string) *document {
 	return d
 }
 
-// read checks what is in the documents, all of them open.
+// read checks the documents, which must be open.
 func (r *reader) read() (*Set, error) {
 	var errs Problems
 	for _, d := range r.docs {
@@ -104,8 +104,8 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	}
 }
 
-// descriptors adds the descriptors in v to list. known finds those in list.
-func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *position, v *value, depth int) {
+// descriptors adds the descriptors in v to list. named finds the descriptors of list.
+func (d *document) descriptors(list *[]*Descriptor, named siblings, parent *position, v *value, depth int) {
 	if depth > MaxDepth {
 		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
 		return
@@ -126,11 +126,11 @@ func (d *document) descriptors(list *[]*Descriptor, known siblings, parent *posi
 			continue
 		}
 		name := [2]string{desc.Key, desc.Value}
-		if other := known[name]; other != nil {
+		if other := named[name]; other != nil {
 			d.errorf(o.nodeOf("key"), pos, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
 			continue
 		}
-		known[name] = desc
+		named[name] = desc
 		*list = append(*list, desc)
 	}
 }

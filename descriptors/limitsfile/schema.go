@@ -112,7 +112,7 @@ var schema = [...]row{
 	{name: "replaces", kind: listKind, at: limitLevels},
 
 	{name: "unit_multiplier", kind: positiveKind, at: limitLevels, extension: true},
-	{name: "algorithm", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true, choices: algorithmNames()},
+	{name: "algorithm", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
 	{name: "burst", kind: positiveKind, at: limitLevels | defaultsLevel, extension: true},
 	{
 		name: "scope", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true,
@@ -128,14 +128,6 @@ var schema = [...]row{
 
 	{name: "factor", kind: factorKind, at: overrideLevels, extension: true},
 	{name: "expires_at", kind: textKind, at: overrideLevel, extension: true},
-}
-
-func algorithmNames() []string {
-	var names []string
-	for _, a := range limit.Algorithms() {
-		names = append(names, a.String())
-	}
-	return names
 }
 
 // findRow returns the row of a field, or nil.
