@@ -1,6 +1,6 @@
-// Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for
-// /json and /healthcheck, a debug listener for operators, and optionally a listener for
-// metrics alone. It starts them, protects them from bad requests, and stops them without
+// Package server runs the listeners of a rate-limit service. They are gRPC for Envoy, HTTP
+// for /json and /healthcheck, a debug listener for operators, and optionally metrics alone.
+// Package server starts them, protects them from bad requests, and stops them without
 // cutting calls. It knows nothing of limits.
 package server
 

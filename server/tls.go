@@ -44,8 +44,8 @@ type TLS struct {
 
 // tlsReloader keeps the TLS configuration for the next handshake.
 //
-// The pemfile provider of grpc does not fit: it requires certificate and key in one
-// directory, starts without them, and prints the private key of a bad pair to the log.
+// The pemfile provider of grpc does not fit. It requires certificate and key in one
+// directory and starts without them. It logs the private key of a bad pair.
 type tlsReloader struct {
 	opts    TLS
 	log     *slog.Logger

@@ -110,7 +110,7 @@ type Settings struct {
 	RedisPoolSize           int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Most connections to each node. 0 means enough for all batches in flight."`
 	RedisTimeout            time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Time limit of a whole operation: queueing, the round trip, retries and redirects. Calls wait that long while Redis hangs. A value above 1s logs a warning. See docs/redis.md."`
 	RedisFallbackRatio      float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that this replica admits while Redis is down, above 0, at most 1. See docs/failure.md."`
-	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"What a limit does while Redis is down: local (count in this process), allow or deny."`
+	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"How limits behave while Redis is down: local (count in this process), allow or deny."`
 	RedisPartitions         int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Number of hash tags over which keys are spread in a cluster. All replicas need the same value."`
 	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"64" min:"1" max:"4096" desc:"Most hits in one batch."`
 	RedisMaxInflightBatches int           `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Most batches in flight to Redis, in a cluster for each partition."`
