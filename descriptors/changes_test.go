@@ -17,7 +17,7 @@ descriptors:
     descriptors:
       - {key: child, value: x, rate_limit: {unit: minute, requests_per_unit: 1}}
       - {key: child, rate_limit: {unit: minute, requests_per_unit: 1}}
-  - {key: tells, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {a: 1}}
+  - {key: metadata, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {a: 1}}
 `
 	const after = `
 domain: shop
@@ -29,17 +29,17 @@ descriptors:
     descriptors:
       - {key: child, value: x, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
       - {key: child, rate_limit: {unit: minute, requests_per_unit: 1, enabled: false}}
-  - {key: tells, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {a: 2}}
+  - {key: metadata, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {a: 2}}
 `
-	old, now := compileFiles(t, before), compileFiles(t, after)
+	old, changed := compileFiles(t, before), compileFiles(t, after)
 	assert.Equal(t, 6, old.Rules())
-	assert.Equal(t, 5, now.Rules(), "of those in force")
+	assert.Equal(t, 5, changed.Rules(), "with limits in force")
 	assert.Equal(t, Changes{
 		Added:   []string{"shop > new"},
-		Changed: []string{"shop > edited", "shop > parent > child=x", "shop > parent > child", "shop > tells"},
+		Changed: []string{"shop > edited", "shop > parent > child=x", "shop > parent > child", "shop > metadata"},
 		Removed: []string{"shop > gone"},
-	}, now.ChangesFrom(old))
-	assert.Equal(t, Changes{}, now.ChangesFrom(now))
+	}, changed.ChangesFrom(old))
+	assert.Equal(t, Changes{}, changed.ChangesFrom(changed))
 	assert.Len(t, old.ChangesFrom(nil).Added, 6)
 }
 

@@ -23,8 +23,10 @@ type reader struct {
 	set     *Set
 	docs    []*document
 
-	// roots has the descriptors at the root of each domain, whose files are read one
-	// after the other.
+	domains map[string]*Domain // by name
+
+	// roots has the descriptors at the root of each domain, which can come from
+	// several files.
 	roots map[*Domain]siblings
 }
 
@@ -32,7 +34,7 @@ type reader struct {
 type siblings map[[2]string]*Descriptor
 
 func newReader(o Options) *reader {
-	return &reader{options: o, set: &Set{}, roots: map[*Domain]siblings{}}
+	return &reader{options: o, set: &Set{}, domains: map[string]*Domain{}, roots: map[*Domain]siblings{}}
 }
 
 // add returns the next document to open.
@@ -79,12 +81,13 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	d.root = d.object(rootLevel, d.rootPosition, root)
 	name, node := d.root.text("domain"), d.root.nodeOf("domain")
 	d.domain.Name, d.domain.Line = name, node.Line
-	switch known := r.set.Domain(name); {
+	switch known := r.domains[name]; {
 	case name == "":
 		if !d.root.invalid("domain") {
 			d.errorf(node, nil, "domain is missing")
 		}
 	case known == nil:
+		r.domains[name] = d.domain
 		r.set.Domains = append(r.set.Domains, d.domain)
 	case r.options.MergeDomains:
 		d.domain = known

@@ -49,15 +49,6 @@ type Set struct {
 	Warnings Problems
 }
 
-// Domain returns the domain of that name, or nil.
-func (s *Set) Domain(name string) *Domain {
-	i := slices.IndexFunc(s.Domains, func(d *Domain) bool { return d.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return s.Domains[i]
-}
-
 // Domain is a namespace of descriptors.
 type Domain struct {
 	Name        string
@@ -71,7 +62,7 @@ type Domain struct {
 	defaultsFile string
 }
 
-// RequestLimit returns the defaults for a limit that a request brings along: its spec
+// RequestLimit returns the defaults for a limit that is part of a request: its spec
 // without number and window, and whether such limits are in force.
 func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	v := d.defaults.field("enabled")
@@ -93,7 +84,7 @@ type Descriptor struct {
 	Descriptors []*Descriptor // children, in file order
 
 	// CopiedFrom is the descriptor that an override copied to make this one for a
-	// single value; nil if it stands in a file.
+	// single value; nil for a descriptor of a file.
 	CopiedFrom *Descriptor
 
 	// CounterPatterns is what SharedPatterns returned when an override last changed
@@ -190,11 +181,11 @@ func Path(domain string, trail []*Descriptor) string {
 	return b.String()
 }
 
-// position is the place of a descriptor in its file. The path is made only when the
-// file is read, because a key can stand after a problem of its descriptor.
+// position is the place of a descriptor in its file. Its path is computed once the file is
+// read, because the key of a descriptor can come after a problem in it.
 type position struct {
 	domain     *Domain
-	parent     *position   // nil if the place is the domain itself
+	parent     *position   // nil for the domain itself
 	descriptor *Descriptor // nil for the domain itself
 	number     int         // in its list, from 1
 }

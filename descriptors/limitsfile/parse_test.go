@@ -13,7 +13,7 @@ import (
 
 func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
-		// What envoyproxy/ratelimit rejects too.
+		// Mistakes that envoyproxy/ratelimit rejects too.
 		{"empty file", "", "f: file is empty: domain is missing"},
 		{"file of comments", "# nothing\n", "f: file is empty: domain is missing"},
 		{"null file", "~", "f:1:1: domain is missing"},
@@ -70,14 +70,14 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"empty replaces item", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}"), "f:4:62: d > k: an item of replaces needs the name of a limit"},
 		{"replacing itself", one("rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}"), "f:4:78: d > k: a limit can't replace itself (a)"},
 		{"share_threshold without *", one("value: v\nshare_threshold: true"), "f:5:22: d > k=v: share_threshold needs a key or value with a *"},
-		{"merging what is no mapping", one("<<: 5"), "f:4:9: d > k: merge key (<<): got 5, want a mapping or a list of mappings"},
+		{"merging a number", one("<<: 5"), "f:4:9: d > k: merge key (<<): got 5, want a mapping or a list of mappings"},
 		{"merging null", one("<<: ~"), "f:4:9: d > k: merge key (<<): got null, want a mapping or a list of mappings"},
 		{"merging unknown keys", one("<<: {foo: 1}"), "f:4:10: d > k: unknown key foo; want descriptors, key"},
 		{"quoted merge key", one(`"<<": {value: v}`), `f:4:5: d > k: unknown key "<<"`},
 		{"unknown anchor", one("value: *v"), "f: not valid YAML: unknown anchor 'v' referenced"},
 		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want second, minute, hour, day, week, month or year; did you mean hour?"},
 
-		// Our own fields.
+		// Mistakes in our own fields.
 		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window; did you mean sliding_window?"},
 		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm: got a list, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window"},
 		{"scope", one("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want global or instance"},
@@ -90,23 +90,23 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"burst without token_bucket", one("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},
 		{"burst that never fills", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 4000}"), "f:4:83: d > k: burst 4000 would take more than ten years to refill; at 1 per day it can be at most 3650"},
 		{
-			"all that is wrong with a limit", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11, burst: 3, fallback_ratio: 2, scope: all}"),
+			"several mistakes in one limit", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11, burst: 3, fallback_ratio: 2, scope: all}"),
 			"f:4:69: d > k: unit_multiplier 11 makes the window longer\nf:4:80: d > k: burst is only for algorithm token_bucket, not fixed_window\n" +
 				"f:4:99: d > k: fallback_ratio: got 2, want a number over 0 and up to 1\nf:4:109: d > k: scope: got all, want global or instance",
 		},
 		{
-			"and of one without a unit", one("rate_limit: {unit: fortnight, requests_per_unit: -1, unit_multiplier: 11, burst: 3}"),
+			"several mistakes without a unit", one("rate_limit: {unit: fortnight, requests_per_unit: -1, unit_multiplier: 11, burst: 3}"),
 			"f:4:24: d > k: unit: got fortnight, want second\nf:4:54: d > k: requests_per_unit: got -1, want a whole number\nf:4:86: d > k: burst is only for algorithm token_bucket, not fixed_window",
 		},
-		{"not what an unknown algorithm would mean", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm: got bucket, want fixed_window"},
-		{"nor one of the defaults", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm: got bucket, want fixed_window"},
+		{"unknown algorithm hides problems of its burst", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm: got bucket, want fixed_window"},
+		{"unknown default algorithm hides problems of its burst", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm: got bucket, want fixed_window"},
 		{"unlimited with an algorithm", one("rate_limit: {unlimited: true, algorithm: sliding_log}"), "f:4:46: d > k: algorithm has no meaning beside unlimited: true"},
 		{"our field at a wrong level", one("burst: 5"), "f:4:5: d > k: burst has no meaning in the descriptor; it belongs in rate_limit or defaults"},
 		{"our field at the root", "domain: d\nenabled: true", "f:2:1: d: enabled has no meaning in the root of the file; it belongs in rate_limit or defaults"},
 		{"rate_limit and rate_limits", one(tenAMinute + "\nrate_limits: []"), "f:5:18: d > k: rate_limit and rate_limits are both given; put all limits into rate_limits"},
 		{"two limits of one counter", one("rate_limits:\n- {unit: minute, requests_per_unit: 5}\n- {unit: second, unit_multiplier: 60, requests_per_unit: 6}"), "f:6:7: d > k: duplicate of the limit in line 5 (5 per minute): with the same algorithm, window and scope they would share one counter"},
 		{"too many limits", one("rate_limits: [" + strings.Repeat("{}, ", 100) + "{}]"), "f:4:18: d > k: rate_limits has 101 items; maximum is 100"},
-		{"unlimited among others", one("rate_limits: [{unit: minute, requests_per_unit: 5}, {unlimited: true}]"), "f:4:57: d > k: unlimited can't be one of several rate_limits"},
+		{"unlimited beside another limit", one("rate_limits: [{unit: minute, requests_per_unit: 5}, {unlimited: true}]"), "f:4:57: d > k: unlimited can't be one of several rate_limits"},
 		{"defaults with a window", "domain: d\ndefaults: {unit_multiplier: 5}", "f:2:12: d: unit_multiplier has no meaning in defaults; it belongs in rate_limit"},
 		{"defaults is a list", "domain: d\ndefaults: []", "f:2:11: d: defaults: got a list, want a mapping"},
 		{"default algorithm", "domain: d\ndefaults: {algorithm: gcra}", "f:2:23: d: algorithm: got gcra, want fixed_window"},
@@ -176,7 +176,7 @@ descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
 `, Options{})
 	require.Empty(t, errs)
 	assert.Equal(t, "f:4:1: d: defaults is given twice; of equal fields the last one counts", warnings)
-	assert.Equal(t, "1 per day, sliding_window, per instance", set.Domain("d").Descriptors[0].Limits[0].String())
+	assert.Equal(t, "1 per day, sliding_window, per instance", set.Domains[0].Descriptors[0].Limits[0].String())
 
 	_, errs, warnings = load("domain: d\ndefaults: {algorithm: sliding_log}\ndefaults:\n", Options{})
 	require.Empty(t, errs)
@@ -228,10 +228,10 @@ func TestUTF16(t *testing.T) {
 	}
 	c, err := Parse([]File{{"f", data}}, Options{})
 	require.NoError(t, err)
-	assert.NotNil(t, c.Domain("dömäin"))
+	assert.Equal(t, "dömäin", c.Domains[0].Name)
 }
 
-// A text keeps its spelling, whatever YAML takes it for.
+// A text field keeps its spelling, also if YAML reads it as another type.
 func TestTextFieldsKeepTheirSpelling(t *testing.T) {
 	for _, value := range []string{"yes", "y", "True", "off", "0x1F", "010", "1_000", "0b11", "-5", "+5", "2001-01-01", "2001-01-01T00:00:00Z", "12:30", "9223372036854775807", "<<", "=", "1.2.3.4"} {
 		assert.Equal(t, value, first(t, one("value: "+value)).Value)
@@ -299,7 +299,6 @@ func TestDomainsKeepFileOrder(t *testing.T) {
 		names = append(names, d.Name)
 	}
 	assert.Equal(t, []string{"b", "a"}, names, "in file order")
-	assert.Nil(t, c.Domain("c"))
 }
 
 func TestDomainInTwoFilesNeedsMergeDomains(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// resource makes an xDS resource of its JSON form, which may have the fields that
-// the Go package lacks, as a newer control plane sends them.
+// resource returns an xDS resource from its JSON form. The JSON may have fields that the
+// Go package lacks, as a newer control plane sends them.
 func resource(t testing.TB, name, json string) *confv3.RateLimitConfig {
 	t.Helper()
 	r := &confv3.RateLimitConfig{}
@@ -23,7 +23,7 @@ func resource(t testing.TB, name, json string) *confv3.RateLimitConfig {
 	r.Name = name
 	var whole structpb.Struct
 	require.NoError(t, protojson.Unmarshal([]byte(json), &whole))
-	later(t, r.Descriptors, whole.Fields["descriptors"].GetListValue())
+	addLaterFields(t, r.Descriptors, whole.Fields["descriptors"].GetListValue())
 	wire, err := proto.Marshal(r)
 	require.NoError(t, err)
 	received := &confv3.RateLimitConfig{}
@@ -31,8 +31,8 @@ func resource(t testing.TB, name, json string) *confv3.RateLimitConfig {
 	return received
 }
 
-// later adds to descriptors what JSON has and their Go type has not.
-func later(t testing.TB, ds []*confv3.RateLimitDescriptor, json *structpb.ListValue) {
+// addLaterFields adds to descriptors the fields of the JSON that their Go type lacks.
+func addLaterFields(t testing.TB, ds []*confv3.RateLimitDescriptor, json *structpb.ListValue) {
 	for i, d := range ds {
 		fields := json.Values[i].GetStructValue().Fields
 		var wire []byte
@@ -47,11 +47,11 @@ func later(t testing.TB, ds []*confv3.RateLimitDescriptor, json *structpb.ListVa
 			wire = protowire.AppendBytes(wire, b)
 		}
 		d.ProtoReflect().SetUnknown(wire)
-		later(t, d.Descriptors, fields["descriptors"].GetListValue())
+		addLaterFields(t, d.Descriptors, fields["descriptors"].GetListValue())
 	}
 }
 
-// Each resource means what the limits file beside it means.
+// Each resource has the same limits as the limits file beside it.
 func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 	for name, test := range map[string]struct{ json, yaml string }{
 		"units": {
@@ -147,10 +147,10 @@ func TestXDSMetadataLosesOurFields(t *testing.T) {
 		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
 		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, Options{})
 	require.NoError(t, err)
-	got, err := protojson.Marshal(c.Domain("d").Descriptors[0].Metadata)
+	got, err := protojson.Marshal(c.Domains[0].Descriptors[0].Metadata)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}`, string(got))
-	assert.Nil(t, c.Domain("d").Descriptors[1].Metadata)
+	assert.Nil(t, c.Domains[0].Descriptors[1].Metadata)
 }
 
 func TestXDSProblems(t *testing.T) {
@@ -211,7 +211,7 @@ func TestXDSResourcesOfOneDomainNeedMergeDomains(t *testing.T) {
 	require.EqualError(t, err, "resource 2: domain d is already in a, and merging domains is off")
 	c, err := ParseXDS(two, Options{MergeDomains: true})
 	require.NoError(t, err)
-	assert.Equal(t, "l", c.Domain("d").Descriptors[1].Key)
+	assert.Equal(t, "l", c.Domains[0].Descriptors[1].Key)
 }
 
 func TestHostileXDSResourcesAreRejected(t *testing.T) {
@@ -249,7 +249,7 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	odd := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a\u0000\u007f","value":"\u2028\n","rate_limit":{"unit":"DAY"}}]}`)
 	c, err := ParseXDS([]*confv3.RateLimitConfig{odd, nil}[:1], Options{})
 	require.NoError(t, err)
-	assert.Equal(t, "a\x00\x7f", c.Domain("d").Descriptors[0].Key, "any text is fine")
+	assert.Equal(t, "a\x00\x7f", c.Domains[0].Descriptors[0].Key, "any text is fine")
 	_, err = ParseXDS([]*confv3.RateLimitConfig{nil}, Options{})
 	require.EqualError(t, err, "resource 1: domain is missing")
 	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, Options{})
@@ -259,7 +259,7 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	assert.Empty(t, c.Domains)
 }
 
-// No resource makes ParseXDS panic or hang.
+// FuzzParseXDS checks that no resource makes ParseXDS panic or hang.
 func FuzzParseXDS(f *testing.F) {
 	for _, json := range []string{
 		`{"domain":"d","descriptors":[{"key":"k","value":"v*","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"m"}]},

@@ -3,6 +3,7 @@ package override
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -60,8 +61,9 @@ type rank struct {
 // overlay is a set to which overrides are applied. It copies descriptors and lists of the
 // base before it changes them.
 type overlay struct {
-	set    *limitsfile.Set
-	copied map[*limitsfile.Descriptor]bool // descriptors that may be changed
+	set     *limitsfile.Set
+	domains map[string]*limitsfile.Domain   // by name
+	copied  map[*limitsfile.Descriptor]bool // descriptors that may be changed
 
 	// copiesLeft is the number of copies for single values that may still be made.
 	copiesLeft int
@@ -74,6 +76,7 @@ type overlay struct {
 func newOverlay(base *limitsfile.Set) *overlay {
 	o := &overlay{
 		set:        &limitsfile.Set{Warnings: base.Warnings},
+		domains:    map[string]*limitsfile.Domain{},
 		copied:     map[*limitsfile.Descriptor]bool{},
 		copiesLeft: maxCopies,
 		shared:     map[listID]*index{},
@@ -82,6 +85,7 @@ func newOverlay(base *limitsfile.Set) *overlay {
 	for _, d := range base.Domains {
 		domain := *d
 		o.set.Domains = append(o.set.Domains, &domain)
+		o.domains[domain.Name] = &domain
 	}
 	return o
 }
@@ -90,7 +94,7 @@ func newOverlay(base *limitsfile.Set) *overlay {
 // descriptor that matches many values, else 0. A copy for a single value gets the children
 // of the original, so overrides of these children must be applied first.
 func (o *overlay) singleValues(t descriptors.Target) []int {
-	domain := o.set.Domain(t.Domain)
+	domain := o.domains[t.Domain]
 	if domain == nil {
 		return nil
 	}
@@ -161,14 +165,10 @@ func (o *overlay) lookUp(t descriptors.Target) (domain *limitsfile.Domain, trail
 		p := limitsfile.PatchProblem(t.String(), path, fmt.Sprintf(format, args...))
 		return nil, nil, &p
 	}
-	if domain = o.set.Domain(t.Domain); domain == nil {
-		var names []string
-		for _, d := range o.set.Domains {
-			names = append(names, d.Name)
-		}
+	if domain = o.domains[t.Domain]; domain == nil {
+		names := slices.Sorted(maps.Keys(o.domains))
 		advice := "no limits are loaded"
 		if len(names) > 0 {
-			slices.Sort(names)
 			advice = "want " + limitsfile.OneOf(t.Domain, names)
 		}
 		return fail("", "unknown domain %s; %s", limitsfile.Printable(t.Domain), advice)
