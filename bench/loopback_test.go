@@ -102,16 +102,16 @@ func startServer(b testing.TB, kind string) *child {
 	c := &child{cmd: exec.Command(os.Args[0])}
 	c.cmd.Env = append(os.Environ(), serverKindEnv+"="+kind)
 	c.cmd.Stderr = os.Stderr
-	hold, err := c.cmd.StdinPipe() // closes with this process, which ends the child
+	stdin, err := c.cmd.StdinPipe() // closes with this process, which ends the child
 	require.NoError(b, err)
-	out, err := c.cmd.StdoutPipe()
+	stdout, err := c.cmd.StdoutPipe()
 	require.NoError(b, err)
 	require.NoError(b, c.cmd.Start())
 	b.Cleanup(func() {
-		_ = hold.Close()
+		_ = stdin.Close()
 		_ = c.cmd.Wait()
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
+	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(b, err)
 	c.addr = strings.TrimSpace(line)
 	return c

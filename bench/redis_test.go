@@ -62,13 +62,13 @@ func TestRedisTable(t *testing.T) {
 		pid        int
 	}
 	nothing := startServer(t, "nothing-stock")
-	ours, ourAddr := program(t, os.Getenv(programEnv), "REDIS_URL="+redis.Addr, "LIMITS_PATH="+limits, "CACHE_KEY_PREFIX=a", "LOG_LEVEL=error")
-	servers := []target{{"does nothing", nothing.addr, nothing.cmd.Process.Pid}, {"rls", ourAddr, ours.Process.Pid}}
+	rls, rlsAddr := program(t, os.Getenv(programEnv), "REDIS_URL="+redis.Addr, "LIMITS_PATH="+limits, "CACHE_KEY_PREFIX=a", "LOG_LEVEL=error")
+	servers := []target{{"does nothing", nothing.addr, nothing.cmd.Process.Pid}, {"rls", rlsAddr, rls.Process.Pid}}
 	if path := os.Getenv(incumbentEnv); path != "" {
-		theirs, theirAddr := program(t, path,
+		incumbent, incumbentAddr := program(t, path,
 			"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "CACHE_KEY_PREFIX=b", "RUNTIME_ROOT="+filepath.Dir(limits), "RUNTIME_APPDIRECTORY=config",
 			"RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "DISABLE_STATS=true", "LOG_LEVEL=error")
-		servers = append(servers, target{"incumbent", theirAddr, theirs.Process.Pid})
+		servers = append(servers, target{"incumbent", incumbentAddr, incumbent.Process.Pid})
 	}
 
 	seen := map[string]map[load]figures{}
@@ -99,10 +99,10 @@ func TestRedisTable(t *testing.T) {
 // clusterLoads measures rls with a Cluster, with one and with four descriptors.
 func clusterLoads(t *testing.T, limits string) (one, four figures) {
 	cluster := redistest.StartCluster(t, 6, false)
-	ours, addr := program(t, os.Getenv(programEnv), "REDIS_TYPE=cluster", "REDIS_URL="+cluster.URL(), "REDIS_TIMEOUT=1s", "LIMITS_PATH="+limits, "LOG_LEVEL=error")
+	rls, addr := program(t, os.Getenv(programEnv), "REDIS_TYPE=cluster", "REDIS_URL="+cluster.URL(), "REDIS_TIMEOUT=1s", "LIMITS_PATH="+limits, "LOG_LEVEL=error")
 	first := cluster.Masters[0].PID()
-	one = run(t, addr, ours.Process.Pid, first, load{64, 1, 10_000})
-	four = run(t, addr, ours.Process.Pid, first, load{64, 4, 10_000})
+	one = run(t, addr, rls.Process.Pid, first, load{64, 1, 10_000})
+	four = run(t, addr, rls.Process.Pid, first, load{64, 4, 10_000})
 	return one, four
 }
 
@@ -122,19 +122,19 @@ func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 // goals compares the figures with the goals of docs/design.md.
 func goals(b *strings.Builder, seen map[string]map[load]figures, one, four figures) {
 	busy, alone := load{64, 1, 10_000}, load{1, 1, 10_000}
-	verdict := func(what string, have, most float64) {
+	verdict := func(goal string, got, maximum float64) {
 		word := "met"
-		if have > most {
+		if got > maximum {
 			word = "**missed**"
 		}
-		fmt.Fprintf(b, "- %s: %.2f, at most %.2f: %s\n", what, have, most, word)
+		fmt.Fprintf(b, "- %s: %.2f, at most %.2f: %s\n", goal, got, maximum, word)
 	}
 	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
 	b.WriteString("\nGoals, one descriptor, 10,000 keys:\n\n")
 	verdict("server CPU at 64 in flight, of that of the server that does nothing", ratio(seen["rls"][busy].serverCPU, seen["does nothing"][busy].serverCPU), 1.6)
-	if theirs, ok := seen["incumbent"]; ok {
-		verdict("Redis CPU at 64 in flight, of the incumbent's", ratio(seen["rls"][busy].redisCPU, theirs[busy].redisCPU), 0.25)
-		verdict("p50 alone, of the incumbent's", ratio(seen["rls"][alone].p50, theirs[alone].p50), 1)
+	if incumbent, ok := seen["incumbent"]; ok {
+		verdict("Redis CPU at 64 in flight, of the incumbent's", ratio(seen["rls"][busy].redisCPU, incumbent[busy].redisCPU), 0.25)
+		verdict("p50 alone, of the incumbent's", ratio(seen["rls"][alone].p50, incumbent[alone].p50), 1)
 	} else {
 		b.WriteString("- the incumbent could not be built here, so nothing is compared with it\n")
 	}
@@ -142,7 +142,7 @@ func goals(b *strings.Builder, seen map[string]map[load]figures, one, four figur
 }
 
 // run sends the load to the server at addr for perLoad.
-func run(t *testing.T, addr string, pid, redis int, l load) figures {
+func run(t *testing.T, addr string, pid, redisPID int, l load) figures {
 	clients := make([]rlsv3.RateLimitServiceClient, connections)
 	for i := range clients {
 		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -162,7 +162,7 @@ func run(t *testing.T, addr string, pid, redis int, l load) figures {
 			})
 		}
 	}
-	ask := func(d time.Duration) []time.Duration {
+	send := func(d time.Duration) []time.Duration {
 		took := make([][]time.Duration, l.inFlight)
 		until := time.Now().Add(d)
 		var workers sync.WaitGroup
@@ -185,18 +185,18 @@ func run(t *testing.T, addr string, pid, redis int, l load) figures {
 		workers.Wait()
 		return slices.Concat(took...)
 	}
-	ask(warmUp)
-	server, store, start := cpuOf(t, pid), cpuOf(t, redis), time.Now()
-	took := ask(perLoad)
+	send(warmUp)
+	serverCPU, redisCPU, start := cpuOf(t, pid), cpuOf(t, redisPID), time.Now()
+	took := send(perLoad)
 	require.NotEmpty(t, took)
-	n, lasted := time.Duration(len(took)), time.Since(start)
+	n, elapsed := time.Duration(len(took)), time.Since(start)
 	slices.Sort(took)
 	return figures{
-		serverCPU: (cpuOf(t, pid) - server) / n,
-		redisCPU:  (cpuOf(t, redis) - store) / n,
+		serverCPU: (cpuOf(t, pid) - serverCPU) / n,
+		redisCPU:  (cpuOf(t, redisPID) - redisCPU) / n,
 		p50:       took[len(took)/2],
 		p99:       took[len(took)*99/100],
-		perSecond: float64(len(took)) / lasted.Seconds(),
+		perSecond: float64(len(took)) / elapsed.Seconds(),
 	}
 }
 
@@ -216,7 +216,7 @@ func program(t *testing.T, path string, env ...string) (cmd *exec.Cmd, addr stri
 	require.Eventually(t, func() bool {
 		_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "none", Descriptors: []*ratelimitv3.RateLimitDescriptor{{}}})
 		return err == nil
-	}, 20*time.Second, 50*time.Millisecond, "%s doesn't answer", path)
+	}, 20*time.Second, 50*time.Millisecond, "%s does not answer", path)
 	return cmd, addr
 }
 
@@ -240,7 +240,7 @@ func replaceTable(path, table string) error {
 	head, rest, found := strings.Cut(string(page), begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		return fmt.Errorf("%s lacks the marks %s and %s", path, strings.TrimSpace(begin), end)
+		return fmt.Errorf("%s has no marks %s and %s", path, strings.TrimSpace(begin), end)
 	}
 	return os.WriteFile(path, []byte(head+begin+table+end+tail), 0o644)
 }
