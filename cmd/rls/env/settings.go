@@ -99,7 +99,7 @@ type Settings struct {
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request, or none of them if one is over its limit."`
 
 	DenyCacheBytes          int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged a fixed_window limit that many times over, it denies the rest of the window without Redis. 0 means never. STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off."`
+	LocalGuardRatio         float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged that many times a fixed_window limit, it denies the rest of the window without Redis. 0 means never. STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off."`
 	CacheKeyPrefix          string        `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis, up to 64 bytes."`
 	ExpirationJitterMax     int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds that are randomly added to the expiry of a key in Redis, so that keys do not expire together."`
 	RedisType               string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
