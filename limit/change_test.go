@@ -25,14 +25,14 @@ func TestChangedNumberKeepsSpentHits(t *testing.T) {
 		{"sliding window, lowered", hour(SlidingWindow, 10, 0), hour(SlidingWindow, 3, 0), 4, -1},
 		{"sliding log, raised", hour(SlidingLog, 10, 0), hour(SlidingLog, 20, 0), 4, 16},
 		{"sliding log, lowered", hour(SlidingLog, 10, 0), hour(SlidingLog, 3, 0), 4, -1},
-		{"token bucket, raised: the share stays", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 4, 12},
-		{"token bucket, lowered: the share stays", hour(TokenBucket, 10, 0), hour(TokenBucket, 5, 0), 4, 3},
+		{"token bucket, raised, keeps the spent share", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 4, 12},
+		{"token bucket, lowered, keeps the spent share", hour(TokenBucket, 10, 0), hour(TokenBucket, 5, 0), 4, 3},
 		{"token bucket, all spent, raised", hour(TokenBucket, 10, 0), hour(TokenBucket, 20, 0), 10, 0},
 		{"token bucket, all spent, lowered", hour(TokenBucket, 10, 0), hour(TokenBucket, 1, 0), 10, 0},
-		{"a burst raised: the tokens stay", hour(TokenBucket, 10, 5), hour(TokenBucket, 10, 50), 4, 46},
-		{"the rate of a slow bucket raised: at most empty", hour(TokenBucket, 1, 100), hour(TokenBucket, 100, 101), 100, 0},
-		{"the rate of a fast bucket lowered: the tokens", hour(TokenBucket, 100, 101), hour(TokenBucket, 1, 101), 60, 41},
-		{"a rate lowered by far: at most empty", hour(TokenBucket, 1<<31, 1<<31+1), hour(TokenBucket, 1, 80_000), 1 << 31, 0},
+		{"a raised burst keeps the spent tokens", hour(TokenBucket, 10, 5), hour(TokenBucket, 10, 50), 4, 46},
+		{"a slow bucket with a raised rate is at most empty", hour(TokenBucket, 1, 100), hour(TokenBucket, 100, 101), 100, 0},
+		{"a fast bucket with a lowered rate keeps the spent tokens", hour(TokenBucket, 100, 101), hour(TokenBucket, 1, 101), 60, 41},
+		{"a bucket with a much lower rate is at most empty", hour(TokenBucket, 1<<31, 1<<31+1), hour(TokenBucket, 1, 80_000), 1 << 31, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			old, err := New(test.old)

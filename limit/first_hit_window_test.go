@@ -34,7 +34,7 @@ func TestFirstHitWindowStartsWithTheFirstHit(t *testing.T) {
 // before it.
 func TestFirstHitWindowAdmitsAtMostMaxInEachWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l, now := drawSmall(t, FirstHitWindow), int64(epoch)
+		l, now := drawSmallLimit(t, FirstHitWindow), int64(epoch)
 		var s State
 		var start, admitted int64
 		for range 60 {

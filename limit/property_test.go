@@ -29,8 +29,8 @@ func drawLimit(t *rapid.T, a Algorithm) *Limit {
 	return l
 }
 
-// drawSmall draws a limit so small that the model can replay its history hit by hit.
-func drawSmall(t *rapid.T, a Algorithm) *Limit {
+// drawSmallLimit draws a limit so small that the model can replay its history hit by hit.
+func drawSmallLimit(t *rapid.T, a Algorithm) *Limit {
 	s := Spec{
 		Algorithm: a,
 		Requests:  rapid.Uint32Range(1, 12).Draw(t, "requests"),
@@ -86,7 +86,7 @@ func clone(s State) State {
 
 func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
-		l, now := drawSmall(t, a), int64(epoch)
+		l, now := drawSmallLimit(t, a), int64(epoch)
 		var s State
 		m := model{l: l}
 		for range 40 {
@@ -109,10 +109,10 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 			if n > 0 && r.Allowed {
 				m.hits = append(m.hits, charged{now, n})
 			}
-			if left := l.capacity - ceil(m.spent(now)); a == SlidingWindow {
-				assert.InDelta(t, left, r.Remaining, 1)
+			if remaining := l.capacity - ceil(m.spent(now)); a == SlidingWindow {
+				assert.InDelta(t, remaining, r.Remaining, 1)
 			} else {
-				assert.Equal(t, left, r.Remaining)
+				assert.Equal(t, remaining, r.Remaining)
 			}
 		}
 	})
@@ -131,7 +131,7 @@ func (m *model) tickError(now int64) int64 {
 
 func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
-		l, now := drawSmall(t, a), int64(epoch)
+		l, now := drawSmallLimit(t, a), int64(epoch)
 		l.ChargeDenied = rapid.Bool().Draw(t, "charge_denied")
 		bound := map[Algorithm]int64{
 			FixedWindow:    2 * l.max,
@@ -341,7 +341,7 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 
 func TestChangedNumberKeepsSpentHitsOfAnyHistory(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
-		old := drawSmall(t, a)
+		old := drawSmallLimit(t, a)
 		var s State
 		now := int64(epoch)
 		for range 15 {

@@ -5,7 +5,7 @@
 
 local maxHits = 2 ^ 34 -- a count does not grow further
 
-local function ends(period, start) return start + period end
+local function expiry(period, start) return start + period end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local start, count = s.a, s.b
@@ -36,4 +36,4 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return count, left, retry
 end
 
-return packed('<dd', 16, ends, step)
+return packed('<dd', 16, expiry, step)

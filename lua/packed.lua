@@ -4,15 +4,15 @@
 --
 -- format  the format of the string, as for struct.pack
 -- size    the length of the string in bytes
--- ends    function(period, a, b, c) returns when a state that is not zero is forgotten
+-- expiry  function(period, a, b, c) returns the time at which a nonzero state is forgotten
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
-local function packed(format, size, ends, step)
+local function packed(format, size, expiry, step)
   local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
   return {
     step = step,
 
-    -- Returns the state that raw holds. It has err if raw is foreign.
+    -- Returns the state that raw stores. The state has err if raw is no such state.
     open = function(_, raw)
       if not raw then return { a = 0, b = 0, c = 0 } end
       if #raw ~= size then return { err = 'WRONGTYPE the key holds another string' } end
@@ -34,14 +34,14 @@ local function packed(format, size, ends, step)
       else
         local new = pack(format, s.a, s.b, s.c)
         if new == raw then return end
-        local at = ends(period, s.a, s.b, s.c)
+        local expires = expiry(period, s.a, s.b, s.c)
         if not raw then
-          reply = redis.pcall('SET', key, new, 'PX', ttl(at), 'NX')
+          reply = redis.pcall('SET', key, new, 'PX', ttl(expires), 'NX')
           if not reply then return 'WRONGTYPE the key holds another type' end
-        elseif at == ends(period, unpack(format, raw)) then -- so is its time to live
+        elseif expires == expiry(period, unpack(format, raw)) then -- the time to live stays
           reply = redis.pcall('SETRANGE', key, '0', new)
         else
-          reply = redis.pcall('SET', key, new, 'PX', ttl(at))
+          reply = redis.pcall('SET', key, new, 'PX', ttl(expires))
         end
       end
       return type(reply) == 'table' and reply.err

@@ -10,7 +10,7 @@ local maxTicks = 2 ^ 19
 local floor = math.floor
 local function ceilDiv(a, b) return floor((a + b - 1) / b) end
 
-local function ends(period, start, cur)
+local function expiry(period, start, cur)
   return start + (cur > 0 and 2 * period or period)
 end
 
@@ -69,9 +69,9 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     s.a, s.b, s.c = 0, 0, 0
   else
     s.a, s.b, s.c = start, cur, prev
-    reset = ends(period, start, cur) - now
+    reset = expiry(period, start, cur) - now
   end
   return cur + fading, reset, retry
 end
 
-return packed('<ddd', 24, ends, step)
+return packed('<ddd', 24, expiry, step)

@@ -40,8 +40,8 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local function ttl(ends) -- %d is exact on 64 bits, and twice as fast as %.0f
-  return string.format('%d', math.ceil((ends - now) / 1000) + jitter)
+local function ttl(expiry) -- %d is exact on 64 bits, and twice as fast as %.0f
+  return string.format('%d', math.ceil((expiry - now) / 1000) + jitter)
 end
 
 -- One call reads all keys. The value of a key that is no string is false.

@@ -60,7 +60,7 @@ local function tokens(us, frac, max, period)
   return n
 end
 
-local function ends(period, us, frac) return ceil(us, frac) end
+local function expiry(period, us, frac) return ceil(us, frac) end
 
 -- Does what limit.Limit.atRate does.
 local function atRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
@@ -120,4 +120,4 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return tokens(us, frac, max, period), ceil(us, frac), retry
 end
 
-return packed('<ddd', 24, ends, step)
+return packed('<ddd', 24, expiry, step)

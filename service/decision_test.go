@@ -21,7 +21,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 10, name: ten}
 `
 
-func TestStatusOfACountedDescriptor(t *testing.T) {
+func TestStatusDescribesTheMatchedLimit(t *testing.T) {
 	r := newFixture(t, tenPerMinute)
 	resp := r.request(desc("k=v"))
 	assert.Equal(t, codeOK, resp.OverallCode)

@@ -63,30 +63,30 @@ func TestApplyChangesLimits(t *testing.T) {
 			{"7 per minute", []string{"tenant", "big"}},
 			{"100 per minute", []string{"tenant", "acme"}},
 		}},
-		{"one value of a rule for any, and nothing else", []string{"shop|tenant=acme", `{"factor": 10}`}, []match{
+		{"a single value of a rule for any value", []string{"shop|tenant=acme", `{"factor": 10}`}, []match{
 			{"1000 per minute", []string{"tenant", "acme"}},
 			{"100 per minute", []string{"tenant", "other"}},
 			{"1000 per minute", []string{"tenant", "big"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/"}},
 		}},
-		{"below one value", []string{"shop|tenant=acme|path", `{"factor": 2}`}, []match{
+		{"a child of a single value", []string{"shop|tenant=acme|path", `{"factor": 2}`}, []match{
 			{"100 per minute", []string{"tenant", "acme"}},
 			{"10 per second", []string{"tenant", "acme", "path", "/"}},
 			{"5 per second", []string{"tenant", "other", "path", "/"}},
 		}},
-		{"one value below one value", []string{"shop|tenant=acme|path=/a", `{"factor": 2}`, "shop|tenant=acme", `{"factor": 3}`}, []match{
+		{"a single value of a child of a single value", []string{"shop|tenant=acme|path=/a", `{"factor": 2}`, "shop|tenant=acme", `{"factor": 3}`}, []match{
 			{"300 per minute", []string{"tenant", "acme"}},
 			{"10 per second", []string{"tenant", "acme", "path", "/a"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
 			{"5 per second", []string{"tenant", "other", "path", "/a"}},
 		}},
-		{"a value below any, then one above it", []string{"shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`}, []match{
+		{"a single value, and a single value of its child for any parent", []string{"shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`}, []match{
 			{"200 per minute", []string{"tenant", "acme"}},
 			{"1 per second", []string{"tenant", "acme", "path", "/a"}},
 			{"1 per second", []string{"tenant", "other", "path", "/a"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
 		}},
-		{"the same, and what is below one value", []string{
+		{"the same, and the child of a single value", []string{
 			"shop|tenant=acme|path", `{"factor": 5}`, "shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`,
 		}, []match{
 			{"200 per minute", []string{"tenant", "acme"}},
@@ -94,7 +94,7 @@ func TestApplyChangesLimits(t *testing.T) {
 			{"25 per second", []string{"tenant", "acme", "path", "/b"}},
 			{"5 per second", []string{"tenant", "other", "path", "/b"}},
 		}},
-		{"one value on top of its rule", []string{"shop|tenant=acme", `{"shadow_mode": true}`, "shop|tenant", `{"requests_per_unit": 3}`}, []match{
+		{"a single value and its rule", []string{"shop|tenant=acme", `{"shadow_mode": true}`, "shop|tenant", `{"requests_per_unit": 3}`}, []match{
 			{"3 per minute, shadow", []string{"tenant", "acme"}},
 			{"3 per minute", []string{"tenant", "other"}},
 		}},
@@ -114,20 +114,20 @@ func TestApplyChangesLimits(t *testing.T) {
 		{"a window and its multiplier", []string{"shop|tenant", `{"unit": "hour", "unit_multiplier": 2}`}, []match{
 			{"100 per 2 hours", []string{"tenant", "acme"}},
 		}},
-		{"the algorithm, and what follows from it", []string{"shop|tenant", `{"algorithm": "sliding_log"}`, "shop|bucket", `{"algorithm": "fixed_window"}`}, []match{
+		{"a changed algorithm brings its own defaults", []string{"shop|tenant", `{"algorithm": "sliding_log"}`, "shop|bucket", `{"algorithm": "fixed_window"}`}, []match{
 			{"100 per minute, sliding_log", []string{"tenant", "acme"}},
 			{"10 per second", []string{"bucket", "b"}},
 		}},
-		{"a factor takes the burst along", []string{"shop|bucket", `{"factor": 2.5}`}, []match{
+		{"a factor multiplies the burst", []string{"shop|bucket", `{"factor": 2.5}`}, []match{
 			{"25 per second, token_bucket, burst 75", []string{"bucket", "b"}},
 		}},
-		{"a factor never makes nothing of something", []string{"shop|bucket", `{"factor": 0.001}`}, []match{
+		{"a factor gives at least 1", []string{"shop|bucket", `{"factor": 0.001}`}, []match{
 			{"1 per second, token_bucket", []string{"bucket", "b"}},
 		}},
-		{"all of several limits", []string{"shop|two", `{"factor": 2}`}, []match{
+		{"a factor multiplies all limits of a rule", []string{"shop|two", `{"factor": 2}`}, []match{
 			{"20 per second and 2000 per day", []string{"two", "v"}},
 		}},
-		{"one of several limits", []string{"shop|two=v", `{"rate_limits": [{}, {"requests_per_unit": 5}]}`}, []match{
+		{"one limit of a rule with several", []string{"shop|two=v", `{"rate_limits": [{}, {"requests_per_unit": 5}]}`}, []match{
 			{"10 per second and 5 per day", []string{"two", "v"}},
 			{"10 per second and 1000 per day", []string{"two", "w"}},
 		}},
