@@ -52,7 +52,7 @@ lint: ## Run the linters of .golangci.yml in all modules
 	done
 
 bench: ## Measure the hot path; docs/benchmarks.md explains the figures
-	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./backend/local ./backend/denycache ./service ./bench
+	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./bench
 
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
 

@@ -36,7 +36,6 @@ func (s *siblings) add(n *node, i int) {
 		k = &sameKey{}
 		s.keys[n.Key] = k
 	}
-	value := anything
 	if n.Value == "" {
 		k.anyValue = n
 	} else {
@@ -44,6 +43,12 @@ func (s *siblings) add(n *node, i int) {
 			k.values = map[string]*node{}
 		}
 		k.values[n.Value] = n
+	}
+	if !n.WildcardKey && !n.WildcardValue {
+		return
+	}
+	value := anything
+	if n.Value != "" {
 		value = limitsfile.NewPattern(n.Value)
 	}
 	switch {

@@ -172,13 +172,12 @@ func CounterPatterns(trail []*Descriptor) []string {
 // Path returns the path to the last descriptor of trail:
 // `shop > service=checkout > path`.
 func Path(domain string, trail []*Descriptor) string {
-	var b strings.Builder
-	b.WriteString(Printable(domain))
+	parts := make([]string, 0, 8)
+	parts = append(parts, Printable(domain))
 	for _, d := range trail {
-		b.WriteString(" > ")
-		b.WriteString(d.Label())
+		parts = append(parts, d.Label())
 	}
-	return b.String()
+	return strings.Join(parts, " > ")
 }
 
 // position is the place of a descriptor in its file. Its path is computed once the file is

@@ -133,7 +133,7 @@ func (d *document) fill(o *object, l level, pos *position, n *yaml.Node, depth i
 		switch {
 		case !slices.Contains(seen, r):
 			seen = append(seen, r)
-		case r.kind == objectKind && v.node != nil: // set puts them together
+		case r.kind == objectKind && v.node != nil: // set merges them
 			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", r.name)
 		default:
 			d.warnf(n.Content[i], pos, "%s is given twice; the last one counts", r.name)
@@ -158,29 +158,29 @@ func (d *document) merge(o *object, l level, pos *position, n *yaml.Node, depth 
 	}
 }
 
-// row returns the row of a key that can stand at l. It returns nil after reporting that
-// the key can't.
-func (d *document) row(l level, pos *position, place, key *yaml.Node) *row {
+// row returns the row of a key at level l. It returns nil after reporting that the key has
+// no meaning there. keyNode is the key's place, which can be an alias.
+func (d *document) row(l level, pos *position, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
-		d.errorf(place, pos, "key: got %s, want a word", display(key))
+		d.errorf(keyNode, pos, "key: got %s, want a word", display(key))
 		return nil
 	}
 	r := findRow(key.Value)
 	switch {
-	case r == nil || r.at&l.sameFormat() == 0:
+	case r == nil || r.levels&l.sameFormat() == 0:
 		advice := "want " + joinOr(fieldsAt(l))
 		if near := nearest(key.Value, fieldsAt(l)); near != "" {
 			advice = "did you mean " + near + "?"
 		} else if near := nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
-			advice = "did you mean " + near + ", which belongs in " + (findRow(near).at & l.sameFormat()).String() + "?"
+			advice = "did you mean " + near + ", which belongs in " + (findRow(near).levels & l.sameFormat()).String() + "?"
 		}
-		d.errorf(place, pos, "unknown key %s; %s", display(key), advice)
-	case r.at&l != 0:
+		d.errorf(keyNode, pos, "unknown key %s; %s", display(key), advice)
+	case r.levels&l != 0:
 		return r
 	case r.extension:
-		d.errorf(place, pos, "%s has no meaning in %s; it belongs in %s", r.name, l, r.at&l.sameFormat())
+		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", r.name, l, r.levels&l.sameFormat())
 	default:
-		d.warnf(place, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.at&l.sameFormat())
+		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.levels&l.sameFormat())
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 func (o *object) restrict(l level) *object {
 	some := &object{node: o.node}
 	for _, v := range o.fields {
-		if v.row.at&l != 0 {
+		if v.row.levels&l != 0 {
 			some.fields = append(some.fields, v)
 		}
 	}

@@ -79,7 +79,7 @@ const (
 type row struct {
 	name      string
 	kind      kind
-	at        level
+	levels    level
 	extension bool // envoyproxy/ratelimit does not have it
 	choices   []string
 }
@@ -90,44 +90,44 @@ const maxFactor = 1_000_000
 // schema is all fields of limits files and overrides. unit_multiplier can't be a default,
 // because a reader must find the window of a limit beside its unit.
 var schema = [...]row{
-	{name: "domain", kind: textKind, at: rootLevel},
-	{name: "defaults", kind: objectKind, at: rootLevel, extension: true},
-	{name: "descriptors", kind: listKind, at: rootLevel | descriptorLevel},
+	{name: "domain", kind: textKind, levels: rootLevel},
+	{name: "defaults", kind: objectKind, levels: rootLevel, extension: true},
+	{name: "descriptors", kind: listKind, levels: rootLevel | descriptorLevel},
 
-	{name: "key", kind: textKind, at: descriptorLevel},
-	{name: "value", kind: textKind, at: descriptorLevel},
-	{name: "rate_limit", kind: objectKind, at: descriptorLevel},
-	{name: "rate_limits", kind: listKind, at: descriptorLevel | overrideLevel, extension: true},
-	{name: "shadow_mode", kind: flagKind, at: descriptorLevel | overrideLevel},
-	{name: "quota_mode", kind: flagKind, at: descriptorLevel},
-	{name: "detailed_metric", kind: flagKind, at: descriptorLevel},
-	{name: "value_to_metric", kind: flagKind, at: descriptorLevel},
-	{name: "share_threshold", kind: flagKind, at: descriptorLevel},
-	{name: "metadata", kind: freeKind, at: descriptorLevel},
+	{name: "key", kind: textKind, levels: descriptorLevel},
+	{name: "value", kind: textKind, levels: descriptorLevel},
+	{name: "rate_limit", kind: objectKind, levels: descriptorLevel},
+	{name: "rate_limits", kind: listKind, levels: descriptorLevel | overrideLevel, extension: true},
+	{name: "shadow_mode", kind: flagKind, levels: descriptorLevel | overrideLevel},
+	{name: "quota_mode", kind: flagKind, levels: descriptorLevel},
+	{name: "detailed_metric", kind: flagKind, levels: descriptorLevel},
+	{name: "value_to_metric", kind: flagKind, levels: descriptorLevel},
+	{name: "share_threshold", kind: flagKind, levels: descriptorLevel},
+	{name: "metadata", kind: freeKind, levels: descriptorLevel},
 
-	{name: "unit", kind: textKind, at: limitLevels},
-	{name: "requests_per_unit", kind: countKind, at: limitLevels},
-	{name: "unlimited", kind: flagKind, at: limitLevels},
-	{name: "name", kind: textKind, at: limitLevels | replacesLevel},
-	{name: "replaces", kind: listKind, at: limitLevels},
+	{name: "unit", kind: textKind, levels: limitLevels},
+	{name: "requests_per_unit", kind: countKind, levels: limitLevels},
+	{name: "unlimited", kind: flagKind, levels: limitLevels},
+	{name: "name", kind: textKind, levels: limitLevels | replacesLevel},
+	{name: "replaces", kind: listKind, levels: limitLevels},
 
-	{name: "unit_multiplier", kind: positiveKind, at: limitLevels, extension: true},
-	{name: "algorithm", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
-	{name: "burst", kind: positiveKind, at: limitLevels | defaultsLevel, extension: true},
+	{name: "unit_multiplier", kind: positiveKind, levels: limitLevels, extension: true},
+	{name: "algorithm", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
+	{name: "burst", kind: positiveKind, levels: limitLevels | defaultsLevel, extension: true},
 	{
-		name: "scope", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true,
+		name: "scope", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.Global.String(), limit.Instance.String()},
 	},
 	{
-		name: "on_backend_failure", kind: choiceKind, at: limitLevels | defaultsLevel, extension: true,
+		name: "on_backend_failure", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
 	},
-	{name: "fallback_ratio", kind: ratioKind, at: limitLevels | defaultsLevel, extension: true},
-	{name: "charge_denied", kind: flagKind, at: limitLevels | defaultsLevel, extension: true},
-	{name: "enabled", kind: flagKind, at: limitLevels | defaultsLevel, extension: true},
+	{name: "fallback_ratio", kind: ratioKind, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "charge_denied", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "enabled", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 
-	{name: "factor", kind: factorKind, at: overrideLevels, extension: true},
-	{name: "expires_at", kind: textKind, at: overrideLevel, extension: true},
+	{name: "factor", kind: factorKind, levels: overrideLevels, extension: true},
+	{name: "expires_at", kind: textKind, levels: overrideLevel, extension: true},
 }
 
 // findRow returns the row of a field, or nil.
@@ -144,7 +144,7 @@ func findRow(name string) *row {
 func fieldsAt(l level) []string {
 	var names []string
 	for _, r := range schema {
-		if r.at&l != 0 {
+		if r.levels&l != 0 {
 			names = append(names, r.name)
 		}
 	}
