@@ -15,10 +15,10 @@ local exactEntries, ticks = 2048, 2047 -- as limit's exactLogEntries and logTick
 
 -- Fetches entry i. It does not overwrite what has changed since entry i was stored.
 local function fetch(s, i)
-  local got = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
-  s.sum[i - 1] = s.sum[i - 1] or tonumber(got[1])
-  s.at[i] = s.at[i] or tonumber(got[2])
-  s.sum[i] = s.sum[i] or tonumber(got[3])
+  local stored = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
+  s.sum[i - 1] = s.sum[i - 1] or tonumber(stored[1])
+  s.at[i] = s.at[i] or tonumber(stored[2])
+  s.sum[i] = s.sum[i] or tonumber(stored[3])
 end
 
 local function at(s, i)
@@ -27,7 +27,7 @@ local function at(s, i)
 end
 
 -- Returns the hits of the entries from first to i.
-local function upTo(s, i)
+local function hitsUpTo(s, i)
   if not s.sum[i] then fetch(s, i) end
   return (s.sum[i] - s.sum[s.first - 1]) % wrap
 end
@@ -47,7 +47,7 @@ local function find(s, reached, goal)
   return low
 end
 
-local function hitsReach(s, i, goal) return upTo(s, i) >= goal end
+local function hitsReach(s, i, goal) return hitsUpTo(s, i) >= goal end
 local function isAfter(s, i, goal) return at(s, i) > goal end
 
 local function push(s, time, n)
@@ -65,7 +65,7 @@ end
 local function advance(s, now, period)
   if s.last < s.first or at(s, s.last) <= now then return now end
   if at(s, s.last) - now > period then
-    local total = upTo(s, s.last)
+    local total = hitsUpTo(s, s.last)
     cut(s, s.first - 1)
     push(s, now, total)
   end
@@ -85,7 +85,7 @@ end
 -- Does what hitLog.charge does. Returns the new total.
 local function charge(s, time, n, total, maxHits, period)
   if joins(s, time, period) then
-    local others = s.last > s.first and upTo(s, s.last - 1) or 0
+    local others = s.last > s.first and hitsUpTo(s, s.last - 1) or 0
     n = n + total - others
     total = others
     cut(s, s.last - 1)
@@ -93,7 +93,7 @@ local function charge(s, time, n, total, maxHits, period)
   n = math.min(n, maxHits)
   if total + n > maxHits then
     s.first = find(s, hitsReach, total + n - maxHits + 1)
-    total = s.last >= s.first and upTo(s, s.last) or 0
+    total = s.last >= s.first and hitsUpTo(s, s.last) or 0
   end
   push(s, time, n)
   return total + n
@@ -106,7 +106,7 @@ local function refund(s, n, total)
     cut(s, s.first - 1)
   elseif left < total then
     local i = find(s, hitsReach, left)
-    local excess = upTo(s, i) - left
+    local excess = hitsUpTo(s, i) - left
     cut(s, i)
     if excess > 0 then
       s.sum[i] = (s.sum[i] - excess) % wrap
@@ -117,7 +117,7 @@ local function refund(s, n, total)
 end
 
 return {
-  -- Returns the state of key. It has err if the key holds something foreign.
+  -- Returns the state of key. The state has err if the value of key is no log.
   open = function(key)
     local size = redis.pcall('LLEN', key)
     if type(size) == 'table' then return { err = size.err } end
@@ -153,7 +153,7 @@ return {
     if s.last >= s.first and at(s, s.first) + period <= time then
       s.first = find(s, isAfter, time - period)
     end
-    local total = s.last >= s.first and upTo(s, s.last) or 0
+    local total = s.last >= s.first and hitsUpTo(s, s.last) or 0
 
     local allowed, retry, reset = true, 0, 0
     if n < 0 then

@@ -12,25 +12,25 @@
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years
 --            capacity  the most that can be spent at once, below 2^32
---            flags     1: denied hits are charged; 2: the hit is charged all or none
+--            flags     1: denied hits are charged; 2: the hit is all-or-none
 --          Of a hit:
 --            limit     the place of its limit, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds
--- ARGV[2]  '' or a MessagePack array: the sizes of groups of hits, in order, all hits
---          together. If one hit with flag 2 is denied, no hit of its group with flag 2
---          is charged. The others of them are answered as allowed, with what is spent
---          without the charges of the group. Hits without flag 2 are charged as usual.
+-- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
+--          If one all-or-none hit of a group is denied, no all-or-none hit of the group is
+--          charged. Its other all-or-none hits are then answered as allowed, and spent
+--          excludes the charges of the group. All other hits are charged as usual.
 --
 -- Reply: MessagePack array of 3 numbers for each hit, then 2 values for each failed hit.
 --          spent     hits that the counter has spent now
---          reset     microseconds until these are forgotten, as limit.Result.ResetAfter
+--          reset     microseconds until nothing is spent, as limit.Result.ResetAfter
 --          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed
 --          Of a failed hit: its place in KEYS, from 1, and an error. Nothing was charged
 --          for it, and its 3 numbers mean nothing.
 -- A replica can't charge anything and fails the whole call (READONLY).
 --
--- The script decides all hits before it writes the first key. An error raised on the way
--- fails the whole script and has charged nothing.
+-- The script decides all hits before it writes the first key. If it raises an error before
+-- that, nothing is charged.
 
 local args = cmsgpack.unpack(ARGV[1])
 local now, jitter = args[1], args[2]
@@ -44,16 +44,16 @@ local function ttl(expiry) -- %d is exact on 64 bits, and twice as fast as %.0f
   return string.format('%d', math.ceil((expiry - now) / 1000) + jitter)
 end
 
--- One call reads all keys. The value of a key that is no string is false.
+-- One call reads all keys. MGET returns false for a missing key or another type.
 local stored = redis.call('MGET', unpack(KEYS))
 
 local algorithms = {} -- by name
-local states, opened = {}, {} -- the state of each key; the first hit of each state
+local states, firstHits = {}, {} -- the state of each key; the first hit of each state
 
--- Returns the row of hit i's limit: its name is args[row], the next values follow.
+-- Returns the place of hit i's limit in args: args[row] is its name, and so on.
 local function rowOf(i) return 5 * args[hits + 2 * i - 1] - 1 end
 
--- Opens the state of hit i's counter. It has err if the counter can't be used.
+-- Returns the state of hit i's counter. The state has err if the counter can't be used.
 local function open(i, row)
   local name = args[row]
   local algorithm = algorithms[name]
@@ -68,7 +68,7 @@ local function open(i, row)
     state = { err = 'ERR no script is named ' .. tostring(name) }
   end
   states[KEYS[i]] = state
-  opened[#opened + 1] = i
+  firstHits[#firstHits + 1] = i
   return state
 end
 
@@ -110,18 +110,18 @@ else
   local first = 1
   for _, size in ipairs(cmsgpack.unpack(ARGV[2])) do
     local last = first + size - 1
-    local before, denied = {}, false
+    local savedStates, denied = {}, false
     for i = first, last do
       local key = KEYS[i]
       local state = states[key] or open(i, rowOf(i))
-      before[key] = before[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
+      savedStates[key] = savedStates[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
     end
     for i = first, last do
-      local all = allOrNone(i)
-      if decide(i, args[hits + 2 * i], chargesDenied(i) and not all) and all then denied = true end
+      local isAllOrNone = allOrNone(i)
+      if decide(i, args[hits + 2 * i], chargesDenied(i) and not isAllOrNone) and isAllOrNone then denied = true end
     end
     if denied then
-      for key, state in pairs(before) do states[key] = state end
+      for key, state in pairs(savedStates) do states[key] = state end
       for i = first, last do
         if allOrNone(i) then
           local retry = reply[3 * i]
@@ -137,7 +137,7 @@ else
 end
 
 local failed = false
-for _, i in ipairs(opened) do
+for _, i in ipairs(firstHits) do
   local key = KEYS[i]
   local state = states[key]
   if not state.err then
