@@ -48,7 +48,7 @@ func compile(list []*limitsfile.Descriptor, parent path) *siblings {
 		p := parent.child(d)
 		*n = node{Descriptor: d, rule: newRule(d, p)}
 		if len(d.Descriptors) > 0 {
-			if from := s.copiedFrom(d); from != nil && &from.Descriptors[0] == &d.Descriptors[0] {
+			if from := s.copiedFrom(d); from != nil && len(from.Descriptors) > 0 && &from.Descriptors[0] == &d.Descriptors[0] {
 				n.children = from.children
 			} else {
 				n.children = compile(d.Descriptors, p)
@@ -57,18 +57,6 @@ func compile(list []*limitsfile.Descriptor, parent path) *siblings {
 		s.add(n, i)
 	}
 	return s
-}
-
-// copiedFrom returns the sibling that d was copied from if it has children, or nil.
-func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
-	if d.CopiedFrom == nil {
-		return nil
-	}
-	n := s.exact(d.CopiedFrom.Key, d.CopiedFrom.Value)
-	if n == nil || n.children == nil {
-		return nil
-	}
-	return n
 }
 
 // newRule returns the rule of d, or nil if no limit of d is in force.

@@ -103,13 +103,18 @@ func (s *siblings) find(key, value string) *node {
 	return k.anyValue
 }
 
-// ownChildren returns the children of n. It returns nil if n is the copy of a sibling for an
-// override and shares the sibling's children.
+// copiedFrom returns the node that an override copied to make d, or nil.
+func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
+	if d.CopiedFrom == nil {
+		return nil
+	}
+	return s.exact(d.CopiedFrom.Key, d.CopiedFrom.Value)
+}
+
+// ownChildren returns the children of n, or nil if n shares those of another node.
 func (s *siblings) ownChildren(n *node) *siblings {
-	if n.CopiedFrom != nil {
-		if original := s.exact(n.CopiedFrom.Key, n.CopiedFrom.Value); original != nil && original.children == n.children {
-			return nil
-		}
+	if from := s.copiedFrom(n.Descriptor); from != nil && from.children == n.children {
+		return nil
 	}
 	return n.children
 }

@@ -40,7 +40,8 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 	outcomes := make([]outcome, len(overrides))
 	ranks := make([]rank, len(overrides))
 	for i, ov := range overrides {
-		ranks[i] = rank{i, o.singleValues(ov.Target), ov.Target.String()}
+		m, _ := o.lookUp(ov.Target)
+		ranks[i] = rank{i, m.singleValues, ov.Target.String()}
 	}
 	slices.SortFunc(ranks, func(a, b rank) int {
 		return cmp.Or(slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.target, b.target))
@@ -90,39 +91,14 @@ func newOverlay(base *limitsfile.Set) *overlay {
 	return o
 }
 
-// singleValues returns a number for each entry of t: 1 if the entry is a single value of a
-// descriptor that matches many values, else 0. A copy for a single value gets the children
-// of the original, so overrides of these children must be applied first.
-func (o *overlay) singleValues(t descriptors.Target) []int {
-	domain := o.domains[t.Domain]
-	if domain == nil {
-		return nil
-	}
-	var values []int
-	list := &domain.Descriptors
-	for _, e := range t.Entries {
-		i, exact := o.index(list).find(e)
-		if i < 0 {
-			break
-		}
-		if exact {
-			values = append(values, 0)
-		} else {
-			values = append(values, 1)
-		}
-		list = &(*list)[i].Descriptors
-	}
-	return values
-}
-
 // apply applies ov, or leaves it out and reports why.
 func (o *overlay) apply(ov *Override) outcome {
-	domain, trail, problem := o.lookUp(ov.Target)
+	m, problem := o.lookUp(ov.Target)
 	if problem != nil {
 		return outcome{problems: limitsfile.Problems{*problem}}
 	}
 	out := outcome{path: pathOf(ov.Target, len(ov.Target.Entries))}
-	base, patterns := trail[len(trail)-1], limitsfile.CounterPatterns(trail)
+	domain, base, patterns := m.domain, m.trail[len(m.trail)-1], limitsfile.CounterPatterns(m.trail)
 	out.baseLimits = base.Summary()
 	// All checks come before the first change.
 	if _, out.problems = ov.Apply(domain, out.path, base); len(out.problems) > 0 {
@@ -159,13 +135,24 @@ func pathOf(t descriptors.Target, n int) string {
 	return limitsfile.Path(t.Domain, trail)
 }
 
-// lookUp returns the descriptors that t matches, or a problem.
-func (o *overlay) lookUp(t descriptors.Target) (domain *limitsfile.Domain, trail []*limitsfile.Descriptor, problem *limitsfile.Problem) {
-	fail := func(path, format string, args ...any) (*limitsfile.Domain, []*limitsfile.Descriptor, *limitsfile.Problem) {
+// match is the descriptors that a target matches.
+type match struct {
+	domain *limitsfile.Domain
+	trail  []*limitsfile.Descriptor
+
+	// singleValues has a number for each entry: 1 if the entry is a single value of a
+	// descriptor that matches many values, else 0. A copy for a single value gets the
+	// children of the original, so overrides of these children must be applied first.
+	singleValues []int
+}
+
+// lookUp returns the match of t, as far as t matches, and a problem unless all of t does.
+func (o *overlay) lookUp(t descriptors.Target) (m match, problem *limitsfile.Problem) {
+	fail := func(path, format string, args ...any) (match, *limitsfile.Problem) {
 		p := limitsfile.PatchProblem(t.String(), path, fmt.Sprintf(format, args...))
-		return nil, nil, &p
+		return m, &p
 	}
-	if domain = o.domains[t.Domain]; domain == nil {
+	if m.domain = o.domains[t.Domain]; m.domain == nil {
 		names := slices.Sorted(maps.Keys(o.domains))
 		advice := "no limits are loaded"
 		if len(names) > 0 {
@@ -173,19 +160,23 @@ func (o *overlay) lookUp(t descriptors.Target) (domain *limitsfile.Domain, trail
 		}
 		return fail("", "unknown domain %s; %s", limitsfile.Printable(t.Domain), advice)
 	}
-	list := &domain.Descriptors
+	list := &m.domain.Descriptors
 	for i, e := range t.Entries {
 		if len(*list) == 0 {
 			return fail(pathOf(t, i), "the descriptor has no children")
 		}
-		found, _ := o.index(list).find(e)
+		found, exact := o.index(list).find(e)
 		if found < 0 {
 			return fail(pathOf(t, i), "unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(*list, e))
 		}
-		trail = append(trail, (*list)[found])
+		single := 1
+		if exact {
+			single = 0
+		}
+		m.trail, m.singleValues = append(m.trail, (*list)[found]), append(m.singleValues, single)
 		list = &(*list)[found].Descriptors
 	}
-	return domain, trail, nil
+	return m, nil
 }
 
 // ownTrails returns the trails to the descriptors that entries name below trail. The first
