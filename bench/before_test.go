@@ -47,24 +47,24 @@ func TestBeforeAndAfter(t *testing.T) {
 			pids[i], addrs[i] = cmd.Process.Pid, addr
 		}
 		for _, l := range []load{{1, 1, 10_000}, {64, 1, 10_000}, {64, 4, 10_000}} {
-			var seen [2][]figures
+			var results [2][]figures
 			for round := range rounds {
 				for turn := range builds {
 					i := (round + turn) % len(builds)
-					seen[i] = append(seen[i], run(t, addrs[i], pids[i], redis.PID(), l))
+					results[i] = append(results[i], run(t, addrs[i], pids[i], redis.PID(), l))
 				}
 			}
-			writeRatios(&table, backend, l, seen)
+			writeRatios(&table, backend, l, results)
 		}
 	}
 	t.Log("\n" + table.String())
 }
 
 // writeRatios writes a table row for each figure of one load.
-func writeRatios(table *strings.Builder, backend string, l load, seen [2][]figures) {
+func writeRatios(table *strings.Builder, backend string, l load, results [2][]figures) {
 	for _, f := range []struct {
-		name string
-		of   func(figures) float64
+		name  string
+		value func(figures) float64
 	}{
 		{"server CPU, µs", func(f figures) float64 { return micros(f.serverCPU) }},
 		{"Redis CPU, µs", func(f figures) float64 { return micros(f.redisCPU) }},
@@ -74,15 +74,15 @@ func writeRatios(table *strings.Builder, backend string, l load, seen [2][]figur
 		if backend == "local" && strings.HasPrefix(f.name, "Redis") {
 			continue
 		}
-		before, after := median(seen[0], f.of), median(seen[1], f.of)
+		before, after := median(results[0], f.value), median(results[1], f.value)
 		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, l.inFlight, l.descriptors, f.name, before, after, after/before)
 	}
 }
 
-func median(all []figures, of func(figures) float64) float64 {
-	values := make([]float64, len(all))
-	for i, f := range all {
-		values[i] = of(f)
+func median(results []figures, value func(figures) float64) float64 {
+	values := make([]float64, len(results))
+	for i, f := range results {
+		values[i] = value(f)
 	}
 	slices.Sort(values)
 	return values[len(values)/2]

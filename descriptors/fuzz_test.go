@@ -52,16 +52,16 @@ func FuzzCompile(f *testing.F) {
 
 // checkSiblings checks that every rule is matched by its own key and value, and that its
 // responses can be sent.
-func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, above []*ratelimitv3.RateLimitDescriptor_Entry) {
+func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, parentEntries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		at := parent.child(n.Descriptor)
-		es := append(above[:len(above):len(above)], entries(n.Key, n.Value)...)
+		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
 		if got := s.find(n.Key, n.Value); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.WildcardValue) {
 			t.Fatalf("%s: got %v for its own key and value", at, got)
 		}
 		if r := n.rule; r != nil {
-			r.AppendKey(nil, d.Name, es)
+			r.AppendKey(nil, d.Name, entryList)
 			for _, limit := range r.Limits {
 				if _, err := proto.Marshal(limit.Response); err != nil {
 					t.Fatal(err)
@@ -72,7 +72,7 @@ func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, above []*r
 			}
 		}
 		if n.children != nil {
-			checkSiblings(t, d, n.children, at, es)
+			checkSiblings(t, d, n.children, at, entryList)
 		}
 	}
 }

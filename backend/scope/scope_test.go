@@ -51,15 +51,15 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 				hits[i] = backend.Hit{Key: []byte(t.Name()), Limit: lim, N: 1}
 			}
 			l.Take(t.Context(), time.Now(), hits, results)
-			left := int64(10)
+			remaining := int64(10)
 			for i, lim := range limits {
 				if lim == global {
 					assert.ErrorIs(t, results[i].Err, errDown, "does not affect the other scope")
 					continue
 				}
-				left--
+				remaining--
 				assert.NoError(t, results[i].Err)
-				assert.Equal(t, left, results[i].Remaining)
+				assert.Equal(t, remaining, results[i].Remaining)
 			}
 		})
 	}
