@@ -30,100 +30,104 @@ type outcome struct {
 }
 
 // apply returns base with overrides of different targets, and the outcome of each. It
-// leaves out overrides that don't fit.
+// leaves out overrides that don't fit. Descriptors that no override changes are shared with
+// base.
 //
 // Several overrides can apply to one request. An override for any value applies before an
 // override for a single value. The first entry in which two targets differ decides, so
 // tenant > path=/a applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
-	o := newOverlay(base)
 	outcomes := make([]outcome, len(overrides))
-	ranks := make([]rank, len(overrides))
-	for i, ov := range overrides {
-		m, _ := o.lookUp(ov.Target)
-		ranks[i] = rank{i, m.singleValues, ov.Target.String()}
-	}
-	slices.SortFunc(ranks, func(a, b rank) int {
-		return cmp.Or(slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.target, b.target))
-	})
-	for _, r := range ranks {
-		outcomes[r.index] = o.apply(overrides[r.index])
-	}
-	return o.set, outcomes
-}
-
-// rank is the place of an override in the order of application.
-type rank struct {
-	index        int
-	singleValues []int
-	target       string
-}
-
-// overlay is a set to which overrides are applied. It copies descriptors and lists of the
-// base before it changes them.
-type overlay struct {
-	set     *limitsfile.Set
-	domains map[string]*limitsfile.Domain   // by name
-	copied  map[*limitsfile.Descriptor]bool // descriptors that may be changed
-
-	// copiesLeft is the number of copies for single values that may still be made.
-	copiesLeft int
-
-	// shared indexes lists that must not be changed. owned indexes copied lists.
-	shared map[listID]*index
-	owned  map[*[]*limitsfile.Descriptor]*index
-}
-
-func newOverlay(base *limitsfile.Set) *overlay {
-	o := &overlay{
-		set:        &limitsfile.Set{Warnings: base.Warnings},
-		domains:    map[string]*limitsfile.Domain{},
-		copied:     map[*limitsfile.Descriptor]bool{},
-		copiesLeft: maxCopies,
-		shared:     map[listID]*index{},
-		owned:      map[*[]*limitsfile.Descriptor]*index{},
-	}
-	for _, d := range base.Domains {
-		domain := *d
-		o.set.Domains = append(o.set.Domains, &domain)
-		o.domains[domain.Name] = &domain
-	}
-	return o
-}
-
-// apply applies ov, or leaves it out and reports why.
-func (o *overlay) apply(ov *Override) outcome {
-	m, problem := o.lookUp(ov.Target)
-	if problem != nil {
-		return outcome{problems: limitsfile.Problems{*problem}}
-	}
-	out := outcome{path: pathOf(ov.Target, len(ov.Target.Entries))}
-	domain, base, patterns := m.domain, m.trail[len(m.trail)-1], limitsfile.CounterPatterns(m.trail)
-	out.baseLimits = base.Summary()
-	// All checks come before the first change.
-	if _, out.problems = ov.Apply(domain, out.path, base); len(out.problems) > 0 {
-		return out
-	}
-	targets := o.ownTrails(&domain.Descriptors, nil, ov.Target.Entries)
-	if len(targets) == 0 {
-		reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, with their children", maxCopies)
-		out.problems = limitsfile.Problems{limitsfile.PatchProblem(ov.Target.String(), out.path, reason)}
-		return out
-	}
-	changed := make([]*limitsfile.Descriptor, len(targets))
-	for i, trail := range targets {
-		path := limitsfile.Path(domain.Name, trail)
-		if changed[i], out.problems = ov.Apply(domain, path, trail[len(trail)-1]); len(out.problems) > 0 {
-			return out
+	f := newFinder(base)
+	var matches []*match
+	for i, o := range overrides {
+		m, problem := f.find(o)
+		if problem != nil {
+			outcomes[i].problems = limitsfile.Problems{*problem}
+			continue
 		}
-		changed[i].CounterPatterns = append([]string{}, limitsfile.SharedPatterns(trail)...)
+		m.outcome = &outcomes[i]
+		matches = append(matches, m)
 	}
-	for i, trail := range targets {
-		*trail[len(trail)-1] = *changed[i]
+	slices.SortFunc(matches, func(a, b *match) int {
+		return cmp.Or(slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.Target.String(), b.Target.String()))
+	})
+	for {
+		set := build(base, matches)
+		fitting := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return len(m.outcome.problems) > 0 })
+		if len(fitting) == len(matches) {
+			return set, outcomes
+		}
+		matches = fitting
 	}
-	out.limits = changed[0].Summary()
-	out.countersKept = base.KeepsCounters(changed[0]) && slices.Equal(patterns, changed[0].CounterPatterns)
-	return out
+}
+
+// match is an override and the descriptors that its target matches.
+type match struct {
+	*Override
+	outcome *outcome
+
+	// trail has a descriptor of the base for each entry of the target.
+	trail []*limitsfile.Descriptor
+
+	// singleValues has a number for each entry of the target: 1 if the entry is a single
+	// value of a descriptor that matches many values, else 0.
+	singleValues []int
+}
+
+// finder finds the descriptors of targets in a set.
+type finder struct {
+	domains map[string]*limitsfile.Domain      // by name
+	indexes map[**limitsfile.Descriptor]*index // by the first element of the list
+}
+
+func newFinder(set *limitsfile.Set) *finder {
+	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*index{}}
+	for _, d := range set.Domains {
+		f.domains[d.Name] = d
+	}
+	return f
+}
+
+// find returns the match of o, or a problem.
+func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
+	m, t := &match{Override: o}, o.Target
+	fail := func(format string, args ...any) (*match, *limitsfile.Problem) {
+		path := ""
+		if f.domains[t.Domain] != nil {
+			path = pathOf(t, len(m.trail))
+		}
+		p := limitsfile.PatchProblem(t.String(), path, fmt.Sprintf(format, args...))
+		return nil, &p
+	}
+	domain := f.domains[t.Domain]
+	if domain == nil {
+		advice := "no limits are loaded"
+		if len(f.domains) > 0 {
+			advice = "want " + limitsfile.OneOf(t.Domain, slices.Sorted(maps.Keys(f.domains)))
+		}
+		return fail("unknown domain %s; %s", limitsfile.Printable(t.Domain), advice)
+	}
+	list := domain.Descriptors
+	for _, e := range t.Entries {
+		if len(list) == 0 {
+			return fail("the descriptor has no children")
+		}
+		if f.indexes[&list[0]] == nil {
+			f.indexes[&list[0]] = newIndex(list)
+		}
+		d, exact := f.indexes[&list[0]].find(e)
+		if d == nil {
+			return fail("unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(list, e))
+		}
+		single := 1
+		if exact {
+			single = 0
+		}
+		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, single)
+		list = d.Descriptors
+	}
+	return m, nil
 }
 
 // pathOf returns the path of the first n entries of t.
@@ -135,166 +139,169 @@ func pathOf(t descriptors.Target, n int) string {
 	return limitsfile.Path(t.Domain, trail)
 }
 
-// match is the descriptors that a target matches.
-type match struct {
-	domain *limitsfile.Domain
-	trail  []*limitsfile.Descriptor
-
-	// singleValues has a number for each entry: 1 if the entry is a single value of a
-	// descriptor that matches many values, else 0. A copy for a single value gets the
-	// children of the original, so overrides of these children must be applied first.
-	singleValues []int
+// build returns base with the matches applied in their order. It reports problems in the
+// outcomes.
+func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
+	set := &limitsfile.Set{Warnings: base.Warnings}
+	copiesLeft := maxCopies
+	for _, d := range base.Domains {
+		domain := *d
+		b := &builder{&domain, &copiesLeft}
+		var steps []step
+		for _, m := range matches {
+			if m.Target.Domain == domain.Name {
+				steps = append(steps, step{m, true})
+			}
+		}
+		domain.Descriptors = b.children(d.Descriptors, nil, steps)
+		set.Domains = append(set.Domains, &domain)
+	}
+	return set
 }
 
-// lookUp returns the match of t, as far as t matches, and a problem unless all of t does.
-func (o *overlay) lookUp(t descriptors.Target) (m match, problem *limitsfile.Problem) {
-	fail := func(path, format string, args ...any) (match, *limitsfile.Problem) {
-		p := limitsfile.PatchProblem(t.String(), path, fmt.Sprintf(format, args...))
-		return m, &p
-	}
-	if m.domain = o.domains[t.Domain]; m.domain == nil {
-		names := slices.Sorted(maps.Keys(o.domains))
-		advice := "no limits are loaded"
-		if len(names) > 0 {
-			advice = "want " + limitsfile.OneOf(t.Domain, names)
-		}
-		return fail("", "unknown domain %s; %s", limitsfile.Printable(t.Domain), advice)
-	}
-	list := &m.domain.Descriptors
-	for i, e := range t.Entries {
-		if len(*list) == 0 {
-			return fail(pathOf(t, i), "the descriptor has no children")
-		}
-		found, exact := o.index(list).find(e)
-		if found < 0 {
-			return fail(pathOf(t, i), "unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(*list, e))
-		}
-		single := 1
-		if exact {
-			single = 0
-		}
-		m.trail, m.singleValues = append(m.trail, (*list)[found]), append(m.singleValues, single)
-		list = &(*list)[found].Descriptors
-	}
-	return m, nil
+// builder builds one domain.
+type builder struct {
+	domain     *limitsfile.Domain
+	copiesLeft *int // copies that may still be made
 }
 
-// ownTrails returns the trails to the descriptors that entries name below trail. The first
-// trail leads to the descriptor with exactly the keys and values of entries. ownTrails makes
-// this descriptor if necessary. The other trails lead to its copies for single values. All
-// these descriptors may be changed. The result is empty if too many copies would be made.
-// lookUp must have found the first trail.
-func (o *overlay) ownTrails(list *[]*limitsfile.Descriptor, trail []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) [][]*limitsfile.Descriptor {
-	e, last := entries[0], len(entries) == 1
-	i, exact := o.index(list).find(e)
-	d := (*list)[i]
-	newCopies := 0
-	if !exact {
-		newCopies = 1
+// step is a match on its way down the tree.
+type step struct {
+	*match
+
+	// onTarget is true on the way to the descriptor that the target names. It is false
+	// on the way to a copy for a single value, if the match is for any value.
+	onTarget bool
+}
+
+// children returns list with the steps applied; trail leads to its parent. It appends the
+// copies for single values.
+func (b *builder) children(list, trail []*limitsfile.Descriptor, steps []step) []*limitsfile.Descriptor {
+	if len(steps) == 0 {
+		return list
 	}
-	if !last && (!exact || o.sharesChildren(list, d)) {
-		newCopies += o.size(d.Descriptors)
+	depth := len(trail)
+	byDescriptor := map[*limitsfile.Descriptor][]step{}
+	for _, s := range steps {
+		byDescriptor[s.trail[depth]] = append(byDescriptor[s.trail[depth]], s)
 	}
-	if newCopies > o.copiesLeft {
-		return nil
-	}
-	o.copiesLeft -= newCopies
-	if !exact {
-		i = o.copyFor(list, i, e)
-	}
-	d = o.change(list, i)
-	copies := o.index(list).copies[i]
-	trail = slices.Clip(append(trail, d))
-	if last {
-		trails := [][]*limitsfile.Descriptor{trail}
-		for _, c := range copies {
-			trails = append(trails, append(slices.Clone(trail[:len(trail)-1]), o.change(list, c)))
-		}
-		return trails
-	}
-	oldChildren := d.Descriptors
-	trails := o.ownTrails(&d.Descriptors, trail, entries[1:])
-	for _, c := range copies {
-		if len(trails) == 0 {
-			break
-		}
-		sibling := o.change(list, c)
-		if sameList(sibling.Descriptors, oldChildren) {
-			sibling.Descriptors = d.Descriptors
+	list = slices.Clone(list)
+	for i, original := range slices.Clone(list) {
+		steps := byDescriptor[original]
+		if len(steps) == 0 {
 			continue
 		}
-		trails = append(trails, o.ownTrails(&sibling.Descriptors, slices.Clip(append(slices.Clone(trail[:len(trail)-1]), sibling)), entries[1:])...)
-	}
-	return trails
-}
-
-// copyFor adds a copy of the i-th descriptor of list for e alone, and returns its index.
-// The copy shares the children of the original.
-func (o *overlay) copyFor(list *[]*limitsfile.Descriptor, i int, e *ratelimitv3.RateLimitDescriptor_Entry) int {
-	ownIndex := o.own(list)
-	original := (*list)[i]
-	c := *original
-	c.Key, c.Value = e.GetKey(), e.GetValue()
-	c.WildcardKey, c.WildcardValue, c.ShareThreshold = false, false, false
-	c.CopiedFrom = original
-	o.copied[&c] = true
-	*list = append(*list, &c)
-	last := len(*list) - 1
-	ownIndex.byName[[2]string{c.Key, c.Value}] = last
-	ownIndex.copies[i] = append(slices.Clip(ownIndex.copies[i]), last)
-	return last
-}
-
-// change copies the i-th descriptor of list, unless it is a copy already, and returns it.
-func (o *overlay) change(list *[]*limitsfile.Descriptor, i int) *limitsfile.Descriptor {
-	o.own(list)
-	d := (*list)[i]
-	if o.copied[d] {
-		return d
-	}
-	c := *d
-	o.copied[&c] = true
-	(*list)[i] = &c
-	return &c
-}
-
-// own copies list, unless it is a copy already, and returns its index.
-func (o *overlay) own(list *[]*limitsfile.Descriptor) *index {
-	ownIndex := o.owned[list]
-	if ownIndex == nil {
-		ownIndex = o.index(list).clone()
-		*list = slices.Clone(*list)
-		o.owned[list] = ownIndex
-		for _, d := range *list {
-			delete(o.copied, d) // the original list has the descriptor too
+		d, below := b.change(*original, trail, choose(steps, depth, ""))
+		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), below)
+		list[i] = d
+		copied := map[string]bool{}
+		for _, s := range steps {
+			value := entryText(s.Target.Entries[depth])
+			if s.singleValues[depth] == 0 || copied[value] {
+				continue
+			}
+			copied[value] = true
+			if c := b.copyFor(s, original, d, trail, choose(steps, depth, value)); c != nil {
+				list = append(list, c)
+			}
 		}
 	}
-	return ownIndex
+	return list
+}
+
+// choose returns the steps for any value at depth and, if value is not empty, for value.
+func choose(steps []step, depth int, value string) []step {
+	var chosen []step
+	for _, s := range steps {
+		isSingle := s.singleValues[depth] == 1
+		if isSingle && entryText(s.Target.Entries[depth]) != value {
+			continue
+		}
+		chosen = append(chosen, step{s.match, s.onTarget && isSingle == (value != "")})
+	}
+	return chosen
+}
+
+// copyFor returns a copy of original for the single value of s, with the steps applied. The
+// copy shares the children of changed, which is original with the steps for any value,
+// unless a step for the single value goes further down. copyFor returns nil if there would
+// be too many copies.
+func (b *builder) copyFor(s step, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, steps []step) *limitsfile.Descriptor {
+	depth := len(trail)
+	ownChildren := slices.ContainsFunc(steps, func(s step) bool { return s.singleValues[depth] == 1 && len(s.trail) > depth+1 })
+	copies := 1
+	if ownChildren {
+		copies += size(original.Descriptors)
+	}
+	if copies > *b.copiesLeft {
+		for _, s := range steps {
+			if s.singleValues[depth] == 1 {
+				reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, with their children", maxCopies)
+				s.outcome.problems = limitsfile.Problems{limitsfile.PatchProblem(s.Target.String(), pathOf(s.Target, len(s.trail)), reason)}
+			}
+		}
+		return nil
+	}
+	*b.copiesLeft -= copies
+	c := *original
+	c.Key, c.Value = s.Target.Entries[depth].GetKey(), s.Target.Entries[depth].GetValue()
+	c.WildcardKey, c.WildcardValue, c.ShareThreshold = false, false, false
+	c.CopiedFrom = original
+	d, below := b.change(c, trail, steps)
+	d.Descriptors = changed.Descriptors
+	if ownChildren {
+		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), below)
+	}
+	return d
 }
 
 // size returns the number of descriptors in list and below it.
-func (o *overlay) size(list []*limitsfile.Descriptor) int {
-	size := len(list)
+func size(list []*limitsfile.Descriptor) int {
+	n := len(list)
 	for _, d := range list {
-		if len(d.Descriptors) > 0 && !o.sharesChildren(&list, d) {
-			size += o.size(d.Descriptors)
+		n += size(d.Descriptors)
+	}
+	return n
+}
+
+// change returns d, a child of the last descriptor of trail, after the steps that end
+// there. The other steps go further down.
+func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, steps []step) (changed *limitsfile.Descriptor, below []step) {
+	trail = append(slices.Clip(trail), &d)
+	for _, s := range steps {
+		if len(s.trail) > len(trail) {
+			below = append(below, s)
+			continue
+		}
+		path, out := limitsfile.Path(b.domain.Name, trail), s.outcome
+		if s.onTarget {
+			out.path, out.baseLimits, out.limits, out.countersKept = path, d.Summary(), "", false
+		}
+		changed, problems := s.Apply(b.domain, path, &d)
+		if len(problems) > 0 {
+			out.problems = problems
+			continue
+		}
+		patterns := limitsfile.CounterPatterns(trail)
+		changed.CounterPatterns = ownCounter(patterns, s.singleValues)
+		if s.onTarget {
+			out.limits = changed.Summary()
+			out.countersKept = d.KeepsCounters(changed) && slices.Equal(patterns, changed.CounterPatterns)
+		}
+		d = *changed
+	}
+	return &d, below
+}
+
+// ownCounter returns patterns without those of entries that are a single value.
+func ownCounter(patterns []string, singleValues []int) []string {
+	own := append([]string{}, patterns...)
+	for i := range own {
+		if singleValues[i] == 1 {
+			own[i] = ""
 		}
 	}
-	return size
-}
-
-// sharesChildren reports whether d, which is in list, has the children of the descriptor
-// that it was copied from.
-func (o *overlay) sharesChildren(list *[]*limitsfile.Descriptor, d *limitsfile.Descriptor) bool {
-	if d.CopiedFrom == nil {
-		return false
-	}
-	i, ok := o.index(list).byName[[2]string{d.CopiedFrom.Key, d.CopiedFrom.Value}]
-	return ok && sameList((*list)[i].Descriptors, d.Descriptors)
-}
-
-func sameList(a, b []*limitsfile.Descriptor) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	return own
 }
 
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
