@@ -18,8 +18,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/tinylib/msgp/msgp"
 
-	"github.com/seed-81f232ab/rls/internal/msgpack"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/lua"
@@ -117,32 +117,37 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 
 func (r *redis) decode(reply string, hits []hit) []answer {
 	r.t.Helper()
-	values := msgpack.Reader{Rest: reply}
-	failed := values.Array() - 3*len(hits)
+	size, rest, err := msgp.ReadArrayHeaderBytes([]byte(reply))
+	require.NoError(r.t, err)
+	next := func() (n int64) {
+		n, rest, err = msgp.ReadInt64Bytes(rest)
+		require.NoError(r.t, err)
+		return n
+	}
 	answers := make([]answer, len(hits))
 	for i := range answers {
-		spent, reset, retry := values.Int(), values.Int(), values.Int()
+		spent, reset, retry := next(), next(), next()
 		answers[i].Result = limit.Result{
 			Allowed: retry == 0, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 		}
 	}
-	for ; failed > 0; failed -= 2 {
-		i := values.Int()
-		answers[i-1].err = values.String()
+	for failed := int(size) - 3*len(hits); failed > 0; failed -= 2 {
+		i := next()
+		answers[i-1].err, rest, err = msgp.ReadStringBytes(rest)
+		require.NoError(r.t, err)
 	}
-	require.False(r.t, values.Failed)
-	require.Empty(r.t, values.Rest)
+	require.Empty(r.t, rest)
 	return answers
 }
 
 // pack returns a MessagePack array of integers and strings.
 func pack(values ...any) string {
-	b := msgpack.AppendArray(nil, len(values))
+	b := msgp.AppendArrayHeader(nil, uint32(len(values)))
 	for _, v := range values {
 		if s, ok := v.(string); ok {
-			b = msgpack.AppendString(b, s)
+			b = msgp.AppendString(b, s)
 		} else {
-			b = msgpack.AppendInt(b, v.(int64))
+			b = msgp.AppendInt64(b, v.(int64))
 		}
 	}
 	return string(b)

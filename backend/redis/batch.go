@@ -200,7 +200,8 @@ func (b *batch) execute(ctx context.Context, byText bool) error {
 	if err := b.process(ctx, cmd); err != nil {
 		return err
 	}
-	b.script.decode(cmd.Val(), b.hits, b.pool.name)
+	reply, _ := cmd.Bytes() // the error is that of process
+	b.script.decode(reply, b.hits, b.pool.name)
 	if b.limiter.options.AllOrNone {
 		eachRequest(b.hits, markCharged)
 	}

@@ -11,9 +11,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/tinylib/msgp/msgp"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/msgpack"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -36,9 +36,9 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 		return ctx.Err()
 	case <-time.After(n.pause):
 	}
-	reply := msgpack.AppendArray(nil, 3*hits)
+	reply := msgp.AppendArrayHeader(nil, uint32(3*hits))
 	for range 3 * hits {
-		reply = msgpack.AppendInt(reply, 0)
+		reply = msgp.AppendInt64(reply, 0)
 	}
 	cmd.(unrepeatedCmd).SetVal(string(reply))
 	return nil

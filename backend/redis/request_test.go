@@ -10,9 +10,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/tinylib/msgp/msgp"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/msgpack"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -89,7 +89,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	if !ok {
 		return errors.New("go-redis could repeat the command")
 	}
-	c.SetVal(string(append(msgpack.AppendArray(nil, 3), 1, 0, 0)))
+	c.SetVal(string(append(msgp.AppendArrayHeader(nil, 3), 1, 0, 0)))
 	return nil
 }
 
@@ -124,7 +124,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, call := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
-			b.script.decode(c.reply, b.hits, "node")
+			b.script.decode([]byte(c.reply), b.hits, "node")
 			for i, want := range c.errs {
 				if err := call.answers[i].Err; want == "" {
 					assert.NoError(t, err)
@@ -165,4 +165,13 @@ func TestQueuedCallIsNotSentLate(t *testing.T) {
 	b.run(t.Context(), []*call{c}) // the nil client would panic
 	assert.ErrorIs(t, c.answers[0].Err, backend.ErrOverloaded)
 	assert.ErrorIs(t, c.answers[0].Err, backend.ErrUnavailable)
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add("\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE")
+	f.Fuzz(func(t *testing.T, reply string) {
+		l, p := newUnitLimiter(nil)
+		b, _ := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+		b.script.decode([]byte(reply), b.hits, "node")
+	})
 }

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/tinylib/msgp/msgp"
+
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/msgpack"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/lua"
 )
@@ -77,29 +78,29 @@ func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
 		s.args = append(s.args, &s.names[i])
 	}
 
-	b := msgpack.AppendArray(s.packed[:0], 3+5*len(s.rows)+2*len(hits))
-	b = msgpack.AppendInt(b, hits[0].call.now)
-	b = msgpack.AppendInt(b, jitter)
-	b = msgpack.AppendInt(b, int64(len(s.rows)))
+	b := msgp.AppendArrayHeader(s.packed[:0], uint32(3+5*len(s.rows)+2*len(hits)))
+	b = msgp.AppendInt64(b, hits[0].call.now)
+	b = msgp.AppendInt64(b, jitter)
+	b = msgp.AppendInt64(b, int64(len(s.rows)))
 	for _, r := range s.rows {
-		b = msgpack.AppendString(b, r.algorithm.String())
-		b = msgpack.AppendInt(b, r.max)
-		b = msgpack.AppendInt(b, r.period)
-		b = msgpack.AppendInt(b, r.capacity)
-		b = msgpack.AppendInt(b, int64(r.flags))
+		b = msgp.AppendString(b, r.algorithm.String())
+		b = msgp.AppendInt64(b, r.max)
+		b = msgp.AppendInt64(b, r.period)
+		b = msgp.AppendInt64(b, r.capacity)
+		b = msgp.AppendInt64(b, int64(r.flags))
 	}
 	for i, h := range hits {
-		b = msgpack.AppendInt(b, s.rowOf[i])
-		b = msgpack.AppendInt(b, h.pending().n)
+		b = msgp.AppendInt64(b, s.rowOf[i])
+		b = msgp.AppendInt64(b, h.pending().n)
 	}
 	s.packed = b
 
 	s.groups = s.groups[:0]
 	if grouped {
-		n := 0
+		n := uint32(0)
 		eachRequest(hits, func([]hitRef) { n++ })
-		s.groups = msgpack.AppendArray(s.groups, n)
-		eachRequest(hits, func(group []hitRef) { s.groups = msgpack.AppendInt(s.groups, int64(len(group))) })
+		s.groups = msgp.AppendArrayHeader(s.groups, n)
+		eachRequest(hits, func(group []hitRef) { s.groups = msgp.AppendInt64(s.groups, int64(len(group))) })
 	}
 	s.args = append(s.args, asString(s.packed), asString(s.groups))
 	return s.args
@@ -126,43 +127,45 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 // asString returns b as a string. It is valid as long as b does not change.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// Errors of a reply. They concern single hits.
-var (
-	errShortReply  = errors.New("the script's reply ends before this hit")
-	errBrokenReply = errors.New("the script's reply can't be read")
-)
+var errShortReply = errors.New("the script's reply ends before this hit")
 
 // decode answers hits from the script's reply. A hit that the reply does not answer gets
 // an error with its counter's name.
-func (s *scriptCall) decode(reply string, hits []hitRef, server string) {
-	r := msgpack.Reader{Rest: reply}
-	size := r.Array()
+func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
+	size, rest, err := msgp.ReadArrayHeaderBytes(reply)
+	next := func() (n int64) {
+		if err == nil {
+			n, rest, err = msgp.ReadInt64Bytes(rest)
+		}
+		return n
+	}
 	for i, h := range hits {
-		if 3*i+3 > size {
+		if 3*i+3 > int(size) {
 			h.fail(server, errShortReply)
 			continue
 		}
-		spent, reset, retry := r.Int(), r.Int(), r.Int()
-		if r.Failed {
-			h.fail(server, errBrokenReply)
-			continue
-		}
+		spent, reset, retry := next(), next(), next()
 		*h.answer() = answer{Result: backend.Result{Result: limit.Result{
 			Allowed: retry == 0, Remaining: h.pending().limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 		}}}
 	}
-	for failed := size - 3*len(hits); failed > 0 && !r.Failed; failed -= 2 {
-		i, text := r.Int(), r.String()
-		if r.Failed || i < 1 || i > int64(len(hits)) {
-			r.Failed = true
-			break
+	for failed := int(size) - 3*len(hits); failed > 0 && err == nil; failed -= 2 {
+		i, text := next(), ""
+		if err == nil {
+			text, rest, err = msgp.ReadStringBytes(rest)
 		}
-		hits[i-1].fail(server, errors.New(text))
+		if err == nil && (i < 1 || i > int64(len(hits))) {
+			err = fmt.Errorf("error of hit %d: %s", i, text)
+		}
+		if err == nil {
+			hits[i-1].fail(server, errors.New(text))
+		}
 	}
-	if r.Failed { // any hit may be one of the failed hits
+	if err != nil { // any hit may be one of the failed hits
+		err = fmt.Errorf("the script's reply can't be read: %w", err)
 		for _, h := range hits {
 			if h.answer().Err == nil {
-				h.fail(server, errBrokenReply)
+				h.fail(server, err)
 			}
 		}
 	}
