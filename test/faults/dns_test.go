@@ -14,6 +14,19 @@ import (
 // dnsServer answers every name with one address.
 type dnsServer struct{ address atomic.Pointer[netip.Addr] }
 
+// dnsAddress is the address of the dnsServer in use, nil for the DNS of the system.
+var dnsAddress atomic.Pointer[string]
+
+// TestMain calls useDNSAddress before any goroutine can read net.DefaultResolver.
+func useDNSAddress() {
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if server := dnsAddress.Load(); server != nil {
+			network, address = "udp", *server
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+}
+
 // startDNS makes a new dnsServer the resolver of this process until the test ends.
 func startDNS(t *testing.T, address string) *dnsServer {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -22,12 +35,10 @@ func startDNS(t *testing.T, address string) *dnsServer {
 	s.setAddress(address)
 	done := make(chan struct{})
 	go func() { s.serve(conn); close(done) }()
-	oldResolver := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
+	server := conn.LocalAddr().String()
+	dnsAddress.Store(&server)
 	t.Cleanup(func() {
-		net.DefaultResolver = oldResolver
+		dnsAddress.Store(nil)
 		conn.Close()
 		<-done
 	})

@@ -27,6 +27,7 @@ import (
 var full = flag.Bool("full", false, "run all faults at full length and check the promised times")
 
 func TestMain(m *testing.M) {
+	useDNSAddress()
 	redis.LogTo(slog.New(slog.DiscardHandler))
 	zerolog.SetGlobalLevel(zerolog.Disabled) // silences toxiproxy
 	goleak.VerifyTestMain(m, append(redistest.IgnoreShared(),
