@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"service":                {"backend", "descriptors", "limit"},
 	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
-	"server":                 {},
+	"server":                 {"internal/wait"},
 	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "reload", "service"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},

@@ -19,12 +19,22 @@ func (s *Server) drain() {
 	defer cancel()
 	var stopping sync.WaitGroup
 	stopping.Go(func() { s.stopGRPC(ctx) })
-	stopping.Go(func() { s.stopHTTP(ctx) })
+	if s.http.stop(ctx) != nil {
+		s.opts.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
+	}
 	stopping.Wait()
-	stopping.Go(func() { s.debug.finish() })
-	stopping.Go(func() { s.metrics.finish() })
+
+	ctx, cancelOptional := context.WithTimeout(context.Background(), optionalTimeout)
+	defer cancelOptional()
+	for _, l := range s.optional {
+		stopping.Go(func() { _ = l.stop(ctx) })
+	}
 	stopping.Wait()
 }
+
+// optionalTimeout bounds how long the debug and metrics listeners wait for requests in
+// flight. An operator's change gets its answer, while a long profile may be cut.
+const optionalTimeout = 3 * time.Second
 
 func (s *Server) stopGRPC(ctx context.Context) {
 	done := make(chan struct{})
@@ -41,13 +51,6 @@ func (s *Server) stopGRPC(ctx context.Context) {
 	}
 }
 
-func (s *Server) stopHTTP(ctx context.Context) {
-	if err := s.http.server.Shutdown(ctx); err != nil {
-		s.opts.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
-		s.http.close()
-	}
-}
-
 // Close cuts calls in flight and releases all listeners. Serve need not have run.
 func (s *Server) Close() {
 	s.startDrain()
@@ -55,23 +58,26 @@ func (s *Server) Close() {
 		s.grpc.Stop()
 		_ = s.grpcListener.Close() // Stop closes only a listener that was served
 	}
-	s.http.close()
-	s.debug.close()
-	s.metrics.close()
+	if s.http != nil {
+		s.http.close()
+	}
+	for _, l := range s.optional {
+		l.close()
+	}
 }
 
-// cancelStreams returns a tap that cancels the context of streams once draining is done.
+// cancelStreams returns a tap that cancels the context of streams when drainCtx is done.
 // Otherwise GracefulStop would wait for health watches and reflection, which last as long
 // as their clients want. Their clients get code Canceled. A tap sets the context before
 // the stream starts, so that the context also ends a handler that waits in Recv. For
 // other calls the tap is a map lookup.
-func cancelStreams(isStream map[string]bool, draining context.Context) tap.ServerInHandle {
+func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if !isStream[info.FullMethodName] {
 			return ctx, nil
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		stop := context.AfterFunc(draining, cancel)
+		stop := context.AfterFunc(drainCtx, cancel)
 		context.AfterFunc(ctx, func() { stop() })
 		return ctx, nil
 	}

@@ -21,16 +21,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
-// slow is a service whose calls wait until release is closed or their context is done.
-type slow struct {
+// slowService is a service whose calls wait until release is closed or their context is done.
+type slowService struct {
 	entered, release chan struct{}
 }
 
-func newSlow() *slow {
-	return &slow{entered: make(chan struct{}, 16), release: make(chan struct{})}
+func newSlowService() *slowService {
+	return &slowService{entered: make(chan struct{}, 16), release: make(chan struct{})}
 }
 
-func (s *slow) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+func (s *slowService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	s.entered <- struct{}{}
 	select {
 	case <-s.release:
@@ -64,7 +64,7 @@ func refusesConnections(addr net.Addr) bool {
 
 func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	t.Parallel()
-	service := newSlow()
+	service := newSlowService()
 	health := NewHealth()
 	r := start(t, Options{
 		Services: register(service), JSON: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
@@ -96,7 +96,7 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	close(service.release)
 	assert.NoError(t, <-results)
 	assert.NoError(t, <-results)
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 	assert.True(t, refusesConnections(r.DebugAddr()))
 	assert.True(t, refusesConnections(r.MetricsAddr()))
 }
@@ -121,17 +121,18 @@ func TestShutdownDoesNotWaitForStreams(t *testing.T) {
 	require.NoError(t, err)
 
 	r.stop()
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 	_, err = reflection.Recv()
 	assert.Equal(t, codes.Canceled, status.Code(err), err)
-	for err = nil; err == nil; _, err = watch.Recv() { // it may have seen NOT_SERVING first
+	for err = nil; err == nil; _, err = watch.Recv() {
+		// Skip NOT_SERVING, which watch may receive before the end.
 	}
 	assert.Equal(t, codes.Canceled, status.Code(err), err)
 }
 
 func TestDrainTimeoutCutsCalls(t *testing.T) {
 	t.Parallel()
-	service := newSlow()
+	service := newSlowService()
 	r := start(t, Options{Services: register(service), DrainTimeout: 50 * time.Millisecond})
 	client := r.client(t)
 
@@ -142,21 +143,21 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 	}()
 	<-service.entered
 	r.stop()
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
 	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
 }
 
 func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
 	t.Parallel()
-	service := newSlow()
+	service := newSlowService()
 	r := start(t, Options{Services: register(service), JSON: service, DrainTimeout: 50 * time.Millisecond})
 
 	results := make(chan error, 1)
 	go func() { results <- postJSON(r.HTTPAddr()) }()
 	<-service.entered
 	r.stop()
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 	assert.Error(t, <-results)
 }
 
@@ -175,7 +176,7 @@ func TestDrainDelayStillAnswersCalls(t *testing.T) {
 	assert.Equal(t, "server: shutting down\n", body)
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err, "also on a new connection")
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 }
 
 // By default grpc waits two minutes for a connection that never sends, such as a TCP
@@ -189,13 +190,13 @@ func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest) // c is accepted by now
 	require.NoError(t, err)
 	r.stop()
-	r.finished(t, handshakeTimeout+maxWait)
+	r.waitUntilStopped(t, handshakeTimeout+maxWait)
 }
 
 func TestServeReturnsIfContextIsDone(t *testing.T) {
 	t.Parallel()
-	free := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+	freePort := Addr{Host: "127.0.0.1"}
+	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -205,10 +206,10 @@ func TestServeReturnsIfContextIsDone(t *testing.T) {
 
 func TestCloseReleasesServerThatNeverServed(t *testing.T) {
 	t.Parallel()
-	free := Addr{Host: "127.0.0.1"}
+	freePort := Addr{Host: "127.0.0.1"}
 	s, err := New(Options{
-		Services: register(alwaysOK), GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
-		Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
+		Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
+		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 	})
 	require.NoError(t, err)
 	s.Close()
@@ -219,13 +220,13 @@ func TestCloseReleasesServerThatNeverServed(t *testing.T) {
 
 func TestServeReturnsErrorOfFailedListener(t *testing.T) {
 	t.Parallel()
-	free := Addr{Host: "127.0.0.1"}
+	freePort := Addr{Host: "127.0.0.1"}
 	for name, broken := range map[string]func(*Server) net.Listener{
 		"gRPC listener": func(s *Server) net.Listener { return s.grpcListener },
 		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: free}, HTTP: free, Debug: free})
+			s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 			require.NoError(t, err)
 			require.NoError(t, broken(s).Close())
 			assert.ErrorContains(t, s.Serve(t.Context()), name)
@@ -236,11 +237,11 @@ func TestServeReturnsErrorOfFailedListener(t *testing.T) {
 
 func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 	t.Parallel()
-	free := Addr{Host: "127.0.0.1"}
+	freePort := Addr{Host: "127.0.0.1"}
 	var log logBuffer
 	s, err := New(Options{
-		Services: register(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: free}, HTTP: free, Debug: free,
-		Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
+		Services: register(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
+		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,15 +18,15 @@ import (
 const handshakeTimeout = 5 * time.Second
 
 // newGRPCServer returns a server with the services of o, health and reflection. When
-// draining is done, the server cancels all streams.
-func newGRPCServer(o *Options, certs *tlsReloader, draining context.Context) *grpc.Server {
+// drainCtx is done, the server cancels all streams.
+func newGRPCServer(o *Options, certs *tlsReloader, drainCtx context.Context) *grpc.Server {
 	isStream := make(map[string]bool) // by full method name; filled below
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge:      max(o.GRPC.MaxConnectionAge, 0),
-			MaxConnectionAgeGrace: max(o.GRPC.MaxConnectionAgeGrace, 0),
+			MaxConnectionAge:      o.GRPC.MaxConnectionAge,
+			MaxConnectionAgeGrace: o.GRPC.MaxConnectionAgeGrace,
 		}),
 		// The server answers clients that ping often. By default grpc would disconnect
 		// them, but a ping costs less than a call.
@@ -33,18 +34,19 @@ func newGRPCServer(o *Options, certs *tlsReloader, draining context.Context) *gr
 			MinTime:             100 * time.Millisecond,
 			PermitWithoutStream: true,
 		}),
-
-		// Workers save each call the growth of a new stack, which is a fifth of the
-		// server's CPU (BenchmarkServerCPU). Larger buffers and fixed windows made no
-		// measurable difference with 1 or 4 connections.
-		grpc.NumStreamWorkers(uint32(max(o.GRPC.Workers, 0))),
-		grpc.InTapHandle(cancelStreams(isStream, draining)),
+		// A worker keeps its grown stack. To grow a new stack in each call takes a fifth of
+		// the server's CPU (BenchmarkServerCPU). The best number of workers is about the
+		// number of calls in flight under load, because the CPU caches of idle workers get
+		// cold. If all are busy, a call gets a goroutine of its own. Larger buffers and
+		// fixed windows made no measurable difference.
+		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
+		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
 	}
 	if certs != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(certs.config())))
 	}
 
-	s := grpc.NewServer(append(opts, o.GRPC.Extra...)...)
+	s := grpc.NewServer(opts...)
 	for _, register := range o.Services {
 		register(recoveringRegistrar{s, o.Log})
 	}

@@ -35,7 +35,6 @@ func TestEveryKindOfListenerAnswersCalls(t *testing.T) {
 		"IPv6":        {GRPC{Addr: Addr{Host: "::1"}}, net.Addr.String},
 		"any address": {GRPC{Addr: Addr{Host: "::"}}, func(a net.Addr) string { return fmt.Sprintf("localhost:%d", a.(*net.TCPAddr).Port) }},
 		"unix socket": {GRPC{UDS: filepath.Join(t.TempDir(), "rls.sock")}, func(a net.Addr) string { return "unix:" + a.String() }},
-		"no workers":  {GRPC{Workers: -1}, net.Addr.String},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if strings.Contains(tt.grpc.Host, ":") {
@@ -164,7 +163,7 @@ func TestSecondServiceStreamsRecoversAndDrains(t *testing.T) {
 
 	waiting := open()
 	r.stop()
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 	assert.Equal(t, codes.Canceled, status.Code(waiting.RecvMsg(&wrapperspb.StringValue{})), "a drain cancels streams")
 }
 

@@ -61,19 +61,17 @@ func (h *Health) Note(component, text string) {
 // Faults returns "component: detail" for each component with a fault, sorted by
 // component.
 func (h *Health) Faults() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return lines(h.faults)
+	return h.lines(h.faults)
 }
 
 // Notes returns "component: text" for each note, sorted by component.
 func (h *Health) Notes() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return lines(h.notes)
+	return h.lines(h.notes)
 }
 
-func lines(texts map[string]string) []string {
+func (h *Health) lines(texts map[string]string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	all := make([]string, 0, len(texts))
 	for _, component := range slices.Sorted(maps.Keys(texts)) {
 		all = append(all, component+": "+texts[component])

@@ -16,37 +16,32 @@ import (
 func httpHandler(o *Options) http.Handler {
 	mux := http.NewServeMux()
 	if o.JSON != nil {
-		mux.Handle("/json", jsonHandler{service: o.JSON, maxBytes: int64(o.GRPC.MaxMessageBytes)})
+		mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) {
+			serveJSON(w, r, o.JSON, int64(o.GRPC.MaxMessageBytes))
+		})
 	}
 	mux.Handle("/healthcheck", healthHandler(o.Health))
 	return mux
 }
 
-// jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
+// serveJSON answers ShouldRateLimit for callers without gRPC. It takes a
 // RateLimitRequest as JSON by any method and answers a RateLimitResponse as JSON. The
 // status is the decision: 200 is OK and 429 is OVER_LIMIT.
-type jsonHandler struct {
-	service  rlsv3.RateLimitServiceServer
-	maxBytes int64
-}
-
-func (h jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
+func serveJSON(w http.ResponseWriter, r *http.Request, service rlsv3.RateLimitServiceServer, maxBytes int64) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))
 		return
+	}
+	var req rlsv3.RateLimitRequest
+	if err == nil {
+		err = protojson.Unmarshal(body, &req)
 	}
 	if err != nil {
 		httpError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-
-	var req rlsv3.RateLimitRequest
-	if err := protojson.Unmarshal(body, &req); err != nil {
-		httpError(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	resp, err := h.service.ShouldRateLimit(r.Context(), &req)
+	resp, err := service.ShouldRateLimit(r.Context(), &req)
 	if err != nil {
 		// The incumbent answers 400 to every failed call, and its callers expect 400.
 		httpError(w, http.StatusBadRequest, status.Convert(err).Message())

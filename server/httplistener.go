@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// httpListener is an HTTP server with an address of its own. The methods of a nil
-// httpListener do nothing.
+// httpListener is an HTTP server with an address of its own.
 type httpListener struct {
-	name     string // for errors
+	name     string // for errors and the log
 	listener net.Listener
 	server   *http.Server
 }
@@ -22,7 +21,7 @@ type httpListener struct {
 // listenHTTP binds address a. The listener speaks plain text if certs is nil. A panic in
 // h is answered with 500.
 func listenHTTP(name string, a Addr, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
-	l, err := listenTCP(a)
+	l, err := net.Listen("tcp", a.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s listener: %w", name, err)
 	}
@@ -48,9 +47,6 @@ func (l *httpListener) addr() net.Addr {
 
 // serve answers requests until the server is shut down or closed.
 func (l *httpListener) serve() error {
-	if l == nil {
-		return nil
-	}
 	if err := l.server.Serve(l.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("%s listener: %w", l.name, err)
 	}
@@ -60,26 +56,16 @@ func (l *httpListener) serve() error {
 // close cuts requests in flight and releases the address, even if the listener has
 // never served.
 func (l *httpListener) close() {
-	if l == nil {
-		return
-	}
 	_ = l.server.Close()
 	_ = l.listener.Close()
 }
 
-// finishTimeout bounds how long the debug and metrics listeners wait for requests in
-// flight.
-const finishTimeout = 3 * time.Second
-
-// finish waits for requests in flight, up to finishTimeout, and closes the listener. An
-// operator's change gets its answer, while a long profile may be cut.
-func (l *httpListener) finish() {
-	if l == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
-	defer cancel()
-	if l.server.Shutdown(ctx) != nil {
+// stop closes the listener. It waits for requests in flight and cuts them when ctx is
+// done, which is an error.
+func (l *httpListener) stop(ctx context.Context) error {
+	err := l.server.Shutdown(ctx)
+	if err != nil {
 		l.close()
 	}
+	return err
 }

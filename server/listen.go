@@ -33,39 +33,30 @@ func ParseAddr(text string) (Addr, error) {
 	return Addr{}, fmt.Errorf("%q is not host:port with a port from 0 to 65535; for example :9090", text)
 }
 
+// listenGRPC listens on the address or the socket file of o. Closing the listener removes
+// the file.
 func listenGRPC(o *GRPC) (net.Listener, error) {
-	if o.UDS != "" {
-		return listenUnix(o.UDS)
+	if o.UDS == "" {
+		return net.Listen("tcp", o.String())
 	}
-	return listenTCP(o.Addr)
-}
-
-func listenTCP(a Addr) (net.Listener, error) {
-	return net.Listen("tcp", a.String())
-}
-
-// listenUnix listens on a socket file. It replaces a socket that a killed process left
-// behind. A socket that a process answers on, and any other kind of file, is an error.
-// Closing the listener removes the file.
-func listenUnix(path string) (net.Listener, error) {
-	if err := removeStaleSocket(path); err != nil {
+	if err := removeStaleSocket(o.UDS); err != nil {
 		return nil, err
 	}
-	return net.Listen("unix", path)
+	return net.Listen("unix", o.UDS)
 }
 
+// removeStaleSocket removes a socket that a killed process left behind. A socket that a
+// process answers on, and any other kind of file, is an error.
 func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
-	}
-	if info.Mode().Type() != fs.ModeSocket {
+	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s exists and is not a socket (%s)", path, info.Mode())
 	}
-
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	switch {
 	case err == nil:

@@ -88,11 +88,11 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 		"HTTP":    func(o *Options) { o.HTTP = hostPort(t, r.HTTPAddr()) },
 		"metrics": func(o *Options) { o.Metrics.Addr = hostPort(t, r.MetricsAddr()) },
 	} {
-		free := Addr{Host: "127.0.0.1"}
+		freePort := Addr{Host: "127.0.0.1"}
 		socket := filepath.Join(t.TempDir(), "rls.sock")
 		o := Options{
-			Services: register(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: free, Debug: free,
-			Metrics: &MetricsListener{Addr: free, Handler: http.NotFoundHandler()},
+			Services: register(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: freePort, Debug: freePort,
+			Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		}
 		take(&o)
 		_, err := New(o)
@@ -117,7 +117,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	_, err := rlsv3.NewRateLimitServiceClient(dial(t, "unix:"+path)).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	r.stop()
-	r.finished(t, maxWait)
+	r.waitUntilStopped(t, maxWait)
 	assert.NoFileExists(t, path)
 }
 

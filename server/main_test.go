@@ -114,8 +114,8 @@ func start(t *testing.T, o Options) *testServer {
 	return r
 }
 
-// finished waits up to d until Serve returns.
-func (r *testServer) finished(t *testing.T, d time.Duration) {
+// waitUntilStopped waits up to d until Serve returns.
+func (r *testServer) waitUntilStopped(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case err := <-r.done:

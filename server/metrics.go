@@ -17,13 +17,9 @@ type MetricsListener struct {
 	Handler http.Handler
 }
 
-// listenMetrics binds the address of m, or returns nil if m is nil. An address in use is
-// an error here, unlike for the debug listener. Missing metrics would otherwise be
-// noticed only when they are needed.
+// listenMetrics binds the address of m. An address in use is an error, unlike for the
+// debug listener. Missing metrics would otherwise be noticed only when they are needed.
 func listenMetrics(m *MetricsListener, log *slog.Logger) (*httpListener, error) {
-	if m == nil {
-		return nil, nil
-	}
 	path := cmp.Or(m.Path, "/metrics")
 	if !strings.HasPrefix(path, "/") {
 		return nil, fmt.Errorf("metrics listener: path %q must begin with /", path)

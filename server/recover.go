@@ -27,36 +27,28 @@ type recoveringRegistrar struct {
 func (r recoveringRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	service := *desc
 	service.Methods = slices.Clone(desc.Methods)
-	for i := range service.Methods {
-		method, handle := service.Methods[i].MethodName, service.Methods[i].Handler
+	for i, m := range service.Methods {
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
-			defer func() {
-				if p := recover(); p != nil {
-					err = r.panicked(ctx, method, p)
-				}
-			}()
-			return handle(srv, ctx, decode, interceptor)
+			defer r.recoverCall(ctx, m.MethodName, &err)
+			return m.Handler(srv, ctx, decode, interceptor)
 		}
 	}
 	service.Streams = slices.Clone(desc.Streams)
-	for i := range service.Streams {
-		method, handle := service.Streams[i].StreamName, service.Streams[i].Handler
+	for i, m := range service.Streams {
 		service.Streams[i].Handler = func(srv any, stream grpc.ServerStream) (err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					err = r.panicked(stream.Context(), method, p)
-				}
-			}()
-			return handle(srv, stream)
+			defer r.recoverCall(stream.Context(), m.StreamName, &err)
+			return m.Handler(srv, stream)
 		}
 	}
 	r.ServiceRegistrar.RegisterService(&service, impl)
 }
 
-// panicked logs a panic and returns the error that the client gets.
-func (r recoveringRegistrar) panicked(ctx context.Context, method string, p any) error {
-	logPanic(ctx, r.log, method, p)
-	return status.Error(codes.Internal, "internal error")
+// recoverCall logs a panic and sets err to the error that the client gets.
+func (r recoveringRegistrar) recoverCall(ctx context.Context, method string, err *error) {
+	if p := recover(); p != nil {
+		logPanic(ctx, r.log, method, p)
+		*err = status.Error(codes.Internal, "internal error")
+	}
 }
 
 // recoverHTTP returns a handler that logs panics of next and answers them with 500.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"sync"
 	"time"
 
@@ -61,20 +60,10 @@ type GRPC struct {
 	MaxMessageBytes int
 
 	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that
-	// load spreads over new replicas. It varies by ±10 %; default 24h; negative means
-	// never. MaxConnectionAgeGrace is how long calls in flight may then still take;
-	// default 1h; negative means no bound.
+	// load spreads over new replicas. It varies by ±10 %; 0 means never.
+	// MaxConnectionAgeGrace is how long calls in flight may then still take; 0 means no
+	// bound.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
-
-	// Workers is the number of goroutines that wait for calls. They save each call the
-	// growth of a new stack. If all are busy, a call gets a goroutine of its own. The best
-	// number is near that of calls in flight under load, because idle workers lose their
-	// warm caches. Default 32 × GOMAXPROCS; negative means none.
-	Workers int
-
-	// Extra are further options, such as stats handlers. A panic in a stream interceptor
-	// ends the process.
-	Extra []grpc.ServerOption
 }
 
 func (o *Options) setDefaults() {
@@ -86,9 +75,6 @@ func (o *Options) setDefaults() {
 	}
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
 	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 4<<20)
-	o.GRPC.MaxConnectionAge = cmp.Or(o.GRPC.MaxConnectionAge, 24*time.Hour)
-	o.GRPC.MaxConnectionAgeGrace = cmp.Or(o.GRPC.MaxConnectionAgeGrace, time.Hour)
-	o.GRPC.Workers = cmp.Or(o.GRPC.Workers, 32*runtime.GOMAXPROCS(0))
 }
 
 // Server is a set of listeners. New makes it, and Serve runs it once.
@@ -99,23 +85,25 @@ type Server struct {
 	grpc         *grpc.Server
 	grpcListener net.Listener
 	http         *httpListener
-	debug        *httpListener // nil if its address was in use
-	metrics      *httpListener // nil without Options.Metrics
+	debug        *httpListener   // nil if its address was in use
+	metrics      *httpListener   // nil without Options.Metrics
+	optional     []*httpListener // debug and metrics, unless nil
 
-	draining   context.Context // done once the server refuses new calls
+	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
 }
 
 // New reads the TLS files and binds the listeners. A bad certificate and an address in
-// use are errors. If the debug address is in use, New logs it and goes on. Clients can connect at once, but get answers only when Serve runs. Close releases a
-// Server that is not served.
+// use are errors. If the debug address is in use, New logs it and goes on. Clients can
+// connect at once, but get answers only when Serve runs. Close releases a Server whose
+// Serve is never called.
 func New(o Options) (_ *Server, err error) {
 	if len(o.Services) == 0 {
 		return nil, errors.New("server: got no Options.Services, want at least one")
 	}
 	o.setDefaults()
 	s := &Server{opts: o}
-	s.draining, s.startDrain = context.WithCancel(context.Background())
+	s.drainCtx, s.startDrain = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -133,15 +121,20 @@ func New(o Options) (_ *Server, err error) {
 	if s.grpcListener, err = listenGRPC(&o.GRPC); err != nil {
 		return nil, fmt.Errorf("gRPC listener: %w", err)
 	}
-	s.grpc = newGRPCServer(&o, grpcCerts, s.draining)
+	s.grpc = newGRPCServer(&o, grpcCerts, s.drainCtx)
 	if s.http, err = listenHTTP("HTTP", o.HTTP, nil, httpHandler(&o), o.Log); err != nil {
-		return nil, err
-	}
-	if s.metrics, err = listenMetrics(o.Metrics, o.Log); err != nil {
 		return nil, err
 	}
 	if s.debug, err = listenHTTP("debug", o.Debug, debugCerts, debugHandler(o.DebugPages), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
+	} else {
+		s.optional = append(s.optional, s.debug)
+	}
+	if o.Metrics != nil {
+		if s.metrics, err = listenMetrics(o.Metrics, o.Log); err != nil {
+			return nil, err
+		}
+		s.optional = append(s.optional, s.metrics)
 	}
 	return s, nil
 }
@@ -178,41 +171,28 @@ func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 // in flight finish within DrainTimeout. Serve returns nil, or the error of the gRPC or
 // HTTP listener. A failed debug or metrics listener is only logged.
 func (s *Server) Serve(ctx context.Context) error {
-	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
-	for _, l := range []struct {
-		name string
-		*httpListener
-	}{{"debug", s.debug}, {"metrics", s.metrics}} {
-		if l.httpListener != nil {
-			addrs = append(addrs, l.name, l.addr().String())
-		}
-	}
-	s.opts.Log.Info("listening", addrs...)
-
 	var running sync.WaitGroup
-	failed := make(chan error, 2)
-	for _, serve := range []func() error{s.serveGRPC, s.http.serve} {
-		running.Go(func() {
-			if err := serve(); err != nil {
-				failed <- err
-			}
-		})
-	}
-	for _, l := range []*httpListener{s.debug, s.metrics} {
+	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
+	for _, l := range s.optional {
+		addrs = append(addrs, l.name, l.addr().String())
 		running.Go(func() {
 			if err := l.serve(); err != nil {
 				s.opts.Log.Error("listener failed; serving without it", "error", err)
 			}
 		})
 	}
+	s.opts.Log.Info("listening", addrs...)
+	stopped := make(chan error, 2)
+	running.Go(func() { stopped <- s.serveGRPC() })
+	running.Go(func() { stopped <- s.http.serve() })
 	for _, certs := range s.certs {
-		running.Go(func() { certs.run(s.draining) })
+		running.Go(func() { certs.run(s.drainCtx) })
 	}
 
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-failed:
+	case err = <-stopped:
 	}
 	s.drain()
 	running.Wait()

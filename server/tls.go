@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
 // TLS makes a listener speak TLS 1.2 or later. The files are PEM and may be in different
@@ -88,15 +90,8 @@ func (r *tlsReloader) config() *tls.Config {
 // run reloads the files each ReloadEvery until ctx is done. If the files are invalid, the
 // current configuration stays in force.
 func (r *tlsReloader) run(ctx context.Context) {
-	tick := time.NewTicker(r.opts.ReloadEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.reload()
-		}
+	for wait.For(ctx, r.opts.ReloadEvery) {
+		r.reload()
 	}
 }
 

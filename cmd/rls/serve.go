@@ -154,8 +154,8 @@ func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metric
 			Addr:                  server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
 			UDS:                   s.GRPCUDS,
 			MaxMessageBytes:       s.GRPCMaxMessageBytes,
-			MaxConnectionAge:      orNever(s.GRPCMaxConnectionAge),
-			MaxConnectionAgeGrace: orNever(s.GRPCMaxConnectionAgeGrace),
+			MaxConnectionAge:      s.GRPCMaxConnectionAge,
+			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
 		},
 		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
 		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
@@ -190,13 +190,4 @@ func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metric
 		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: count.Handler()}
 	}
 	return o, nil
-}
-
-// orNever returns d, or a negative duration for 0. Package server takes a negative
-// duration as no bound.
-func orNever(d time.Duration) time.Duration {
-	if d == 0 {
-		return -1
-	}
-	return d
 }
