@@ -192,12 +192,6 @@ func onHangup(ctx context.Context, f func()) {
 	}()
 }
 
-// This compiles only if the store accepts everything that the admin API accepts.
-const (
-	_ = uint(overrides.MaxTarget - admin.MaxTarget)
-	_ = uint(overrides.MaxValue - override.MaxBytes)
-)
-
 // redisOverrides are the overrides in Redis. It implements admin.Overrides.
 type redisOverrides struct {
 	limits

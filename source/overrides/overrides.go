@@ -4,8 +4,8 @@
 // Terms:
 //
 //   - target, value: a field of the hash <prefix>rls:overrides and its content;
-//   - message: on the channel with the hash's name, a target that was changed; on
-//     <prefix>rls:resets, a counter that was reset;
+//   - message: a changed target, on the channel that has the hash's name, or a reset
+//     counter, on the channel <prefix>rls:resets;
 //   - full read: HGETALL of the hash, after each message, each subscription and each
 //     resync interval, because messages can get lost.
 package overrides
@@ -13,7 +13,6 @@ package overrides
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -22,25 +21,17 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source"
 )
 
-// Bounds of what a Store accepts, in bytes.
-const (
-	MaxTarget  = 4 << 10
-	MaxValue   = 64 << 10
-	MaxCounter = 64 << 10
-)
-
-// maxExpected is the number of overrides above which the log has a warning.
-const maxExpected = 10_000
+// maxExpectedOverrides is the number of overrides above which the log has a warning.
+const maxExpectedOverrides = 10_000
 
 // Options configure a Store. A nil function is not called. No function may call the
 // Store.
 type Options struct {
-	// Client is of the Redis that has the overrides. Its timeouts bound each command.
-	// The caller closes it.
+	// Client connects to the Redis that has the overrides. Its timeouts bound each
+	// command. The caller closes it.
 	Client goredis.UniversalClient
 
 	// Prefix starts the names of the hash and the channels.
@@ -67,13 +58,13 @@ type Options struct {
 // Store is the source of overrides and changes them. It is safe for concurrent use.
 type Store struct {
 	options       Options
-	hash, resets  string // names in Redis; hash is also a channel
-	pending       *pending
+	hash, resets  string                    // names in Redis; hash is also a channel
+	readRequests  chan struct{}             // has an element if Run should read soon
 	mutex         chan struct{}             // full while a goroutine uses the fields below
 	apply         func(source.Update) error // nil while Run isn't running
-	applied       map[string]string         // last; nil if nothing was. Never changed, only replaced
-	outage        error                     // why Redis can't be read, as applied last
-	warnedMany    bool                      // the log has the warning of maxExpected
+	applied       map[string]string         // the overrides that apply got last, or nil; the map is never modified
+	outage        error                     // why Redis can't be read, as last passed to apply; nil if it can
+	warnedMany    bool                      // the log has the warning of maxExpectedOverrides
 	warnedExpired bool                      // the log has the warning about expired overrides
 }
 
@@ -96,7 +87,7 @@ func New(o Options) *Store {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Store{
 		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets",
-		pending: newPending(), mutex: make(chan struct{}, 1),
+		readRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }
 
@@ -104,15 +95,9 @@ func New(o Options) *Store {
 // the previous value and whether there was one. If Run is running, the change is applied
 // when Put returns.
 //
-// After an error from a broken connection the value may be set all the same. Run finds
-// out.
+// After a connection error the value may be set nevertheless. The next full read then
+// applies it.
 func (s *Store) Put(ctx context.Context, target, value string) (old string, existed bool, err error) {
-	if len(target) > MaxTarget {
-		return "", false, fmt.Errorf("target of the override is %d bytes; maximum is %d", len(target), MaxTarget)
-	}
-	if len(value) > MaxValue {
-		return "", false, fmt.Errorf("override is %d bytes; maximum is %d", len(value), MaxValue)
-	}
 	return s.write(ctx, target, &value)
 }
 
@@ -122,8 +107,8 @@ func (s *Store) Delete(ctx context.Context, target string) (old string, existed 
 }
 
 // writeScript sets or deletes one override, notifies all replicas and returns the
-// previous value. It succeeds if the user may not publish: replicas find the change by
-// full reads.
+// previous value. It succeeds even if the Redis user has no permission to publish.
+// Replicas then find the change by full reads.
 //
 // KEYS: the hash. ARGV: channel, target, value; without value the target is deleted.
 // Reply: the previous value or nil, the error of PUBLISH or an empty string.
@@ -151,7 +136,7 @@ func (s *Store) write(ctx context.Context, target string, value *string) (old st
 	}
 	reply, err := writeScript.Run(ctx, s.options.Client, []string{s.hash}, args...).Slice()
 	if err != nil {
-		s.pending.addRead() // it may be written
+		s.requestRead() // the override may have been written
 		return "", false, s.explain("write an override", err)
 	}
 	if problem, _ := reply[1].(string); problem != "" {
@@ -184,24 +169,10 @@ func (s *Store) applyWrite(ctx context.Context, target string, value *string) {
 
 // PublishReset notifies all replicas that a counter was reset.
 func (s *Store) PublishReset(ctx context.Context, counter string) error {
-	const (
-		tries  = 3
-		within = 2 * time.Second
-	)
-	if len(counter) > MaxCounter {
-		return fmt.Errorf("name of the counter is %d bytes; maximum is %d", len(counter), MaxCounter)
+	if err := s.options.Client.Publish(ctx, s.resets, counter).Err(); err != nil {
+		return fmt.Errorf("publish a reset: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for try := 1; ; try++ {
-		err := s.options.Client.Publish(ctx, s.resets, counter).Err()
-		switch {
-		case err == nil:
-			return nil
-		case try == tries, !wait.For(ctx, 50*time.Millisecond):
-			return fmt.Errorf("publish a reset: %w", err)
-		}
-	}
+	return nil
 }
 
 // readAll reads all overrides and applies them if they have changed. The caller holds the mutex.
@@ -217,9 +188,9 @@ func (s *Store) readAll(ctx context.Context) error {
 		return err
 	}
 	s.deleteExpired(ctx, all)
-	if many := len(all) > maxExpected; many != s.warnedMany {
+	if many := len(all) > maxExpectedOverrides; many != s.warnedMany {
 		if s.warnedMany = many; many {
-			s.options.Log.Warn("many overrides; each full read costs time and memory", "overrides", len(all), "expected", maxExpected)
+			s.options.Log.Warn("many overrides; each full read costs time and memory", "overrides", len(all), "expected", maxExpectedOverrides)
 		}
 	}
 	var u source.Update
@@ -248,7 +219,7 @@ end
 return redis.status_reply('OK')
 `)
 
-// deleteExpired deletes the expired values in all, from all and from Redis. A value
+// deleteExpired deletes expired overrides from Redis and from the map all. A value
 // counts as expired if it has expired by the clocks of this process and of Redis, so that
 // a replica whose clock is ahead deletes nothing early. A target that got a new value in
 // the meantime keeps the new value.
@@ -312,5 +283,3 @@ func (s *Store) explain(operation string, err error) error {
 	}
 	return fmt.Errorf("%s: %w", operation, err)
 }
-
-var errSilent = errors.New("the connection was silent for too long")

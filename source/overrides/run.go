@@ -32,21 +32,14 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 	defer resync.Stop()
 	var nextRead time.Time // messages cause no earlier read
 	for {
-		read := false
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-resync.C:
-			read = true
-		case <-s.pending.ready:
+		case <-s.readRequests:
 			if !wait.For(ctx, time.Until(nextRead)) {
 				return ctx.Err()
 			}
-		}
-		w := s.pending.take()
-		s.reportResets(w)
-		if !read && !w.read {
-			continue
 		}
 		began := time.Now()
 		err := s.read(ctx)
@@ -56,7 +49,11 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 			resync.Reset(jittered(s.options.Resync))
 			continue
 		}
-		s.reloadTopology(ctx)
+		// A client of a Cluster looks for the node that has the hash only after a redirect,
+		// and a dead node doesn't send one.
+		if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
+			c.ReloadState(ctx)
+		}
 		resync.Reset(retry.NextBackOff())
 	}
 }
@@ -71,23 +68,6 @@ func (s *Store) read(ctx context.Context) error {
 	}
 	defer s.unlock()
 	return s.readAll(ctx)
-}
-
-func (s *Store) reportResets(w work) {
-	for _, counter := range w.resets {
-		s.options.OnReset(counter)
-	}
-	if w.missedResets {
-		s.options.OnMissedResets()
-	}
-}
-
-// reloadTopology makes the client of a Cluster look for the node that has the hash. The
-// client itself does so only after a redirect, which a dead node doesn't send.
-func (s *Store) reloadTopology(ctx context.Context) {
-	if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
-		c.ReloadState(ctx)
-	}
 }
 
 // retryBackoff spaces attempts while Redis fails.

@@ -2,8 +2,9 @@ package overrides
 
 import (
 	"context"
+	"errors"
+	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -11,8 +12,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
-// follow adds the messages of all replicas to s.pending until ctx is done. It renews the
-// subscription whenever that fails.
+// follow reports the messages of all replicas until ctx is done: it requests full reads
+// and calls OnReset and OnMissedResets. It renews the subscription whenever that fails.
 func (s *Store) follow(ctx context.Context) {
 	retry := s.retryBackoff()
 	for lost := false; ; {
@@ -27,7 +28,7 @@ func (s *Store) follow(ctx context.Context) {
 		if !lost {
 			lost = true
 			s.options.Log.Warn("override subscription lost; polling", "interval", s.options.Resync, "error", err)
-			s.pending.addRead() // Redis may be down for reads as well
+			s.requestRead() // Redis may be down for reads as well
 		}
 		if !wait.For(ctx, retry.NextBackOff()) {
 			return
@@ -35,82 +36,60 @@ func (s *Store) follow(ctx context.Context) {
 	}
 }
 
-// subscribe adds messages to s.pending until the subscription fails. subscribed reports
-// whether there was one before.
+// A subscription gets a ping after each half of Options.Resync, within these bounds. It
+// is closed if Redis sends nothing for twice as long.
+const (
+	minPingInterval = 250 * time.Millisecond
+	maxPingInterval = 5 * time.Second
+)
+
+// subscribe reports messages until the subscription fails. subscribed reports whether
+// there was one before.
 func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
 	sub := s.options.Client.Subscribe(ctx) // to nothing: it can't fail
-	var monitor silenceMonitor
+	interval := min(max(s.options.Resync/2, minPingInterval), maxPingInterval)
 	ctx, stop := context.WithCancel(ctx)
-	var monitoring sync.WaitGroup
-	monitoring.Go(func() { monitor.run(ctx, sub, min(max(s.options.Resync/2, minSilence), maxSilence)) })
-	defer monitoring.Wait()
+	var pinging sync.WaitGroup
+	pinging.Go(func() {
+		for wait.For(ctx, interval) {
+			_ = sub.Ping(ctx) // a failure ends ReceiveTimeout
+		}
+		_ = sub.Close()
+	})
+	defer pinging.Wait()
 	defer stop()
 	if err := sub.Subscribe(ctx, s.hash, s.resets); err != nil {
 		return false, err
 	}
 	for {
-		// No deadline: it could cut a message in two.
-		reply, err := sub.Receive(ctx)
+		reply, err := sub.ReceiveTimeout(ctx, 2*interval)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errors.New("the connection was silent for too long")
+		}
 		if err != nil {
-			if monitor.expired.Load() {
-				err = errSilent
-			}
 			return subscribed, err
 		}
-		monitor.replies.Add(1)
 		switch m := reply.(type) {
 		case *goredis.Subscription:
 			if bothChannels := 2; m.Count == bothChannels {
 				subscribed = true
-				s.pending.addMissed()
+				s.options.OnMissedResets()
+				s.requestRead()
 			}
 		case *goredis.Message:
 			if m.Channel == s.resets {
-				s.pending.addReset(m.Payload)
+				s.options.OnReset(m.Payload)
 			} else {
-				s.pending.addRead()
+				s.requestRead()
 			}
 		}
 	}
 }
 
-// A subscription that is silent for half of Options.Resync, within these bounds, gets a
-// ping. It is closed if it stays silent for as long again.
-const (
-	minSilence = 250 * time.Millisecond
-	maxSilence = 5 * time.Second
-)
-
-// silenceMonitor closes a subscription whose connection is dead.
-type silenceMonitor struct {
-	replies atomic.Int64 // received so far
-	expired atomic.Bool  // the subscription was closed because of silence
-}
-
-// run monitors sub until ctx is done, and closes it.
-func (m *silenceMonitor) run(ctx context.Context, sub *goredis.PubSub, silence time.Duration) {
-	defer func() { _ = sub.Close() }()
-	tick := time.NewTicker(silence)
-	defer tick.Stop()
-	pinged := false
-	for last := int64(0); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		replies := m.replies.Load()
-		switch {
-		case replies != last:
-			last, pinged = replies, false
-		case pinged:
-			m.expired.Store(true)
-			return
-		default:
-			pinged = true
-			if sub.Ping(ctx) != nil {
-				return
-			}
-		}
+// requestRead makes Run read all overrides soon.
+func (s *Store) requestRead() {
+	select {
+	case s.readRequests <- struct{}{}:
+	default: // Run is already notified
 	}
 }
