@@ -245,9 +245,10 @@ func (b *builder) copyFor(s step, original, changed *limitsfile.Descriptor, trai
 	*b.copiesLeft -= copies
 	c := *original
 	c.Key, c.Value = s.Target.Entries[depth].GetKey(), s.Target.Entries[depth].GetValue()
-	c.WildcardKey, c.WildcardValue, c.ShareThreshold = false, false, false
+	c.WildcardKey, c.WildcardValue = false, false
 	c.CopiedFrom = original
 	d, below := b.change(c, trail, steps)
+	d.ShareThreshold = false
 	d.Descriptors = changed.Descriptors
 	if ownChildren {
 		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), below)
@@ -279,11 +280,16 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 		}
 		changed, problems := s.Apply(b.domain, path, &d)
 		if len(problems) > 0 {
-			out.problems = problems
+			if len(out.problems) == 0 {
+				out.problems = problems
+			}
 			continue
 		}
 		patterns := limitsfile.CounterPatterns(trail)
 		changed.CounterPatterns = ownCounter(patterns, s.singleValues)
+		if s.singleValues[len(trail)-1] == 1 {
+			changed.ShareThreshold = false
+		}
 		if s.onTarget {
 			out.limits = changed.Summary()
 			out.countersKept = d.KeepsCounters(changed) && slices.Equal(patterns, changed.CounterPatterns)

@@ -237,6 +237,26 @@ func TestOutcomeReportsKeptCounters(t *testing.T) {
 	}
 }
 
+func TestChangedAlgorithmBesideOtherOverridesStartsNewCounter(t *testing.T) {
+	_, outcomes := compile(t, shopLimits).with(
+		override(t, "shop|tenant=acme|path=/a", `{"algorithm": "token_bucket"}`),
+		override(t, "shop|tenant=acme|path", `{"factor": 2}`),
+		override(t, "shop|tenant|path=/a", `{"factor": 2}`),
+	)
+	require.Empty(t, outcomes[0].problems)
+	assert.False(t, outcomes[0].countersKept)
+}
+
+func TestOverrideForAnyValueKeepsSharedCounterOfCopy(t *testing.T) {
+	changed, _ := compile(t, shopLimits).with(
+		override(t, "shop|api=/v1/*", `{"factor": 2}`),
+		override(t, "shop|api=/v1/a|method", `{"factor": 2}`),
+	)
+	request := entries("api", "/v1/a")
+	rule := changed.Domain("shop").Match(request)
+	assert.Equal(t, "shop|api=/v1/*", string(rule.AppendKey(nil, "shop", request)))
+}
+
 func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
 	base := compile(t, `
 domain: shop
