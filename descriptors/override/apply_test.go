@@ -247,18 +247,7 @@ func TestChangedAlgorithmBesideOtherOverridesStartsNewCounter(t *testing.T) {
 	assert.False(t, outcomes[0].countersKept)
 }
 
-func TestOverrideForAnyValueKeepsSharedCounterOfCopy(t *testing.T) {
-	changed, _ := compile(t, shopLimits).with(
-		override(t, "shop|api=/v1/*", `{"factor": 2}`),
-		override(t, "shop|api=/v1/a|method", `{"factor": 2}`),
-	)
-	request := entries("api", "/v1/a")
-	rule := changed.Domain("shop").Match(request)
-	assert.Equal(t, "shop|api=/v1/*", string(rule.AppendKey(nil, "shop", request)))
-}
-
-func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
-	base := compile(t, `
+const sharedLimits = `
 domain: shop
 descriptors:
   - key: api
@@ -267,7 +256,21 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 7}
     descriptors:
       - {key: method, rate_limit: {unit: hour, requests_per_unit: 7}}
-`)
+`
+
+func TestOverrideForAnyValueKeepsSharedCounterOfCopy(t *testing.T) {
+	changed, outcomes := compile(t, sharedLimits).with(
+		override(t, "shop|api=/v1/*", `{"factor": 2}`),
+		override(t, "shop|api=/v1/a|method", `{"factor": 2}`),
+	)
+	require.Empty(t, outcomes[1].problems)
+	request := entries("api", "/v1/a")
+	rule := changed.Domain("shop").Match(request)
+	assert.Equal(t, "shop|api=/v1/*", string(rule.AppendKey(nil, "shop", request)))
+}
+
+func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
+	base := compile(t, sharedLimits)
 	all := [][]string{{"api", "/v1/a"}, {"api", "/v1/a", "method", "GET"}, {"api", "/v1/a", "method", "PUT"}, {"api", "/v1/b", "method", "GET"}}
 	for target, ownCounter := range map[string][]bool{
 		"shop|api=/v1/a|method=GET": {false, true, false, false},
