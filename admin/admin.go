@@ -75,20 +75,25 @@ func New(o Options) http.Handler {
 	if o.Counters.Now == nil {
 		o.Counters.Now = time.Now
 	}
-	return &handler{o: o, keys: newKeyring(o.Tokens), unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
+	return &handler{o: o, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
 }
 
 type handler struct {
 	o                Options
-	keys             keyring
 	unauthorizedLogs *rate.Limiter
 }
 
-// endpoint is a method of a path. serve returns the status and the answer to encode.
+// endpoint is a method of a path.
 type endpoint struct {
 	method, path, help string
 	params             []string // of the query
-	serve              func(h *handler, c *call) (int, any)
+	serve              func(h *handler, c *call) answer
+}
+
+// answer is a status and a body, which is encoded as JSON.
+type answer struct {
+	code int
+	body any
 }
 
 var endpoints = []endpoint{
@@ -115,34 +120,30 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.unauthorized(w, r)
 		return
 	}
-	var methods []string
+	var methods, help []string
 	for _, e := range endpoints {
+		help = append(help, e.method+" "+e.path+": "+e.help)
 		if e.path != r.URL.Path {
 			continue
 		}
 		if e.method == r.Method {
-			code, answer := h.serve(&e, &call{Request: r, by: by})
-			respond(w, code, answer)
+			respond(w, h.serve(&e, &call{Request: r, by: by}))
 			return
 		}
 		methods = append(methods, e.method)
 	}
 	if len(methods) > 0 {
-		w.Header().Set("Allow", strings.Join(methods, ", "))
-		code, answer := problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), strings.Join(methods, ", "))
-		respond(w, code, answer)
+		allowed := strings.Join(methods, ", ")
+		w.Header().Set("Allow", allowed)
+		respond(w, problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), allowed))
 		return
 	}
-	answer := Problems{Problems: []string{"unknown path " + r.URL.Path}}
-	for _, e := range endpoints {
-		answer.Endpoints = append(answer.Endpoints, e.method+" "+e.path+": "+e.help)
-	}
-	respond(w, http.StatusNotFound, answer)
+	respond(w, answer{http.StatusNotFound, Problems{[]string{"unknown path " + r.URL.Path}, help}})
 }
 
 // serve answers a call. It rejects unknown parameters, so that a misspelt one changes
 // nothing.
-func (h *handler) serve(e *endpoint, c *call) (int, any) {
+func (h *handler) serve(e *endpoint, c *call) answer {
 	var err error
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
 		return problem(http.StatusBadRequest, "invalid query: %s", err)
@@ -155,21 +156,24 @@ func (h *handler) serve(e *endpoint, c *call) (int, any) {
 			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
 		}
 	}
+	if e.path == Prefix+"overrides" && h.o.Overrides == nil {
+		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
+	}
 	return e.serve(h, c)
 }
 
-func respond(w http.ResponseWriter, code int, answer any) {
+func respond(w http.ResponseWriter, a answer) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
+	w.WriteHeader(a.code)
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false) // paths of limits contain >
 	e.SetIndent("", "  ")
-	_ = e.Encode(answer) // an error means that the caller has gone
+	_ = e.Encode(a.body) // an error means that the caller has gone
 }
 
 // problem returns an answer with one problem.
-func problem(code int, format string, args ...any) (int, any) {
-	return code, Problems{Problems: []string{fmt.Sprintf(format, args...)}}
+func problem(code int, format string, args ...any) answer {
+	return answer{code, Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
 }

@@ -28,12 +28,6 @@ const (
 	Deleted  State = "deleted" // only in the answer to a DELETE
 )
 
-// The words for Override.Counters.
-const (
-	CountersKept = "kept"
-	CountersNew  = "new"
-)
-
 // List is the answer of GET /admin/overrides.
 type List struct {
 	Overrides []Override `json:"overrides"` // sorted by target
@@ -44,7 +38,7 @@ type Override struct {
 	Target string `json:"target"`
 
 	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or
-	// is nested too deeply.
+	// has too many brackets.
 	Override json.RawMessage `json:"override,omitempty"`
 
 	State    State    `json:"state"`
@@ -68,8 +62,8 @@ type Override struct {
 	// stays in force; Limits is empty if it has none.
 	Limits string `json:"limits,omitempty"`
 
-	// Counters is CountersKept if Limits and BaseLimits use the same counters, or else
-	// CountersNew. It is empty if the override is not in force.
+	// Counters is "kept" if Limits and BaseLimits use the same counters, or else "new". It
+	// is empty if the override is not in force.
 	Counters string `json:"counters,omitempty"`
 
 	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
@@ -118,14 +112,16 @@ type Limit struct {
 	Spent        int64   `json:"spent"`         // can exceed Capacity
 	Remaining    int64   `json:"remaining"`     // at least 0
 	ResetSeconds float64 `json:"reset_seconds"` // until the whole capacity is free again
-	Over         bool    `json:"over"`          // the next hit would be denied
+	Over         bool    `json:"over"`          // the next hit is over the limit
 	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
 }
 
 // overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
-	o := Override{Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path, BaseLimits: s.BaseLimits, Limits: s.Limits}
-	o.Counters = countersWord(s)
+	o := Override{
+		Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path,
+		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
+	}
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
@@ -147,9 +143,9 @@ func countersWord(s *override.State) string {
 	case s.Limits == "":
 		return ""
 	case s.CountersKept:
-		return CountersKept
+		return "kept"
 	}
-	return CountersNew
+	return "new"
 }
 
 // problemList splits err into single problems.
@@ -166,37 +162,18 @@ func problemList(err error) []string {
 }
 
 // rawJSON returns a stored value as JSON. Other programs can store values of any size and
-// content, so rawJSON bounds the size and quotes what is not JSON.
+// content, so rawJSON bounds the size and quotes what is not JSON. It also quotes JSON with
+// more brackets than any override has. Indented, deeply nested JSON could grow many times
+// over.
 func rawJSON(text string) json.RawMessage {
-	if len(text) > override.MaxBytes {
-		text = truncateTo(text, override.MaxBytes)
-	}
-	if json.Valid([]byte(text)) && utf8.ValidString(text) && !tooDeep(text) {
+	const maxBrackets = 128
+	text = truncateTo(text, override.MaxBytes)
+	brackets := strings.Count(text, "{") + strings.Count(text, "[")
+	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)
 	}
 	quoted, _ := json.Marshal(text) // a string never fails
 	return quoted
-}
-
-// tooDeep reports whether JSON is nested more deeply than any override. Indented, such
-// JSON could grow many times over.
-func tooDeep(text string) bool {
-	const maxDepth = 8
-	depth, inString := 0, false
-	for i := 0; i < len(text) && depth <= maxDepth; i++ {
-		switch c := text[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return depth > maxDepth
 }
 
 // truncate cuts text to 1 KiB, for a log line or a message.

@@ -10,43 +10,17 @@ import (
 	"strings"
 )
 
-// keyring is the set of tokens that may call.
-type keyring []key
-
-// key is the name and the hash of a token. Hashes have the same length, so that all
-// comparisons take the same time.
-type key struct {
-	name string
-	hash [sha256.Size]byte
-}
-
-func newKeyring(tokens map[string]string) keyring {
-	var ks keyring
-	for _, name := range slices.Sorted(maps.Keys(tokens)) {
-		if token := tokens[name]; token != "" {
-			ks = append(ks, key{name, sha256.Sum256([]byte(token))})
-		}
-	}
-	return ks
-}
-
-// find returns the name of a token. The time it takes does not depend on the token.
-func (ks keyring) find(token string) (name string, ok bool) {
-	hash := sha256.Sum256([]byte(token))
-	for i := range ks {
-		if subtle.ConstantTimeCompare(hash[:], ks[i].hash[:]) == 1 && !ok {
-			name, ok = ks[i].name, true
-		}
-	}
-	return name, ok
-}
-
-// caller returns the name of an authorized caller.
+// caller returns the name of an authorized caller. Hashes have the same length, so the
+// time of a comparison does not depend on the token.
 func (h *handler) caller(r *http.Request) (name string, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
-		if name, ok = h.keys.find(strings.TrimSpace(token)); ok {
-			return name, true
+		hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
+		for _, name := range slices.Sorted(maps.Keys(h.o.Tokens)) {
+			allowed := sha256.Sum256([]byte(h.o.Tokens[name]))
+			if h.o.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
+				return name, true
+			}
 		}
 	}
 	if h.o.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -78,8 +52,7 @@ func (h *handler) unauthorized(w http.ResponseWriter, r *http.Request) {
 	if h.o.ClientCerts {
 		advice += ", or use a client certificate"
 	}
-	code, answer := problem(http.StatusUnauthorized, "%s", advice)
-	respond(w, code, answer)
+	respond(w, problem(http.StatusUnauthorized, "%s", advice))
 }
 
 // audit logs a change. attrs are keys and values; long values are cut.

@@ -37,120 +37,136 @@ type Counters struct {
 	Now func() time.Time
 }
 
-// counter is the counter that a call is about.
+// counter is a counter, which has a state for each limit of its rule.
 type counter struct {
 	target descriptors.Target
 	rule   *descriptors.Rule
 	key    []byte
 }
 
-// findCounter returns the counter of a call. Without a counter, it returns nil and the
-// answer to the call.
-func (h *handler) findCounter(c *call) (found *counter, code int, answer any) {
-	t, err := descriptors.ParseTarget(c.target())
-	if err != nil {
-		code, answer = problem(http.StatusBadRequest, "%s", err)
-		return nil, code, answer
-	}
-	limits := h.o.Counters.Limits.Load()
-	if limits == nil {
-		code, answer = problem(http.StatusServiceUnavailable, "no limits are loaded")
-		return nil, code, answer
-	}
+// newCounter returns the counter of requests with the keys and values of t, or nil if they
+// have no limit.
+func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
 	d := limits.Domain(t.Domain)
 	if d == nil {
-		code, answer = problem(http.StatusNotFound, "unknown domain %q; %s", truncate(t.Domain), domainList(limits))
-		return nil, code, answer
+		return nil
 	}
 	rule := d.Match(t.Entries)
 	if rule == nil {
-		code, answer = problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; all keys and values count, in their order", truncate(t.String()))
-		return nil, code, answer
+		return nil
 	}
-	return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}, 0, nil
+	return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
 }
 
-// domainList names the loaded domains.
+// hits returns a hit for each limit that is not unlimited.
+func (ctr *counter) hits(n int64) []backend.Hit {
+	var hits []backend.Hit
+	for _, l := range ctr.rule.Limits {
+		if !l.Unlimited {
+			hits = append(hits, backend.Hit{Key: ctr.key, Limit: l.Limit, N: n})
+		}
+	}
+	return hits
+}
+
+// findCounter returns the counter of a call. Without a counter, it returns nil and the
+// answer to the call.
+func (h *handler) findCounter(c *call) (*counter, answer) {
+	t, err := descriptors.ParseTarget(c.target())
+	if err != nil {
+		return nil, problem(http.StatusBadRequest, "%s", err)
+	}
+	limits := h.o.Counters.Limits.Load()
+	if limits == nil {
+		return nil, problem(http.StatusServiceUnavailable, "no limits are loaded")
+	}
+	if limits.Domain(t.Domain) == nil {
+		return nil, problem(http.StatusNotFound, "unknown domain %q; loaded domains: %s", truncate(t.Domain), domainList(limits))
+	}
+	ctr := newCounter(limits, t)
+	if ctr == nil {
+		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(t.String()))
+	}
+	return ctr, answer{}
+}
+
+// domainList returns the names of loaded domains.
 func domainList(limits *descriptors.Config) string {
 	const maxNames = 20
 	var names []string
 	for _, d := range limits.Domains() {
-		if len(names) == maxNames {
-			names = append(names, "and more")
-			break
-		}
 		names = append(names, fmt.Sprintf("%q", truncate(d.Name)))
 	}
-	if len(names) == 0 {
-		return "no domain is loaded"
+	if len(names) > maxNames {
+		names = append(names[:maxNames], "and more")
 	}
-	return "loaded are " + strings.Join(names, ", ")
+	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
-func (h *handler) getCounter(c *call) (int, any) {
-	found, code, answer := h.findCounter(c)
-	if found == nil {
-		return code, answer
+func (h *handler) getCounter(c *call) answer {
+	ctr, rejection := h.findCounter(c)
+	if ctr == nil {
+		return rejection
 	}
-	limits, err := h.read(c.Context(), found)
+	limits, err := h.read(c.Context(), ctr)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
-	return http.StatusOK, found.answer(limits)
+	return answer{http.StatusOK, ctr.answer(limits)}
 }
 
-func (h *handler) resetCounter(c *call) (int, any) {
-	found, code, answer := h.findCounter(c)
-	if found == nil {
-		return code, answer
+func (h *handler) resetCounter(c *call) answer {
+	ctr, rejection := h.findCounter(c)
+	if ctr == nil {
+		return rejection
 	}
-	before, err := h.read(c.Context(), found)
+	before, err := h.read(c.Context(), ctr)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
-	const backendDown = "counter not reset: the backend is down, and its counter keeps its value"
-	if slices.ContainsFunc(before, func(l Limit) bool { return l.Degraded }) {
+	degraded := func(l Limit) bool { return l.Degraded }
+	const backendDown = "counter not reset: the backend is down, so the counter keeps its value"
+	if slices.ContainsFunc(before, degraded) {
 		return problem(http.StatusServiceUnavailable, backendDown)
 	}
-	hits := refunds(found.rule, found.key)
-	results := make([]backend.Result, len(hits))
-	h.o.Counters.Limiter.Take(c.Context(), h.o.Counters.Now(), hits, results)
-	for i := range results {
-		if err := results[i].Err; err != nil {
-			return h.resetFailed(c, found, "counter not reset, or only in part: "+err.Error())
+	// The largest refund gives back all that is spent.
+	after, err := h.take(c.Context(), h.o.Counters.Limiter, ctr, -limit.MaxHits)
+	if err != nil {
+		return h.resetFailed(c, ctr, "counter not reset, or only in part: "+err.Error())
+	}
+	if slices.ContainsFunc(after, degraded) {
+		return h.resetFailed(c, ctr, backendDown)
+	}
+	reset := Reset{Counter: ctr.answer(after), Before: before, Published: h.publish(c, ctr)}
+	var notes []string
+	if h.o.Counters.PerReplica {
+		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
+	} else {
+		if !reset.Published {
+			notes = append(notes, "other replicas were not notified; they may deny until their cached denials end")
 		}
-		if results[i].Degraded() {
-			return h.resetFailed(c, found, backendDown)
+		if slices.ContainsFunc(after, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
+			notes = append(notes, "limits per instance were reset on this replica only")
 		}
 	}
-	after := found.limits(results)
-	reset := Reset{Counter: found.answer(after), Before: before, Published: h.publish(c, found)}
-	switch {
-	case h.o.Counters.PerReplica:
-		reset.Note = "each replica has its own counters; only this replica reset its counter"
-	case !reset.Published:
-		reset.Note = "other replicas were not notified; they may deny until their cached denials end"
-	}
-	if !h.o.Counters.PerReplica && slices.ContainsFunc(after, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
-		reset.Note = strings.TrimPrefix(reset.Note+"; ", "; ") + "limits per instance were reset on this replica only"
-	}
-	h.audit(c, "reset", "path", found.rule.Path, "before", spentList(before), "after", spentList(after))
-	return http.StatusOK, reset
+	reset.Note = strings.Join(notes, "; ")
+	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(before), "after", spentList(after))
+	return answer{http.StatusOK, reset}
 }
 
 // resetFailed audits, publishes and answers a reset that may have happened in part.
-func (h *handler) resetFailed(c *call, found *counter, reason string) (int, any) {
-	h.publish(c, found)
-	h.audit(c, "reset", "outcome", "unknown", "path", found.rule.Path, "error", reason)
+func (h *handler) resetFailed(c *call, ctr *counter, reason string) answer {
+	h.publish(c, ctr)
+	h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", reason)
 	return problem(http.StatusServiceUnavailable, "%s", reason)
 }
 
 // publish sends a reset to the other replicas and reports whether it succeeded.
-func (h *handler) publish(c *call, found *counter) bool {
+func (h *handler) publish(c *call, ctr *counter) bool {
 	if h.o.Counters.PublishReset == nil || h.o.Counters.PerReplica {
 		return false
 	}
-	if err := h.o.Counters.PublishReset(c.Context(), found.target.String()); err != nil {
+	if err := h.o.Counters.PublishReset(c.Context(), ctr.target.String()); err != nil {
 		h.o.Log.Warn("reset not published to other replicas", "target", truncate(c.target()), "error", err)
 		return false
 	}
@@ -158,43 +174,44 @@ func (h *handler) publish(c *call, found *counter) bool {
 }
 
 // read returns the limits of a counter without charging it.
-func (h *handler) read(ctx context.Context, found *counter) ([]Limit, error) {
-	hits := refunds(found.rule, found.key)
-	for i := range hits {
-		hits[i].N = 0
-	}
+func (h *handler) read(ctx context.Context, ctr *counter) ([]Limit, error) {
+	return h.take(ctx, h.o.Counters.Uncached, ctr, 0)
+}
+
+// take charges n hits to each limit of a counter and returns the limits afterwards.
+func (h *handler) take(ctx context.Context, limiter backend.Limiter, ctr *counter, n int64) ([]Limit, error) {
+	hits := ctr.hits(n)
 	results := make([]backend.Result, len(hits))
-	h.o.Counters.Uncached.Take(ctx, h.o.Counters.Now(), hits, results)
+	limiter.Take(ctx, h.o.Counters.Now(), hits, results)
 	for i := range results {
 		if err := results[i].Err; err != nil {
 			return nil, err
 		}
 	}
-	return found.limits(results), nil
+	return ctr.limits(results), nil
 }
 
-func (found *counter) answer(limits []Limit) Counter {
+func (ctr *counter) answer(limits []Limit) Counter {
 	return Counter{
-		Target:     found.target.String(),
-		Path:       found.rule.Path,
-		Key:        string(found.key),
-		ShadowMode: found.rule.ShadowMode,
+		Target:     ctr.target.String(),
+		Path:       ctr.rule.Path,
+		Key:        string(ctr.key),
+		ShadowMode: ctr.rule.ShadowMode,
 		Limits:     limits,
 	}
 }
 
-// limits returns the limits of the rule. results has one result for each limit that
-// counts.
-func (found *counter) limits(results []backend.Result) []Limit {
-	all := make([]Limit, 0, len(found.rule.Limits))
-	for _, l := range found.rule.Limits {
+// limits returns the limits of the rule. results are the results of ctr.hits.
+func (ctr *counter) limits(results []backend.Result) []Limit {
+	all := make([]Limit, 0, len(ctr.rule.Limits))
+	for _, l := range ctr.rule.Limits {
 		if l.Unlimited {
 			all = append(all, Limit{Limit: "unlimited", Name: l.Name, Unlimited: true})
 			continue
 		}
 		r := results[0]
 		results = results[1:]
-		answer := Limit{
+		state := Limit{
 			Limit:        l.String(),
 			Name:         l.Name,
 			Tag:          l.Tag(),
@@ -205,9 +222,9 @@ func (found *counter) limits(results []backend.Result) []Limit {
 			Degraded:     r.Degraded(),
 		}
 		if !r.Degraded() { // a degraded result is for a share of the limit
-			answer.Capacity, answer.Spent = l.Capacity(), l.Spent(r.Result)
+			state.Capacity, state.Spent = l.Capacity(), l.Spent(r.Result)
 		}
-		all = append(all, answer)
+		all = append(all, state)
 	}
 	return all
 }

@@ -106,7 +106,7 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 	}{
 		"no target":           {"", http.StatusBadRequest, "want DOMAIN|KEY=VALUE"},
 		"bad encoding":        {"shop|tenant=%zz", http.StatusBadRequest, "%25"},
-		"unknown domain":      {"bank|tenant=acme", http.StatusNotFound, `unknown domain "bank"; loaded are "shop"`},
+		"unknown domain":      {"bank|tenant=acme", http.StatusNotFound, `unknown domain "bank"; loaded domains: "shop"`},
 		"unknown key":         {"shop|user=x", http.StatusNotFound, `no descriptor with a limit matches requests with "shop|user=x"`},
 		"too deep":            {"shop|tenant=acme|path=/x", http.StatusNotFound, "no descriptor with a limit matches"},
 		"rule without limit":  {"shop|quiet=x", http.StatusNotFound, "no descriptor with a limit matches"},

@@ -17,11 +17,6 @@ import (
 // the answer.
 const storeTimeout = 2 * time.Second
 
-// overridesOff returns the answer if there is no store of overrides.
-func overridesOff() (int, any) {
-	return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
-}
-
 // state returns the state of the override of a target, or nil if there is none.
 func (h *handler) state(target string) *override.State {
 	all := h.o.Overrides.States()
@@ -33,32 +28,26 @@ func (h *handler) state(target string) *override.State {
 	return nil
 }
 
-func (h *handler) getOverrides(c *call) (int, any) {
-	if h.o.Overrides == nil {
-		return overridesOff()
-	}
+func (h *handler) getOverrides(c *call) answer {
 	if c.query.Has("target") {
 		s := h.state(c.target())
 		if s == nil {
 			return noOverride(c)
 		}
-		return http.StatusOK, overrideAnswer(s)
+		return answer{http.StatusOK, overrideAnswer(s)}
 	}
 	list := List{Overrides: []Override{}}
 	for _, s := range h.o.Overrides.States() {
 		list.Overrides = append(list.Overrides, overrideAnswer(&s))
 	}
-	return http.StatusOK, list
+	return answer{http.StatusOK, list}
 }
 
-func noOverride(c *call) (int, any) {
+func noOverride(c *call) answer {
 	return problem(http.StatusNotFound, "no override has target %q", truncate(c.target()))
 }
 
-func (h *handler) putOverride(c *call) (int, any) {
-	if h.o.Overrides == nil {
-		return overridesOff()
-	}
+func (h *handler) putOverride(c *call) answer {
 	dryRun := false
 	if c.query.Has("dry_run") {
 		var err error
@@ -82,12 +71,13 @@ func (h *handler) putOverride(c *call) (int, any) {
 	if result.Problem == nil && result.Expired {
 		result.Problem = fmt.Errorf("expires_at %s is in the past", result.Expires.UTC().Format(time.RFC3339))
 	}
-	if answer := overrideAnswer(&result); result.Problem != nil || dryRun {
-		answer.DryRun = dryRun
-		if result.Problem != nil {
-			return http.StatusBadRequest, answer
-		}
-		return http.StatusOK, answer
+	tried := overrideAnswer(&result)
+	tried.DryRun = dryRun
+	switch {
+	case result.Problem != nil:
+		return answer{http.StatusBadRequest, tried}
+	case dryRun:
+		return answer{http.StatusOK, tried}
 	}
 
 	before := h.state(c.target())
@@ -101,23 +91,18 @@ func (h *handler) putOverride(c *call) (int, any) {
 	if after == nil || after.Value != value { // another caller has changed it again
 		after = &result
 	}
-	answer := overrideAnswer(after)
-	answer.AlsoRejected = overrideAnswer(&result).AlsoRejected
-	if existed {
-		answer.OldOverride = rawJSON(old)
-	}
+	stored := overrideAnswer(after)
+	stored.AlsoRejected = tried.AlsoRejected
 	limitsBefore := after.BaseLimits
 	if existed {
+		stored.OldOverride = rawJSON(old)
 		limitsBefore = cmp.Or(h.replaced(before, c.target(), old).Limits, limitsBefore)
 	}
-	h.audit(c, "put", "old", old, "new", value, "path", answer.Path, "limits_before", limitsBefore, "limits", answer.Limits, "counters", answer.Counters)
-	return http.StatusOK, answer
+	h.auditChange(c, "put", old, value, limitsBefore, &stored)
+	return answer{http.StatusOK, stored}
 }
 
-func (h *handler) deleteOverride(c *call) (int, any) {
-	if h.o.Overrides == nil {
-		return overridesOff()
-	}
+func (h *handler) deleteOverride(c *call) answer {
 	before := h.state(c.target())
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
@@ -129,16 +114,21 @@ func (h *handler) deleteOverride(c *call) (int, any) {
 		return noOverride(c)
 	}
 	before = h.replaced(before, c.target(), old)
-	answer := Override{
+	deleted := Override{
 		Target: c.target(), State: Deleted, OldOverride: rawJSON(old), Path: before.Path,
 		BaseLimits: cmp.Or(before.Limits, before.BaseLimits), Limits: before.BaseLimits, Counters: countersWord(before),
 	}
-	h.audit(c, "delete", "old", old, "new", "", "path", answer.Path, "limits_before", answer.BaseLimits, "limits", answer.Limits, "counters", answer.Counters)
-	return http.StatusOK, answer
+	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted)
+	return answer{http.StatusOK, deleted}
+}
+
+func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override) {
+	h.audit(c, action, "old", old, "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters)
 }
 
 // replaced returns the state of the override that a change has replaced. before is the state
-// that was read before the change. It doesn't count if another caller was faster.
+// that was read before the change, which is not the replaced one if another caller was
+// faster.
 func (h *handler) replaced(before *override.State, target, old string) *override.State {
 	if before != nil && before.Value == old {
 		return before
@@ -149,7 +139,7 @@ func (h *handler) replaced(before *override.State, target, old string) *override
 
 // notStored audits and answers a change of which it is unknown whether Redis has stored
 // it.
-func (h *handler) notStored(c *call, action, value string, err error) (int, any) {
+func (h *handler) notStored(c *call, action, value string, err error) answer {
 	h.audit(c, action, "outcome", "unknown", "new", value, "error", err.Error())
 	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call: %s", err)
 }

@@ -20,17 +20,17 @@ import (
 
 const acme = "shop|tenant=acme"
 
-func TestOverrideLifecycle(t *testing.T) {
+func TestOverrideCanBePutReadAndDeleted(t *testing.T) {
 	r := newTestAPI(t)
 	var list admin.List
 	require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
 	assert.Equal(t, []admin.Override{}, list.Overrides)
 
-	until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-	value := `{"factor":10,"expires_at":"` + until + `"}`
+	expiresAt := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	value := `{"factor":10,"expires_at":"` + expiresAt + `"}`
 	want := admin.Override{
 		Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
-		BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept", ExpiresAt: until,
+		BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept", ExpiresAt: expiresAt,
 	}
 	var got admin.Override
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, value+"\n", &got))
@@ -75,7 +75,7 @@ func TestOverrideLifecycle(t *testing.T) {
 		lines := r.audits()
 		require.Len(t, lines, 4)
 		for i, want := range []string{
-			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + until + `\"}" path="shop > tenant=acme" limits_before="100 per minute" limits="1000 per minute" counters=kept`,
+			`level=INFO msg=audit action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="" new="{\"factor\":10,\"expires_at\":\"` + expiresAt + `\"}" path="shop > tenant=acme" limits_before="100 per minute" limits="1000 per minute" counters=kept`,
 			`action=put by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"factor\":10,`,
 			`action=put by=ops from=192.0.2.1:1234 target=shop|ip old="" new="{\"factor\": 2}"`,
 			`action=delete by=ops from=192.0.2.1:1234 target="shop|tenant=acme" old="{\"requests_per_unit\": 7}" new="" path="shop > tenant=acme" limits_before="7 per minute" limits="100 per minute"`,
@@ -128,10 +128,10 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 		"nothing":             {acme, ``, []string{"value is not JSON"}},
 		"a list":              {acme, `[]`, []string{"got a list, want a JSON object"}},
 		"no change":           {acme, `{}`, []string{"changes nothing"}},
-		"all its mistakes":    {acme, `{"factr": 2, "unit": "minutes", "algorithm": "slow"}`, []string{"did you mean factor?", "slow"}},
+		"several mistakes":    {acme, `{"factr": 2, "unit": "minutes", "algorithm": "slow"}`, []string{"did you mean factor?", "slow"}},
 		"several limits":      {"shop|ip", `{"requests_per_unit": 1}`, []string{"the descriptor has 3 limits"}},
 		"an end that is past": {acme, `{"factor": 2, "expires_at": "2020-01-01T00:00:00+01:00"}`, []string{"expires_at 2019-12-31T23:00:00Z is in the past"}},
-		"bytes that are odd":  {acme, "{\"name\": \"\xff\"}", []string{""}},
+		"invalid UTF-8":       {acme, "{\"name\": \"\xff\"}", []string{""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newTestAPI(t)
@@ -251,7 +251,7 @@ func TestChangeFailsIfStoreFails(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, code, "an invalid override is rejected without the store")
 }
 
-func TestCallsSayHowToEnableOverrides(t *testing.T) {
+func TestCallsWithoutStoreSayHowToEnableOverrides(t *testing.T) {
 	r := newTestAPI(t, func(o *admin.Options) { o.Overrides = nil })
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		code, text := r.problems(method, "overrides", acme, "{}")

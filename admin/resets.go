@@ -25,14 +25,14 @@ type Resets struct {
 func (r Resets) Apply(target string) {
 	t, err := descriptors.ParseTarget(target)
 	limits := r.Limits.Load()
-	if err != nil || limits == nil || limits.Domain(t.Domain) == nil {
+	if err != nil || limits == nil {
 		return
 	}
-	rule := limits.Domain(t.Domain).Match(t.Entries)
-	if rule == nil {
+	ctr := newCounter(limits, t)
+	if ctr == nil {
 		return
 	}
-	for _, h := range refunds(rule, rule.AppendKey(nil, t.Domain, t.Entries)) {
+	for _, h := range ctr.hits(0) {
 		if h.Limit.Scope == limit.Instance {
 			continue // each replica has its own counters
 		}
@@ -47,16 +47,4 @@ func (r Resets) ApplyAll() {
 	for _, c := range r.Caches {
 		c.InvalidateAll()
 	}
-}
-
-// refunds returns hits that give back all that is spent of the counters of key, one for
-// each limit of rule that counts.
-func refunds(rule *descriptors.Rule, key []byte) []backend.Hit {
-	var hits []backend.Hit
-	for _, l := range rule.Limits {
-		if !l.Unlimited {
-			hits = append(hits, backend.Hit{Key: key, Limit: l.Limit, N: -limit.MaxHits})
-		}
-	}
-	return hits
 }

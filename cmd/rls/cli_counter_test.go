@@ -50,7 +50,7 @@ func TestCounterRejectsBadArguments(t *testing.T) {
 		args []string
 		want string
 	}{
-		"unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `unknown domain "bank"; loaded are "shop"`},
+		"unknown domain":     {[]string{"counter", "get", "-d", "bank", "ip=x"}, `unknown domain "bank"; loaded domains: "shop"`},
 		"unknown descriptor": {[]string{"counter", "reset", "-d", "shop", "user=x"}, `no descriptor with a limit matches requests with "shop|user=x"`},
 		"no descriptor":      {[]string{"counter", "get", "-d", "shop"}, "accepts 1 arg(s)"},
 		"bad descriptor":     {[]string{"counter", "reset", "-d", "shop", "=x"}, "is not a descriptor"},
