@@ -249,9 +249,17 @@ func target(t *testing.T, text string) descriptors.Target {
 	return parsed
 }
 
+// noEvents is an Observer of a fallback without outages.
+type noEvents struct{ fallback.Observer }
+
+func (noEvents) Served(int) {}
+
 func TestCountersWhileBackendIsDown(t *testing.T) {
 	down := backendtest.NewFlaky(local.New(local.Options{}))
-	withFallback := fallback.New(fallback.Options{Primary: down, Secondary: local.New(local.Options{})})
+	withFallback := fallback.New(fallback.Options{
+		Primary: down, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
+		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
+	})
 	defer withFallback.Close()
 	for name, c := range map[string]struct {
 		read backend.Limiter

@@ -3,17 +3,37 @@ package backend
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 )
 
-// SubBatch is the part of a batch of hits that goes to another Limiter. Its zero value
-// is empty. It is not safe for concurrent use. Reset empties it and keeps its memory.
+// SubBatch is the part of a batch of hits that goes to another Limiter. It is not safe
+// for concurrent use.
 type SubBatch struct {
 	Hits    []Hit
 	Index   []int    // Index[j] is the place of Hits[j] in the whole batch
 	Results []Result // Results[j] answers Hits[j]; set by Take
 
-	keys []byte // memory of the keys that AddIn makes
+	keys []byte // memory of the keys that AddWithPrefix makes
+}
+
+var subBatches = sync.Pool{New: func() any { return new(SubBatch) }}
+
+// NewSubBatch returns an empty SubBatch. It may use the memory of a released SubBatch.
+func NewSubBatch() *SubBatch { return subBatches.Get().(*SubBatch) }
+
+// maxKeptKeys is the most memory for keys that a released SubBatch keeps, in bytes.
+const maxKeptKeys = 64 << 10
+
+// Release makes the memory of s available to NewSubBatch. The caller must not use s
+// afterwards.
+func (s *SubBatch) Release() {
+	clear(s.Hits)
+	s.Hits, s.Index, s.Results, s.keys = s.Hits[:0], s.Index[:0], s.Results[:0], s.keys[:0]
+	if cap(s.keys) > maxKeptKeys {
+		s.keys = nil
+	}
+	subBatches.Put(s)
 }
 
 // Add appends h, which is hit i of the whole batch.
@@ -21,11 +41,11 @@ func (s *SubBatch) Add(i int, h Hit) {
 	s.Hits, s.Index = append(s.Hits, h), append(s.Index, i)
 }
 
-// AddIn appends h with its key prefixed by namespace.
-func (s *SubBatch) AddIn(namespace string, i int, h Hit) {
-	from := len(s.keys)
-	s.keys = append(append(s.keys, namespace...), h.Key...) // growing keeps the memory of earlier keys
-	h.Key = s.keys[from:len(s.keys):len(s.keys)]
+// AddWithPrefix appends h with a prefix before its key.
+func (s *SubBatch) AddWithPrefix(prefix string, i int, h Hit) {
+	start := len(s.keys)
+	s.keys = append(append(s.keys, prefix...), h.Key...) // growing keeps the memory of earlier keys
+	h.Key = s.keys[start:len(s.keys):len(s.keys)]
 	s.Add(i, h)
 }
 
@@ -45,14 +65,29 @@ func (s *SubBatch) CopyResults(results []Result) {
 	}
 }
 
-// maxKeptKeys is the most memory for keys that Reset keeps, in bytes.
-const maxKeptKeys = 64 << 10
-
-// Reset empties s.
-func (s *SubBatch) Reset() {
-	clear(s.Hits)
-	s.Hits, s.Index, s.Results, s.keys = s.Hits[:0], s.Index[:0], s.Results[:0], s.keys[:0]
-	if cap(s.keys) > maxKeptKeys {
-		s.keys = nil
+// TakePart sends to l only the hits for which isIncluded returns true, and sets their
+// results. It calls isIncluded once or twice for each index.
+func TakePart(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
+	count := 0
+	for i := range hits {
+		if isIncluded(i) {
+			count++
+		}
 	}
+	switch count {
+	case 0:
+		return
+	case len(hits):
+		l.Take(ctx, now, hits, results)
+		return
+	}
+	s := NewSubBatch()
+	defer s.Release()
+	for i := range hits {
+		if isIncluded(i) {
+			s.Add(i, hits[i])
+		}
+	}
+	s.Take(ctx, now, l)
+	s.CopyResults(results)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,12 +24,12 @@ func (e *echo) Take(_ context.Context, _ time.Time, hits []Hit, results []Result
 }
 
 func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
-	var s SubBatch
-	for round := range int64(3) { // the rounds share memory
+	for round := range int64(3) { // the rounds can share memory
+		s := NewSubBatch()
 		key := []byte("a")
 		s.Add(3, Hit{Key: []byte("d"), N: round})
-		s.AddIn("own:", 1, Hit{Key: key, N: round + 1})
-		key[0] = 'x' // the key in the namespace is a copy
+		s.AddWithPrefix("own:", 1, Hit{Key: key, N: round + 1})
+		key[0] = 'x' // the key with the prefix is a copy
 		var next echo
 		s.Take(t.Context(), time.Time{}, &next)
 		assert.Equal(t, 1, next.takes)
@@ -38,7 +39,7 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 		assert.EqualError(t, results[3].Err, "d")
 		assert.EqualError(t, results[1].Err, "own:a")
 		assert.Equal(t, []int64{0, round + 1, 0, round}, []int64{results[0].Remaining, results[1].Remaining, results[2].Remaining, results[3].Remaining})
-		s.Reset()
+		s.Release()
 	}
 }
 
@@ -47,14 +48,32 @@ func TestEmptySubBatchCallsNobody(t *testing.T) {
 	var next echo
 	s.Take(t.Context(), time.Time{}, &next)
 	s.CopyResults(nil)
-	s.Reset()
 	assert.Zero(t, next.takes)
 }
 
-func TestKeysInANamespaceSurviveGrowth(t *testing.T) {
+func TestTakePartSendsTheIncludedHitsInOneTake(t *testing.T) {
+	hits := []Hit{{Key: []byte("a"), N: 1}, {Key: []byte("b"), N: 2}, {Key: []byte("c"), N: 3}}
+	for _, c := range []struct {
+		included []int
+		takes    int
+		want     []int64 // Remaining of each result
+	}{
+		{nil, 0, []int64{0, 0, 0}},
+		{[]int{0, 2}, 1, []int64{1, 0, 3}},
+		{[]int{0, 1, 2}, 1, []int64{1, 2, 3}},
+	} {
+		var next echo
+		results := make([]Result, len(hits))
+		TakePart(t.Context(), time.Time{}, &next, hits, results, func(i int) bool { return slices.Contains(c.included, i) })
+		assert.Equal(t, c.takes, next.takes)
+		assert.Equal(t, c.want, []int64{results[0].Remaining, results[1].Remaining, results[2].Remaining})
+	}
+}
+
+func TestKeysWithPrefixSurviveGrowth(t *testing.T) {
 	var s SubBatch
 	for i := range 1000 {
-		s.AddIn("own:", i, Hit{Key: fmt.Appendf(nil, "key %d", i)})
+		s.AddWithPrefix("own:", i, Hit{Key: fmt.Appendf(nil, "key %d", i)})
 	}
 	for i, h := range s.Hits {
 		assert.Equal(t, fmt.Sprintf("own:key %d", i), string(h.Key))
@@ -63,32 +82,14 @@ func TestKeysInANamespaceSurviveGrowth(t *testing.T) {
 	assert.Equal(t, "own:key 1", string(s.Hits[1].Key))
 }
 
-func TestResetFreesHitsAndLargeKeys(t *testing.T) {
+func TestReleaseFreesHitsAndLargeKeys(t *testing.T) {
 	var s SubBatch
 	s.Add(0, Hit{Key: []byte("k"), Limit: new(limit.Limit)})
-	s.AddIn("own:", 1, Hit{Key: bytes.Repeat([]byte("k"), maxKeptKeys)})
-	s.Reset()
+	s.AddWithPrefix("own:", 1, Hit{Key: bytes.Repeat([]byte("k"), maxKeptKeys)})
+	s.Release()
 	assert.Empty(t, s.Hits)
 	for _, h := range s.Hits[:cap(s.Hits)] {
 		assert.Zero(t, h)
 	}
 	assert.Zero(t, cap(s.keys))
 }
-
-func TestReusedSubBatchDoesNotAllocate(t *testing.T) {
-	var s SubBatch
-	key, results := []byte("key"), make([]Result, 9)
-	next := nop{}
-	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		for i := range results {
-			s.AddIn("own:", i, Hit{Key: key})
-		}
-		s.Take(context.Background(), time.Time{}, next)
-		s.CopyResults(results)
-		s.Reset()
-	}))
-}
-
-type nop struct{}
-
-func (nop) Take(context.Context, time.Time, []Hit, []Result) {}

@@ -1,14 +1,16 @@
 // Package denycache remembers denials. A caller who comes again before the hits can pass
-// gets the remembered answer, and the backend gets no call. envoyproxy/ratelimit has
-// such a cache for fixed windows, the local cache; this one serves every algorithm.
+// gets the remembered answer, and the backend gets no call. The local cache of
+// envoyproxy/ratelimit does the same for fixed windows only. This cache serves every
+// algorithm.
 //
 // The answers are those of the wrapped Limiter, with three exceptions:
 //
 //   - A refund through another replica takes effect here when the denial ends. A refund
 //     through this replica and a raised limit take effect at once.
 //   - A remembered denial is not charged, even if the limit charges denied hits. If the
-//     algorithm resets at once, the charge would delay nobody. Under other algorithms it
-//     would prolong the denial, so the cache doesn't remember denials of such limits.
+//     algorithm resets at once, the charge would delay nobody. With another algorithm the
+//     charge would prolong the denial. So the cache then remembers no denials of limits
+//     that charge denied hits.
 //   - RetryAfter comes from the remembered denial. If a later call asks for more hits
 //     than the denied call, RetryAfter is the earliest time at which they might pass.
 //
@@ -17,7 +19,6 @@ package denycache
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -45,9 +46,6 @@ type Options struct {
 type Observer interface {
 	// Denied is called for each hit that the cache denies. It must not keep the hit.
 	Denied(*backend.Hit)
-
-	// Evicted is called if a denial replaces another one that has not ended.
-	Evicted()
 }
 
 // Limiter is a backend.Limiter that denies hits from its cache and sends all others to
@@ -56,14 +54,13 @@ type Limiter struct {
 	options Options
 	next    backend.Limiter
 	table   *table
-	calls   sync.Pool // of *call
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter with an empty cache in front of next.
 func New(next backend.Limiter, o Options) *Limiter {
-	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes), calls: sync.Pool{New: func() any { return &call{} }}}
+	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes)}
 }
 
 // Invalidate drops the denial of h's counter. It is called after a reset.
@@ -74,27 +71,19 @@ func (l *Limiter) Invalidate(h *backend.Hit) {
 // InvalidateAll drops all denials.
 func (l *Limiter) InvalidateAll() { l.table.invalidateAll() }
 
-// call is the memory of one Take.
-type call struct {
-	lookups []cacheLookup    // by hit
-	batch   backend.SubBatch // hits that are sent to next
-}
-
 // cacheLookup is the answer of the cache for one hit.
 type cacheLookup struct {
 	id         fingerprint.ID
 	generation uint32 // of the shard at the time of the lookup
-	denied     bool
+	isDenied   bool
 }
 
 // Take implements backend.Limiter. All calls must use the same clock for now.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	c := l.calls.Get().(*call)
-	defer l.calls.Put(c)
-	c.lookups = c.lookups[:0]
-
+	var space [16]cacheLookup // requests with more hits allocate
+	lookups := space[:0]
 	nowMicros := now.UnixMicro()
-	denied, batchDenied := 0, false
+	deniedCount, batchDenied := 0, false
 	for i := range hits {
 		h := &hits[i]
 		lookup := cacheLookup{id: l.table.seeds.ID(h.Key, h.Limit.Tag())}
@@ -102,75 +91,74 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 			l.table.invalidate(lookup.id)
 		} else {
 			var r limit.Result
-			r, lookup.denied, lookup.generation = l.table.find(lookup.id, h, nowMicros)
-			if lookup.denied {
+			r, lookup.isDenied, lookup.generation = l.table.find(lookup.id, h, nowMicros)
+			if lookup.isDenied {
 				// Separate assignments are 10 ns faster than one of a composite.
 				results[i].Result, results[i].Source, results[i].Err = r, backend.SourceDenyCache, nil
+				deniedCount++
+				batchDenied = batchDenied || l.options.AllOrNone && h.AllOrNone()
+				if l.options.Observer != nil {
+					l.options.Observer.Denied(h)
+				}
 			}
 		}
-		if lookup.denied {
-			denied++
-			batchDenied = batchDenied || l.options.AllOrNone && h.AllOrNone()
-			if l.options.Observer != nil {
-				l.options.Observer.Denied(h)
-			}
-		}
-		c.lookups = append(c.lookups, lookup)
+		lookups = append(lookups, lookup)
 	}
-	switch {
-	case denied == 0:
+	switch deniedCount {
+	case 0:
 		l.next.Take(ctx, now, hits, results)
-	case denied < len(hits):
-		l.takeOthers(ctx, now, hits, results, c, batchDenied)
+	case len(hits):
+		return
+	default:
+		l.takeOthers(ctx, now, hits, results, lookups, batchDenied)
 	}
 	for i := range hits {
-		h, lookup, r := &hits[i], &c.lookups[i], &results[i]
+		h, lookup, r := &hits[i], &lookups[i], &results[i]
 		switch {
-		case h.N < 0: // a denial from before the refund may have been added since
+		case h.N < 0: // another Take may have added a denial that is older than the refund
 			l.table.invalidate(lookup.id)
-		case lookup.denied || r.Err != nil || r.Allowed || r.Degraded():
+		case lookup.isDenied || r.Err != nil || r.Allowed || r.Degraded():
 		case batchDenied && h.AllOrNone(): // next has only seen a peek
 		default:
-			if l.table.add(lookup.id, lookup.generation, h, r.Result, nowMicros) && l.options.Observer != nil {
-				l.options.Observer.Evicted()
-			}
+			l.table.add(lookup.id, lookup.generation, h, r.Result, nowMicros)
 		}
 	}
 }
 
-// takeOthers sends the hits that the cache doesn't deny to next. If the batch is denied,
-// all-or-none hits become peeks.
-func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, c *call, batchDenied bool) {
-	defer c.batch.Reset()
+// takeOthers sends to next only the hits that the cache doesn't deny. If batchDenied is
+// set, takeOthers sends all-or-none hits as peeks.
+func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, lookups []cacheLookup, batchDenied bool) {
+	batch := backend.NewSubBatch()
+	defer batch.Release()
 	for i, h := range hits {
-		if c.lookups[i].denied {
+		if lookups[i].isDenied {
 			continue
 		}
 		if batchDenied && h.AllOrNone() {
 			h.N = 0
 		}
-		c.batch.Add(i, h)
+		batch.Add(i, h)
 	}
-	c.batch.Take(ctx, now, l.next)
-	for j, i := range c.batch.Index {
-		if h, r := &hits[i], &c.batch.Results[j]; batchDenied && h.AllOrNone() && r.Err == nil {
+	batch.Take(ctx, now, l.next)
+	for j, i := range batch.Index {
+		if h, r := &hits[i], &batch.Results[j]; batchDenied && h.AllOrNone() && r.Err == nil {
 			r.Result = fromPeek(r.Result, h)
 		}
 	}
-	c.batch.CopyResults(results)
+	batch.CopyResults(results)
 }
 
-// fromPeek turns the answer to a peek into the answer to h if h were not charged. h
+// fromPeek converts peek, the answer to a peek, into an answer to h. h is not charged. h
 // passes if h.N is at most Remaining. Otherwise RetryAfter is ResetAfter, which is an
 // upper bound, or Never if h.N exceeds the capacity.
 func fromPeek(peek limit.Result, h *backend.Hit) limit.Result {
-	r := limit.Result{Allowed: h.N <= peek.Remaining, Remaining: peek.Remaining, ResetAfter: peek.ResetAfter}
+	peek.Allowed, peek.RetryAfter = h.N <= peek.Remaining, 0
 	switch {
-	case r.Allowed:
+	case peek.Allowed:
 	case h.N > h.Limit.Capacity():
-		r.RetryAfter = limit.Never
+		peek.RetryAfter = limit.Never
 	default:
-		r.RetryAfter = peek.ResetAfter
+		peek.RetryAfter = peek.ResetAfter
 	}
-	return r
+	return peek
 }

@@ -92,11 +92,11 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 }
 
 // add remembers the denial r of h, unless the shard was invalidated since find returned
-// generation. It reports whether it evicted a denial that has not ended.
-func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limit.Result, now int64) (evicted bool) {
+// generation.
+func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limit.Result, now int64) {
 	atOnce := h.Limit.Algorithm.ResetsAtOnce()
 	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !atOnce {
-		return false
+		return
 	}
 	minHits := max(h.N, 1)
 	if atOnce { // every number of hits passes at the same time
@@ -105,7 +105,7 @@ func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limi
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	if s.generation != generation {
-		return false
+		return
 	}
 	place := &set[0]
 	for i := range set {
@@ -116,12 +116,10 @@ func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limi
 			place = e
 		}
 	}
-	evicted = place.id != id && place.end > now
 	*place = entry{
 		id: id, start: now, end: now + r.RetryAfter, reset: now + r.ResetAfter, remaining: r.Remaining,
 		minHits: minHits, max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
 	}
-	return evicted
 }
 
 // invalidateAll drops all entries.

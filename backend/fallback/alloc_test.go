@@ -17,8 +17,11 @@ import (
 )
 
 func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
-	r := newFixture(t, func(o *Options) { // without probes, because they allocate
-		o.OpenAfter, o.ProbeInterval, o.MaxProbeInterval = time.Millisecond, time.Hour, time.Hour
+	r := newFixture(t, func(o *Options) {
+		o.Probe = func(ctx context.Context, _ int) error { // the only probe, because probes allocate
+			<-ctx.Done()
+			return ctx.Err()
+		}
 	})
 	r.o.Primary = r.shared
 	var hits []backend.Hit
@@ -32,5 +35,6 @@ func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
 	assert.Zero(t, allocs(), "closed")
 	r.o.Primary = r.primary
 	r.openBreakers(hits[0].Limit, "k0")
+	time.Sleep(2 * firstProbePause)
 	assert.Zero(t, allocs(), "open")
 }

@@ -1,13 +1,11 @@
 package fallback
 
 import (
-	"context"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
@@ -20,12 +18,11 @@ type breaker struct {
 
 	state atomic.Int32 // written under mu only
 
-	mu           sync.Mutex    // guards the fields below
-	failures     int           // failures without a success in between
-	failingSince time.Time     // first of the failures
-	servedBefore int64         // value of limiter.served at failingSince
-	closedAt     time.Time     // end of the last outage
-	lastPause    time.Duration // last pause between probes in that outage
+	mu           sync.Mutex // guards the fields below
+	failures     int        // failures without a success in between
+	failingSince time.Time  // first of the failures
+	servedBefore int64      // value of limiter.served at failingSince
+	recovering   bool       // an outage is in progress, and awaitRecovery runs
 }
 
 // The states of a breaker.
@@ -35,9 +32,18 @@ const (
 	open                 // hits bypass the primary until a probe succeeds
 )
 
-// minFailures is the number of failures that a breaker needs to open. OpenAfter must have
-// passed as well.
-const minFailures = 3
+// A breaker opens after minFailures without a success, if they have lasted for openAfter.
+const (
+	minFailures = 3
+	openAfter   = 50 * time.Millisecond
+)
+
+// Each pause between probes is twice as long as the pause before, up to maxProbePause. An
+// outage ends once the breaker has been closed for maxProbePause.
+const (
+	firstProbePause = 50 * time.Millisecond
+	maxProbePause   = 500 * time.Millisecond
+)
 
 func (b *breaker) isOpen() bool { return b.state.Load() == open }
 
@@ -65,9 +71,9 @@ func (b *breaker) recordFailure(err error) {
 		b.setState(failing)
 	case failing:
 		b.failures++
-		if b.failures >= minFailures && now.Sub(b.failingSince) >= b.limiter.o.OpenAfter {
+		if b.failures >= minFailures && now.Sub(b.failingSince) >= openAfter {
 			b.setState(open)
-			b.limiter.beginOutage(b, err)
+			b.beginOutage(err)
 		}
 	}
 }
@@ -83,67 +89,72 @@ func (b *breaker) setState(next int32) {
 	}
 }
 
-// beginOutage starts the probes of b. The caller holds b.mu.
-func (l *Limiter) beginOutage(b *breaker, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.shardsDown++
-	if l.stopped {
+// beginOutage starts the probes of b, unless an outage is in progress. The caller holds
+// b.mu.
+func (b *breaker) beginOutage(err error) {
+	if b.recovering {
 		return
 	}
-	pause := l.o.ProbeInterval
-	if time.Since(b.closedAt) < l.o.MaxProbeInterval { // the shard flaps, so the pauses keep growing
-		pause = min(2*b.lastPause, l.o.MaxProbeInterval)
+	l := b.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return
 	}
-	l.probes.Go(func() { b.awaitRecovery(l.ctx, pause) })
+	b.recovering = true
+	l.probes.Go(b.awaitRecovery)
+	l.shardsDown++
 	if l.shardsDown == 1 {
-		l.downFrom, l.servedBefore, l.replayed = b.failingSince, b.servedBefore, 0
+		l.downSince, l.servedBefore = b.failingSince, b.servedBefore
 		l.o.Observer.StateChanged(StateChange{Down: true, Err: err})
 	}
 }
 
-// awaitRecovery probes the shard until it works. Then it closes b, replays the log and ends
-// the outage.
-func (b *breaker) awaitRecovery(ctx context.Context, pause time.Duration) {
+// awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. It
+// ends the outage if b then stays closed, and goes on otherwise.
+func (b *breaker) awaitRecovery() {
 	l := b.limiter
-	for {
-		if !wait.For(ctx, withJitter(pause)) {
+	for pause := firstProbePause; ; pause = min(2*pause, maxProbePause) {
+		if !wait.For(l.ctx, withJitter(pause)) {
 			return
 		}
-		if l.o.Probe(ctx, b.shard) == nil && ctx.Err() == nil {
-			break
+		if l.o.Probe(l.ctx, b.shard) != nil || l.ctx.Err() != nil {
+			continue
 		}
-		pause = min(2*pause, l.o.MaxProbeInterval)
+		closedAt := time.Now()
+		b.mu.Lock()
+		b.setState(closed)
+		b.mu.Unlock()
+		b.replay()
+		if !wait.For(l.ctx, maxProbePause) {
+			return
+		}
+		b.replay() // hits of calls that saw the breaker open
+		if b.endOutage(closedAt) {
+			return
+		}
 	}
-	closedAt := time.Now()
+}
+
+// endOutage ends the outage of b unless b is open again. It reports whether it did so.
+func (b *breaker) endOutage(closedAt time.Time) bool {
 	b.mu.Lock()
-	b.closedAt, b.lastPause = closedAt, pause
-	b.setState(closed)
-	b.mu.Unlock()
-
-	replayed := b.replay(ctx)
-	if wait.For(ctx, l.o.MaxProbeInterval) {
-		replayed += b.replay(ctx) // hits of calls that saw the breaker open
+	defer b.mu.Unlock()
+	if b.isOpen() {
+		return false
 	}
-
+	b.recovering = false
+	l := b.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shardsDown--
-	l.replayed += replayed
-	if l.shardsDown == 0 && ctx.Err() == nil {
-		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downFrom), Served: l.served.Load() - l.servedBefore, Replayed: l.replayed})
+	if l.shardsDown == 0 {
+		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downSince), Served: l.served.Load() - l.servedBefore, Replayed: l.replayed.Swap(0)})
 	}
+	return true
 }
 
 // withJitter returns d plus or minus up to 20 %, so that replicas don't probe together.
 func withJitter(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()*0.4-0.2)*float64(d))
-}
-
-// probeByHit is the default of Options.Probe.
-func (o *Options) probeByHit(ctx context.Context, _ int) error {
-	hits := []backend.Hit{backend.Probe(Namespace + "probe")}
-	results := make([]backend.Result, 1)
-	o.Primary.Take(ctx, time.Now(), hits, results)
-	return results[0].Err
 }

@@ -15,6 +15,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,40 +28,30 @@ import (
 // that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. Primary and Secondary are required.
+// Options configure a Limiter. All but Mode are required.
 type Options struct {
 	// Primary bounds the time of its Takes itself.
 	Primary, Secondary backend.Limiter
 
 	// Ratio is the share of a limit that the secondary grants if the limit has no
-	// ratio. It is greater than 0 and at most 1; the default is 0.5.
+	// ratio. It is greater than 0 and at most 1.
 	Ratio float64
 
 	// Mode is the behaviour of limits without a failure mode. The default is
 	// FailLocal.
 	Mode limit.FailureMode
 
-	// Shards is the number of the primary's shards. The default is 1.
+	// Shards is the number of the primary's shards.
 	Shards int
 
 	// ShardOf returns the shard of a hit, from 0 to Shards-1.
 	ShardOf func(*backend.Hit) int
 
 	// Probe returns nil if a shard of the primary works again. It must charge a
-	// counter, because reads can work where writes fail. By default the primary gets
-	// a hit on a counter of its own.
+	// counter, because reads can work where writes fail.
 	Probe func(ctx context.Context, shard int) error
 
-	// OpenAfter is the time that a shard must fail, without a success, until its
-	// breaker opens. The default is 50 ms.
-	OpenAfter time.Duration
-
-	// ProbeInterval is the first pause between probes. Each pause is twice as long as
-	// the pause before, up to MaxProbeInterval, and varies by 20 %. The defaults are
-	// 50 ms and 500 ms.
-	ProbeInterval, MaxProbeInterval time.Duration
-
-	// Observer receives events. It can be nil.
+	// Observer receives events.
 	Observer Observer
 }
 
@@ -100,39 +91,6 @@ type StateChange struct {
 	Replayed int64
 }
 
-func (o *Options) setDefaults() {
-	if o.Ratio == 0 {
-		o.Ratio = 0.5
-	}
-	if o.Mode == limit.FailDefault {
-		o.Mode = limit.FailLocal
-	}
-	if o.Shards == 0 {
-		o.Shards, o.ShardOf = 1, func(*backend.Hit) int { return 0 }
-	}
-	if o.Probe == nil {
-		o.Probe = o.probeByHit
-	}
-	if o.OpenAfter == 0 {
-		o.OpenAfter = 50 * time.Millisecond
-	}
-	if o.ProbeInterval == 0 {
-		o.ProbeInterval = 50 * time.Millisecond
-	}
-	if o.MaxProbeInterval == 0 {
-		o.MaxProbeInterval = 500 * time.Millisecond
-	}
-	if o.Observer == nil {
-		o.Observer = noObserver{}
-	}
-}
-
-type noObserver struct{}
-
-func (noObserver) StateChanged(StateChange) {}
-func (noObserver) Served(int)               {}
-func (noObserver) Replayed(int64)           {}
-
 // Limiter is a backend.Limiter that decides even if its primary fails. It returns only
 // errors that another Limiter can't help with, such as the caller's cancellation. If all
 // breakers are closed, a Take costs one atomic load more than a Take of the primary.
@@ -141,14 +99,12 @@ type Limiter struct {
 	breakers  []*breaker   // by shard
 	notClosed atomic.Int32 // breakers that are failing or open
 	served    atomic.Int64 // hits ever decided without the primary
-	batches   sync.Pool    // of *backend.SubBatch
+	replayed  atomic.Int64 // hits replayed in the outage in progress
 
 	mu           sync.Mutex // guards the fields below
-	stopped      bool
-	shardsDown   int       // shards in an outage, which ends after the replay
-	downFrom     time.Time // first failure of the outage in progress
-	servedBefore int64     // value of served at downFrom
-	replayed     int64     // hits replayed since downFrom
+	shardsDown   int        // shards in an outage, which ends after the replay
+	downSince    time.Time  // first failure of the outage in progress
+	servedBefore int64      // value of served at downSince
 
 	ctx    context.Context // of the probes
 	cancel context.CancelFunc
@@ -159,13 +115,11 @@ var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
-	o.setDefaults()
 	l := &Limiter{o: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.batches.New = func() any { return new(backend.SubBatch) }
 	logBytes := new(atomic.Int64)
 	for i := range o.Shards {
-		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: newReplayLog(logBytes)})
+		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}})
 	}
 	return l
 }
@@ -174,27 +128,26 @@ func New(o Options) *Limiter {
 // leaves the primary and the secondary open.
 func (l *Limiter) Close() {
 	l.mu.Lock()
-	l.stopped = true
-	l.mu.Unlock()
 	l.cancel()
+	l.mu.Unlock()
 	l.probes.Wait()
-}
-
-// Down reports whether the primary is down. See StateChange.
-func (l *Limiter) Down() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.shardsDown > 0
 }
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	if l.notClosed.Load() > 0 && l.hasOpenBreaker(hits) {
-		l.takeFromClosed(ctx, now, hits, results)
-	} else {
+	if l.notClosed.Load() == 0 {
 		l.o.Primary.Take(ctx, now, hits, results)
+	} else {
+		backend.TakePart(ctx, now, l.o.Primary, hits, results, func(i int) bool {
+			isOpen := l.breakerOf(&hits[i]).isOpen()
+			if isOpen {
+				results[i] = backend.Result{Err: errBreakerOpen}
+			}
+			return !isOpen
+		})
 	}
-	if l.notClosed.Load() > 0 || hasError(results) {
+	hasError := func(r backend.Result) bool { return r.Err != nil }
+	if l.notClosed.Load() > 0 || slices.ContainsFunc(results, hasError) {
 		l.serveFailed(ctx, now, hits, results)
 	}
 }
@@ -205,44 +158,3 @@ var errBreakerOpen = errors.New("fallback: breaker is open")
 func bypassedPrimary(r *backend.Result) bool { return r.Err == errBreakerOpen } //nolint:errorlint // it is never wrapped
 
 func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.o.ShardOf(h)] }
-
-func (l *Limiter) hasOpenBreaker(hits []backend.Hit) bool {
-	for i := range hits {
-		if l.breakerOf(&hits[i]).isOpen() {
-			return true
-		}
-	}
-	return false
-}
-
-func hasError(results []backend.Result) bool {
-	for i := range results {
-		if results[i].Err != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// takeFromClosed sends the hits behind closed breakers to the primary. The other hits
-// get errBreakerOpen.
-func (l *Limiter) takeFromClosed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	batch := l.newBatch()
-	defer l.releaseBatch(batch)
-	for i := range hits {
-		if l.breakerOf(&hits[i]).isOpen() {
-			results[i] = backend.Result{Err: errBreakerOpen}
-		} else {
-			batch.Add(i, hits[i])
-		}
-	}
-	batch.Take(ctx, now, l.o.Primary)
-	batch.CopyResults(results)
-}
-
-func (l *Limiter) newBatch() *backend.SubBatch { return l.batches.Get().(*backend.SubBatch) }
-
-func (l *Limiter) releaseBatch(s *backend.SubBatch) {
-	s.Reset()
-	l.batches.Put(s)
-}

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -66,19 +67,19 @@ func TestHitsGrantedByModeAndRatio(t *testing.T) {
 		change  func(*limit.Spec)
 		granted int64 // of 200 hits against a limit of 100
 	}{
-		{name: "default ratio", granted: 50},
+		{name: "ratio 0.5", ratio: 0.5, granted: 50},
 		{name: "ratio of the service", ratio: 0.2, granted: 20},
 		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, granted: 70},
 		{name: "ratio 1", ratio: 1, granted: 100},
 		{name: "ratio without an exact float64", ratio: 0.29, granted: 29},
 		{name: "at least 1", ratio: 0.001, granted: 1},
-		{name: "limit of 0", change: func(s *limit.Spec) { s.Requests = 0 }, granted: 0},
-		{name: "burst", change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, granted: 15},
-		{name: "service allows", mode: limit.FailAllow, granted: 200},
-		{name: "service denies", mode: limit.FailDeny, granted: 0},
-		{name: "limit allows", mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, granted: 200},
-		{name: "limit denies", mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, granted: 0},
-		{name: "limit counts locally", mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, granted: 50},
+		{name: "limit of 0", ratio: 0.5, change: func(s *limit.Spec) { s.Requests = 0 }, granted: 0},
+		{name: "burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, granted: 15},
+		{name: "service allows", ratio: 0.5, mode: limit.FailAllow, granted: 200},
+		{name: "service denies", ratio: 0.5, mode: limit.FailDeny, granted: 0},
+		{name: "limit allows", ratio: 0.5, mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, granted: 200},
+		{name: "limit denies", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, granted: 0},
+		{name: "limit counts locally", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, granted: 50},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -170,10 +171,10 @@ func TestPartialFailureFallsBackPerHit(t *testing.T) {
 				if c.open {
 					for range minFailures + 1 {
 						r.take("b", lim, 0)
-						time.Sleep(r.o.OpenAfter)
+						time.Sleep(openAfter)
 					}
 				}
-				require.Equal(t, c.open, r.Down())
+				require.Equal(t, c.open, r.isDown())
 				hits := []backend.Hit{
 					{Key: []byte("b1"), Limit: lim, N: 4},
 					{Key: []byte("a1"), Limit: lim, N: 4},
@@ -214,46 +215,47 @@ func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
 
 func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 	t.Parallel()
-	r := newFixture(t, func(o *Options) {
-		o.OpenAfter, o.ProbeInterval, o.MaxProbeInterval = time.Millisecond, time.Millisecond, 5*time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := newLimit(t, 10_000, limit.Year)
+		var callers sync.WaitGroup
+		stop := make(chan struct{})
+		allowed := make([]int64, 8)
+		for i := range allowed {
+			callers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond): // all callers at once
+					}
+					got := r.take("k", lim, 1)
+					if !assert.NoError(t, got.Err) {
+						return
+					}
+					if got.Allowed {
+						allowed[i]++
+					}
+				}
+			})
+		}
+		for range 60 {
+			r.primary.Fail(errDown)
+			time.Sleep(rand.N(time.Second))
+			r.primary.Fail(nil)
+			time.Sleep(rand.N(time.Second))
+		}
+		close(stop)
+		callers.Wait()
+		r.heal()
+		total := int64(0)
+		for _, n := range allowed {
+			total += n
+		}
+		assert.LessOrEqual(t, total, int64(15_000), "the limit, and the share of the secondary once")
+		assert.LessOrEqual(t, spent(r.shared, "k", lim), total, "no hit is charged twice")
+		assert.False(t, r.take("k", lim, 10_000).Allowed, "the limit was reached")
 	})
-	lim := newLimit(t, 1000, limit.Year)
-	var callers sync.WaitGroup
-	stop := make(chan struct{})
-	allowed := make([]int64, 8)
-	for i := range allowed {
-		callers.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				got := r.take("k", lim, 1)
-				if !assert.NoError(t, got.Err) {
-					return
-				}
-				if got.Allowed {
-					allowed[i]++
-				}
-			}
-		})
-	}
-	for range 30 {
-		r.primary.Fail(errDown)
-		time.Sleep(5 * time.Millisecond)
-		r.primary.Fail(nil)
-		time.Sleep(5 * time.Millisecond)
-	}
-	close(stop)
-	callers.Wait()
-	r.heal()
-	total := int64(0)
-	for _, n := range allowed {
-		total += n
-	}
-	assert.LessOrEqual(t, total, int64(1500), "the limit, and the share of the secondary once")
-	assert.LessOrEqual(t, spent(r.shared, "k", lim), total, "no hit is charged twice")
 }
 
 func TestCloseEndsProbes(t *testing.T) {
@@ -261,7 +263,7 @@ func TestCloseEndsProbes(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
 		r.openBreakers(lim, "k")
-		require.True(t, r.Down())
+		require.True(t, r.isDown())
 		r.Close()
 		calls := r.primary.Calls()
 		time.Sleep(time.Minute)

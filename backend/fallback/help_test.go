@@ -34,7 +34,13 @@ type fixture struct {
 func newFixture(t *testing.T, change func(*Options)) *fixture {
 	r := &fixture{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
 	r.primary = backendtest.NewFlaky(r.shared)
-	o := Options{Primary: r.primary, Secondary: r.secondary, Observer: r.recorder}
+	o := Options{
+		Primary: r.primary, Secondary: r.secondary, Ratio: 0.5, Observer: r.recorder,
+		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
+		Probe: func(context.Context, int) error {
+			return takeOne(r.o.Primary, "probe", newLimit(t, 1, limit.Second), 1).Err
+		},
+	}
 	if change != nil {
 		change(&o)
 	}
@@ -50,7 +56,7 @@ func (r *fixture) openBreakers(lim *limit.Limit, keys ...string) {
 		for _, key := range keys {
 			r.take(key, lim, 0)
 		}
-		time.Sleep(r.o.OpenAfter)
+		time.Sleep(openAfter)
 	}
 }
 
@@ -61,9 +67,15 @@ func (r *fixture) heal() {
 }
 
 func (r *fixture) waitUntilUp() {
-	for r.Down() {
+	for r.isDown() {
 		time.Sleep(time.Millisecond)
 	}
+}
+
+func (r *fixture) isDown() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shardsDown > 0
 }
 
 func (r *fixture) take(key string, lim *limit.Limit, n int64) backend.Result {
@@ -92,15 +104,15 @@ func newLimit(t *testing.T, n uint32, unit limit.Unit, change ...func(*limit.Spe
 
 // recorder is an Observer that keeps all events.
 type recorder struct {
-	mu           sync.Mutex
+	changesMu    sync.Mutex
 	changes      []StateChange
 	hitsServed   atomic.Int64
 	hitsReplayed atomic.Int64
 }
 
 func (r *recorder) StateChanged(c StateChange) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.changesMu.Lock()
+	defer r.changesMu.Unlock()
 	r.changes = append(r.changes, c)
 }
 
@@ -108,8 +120,8 @@ func (r *recorder) Served(hits int)     { r.hitsServed.Add(int64(hits)) }
 func (r *recorder) Replayed(hits int64) { r.hitsReplayed.Add(hits) }
 
 func (r *recorder) stateChanges() []StateChange {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.changesMu.Lock()
+	defer r.changesMu.Unlock()
 	return slices.Clone(r.changes)
 }
 

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -10,32 +11,32 @@ import (
 // replayBatchSize is the number of counters in one Take of a replay.
 const replayBatchSize = 64
 
-// replay empties the log, charges the primary with the entries, and returns the number
-// of hits charged. It never repeats a batch that failed, because the primary may have
-// charged it. If the breaker opens again, the remaining entries go back to the log.
-func (b *breaker) replay(ctx context.Context) (replayed int64) {
-	for entries := b.log.drain(); len(entries) > 0; {
-		if b.isOpen() || ctx.Err() != nil {
-			b.log.restore(entries)
-			return replayed
+// replay empties the log and charges the primary with the entries. It never repeats a
+// batch that failed, because the primary may have charged the hits. If the breaker opens
+// again, the remaining entries go back to the log.
+func (b *breaker) replay() {
+	ctx := b.limiter.ctx
+	for batch := range slices.Chunk(b.log.drain(), replayBatchSize) {
+		if !b.isOpen() && ctx.Err() == nil {
+			b.limiter.replayBatch(ctx, batch)
+			continue
 		}
-		n := min(replayBatchSize, len(entries))
-		replayed += b.limiter.replayBatch(ctx, entries[:n])
-		entries = entries[n:]
+		for _, e := range batch {
+			b.log.add([]byte(e.key), e.limit, e.n)
+		}
 	}
-	return replayed
 }
 
 // replayBatch charges the primary with the entries' hits that still count under their
 // algorithm. An entry's hits count at most as far as the secondary's counter is spent
 // now. That counter keeps its value, so that the secondary doesn't grant its share again
 // after each outage of a primary that flaps.
-func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) (replayed int64) {
-	local, shared := l.newBatch(), l.newBatch()
-	defer l.releaseBatch(local)
-	defer l.releaseBatch(shared)
+func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) {
+	local, shared := backend.NewSubBatch(), backend.NewSubBatch()
+	defer local.Release()
+	defer shared.Release()
 	for i, e := range entries {
-		local.AddIn(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.share(e.limit)}) // a peek
+		local.AddWithPrefix(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.share(e.limit)}) // a peek
 	}
 	local.Take(ctx, time.Now(), l.o.Secondary)
 
@@ -48,13 +49,10 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) (re
 		}
 	}
 	shared.Take(ctx, time.Now(), l.o.Primary)
-	for i := range shared.Hits {
-		if shared.Results[i].Err == nil {
-			replayed += shared.Hits[i].N
+	for j, h := range shared.Hits {
+		if shared.Results[j].Err == nil {
+			l.replayed.Add(h.N)
+			l.o.Observer.Replayed(h.N)
 		}
 	}
-	if replayed > 0 {
-		l.o.Observer.Replayed(replayed)
-	}
-	return replayed
 }

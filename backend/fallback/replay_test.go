@@ -36,7 +36,7 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 				assert.Equal(t, int64(45), r.stateChanges()[1].Replayed)
 
 				r.openBreakers(lim, "k")
-				assert.True(t, r.take("k", lim, 5).Allowed, "the refund")
+				assert.True(t, r.take("k", lim, 5).Allowed, "the refund leaves room for 5 hits")
 				assert.False(t, r.take("k", lim, 1).Allowed, "the secondary grants its share once")
 				r.heal()
 				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
@@ -51,11 +51,12 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 	for _, c := range []struct {
 		algorithm    limit.Algorithm
 		chargeDenied bool
-		want         int64 // of 50 hits admitted 61 seconds ago, and 3 now
+		wantSpent    int64 // after the replay of 50 hits from 61 seconds ago and 3 hits from now
 	}{
 		{limit.FixedWindow, false, 3},
 		{limit.FixedWindow, true, 3},
 		{limit.FirstHitWindow, false, 3},
+		{limit.FirstHitWindow, true, 3},
 		{limit.SlidingLog, false, 3},
 		{limit.SlidingWindow, false, 50}, // most of the last window still counts
 		{limit.TokenBucket, false, 3},    // the bucket has refilled
@@ -72,7 +73,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 					r.take("k", lim, 1)
 				}
 				r.heal()
-				assert.InDelta(t, c.want, spent(r.shared, "k", lim), 1)
+				assert.InDelta(t, c.wantSpent, spent(r.shared, "k", lim), 1)
 			})
 		})
 	}
@@ -91,7 +92,7 @@ func TestDeniedHitsAreNotReplayed(t *testing.T) {
 	})
 }
 
-// A hit that fails while its breaker is closed may have been charged all the same.
+// If a call fails while its breaker is closed, the primary may have charged the hits.
 func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
@@ -109,7 +110,7 @@ func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 			require.True(t, r.take("k", lim, 1).Allowed)
 			time.Sleep(time.Millisecond)
 		}
-		require.True(t, r.Down())
+		require.True(t, r.isDown())
 		loseAnswers.Store(false)
 		r.waitUntilUp()
 		assert.Equal(t, int64(100), spent(shared, "k", lim), "charged by the call or by the replay, never by both")
@@ -171,7 +172,8 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 		for i := range 3 * replayBatchSize {
 			r.take(fmt.Sprint("k", i), lim, 1)
 		}
-		assert.Zero(t, r.breakers[0].replay(t.Context()))
+		r.breakers[0].replay()
+		assert.Zero(t, r.hitsReplayed.Load())
 		r.heal()
 		for i := range 3 * replayBatchSize {
 			assert.Equal(t, int64(1), spent(r.shared, fmt.Sprint("k", i), lim))
@@ -196,7 +198,7 @@ func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 		r.serveFailed(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 		time.Sleep(time.Second)
 		assert.Equal(t, int64(2), spent(r.shared, "k", lim))
-		assert.False(t, r.Down())
+		assert.False(t, r.isDown())
 	})
 }
 
@@ -213,24 +215,29 @@ func TestHitsOfModeAllowAreNotReplayed(t *testing.T) {
 
 func TestReplayLogIsBounded(t *testing.T) {
 	lim := newLimit(t, 1000, limit.Year)
-	log := newReplayLog(new(atomic.Int64))
+	log := &replayLog{bytes: new(atomic.Int64)}
 	padding := strings.Repeat("x", 900)
 	for i := range 100_000 {
 		log.add(fmt.Append(nil, i, padding), lim, 1)
 	}
-	log.add([]byte(strings.Repeat("y", maxLoggedKey+1)), lim, 1)
 	assert.LessOrEqual(t, log.bytes.Load(), int64(maxLogBytes))
 	assert.Greater(t, log.bytes.Load(), int64(maxLogBytes-2000))
 	entries := log.drain()
 	assert.InDelta(t, maxLogBytes/(900+5+entryOverhead), len(entries), 2000)
 	assert.Zero(t, log.bytes.Load())
-	log.restore(entries)
-	assert.Len(t, log.drain(), len(entries))
+	for _, e := range entries {
+		log.add([]byte(e.key), e.limit, e.n)
+	}
+	assert.Len(t, log.drain(), len(entries), "the log has room again")
+}
 
+func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
+	log := &replayLog{bytes: new(atomic.Int64)}
+	lim := newLimit(t, 1000, limit.Year)
 	log.add([]byte("k"), lim, limit.MaxHits*2)
 	log.add([]byte("k"), lim, limit.MaxHits)
 	log.add([]byte("k"), newLimit(t, 7, limit.Day), 1)
-	entries = log.drain()
+	entries := log.drain()
 	require.Len(t, entries, 2, "one entry for each Tag")
-	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n))
+	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
 }

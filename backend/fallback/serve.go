@@ -34,16 +34,16 @@ func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend
 		case limit.FailAllow:
 			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
 		case limit.FailDeny:
-			pause := l.o.MaxProbeInterval.Microseconds()
+			pause := maxProbePause.Microseconds()
 			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: h.N < 0, ResetAfter: pause}}
 			if !r.Allowed {
 				r.RetryAfter = pause
 			}
 		default:
 			if local == nil {
-				local = l.newBatch()
+				local = backend.NewSubBatch()
 			}
-			local.AddIn(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
+			local.AddWithPrefix(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
 		}
 	}
 	if served > 0 {
@@ -52,7 +52,7 @@ func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend
 	}
 	if local != nil {
 		l.serveLocal(ctx, now, local, hits, results)
-		l.releaseBatch(local)
+		local.Release()
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package guard protects the backend from a hot key. If this replica alone has charged
-// more than a limit's hits in a window, the guard denies the rest of the window without
-// a call of the backend.
+// Package guard protects the backend from a hot key. If this replica alone has charged more
+// hits in a window than the limit admits, the guard denies all hits until the window ends,
+// without a call of the backend.
 //
 // The guard denies only hits that the backend would deny. So it counts only hits that
 // were charged, and covers only limits with aligned windows that charge denied hits, such
@@ -10,9 +10,10 @@
 // last. There are three things that the guard can't know:
 //
 //   - Refunds through another replica. A ratio above 1 leaves room for them.
-//   - The clock of the backend. If the clock of this process is off by d, the hits of a
-//     time d are counted in the wrong window.
-//   - A loss of the backend's counters. The denials are still right then.
+//   - The clock of the backend. If the clock of this process differs by d, hits within d of
+//     the end of a window are counted in the wrong window.
+//   - A loss of the backend's counters. The guard then goes on denying. This is right,
+//     because the hits were charged in this window.
 //
 // A raised limit takes effect at once.
 package guard
@@ -21,7 +22,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,8 +38,8 @@ type Options struct {
 	// Counters counts the charged hits, in this process.
 	Counters backend.Limiter
 
-	// Ratio is the part of a limit that this replica must have charged before the guard
-	// denies. It is at least 1.
+	// Ratio × the limit is the number of hits that this replica must have charged before
+	// the guard denies. Ratio is at least 1.
 	Ratio float64
 }
 
@@ -47,14 +47,13 @@ type Options struct {
 type Limiter struct {
 	o         Options
 	namespace atomic.Pointer[string] // prefix of the keys in Counters
-	calls     sync.Pool              // of *call
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter.
 func New(o Options) *Limiter {
-	l := &Limiter{o: o, calls: sync.Pool{New: func() any { return new(call) }}}
+	l := &Limiter{o: o}
 	l.InvalidateAll()
 	return l
 }
@@ -76,37 +75,30 @@ func (l *Limiter) InvalidateAll() {
 
 var namespaces atomic.Uint64 // number of the last namespace
 
-// call is the memory of one Take.
-type call struct {
-	covered   backend.SubBatch // the covered hits, as hits on Counters
-	forwarded backend.SubBatch // the hits for Next
-}
-
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	anyCovered := false
+	counts := backend.NewSubBatch() // the covered hits, first as peeks and then as charges
+	defer counts.Release()
+	namespace := *l.namespace.Load()
 	for i := range hits {
-		anyCovered = anyCovered || covers(hits[i].Limit)
-	}
-	if !anyCovered {
-		l.o.Next.Take(ctx, now, hits, results)
-		return
-	}
-	c := l.calls.Get().(*call)
-	defer func() {
-		c.covered.Reset()
-		c.forwarded.Reset()
-		l.calls.Put(c)
-	}()
-	l.peek(ctx, now, c, hits)
-	l.takeOthers(ctx, now, c, hits, results)
-	for j, i := range c.covered.Index {
-		h, r := &hits[i], &results[i]
-		if r.Err == nil && !r.Degraded() && !l.denies(c, j, h) {
-			c.covered.Hits[j].N = h.N
+		if h := &hits[i]; covers(h.Limit) {
+			counts.AddWithPrefix(namespace, i, backend.Hit{Key: h.Key, Limit: h.Limit})
 		}
 	}
-	c.covered.Take(ctx, now, l.o.Counters)
+	counts.Take(ctx, now, l.o.Counters)
+	clear(results) // their Source marks the hits that the guard denies
+	for j, i := range counts.Index {
+		if h, count := &hits[i], &counts.Results[j]; l.denies(h, count) {
+			results[i] = backend.Result{Source: backend.SourceGuard, Result: denial(h, count.Result)}
+		}
+	}
+	backend.TakePart(ctx, now, l.o.Next, hits, results, func(i int) bool { return results[i].Source != backend.SourceGuard })
+	for j, i := range counts.Index {
+		if r := &results[i]; r.Err == nil && r.Source == backend.SourceBackend {
+			counts.Hits[j].N = hits[i].N
+		}
+	}
+	counts.Take(ctx, now, l.o.Counters)
 }
 
 // covers reports whether the guard counts hits on lim.
@@ -114,45 +106,10 @@ func covers(lim *limit.Limit) bool {
 	return lim.Algorithm.Aligned() && lim.ChargeDenied && lim.Max() > 0
 }
 
-// peek looks up the counts of the covered hits.
-func (l *Limiter) peek(ctx context.Context, now time.Time, c *call, hits []backend.Hit) {
-	namespace := *l.namespace.Load()
-	for i := range hits {
-		if h := &hits[i]; covers(h.Limit) {
-			c.covered.AddIn(namespace, i, backend.Hit{Key: h.Key, Limit: h.Limit})
-		}
-	}
-	c.covered.Take(ctx, now, l.o.Counters)
-}
-
-// denies reports whether the guard denies h, which is covered hit j of c.
-func (l *Limiter) denies(c *call, j int, h *backend.Hit) bool {
-	count := &c.covered.Results[j]
+// denies reports whether the guard denies h. count is the answer of Counters.
+func (l *Limiter) denies(h *backend.Hit, count *backend.Result) bool {
 	charged := h.Limit.Max() - count.Remaining
 	return h.N > 0 && count.Err == nil && float64(charged) >= math.Ceil(float64(h.Limit.Max())*l.o.Ratio)
-}
-
-// takeOthers denies the hits beyond the ratio and sends the others to Next.
-func (l *Limiter) takeOthers(ctx context.Context, now time.Time, c *call, hits []backend.Hit, results []backend.Result) {
-	next := 0 // next covered hit
-	for i := range hits {
-		h := &hits[i]
-		if next < len(c.covered.Index) && c.covered.Index[next] == i {
-			j := next
-			next++
-			if l.denies(c, j, h) {
-				results[i] = backend.Result{Source: backend.SourceGuard, Result: denial(h, c.covered.Results[j].Result)}
-				continue
-			}
-		}
-		c.forwarded.Add(i, *h)
-	}
-	if len(c.forwarded.Hits) == len(hits) {
-		l.o.Next.Take(ctx, now, hits, results)
-		return
-	}
-	c.forwarded.Take(ctx, now, l.o.Next)
-	c.forwarded.CopyResults(results)
 }
 
 // denial returns the denial of h until the window ends. count is the answer of Counters.
