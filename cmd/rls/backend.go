@@ -154,15 +154,15 @@ func redisServer(s *env.Settings) (main redis.Server, tlsConfig *tls.Config, err
 
 // redisObserver reports outages of Redis to the log, /healthcheck and the metrics.
 type redisObserver struct {
-	*metrics.Fallback
-	settings *env.Settings
-	health   *server.Health
-	log      *slog.Logger
+	fallback.Observer // the metrics
+	settings          *env.Settings
+	health            *server.Health
+	log               *slog.Logger
 }
 
 // StateChanged implements fallback.Observer.
 func (o redisObserver) StateChanged(c fallback.StateChange) {
-	o.Fallback.StateChanged(c)
+	o.Observer.StateChanged(c)
 	mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
 	if c.Down {
 		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",

@@ -71,14 +71,14 @@ func textPage(write func(io.Writer)) http.Handler {
 
 // reloadObserver reports reloads to the metrics and to the readers of /healthcheck.
 type reloadObserver struct {
-	*metrics.Reload
-	settings *env.Settings
-	health   *server.Health
+	reload.Observer // the metrics
+	settings        *env.Settings
+	health          *server.Health
 }
 
 // LimitsLoaded implements reload.Observer.
 func (o reloadObserver) LimitsLoaded(domains int) {
-	o.Reload.LimitsLoaded(domains)
+	o.Observer.LimitsLoaded(domains)
 	o.setHealth(domains)
 	o.health.Set("xds", true, "")
 }
@@ -91,7 +91,7 @@ func (o reloadObserver) setHealth(domains int) {
 
 // SourceState implements reload.Observer.
 func (o reloadObserver) SourceState(source string, err error) {
-	o.Reload.SourceState(source, err)
+	o.Observer.SourceState(source, err)
 	if source != sourceOverrides {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -18,13 +19,14 @@ import (
 // metrics once, through the method of its name.
 type Metrics struct {
 	registry *prometheus.Registry
+	auto     promauto.Factory // registers what it makes
 }
 
 // New returns Metrics of the Go runtime and the process.
 func New() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &Metrics{registry: r, auto: promauto.With(r)}
 }
 
 // Handler returns the HTTP handler for Prometheus.
@@ -32,10 +34,10 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-func newCounter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+func (m *Metrics) newCounter(name, help string) prometheus.Counter {
+	return m.auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-func newGauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+func (m *Metrics) newGauge(name, help string) prometheus.Gauge {
+	return m.auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }

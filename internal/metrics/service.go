@@ -8,48 +8,33 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// The results of a decision.
-const (
-	resultOK = iota
-	resultOverLimit
-	resultShadowed
-)
-
-// resultNames are the values of the label result.
-var resultNames = [...]string{resultOK: "ok", resultOverLimit: "over_limit", resultShadowed: "shadowed"}
-
-// Service counts decisions.
-type Service struct {
-	decisions [len(resultNames)][len(backend.Sources)]prometheus.Counter
+// decisions counts decisions by source.
+type decisions struct {
+	ok, overLimit, shadowed [len(backend.Sources)]prometheus.Counter
 }
 
-var _ service.Observer = (*Service)(nil)
-
 // Service registers the metrics of package service and returns its Observer.
-func (m *Metrics) Service() *Service {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+func (m *Metrics) Service() service.Observer {
+	vec := m.auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "rls_decisions_total",
 		Help: "Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
 	}, []string{"result", "source"})
-	m.registry.MustRegister(vec)
-	s := &Service{}
-	for result, name := range resultNames {
-		for _, source := range backend.Sources {
-			s.decisions[result][source] = vec.WithLabelValues(name, source.String())
-		}
+	d := &decisions{}
+	for _, source := range backend.Sources {
+		d.ok[source] = vec.WithLabelValues("ok", source.String())
+		d.overLimit[source] = vec.WithLabelValues("over_limit", source.String())
+		d.shadowed[source] = vec.WithLabelValues("shadowed", source.String())
 	}
-	return s
+	return d
 }
 
-// Decided implements service.Observer.
-func (s *Service) Decided(rule *descriptors.Rule, _ *descriptors.RateLimit, _ int64, r backend.Result) {
-	result := resultOK
+func (d *decisions) Decided(rule *descriptors.Rule, _ *descriptors.RateLimit, _ int64, r backend.Result) {
 	switch {
 	case r.Allowed:
+		d.ok[r.Source].Inc()
 	case rule.ShadowMode:
-		result = resultShadowed
+		d.shadowed[r.Source].Inc()
 	default:
-		result = resultOverLimit
+		d.overLimit[r.Source].Inc()
 	}
-	s.decisions[result][r.Source].Inc()
 }
