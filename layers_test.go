@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"source/overrides":       {"internal/wait", "source"},
 	"backend":                {"limit"},
 	"backend/local":          {"backend", "internal/fingerprint", "limit"},
-	"backend/redis":          {"backend", "internal/clienttls", "internal/wait", "limit", "lua"},
+	"backend/redis":          {"backend", "internal/wait", "limit", "lua"},
 	"backend/scope":          {"backend", "limit"},
 	"backend/fallback":       {"backend", "internal/wait", "limit"},
 	"backend/denycache":      {"backend", "internal/fingerprint", "limit"},

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ type Server struct {
 	// SentinelAuth is the Auth of sentinels.
 	SentinelAuth string
 
-	// TLS, if not nil, secures the connections (see LoadTLS).
+	// TLS, if not nil, secures the connections.
 	TLS *tls.Config
 
 	// PoolSize is the number of connections to a node; default enough for all batches
@@ -86,10 +87,8 @@ func (a address) name() string {
 
 // parse parses s. Its errors hold no secret of URL or Auth.
 func parse(s Server) (address, error) {
-	a := address{kind: Kind(strings.ToLower(string(s.Kind))), network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
-	if a.kind == "" {
-		a.kind = Single
-	}
+	kind := cmp.Or(Kind(strings.ToLower(string(s.Kind))), Single)
+	a := address{kind: kind, network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
 	if !slices.Contains([]Kind{Single, Sentinel, Cluster}, a.kind) {
 		return a, fmt.Errorf("type: got %q, want %s, %s or %s", s.Kind, Single, Sentinel, Cluster)
 	}
@@ -109,18 +108,14 @@ func parse(s Server) (address, error) {
 		return a, errors.New("URL: got none, want for example 127.0.0.1:6379")
 	}
 	parts := []string{s.URL}
-	switch a.kind {
-	case Sentinel:
+	if a.kind != Single {
 		parts = strings.Split(s.URL, ",")
-		if len(parts) < 2 {
-			return a, errors.New("URL of sentinels: got one part, want the master's name and sentinels: mymaster,host:26379,host:26379")
+	}
+	if a.kind == Sentinel {
+		a.master, parts = strings.TrimSpace(parts[0]), parts[1:]
+		if a.master == "" || len(parts) == 0 {
+			return a, errors.New("URL of sentinels: got no master's name or no sentinel, want both: mymaster,host:26379,host:26379")
 		}
-		if a.master = strings.TrimSpace(parts[0]); a.master == "" {
-			return a, errors.New("URL of sentinels: got an empty master's name, want mymaster,host:26379")
-		}
-		parts = parts[1:]
-	case Cluster:
-		parts = strings.Split(s.URL, ",")
 	}
 	for i, part := range parts {
 		where := "URL"
@@ -141,60 +136,43 @@ func parse(s Server) (address, error) {
 
 // addNode parses one node and adds it.
 func (a *address) addNode(node string, first bool) error {
-	if a.network == "unix" && !strings.Contains(node, "://") {
-		a.nodes = append(a.nodes, node)
-		return nil
-	}
-	if a.kind == Single && strings.HasPrefix(node, "/") {
+	scheme, _, found := strings.Cut(node, "://")
+	switch {
+	case !found && (a.network == "unix" || a.kind == Single && strings.HasPrefix(node, "/")):
 		a.network, a.nodes = "unix", append(a.nodes, node)
 		return nil
-	}
-	scheme, _, found := strings.Cut(node, "://")
-	if !found {
+	case !found:
 		return a.addHost(node)
 	}
 	u, err := url.Parse(node)
 	if err != nil { // err quotes the URL, and so the password
 		return errors.New("got an invalid URL; escape @ : / # % in a password, such as %40 for @")
 	}
-	user, query := login{u.User.Username(), ""}, u.Query()
-	user.password, _ = u.User.Password()
-	if v := query.Get("username"); v != "" {
-		user.user = v
-	}
-	if v := query.Get("password"); v != "" {
-		user.password = v
-	}
+	query := u.Query()
 	if first {
-		a.login = user
+		password, _ := u.User.Password()
+		a.login = login{cmp.Or(query.Get("username"), u.User.Username()), cmp.Or(query.Get("password"), password)}
 	}
-	db := query.Get("db")
 	switch scheme {
 	case "unix":
 		if a.kind != Single {
 			return fmt.Errorf("got unix://, which needs type %s", Single)
 		}
 		a.network, a.nodes = "unix", append(a.nodes, u.Path)
-		return a.setDB(db)
+		return a.setDB(query.Get("db"))
 	case "rediss":
-		if a.tls == nil {
-			a.tls = &tls.Config{MinVersion: tls.VersionTLS12}
-		}
+		a.tls = cmp.Or(a.tls, &tls.Config{MinVersion: tls.VersionTLS12})
 	case "redis":
 	default:
 		return fmt.Errorf("got %q, want redis://, rediss:// or unix://", scheme+"://")
 	}
-	if path := strings.Trim(u.Path, "/"); path != "" {
-		db = path
-	}
-	if err := a.setDB(db); err != nil {
+	if err := a.setDB(cmp.Or(strings.Trim(u.Path, "/"), query.Get("db"))); err != nil {
 		return err
 	}
-	host := u.Host
 	if u.Port() == "" && u.Hostname() != "" {
-		host = net.JoinHostPort(u.Hostname(), "6379")
+		u.Host = net.JoinHostPort(u.Hostname(), "6379")
 	}
-	return a.addHost(host)
+	return a.addHost(u.Host)
 }
 
 func (a *address) addHost(host string) error {
@@ -229,14 +207,9 @@ func (a *address) setDB(db string) error {
 
 // override replaces the user and password that auth has.
 func (l *login) override(auth string) {
-	user, password, both := strings.Cut(auth, ":")
-	if !both {
+	user, password, found := strings.Cut(auth, ":")
+	if !found {
 		user, password = "", auth
 	}
-	if user != "" {
-		l.user = user
-	}
-	if password != "" {
-		l.password = password
-	}
+	*l = login{cmp.Or(user, l.user), cmp.Or(password, l.password)}
 }

@@ -2,16 +2,12 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
 // client is the part of a go-redis client that counting needs.
@@ -21,23 +17,48 @@ type client interface {
 	Close() error
 }
 
-// maxRedirects is the number of MOVED and ASK replies that a command follows. Each costs
-// a round trip, so that the timeout usually comes first.
-const maxRedirects = 8
+const (
+	// maxRedirects is the number of MOVED and ASK replies that a script follows. Each
+	// costs a round trip, so that the timeout usually comes first.
+	maxRedirects = 8
 
-// clientOptions configure a client. For retries, redirects and pauses, 0 means the
-// default of go-redis.
-type clientOptions struct {
-	timeout            time.Duration // of dialling, and of each read, write and wait for a connection
-	poolSize           int           // connections to a node
-	retries            int           // of a command after the first attempt; -1: none
-	redirects          int           // in Cluster, where each attempt counts
-	minPause, maxPause time.Duration // between retries
+	// maxConnections is the number of connections that Connect opens to a node, at most.
+	maxConnections = 4
+)
+
+// Connect returns a client of s for everything but counting: for few commands, which may
+// run twice. go-redis repeats them up to three times if Redis fails or moves. timeout
+// bounds each attempt. Connect ignores PoolSize.
+//
+// The client connects at its first use. The caller must close it. The name describes s in
+// logs. Name and errors hold no secrets.
+func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, name string, err error) {
+	a, err := parse(s)
+	if err != nil {
+		return nil, "", fmt.Errorf("redis: %w", err)
+	}
+	if timeout < time.Millisecond {
+		return nil, "", fmt.Errorf("redis: timeout: got %v, want 1ms or more", timeout)
+	}
+	return a.open(a.options(timeout, maxConnections)), a.name(), nil
+}
+
+// options returns the options of a client. timeout bounds the dialling, and each read,
+// write and wait for a connection.
+func (a address) options(timeout time.Duration, poolSize int) *goredis.UniversalOptions {
+	return &goredis.UniversalOptions{
+		Addrs: a.nodes, DB: a.db, MasterName: a.master, TLSConfig: a.tls,
+		Username: a.login.user, Password: a.login.password,
+		SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
+		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+		PoolSize: poolSize, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true, DialerRetries: 1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
 }
 
 // limiterOptions returns the options of a client for batches. The retries of go-redis are
 // off because a script must not run twice.
-func (a address) limiterOptions(o Options) clientOptions {
+func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	size := a.poolSize
 	if size == 0 {
 		size = 2 * o.MaxInflightBatches
@@ -46,23 +67,14 @@ func (a address) limiterOptions(o Options) clientOptions {
 		}
 		size = min(max(size, 4), 64)
 	}
-	return clientOptions{
-		timeout: o.Timeout, poolSize: size, retries: -1, redirects: maxRedirects,
-		minPause: time.Millisecond, maxPause: 8 * time.Millisecond,
-	}
+	c := a.options(o.Timeout, size)
+	c.MaxRetries, c.MaxRedirects = -1, maxRedirects
+	c.MinRetryBackoff, c.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond
+	return c
 }
 
 // open returns a client, which connects at its first use.
-func (a address) open(c clientOptions) goredis.UniversalClient {
-	o := &goredis.UniversalOptions{
-		Addrs: a.nodes, DB: a.db, MasterName: a.master, TLSConfig: a.tls,
-		Username: a.login.user, Password: a.login.password,
-		SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
-		DialTimeout: c.timeout, ReadTimeout: c.timeout, WriteTimeout: c.timeout, PoolTimeout: c.timeout,
-		PoolSize: c.poolSize, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
-		MaxRetries: c.retries, MaxRedirects: c.redirects, MinRetryBackoff: c.minPause, MaxRetryBackoff: c.maxPause, DialerRetries: 1,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
+func (a address) open(o *goredis.UniversalOptions) goredis.UniversalClient {
 	switch a.kind {
 	case Sentinel:
 		return goredis.NewFailoverClient(o.Failover())
@@ -76,37 +88,16 @@ func (a address) open(c clientOptions) goredis.UniversalClient {
 	return goredis.NewClient(single)
 }
 
-// TLSFiles are the PEM files of a TLS configuration. Each is optional.
-type TLSFiles struct {
-	CA        string // certificates to trust in addition to the system's
-	Cert, Key string // of the client
+// LogTo sends the messages of go-redis to log at debug level instead of stderr. They are
+// mostly about connections, and the errors of this package repeat what matters. LogTo
+// affects the whole process.
+func LogTo(log *slog.Logger) { goredis.SetLogger(clientLog{log}) }
 
-	// SkipHostname accepts any name in the server's certificate. The chain of the
-	// certificate is still verified.
-	SkipHostname bool
-}
+type clientLog struct{ log *slog.Logger }
 
-// LoadTLS returns the TLS configuration of the files.
-func LoadTLS(f TLSFiles) (*tls.Config, error) {
-	c, err := clienttls.Files{CA: f.CA, Cert: f.Cert, Key: f.Key}.Config()
-	if err != nil {
-		return nil, fmt.Errorf("redis TLS: %w", err)
+// Printf implements the logger interface of go-redis.
+func (l clientLog) Printf(ctx context.Context, format string, v ...any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, v...))
 	}
-	if f.SkipHostname {
-		c.InsecureSkipVerify = true // the name only: VerifyConnection verifies the chain
-		c.VerifyConnection = func(s tls.ConnectionState) error { return verifyChain(s, c.RootCAs) }
-	}
-	return c, nil
-}
-
-func verifyChain(s tls.ConnectionState, roots *x509.CertPool) error {
-	if len(s.PeerCertificates) == 0 {
-		return errors.New("certificate of the server: got none")
-	}
-	intermediates := x509.NewCertPool()
-	for _, c := range s.PeerCertificates[1:] {
-		intermediates.AddCert(c)
-	}
-	_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates})
-	return err
 }

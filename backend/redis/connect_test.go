@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
@@ -17,7 +18,7 @@ func TestConnect(t *testing.T) {
 	single := redistest.Start(t, "--unixsocket", path)
 	require.NoError(t, single.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
 	certs := redistest.NewCerts(t, "redis.test")
-	conf, err := redis.LoadTLS(redis.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true})
+	conf, err := clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}.Config()
 	require.NoError(t, err)
 	secure := redistest.StartTLS(t, certs)
 	cluster, sentinels := redistest.StartCluster(t, 3, false), redistest.StartSentinels(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/limit"
@@ -25,16 +26,16 @@ func TestTLS(t *testing.T) {
 	s := redistest.StartTLS(t, certs)
 	for _, c := range []struct {
 		name  string
-		files redis.TLSFiles
+		files clienttls.Files
 		fails string
 	}{
-		{"any name", redis.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
-		{"another name", redis.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
-		{"another authority", redis.TLSFiles{CA: other.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, "unknown authority"},
-		{"no client certificate", redis.TLSFiles{CA: certs.CA, SkipHostname: true}, " "},
+		{"any name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
+		{"another name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
+		{"another authority", clienttls.Files{CA: other.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, "unknown authority"},
+		{"no client certificate", clienttls.Files{CA: certs.CA, SkipHostname: true}, " "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conf, err := redis.LoadTLS(c.files)
+			conf, err := c.files.Config()
 			require.NoError(t, err)
 			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, TLS: conf}, Timeout: testTimeout})
 			got := take(l, hit("key", perDay(t, 5), 1))[0]

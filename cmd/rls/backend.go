@@ -16,6 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/limit"
@@ -129,13 +130,14 @@ func newRedis(s *env.Settings, observer redis.Observer) (*redis.Limiter, error) 
 // is nil if none does.
 func redisServer(s *env.Settings) (main redis.Server, tlsConfig *tls.Config, err error) {
 	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
-		if tlsConfig, err = redis.LoadTLS(redis.TLSFiles{
+		files := clienttls.Files{
 			CA:           s.RedisTLSCACert,
 			Cert:         s.RedisTLSClientCert,
 			Key:          s.RedisTLSClientKey,
 			SkipHostname: s.RedisTLSSkipHostname,
-		}); err != nil {
-			return redis.Server{}, nil, err
+		}
+		if tlsConfig, err = files.Config(); err != nil {
+			return redis.Server{}, nil, fmt.Errorf("redis TLS: %w", err)
 		}
 	}
 	main = redis.Server{
