@@ -36,9 +36,7 @@ func (noObserver) BatchDone(Batch) {}
 // batch sends hits of many calls to Redis in one step. It belongs to one worker and
 // reuses its memory.
 type batch struct {
-	pool    *pool
-	limiter *Limiter
-
+	queue  *queue
 	hits   []hitRef
 	queued int // hits that wait in the queue
 	script scriptCall
@@ -53,8 +51,6 @@ type hitRef struct {
 func (h hitRef) pending() *pendingHit { return &h.call.hits[h.i] }
 func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
 func (h hitRef) name() []byte         { return h.call.name(h.i) }
-
-func newBatch(p *pool, l *Limiter) *batch { return &batch{pool: p, limiter: l} }
 
 // run answers and releases the calls. It does not send calls that nobody waits for, nor
 // calls that are too late to be answered in time.
@@ -85,7 +81,7 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		err := b.send(ctx)
 		cancel()
-		b.limiter.options.Observer.BatchDone(Batch{
+		b.queue.limiter.options.Observer.BatchDone(Batch{
 			Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
 		})
 	}
@@ -96,8 +92,9 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 	}
 }
 
-// send has the hits executed and answers them. Until ctx ends it repeats only what Redis
-// has refused to execute. The error, if any, is also the answer of all hits.
+// send executes the hits in Redis and answers them. If Redis refuses to execute them, send
+// tries again until ctx ends. It repeats nothing that Redis may have executed. The error,
+// if any, is also the answer of all hits.
 func (b *batch) send(ctx context.Context) error {
 	byText := false // send the script itself instead of its digest
 	for pause := time.Millisecond; ; {
@@ -107,7 +104,11 @@ func (b *batch) send(ctx context.Context) error {
 		}
 		switch errorCode(err) {
 		case "":
-			b.pool.reloadTopology(ctx)
+			// go-redis finds the new owners of slots itself only for commands that it
+			// may repeat.
+			if c, ok := b.queue.pool.client.(interface{ ReloadState(context.Context) }); ok {
+				c.ReloadState(ctx)
+			}
 		case "NOSCRIPT":
 			if !byText {
 				byText = true
@@ -120,12 +121,12 @@ func (b *batch) send(ctx context.Context) error {
 			}
 			fallthrough
 		case "MOVED", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
-			if sleep(ctx, pause) {
+			if deadline, _ := ctx.Deadline(); time.Until(deadline) > pause && wait.For(ctx, pause) {
 				pause = min(2*pause, 16*time.Millisecond)
 				continue
 			}
 		}
-		err = fmt.Errorf("redis %s: %d hits: %w: %w", b.pool.name, len(b.hits), backend.ErrUnavailable, err)
+		err = fmt.Errorf("redis %s: %d hits: %w: %w", b.queue.pool.name, len(b.hits), backend.ErrUnavailable, err)
 		for _, h := range b.hits {
 			*h.answer() = answer{Result: backend.Result{Err: err}}
 		}
@@ -141,20 +142,12 @@ func errorCode(err error) string {
 		return ""
 	}
 	if strings.Contains(reply.Error(), "non local key") {
-		// A slot is being moved, and a key expired between two steps: the check of
-		// Redis that the script may run here, and the script's read of all keys.
+		// The slot is being moved. Redis checked that this node has all keys. Then a
+		// key expired, and the script's first command missed that key.
 		return "TRYAGAIN"
 	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	return code
-}
-
-// sleep waits for d and reports true. It reports false at once if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
-		return false
-	}
-	return wait.For(ctx, d)
 }
 
 // maxSplitBatches bounds the parts of a split batch that are in flight.
@@ -172,44 +165,43 @@ func (b *batch) split(ctx context.Context) bool {
 		return false
 	}
 	var running sync.WaitGroup
-	slots := make(chan struct{}, maxSplitBatches)
+	semaphore := make(chan struct{}, maxSplitBatches)
 	for _, hits := range byName {
-		slots <- struct{}{}
+		semaphore <- struct{}{}
 		running.Go(func() {
-			part := newBatch(b.pool, b.limiter)
-			part.hits = hits
+			part := batch{queue: b.queue, hits: hits}
 			_ = part.send(ctx) // the hits have the error
-			<-slots
+			<-semaphore
 		})
 	}
 	running.Wait()
 	return true
 }
 
-// unrepeatedCmd is a command that go-redis must not repeat, because Redis may have
+// noRetryCmd is a command that go-redis must not repeat, because Redis may have
 // executed it.
-type unrepeatedCmd struct{ *goredis.StringCmd }
+type noRetryCmd struct{ *goredis.StringCmd }
 
-func (unrepeatedCmd) NoRetry() bool { return true }
+func (noRetryCmd) NoRetry() bool { return true }
 
 // execute runs the script for the hits and answers them. After an error no hit is
 // answered.
 func (b *batch) execute(ctx context.Context, byText bool) error {
-	cmd := unrepeatedCmd{goredis.NewStringCmd(ctx, b.script.encode(b.hits, b.limiter.jitter(), byText)...)}
+	cmd := noRetryCmd{goredis.NewStringCmd(ctx, b.script.encode(b.hits, b.queue.limiter.jitter(), byText)...)}
 	cmd.SetFirstKeyPos(firstKey)
 	if err := b.process(ctx, cmd); err != nil {
 		return err
 	}
 	reply, _ := cmd.Bytes() // the error is that of process
-	b.script.decode(reply, b.hits, b.pool.name)
-	if b.limiter.options.AllOrNone {
-		eachRequest(b.hits, markCharged)
+	b.script.decode(reply, b.hits, b.queue.pool.name)
+	if b.queue.limiter.options.AllOrNone {
+		eachCall(b.hits, markCharged)
 	}
 	return nil
 }
 
-// eachRequest calls f with the hits of each request.
-func eachRequest(hits []hitRef, f func([]hitRef)) {
+// eachCall calls f with the hits of each call.
+func eachCall(hits []hitRef, f func([]hitRef)) {
 	for len(hits) > 0 {
 		n := 1
 		for n < len(hits) && hits[n].call == hits[0].call {
@@ -220,7 +212,7 @@ func eachRequest(hits []hitRef, f func([]hitRef)) {
 	}
 }
 
-// markCharged marks the all-or-none hits of a request as charged unless one of them is
+// markCharged marks the all-or-none hits of a call as charged, unless one of them is
 // denied.
 func markCharged(hits []hitRef) {
 	for _, h := range hits {

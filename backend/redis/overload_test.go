@@ -40,25 +40,26 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	for range 3 * hits {
 		reply = msgp.AppendInt64(reply, 0)
 	}
-	cmd.(unrepeatedCmd).SetVal(string(reply))
+	cmd.(noRetryCmd).SetVal(string(reply))
 	return nil
 }
 
 // outcomes counts the results of single hits.
 type outcomes struct{ answered, overloaded, failed int }
 
-// takeFor sends a hit each pause for a second, and returns the outcomes.
-func takeFor(t *testing.T, node *slowNode, o Options, pause time.Duration) (got outcomes) {
+// takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
+// second. It returns the outcomes.
+func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Duration) (got outcomes) {
 	o.Timeout, o.Observer = 50*time.Millisecond, noObserver{}
-	p := &pool{name: "node", client: node, keyspaces: []keyspace{{head: layout}}}
+	p := &pool{name: "node", client: node, partitions: 1}
 	ctx, stop := context.WithCancel(t.Context())
-	l := &Limiter{main: p, options: o, stop: stop}
+	l := &Limiter{pools: []*pool{p}, options: o, stop: stop}
 	l.requests.New = func() any { return newRequest() }
-	p.queues = []*queue{newQueue(ctx, l, p)}
+	l.queues = []*queue{l.startQueue(ctx, p, layoutVersion)}
 	lim := perDay(t, limit.Spec{Requests: 1000})
 	var mu sync.Mutex
 	var takes sync.WaitGroup
-	for start := time.Now(); time.Since(start) < time.Second; time.Sleep(pause) {
+	for start := time.Now(); time.Since(start) < time.Second; time.Sleep(interval) {
 		takes.Go(func() {
 			results := make([]backend.Result, 1)
 			l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
@@ -76,16 +77,16 @@ func takeFor(t *testing.T, node *slowNode, o Options, pause time.Duration) (got 
 	}
 	takes.Wait()
 	stop()
-	p.queues[0].close()
+	l.queues[0].close()
 	l.workers.Wait()
 	return got
 }
 
-// A batch takes 10 ms here, and 20 hits arrive in that time where a batch holds 10.
+// A batch holds 10 hits and takes 10 ms. In 10 ms, 20 hits arrive.
 func TestLongQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &slowNode{pause: 10 * time.Millisecond}
-		got := takeFor(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, 500*time.Microsecond)
+		got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, 500*time.Microsecond)
 		assert.Zero(t, got.failed)
 		assert.Greater(t, got.overloaded, 500)
 		assert.Greater(t, got.answered, 500, "Redis answers half of the hits")
@@ -95,21 +96,21 @@ func TestLongQueueIsNoFailureOfRedis(t *testing.T) {
 
 func TestFullQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got := takeFor(t, &slowNode{pause: 10 * time.Millisecond}, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 10}, 500*time.Microsecond)
+		got := takeForOneSecond(t, &slowNode{pause: 10 * time.Millisecond}, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 10}, 500*time.Microsecond)
 		assert.Zero(t, got.failed)
 		assert.Greater(t, got.overloaded, 500)
 	})
 }
 
-// Hits that Redis has received fail by their own timeout, again and again, however long the
-// queue behind them is.
+// Each hit that Redis has received fails after its own timeout. The length of the queue
+// doesn't matter.
 func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, pause := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
+		for _, interval := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
 			node := &slowNode{}
-			got := takeFor(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, pause)
+			got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, interval)
 			assert.Zero(t, got.answered)
-			assert.GreaterOrEqual(t, got.failed, 20, "in a second, with a hit each %v", pause)
+			assert.GreaterOrEqual(t, got.failed, 20, "in a second, with a hit each %v", interval)
 			assert.EqualValues(t, got.failed, node.hits.Load(), "hits that were never sent do not count")
 		}
 	})
@@ -130,16 +131,16 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			{&slowNode{pause: 10 * time.Millisecond}, 10 * time.Millisecond, nil},
 			{&slowNode{}, 50 * time.Millisecond, backend.ErrUnavailable},
 		} {
-			l, p := newUnitLimiter(c.node)
+			l := newUnitLimiter(c.node)
 			got := &recorder{}
 			l.options.Observer = got
-			b, sent := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
-			sent.start, sent.sendBy, sent.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			sent.refs.Store(1 + callerRef)
+			queuedCall.start, queuedCall.sendBy, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
+			queuedCall.refs.Store(1 + callerRef) // one unanswered call, and the Take that waits
 			b.queued = 7
 			time.Sleep(3 * time.Millisecond)
-			b.run(t.Context(), []*call{sent})
+			b.run(t.Context(), []*call{queuedCall})
 			if assert.Len(t, got.batches, 1) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
 				got.batches[0].Err = nil

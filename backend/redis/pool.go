@@ -8,72 +8,71 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // pool is one Redis: a single one, the master of Sentinel, or a Cluster.
 type pool struct {
-	name      string // addresses without secrets, for errors
-	client    client
-	queues    []*queue   // of each partition
-	keyspaces []keyspace // of each partition
+	name       string // addresses without secrets, for errors
+	client     client
+	firstShard int
+	partitions int
 }
 
-func (l *Limiter) newPool(ctx context.Context, s Server) (*pool, error) {
+// addPool adds a pool, and a queue for each of its partitions.
+func (l *Limiter) addPool(ctx context.Context, s Server) error {
 	a, err := parse(s)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tags := []string{""}
 	if a.kind == Cluster {
 		if strings.ContainsAny(l.options.KeyPrefix, "{}") {
-			return nil, fmt.Errorf("key prefix: got %q with a brace, which a cluster takes for a hash tag; want no braces", l.options.KeyPrefix)
+			return fmt.Errorf("key prefix: got %q with a brace, which a cluster takes for a hash tag; want no braces", l.options.KeyPrefix)
 		}
 		tags = hashTags(l.options.Partitions)
 	}
-	p := &pool{name: a.name(), client: a.open(a.limiterOptions(l.options))}
+	p := &pool{name: a.name(), client: a.open(a.limiterOptions(l.options)), firstShard: len(l.queues), partitions: len(tags)}
+	l.pools = append(l.pools, p)
 	for _, tag := range tags {
-		p.keyspaces = append(p.keyspaces, keyspace{head: l.options.KeyPrefix + tag + layout})
-		p.queues = append(p.queues, newQueue(ctx, l, p))
+		l.queues = append(l.queues, l.startQueue(ctx, p, keyspace(l.options.KeyPrefix+tag+layoutVersion)))
 	}
-	return p, nil
+	return nil
 }
+
+// Shards returns the number of shards. A shard is a set of counters that fail together:
+// a partition of the main Redis, or of the Redis for limits per second.
+func (l *Limiter) Shards() int { return len(l.queues) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// partition returns the partition of key. All counters of a key lie in one partition, so
-// that one step charges several limits of one descriptor.
-func (p *pool) partition(key []byte) int {
-	if len(p.queues) == 1 {
-		return 0
+// ShardOf returns the shard of h, from 0. All counters of a key in one Redis lie in one
+// shard, so that one step charges several limits of one descriptor.
+func (l *Limiter) ShardOf(h *backend.Hit) int {
+	p := l.pools[0]
+	if len(l.pools) > 1 && h.Limit.Unit == limit.Second && h.Limit.Multiplier == 1 {
+		p = l.pools[1]
 	}
-	return int(crc32.Checksum(key, castagnoli) % uint32(len(p.queues)))
-}
-
-// reloadTopology makes a Cluster client find the present owners of all slots. The client
-// does so itself only for commands that it may repeat.
-func (p *pool) reloadTopology(ctx context.Context) {
-	if c, ok := p.client.(interface{ ReloadState(context.Context) }); ok {
-		c.ReloadState(ctx)
+	if p.partitions == 1 {
+		return p.firstShard
 	}
-}
-
-// master returns the client of the master that owns key.
-func (p *pool) master(ctx context.Context, key string) (*goredis.Client, error) {
-	if c, ok := p.client.(*goredis.ClusterClient); ok {
-		return c.MasterForKey(ctx, key)
-	}
-	return p.client.(*goredis.Client), nil
+	return p.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(p.partitions))
 }
 
 // process sends cmd. With WaitReplicas it then waits for replicas.
-func (b *batch) process(ctx context.Context, cmd unrepeatedCmd) error {
-	o := &b.limiter.options
+func (b *batch) process(ctx context.Context, cmd noRetryCmd) error {
+	o, client := &b.queue.limiter.options, b.queue.pool.client
 	if o.WaitReplicas == 0 {
-		return b.pool.client.Process(ctx, cmd)
+		return client.Process(ctx, cmd)
 	}
-	node, err := b.pool.master(ctx, string(b.hits[0].name()))
-	if err != nil {
-		return err
+	node, _ := client.(*goredis.Client)
+	if cluster, ok := client.(*goredis.ClusterClient); ok {
+		var err error
+		if node, err = cluster.MasterForKey(ctx, string(b.hits[0].name())); err != nil {
+			return err
+		}
 	}
 	// WAIT concerns the writes of its own connection, so both commands share one. The
 	// charges stand even if WAIT fails or finds too few replicas.
@@ -84,7 +83,7 @@ func (b *batch) process(ctx context.Context, cmd unrepeatedCmd) error {
 	switch errorCode(cmd.Err()) {
 	case "MOVED", "ASK": // it was not executed, and the client follows the redirect
 		cmd.SetErr(nil)
-		return b.pool.client.Process(ctx, cmd)
+		return client.Process(ctx, cmd)
 	}
 	return cmd.Err()
 }

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -24,19 +25,21 @@ var (
 // many calls as fit in a batch, so an idle queue sends at once and a busy queue sends
 // larger batches.
 type queue struct {
-	limiter *Limiter
-	pool    *pool
-	wake    chan struct{} // a token for each idle worker that has work
+	limiter  *Limiter
+	pool     *pool
+	keyspace keyspace
 
-	mu          sync.Mutex // guards the fields below
-	first, last *call
-	hits        int // of all waiting calls
-	idle        int // workers that wait for a token and have none
-	closed      bool
+	mu      sync.Mutex // guards the fields below
+	changed sync.Cond  // signals a call or the close to workers
+	calls   []*call
+	hits    int // of calls
+	closed  bool
 }
 
-func newQueue(ctx context.Context, l *Limiter, p *pool) *queue {
-	q := &queue{limiter: l, pool: p, wake: make(chan struct{}, l.options.MaxInflightBatches)}
+// startQueue returns a queue with its workers.
+func (l *Limiter) startQueue(ctx context.Context, p *pool, k keyspace) *queue {
+	q := &queue{limiter: l, pool: p, keyspace: k}
+	q.changed.L = &q.mu
 	for range l.options.MaxInflightBatches {
 		l.workers.Go(func() { q.work(ctx) })
 	}
@@ -57,49 +60,36 @@ func (q *queue) push(c *call) error {
 	case q.hits > 0 && q.hits+len(c.hits) > q.limiter.options.MaxQueueSize:
 		return errFull
 	}
-	if q.first == nil {
-		q.first = c
-	} else {
-		q.last.next = c
-	}
-	q.last = c
+	q.calls = append(q.calls, c)
 	q.hits += len(c.hits)
-	if q.idle > 0 {
-		q.idle--
-		q.wake <- struct{}{}
-	}
+	q.changed.Signal()
 	return nil
 }
 
-// pop waits for calls and appends as many to calls as fit in a batch. It also returns the
-// number of hits that still wait. No calls means that the queue is closed and empty.
-func (q *queue) pop(calls []*call) (batch []*call, queued int) {
+// pop waits until calls are in the queue. It moves the calls that fit in one batch to
+// batch, and returns batch and the number of hits that still wait. The returned batch is
+// empty if the queue is closed and empty.
+func (q *queue) pop(batch []*call) (_ []*call, queued int) {
 	q.mu.Lock()
-	for q.first == nil {
-		if q.closed {
-			q.mu.Unlock()
-			return calls, 0
-		}
-		q.idle++
-		q.mu.Unlock()
-		<-q.wake
-		q.mu.Lock()
-	}
 	defer q.mu.Unlock()
-	for n := 0; q.first != nil; {
-		c := q.first
-		if n += len(c.hits); n > q.limiter.options.MaxBatchSize && len(calls) > 0 {
+	for len(q.calls) == 0 && !q.closed {
+		q.changed.Wait()
+	}
+	n, hits := 0, 0
+	for _, c := range q.calls {
+		if hits += len(c.hits); hits > q.limiter.options.MaxBatchSize && n > 0 {
 			break
 		}
-		q.first, c.next = c.next, nil
 		q.hits -= len(c.hits)
-		calls = append(calls, c)
+		n++
 	}
-	return calls, q.hits
+	batch = append(batch, q.calls[:n]...)
+	q.calls = slices.Delete(q.calls, 0, n)
+	return batch, q.hits
 }
 
 func (q *queue) work(ctx context.Context) {
-	b := newBatch(q.pool, q.limiter)
+	b := &batch{queue: q}
 	var calls []*call
 	for {
 		clear(calls)
@@ -115,8 +105,6 @@ func (q *queue) work(ctx context.Context) {
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.closed {
-		q.closed = true
-		close(q.wake)
-	}
+	q.closed = true
+	q.changed.Broadcast()
 }

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Options of a Limiter. A zero value means the default.
@@ -129,12 +128,12 @@ func (o *Options) setDefaults() error {
 
 // Limiter is a backend.Limiter over Redis. It is safe for concurrent use.
 type Limiter struct {
-	options   Options
-	main      *pool
-	perSecond *pool // nil if there is none
-	requests  sync.Pool
-	stop      context.CancelFunc
-	workers   sync.WaitGroup
+	options  Options
+	pools    []*pool  // the main Redis, then the Redis for limits per second if there is one
+	queues   []*queue // of each shard
+	requests sync.Pool
+	stop     context.CancelFunc
+	workers  sync.WaitGroup
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -148,16 +147,15 @@ func New(o Options) (*Limiter, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
 	l.requests.New = func() any { return newRequest() }
-	var err error
-	if l.main, err = l.newPool(ctx, o.Main); err != nil {
-		stop()
-		return nil, fmt.Errorf("redis: %w", err)
-	}
-	if o.PerSecond != nil {
-		if l.perSecond, err = l.newPool(ctx, *o.PerSecond); err != nil {
-			l.Close()
-			return nil, fmt.Errorf("redis per second: %w", err)
+	err := l.addPool(ctx, o.Main)
+	if err == nil && o.PerSecond != nil {
+		if err = l.addPool(ctx, *o.PerSecond); err != nil {
+			err = fmt.Errorf("for limits per second: %w", err)
 		}
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("redis: %w", err)
 	}
 	return l, nil
 }
@@ -165,11 +163,11 @@ func New(o Options) (*Limiter, error) {
 // Close aborts the batches in flight and closes all connections. Later Takes fail.
 func (l *Limiter) Close() error {
 	l.stop()
+	for _, q := range l.queues {
+		q.close()
+	}
 	var errs []error
-	for _, p := range l.pools() {
-		for _, q := range p.queues {
-			q.close()
-		}
+	for _, p := range l.pools {
 		errs = append(errs, p.client.Close())
 	}
 	l.workers.Wait()
@@ -180,28 +178,12 @@ func (l *Limiter) Close() error {
 func (l *Limiter) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.options.Timeout)
 	defer cancel()
-	for _, p := range l.pools() {
+	for _, p := range l.pools {
 		if err := p.client.Ping(ctx).Err(); err != nil {
 			return fmt.Errorf("ping %s: %w: %w", p.name, backend.ErrUnavailable, err)
 		}
 	}
 	return nil
-}
-
-func (l *Limiter) pools() []*pool {
-	pools := []*pool{l.main}
-	if l.perSecond != nil {
-		pools = append(pools, l.perSecond)
-	}
-	return pools
-}
-
-// poolOf returns the Redis that counts for lim.
-func (l *Limiter) poolOf(lim *limit.Limit) *pool {
-	if l.perSecond != nil && lim.Unit == limit.Second && lim.Multiplier == 1 {
-		return l.perSecond
-	}
-	return l.main
 }
 
 // jitter returns the milliseconds by which the keys of one batch outlive their use.

@@ -42,7 +42,6 @@ type call struct {
 	names   []byte // the keys of the hits, one after the other
 	hits    []pendingHit
 	answers []answer // of the hits; only stageAnswered makes them readable
-	next    *call    // in the queue
 }
 
 // The stages of a call.
@@ -84,21 +83,15 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 // look like a failure of Redis.
 const minRedisShare = 4
 
-// add adds n hits of h, which is hit number index of a Take.
-func (r *request) add(l *Limiter, index int, h *backend.Hit, n int64) {
-	p := l.poolOf(h.Limit)
-	r.addTo(p, p.partition(h.Key), l, index, h, n)
-}
-
-// addTo is add for a given partition.
-func (r *request) addTo(p *pool, partition int, l *Limiter, index int, h *backend.Hit, n int64) {
-	c := r.callOf(p.queues[partition])
+// add adds n hits of h, which is hit number index of a Take, to the call for q.
+func (r *request) add(q *queue, index int, h *backend.Hit, n int64) {
+	c := r.callOf(q)
 	start := len(c.names)
-	c.names = p.keyspaces[partition].append(c.names, h.Limit.Tag(), h.Key)
+	c.names = q.keyspace.append(c.names, h.Limit.Tag(), h.Key)
 	c.hits = append(c.hits, pendingHit{
 		index: index, nameStart: start, nameEnd: len(c.names), limit: h.Limit,
 		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
-		allOrNone: l.options.AllOrNone && n > 0 && h.AllOrNone(),
+		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})
 	c.answers = append(c.answers, answer{})
 }
@@ -117,7 +110,7 @@ func (r *request) callOf(q *queue) *call {
 		r.calls = append(r.calls, &call{request: r})
 	}
 	c := r.calls[n]
-	c.queue, c.names, c.hits, c.answers, c.next = q, c.names[:0], c.hits[:0], c.answers[:0], nil
+	c.queue, c.names, c.hits, c.answers = q, c.names[:0], c.hits[:0], c.answers[:0]
 	c.stage.Store(stageQueued)
 	return c
 }

@@ -43,12 +43,11 @@ func TestCancelledRequestLeaksNoResult(t *testing.T) {
 }
 
 // newUnitLimiter returns a Limiter without workers over node.
-func newUnitLimiter(node client) (*Limiter, *pool) {
-	p := &pool{name: "node", client: node, keyspaces: []keyspace{{head: layout}}}
-	l := &Limiter{main: p, options: Options{Timeout: time.Second, Observer: noObserver{}}}
+func newUnitLimiter(node client) *Limiter {
+	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}}}
 	l.requests.New = func() any { return newRequest() }
-	p.queues = []*queue{{limiter: l, pool: p, wake: make(chan struct{}, 1)}}
-	return l, p
+	l.queues = []*queue{{limiter: l, pool: &pool{name: "node", client: node}, keyspace: layoutVersion}}
+	return l
 }
 
 func perDay(t *testing.T, s limit.Spec) *limit.Limit {
@@ -59,12 +58,12 @@ func perDay(t *testing.T, s limit.Spec) *limit.Limit {
 }
 
 // batchOf returns a batch of the hits of one request, a hit for each key.
-func batchOf(l *Limiter, p *pool, lim *limit.Limit, keys ...string) (*batch, *call) {
+func batchOf(l *Limiter, lim *limit.Limit, keys ...string) (*batch, *call) {
 	r := l.newRequest(time.Now(), time.Now(), time.Minute)
 	for i, key := range keys {
-		r.add(l, i, &backend.Hit{Key: []byte(key), Limit: lim, N: 1}, 1)
+		r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: lim, N: 1}, 1)
 	}
-	b := newBatch(p, l)
+	b := &batch{queue: l.queues[0]}
 	for i := range r.calls[0].hits {
 		b.hits = append(b.hits, hitRef{r.calls[0], i})
 	}
@@ -85,7 +84,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.keys = append(m.keys, *cmd.Args()[firstKey].(*string))
-	c, ok := cmd.(unrepeatedCmd)
+	c, ok := cmd.(noRetryCmd)
 	if !ok {
 		return errors.New("go-redis could repeat the command")
 	}
@@ -95,8 +94,8 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 
 func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	node := &movingNode{}
-	l, p := newUnitLimiter(node)
-	b, c := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+	l := newUnitLimiter(node)
+	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	require.NoError(t, b.send(ctx))
@@ -108,7 +107,7 @@ func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 }
 
 func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
-	l, p := newUnitLimiter(nil)
+	l := newUnitLimiter(nil)
 	for name, c := range map[string]struct {
 		reply string
 		errs  []string // of hits a and b; empty for none
@@ -123,7 +122,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		"an error without its text": {"\x97\x01\x00\x00\x00\x00\x00\x02", []string{"can't be read", "can't be read"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, call := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+			b, call := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			b.script.decode([]byte(c.reply), b.hits, "node")
 			for i, want := range c.errs {
 				if err := call.answers[i].Err; want == "" {
@@ -139,9 +138,9 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 }
 
 func TestEqualLimitsAreSentOnce(t *testing.T) {
-	l, p := newUnitLimiter(nil)
+	l := newUnitLimiter(nil)
 	ten, twenty := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
-	b, c := batchOf(l, p, ten, "a", "b", "c", "d")
+	b, c := batchOf(l, ten, "a", "b", "c", "d")
 	c.hits[1].limit = twenty
 	c.hits[2].limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
 	c.hits[3].allOrNone = true
@@ -149,7 +148,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
 	assert.Len(t, args, 3+4+2)
 	many := make([]string, 100)
-	b, c = batchOf(l, p, ten, many...)
+	b, c = batchOf(l, ten, many...)
 	for i := range c.hits {
 		c.hits[i].limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
@@ -158,8 +157,8 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 }
 
 func TestQueuedCallIsNotSentLate(t *testing.T) {
-	l, p := newUnitLimiter(nil)
-	b, c := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a")
+	l := newUnitLimiter(nil)
+	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
 	c.request.refs.Store(1 + callerRef)
 	c.request.sendBy = time.Now().Add(-time.Millisecond)
 	b.run(t.Context(), []*call{c}) // the nil client would panic
@@ -170,8 +169,8 @@ func TestQueuedCallIsNotSentLate(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add("\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE")
 	f.Fuzz(func(t *testing.T, reply string) {
-		l, p := newUnitLimiter(nil)
-		b, _ := batchOf(l, p, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+		l := newUnitLimiter(nil)
+		b, _ := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 		b.script.decode([]byte(reply), b.hits, "node")
 	})
 }

@@ -98,9 +98,9 @@ func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
 	s.groups = s.groups[:0]
 	if grouped {
 		n := uint32(0)
-		eachRequest(hits, func([]hitRef) { n++ })
+		eachCall(hits, func([]hitRef) { n++ })
 		s.groups = msgp.AppendArrayHeader(s.groups, n)
-		eachRequest(hits, func(group []hitRef) { s.groups = msgp.AppendInt64(s.groups, int64(len(group))) })
+		eachCall(hits, func(group []hitRef) { s.groups = msgp.AppendInt64(s.groups, int64(len(group))) })
 	}
 	s.args = append(s.args, asString(s.packed), asString(s.groups))
 	return s.args

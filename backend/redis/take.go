@@ -23,7 +23,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	start := time.Now()
 	r := l.newRequest(now, start, l.budget(ctx, start))
 	for i := range hits {
-		r.add(l, i, &hits[i], hits[i].N)
+		r.add(l.queues[l.ShardOf(&hits[i])], i, &hits[i], hits[i].N)
 	}
 	r.send()
 	switch err := r.wait(ctx); {
@@ -66,7 +66,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 				start := time.Now()
 				r = l.newRequest(now, start, charged.deadline.Sub(start))
 			}
-			r.add(l, h.index, &hits[h.index], -h.n)
+			r.add(c.queue, h.index, &hits[h.index], -h.n)
 		}
 	}
 	if r == nil {
@@ -91,4 +91,24 @@ func failAll(results []backend.Result, err error) {
 	for i := range results {
 		results[i] = backend.Result{Err: err}
 	}
+}
+
+// probeKey is the key that Probe charges in each shard.
+const probeKey = "rls:probe"
+
+// Probe charges a counter of its own in a shard. It returns nil if Redis charges the counter
+// within the timeout.
+func (l *Limiter) Probe(ctx context.Context, shard int) error {
+	now := time.Now()
+	r := l.newRequest(now, now, l.options.Timeout)
+	h := backend.Probe(probeKey)
+	r.add(l.queues[shard], 0, &h, h.N)
+	r.send()
+	if err := r.wait(ctx); err != nil {
+		r.cancel(l)
+		return err
+	}
+	err := r.calls[0].answers[0].Err
+	l.recycle(r)
+	return err
 }

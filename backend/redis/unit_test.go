@@ -110,7 +110,7 @@ func TestBudgetIsLessThanTheCallersDeadline(t *testing.T) {
 }
 
 func TestLongKeysAreHashed(t *testing.T) {
-	k := keyspace{head: "rls:{3}" + layout}
+	k := keyspace("rls:{3}" + layoutVersion)
 	assert.Equal(t, "rls:{3}v1:fw60:shop|ip=1", string(k.append(nil, "fw60", []byte("shop|ip=1"))))
 	longest := strings.Repeat("x", maxKey-len("rls:{3}v1:fw60:"))
 	assert.Equal(t, "rls:{3}v1:fw60:"+longest, string(k.append(nil, "fw60", []byte(longest))))
@@ -120,7 +120,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 }
 
 func TestNoTwoCountersHaveOneName(t *testing.T) {
-	k := keyspace{head: strings.Repeat("p", maxPrefix) + "{16383}" + layout}
+	k := keyspace(strings.Repeat("p", maxPrefix) + "{16383}" + layoutVersion)
 	seen := map[string]string{}
 	rapid.Check(t, func(t *rapid.T) {
 		tag := rapid.SampledFrom([]string{"fw60", "fw6", "sw60", "tb315360000i"}).Draw(t, "tag")
