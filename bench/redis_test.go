@@ -119,7 +119,7 @@ func loads() (all []load) {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// goals compares the figures with the goals of docs/design.md.
+// goals compares the figures with the goals.
 func goals(b *strings.Builder, seen map[string]map[load]figures, one, four figures) {
 	busy, alone := load{64, 1, 10_000}, load{1, 1, 10_000}
 	verdict := func(goal string, got, maximum float64) {
@@ -131,14 +131,14 @@ func goals(b *strings.Builder, seen map[string]map[load]figures, one, four figur
 	}
 	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
 	b.WriteString("\nGoals, one descriptor, 10,000 keys:\n\n")
-	verdict("server CPU at 64 in flight, of that of the server that does nothing", ratio(seen["rls"][busy].serverCPU, seen["does nothing"][busy].serverCPU), 1.6)
+	verdict("server CPU at 64 in flight, divided by the CPU of the server that does nothing", ratio(seen["rls"][busy].serverCPU, seen["does nothing"][busy].serverCPU), 1.6)
 	if incumbent, ok := seen["incumbent"]; ok {
-		verdict("Redis CPU at 64 in flight, of the incumbent's", ratio(seen["rls"][busy].redisCPU, incumbent[busy].redisCPU), 0.25)
-		verdict("p50 alone, of the incumbent's", ratio(seen["rls"][alone].p50, incumbent[alone].p50), 1)
+		verdict("Redis CPU at 64 in flight, divided by the incumbent's", ratio(seen["rls"][busy].redisCPU, incumbent[busy].redisCPU), 0.25)
+		verdict("p50 at 1 in flight, divided by the incumbent's", ratio(seen["rls"][alone].p50, incumbent[alone].p50), 1)
 	} else {
 		b.WriteString("- the incumbent could not be built here, so nothing is compared with it\n")
 	}
-	verdict("p99 of four descriptors on the Cluster, of that of one", ratio(four.p99, one.p99), 3)
+	verdict("p99 of four descriptors on the Cluster, divided by the p99 of one", ratio(four.p99, one.p99), 3)
 }
 
 // run sends the load to the server at addr for perLoad.
