@@ -14,7 +14,8 @@ import (
 
 // newCheck returns the command rls check.
 func newCheck() *cobra.Command {
-	var strict, merge, ignoreDotFiles bool
+	var strict, ignoreDotFiles bool
+	var parseOptions limitsfile.Options
 	cmd := &cobra.Command{
 		Use:   "check PATH…",
 		Short: "Check limits files and print what they limit",
@@ -23,62 +24,47 @@ func newCheck() *cobra.Command {
 			"Exit code: 0 if the service would load the files, else 1.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			return checkCommand{
-				out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr(), strict: strict,
-				ignoreDotFiles: ignoreDotFiles, parseOptions: limitsfile.Options{MergeDomains: merge},
-			}.run(paths)
+			return check(cmd.OutOrStdout(), cmd.ErrOrStderr(), paths, strict, ignoreDotFiles, parseOptions)
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as problems")
-	cmd.Flags().BoolVar(&merge, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().BoolVar(&ignoreDotFiles, "ignore-dot-files", false, "skip files and directories whose names start with a dot (RUNTIME_IGNOREDOTFILES)")
 	return cmd
 }
 
-// checkCommand checks limits files.
-type checkCommand struct {
-	out, errOut    io.Writer
-	strict         bool
-	ignoreDotFiles bool
-	parseOptions   limitsfile.Options
-}
-
-func (c checkCommand) run(paths []string) error {
+// check checks limits files and prints the limits to out, all else to errOut.
+func check(out, errOut io.Writer, paths []string, strict, ignoreDotFiles bool, o limitsfile.Options) error {
 	var files []limitsfile.File
 	readFailed := false
 	for _, path := range paths {
-		found, skipped, err := filesource.Read(path, c.ignoreDotFiles)
+		found, skipped, err := filesource.Read(path, ignoreDotFiles)
 		for _, s := range skipped {
-			fmt.Fprintln(c.errOut, "skipped:", s)
+			fmt.Fprintln(errOut, "skipped:", s)
 		}
 		if err != nil {
-			fmt.Fprintln(c.errOut, err)
+			fmt.Fprintln(errOut, err)
 			readFailed = true
 		}
 		files = append(files, found...)
 	}
-	set, err := limitsfile.Parse(files, c.parseOptions)
-	var problems limitsfile.Problems
-	switch {
-	case errors.As(err, &problems):
-		return c.fail(problems)
-	case err != nil:
-		return err
-	case readFailed:
+	set, err := limitsfile.Parse(files, o)
+	if problems := (limitsfile.Problems)(nil); errors.As(err, &problems) {
+		fmt.Fprintln(errOut, problems)
 		return exitCode(1)
-	case c.strict && len(set.Warnings) > 0:
-		return c.fail(set.Warnings)
+	}
+	if err != nil {
+		return err
+	}
+	prefix := "warning: "
+	if strict {
+		prefix = ""
 	}
 	for _, p := range set.Warnings {
-		fmt.Fprintln(c.errOut, "warning:", p)
+		fmt.Fprintln(errOut, prefix+p.String())
 	}
-	return descriptors.Compile(set).WriteTree(c.out)
-}
-
-// fail prints problems and returns exit code 1.
-func (c checkCommand) fail(problems limitsfile.Problems) error {
-	for _, p := range problems {
-		fmt.Fprintln(c.errOut, p)
+	if readFailed || strict && len(set.Warnings) > 0 {
+		return exitCode(1)
 	}
-	return exitCode(1)
+	return descriptors.Compile(set).WriteTree(out)
 }

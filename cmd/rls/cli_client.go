@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
@@ -29,10 +30,10 @@ const maxAnswer = 64 << 20
 
 // adminClient calls the admin API of a running service. Its fields are the flags.
 type adminClient struct {
-	addr, token   string
-	ca, cert, key string
-	timeout       time.Duration
-	asJSON        bool
+	addr, token string
+	tls         clienttls.Files
+	timeout     time.Duration
+	asJSON      bool
 }
 
 // addFlags adds the flags of the client to cmd and its subcommands.
@@ -40,11 +41,16 @@ func (c *adminClient) addFlags(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
 	fs.StringVarP(&c.addr, "addr", "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
-	fs.StringVar(&c.ca, "ca", "", "PEM file of authorities to trust besides those of the system (https)")
-	fs.StringVar(&c.cert, "cert", "", "PEM file of the client's certificate (https)")
-	fs.StringVar(&c.key, "key", "", "PEM file of the key of --cert (https)")
+	addTLSFlags(fs, &c.tls, "https")
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
+}
+
+// addTLSFlags adds flags that set files. needs is what the flags need.
+func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
+	fs.StringVar(&files.CA, "ca", "", "PEM file of authorities to trust besides those of the system ("+needs+")")
+	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+needs+")")
+	fs.StringVar(&files.Key, "key", "", "PEM file of the key of --cert ("+needs+")")
 }
 
 // print prints an answer as JSON, or calls printText without --json.
@@ -61,7 +67,7 @@ func (c *adminClient) print(out io.Writer, answer any, printText func()) error {
 
 // baseURL returns the address as a URL, and the TLS configuration to connect.
 func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
-	wantsTLS := c.ca != "" || c.cert != "" || c.key != ""
+	wantsTLS := c.tls != clienttls.Files{}
 	addr := c.addr
 	switch {
 	case strings.Contains(addr, "://"):
@@ -77,7 +83,7 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	if u.Scheme == "http" && wantsTLS {
 		return nil, nil, errors.New("--ca, --cert and --key need https; write --addr https://host:port")
 	}
-	t, err := clienttls.Files{CA: c.ca, Cert: c.cert, Key: c.key}.Config()
+	t, err := c.tls.Config()
 	return u, t, err
 }
 

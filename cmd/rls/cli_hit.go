@@ -15,8 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -28,15 +26,13 @@ const exitOverLimit exitCode = 2
 
 // hitFlags are the flags of the command rls hit.
 type hitFlags struct {
-	addr, domain string
-	hits         int64
-	times        int
-	rate         float64
-	timeout      time.Duration
-	quiet        bool
-
-	tls                   bool
-	ca, cert, key, server string
+	addr, domain  string
+	hits          int64
+	times         int
+	rate          float64
+	timeout       time.Duration
+	quiet, useTLS bool
+	tls           clienttls.Files
 }
 
 // newHit returns the command rls hit.
@@ -44,7 +40,7 @@ func newHit() *cobra.Command {
 	var f hitFlags
 	cmd := &cobra.Command{
 		Use:   "hit -d DOMAIN KEY=VALUE[,KEY=VALUE…] [KEY=VALUE[,KEY=VALUE…] …]",
-		Short: "Ask a running service whether a request may pass",
+		Short: "Send requests to a running service",
 		Long: "Sends a request with one descriptor for each argument and prints the decisions.\n" +
 			descriptorHelp + "\n\n" +
 			"Exit code: 0 if every call was OK, 2 if one was over its limit, 1 on errors.",
@@ -65,16 +61,14 @@ func newHit() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
 	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
-	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number gives hits back")
+	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
 	fs.IntVarP(&f.times, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; 0 sends each call after the answer to the last")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
-	fs.BoolVar(&f.tls, "tls", false, "use TLS")
-	fs.StringVar(&f.ca, "ca", "", "PEM file of authorities to trust besides those of the system (with --tls)")
-	fs.StringVar(&f.cert, "cert", "", "PEM file of the client's certificate (with --tls)")
-	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert (with --tls)")
-	fs.StringVar(&f.server, "server-name", "", "name to verify in the server's certificate (with --tls)")
+	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
+	addTLSFlags(fs, &f.tls, "with --tls")
+	fs.StringVar(&f.tls.ServerName, "server-name", "", "name to verify in the server's certificate (with --tls)")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }
@@ -99,7 +93,11 @@ func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 
 // run sends calls and prints their answers and a summary.
 func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitRequest) error {
-	creds, err := f.credentials()
+	files := &f.tls
+	if !f.useTLS {
+		files = nil
+	}
+	creds, err := files.Credentials()
 	if err != nil {
 		return err
 	}
@@ -110,13 +108,10 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	defer conn.Close()
 	client := rlsv3.NewRateLimitServiceClient(conn)
 
-	times := f.times
-	if times == 0 && f.rate == 0 {
-		times = 1
-	}
-	limiter := rate.NewLimiter(rate.Inf, 1)
-	if f.rate > 0 {
-		limiter = rate.NewLimiter(rate.Limit(f.rate), 1)
+	times, limiter := f.times, rate.NewLimiter(rate.Limit(f.rate), 1)
+	if f.rate == 0 {
+		times = max(times, 1)
+		limiter.SetLimit(rate.Inf)
 	}
 	var stats callStats
 	for i := 1; times == 0 || i <= times; i++ {
@@ -145,18 +140,6 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		return exitOverLimit
 	}
 	return nil
-}
-
-func (f *hitFlags) credentials() (credentials.TransportCredentials, error) {
-	if !f.tls {
-		return insecure.NewCredentials(), nil
-	}
-	c, err := clienttls.Files{CA: f.ca, Cert: f.cert, Key: f.key}.Config()
-	if err != nil {
-		return nil, err
-	}
-	c.ServerName = f.server
-	return credentials.NewTLS(c), nil
 }
 
 // printCall prints the answer to a call: the overall code, and for each descriptor the
@@ -203,21 +186,18 @@ func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 
 // callStats are the counts and durations of calls.
 type callStats struct {
-	ok, overLimit, failed int
-	durations             []time.Duration
-	lastErr               error
+	overLimit, failed int
+	durations         []time.Duration
+	lastErr           error
 }
 
 func (s *callStats) add(resp *rlsv3.RateLimitResponse, err error, duration time.Duration) {
 	s.durations = append(s.durations, duration)
-	switch {
-	case err != nil:
+	if err != nil {
 		s.failed++
 		s.lastErr = err
-	case resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT:
+	} else if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
 		s.overLimit++
-	default:
-		s.ok++
 	}
 }
 
@@ -230,7 +210,7 @@ func (s *callStats) print(out io.Writer) error {
 		return s.durations[int(q*float64(len(s.durations)-1))].Round(time.Microsecond)
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
-		len(s.durations), s.ok, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))
+		len(s.durations), len(s.durations)-s.overLimit-s.failed, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))
 	if s.lastErr != nil {
 		fmt.Fprintf(out, "last error: %v\n", s.lastErr)
 	}

@@ -20,8 +20,14 @@ func main() {
 
 // run runs the command line and returns the exit code.
 func run(args []string) int {
-	ctx, stop := signalContext()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, func() { // a second signal ends the process
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+		<-signals
+		os.Exit(1)
+	})
 	root := newRoot()
 	root.SetArgs(commandArgs(args))
 	err := root.ExecuteContext(ctx)
@@ -66,23 +72,4 @@ func newRoot() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.AddCommand(serve, newCheck(), newHit(), newLimitsCLI(), newCounter(), newVersion(), newSettings())
 	return root
-}
-
-// signalContext returns a context that the first SIGINT or SIGTERM ends. A second signal
-// ends the process.
-func signalContext() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		select {
-		case <-signals:
-			cancel()
-		case <-ctx.Done():
-			return
-		}
-		<-signals
-		os.Exit(1)
-	}()
-	return ctx, cancel
 }

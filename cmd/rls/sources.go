@@ -19,7 +19,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/server"
 	filesource "github.com/seed-81f232ab/rls/source/file"
@@ -158,7 +160,7 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 		NodeMetadata:    s.XDSNodeMetadata,
 		Headers:         s.XDSHeaders,
 		MaxMessageBytes: s.XDSMaxMessageBytes,
-		Backoff:         xds.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
+		Backoff:         wait.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
 		Parse:           limitsfile.Options{MergeDomains: s.MergeDomainConfig},
 		Log:             log,
 	}
@@ -166,12 +168,7 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 		o.Backoff.Jitter = min(s.XDSBackoffRandom, 1)
 	}
 	if s.XDSUseTLS {
-		o.TLS = &xds.TLS{
-			CertFile:   s.XDSTLSCert,
-			KeyFile:    s.XDSTLSKey,
-			CAFile:     s.XDSTLSCACert,
-			ServerName: s.XDSTLSSAN,
-		}
+		o.TLS = &clienttls.Files{CA: s.XDSTLSCACert, Cert: s.XDSTLSCert, Key: s.XDSTLSKey, ServerName: s.XDSTLSSAN}
 	}
 	return o
 }

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // Files are paths of PEM files. All are optional.
@@ -17,6 +20,21 @@ type Files struct {
 	// SkipHostname accepts any name in the server's certificate. The chain of the
 	// certificate is still verified.
 	SkipHostname bool
+
+	// ServerName is the name in the server's certificate, if it isn't the host.
+	ServerName string
+}
+
+// Credentials reads the files for a client of gRPC. A nil f means plain text.
+func (f *Files) Credentials() (credentials.TransportCredentials, error) {
+	if f == nil {
+		return insecure.NewCredentials(), nil
+	}
+	c, err := f.Config()
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(c), nil
 }
 
 // Config reads the files and returns a configuration for TLS 1.2 or later.
@@ -34,7 +52,7 @@ func (f Files) Config() (*tls.Config, error) {
 			return nil, fmt.Errorf("CA file %s contains no PEM certificate", f.CA)
 		}
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: f.ServerName}
 	if f.SkipHostname {
 		c.InsecureSkipVerify = true // the name only: VerifyConnection verifies the chain
 		c.VerifyConnection = func(s tls.ConnectionState) error { return verifyChain(s.PeerCertificates, roots) }

@@ -4,6 +4,8 @@ package wait
 import (
 	"context"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // For waits for d. It reports false if ctx was done first.
@@ -16,4 +18,23 @@ func For(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// Backoff spaces attempts.
+type Backoff struct {
+	// Initial is the pause after the first failure. It is over 0. Each further failure
+	// doubles the pause, up to Max.
+	Initial, Max time.Duration
+
+	// Jitter is the share by which a pause is longer or shorter at random, from 0 to 1.
+	Jitter float64
+}
+
+// Start returns the pauses of b, from the first on.
+func (b Backoff) Start() *backoff.ExponentialBackOff {
+	e := &backoff.ExponentialBackOff{
+		InitialInterval: b.Initial, MaxInterval: b.Max, RandomizationFactor: b.Jitter, Multiplier: 2,
+	}
+	e.Reset()
+	return e
 }

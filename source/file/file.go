@@ -144,7 +144,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot)) error {
 
 // apply parses the files of n and applies the result.
 func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
-	defer source.CollectOften()()
+	defer source.CollectGarbageOften()()
 	s.logSkipped(n.skipped)
 	if n.err != nil {
 		_ = apply(source.Update{Problem: n.err})

@@ -28,7 +28,7 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 	defer subscription.Wait()
 	subscription.Go(func() { s.follow(ctx) })
 
-	retry, resync := s.retryBackoff(), time.NewTimer(0)
+	retry, resync := s.startBackoff(), time.NewTimer(0)
 	defer resync.Stop()
 	var nextRead time.Time // messages cause no earlier read
 	for {
@@ -70,16 +70,10 @@ func (s *Store) read(ctx context.Context) error {
 	return s.readAll(ctx)
 }
 
-// retryBackoff spaces attempts while Redis fails.
-func (s *Store) retryBackoff() *backoff.ExponentialBackOff {
-	b := &backoff.ExponentialBackOff{
-		InitialInterval:     min(100*time.Millisecond, s.options.Resync),
-		MaxInterval:         min(5*time.Second, s.options.Resync),
-		RandomizationFactor: 0.2,
-		Multiplier:          2,
-	}
-	b.Reset()
-	return b
+// startBackoff returns the pauses between attempts while Redis fails.
+func (s *Store) startBackoff() *backoff.ExponentialBackOff {
+	resync := s.options.Resync
+	return wait.Backoff{Initial: min(100*time.Millisecond, resync), Max: min(5*time.Second, resync), Jitter: 0.2}.Start()
 }
 
 // jittered returns d, shortened by up to a fifth, so that replicas that start together

@@ -15,7 +15,7 @@ import (
 // follow reports the messages of all replicas until ctx is done: it requests full reads
 // and calls OnReset and OnMissedResets. It renews the subscription whenever that fails.
 func (s *Store) follow(ctx context.Context) {
-	retry := s.retryBackoff()
+	retry := s.startBackoff()
 	for lost := false; ; {
 		subscribed, err := s.subscribe(ctx)
 		if ctx.Err() != nil {

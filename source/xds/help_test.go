@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source"
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
@@ -62,13 +63,13 @@ func run(t *testing.T, server string, o Options) *subject {
 		log:      &logLines{},
 	}
 	o.Server, o.NodeID = server, xdstest.Node
-	if o.Backoff == (Backoff{}) {
-		o.Backoff = Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
+	if o.Backoff == (wait.Backoff{}) {
+		o.Backoff = wait.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
 	}
 	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	c, err := New(o)
 	require.NoError(t, err)
-	c.nackBackoff = Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
+	c.nackBackoff = wait.Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
 	c.maxSilence = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -45,8 +45,8 @@ type stream struct {
 	client *Client
 	ads    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
-	connected bool
-	accepted  bool // at least one response of this stream
+	connected   bool
+	acceptedAny bool // a response of this stream is or was in force
 
 	// rejection is why the last response was rejected; nil if it is in force. A server
 	// may send a rejected response again at once: go-control-plane does, because the
@@ -60,7 +60,7 @@ type stream struct {
 // ended.
 func (s *stream) run(ctx context.Context) error {
 	c := s.client
-	creds, err := c.TLS.credentials()
+	creds, err := c.TLS.Credentials()
 	if err != nil {
 		return err
 	}
@@ -81,16 +81,19 @@ func (s *stream) run(ctx context.Context) error {
 	}
 	s.connected = true
 	c.Log.Info("xDS server connected", "server", c.Server, "node", c.NodeID)
-	if err := s.subscribe(); err != nil {
-		return s.sendError(err)
-	}
-	for r, err := s.receiveFirst(); ; r, err = s.ads.Recv() {
-		if err != nil {
-			return receiveError(err)
+	receive := s.receiveFirst
+	for err := s.subscribe(); ; receive = s.ads.Recv {
+		var r *discoveryv3.DiscoveryResponse
+		if err == nil || errors.Is(err, io.EOF) { // after EOF of a send, Recv has the reason
+			r, err = receive()
 		}
-		if err := s.answer(ctx, r); err != nil {
-			return s.sendError(err)
+		switch {
+		case errors.Is(err, io.EOF):
+			return errors.New("the server closed the stream")
+		case err != nil:
+			return err
 		}
+		err = s.answer(ctx, r)
 	}
 }
 
@@ -104,7 +107,7 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 		r, err = s.ads.Recv()
 	}()
 	silence := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
-	if c.accepted {
+	if c.acceptedAny { // a new connection ends the outage
 		c.setOutage(nil)
 	} else {
 		c.setOutage(silence)
@@ -115,28 +118,14 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	case <-time.After(c.maxSilence):
 	}
 	c.setOutage(silence)
-	c.Log.Warn("xDS server silent; "+c.effect(), "server", c.Server, "node", c.NodeID)
+	c.Log.Warn("xDS server silent; "+c.outageEffect(), "server", c.Server, "node", c.NodeID)
 	<-received
 	return r, err
 }
 
-// sendError returns why the stream has ended, given the error of a send.
-func (s *stream) sendError(err error) error {
-	if errors.Is(err, io.EOF) { // Recv has the reason
-		_, err = s.ads.Recv()
-	}
-	return receiveError(err)
-}
-
-func receiveError(err error) error {
-	if errors.Is(err, io.EOF) {
-		return errors.New("the server closed the stream")
-	}
-	return err
-}
-
-// subscribe requests all resources. It names no version, even if one is in force: a
-// restarted server could use that version for other resources, and send nothing.
+// subscribe requests all resources. The request has no version. A restarted server may
+// use the last version for other resources. It would then take the request as up to date
+// and send nothing.
 func (s *stream) subscribe() error {
 	node := &corev3.Node{Id: s.client.NodeID}
 	if len(s.client.NodeMetadata) > 0 {
@@ -155,26 +144,24 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.Log.Warn("xDS response ignored", "got_type", r.GetTypeUrl(), "want_type", typeURL)
 		return nil
 	}
+	answer := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
 	lastRejection := s.rejection
 	if s.apply(r); s.rejection == nil {
-		c.lastAccepted, c.accepted, s.accepted = r.GetVersionInfo(), true, true
-		return s.ads.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: c.lastAccepted, ResponseNonce: r.GetNonce()})
+		c.lastAccepted, c.acceptedAny, s.acceptedAny = r.GetVersionInfo(), true, true
+	} else {
+		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())}
+		if lastRejection != nil && !wait.For(ctx, s.nackBackoff.NextBackOff()) {
+			return ctx.Err()
+		}
 	}
-	if lastRejection != nil && !wait.For(ctx, s.nackBackoff.NextBackOff()) {
-		return ctx.Err()
-	}
-	return s.ads.Send(&discoveryv3.DiscoveryRequest{
-		TypeUrl:       typeURL,
-		VersionInfo:   c.lastAccepted,
-		ResponseNonce: r.GetNonce(),
-		ErrorDetail:   &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())},
-	})
+	answer.VersionInfo = c.lastAccepted
+	return s.ads.Send(answer)
 }
 
 // apply applies r and sets s.rejection. It neither applies nor logs a response that is
 // rejected for the same reason as the one before.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
-	defer source.CollectOften()()
+	defer source.CollectGarbageOften()()
 	c, lastRejection := s.client, s.rejection
 	update := c.parse(r)
 	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() {

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/clienttls"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
@@ -17,13 +19,13 @@ func TestMutualTLS(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))
 	for name, test := range map[string]struct {
-		tls  *TLS
+		tls  *clienttls.Files
 		want string // domains in force, or a part of the error
 	}{
-		"both sides trust each other":       {&TLS{client.CertFile, client.KeyFile, ca.File, "envoy-gateway"}, "a"},
-		"the server has another name":       {&TLS{client.CertFile, client.KeyFile, ca.File, ""}, "certificate"},
-		"the server's authority is unknown": {&TLS{client.CertFile, client.KeyFile, "", "envoy-gateway"}, "unknown authority"},
-		"the client has no certificate":     {&TLS{"", "", ca.File, "envoy-gateway"}, "code = Unavailable"},
+		"both sides trust each other":       {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}, "a"},
+		"the server has another name":       {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: ca.File, ServerName: ""}, "certificate"},
+		"the server's authority is unknown": {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: "", ServerName: "envoy-gateway"}, "unknown authority"},
+		"the client has no certificate":     {&clienttls.Files{Cert: "", Key: "", CA: ca.File, ServerName: "envoy-gateway"}, "code = Unavailable"},
 		"the client uses plain text":        {nil, "code = Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -37,11 +39,11 @@ func TestMutualTLS(t *testing.T) {
 		})
 	}
 	_, err := New(Options{
-		Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1},
-		TLS: &TLS{client.CertFile, stranger.Issue("x").KeyFile, ca.File, ""},
+		Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1},
+		TLS: &clienttls.Files{Cert: client.CertFile, Key: stranger.Issue("x").KeyFile, CA: ca.File, ServerName: ""},
 	})
 	assert.ErrorContains(t, err, client.CertFile)
-	_, err = New(Options{Server: p.Addr, Backoff: Backoff{Initial: 1, Max: 1}, TLS: &TLS{CAFile: client.KeyFile}})
+	_, err = New(Options{Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1}, TLS: &clienttls.Files{CA: client.KeyFile}})
 	assert.ErrorContains(t, err, "contains no PEM certificate")
 }
 
@@ -51,7 +53,7 @@ func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))
 	old, good := stranger.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
-	s := run(t, p.Addr, Options{TLS: &TLS{old.CertFile, old.KeyFile, ca.File, "envoy-gateway"}})
+	s := run(t, p.Addr, Options{TLS: &clienttls.Files{Cert: old.CertFile, Key: old.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
 	s.await(1, "retry_in")
 	for from, to := range map[string]string{good.CertFile: old.CertFile, good.KeyFile: old.KeyFile} {
 		require.NoError(t, os.Rename(from, to))

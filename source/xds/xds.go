@@ -20,9 +20,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source"
 )
@@ -40,14 +39,16 @@ type Options struct {
 	// Headers are sent with each stream, as gRPC metadata.
 	Headers map[string]string
 
-	// TLS secures the connection; nil means plain text.
-	TLS *TLS
+	// TLS secures the connection; nil means plain text. The files are read for each
+	// connection, so that renewed certificates take effect.
+	TLS *clienttls.Files
 
 	// MaxMessageBytes bounds a response; 16 MiB by default.
 	MaxMessageBytes int
 
-	// Backoff spaces attempts to connect.
-	Backoff Backoff
+	// Backoff spaces attempts to connect. It starts again after a stream that brought
+	// valid limits or lasted for Max.
+	Backoff wait.Backoff
 
 	// Parse says how to parse resources.
 	Parse limitsfile.Options
@@ -57,24 +58,13 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Backoff spaces attempts. It starts again after a stream that brought valid limits or
-// lasted for Max.
-type Backoff struct {
-	// Initial is the pause after the first failure. It is over 0. Each further failure
-	// doubles the pause, up to Max.
-	Initial, Max time.Duration
-
-	// Jitter is the share by which a pause is longer or shorter at random, from 0 to 1.
-	Jitter float64
-}
-
 // Client is the source of the limits of an xDS server.
 type Client struct {
 	Options
-	nackBackoff  Backoff
+	nackBackoff  wait.Backoff
 	maxSilence   time.Duration // before the log has a warning about a new stream
 	apply        func(source.Update) error
-	accepted     bool   // at least one response is in force
+	acceptedAny  bool   // a response is in force
 	lastAccepted string // version of the response in force; "" if none
 }
 
@@ -93,14 +83,14 @@ func New(o Options) (*Client, error) {
 	case !(b.Jitter >= 0 && b.Jitter <= 1):
 		return nil, fmt.Errorf("xDS: jitter of the back-off: got %v, want 0 to 1", b.Jitter)
 	}
-	if _, err := o.TLS.credentials(); err != nil {
-		return nil, err
+	if _, err := o.TLS.Credentials(); err != nil {
+		return nil, fmt.Errorf("xDS TLS: %w", err)
 	}
 	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, defaultMessageBytes)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Client{
 		Options:     o,
-		nackBackoff: Backoff{Initial: time.Second, Max: 10 * time.Second},
+		nackBackoff: wait.Backoff{Initial: time.Second, Max: 10 * time.Second},
 		maxSilence:  30 * time.Second,
 	}, nil
 }
@@ -109,15 +99,15 @@ func New(o Options) (*Client, error) {
 // force.
 func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error {
 	c.apply = apply
-	retry := c.Backoff.start()
+	retry := c.Backoff.Start()
 	for {
 		began := time.Now()
-		s := &stream{client: c, nackBackoff: c.nackBackoff.start()}
+		s := &stream{client: c, nackBackoff: c.nackBackoff.Start()}
 		err := s.run(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if s.accepted || s.connected && time.Since(began) >= c.Backoff.Max {
+		if s.acceptedAny || s.connected && time.Since(began) >= c.Backoff.Max {
 			retry.Reset()
 		}
 		pause := retry.NextBackOff()
@@ -126,7 +116,7 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 		if s.connected {
 			message = "xDS stream lost"
 		}
-		c.Log.Warn(message+"; "+c.effect(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
+		c.Log.Warn(message+"; "+c.outageEffect(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
 		if !wait.For(ctx, pause) {
 			return ctx.Err()
 		}
@@ -136,22 +126,10 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 // setOutage reports why no responses arrive; nil reports that they arrive again.
 func (c *Client) setOutage(err error) { _ = c.apply(source.Update{Outage: err}) }
 
-// effect returns the effect of a failure on the limits, for the log.
-func (c *Client) effect() string {
-	if c.accepted {
+// outageEffect returns the effect of a failure on the limits, for the log.
+func (c *Client) outageEffect() string {
+	if c.acceptedAny {
 		return "the last good limits stay in force"
 	}
 	return "no limits loaded yet"
-}
-
-// start returns the pauses of b, from the first on.
-func (b Backoff) start() *backoff.ExponentialBackOff {
-	e := &backoff.ExponentialBackOff{
-		InitialInterval:     b.Initial,
-		MaxInterval:         b.Max,
-		RandomizationFactor: b.Jitter,
-		Multiplier:          2,
-	}
-	e.Reset()
-	return e
 }

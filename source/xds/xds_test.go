@@ -1,9 +1,7 @@
 package xds
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/seed-81f232ab/rls/internal/clienttls"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/source/xds/xdstest"
 )
 
@@ -152,7 +152,7 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 		nacked <- time.Since(began)
 		return err
 	})
-	s := run(t, addr, Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
+	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
 	for _, what := range []string{"b > tenant", "another > tenant", "b > tenant"} {
 		assert.Contains(t, s.rejection(), what)
 	}
@@ -211,7 +211,7 @@ func TestGoodStreamResetsBackoff(t *testing.T) {
 	const ms = time.Millisecond
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{Backoff: Backoff{Initial: 2 * ms, Max: 10 * ms}})
+	s := run(t, p.Addr, Options{Backoff: wait.Backoff{Initial: 2 * ms, Max: 10 * ms}})
 	s.update()
 	p.Stop()
 	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, retryPauses(t, s.await(5, "retry_in")))
@@ -226,10 +226,10 @@ func TestGoodStreamResetsBackoff(t *testing.T) {
 
 func TestBackoffIsJittered(t *testing.T) {
 	t.Parallel()
-	b := Backoff{Initial: time.Second, Max: 4 * time.Second, Jitter: 0.5}
+	b := wait.Backoff{Initial: time.Second, Max: 4 * time.Second, Jitter: 0.5}
 	pauses := map[time.Duration]bool{}
 	for range 100 {
-		e := b.start()
+		e := b.Start()
 		for _, middle := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
 			d := e.NextBackOff()
 			assert.InDelta(t, middle, d, float64(middle)/2+1)
@@ -247,7 +247,7 @@ func TestEmptyStreamKeepsBackoff(t *testing.T) {
 		_, err := stream.Recv()
 		return err
 	})
-	s := run(t, addr, Options{Backoff: Backoff{Initial: 20 * ms, Max: time.Hour}})
+	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: 20 * ms, Max: time.Hour}})
 	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, retryPauses(t, s.await(4, "retry_in")))
 	assert.Contains(t, s.log.String(), "the server closed the stream")
 }
@@ -317,7 +317,7 @@ func TestTooLargeResponseLosesTheStream(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
+	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: wait.Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
 	assert.Equal(t, "a", s.update())
 
 	huge := xdstest.Config("huge", 1)
@@ -361,7 +361,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for name, doing := range map[string]func(*testing.T) *subject{
 		"while it waits to connect": func(t *testing.T) *subject {
-			s := run(t, "127.0.0.1:1", Options{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}})
+			s := run(t, "127.0.0.1:1", Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
 			s.await(1, "unreachable")
 			return s
 		},
@@ -387,16 +387,15 @@ func TestRunEndsWithItsContext(t *testing.T) {
 
 func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
-	good := Backoff{Initial: 1, Max: 2}
+	good := wait.Backoff{Initial: 1, Max: 2}
 	for want, o := range map[string]Options{
 		"xDS: the server is missing": {Backoff: good},
-		"xDS: back-off: got 2ns to 1ns, want an initial interval over 0 and a maximum not below": {Server: "s", Backoff: Backoff{Initial: 2, Max: 1}},
-		"xDS: jitter of the back-off: got 2, want 0 to 1":                                        {Server: "s", Backoff: Backoff{Initial: 1, Max: 1, Jitter: 2}},
-		"xDS TLS: client certificate and key: got only one, want both or none":                   {Server: "s", Backoff: good, TLS: &TLS{CertFile: "x"}},
-		"xDS TLS: CA file: open /nowhere: no such file or directory":                             {Server: "s", Backoff: good, TLS: &TLS{CAFile: "/nowhere"}},
+		"xDS: back-off: got 2ns to 1ns, want an initial interval over 0 and a maximum not below": {Server: "s", Backoff: wait.Backoff{Initial: 2, Max: 1}},
+		"xDS: jitter of the back-off: got 2, want 0 to 1":                                        {Server: "s", Backoff: wait.Backoff{Initial: 1, Max: 1, Jitter: 2}},
+		"xDS TLS: client certificate and key: got only one, want both or none":                   {Server: "s", Backoff: good, TLS: &clienttls.Files{Cert: "x"}},
+		"xDS TLS: CA file: open /nowhere: no such file or directory":                             {Server: "s", Backoff: good, TLS: &clienttls.Files{CA: "/nowhere"}},
 	} {
 		_, err := New(o)
 		assert.EqualError(t, err, want)
 	}
-	assert.Equal(t, errors.New("the server closed the stream"), receiveError(io.EOF))
 }
