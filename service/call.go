@@ -1,6 +1,7 @@
 package service
 
 import (
+	"slices"
 	"sync"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -33,14 +34,11 @@ type call struct {
 	results     []backend.Result
 	descriptors []int // index of the hit's descriptor
 	limits      []*descriptors.RateLimit
-	keyEnds     []int // end of the hit's key in keys
 
-	keys []byte // memory of all keys
+	keys []byte // memory of the keys of hits
 }
 
 var calls = sync.Pool{New: func() any { return &call{replacedNames: map[string]bool{}} }}
-
-func newCall() *call { return calls.Get().(*call) }
 
 func (c *call) release() {
 	if cap(c.keys) > maxPooledKeyBytes || cap(c.hits) > maxPooledHits || cap(c.rules) > maxPooledHits {
@@ -51,8 +49,8 @@ func (c *call) release() {
 	clear(c.replacedNames)
 	clear(c.hits)
 	clear(c.limits)
-	c.rules, c.hits, c.results, c.limits = c.rules[:0], c.hits[:0], c.results[:0], c.limits[:0]
-	c.descriptors, c.keyEnds, c.keys = c.descriptors[:0], c.keyEnds[:0], c.keys[:0]
+	c.rules, c.hits, c.results = c.rules[:0], c.hits[:0], c.results[:0]
+	c.descriptors, c.limits, c.keys = c.descriptors[:0], c.limits[:0], c.keys[:0]
 	calls.Put(c)
 }
 
@@ -86,60 +84,43 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 			continue
 		}
 		d := req.Descriptors[i]
-		hasKey := false
+		var key []byte
 		for _, l := range rule.Limits {
 			if l.Unlimited || len(c.replacedNames) > 0 && c.replacedNames[l.Name] {
 				continue
 			}
-			if !hasKey {
-				hasKey = true
-				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries())
+			if key == nil {
+				start := len(c.keys)
+				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries()) // growing keeps the memory of earlier keys
+				key = c.keys[start:len(c.keys):len(c.keys)]
 			}
-			c.hits = append(c.hits, backend.Hit{Limit: l.Limit, N: hitCount(req, d), Shadow: rule.ShadowMode})
-			c.keyEnds = append(c.keyEnds, len(c.keys))
+			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, N: hitCount(req, d), Shadow: rule.ShadowMode})
 			c.descriptors = append(c.descriptors, i)
 			c.limits = append(c.limits, l)
 		}
 	}
-	// c.keys doesn't move any more, so hits can point into it.
-	keyStart := 0
-	for j, end := range c.keyEnds {
-		if j > 0 && c.descriptors[j] != c.descriptors[j-1] {
-			keyStart = c.keyEnds[j-1]
-		}
-		c.hits[j].Key = c.keys[keyStart:end:end]
-	}
-	if n := len(c.hits); n <= cap(c.results) {
-		c.results = c.results[:n]
-		clear(c.results)
-	} else {
-		c.results = make([]backend.Result, n)
-	}
+	c.results = slices.Grow(c.results, len(c.hits))[:len(c.hits)]
+	clear(c.results)
 	return nil
 }
 
-// observe reports all decisions to o.
-func (c *call) observe(o Observer) {
+// finish reports all decisions to o, unless o is nil, and returns the first error of the
+// results.
+func (c *call) finish(o Observer) (firstErr error) {
 	for j := range c.results {
-		if c.results[j].Err == nil {
-			o.Decided(c.rules[c.descriptors[j]], c.limits[j], c.hits[j].N, c.results[j])
+		switch r := c.results[j]; {
+		case firstErr == nil && r.Err != nil:
+			firstErr = r.Err
+		case o != nil && r.Err == nil:
+			o.Decided(c.rules[c.descriptors[j]], c.limits[j], c.hits[j].N, r)
 		}
 	}
+	return firstErr
 }
 
-// firstError returns the first error of the results, nil if there is none.
-func (c *call) firstError() error {
-	for j := range c.results {
-		if err := c.results[j].Err; err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// hitCount returns the number of hits that d charges. If d has a hits_addend, it is the
-// number, and 0 is a peek. Otherwise the hits_addend of req is the number, and 0 means 1.
-// For a refund the result is negative.
+// hitCount returns the number of hits that d charges. If d has a hits_addend, the
+// hits_addend is the number, and 0 is a peek. If d has none, the hits_addend of req is the
+// number, and 0 means 1. The number is negative if d is a refund.
 func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
 	if addend := d.GetHitsAddend(); addend != nil {

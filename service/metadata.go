@@ -14,64 +14,55 @@ import (
 // metadata of the rules whose descriptors passed, in the order of the request. If two
 // rules have the same field, maps are merged, and otherwise the first value wins.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
-	requested := make([]*structpb.Value, len(req.Descriptors))
-	ruleMetadata := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	requested, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
 	for i, d := range req.Descriptors {
-		requested[i] = structpb.NewStructValue(describe(d))
+		requested[i] = describe(d)
 		if st := statuses[i]; st.CurrentLimit != nil && st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
-			merge(ruleMetadata, rules[i].Metadata)
+			merge(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
 		}
 	}
-	m := &structpb.Struct{Fields: map[string]*structpb.Value{
-		"domain":      structpb.NewStringValue(req.Domain),
-		"descriptors": structpb.NewListValue(&structpb.ListValue{Values: requested}),
-	}}
+	m := map[string]any{"domain": req.Domain, "descriptors": requested}
 	if req.HitsAddend != 0 {
-		m.Fields["hitsAddend"] = structpb.NewNumberValue(float64(req.HitsAddend))
+		m["hitsAddend"] = req.HitsAddend
 	}
-	if len(ruleMetadata.Fields) > 0 {
-		m.Fields["metadata"] = structpb.NewStructValue(ruleMetadata)
+	if len(ruleMetadata) > 0 {
+		m["metadata"] = ruleMetadata
 	}
-	return m
+	s, _ := structpb.NewStruct(m) // fails only for invalid UTF-8, which gRPC has rejected
+	return s
 }
 
 // describe returns the dynamic metadata of one descriptor.
-func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
-	entries := make([]*structpb.Value, len(d.GetEntries()))
+func describe(d *ratelimitv3.RateLimitDescriptor) map[string]any {
+	entries := make([]any, len(d.GetEntries()))
 	for i, e := range d.GetEntries() {
-		entries[i] = structpb.NewStringValue(e.GetKey() + "=" + e.GetValue())
+		entries[i] = e.GetKey() + "=" + e.GetValue()
 	}
-	s := &structpb.Struct{Fields: map[string]*structpb.Value{
-		"entries": structpb.NewListValue(&structpb.ListValue{Values: entries}),
-	}}
+	m := map[string]any{"entries": entries}
 	if l := d.GetLimit(); l != nil {
 		text := fmt.Sprintf("requests_per_unit:%d unit:%s", l.RequestsPerUnit, l.Unit)
 		if l.UnitMultiplier != nil {
 			text += fmt.Sprintf(" unit_multiplier:{value:%d}", l.UnitMultiplier.Value)
 		}
-		s.Fields["limit"] = structpb.NewStringValue(text)
+		m["limit"] = text
 	}
 	if addend := d.GetHitsAddend(); addend != nil {
-		s.Fields["hitsAddend"] = structpb.NewNumberValue(float64(addend.Value))
+		m["hitsAddend"] = addend.Value
 	}
-	return s
+	return m
 }
 
-// merge adds the fields of src that dst lacks to dst. It copies the maps of src, because
-// src belongs to the limits in force and a later merge changes the maps of dst.
-func merge(dst, src *structpb.Struct) {
-	for name, value := range src.GetFields() {
-		existing, exists := dst.Fields[name]
-		subfields := value.GetStructValue()
-		switch {
-		case !exists && subfields != nil:
-			copyOfMap := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(subfields.Fields))}
-			merge(copyOfMap, subfields)
-			dst.Fields[name] = structpb.NewStructValue(copyOfMap)
-		case !exists:
-			dst.Fields[name] = value
-		case subfields != nil && existing.GetStructValue() != nil:
-			merge(existing.GetStructValue(), subfields)
+// merge adds to dst the fields of src that dst lacks.
+func merge(dst, src map[string]any) {
+	for name, value := range src {
+		existing, exists := dst[name]
+		if !exists {
+			dst[name] = value
+			continue
+		}
+		existingMap, existingIsMap := existing.(map[string]any)
+		if m, isMap := value.(map[string]any); isMap && existingIsMap {
+			merge(existingMap, m)
 		}
 	}
 }

@@ -8,25 +8,19 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// overallResult is the summary of a request's statuses.
-type overallResult struct {
-	code rlsv3.RateLimitResponse_Code
-
-	// headerStatus is the status that response headers describe. It is nil if no
-	// limit was counted.
-	headerStatus *rlsv3.RateLimitResponse_DescriptorStatus
-}
-
-// overall sums up statuses, which are in the order of c.rules. The code is OVER_LIMIT if
-// an ordinary descriptor is over its limit, or if all descriptors in quota mode are.
-// quotaMode puts every descriptor in quota mode, even without a rule, but not unlimited
-// ones.
+// overall returns the overall code of a request with these statuses, which are in the
+// order of c.rules. The code is OVER_LIMIT if an ordinary descriptor is over its limit, or
+// if all descriptors in quota mode are. quotaMode puts every descriptor in quota mode, even
+// without a rule, but not unlimited descriptors.
 //
-// Headers describe the last ordinary descriptor over its limit, or else the first
-// descriptor with the least remaining.
-func (c *call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) overallResult {
-	result := overallResult{code: rlsv3.RateLimitResponse_OK}
-	overLimits, quotas, overQuotas := 0, 0, 0
+// overall also returns the status that response headers describe: the last ordinary
+// descriptor over its limit, or else the first descriptor with the least remaining. The
+// status is nil if no limit was counted.
+func (c *call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
+	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
+) {
+	code = rlsv3.RateLimitResponse_OK
+	quotas, quotasOver := 0, 0
 	leastRemaining := uint32(math.MaxUint32)
 	for i, st := range statuses {
 		rule := c.rules[i]
@@ -36,26 +30,26 @@ func (c *call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quo
 		if rule != nil && isUnlimited(rule) {
 			inQuotaMode = false
 		}
-		switch {
-		case inQuotaMode:
+		if inQuotaMode {
 			quotas++
-			if isOver {
-				overQuotas++
-			}
+		}
+		switch {
+		case isOver && inQuotaMode:
+			quotasOver++
 		case isOver:
-			overLimits++
+			code = rlsv3.RateLimitResponse_OVER_LIMIT
 		}
 		switch {
 		case hasLimit && isOver && !inQuotaMode:
-			result.headerStatus, leastRemaining = st, 0
+			headerStatus, leastRemaining = st, 0
 		case hasLimit && st.LimitRemaining < leastRemaining:
-			result.headerStatus, leastRemaining = st, st.LimitRemaining
+			headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
-	if overLimits > 0 || quotas > 0 && overQuotas == quotas {
-		result.code = rlsv3.RateLimitResponse_OVER_LIMIT
+	if quotas > 0 && quotasOver == quotas {
+		code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
-	return result
+	return code, headerStatus
 }
 
 // Headers holds the names of the response headers for the limit, the remaining hits and

@@ -12,10 +12,11 @@ import (
 
 const secondMicros = 1_000_000
 
-// newResponse returns the response with the statuses of n descriptors. The overall code
-// is not set yet.
-func (c *call) newResponse(n int) *rlsv3.RateLimitResponse {
-	resp, statuses, durations := allocResponse(n)
+// newResponse returns the response with the statuses of all descriptors. The overall code
+// is OK.
+func (c *call) newResponse() *rlsv3.RateLimitResponse {
+	resp, statuses, durations := allocResponse(len(c.rules))
+	resp.OverallCode = rlsv3.RateLimitResponse_OK
 	hit := 0
 	for i, rule := range c.rules {
 		status := &statuses[i]

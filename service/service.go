@@ -87,31 +87,27 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	case limits == nil:
 		return nil, errNoLimits
 	}
-	c := newCall()
+	c := calls.Get().(*call)
 	defer c.release()
 	if err := c.match(limits, req); err != nil {
 		return nil, err
 	}
 	if len(c.hits) > 0 {
 		s.o.Limiter.Take(ctx, s.o.Now(), c.hits, c.results)
-		if s.o.Observer != nil {
-			c.observe(s.o.Observer)
-		}
-		if err := c.firstError(); err != nil {
+		if err := c.finish(s.o.Observer); err != nil {
 			return nil, statusError(err)
 		}
 	}
-	resp := c.newResponse(len(req.Descriptors))
-	overall := c.overall(resp.Statuses, s.o.QuotaMode)
-	resp.OverallCode = overall.code
-	if s.o.Headers != nil && overall.headerStatus != nil {
-		resp.ResponseHeadersToAdd = s.o.Headers.values(overall.headerStatus)
+	resp := c.newResponse()
+	code, headerStatus := c.overall(resp.Statuses, s.o.QuotaMode)
+	if !s.o.ShadowMode {
+		resp.OverallCode = code
+	}
+	if s.o.Headers != nil && headerStatus != nil {
+		resp.ResponseHeadersToAdd = s.o.Headers.values(headerStatus)
 	}
 	if s.o.DynamicMetadata {
 		resp.DynamicMetadata = dynamicMetadata(req, c.rules, resp.Statuses)
-	}
-	if s.o.ShadowMode {
-		resp.OverallCode = rlsv3.RateLimitResponse_OK
 	}
 	return resp, nil
 }

@@ -189,7 +189,7 @@ func BenchmarkMatchAndTake(b *testing.B) {
 			now := time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				c := newCall()
+				c := calls.Get().(*call)
 				_ = c.match(svc.o.Limits.Load(), req)
 				svc.o.Limiter.Take(context.Background(), now, c.hits, c.results)
 				c.release()
