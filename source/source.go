@@ -52,7 +52,7 @@ func NamesAttr(key string, names []string) slog.Attr {
 	return slog.String(key, text)
 }
 
-// CollectGarbageOften makes the garbage collector run more often until the caller calls restore.
+// CollectGarbageOften makes the garbage collector run more often until restore is called.
 // Sources call it while they parse and apply limits, which leaves several times the
 // memory of the result as garbage: the peak for 100,000 rules is 0.4 GB instead of 1.1.
 // Only one goroutine may use it at a time.

@@ -38,7 +38,7 @@ func check(out, errOut io.Writer, paths []string, strict, ignoreDotFiles bool, o
 	var files []limitsfile.File
 	readFailed := false
 	for _, path := range paths {
-		found, skipped, err := filesource.Read(path, ignoreDotFiles)
+		found, skipped, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
 		for _, s := range skipped {
 			fmt.Fprintln(errOut, "skipped:", s)
 		}

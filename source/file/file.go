@@ -16,7 +16,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -40,12 +39,9 @@ type Options struct {
 
 // Source is the source of the limits files at a place.
 type Source struct {
-	options  Options
-	requests chan struct{}
-
-	// Only Run uses these.
-	digests       digests          // of the files in force
-	loggedSkipped map[Skipped]bool // entries that the log has
+	options        Options
+	reloadRequests chan struct{}
+	loggedSkipped  map[Skipped]bool // entries that the log has; only Run uses them
 }
 
 var _ source.Source = (*Source)(nil)
@@ -73,14 +69,14 @@ func New(o Options) *Source {
 		o.Interval = time.Second
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	return &Source{options: o, requests: make(chan struct{}, 1)}
+	return &Source{options: o, reloadRequests: make(chan struct{}, 1)}
 }
 
 // Reload makes Run read the files and apply them even if they are unchanged. It can be
 // called at any time.
 func (s *Source) Reload() {
 	select {
-	case s.requests <- struct{}{}:
+	case s.reloadRequests <- struct{}{}:
 	default: // one is pending
 	}
 }
@@ -95,49 +91,47 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 // written. The first read is the exception: it happens after startTries in any case.
 func (s *Source) poll(ctx context.Context, handle func(*snapshot)) error {
 	var (
-		lastSnapshot         = &snapshot{} // without files
-		lastPrint, readPrint fingerprint   // of the last look and the last read
-		looksSinceRead       int
-		unsettledLooks       int // in a row
+		lastSnapshot                     = &snapshot{}
+		lastFingerprint, readFingerprint fingerprint // of the last look and the last read
+		looksSinceRead                   int
+		unsettledLooks                   int // in a row
+		firstReadDone                    bool
 	)
-	for started, requested := false, true; ; looksSinceRead++ {
-		currentPrint := s.options.Place.fingerprint()
-		if currentPrint == lastPrint {
+	for reloadRequested := true; ; looksSinceRead++ {
+		currentFingerprint := s.options.Place.fingerprint()
+		if currentFingerprint == lastFingerprint {
 			unsettledLooks = 0
 		} else {
 			unsettledLooks++
 		}
-		lastPrint = currentPrint
-		readDue := requested || currentPrint != readPrint || looksSinceRead >= fullReadEvery
-		readForced := !started && unsettledLooks > startTries
+		lastFingerprint = currentFingerprint
+		readDue := reloadRequested || currentFingerprint != readFingerprint || looksSinceRead >= fullReadEvery
+		readForced := !firstReadDone && unsettledLooks > startTries
 		if readDue && unsettledLooks == 0 || readForced {
 			n := s.snapshot()
-			lastPrint = s.options.Place.fingerprint()
-			if lastPrint == currentPrint || readForced { // else a file changed during the read
-				if requested || !n.equal(lastSnapshot) {
+			lastFingerprint = s.options.Place.fingerprint()
+			if lastFingerprint == currentFingerprint || readForced { // else a file changed during the read
+				if reloadRequested || !n.equal(lastSnapshot) {
 					handle(n)
-					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digests: n.digests}
+					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest} // no files, to free memory
 				}
-				readPrint, looksSinceRead, unsettledLooks = currentPrint, 0, 0
-				started, requested = true, false
+				readFingerprint, looksSinceRead, unsettledLooks = currentFingerprint, 0, 0
+				firstReadDone, reloadRequested = true, false
 			}
-		} else if started && unsettledLooks == restlessTries {
-			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read when they rest for %s", s.options.Place.Path(), s.options.Interval)}
+		} else if firstReadDone && unsettledLooks == restlessTries {
+			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read once they stay unchanged for %s", s.options.Place.Path(), s.options.Interval)}
 			handle(lastSnapshot)
 		}
 		pause := s.options.Interval
-		if requested {
+		if reloadRequested {
 			pause = min(pause, settlePause)
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
-		case <-s.requests:
-			timer.Stop()
-			requested, lastPrint = true, fingerprint{} // the next look is the first of two
-		case <-timer.C:
+		case <-s.reloadRequests:
+			reloadRequested, lastFingerprint = true, fingerprint{} // the next look is the first of two
+		case <-time.After(pause):
 		}
 	}
 }
@@ -151,20 +145,10 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
 		return
 	}
 	limits, err := limitsfile.Parse(n.files, s.options.Parse)
-	if err != nil {
-		_ = apply(source.Update{Problem: err})
-		return
-	}
-	attrs := []slog.Attr{slog.Int("files", len(n.files))}
-	if changed := n.digests.changed(s.digests); len(changed) > 0 {
-		attrs = append(attrs, source.NamesAttr("changed_files", changed))
-	}
-	if apply(source.Update{Limits: limits, Attrs: attrs}) == nil {
-		s.digests = n.digests
-	}
+	_ = apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}})
 }
 
-// logSkipped logs the entries that the snapshot before didn't skip.
+// logSkipped logs the skipped entries that are new since the previous snapshot.
 func (s *Source) logSkipped(skipped []Skipped) {
 	logged := map[Skipped]bool{}
 	for _, k := range skipped {
@@ -179,17 +163,19 @@ func (s *Source) logSkipped(skipped []Skipped) {
 type snapshot struct {
 	files   []limitsfile.File
 	skipped []Skipped
-	err     error   // why the files can't be read; files is empty then
-	digests digests // of files
+	err     error             // why the files can't be read; files is empty then
+	digest  [sha256.Size]byte // of files
 }
 
 // snapshot reads the files.
 func (s *Source) snapshot() *snapshot {
-	n := &snapshot{digests: digests{}}
+	n := &snapshot{}
 	n.files, n.skipped, n.err = s.options.Place.Read()
+	h := sha256.New()
 	for _, f := range n.files {
-		n.digests[f.Name] = sha256.Sum256(f.Data)
+		fmt.Fprintf(h, "%q %d\n%s", f.Name, len(f.Data), f.Data)
 	}
+	h.Sum(n.digest[:0])
 	return n
 }
 
@@ -199,25 +185,5 @@ func (n *snapshot) equal(o *snapshot) bool {
 	if n.err != nil || o.err != nil {
 		return n.err != nil && o.err != nil && n.err.Error() == o.err.Error()
 	}
-	return maps.Equal(n.digests, o.digests) && slices.Equal(n.skipped, o.skipped)
-}
-
-// digests maps the names of files to hashes of their contents.
-type digests map[string][sha256.Size]byte
-
-// changed returns the names of the files that differ between old and d, sorted. Added
-// and removed files count.
-func (d digests) changed(old digests) (names []string) {
-	for name, digest := range d {
-		if before, known := old[name]; !known || before != digest {
-			names = append(names, name)
-		}
-	}
-	for name := range old {
-		if _, remains := d[name]; !remains {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return n.digest == o.digest && slices.Equal(n.skipped, o.skipped)
 }

@@ -34,18 +34,6 @@ type Skipped struct{ Path, Reason string }
 // String returns path: reason.
 func (s Skipped) String() string { return s.Path + ": " + s.Reason }
 
-// Read returns the limits files at path, sorted by path, and the entries that it
-// skipped. If path is a directory, these are all files below it that end in .yaml, .yml
-// or .json or have no extension. A file can have any name if path names it. Read follows
-// a symbolic link to a file, and one to a directory if the link is path itself or
-// belongs to a Kubernetes ConfigMap. It ignores backup and swap files of editors.
-//
-// The error lists everything that can't be read. It wraps fs.ErrNotExist if path
-// doesn't exist, and ErrNoFiles if there are no limits files.
-func Read(path string, ignoreDotFiles bool) ([]limitsfile.File, []Skipped, error) {
-	return Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
-}
-
 // Place is where the limits files are. Its fields are the settings of
 // envoyproxy/ratelimit. Root alone names a directory or a file.
 type Place struct {
@@ -64,9 +52,16 @@ type Place struct {
 // Path returns the path that p stands for.
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
-// Read returns the limits files at p, as the function Read does for a path.
+// Read returns the limits files at p, sorted by path, and the entries that it skipped. At
+// a directory, these are all files below it that end in .yaml, .yml or .json or have no
+// extension. A file can have any name if p names it. Read follows a symbolic link to a
+// file, and one to a directory if p names the link or the link belongs to a Kubernetes
+// ConfigMap. It ignores backup and swap files of editors.
+//
+// The error lists everything that can't be read. It wraps fs.ErrNotExist if p doesn't
+// exist, and ErrNoFiles if there are no limits files.
 func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
-	w := walker{place: p, contents: true}
+	w := walker{place: p}
 	w.run()
 	return w.result()
 }
@@ -90,9 +85,8 @@ func (p Place) fingerprint() fingerprint {
 
 // walker visits the limits files at a place.
 type walker struct {
-	place    Place
-	contents bool      // read the files
-	stats    hash.Hash // gets the metadata of the files, if not nil
+	place Place
+	stats hash.Hash // gets the metadata of the files; nil to read them
 
 	files   []limitsfile.File
 	skipped []Skipped
@@ -228,8 +222,7 @@ func (w *walker) file(path string, info fs.FileInfo) {
 	if w.stats != nil {
 		stat, _ := info.Sys().(*syscall.Stat_t)
 		fmt.Fprintf(w.stats, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), stat.Ino)
-	}
-	if w.contents && w.bytes <= maxTotalBytes {
+	} else if w.bytes <= maxTotalBytes {
 		w.read(path)
 	}
 }

@@ -114,7 +114,7 @@ func TestReadDirectory(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := tree(t, test.files)
-			files, skipped, err := Read(root, test.ignoreDotFiles)
+			files, skipped, err := Place{Root: root, IgnoreDotFiles: test.ignoreDotFiles}.Read()
 			require.NoError(t, err)
 			read, skippedPaths := names(t, root, files, skipped)
 			assert.Equal(t, test.read, read)
@@ -126,7 +126,7 @@ func TestReadDirectory(t *testing.T) {
 func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(tree(t, map[string]string{"limits.conf": "domain: d"}), "limits.conf")
-	files, _, err := Read(path, false)
+	files, _, err := Place{Root: path}.Read()
 	require.NoError(t, err)
 	assert.Equal(t, []limitsfile.File{{Name: path, Data: []byte("domain: d")}}, files)
 }
@@ -134,12 +134,12 @@ func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
 func TestReadFollowsLinkAsRoot(t *testing.T) {
 	t.Parallel()
 	root := tree(t, map[string]string{"real/a.yaml": "x", "link": "-> real", "file": "-> real/a.yaml"})
-	files, _, err := Read(filepath.Join(root, "link"), false)
+	files, _, err := Place{Root: filepath.Join(root, "link")}.Read()
 	require.NoError(t, err)
 	require.Len(t, files, 1)
 	assert.Equal(t, filepath.Join(root, "link", "a.yaml"), files[0].Name, "the path has the link's name")
 
-	_, _, err = Read(filepath.Join(root, "file"), false)
+	_, _, err = Place{Root: filepath.Join(root, "file")}.Read()
 	assert.NoError(t, err)
 }
 
@@ -170,7 +170,7 @@ func TestReadErrors(t *testing.T) {
 			if test.path == "secret" && os.Geteuid() == 0 {
 				t.Skip("root may read everything")
 			}
-			files, _, err := Read(filepath.Join(root, test.path), false)
+			files, _, err := Place{Root: filepath.Join(root, test.path)}.Read()
 			require.Error(t, err)
 			assert.Empty(t, files)
 			assert.Contains(t, err.Error(), filepath.Join(root, test.want))
@@ -189,11 +189,11 @@ func TestReadBoundsAllFilesTogether(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, nil, 0o644))
 		require.NoError(t, os.Truncate(path, limitsfile.DefaultMaxFileBytes))
 	}
-	_, _, err := Read(root, false)
+	_, _, err := Place{Root: root}.Read()
 	assert.EqualError(t, err, filepath.Join(root, "5")+": the limits files are too large together; maximum is 64 MiB", "the sixth file isn't read")
 	require.NoError(t, os.Remove(filepath.Join(root, "5")))
 	require.NoError(t, os.Remove(filepath.Join(root, "6")))
-	files, _, err := Read(root, false)
+	files, _, err := Place{Root: root}.Read()
 	assert.NoError(t, err)
 	assert.Len(t, files, 4)
 }
@@ -202,7 +202,7 @@ func TestReadSkipsPipes(t *testing.T) {
 	t.Parallel()
 	root := tree(t, map[string]string{"a.yaml": ""})
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o644))
-	files, skipped, err := Read(root, false)
+	files, skipped, err := Place{Root: root}.Read()
 	require.NoError(t, err)
 	read, skippedPaths := names(t, root, files, skipped)
 	assert.Equal(t, []string{"a.yaml"}, read)
