@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"time"
@@ -35,24 +34,21 @@ type counterBackend struct {
 
 // newBackend returns the backend of the settings. Its goroutines end with ctx. Its close
 // function must be called at the end.
-func newBackend(ctx context.Context, s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
+func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	count.Local(counters)
-	switch s.Backend() {
-	case env.BackendLocal:
-		go counters.Run(ctx, time.Minute)
-		log.Info("counting in this process; replicas share no budgets", "max_keys", s.LocalMaxKeys)
-		return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, close: func() {}}, nil
-	case env.BackendRedis:
-		return newRedisBackend(ctx, s, counters, health, count, log)
+	meter.Local(counters)
+	go counters.Run(ctx, time.Minute)
+	if s.Backend() == env.BackendRedis {
+		return newRedisBackend(ctx, s, counters, health, meter, log)
 	}
-	return nil, fmt.Errorf("BACKEND_TYPE: got %q, want redis or local", s.BackendType)
+	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
+	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, close: func() {}}, nil
 }
 
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in localCounters.
-func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, count *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
-	client, err := newRedis(s, count.Redis())
+func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
+	client, err := newRedis(s, meter.Redis())
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +62,8 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		Shards:    client.Shards(),
 		ShardOf:   client.ShardOf,
 		Probe:     client.Probe,
-		Observer:  redisObserver{count.Fallback(), s, health, log},
+		Observer:  redisObserver{meter.Fallback(), s, health, log},
 	})
-	go localCounters.Run(ctx, time.Minute)
 	if s.RedisHealthCheckActive {
 		health.Set("redis", false, "no connection to Redis yet")
 	}
@@ -85,7 +80,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		shared, b.caches = guarded, append(b.caches, guarded)
 	}
 	if s.DenyCacheBytes > 0 {
-		cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: count.DenyCache()})
+		cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: meter.DenyCache()})
 		shared, b.caches = cached, append(b.caches, cached)
 	}
 	b.Limiter = scope.New(shared, localCounters)
@@ -93,12 +88,12 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 }
 
 func newRedis(s *env.Settings, observer redis.Observer) (*redis.Limiter, error) {
-	main, tlsConfig, err := redisServer(s)
+	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
 		return nil, err
 	}
 	o := redis.Options{
-		Main:               main,
+		Main:               mainServer,
 		KeyPrefix:          s.CacheKeyPrefix,
 		Partitions:         s.RedisPartitions,
 		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
@@ -111,47 +106,32 @@ func newRedis(s *env.Settings, observer redis.Observer) (*redis.Limiter, error) 
 		Observer:           observer,
 	}
 	if s.PerSecond {
-		o.PerSecond = &redis.Server{
-			Kind:         redis.Kind(s.PerSecondType),
-			URL:          s.PerSecondURL,
-			SocketType:   s.PerSecondSocketType,
-			Auth:         s.PerSecondAuth,
-			SentinelAuth: s.PerSecondSentinelAuth,
-			PoolSize:     s.PerSecondPoolSize,
+		perSecond, err := withTLS(s, s.PerSecondRedis(), s.PerSecondTLS)
+		if err != nil {
+			return nil, err
 		}
-		if s.PerSecondTLS {
-			o.PerSecond.TLS = tlsConfig
-		}
+		o.PerSecond = &perSecond
 	}
 	return redis.New(o)
 }
 
-// redisServer returns the Redis of REDIS_URL. tlsConfig is for all Redis that use TLS; it
-// is nil if none does.
-func redisServer(s *env.Settings) (main redis.Server, tlsConfig *tls.Config, err error) {
-	if s.RedisTLS || s.PerSecond && s.PerSecondTLS {
-		files := clienttls.Files{
-			CA:           s.RedisTLSCACert,
-			Cert:         s.RedisTLSClientCert,
-			Key:          s.RedisTLSClientKey,
-			SkipHostname: s.RedisTLSSkipHostname,
-		}
-		if tlsConfig, err = files.Config(); err != nil {
-			return redis.Server{}, nil, fmt.Errorf("redis TLS: %w", err)
-		}
+// withTLS returns r, which uses the files of REDIS_TLS_… if useTLS is true.
+func withTLS(s *env.Settings, r redis.Server, useTLS bool) (redis.Server, error) {
+	if !useTLS {
+		return r, nil
 	}
-	main = redis.Server{
-		Kind:         redis.Kind(s.RedisType),
-		URL:          s.RedisURL,
-		SocketType:   s.RedisSocketType,
-		Auth:         s.RedisAuth,
-		SentinelAuth: s.RedisSentinelAuth,
-		PoolSize:     s.RedisPoolSize,
+	files := clienttls.Files{
+		CA:           s.RedisTLSCACert,
+		Cert:         s.RedisTLSClientCert,
+		Key:          s.RedisTLSClientKey,
+		SkipHostname: s.RedisTLSSkipHostname,
 	}
-	if s.RedisTLS {
-		main.TLS = tlsConfig
+	config, err := files.Config()
+	if err != nil {
+		return r, fmt.Errorf("redis TLS: %w", err)
 	}
-	return main, tlsConfig, nil
+	r.TLS = config
+	return r, nil
 }
 
 // redisObserver reports outages of Redis to the log, /healthcheck and the metrics.
@@ -185,28 +165,22 @@ const (
 // watchRedis pings Redis until the first connection and logs it. With reportHealth,
 // watchRedis goes on until ctx is done and sets the health component redis.
 func watchRedis(ctx context.Context, ping func(context.Context) error, reportHealth bool, health *server.Health, log *slog.Logger) {
-	connected, logged := false, false
-	for {
+	pause := pingPauseAtStart
+	for first := true; ; first = false {
 		err := ping(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && !connected && !logged:
+		case err != nil && first:
 			log.Error("Redis not reached yet; counting without Redis", "error", err)
-			logged = true
-		case err == nil && !connected:
+		case err == nil && pause == pingPauseAtStart:
 			log.Info("counting in Redis")
-			connected = true
-			if !reportHealth {
-				return
-			}
+			pause = pingPause
 		}
 		if reportHealth {
 			health.Set("redis", err == nil, "no connection to Redis")
-		}
-		pause := pingPause
-		if !connected {
-			pause = pingPauseAtStart
+		} else if err == nil {
+			return
 		}
 		if !wait.For(ctx, pause) {
 			return

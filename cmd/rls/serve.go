@@ -65,8 +65,8 @@ func logProblems(err error, log *slog.Logger) error {
 func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(log)
 	health := server.NewHealth()
-	count := metrics.New()
-	limits := newLimits(s, health, count, log)
+	meter := metrics.New()
+	limits := newLimits(s, health, meter, log)
 
 	// Calls in flight outlive ctx, and so does the background work that they need.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -74,7 +74,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err := followLimits(background, s, limits, health, log); err != nil {
 		return err
 	}
-	counters, err := newBackend(background, s, health, count, log)
+	counters, err := newBackend(background, s, health, meter, log)
 	if err != nil {
 		return err
 	}
@@ -89,17 +89,17 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		defer stopOverrides()
 	}
 
-	listeners, err := serverOptions(s, health, count, log)
+	options, err := serverOptions(s, health, meter, log)
 	if err != nil {
 		return err
 	}
-	rateLimit := newRateLimitService(s, limits, counters, count)
-	listeners.JSON = rateLimit
-	listeners.Services = []func(grpc.ServiceRegistrar){
+	rateLimit := newRateLimitService(s, limits, counters, meter)
+	options.JSON = rateLimit
+	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	listeners.DebugPages = slices.Concat(listeners.DebugPages, limits.pages(), adminPages(s, limits, counters, overrides, log))
-	srv, err := server.New(listeners)
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), adminPages(s, limits, counters, overrides, log))
+	srv, err := server.New(options)
 	if err != nil {
 		return err
 	}
@@ -130,11 +130,11 @@ func setMemoryLimits(log *slog.Logger) {
 }
 
 // newRateLimitService returns the service that answers ShouldRateLimit.
-func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, count *metrics.Metrics) rlsv3.RateLimitServiceServer {
+func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, meter *metrics.Metrics) rlsv3.RateLimitServiceServer {
 	o := service.Options{
 		Limits:          l.store,
 		Limiter:         counters,
-		Observer:        count.Service(),
+		Observer:        meter.Service(),
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
@@ -147,7 +147,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, co
 
 // serverOptions returns the options of the listeners, without services and without pages
 // of limits.
-func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) (server.Options, error) {
+func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (server.Options, error) {
 	o := server.Options{
 		Health: health,
 		GRPC: server.GRPC{
@@ -160,7 +160,7 @@ func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metric
 		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
 		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
 		DebugPages: []server.Page{{
-			Path: "/metrics", Help: "metrics for Prometheus", Handler: count.Handler(),
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(),
 		}},
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
@@ -187,7 +187,7 @@ func serverOptions(s *env.Settings, health *server.Health, count *metrics.Metric
 		if err != nil {
 			return o, fmt.Errorf("PROMETHEUS_ADDR: %w", err)
 		}
-		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: count.Handler()}
+		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler()}
 	}
 	return o, nil
 }

@@ -42,7 +42,7 @@ type limits struct {
 	store *descriptors.Store
 }
 
-func newLimits(s *env.Settings, health *server.Health, count *metrics.Metrics, log *slog.Logger) limits {
+func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) limits {
 	sources := []string{sourceFile}
 	if s.ConfigType == env.ConfigXDS {
 		sources = []string{sourceXDS}
@@ -50,7 +50,7 @@ func newLimits(s *env.Settings, health *server.Health, count *metrics.Metrics, l
 	if s.OverridesEnabled {
 		sources = append(sources, sourceOverrides)
 	}
-	o := reloadObserver{count.Reload(sources...), s, health}
+	o := reloadObserver{meter.Reload(sources...), s, health}
 	o.setHealth(0)
 	store := new(descriptors.Store)
 	return limits{reload.New(reload.Options{Store: store, Observer: o, Log: log}), store}
@@ -115,7 +115,7 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 		if !s.ForceStartWithoutInitialConfig {
 			health.Set("xds", false, "no valid limits received from the xDS server yet")
 		}
-		onHangup(ctx, func() { log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
+		onHangup(func() { log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
 		go func() { _ = l.Follow(ctx, sourceXDS, client, nil) }()
 		return nil
 	}
@@ -125,7 +125,7 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig},
 		Log:      log,
 	})
-	onHangup(ctx, files.Reload)
+	onHangup(files.Reload)
 	started := make(chan error, 1)
 	go func() { _ = l.Follow(ctx, sourceFile, files, started) }()
 	err := <-started
@@ -173,18 +173,13 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 	return o
 }
 
-// onHangup calls f on each SIGHUP until ctx is done. SIGHUP no longer ends the process.
-func onHangup(ctx context.Context, f func()) {
+// onHangup calls f on each SIGHUP. SIGHUP no longer ends the process.
+func onHangup(f func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
 	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-signals:
-				f()
-			}
+		for range signals {
+			f()
 		}
 	}()
 }
@@ -207,11 +202,11 @@ const (
 // followOverrides keeps the overrides of l up to date until ctx is done, or stop is
 // called. resets gets the resets of all replicas.
 func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (o *redisOverrides, stop func(), err error) {
-	main, _, err := redisServer(s)
+	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
 		return nil, nil, err
 	}
-	client, name, err := redis.Connect(main, overrideTimeout)
+	client, name, err := redis.Connect(mainServer, overrideTimeout)
 	if err != nil {
 		return nil, nil, err
 	}

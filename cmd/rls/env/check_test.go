@@ -22,7 +22,7 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 	}{
 		"Redis settings without a URL": {
 			map[string]string{"REDIS_AUTH": "s3cret", "REDIS_TYPE": "cluster"},
-			[]string{"REDIS_TYPE, REDIS_AUTH: REDIS_URL is empty; set REDIS_URL, or set BACKEND_TYPE=local to count in each process, where replicas share no budgets"},
+			[]string{"REDIS_TYPE, REDIS_AUTH: REDIS_URL is empty; set REDIS_URL, or set BACKEND_TYPE=local, with which each replica counts alone"},
 		},
 		"Redis required without a URL": {
 			map[string]string{"BACKEND_TYPE": "redis", "REDIS_AUTH": "s3cret", "OVERRIDES_ENABLED": "true"},
@@ -139,7 +139,7 @@ func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 		env  map[string]string
 		want string // empty if no warning is expected
 	}{
-		"timeout of the incumbent":      {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT: got 10s, default 50ms; here it bounds a whole call to Redis"},
+		"timeout of the incumbent":      {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT: got 10s, default 50ms; the timeout bounds a whole call to Redis"},
 		"timeout of one second":         {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
 		"counting in the process":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "setting without effect: REDIS_URL,REDIS_TIMEOUT: BACKEND_TYPE=local counts in this process"},
 		"with overrides in Redis":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},

@@ -3,6 +3,7 @@ package env
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"reflect"
 	"regexp"
@@ -58,45 +59,36 @@ func parse(s any) (warnings []Warning, errs []error) {
 // allowed reports whether v is one of the words of its tag and within its bounds. It sets
 // a word to the case that the word has in the tag.
 func allowed(v reflect.Value, tag reflect.StructTag) bool {
-	if v.Kind() != reflect.String {
-		return withinBounds(v.Interface(), v.Type(), tag)
+	var n float64 // the value of a number, or the bytes of a string
+	switch {
+	case v.Kind() == reflect.String:
+		n = float64(v.Len())
+	case v.CanInt() || v.CanFloat():
+		n = v.Convert(reflect.TypeFor[float64]()).Float()
 	}
-	if longest, err := strconv.Atoi(tag.Get("max")); err == nil && v.Len() > longest {
-		return false
-	}
+	within := n >= bound(tag.Get("min"), math.Inf(-1)) && n > bound(tag.Get("above"), math.Inf(-1)) && n <= bound(tag.Get("max"), math.Inf(1))
 	words := strings.Fields(tag.Get("oneof"))
+	if len(words) == 0 || v.String() == "" {
+		return within
+	}
 	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, v.String()) })
 	if i >= 0 {
 		v.SetString(words[i])
 	}
-	return i >= 0 || len(words) == 0 || v.String() == ""
+	return i >= 0
 }
 
-// withinBounds reports whether value is within the bounds of its tag.
-func withinBounds(value any, t reflect.Type, tag reflect.StructTag) bool {
-	float := func(n any) float64 { return reflect.ValueOf(n).Convert(reflect.TypeFor[float64]()).Float() }
-	within := func(key string, ok func(n, bound float64) bool) bool {
-		text := tag.Get(key)
-		if text == "" {
-			return true
-		}
-		bound, err := parseBound(t, text)
-		return err == nil && ok(float(value), float(bound))
+// bound parses a bound, which is a duration or a number. If text is empty, bound returns
+// unbounded.
+func bound(text string, unbounded float64) float64 {
+	if text == "" {
+		return unbounded
 	}
-	return within("min", func(n, bound float64) bool { return n >= bound }) &&
-		within("above", func(n, bound float64) bool { return n > bound }) &&
-		within("max", func(n, bound float64) bool { return n <= bound })
-}
-
-// parseBound parses a bound of a field of type t.
-func parseBound(t reflect.Type, text string) (any, error) {
-	switch t {
-	case reflect.TypeFor[time.Duration]():
-		return time.ParseDuration(text)
-	case reflect.TypeFor[float64]():
-		return strconv.ParseFloat(text, 64)
+	if d, err := time.ParseDuration(text); err == nil {
+		return float64(d)
 	}
-	return strconv.ParseInt(text, 0, 64)
+	n, _ := strconv.ParseFloat(text, 64)
+	return n
 }
 
 // allowedValues describes the values that a setting allows, such as "a whole number from

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
 // The values of BACKEND_TYPE.
@@ -159,23 +161,46 @@ func (s *Settings) Backend() string {
 	return cmp.Or(s.BackendType, BackendLocal)
 }
 
+// Redis returns the Redis of REDIS_URL, without TLS.
+func (s *Settings) Redis() redis.Server {
+	return redis.Server{
+		Kind:         redis.Kind(s.RedisType),
+		URL:          s.RedisURL,
+		SocketType:   s.RedisSocketType,
+		Auth:         s.RedisAuth,
+		SentinelAuth: s.RedisSentinelAuth,
+		PoolSize:     s.RedisPoolSize,
+	}
+}
+
+// PerSecondRedis returns the Redis of REDIS_PERSECOND_URL, without TLS.
+func (s *Settings) PerSecondRedis() redis.Server {
+	return redis.Server{
+		Kind:         redis.Kind(s.PerSecondType),
+		URL:          s.PerSecondURL,
+		SocketType:   s.PerSecondSocketType,
+		Auth:         s.PerSecondAuth,
+		SentinelAuth: s.PerSecondSentinelAuth,
+		PoolSize:     s.PerSecondPoolSize,
+	}
+}
+
+// logLevels are the levels of LOG_LEVEL.
+var logLevels = map[string]slog.Level{
+	"trace": slog.LevelDebug, "debug": slog.LevelDebug,
+	"info": slog.LevelInfo,
+	"warn": slog.LevelWarn, "warning": slog.LevelWarn,
+	"error": slog.LevelError, "fatal": slog.LevelError, "panic": slog.LevelError,
+}
+
 // Logger returns a logger that writes to w.
 func (s *Settings) Logger(w io.Writer) *slog.Logger {
-	var level slog.Level
-	switch s.LogLevel {
-	case "trace", "debug":
-		level = slog.LevelDebug
-	case "info":
-		level = slog.LevelInfo
-	case "warn", "warning":
-		level = slog.LevelWarn
-	case "error", "fatal", "panic":
-		level = slog.LevelError
-	}
+	o := &slog.HandlerOptions{Level: logLevels[s.LogLevel]}
 	if strings.ToLower(s.LogFormat) != "json" {
-		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewTextHandler(w, o))
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: renameForIncumbent}))
+	o.ReplaceAttr = renameForIncumbent
+	return slog.New(slog.NewJSONHandler(w, o))
 }
 
 // renameForIncumbent gives the fields of JSON logs the names that envoyproxy/ratelimit
