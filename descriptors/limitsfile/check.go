@@ -11,7 +11,7 @@ import (
 func Parse(files []File, o Options) (*Set, error) {
 	r := newReader(o)
 	for _, f := range files {
-		d := r.add(f.Name)
+		d := newDocument(f.Name, o)
 		r.open(d, d.parse(f))
 	}
 	return r.read()
@@ -19,29 +19,21 @@ func Parse(files []File, o Options) (*Set, error) {
 
 // reader reads the documents of one Set.
 type reader struct {
-	options Options
-	set     *Set
-	docs    []*document
-
-	domains map[string]*Domain // by name
-
-	// roots has the descriptors at the root of each domain, which can come from
-	// several files.
-	roots map[*Domain]siblings
+	options     Options
+	set         *Set
+	docs        []*document
+	domains     map[string]*Domain // by name
+	descriptors map[descriptorName]*Descriptor
 }
 
-// siblings finds the descriptors of one list by key and value.
-type siblings map[[2]string]*Descriptor
+// descriptorName names a descriptor of one list.
+type descriptorName struct {
+	list       *[]*Descriptor
+	key, value string
+}
 
 func newReader(o Options) *reader {
-	return &reader{options: o, set: &Set{}, domains: map[string]*Domain{}, roots: map[*Domain]siblings{}}
-}
-
-// add returns the next document to open.
-func (r *reader) add(file string) *document {
-	d := newDocument(file, r.options)
-	r.docs = append(r.docs, d)
-	return d
+	return &reader{options: o, set: &Set{}, domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}}
 }
 
 // read checks the documents, which must be open.
@@ -49,7 +41,7 @@ func (r *reader) read() (*Set, error) {
 	var errs Problems
 	for _, d := range r.docs {
 		if d.root != nil {
-			d.descriptors(&d.domain.Descriptors, r.roots[d.domain], d.rootPosition, d.root.field("descriptors"), 1)
+			r.readDescriptors(d, &d.domain.Descriptors, d.rootPlace, d.root.field("descriptors"), 1)
 		}
 		errs = append(errs, problems(d.errs)...)
 		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
@@ -64,6 +56,7 @@ func (r *reader) read() (*Set, error) {
 // open reads the root of d, nil if the file has none. All documents are opened before
 // the first is read, because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
+	r.docs = append(r.docs, d)
 	if root == nil {
 		return
 	}
@@ -76,113 +69,111 @@ func (r *reader) open(d *document, root *yaml.Node) {
 		return
 	}
 	// A file that can't join the set is still read, to find all its mistakes.
-	d.domain = &Domain{File: d.file}
-	d.rootPosition = &position{domain: d.domain}
-	d.root = d.object(rootLevel, d.rootPosition, root)
-	name, node := d.root.text("domain"), d.root.nodeOf("domain")
-	d.domain.Name, d.domain.Line = name, node.Line
-	switch known := r.domains[name]; {
-	case name == "":
-		if !d.root.invalid("domain") {
-			d.errorf(node, nil, "domain is missing")
-		}
+	d.rootPlace = &place{}
+	d.root = d.object(rootLevel, d.rootPlace, root)
+	name := d.root.field("domain")
+	d.rootPlace.name = Printable(name.text)
+	d.domain = &Domain{Name: name.text, File: d.file, Line: name.node.Line}
+	switch known := r.domains[name.text]; {
+	case name.invalid:
+	case name.text == "":
+		d.errorf(name.node, nil, "domain is missing")
 	case known == nil:
-		r.domains[name] = d.domain
+		r.domains[name.text] = d.domain
 		r.set.Domains = append(r.set.Domains, d.domain)
 	case r.options.MergeDomains:
 		d.domain = known
 	default:
-		d.errorf(node, nil, "domain %s is already in %s, and merging domains is off", Printable(name), fileLine(known.File, known.Line))
+		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", Printable(name.text), fileLine(known.File, known.Line))
 	}
-	if r.roots[d.domain] == nil {
-		r.roots[d.domain] = siblings{}
-	}
-	if v := d.root.field("defaults"); v != nil && !v.invalid {
+	if v := d.root.field("defaults"); v.valid() {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.rootPosition, "duplicate defaults: the domain has defaults in %s", fileLine(d.domain.defaultsFile, other.node.Line))
+			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
-			d.domain.defaults = d.object(defaultsLevel, d.rootPosition, v.mappings...)
+			d.domain.defaults = d.object(defaultsLevel, d.rootPlace, v.mappings...)
 			d.domain.defaultsFile = d.file
 		}
 	}
 }
 
-// descriptors adds the descriptors in v to list. named finds the descriptors of list.
-func (d *document) descriptors(list *[]*Descriptor, named siblings, parent *position, v *value, depth int) {
+// readDescriptors adds the descriptors in v to list.
+func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place, v value, depth int) {
 	if depth > MaxDepth {
 		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
 		return
 	}
 	for i, item := range d.items(v, parent) {
-		desc := &Descriptor{File: d.file, Line: item.Line}
-		pos := &position{domain: d.domain, parent: parent, descriptor: desc, number: i + 1}
+		pos := newPlace(parent, i)
 		o := d.object(descriptorLevel, pos, item)
-		desc.Key, desc.Value = o.text("key"), o.text("value")
-		if desc.Key == "" && !o.invalid("key") {
-			d.errorf(o.nodeOf("key"), pos, "key is missing")
+		key, value := o.field("key"), o.field("value")
+		desc := &Descriptor{Key: key.text, Value: value.text, File: d.file, Line: item.Line}
+		pos.setKey(desc)
+		if desc.Key == "" && !key.invalid {
+			d.errorf(key.node, pos, "key is missing")
 		}
 		d.descriptor(desc, pos, o)
-		if v := o.field("descriptors"); v != nil && !v.invalid {
-			d.descriptors(&desc.Descriptors, siblings{}, pos, v, depth+1)
+		if v := o.field("descriptors"); v.valid() {
+			r.readDescriptors(d, &desc.Descriptors, pos, v, depth+1)
 		}
-		if desc.Key == "" || o.invalid("key") || o.invalid("value") {
+		if desc.Key == "" || value.invalid {
 			continue
 		}
-		name := [2]string{desc.Key, desc.Value}
-		if other := named[name]; other != nil {
-			d.errorf(o.nodeOf("key"), pos, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
+		name := descriptorName{list, desc.Key, desc.Value}
+		if other := r.descriptors[name]; other != nil {
+			d.errorf(key.node, pos, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
 			continue
 		}
-		named[name] = desc
+		r.descriptors[name] = desc
 		*list = append(*list, desc)
 	}
 }
 
 // descriptor reads all of a descriptor except its key, its value and its children.
-func (d *document) descriptor(desc *Descriptor, pos *position, o *object) {
-	desc.ShadowMode, desc.QuotaMode = o.flag("shadow_mode"), o.flag("quota_mode")
-	desc.DetailedMetric, desc.ValueToMetric = o.flag("detailed_metric"), o.flag("value_to_metric")
+func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
+	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").flag, o.field("quota_mode").flag
+	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").flag, o.field("value_to_metric").flag
 	desc.WildcardKey, desc.WildcardValue = strings.Contains(desc.Key, "*"), strings.Contains(desc.Value, "*")
-	desc.ShareThreshold = o.flag("share_threshold")
-	if desc.ShareThreshold && !desc.WildcardKey && !desc.WildcardValue {
-		d.errorf(o.nodeOf("share_threshold"), pos, "share_threshold needs a key or value with a *")
+	share := o.field("share_threshold")
+	desc.ShareThreshold = share.flag
+	if share.flag && !desc.WildcardKey && !desc.WildcardValue {
+		d.errorf(share.node, pos, "share_threshold needs a key or value with a *")
 	}
-	if v := o.field("metadata"); v != nil && !v.invalid {
+	if v := o.field("metadata"); v.valid() {
 		desc.Metadata = d.metadata(pos, v.node)
 	}
-	if v := o.field("rate_limit"); v != nil && !v.invalid {
-		if o.field("rate_limits") != nil {
-			d.errorf(o.nodeOf("rate_limits"), pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
+	several := o.field("rate_limits")
+	if v := o.field("rate_limit"); v.valid() {
+		if several.given() {
+			d.errorf(several.node, pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
 		}
 		if l := d.limit(pos, d.object(rateLimitLevel, pos, v.mappings...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
-	d.limits(desc, pos, o.field("rate_limits"))
+	for _, item := range d.limitItems(pos, several) {
+		l := d.limit(pos, d.object(rateLimitLevel, pos, item))
+		switch {
+		case l == nil:
+		case l.Unlimited && len(several.node.Content) > 1:
+			d.errorf(item, pos, "unlimited can't be one of several rate_limits")
+		case sameCounter(desc.Limits, l) != nil:
+			other := sameCounter(desc.Limits, l)
+			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.line), other.Limit)
+		default:
+			desc.Limits = append(desc.Limits, l)
+		}
+	}
 }
 
-// limits reads the list rate_limits.
-func (d *document) limits(desc *Descriptor, pos *position, v *value) {
+// limitItems returns the items of the list rate_limits. It returns nil after reporting
+// that the list is too long.
+func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	items := d.items(v, pos)
 	if len(items) > maxLimits {
 		d.errorf(v.node, pos, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
-		return
+		return nil
 	}
-	for _, item := range items {
-		l := d.limit(pos, d.object(rateLimitLevel, pos, item))
-		if l == nil {
-			continue
-		}
-		if l.Unlimited && len(items) > 1 {
-			d.errorf(item, pos, "unlimited can't be one of several rate_limits")
-			continue
-		}
-		if other := sameCounter(desc.Limits, l); other != nil {
-			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.line), other.Limit)
-			continue
-		}
-		desc.Limits = append(desc.Limits, l)
-	}
+	return items
 }
 
 // sameCounter returns the limit of limits that would share its counters with l, or nil.

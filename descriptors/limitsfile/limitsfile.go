@@ -11,8 +11,8 @@ package limitsfile
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -66,7 +66,7 @@ type Domain struct {
 // without number and window, and whether such limits are in force.
 func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	v := d.defaults.field("enabled")
-	return limitSpec(nil, d.defaults), v == nil || v.flag
+	return newSpec(nil, d.defaults), !v.given() || v.flag
 }
 
 // Descriptor is one descriptor of a limits file, or a copy of one that an override
@@ -180,31 +180,32 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// position is the place of a descriptor in its file. Its path is computed once the file is
-// read, because the key of a descriptor can come after a problem in it.
-type position struct {
-	domain     *Domain
-	parent     *position   // nil for the domain itself
-	descriptor *Descriptor // nil for the domain itself
-	number     int         // in its list, from 1
+// place is a descriptor in its file, for problems. Its path is made once the file is read,
+// because the key of a descriptor can come after a problem in it.
+type place struct {
+	parent *place // nil for the domain
+	name   string // its Label, or its number until its key is known
+}
+
+// newPlace returns the place of the i-th descriptor below parent.
+func newPlace(parent *place, i int) *place {
+	return &place{parent, fmt.Sprintf("descriptor %d", i+1)}
+}
+
+// setKey names p by the key and value of d, if d has a key.
+func (p *place) setKey(d *Descriptor) {
+	if d.Key != "" {
+		p.name = d.Label()
+	}
 }
 
 // path returns the path to p: `shop > service=checkout > path`.
-func (p *position) path() string {
+func (p *place) path() string {
 	if p == nil {
 		return ""
 	}
-	var parts []string
-	for ; p.parent != nil; p = p.parent {
-		if p.descriptor.Key == "" {
-			parts = append(parts, "descriptor "+strconv.Itoa(p.number))
-		} else {
-			parts = append(parts, p.descriptor.Label())
-		}
+	if parent := p.parent.path(); parent != "" {
+		return parent + " > " + p.name
 	}
-	if p.domain.Name != "" {
-		parts = append(parts, Printable(p.domain.Name))
-	}
-	slices.Reverse(parts)
-	return strings.Join(parts, " > ")
+	return p.name
 }

@@ -9,21 +9,25 @@ import (
 )
 
 // metadata reads a mapping of anything. It returns nil after reporting a mistake.
-func (d *document) metadata(pos *position, n *yaml.Node) *structpb.Struct {
-	before := len(d.errs)
+func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
+	mistakes := d.mistakes
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	d.metadataFields(s, pos, n, 0)
-	if len(d.errs) > before {
+	if d.mistakes > mistakes {
 		return nil
 	}
 	return s
 }
 
-func (d *document) metadataFields(s *structpb.Struct, pos *position, n *yaml.Node, depth int) {
+func (d *document) metadataFields(s *structpb.Struct, pos *place, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := deref(n.Content[i]), deref(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
-			d.metadataMerge(s, pos, v, depth)
+			for _, m := range d.mergeSources(pos, v) {
+				if d.descend(pos, m, depth+1) {
+					d.metadataFields(s, pos, m, depth+1)
+				}
+			}
 			continue
 		}
 		name, ok := yamlText(key)
@@ -35,23 +39,8 @@ func (d *document) metadataFields(s *structpb.Struct, pos *position, n *yaml.Nod
 	}
 }
 
-func (d *document) metadataMerge(s *structpb.Struct, pos *position, v *yaml.Node, depth int) {
-	sources := []*yaml.Node{v}
-	if v.Kind == yaml.SequenceNode {
-		sources = v.Content
-	}
-	for i := len(sources) - 1; i >= 0; i-- {
-		switch m := deref(sources[i]); {
-		case m.Kind != yaml.MappingNode:
-			d.errorf(sources[i], pos, "merge key (<<): got %s, want a mapping or a list of mappings", display(m))
-		case d.descend(pos, m, depth+1):
-			d.metadataFields(s, pos, m, depth+1)
-		}
-	}
-}
-
 // descend reports whether to go on into n.
-func (d *document) descend(pos *position, n *yaml.Node, depth int) bool {
+func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
 	if depth > MaxDepth {
 		d.errorf(n, pos, "metadata is nested more than %d deep", MaxDepth)
 		return false
@@ -61,7 +50,7 @@ func (d *document) descend(pos *position, n *yaml.Node, depth int) bool {
 
 // metadataValue returns n as a value, never nil, because a Struct with a nil can't be
 // sent.
-func (d *document) metadataValue(pos *position, n *yaml.Node, depth int) *structpb.Value {
+func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) *structpb.Value {
 	if !d.descend(pos, n, depth) {
 		return structpb.NewNullValue()
 	}

@@ -1,7 +1,6 @@
 package limitsfile
 
 import (
-	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -13,11 +12,26 @@ import (
 
 // The functions below make YAML nodes like the parser, but without lines.
 
-// yamlMapping returns a mapping of names and nodes, which alternate in pairs.
+// yamlMapping returns a mapping of names and values, which alternate in pairs. It leaves
+// out empty values. In proto3, empty means absent.
 func yamlMapping(pairs ...any) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for i := 0; i < len(pairs); i += 2 {
-		yamlAdd(n, pairs[i].(string), pairs[i+1].(*yaml.Node))
+		name := pairs[i].(string)
+		switch v := pairs[i+1].(type) {
+		case string:
+			if v != "" {
+				yamlAdd(n, name, yamlString(v))
+			}
+		case bool:
+			if v {
+				yamlAdd(n, name, yamlFlag(v))
+			}
+		case *yaml.Node:
+			if v != nil {
+				yamlAdd(n, name, v)
+			}
+		}
 	}
 	return n
 }
@@ -25,20 +39,6 @@ func yamlMapping(pairs ...any) *yaml.Node {
 // yamlAdd adds a field to mapping n.
 func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
 	n.Content = append(n.Content, yamlString(name), v)
-}
-
-// yamlAddText adds s unless it is empty. In proto3, empty means absent.
-func yamlAddText(n *yaml.Node, name, s string) {
-	if s != "" {
-		yamlAdd(n, name, yamlString(s))
-	}
-}
-
-// yamlAddFlag adds a flag unless it is false.
-func yamlAddFlag(n *yaml.Node, name string, on bool) {
-	if on {
-		yamlAdd(n, name, yamlFlag(true))
-	}
 }
 
 func yamlString(s string) *yaml.Node {
@@ -58,8 +58,8 @@ func yamlNumber(f float64) *yaml.Node {
 
 func yamlStruct(s *structpb.Struct) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
-	for name, v := range sortedFields(s) {
-		yamlAdd(n, name, yamlValue(v))
+	for _, name := range slices.Sorted(maps.Keys(s.GetFields())) {
+		yamlAdd(n, name, yamlValue(s.GetFields()[name]))
 	}
 	return n
 }
@@ -82,15 +82,4 @@ func yamlValue(v *structpb.Value) *yaml.Node {
 		return yamlNumber(k.NumberValue)
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
-}
-
-// sortedFields iterates over the fields of s in the order of their names.
-func sortedFields(s *structpb.Struct) iter.Seq2[string, *structpb.Value] {
-	return func(yield func(string, *structpb.Value) bool) {
-		for _, name := range slices.Sorted(maps.Keys(s.GetFields())) {
-			if !yield(name, s.GetFields()[name]) {
-				return
-			}
-		}
-	}
 }

@@ -1,6 +1,8 @@
 package limitsfile
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -21,75 +23,65 @@ type value struct {
 
 	text  string // textKind, choiceKind
 	flag  bool
-	num   uint32  // countKind, positiveKind
-	ratio float64 // ratioKind, factorKind
+	num   uint32  // countKind
+	ratio float64 // ratioKind
 
 	// mappings is all mappings given for an objectKind. A field can be given twice, or
 	// beside a merge key: go-yaml then reads the second mapping into the first.
 	mappings []*yaml.Node
 }
 
-// field returns the field of that name, or nil.
-func (o *object) field(name string) *value {
+// given reports whether the field is in its object.
+func (v value) given() bool { return v.row != nil }
+
+// valid reports whether the field is in its object and has no mistake.
+func (v value) valid() bool { return v.row != nil && !v.invalid }
+
+// field returns the field of that name. For a field that is not given, it returns a zero
+// value with the node of o, where problems of that field are shown.
+func (o *object) field(name string) value {
 	if o == nil {
-		return nil
+		return value{}
 	}
 	for i := range o.fields {
 		if o.fields[i].row.name == name {
-			return &o.fields[i]
+			return o.fields[i]
 		}
 	}
-	return nil
+	return value{node: o.node}
 }
 
-func (o *object) text(name string) string {
-	if v := o.field(name); v != nil {
-		return v.text
+// fieldOr returns the field of o, else that of defaults.
+func (o *object) fieldOr(defaults *object, name string) value {
+	if v := o.field(name); v.given() {
+		return v
 	}
-	return ""
+	return defaults.field(name)
 }
 
-func (o *object) flag(name string) bool {
-	v := o.field(name)
-	return v != nil && v.flag
-}
-
-// invalid reports whether the field is given and wrong. The mistake is reported.
-func (o *object) invalid(name string) bool {
-	v := o.field(name)
-	return v != nil && v.invalid
-}
-
-// nodeOf returns the node that problems of the field point to: its value, else the
-// object.
-func (o *object) nodeOf(name string) *yaml.Node {
-	if v := o.field(name); v != nil {
-		return v.node
-	}
-	return o.node
+// invalid reports whether a field of o has a mistake.
+func (o *object) invalid() bool {
+	return slices.ContainsFunc(o.fields, func(v value) bool { return v.invalid })
 }
 
 // set sets a field, or removes it if v.node is nil.
 func (o *object) set(v value) {
-	for i := range o.fields {
-		if o.fields[i].row == v.row {
-			if v.row.kind == objectKind && v.node != nil {
-				v.mappings = append(o.fields[i].mappings, v.mappings...)
-			}
-			o.fields[i] = v
-			if v.node == nil {
-				o.fields = append(o.fields[:i], o.fields[i+1:]...)
-			}
-			return
-		}
-	}
-	if v.node != nil {
+	i := slices.IndexFunc(o.fields, func(old value) bool { return old.row == v.row })
+	switch {
+	case i < 0 && v.node != nil:
 		o.fields = append(o.fields, v)
+	case i >= 0 && v.node == nil:
+		o.fields = slices.Delete(o.fields, i, i+1)
+	case i >= 0:
+		if v.row.kind == objectKind {
+			v.mappings = append(o.fields[i].mappings, v.mappings...)
+		}
+		o.fields[i] = v
 	}
 }
 
 // object reads the mappings in nodes as one. The last of equal fields wins.
-func (d *document) object(l level, pos *position, nodes ...*yaml.Node) *object {
+func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
 		n = deref(n)
@@ -104,7 +96,7 @@ func (d *document) object(l level, pos *position, nodes ...*yaml.Node) *object {
 
 // fill sets the fields of mapping n in their order, as go-yaml v2 does: a merge key that
 // comes after a field overrides it.
-func (d *document) fill(o *object, l level, pos *position, n *yaml.Node, depth int) {
+func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int) {
 	if depth > MaxDepth {
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", MaxDepth)
 		return
@@ -119,17 +111,16 @@ func (d *document) fill(o *object, l level, pos *position, n *yaml.Node, depth i
 			if len(seen) > 0 {
 				d.warnf(key, pos, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
 			}
-			d.merge(o, l, pos, node, depth)
+			for _, m := range d.mergeSources(pos, node) {
+				d.fill(o, l, pos, m, depth+1)
+			}
 			continue
 		}
 		r := d.row(l, pos, n.Content[i], key)
 		if r == nil {
 			continue
 		}
-		v, ok := d.value(r, pos, node)
-		if !ok {
-			v = value{row: r, node: node, invalid: true}
-		}
+		v := d.value(r, pos, node)
 		switch {
 		case !slices.Contains(seen, r):
 			seen = append(seen, r)
@@ -142,25 +133,30 @@ func (d *document) fill(o *object, l level, pos *position, n *yaml.Node, depth i
 	}
 }
 
-// merge sets the fields of n, which a merge key points to: a mapping, or a list of
-// mappings of which the first wins.
-func (d *document) merge(o *object, l level, pos *position, n *yaml.Node, depth int) {
+// mergeSources returns the mappings that a merge key points to. The first one wins, so it
+// is the last one returned.
+func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		sources = n.Content
 	}
-	for i := len(sources) - 1; i >= 0; i-- {
-		if m := deref(sources[i]); m.Kind == yaml.MappingNode {
-			d.fill(o, l, pos, m, depth+1)
+	var mappings []*yaml.Node
+	for _, source := range slices.Backward(sources) {
+		if !d.visit(source) {
+			break
+		}
+		if m := deref(source); m.Kind == yaml.MappingNode {
+			mappings = append(mappings, m)
 		} else {
-			d.errorf(sources[i], pos, "merge key (<<): got %s, want a mapping or a list of mappings", display(m))
+			d.errorf(source, pos, "merge key (<<): got %s, want a mapping or a list of mappings", display(m))
 		}
 	}
+	return mappings
 }
 
 // row returns the row of a key at level l. It returns nil after reporting that the key has
 // no meaning there. keyNode is the key's place, which can be an alias.
-func (d *document) row(l level, pos *position, keyNode, key *yaml.Node) *row {
+func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", display(key))
 		return nil
@@ -186,19 +182,19 @@ func (d *document) row(l level, pos *position, keyNode, key *yaml.Node) *row {
 }
 
 // value checks n against r. A null gives a value without a node.
-func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool) {
-	v = value{row: r, node: n}
-	reject := func(want string) (value, bool) { //nolint:unparam // so that it can be returned
-		if n.Kind == yaml.ScalarNode && !isPlain(n) && r.kind >= flagKind && r.kind <= factorKind {
+func (d *document) value(r *row, pos *place, n *yaml.Node) value {
+	v, invalid := value{row: r, node: n}, value{row: r, node: n, invalid: true}
+	reject := func(want string) value {
+		if n.Kind == yaml.ScalarNode && !isPlain(n) && r.kind >= flagKind && r.kind <= ratioKind {
 			want += " without quotes"
 		}
 		d.errorf(n, pos, "%s: got %s, want %s", r.name, display(n), want)
-		return value{}, false
+		return invalid
 	}
-	tag := ""
+	ok, tag := true, ""
 	if n.Kind == yaml.ScalarNode {
 		if tag = scalarTag(n); tag == "!!null" {
-			return value{row: r}, true
+			return value{row: r}
 		}
 	}
 	switch r.kind {
@@ -217,7 +213,7 @@ func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool)
 		}
 		if _, isInt := yamlInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
 			d.errorf(n, pos, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
-			return value{}, false
+			return invalid
 		}
 		if v.text, ok = yamlText(n); !ok {
 			return reject("text in UTF-8")
@@ -226,42 +222,30 @@ func (d *document) value(r *row, pos *position, n *yaml.Node) (v value, ok bool)
 		if v.flag, ok = yamlBool(n.Value); !ok || tag != "!!bool" {
 			return reject("true or false")
 		}
-	case countKind, positiveKind:
-		least := int64(r.kind) - int64(countKind)
+	case countKind:
 		i, isInt := yamlInt(n.Value)
-		if tag != "!!int" || !isInt || i < least || i > 1<<32-1 {
-			return reject("a whole number from " + strconv.FormatInt(least, 10) + " to 4294967295")
+		if tag != "!!int" || !isInt || i < r.least || i > math.MaxUint32 {
+			return reject(fmt.Sprintf("a whole number from %d to %d", r.least, uint32(math.MaxUint32)))
 		}
 		v.num = uint32(i)
-	case ratioKind, factorKind:
-		most := 1
-		if r.kind == factorKind {
-			most = maxFactor
-		}
+	case ratioKind:
 		f, err := strconv.ParseFloat(n.Value, 64)
-		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= float64(most)) {
-			return reject("a number over 0 and up to " + strconv.Itoa(most))
+		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= r.most) {
+			return reject(fmt.Sprintf("a number over 0 and up to %.0f", r.most))
 		}
 		v.ratio = f
 	case choiceKind:
-		if n.Kind != yaml.ScalarNode {
-			return reject(joinOr(r.choices))
+		if !slices.Contains(r.choices, n.Value) {
+			return reject(OneOf(n.Value, r.choices))
 		}
-		for _, c := range r.choices {
-			if c == n.Value {
-				v.text = c
-				return v, true
-			}
-		}
-		d.errorf(n, pos, "%s: got %s, want %s", r.name, display(n), OneOf(n.Value, r.choices))
-		return value{}, false
+		v.text = n.Value
 	}
-	return v, true
+	return v
 }
 
 // items returns the mappings of a list.
-func (d *document) items(v *value, pos *position) []*yaml.Node {
-	if v == nil || v.invalid {
+func (d *document) items(v value, pos *place) []*yaml.Node {
+	if !v.valid() {
 		return nil
 	}
 	var items []*yaml.Node

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -30,9 +28,6 @@ const (
 
 	// maxProblems bounds the problems reported of one file.
 	maxProblems = 1000
-
-	// lastLine sorts a problem behind all others of its file.
-	lastLine = 1 << 30
 )
 
 // document is a limits file while it is read.
@@ -42,11 +37,12 @@ type document struct {
 	maxNodes int
 	nodes    int // visited so far
 
-	root         *object
-	domain       *Domain
-	rootPosition *position // of the domain
+	root      *object
+	domain    *Domain
+	rootPlace *place // of the domain
 
 	errs, warns []pendingProblem
+	mistakes    int // all errors so far, also those that errs is too short for
 }
 
 func newDocument(file string, o Options) *document {
@@ -60,27 +56,25 @@ func newDocument(file string, o Options) *document {
 // pendingProblem is a problem whose path is made when the file is read.
 type pendingProblem struct {
 	Problem
-	pos *position
+	pos *place
 }
 
-func (d *document) errorf(n *yaml.Node, pos *position, format string, args ...any) {
+func (d *document) errorf(n *yaml.Node, pos *place, format string, args ...any) {
+	d.mistakes++
 	d.errs = d.add(d.errs, n, pos, fmt.Sprintf(format, args...))
 }
 
-func (d *document) warnf(n *yaml.Node, pos *position, format string, args ...any) {
+func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
 	d.warns = d.add(d.warns, n, pos, fmt.Sprintf(format, args...))
 }
 
-func (d *document) add(list []pendingProblem, n *yaml.Node, pos *position, reason string) []pendingProblem {
-	p := pendingProblem{Problem{File: d.file, Reason: reason}, pos}
-	if n != nil {
-		p.Line, p.Column = n.Line, n.Column
-	}
+func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
 	if len(list) > maxProblems || d.nodes > d.maxNodes { // fields that are not read look missing
 		return list
 	}
-	if len(list) == maxProblems {
-		p = pendingProblem{Problem: Problem{File: d.file, Line: lastLine, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)}}
+	p := pendingProblem{Problem{File: d.file, Reason: reason}, pos}
+	if n != nil {
+		p.Line, p.Column = n.Line, n.Column
 	}
 	return append(list, p)
 }
@@ -88,23 +82,21 @@ func (d *document) add(list []pendingProblem, n *yaml.Node, pos *position, reaso
 // problems returns list in the order of lines, without duplicates.
 func problems(list []pendingProblem) Problems {
 	var ps Problems
-	for _, p := range list {
+	for _, p := range list[:min(len(list), maxProblems)] {
 		p.Path = p.pos.path()
 		ps = append(ps, p.Problem)
 	}
 	slices.SortStableFunc(ps, func(a, b Problem) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 	})
-	if last := len(ps) - 1; last >= 0 && ps[last].Line == lastLine {
-		ps[last].Line = 0
-	}
 	// A problem behind an alias is found once for each use of the alias.
-	return slices.CompactFunc(ps, func(a, b Problem) bool {
+	ps = slices.CompactFunc(ps, func(a, b Problem) bool {
 		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Reason == b.Reason
 	})
+	if len(list) > maxProblems {
+		ps = append(ps, Problem{File: list[0].File, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)})
+	}
+	return ps
 }
 
 // visit counts a node and reports whether to go on.
@@ -123,8 +115,7 @@ func (d *document) parse(f File) *yaml.Node {
 		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.maxBytes)
 		return nil
 	}
-	if invalid := firstInvalidByte(f.Data); invalid != nil {
-		d.errorf(invalid, nil, "%s", invalid.Value)
+	if !d.checkBytes(f.Data) {
 		return nil
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(f.Data))
@@ -134,7 +125,11 @@ func (d *document) parse(f File) *yaml.Node {
 		d.errorf(nil, nil, "file is empty: domain is missing")
 		return nil
 	case err != nil:
-		d.errs = append(d.errs, syntaxError(f.Name, err))
+		n, reason := &yaml.Node{}, strings.TrimPrefix(err.Error(), "yaml: ")
+		if _, scanErr := fmt.Sscanf(reason, "line %d:", &n.Line); scanErr == nil {
+			_, reason, _ = strings.Cut(reason, ": ")
+		}
+		d.errorf(n, nil, "not valid YAML: %s", reason)
 		return nil
 	}
 	var next yaml.Node
@@ -151,39 +146,28 @@ func (d *document) parse(f File) *yaml.Node {
 	return doc.Content[0]
 }
 
-// firstInvalidByte returns the place of the first byte that YAML doesn't allow, with the
-// reason as its value; nil if there is none. The YAML library checks UTF-16.
-func firstInvalidByte(data []byte) *yaml.Node {
+// checkBytes reports whether YAML allows all bytes of data. It adds a problem for the first
+// byte that YAML doesn't allow. The YAML library checks UTF-16.
+func (d *document) checkBytes(data []byte) bool {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		return nil
+		return true
 	}
-	line, column := 1, 1
-	for i := 0; i < len(data); {
-		r, size := utf8.DecodeRune(data[i:])
+	for i, size := 0, 0; i < len(data); i += size {
+		var r rune
+		r, size = utf8.DecodeRune(data[i:])
+		reason := ""
 		switch {
 		case r == utf8.RuneError && size == 1:
-			return &yaml.Node{Line: line, Column: column, Value: fmt.Sprintf("byte 0x%02X is not UTF-8", data[i])}
+			reason = "byte 0x%02X is not UTF-8"
 		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0x7f:
-			return &yaml.Node{Line: line, Column: column, Value: fmt.Sprintf("control character 0x%02X is not allowed", r)}
-		case r == '\n':
-			line, column = line+1, 0
+			reason = "control character 0x%02X is not allowed"
+		default:
+			continue
 		}
-		i += size
-		column++
+		line := data[bytes.LastIndexByte(data[:i], '\n')+1 : i]
+		n := &yaml.Node{Line: 1 + bytes.Count(data[:i], []byte("\n")), Column: 1 + utf8.RuneCount(line)}
+		d.errorf(n, nil, reason, data[i])
+		return false
 	}
-	return nil
-}
-
-var yamlErrorLine = regexp.MustCompile(`^line (\d+): `)
-
-// syntaxError returns a problem with the line from a message of the YAML library.
-func syntaxError(file string, err error) pendingProblem {
-	p := pendingProblem{Problem: Problem{File: file}}
-	reason := strings.TrimPrefix(err.Error(), "yaml: ")
-	if m := yamlErrorLine.FindStringSubmatch(reason); m != nil {
-		p.Line, _ = strconv.Atoi(m[1])
-		reason = strings.TrimPrefix(reason, m[0])
-	}
-	p.Reason = "not valid YAML: " + reason
-	return p
+	return true
 }

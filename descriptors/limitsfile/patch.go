@@ -1,14 +1,14 @@
 package limitsfile
 
 import (
-	"encoding/json"
 	"math"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -61,16 +61,18 @@ func patchFile(target string) string {
 func (d *document) all() Problems { return problems(append(d.errs, d.warns...)) }
 
 // json reads a JSON object. It returns nil after reporting a mistake.
-func (d *document) json(value []byte) *yaml.Node {
-	if len(value) > MaxPatchBytes {
-		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(value), MaxPatchBytes)
+func (d *document) json(text []byte) *yaml.Node {
+	if len(text) > MaxPatchBytes {
+		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
 		return nil
 	}
-	if !json.Valid(value) || !utf8.Valid(value) {
-		d.errorf(nil, nil, "%s", `value is not JSON; an example is {"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`)
+	var v structpb.Value
+	if err := protojson.Unmarshal(text, &v); err != nil {
+		cause := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
+		d.errorf(nil, nil, `value is not JSON: %s; an example is {"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, cause)
 		return nil
 	}
-	root := readJSON(value)
+	root := yamlValue(&v)
 	if root.Kind != yaml.MappingNode {
 		d.errorf(root, nil, "override: got %s, want a JSON object", display(root))
 		return nil
@@ -81,49 +83,40 @@ func (d *document) json(value []byte) *yaml.Node {
 // read takes the fields of root into p.
 func (p *Patch) read(d *document, root *yaml.Node) {
 	p.fields = d.object(overrideLevel, nil, root)
-	if v := p.fields.field("expires_at"); v != nil && !v.invalid {
+	expires, list := p.fields.field("expires_at"), p.fields.field("rate_limits")
+	if expires.valid() {
 		var err error
-		if p.Expires, err = time.Parse(time.RFC3339, v.text); err != nil {
-			d.errorf(v.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(v.node))
+		if p.Expires, err = time.Parse(time.RFC3339, expires.text); err != nil {
+			d.errorf(expires.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(expires.node))
 		}
 	}
-	if list := p.fields.field("rate_limits"); list != nil && !list.invalid {
+	if list.valid() {
 		p.items = []*object{}
-		items := d.items(list, nil)
-		if len(items) > maxLimits {
-			d.errorf(list.node, nil, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
-			return
-		}
-		for _, item := range items {
+		for _, item := range d.limitItems(nil, list) {
 			p.items = append(p.items, d.object(patchLevel, nil, item))
 		}
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.name)
 		}
-	} else if len(d.all()) == 0 && (len(p.fields.fields) == 0 || len(p.fields.fields) == 1 && p.fields.field("expires_at") != nil) {
+	} else if len(d.all()) == 0 && (len(p.fields.fields) == 0 || len(p.fields.fields) == 1 && expires.given()) {
 		d.errorf(root, nil, "override changes nothing; want %s", joinOr(fieldsAt(overrideLevel)))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
-		if v := o.field("unit"); v != nil && !v.invalid {
-			d.unit(new(limit.Spec), nil, v)
+		if v := o.field("unit"); v.valid() {
+			d.checkUnit(nil, v)
 		}
 		for _, name := range []string{"requests_per_unit", "burst", "unlimited"} {
-			if v := o.field(name); v != nil && o.field("factor") != nil {
+			if v := o.field(name); v.given() && o.field("factor").given() {
 				d.errorf(v.node, nil, "factor and %s are both given; want one of them", name)
 			}
 		}
 	}
 }
 
-// only returns o with those of its fields that can stand at l.
+// restrict returns o with those of its fields that can stand at l.
 func (o *object) restrict(l level) *object {
-	some := &object{node: o.node}
-	for _, v := range o.fields {
-		if v.row.levels&l != 0 {
-			some.fields = append(some.fields, v)
-		}
-	}
-	return some
+	fields := slices.DeleteFunc(slices.Clone(o.fields), func(v value) bool { return v.row.levels&l == 0 })
+	return &object{o.node, fields}
 }
 
 // Apply returns a copy of old with the changes of p, which is in domain. path is shown
@@ -133,7 +126,7 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	d.domain = domain
 	changed := *old
 	changed.Limits = p.limits(d, old.Limits)
-	if v := p.fields.field("shadow_mode"); v != nil {
+	if v := p.fields.field("shadow_mode"); v.given() {
 		changed.ShadowMode = v.flag
 	}
 	all := d.all()
@@ -152,7 +145,8 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	if items == nil {
 		o := p.fields.restrict(patchLevel)
 		if len(old) > 1 {
-			if v := o.ambiguousField(); v != nil {
+			if i := slices.IndexFunc(o.fields, func(v value) bool { return !slices.Contains(fieldsForAll, v.row.name) }); i >= 0 {
+				v := o.fields[i]
 				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.name)
 				return nil
 			}
@@ -162,7 +156,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 		}
 	}
 	if len(old) > 0 && len(items) != len(old) {
-		d.errorf(p.fields.nodeOf("rate_limits"), nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
+		d.errorf(p.fields.field("rate_limits").node, nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
 		return nil
 	}
 	var changed []*Limit
@@ -172,7 +166,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 			before = old[i]
 		}
 		l := d.patch(o, before)
-		if l == nil {
+		if d.mistakes > 0 {
 			return nil
 		}
 		if other := sameCounter(changed, l); other != nil {
@@ -184,101 +178,71 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	return changed
 }
 
-// ambiguousField returns a field of a patch that can't change all limits alike, or nil.
-func (o *object) ambiguousField() *value {
-	fieldsForAll := []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio"}
-	for i := range o.fields {
-		if !slices.Contains(fieldsForAll, o.fields[i].row.name) {
-			return &o.fields[i]
-		}
-	}
-	return nil
-}
+// fieldsForAll names the fields of a patch that can change several limits alike.
+var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio"}
 
-// patch returns old, nil for no limit, with the changes of o. It returns nil after
-// reporting a mistake.
+// patch returns old, nil for no limit, with the changes of o. The result has no meaning
+// after a mistake.
 func (d *document) patch(o *object, old *Limit) *Limit {
-	spec := old.spec()
-	hasNumber := o.field("requests_per_unit") != nil || o.field("factor") != nil || o.field("unlimited") != nil && !o.flag("unlimited")
+	factor, unlimited := o.field("factor"), o.field("unlimited")
+	hasNumber := o.field("requests_per_unit").given() || factor.given() || unlimited.given() && !unlimited.flag
+	var spec *limit.Spec // the numbers of old, or those that it replaced
 	switch {
-	case spec == nil && o.field("factor") != nil:
-		d.errorf(o.nodeOf("factor"), nil, "factor: the descriptor has no number to multiply")
+	case old == nil:
+	case old.Unlimited:
+		spec = old.replaced
+	default:
+		spec = &old.Spec
+	}
+	switch {
+	case spec == nil && factor.given():
+		d.errorf(factor.node, nil, "factor: the descriptor has no number to multiply")
 		return nil
 	case old == nil && len(o.fields) == 0:
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
 		return nil
 	case old == nil:
 		return d.limit(nil, o)
-	case o.flag("unlimited"), spec == nil && hasNumber:
-		l := d.limit(nil, o).inherit(o, old)
-		if l != nil && l.Unlimited {
-			l.replaced = spec
-		}
-		return l
 	}
 	l := *old
-	if v := o.field("name"); v != nil {
+	if v := o.field("name"); v.given() {
 		l.Name = v.text
 	}
-	if v := o.field("enabled"); v != nil {
+	if v := o.field("enabled"); v.given() {
 		l.Enabled = v.flag
 	}
-	if o.field("replaces") != nil {
+	if o.field("replaces").given() {
 		l.Replaces = nil
 		d.replaces(nil, o, &l)
 	}
-	if l.Unlimited && !hasNumber {
-		return l.orNil(d.unlimited(nil, o))
+	switch {
+	case unlimited.flag:
+		d.checkUnlimited(nil, o)
+		l.Limit, l.Unlimited, l.replaced = nil, true, spec
+	case l.Unlimited && !hasNumber:
+		d.checkUnlimited(nil, o)
+	case spec == nil:
+		l.Limit, l.Unlimited = d.newLimit(nil, o, d.spec(nil, o)), false
+	default:
+		l.Limit, l.Unlimited, l.replaced = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
 	}
-	l.Unlimited, l.replaced = false, nil
-	changed, ok := d.patchSpec(o, *spec)
-	return l.orNil(ok && d.derive(&l, nil, o, changed))
+	return &l
 }
 
-// inherit copies enabled, replaces and name from old to l, unless o sets them.
-func (l *Limit) inherit(o *object, old *Limit) *Limit {
-	if l == nil {
-		return nil
-	}
-	if o.field("enabled") == nil {
-		l.Enabled = old.Enabled
-	}
-	if o.field("replaces") == nil {
-		l.Replaces = old.Replaces
-	}
-	if o.field("name") == nil {
-		l.Name = old.Name
-	}
-	return l
-}
-
-// patchSpec returns old with the changes of o. If o changes the algorithm, fields that
-// o leaves out take the new algorithm's defaults, unless old had another value.
-func (d *document) patchSpec(o *object, old limit.Spec) (changed limit.Spec, ok bool) {
-	changed, ok = old, true
-	setFields(&changed, o.field)
-	if changed.Algorithm != old.Algorithm {
-		if o.field("charge_denied") == nil && old.ChargeDenied == old.Algorithm.DefaultChargeDenied() {
-			changed.ChargeDenied = changed.Algorithm.DefaultChargeDenied()
+// patchSpec returns old with the changes of o.
+func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
+	changed := changeSpec(old, o, nil)
+	factor := o.field("factor")
+	for _, count := range []*uint32{&changed.Requests, &changed.Burst} {
+		if !factor.given() || *count == 0 {
+			continue
 		}
-		if o.field("burst") == nil && !changed.Algorithm.UsesBurst() {
-			changed.Burst = 0
+		product := math.Round(float64(*count) * factor.ratio)
+		if product > math.MaxUint32 {
+			d.errorf(factor.node, nil, "factor: the product with %d is over 4294967295", *count)
+			continue
 		}
+		*count = uint32(max(product, 1))
 	}
-	if v := o.field("unit"); v != nil {
-		ok = d.unit(&changed, nil, v)
-	}
-	if v := o.field("factor"); v != nil {
-		for _, count := range []*uint32{&changed.Requests, &changed.Burst} {
-			product := math.Round(float64(*count) * v.ratio)
-			if product > math.MaxUint32 {
-				d.errorf(v.node, nil, "factor: the product with %d is over 4294967295", *count)
-				return changed, false
-			}
-			if *count > 0 {
-				*count = uint32(max(product, 1))
-			}
-		}
-	}
-	return changed, ok
+	return changed
 }

@@ -63,16 +63,14 @@ func (l level) String() string {
 type kind uint8
 
 const (
-	textKind     kind = iota // any scalar except a float, as written
-	flagKind                 // a boolean
-	countKind                // 0 to 2^32-1
-	positiveKind             // 1 to 2^32-1
-	ratioKind                // above 0, at most 1
-	factorKind               // above 0, at most maxFactor
-	choiceKind               // one of the choices of the row
-	listKind                 // a list of mappings
-	objectKind               // a mapping
-	freeKind                 // a mapping of anything
+	textKind   kind = iota // any scalar except a float, as written
+	flagKind               // a boolean
+	countKind              // least to 2^32-1
+	ratioKind              // above 0, at most most
+	choiceKind             // one of the choices of the row
+	listKind               // a list of mappings
+	objectKind             // a mapping
+	freeKind               // a mapping of anything
 )
 
 // row describes one field.
@@ -82,10 +80,9 @@ type row struct {
 	levels    level
 	extension bool // envoyproxy/ratelimit does not have it
 	choices   []string
+	least     int64   // of a countKind
+	most      float64 // of a ratioKind
 }
-
-// maxFactor bounds the factor of an override.
-const maxFactor = 1_000_000
 
 // schema is all fields of limits files and overrides. unit_multiplier can't be a default,
 // because a reader must find the window of a limit beside its unit.
@@ -111,9 +108,9 @@ var schema = [...]row{
 	{name: "name", kind: textKind, levels: limitLevels | replacesLevel},
 	{name: "replaces", kind: listKind, levels: limitLevels},
 
-	{name: "unit_multiplier", kind: positiveKind, levels: limitLevels, extension: true},
+	{name: "unit_multiplier", kind: countKind, least: 1, levels: limitLevels, extension: true},
 	{name: "algorithm", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
-	{name: "burst", kind: positiveKind, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "burst", kind: countKind, least: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{
 		name: "scope", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.Global.String(), limit.Instance.String()},
@@ -122,12 +119,25 @@ var schema = [...]row{
 		name: "on_backend_failure", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
 	},
-	{name: "fallback_ratio", kind: ratioKind, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "fallback_ratio", kind: ratioKind, most: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "charge_denied", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "enabled", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 
-	{name: "factor", kind: factorKind, levels: overrideLevels, extension: true},
+	{name: "factor", kind: ratioKind, most: 1_000_000, levels: overrideLevels, extension: true},
 	{name: "expires_at", kind: textKind, levels: overrideLevel, extension: true},
+}
+
+// specFields sets the fields of limit.Spec.
+var specFields = map[string]func(s *limit.Spec, v value){
+	"unit":               func(s *limit.Spec, v value) { s.Unit, _ = limit.ParseUnit(v.text) },
+	"requests_per_unit":  func(s *limit.Spec, v value) { s.Requests = v.num },
+	"unit_multiplier":    func(s *limit.Spec, v value) { s.Multiplier = v.num },
+	"algorithm":          func(s *limit.Spec, v value) { s.Algorithm, _ = limit.ParseAlgorithm(v.text) },
+	"burst":              func(s *limit.Spec, v value) { s.Burst = v.num },
+	"scope":              func(s *limit.Spec, v value) { s.Scope, _ = limit.ParseScope(v.text) },
+	"on_backend_failure": func(s *limit.Spec, v value) { s.OnBackendFailure, _ = limit.ParseFailureMode(v.text) },
+	"fallback_ratio":     func(s *limit.Spec, v value) { s.FallbackRatio = v.ratio },
+	"charge_denied":      func(s *limit.Spec, v value) { s.ChargeDenied = v.flag },
 }
 
 // findRow returns the row of a field, or nil.

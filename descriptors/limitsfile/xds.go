@@ -3,6 +3,8 @@ package limitsfile
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
@@ -29,7 +31,7 @@ const (
 func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	r := newReader(o)
 	for i, resource := range resources {
-		d := r.add(Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))))
+		d := newDocument(Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), o)
 		r.open(d, (&xdsReader{d: d}).resource(resource))
 	}
 	return r.read()
@@ -42,51 +44,46 @@ type xdsReader struct {
 }
 
 func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
-	top := &position{domain: &Domain{Name: r.GetDomain()}}
-	root := yamlMapping("domain", yamlString(r.GetDomain()), "descriptors", x.descriptors(r.GetDescriptors(), top, 1))
+	top := &place{name: Printable(r.GetDomain())}
+	root := yamlMapping("domain", r.GetDomain(), "descriptors", x.descriptors(r.GetDescriptors(), top, 1))
 	for _, d := range x.defaults {
 		yamlAdd(root, "defaults", d)
 	}
 	return root
 }
 
-// descriptors converts the children of parent.
-func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *position, depth int) *yaml.Node {
+// descriptors converts the children of parent. It returns nil if there are none.
+func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place, depth int) *yaml.Node {
+	if len(ds) == 0 {
+		return nil
+	}
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	if depth > MaxDepth {
 		return list // reported when the list is read
 	}
 	for i, d := range ds {
-		pos := &position{domain: parent.domain, parent: parent, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}, number: i + 1}
+		pos := newPlace(parent, i)
+		pos.setKey(&Descriptor{Key: d.GetKey(), Value: d.GetValue()})
 		list.Content = append(list.Content, x.descriptor(d, pos, depth))
 	}
 	return list
 }
 
 // descriptor converts d. pos is for problems.
-func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *position, depth int) *yaml.Node {
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
 	quota, metadata := xdsLaterFields(d)
-	n := &yaml.Node{Kind: yaml.MappingNode}
-	yamlAddText(n, "key", d.GetKey())
-	yamlAddText(n, "value", d.GetValue())
-	yamlAddFlag(n, "shadow_mode", d.GetShadowMode())
-	yamlAddFlag(n, "quota_mode", quota)
-	yamlAddFlag(n, "detailed_metric", d.GetDetailedMetric())
-	var limit *yaml.Node
-	if p := d.GetRateLimit(); p != nil {
-		limit = xdsPolicy(p)
-		yamlAdd(n, "rate_limit", limit)
-	}
-	if len(d.GetDescriptors()) > 0 {
-		yamlAdd(n, "descriptors", x.descriptors(d.GetDescriptors(), pos, depth+1))
-	}
+	limit := xdsPolicy(d.GetRateLimit())
+	n := yamlMapping(
+		"key", d.GetKey(), "value", d.GetValue(), "shadow_mode", d.GetShadowMode(), "quota_mode", quota,
+		"detailed_metric", d.GetDetailedMetric(), "rate_limit", limit,
+		"descriptors", x.descriptors(d.GetDescriptors(), pos, depth+1))
 	x.extend(n, limit, metadata, pos, depth)
 	return n
 }
 
 // extend adds metadata to n. Our fields in it come after the fields of n, because the last
 // of two fields with one name counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *position, depth int) {
+func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *place, depth int) {
 	ours, has := metadata.GetFields()[XDSExtension]
 	if has {
 		delete(metadata.GetFields(), XDSExtension)
@@ -97,8 +94,9 @@ func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *
 	if len(metadata.GetFields()) > 0 {
 		yamlAdd(n, "metadata", yamlStruct(metadata))
 	}
-	for name, v := range sortedFields(ours.GetStructValue()) {
-		switch written := yamlValue(v); {
+	fields := ours.GetStructValue().GetFields()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		switch written := yamlValue(fields[name]); {
 		case name == "rate_limit" && limit != nil && written.Kind == yaml.MappingNode:
 			limit.Content = append(limit.Content, written.Content...)
 		case name == "defaults" && depth == 1:
@@ -109,21 +107,24 @@ func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *
 	}
 }
 
+// xdsPolicy converts p. It returns nil if p is nil.
 func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
-	n := yamlMapping("requests_per_unit", yamlNumber(float64(p.GetRequestsPerUnit())))
-	yamlAddFlag(n, "unlimited", p.GetUnlimited())
-	yamlAddText(n, "name", p.GetName())
-	if u := p.GetUnit(); u != confv3.RateLimitUnit_UNKNOWN {
-		yamlAdd(n, "unit", yamlString(strings.ToLower(u.String())))
+	if p == nil {
+		return nil
 	}
+	unit := strings.ToLower(p.GetUnit().String())
+	if p.GetUnit() == confv3.RateLimitUnit_UNKNOWN {
+		unit = ""
+	}
+	var replaces *yaml.Node
 	if len(p.GetReplaces()) > 0 {
-		list := &yaml.Node{Kind: yaml.SequenceNode}
-		for _, r := range p.GetReplaces() {
-			list.Content = append(list.Content, yamlMapping("name", yamlString(r.GetName())))
-		}
-		yamlAdd(n, "replaces", list)
+		replaces = &yaml.Node{Kind: yaml.SequenceNode}
 	}
-	return n
+	for _, r := range p.GetReplaces() {
+		replaces.Content = append(replaces.Content, yamlMapping("name", r.GetName()))
+	}
+	return yamlMapping("requests_per_unit", yamlNumber(float64(p.GetRequestsPerUnit())),
+		"unlimited", p.GetUnlimited(), "name", p.GetName(), "unit", unit, "replaces", replaces)
 }
 
 // xdsLaterFields returns the fields of d that its Go type does not have.

@@ -121,6 +121,6 @@ func TestDryRunChangesNothing(t *testing.T) {
 	tried := layer.DryRun(base.set, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
 	assert.NoError(t, tried.Problem)
 	if assert.Len(t, tried.AlsoRejected, 1) {
-		assert.ErrorContains(t, tried.AlsoRejected[0], "override shop|bucket=b:1:11: shop > bucket=b: burst is only for")
+		assert.ErrorContains(t, tried.AlsoRejected[0], "override shop|bucket=b: shop > bucket=b: burst is only for")
 	}
 }
