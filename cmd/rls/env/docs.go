@@ -31,8 +31,8 @@ All settings are environment variables. ` + "`make docs`" + ` writes this page f
 - A duration has a unit: ` + "`50ms`, `10s`, `24h`" + `.
 - An empty variable counts as not set.
 
-The service checks all settings, and the files that they name, at start. It logs all
-problems at once and exits with code 1.
+At start the service checks all settings, and all files that settings name. If there are
+problems, it logs all of them and exits with code 1.
 
 In a pod, Kubernetes sets NAME_PORT to ` + "`tcp://…`" + ` for each service of the namespace. A
 service named grpc would overwrite GRPC_PORT, and a service named debug would overwrite
@@ -41,8 +41,8 @@ off, set ` + "`enableServiceLinks: false`" + ` in the pod's spec.
 
 ## Settings without effect
 
-rls accepts these variables of envoyproxy/ratelimit, but they change nothing. If one is
-set, the service logs a warning with the reason.
+These variables of envoyproxy/ratelimit change nothing. If such a variable is set, the
+service logs a warning with the reason.
 
 | variables | reason |
 |---|---|

@@ -26,17 +26,17 @@ const ConfigXDS = "GRPC_XDS_SOTW"
 // default and the values it allows (parse.go). File check.go checks what settings need of
 // each other. `make docs` writes docs/settings.md from the tags.
 type Settings struct {
-	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. Use :: for IPv6 and IPv4."`
+	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
-	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC, used instead of host and port. A stale socket file is replaced."`
-	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"4194304" min:"1" desc:"Largest request, by gRPC and by /json."`
-	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"Age at which a client must reconnect, ±10 %, so that load spreads over new replicas. 0 means never."`
-	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"How long calls in flight may still take at that age. 0 means no bound."`
-	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"TLS on the gRPC listener. The service reads the files again when they change."`
-	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the server's certificate chain."`
+	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
+	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"4194304" min:"1" desc:"Maximum size of a request in bytes, for gRPC and /json."`
+	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 means never."`
+	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
+	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
+	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the certificate chain of the gRPC listener."`
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of the key of GRPC_SERVER_TLS_CERT."`
-	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, clients need a certificate of one of them (mTLS)."`
-	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the client's certificate must contain."`
+	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, gRPC clients need a certificate that one of these authorities has signed (mTLS)."`
+	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the certificate of a gRPC client must contain."`
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
@@ -45,50 +45,50 @@ type Settings struct {
 
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of the key of DEBUG_TLS_CERT."`
-	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. A client certificate of one of them allows the admin API. The other pages need no certificate."`
-	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or name:token,name:token; the audit log shows the names. The commands rls limits and rls counter send the first token."`
+	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
+	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls counter send the first token."`
 
-	UsePrometheus  bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics also at PROMETHEUS_ADDR, besides /metrics of the debug listener."`
+	UsePrometheus  bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
 	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
-	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on that listener."`
+	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
 
-	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"How long the service still takes calls after SIGTERM. Health is NOT_SERVING meanwhile."`
-	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"How long calls in flight may take after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
+	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls. Health is NOT_SERVING during this time."`
+	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug; fatal and panic mean error."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
 
-	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files, used instead of the RUNTIME_ settings. The flag --limits overrides it."`
+	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
-	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"If true, a file RUNTIME_APPDIRECTORY.yaml beside the directory counts too. The service sees all changes of files in either case."`
+	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"If true, the service also reads a file RUNTIME_APPDIRECTORY.yaml beside the directory. It sees all changes of files in both cases."`
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Names that start with two dots are always skipped."`
 	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" default:"1s" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. Otherwise such files are an error."`
-	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts so; true then makes it healthy before the first update."`
+	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" default:"false" desc:"Override single limits at run time, for all replicas, by values in Redis (REDIS_URL). See docs/overrides.md."`
-	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"How often a replica reads all overrides again, because a message about a change can get lost."`
+	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" default:"false" desc:"Read overrides of limits from Redis (REDIS_URL) at run time. See docs/overrides.md."`
+	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"Interval at which a replica reads all overrides, because a message about a change can get lost."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
 	XDSNodeID          string        `envconfig:"CONFIG_GRPC_XDS_NODE_ID" default:"default" desc:"Node id that the service sends to the xDS server."`
 	XDSNodeMetadata    nodeMetadata  `envconfig:"CONFIG_GRPC_XDS_NODE_METADATA" desc:"Metadata of the node: name=value,name=value."`
 	XDSHeaders         headers       `envconfig:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true" desc:"Headers to send to the xDS server: name:value,name:value."`
-	XDSUseTLS          bool          `envconfig:"CONFIG_GRPC_XDS_SERVER_USE_TLS" default:"false" desc:"TLS to the xDS server."`
-	XDSTLSCert         string        `envconfig:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" desc:"PEM file of the client's certificate."`
+	XDSUseTLS          bool          `envconfig:"CONFIG_GRPC_XDS_SERVER_USE_TLS" default:"false" desc:"Use TLS to the xDS server."`
+	XDSTLSCert         string        `envconfig:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" desc:"PEM file of the certificate of rls."`
 	XDSTLSKey          string        `envconfig:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" desc:"PEM file of the key of CONFIG_GRPC_XDS_CLIENT_TLS_CERT."`
-	XDSTLSCACert       string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of authorities to trust besides those of the system."`
+	XDSTLSCACert       string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	XDSTLSSAN          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify in the server's certificate instead of the host."`
 	XDSBackoffInitial  time.Duration `envconfig:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failed attempt to reach the xDS server. Each further failure doubles the pause."`
-	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest pause, before it is randomized."`
+	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Maximum pause, before XDS_CLIENT_BACKOFF_RANDOM_FACTOR changes it."`
 	XDSBackoffRandom   float64       `envconfig:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is randomly longer or shorter. Values above 1 count as 1."`
-	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"Randomize pauses."`
-	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Largest update from the xDS server. 0 means 16 MiB."`
+	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"Vary pauses by XDS_CLIENT_BACKOFF_RANDOM_FACTOR."`
+	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Maximum size of a response of the xDS server in bytes. 0 means 16 MiB."`
 
-	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK to every request, and keep the status of each descriptor."`
+	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK to every request. The status of each descriptor in the response stays as it is."`
 	QuotaMode               bool   `envconfig:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as if it had quota_mode."`
 	ResponseHeadersEnabled  bool   `envconfig:"LIMIT_RESPONSE_HEADERS_ENABLED" default:"false" desc:"Send the three headers below."`
 	LimitHeader             string `envconfig:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
@@ -96,42 +96,42 @@ type Settings struct {
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until the limit resets."`
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the metadata of the matched rules to the dynamic metadata of the response."`
 
-	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"Where counters are: redis or local. Empty means redis if REDIS_URL is set, and else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
-	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Most counters in the memory of this process. When it is full, expired counters go first, then those with the least spent."`
-	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge all descriptors of a request, or none of them if one is over its limit."`
+	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"Place of the counters: redis or local. If empty, redis if REDIS_URL is set, else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
+	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`
+	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
 	DenyCacheBytes          int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged that many times a fixed_window limit, it denies the rest of the window without Redis. 0 means never. STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off."`
+	LocalGuardRatio         float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged ratio × a fixed_window limit in a window, it denies the rest of the window without Redis. 0 turns this off, and so does STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT. See docs/failure.md."`
 	CacheKeyPrefix          string        `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis, up to 64 bytes."`
-	ExpirationJitterMax     int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Most seconds that are randomly added to the expiry of a key in Redis, so that keys do not expire together."`
+	ExpirationJitterMax     int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis, in seconds. So keys do not expire together."`
 	RedisType               string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
 	RedisURL                string        `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType         string        `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. Empty means unix if the URL is a path, and else tcp."`
+	RedisSocketType         string        `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
 	RedisAuth               string        `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
 	RedisSentinelAuth       string        `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
-	RedisPoolSize           int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Most connections to each node. 0 means enough for all batches in flight."`
-	RedisTimeout            time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Time limit of a whole operation: queueing, the round trip, retries and redirects. Calls wait that long while Redis hangs. A value above 1s logs a warning. See docs/redis.md."`
-	RedisFallbackRatio      float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that this replica admits while Redis is down, above 0, at most 1. See docs/failure.md."`
-	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"How limits behave while Redis is down: local (count in this process), allow or deny."`
-	RedisPartitions         int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Number of hash tags over which keys are spread in a cluster. All replicas need the same value."`
-	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"64" min:"1" max:"4096" desc:"Most hits in one batch."`
-	RedisMaxInflightBatches int           `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Most batches in flight to Redis, in a cluster for each partition."`
-	RedisMaxQueueSize       int           `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Most hits that wait for a batch, in a cluster for each partition. Further hits are decided as while Redis is down, but do not count as a failure of Redis."`
-	RedisWaitReplicas       int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"How many replicas of Redis must have a charge before the call is answered, so that a failover loses less. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
-	RedisTLS                bool          `envconfig:"REDIS_TLS" default:"false" desc:"TLS to Redis and to sentinels."`
-	RedisTLSClientCert      string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the client's certificate."`
+	RedisPoolSize           int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight."`
+	RedisTimeout            time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. If the value is above 1s, the service logs a warning. See docs/redis.md."`
+	RedisFallbackRatio      float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis is down; above 0, at most 1. See docs/failure.md."`
+	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis is down: local (count in this process), allow or deny. See docs/failure.md."`
+	RedisPartitions         int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
+	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"64" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
+	RedisMaxInflightBatches int           `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
+	RedisMaxQueueSize       int           `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
+	RedisWaitReplicas       int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
+	RedisTLS                bool          `envconfig:"REDIS_TLS" default:"false" desc:"Use TLS to Redis and to sentinels."`
+	RedisTLSClientCert      string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
 	RedisTLSClientKey       string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of the key of REDIS_TLS_CLIENT_CERT."`
-	RedisTLSCACert          string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of authorities to trust besides those of the system."`
+	RedisTLSCACert          string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	RedisTLSSkipHostname    bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 	RedisHealthCheckActive  bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis is down. If false, Redis does not affect health, because the service works without Redis."`
-	PerSecond               bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits per second in a second Redis. A call uses both at the same time."`
+	PerSecond               bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. A call uses both Redis at the same time."`
 	PerSecondType           string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
 	PerSecondURL            string        `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
 	PerSecondSocketType     string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
 	PerSecondAuth           string        `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
 	PerSecondSentinelAuth   string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
 	PerSecondPoolSize       int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
-	PerSecondTLS            bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS. The files are the same."`
+	PerSecondTLS            bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
 }
 
 // Warning is a valid setting that is probably a mistake. Message is for the log.

@@ -12,7 +12,7 @@ var unusedSettings = []struct{ names, reason string }{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
 
-	{"BACKEND_TYPE=memcache", "rls refuses to start, because memcached can't charge and check in one step"},
+	{"BACKEND_TYPE=memcache", "rls does not start, because memcached can't charge and check in one step"},
 	{"MEMCACHE_*", "counters are in Redis or in the process (BACKEND_TYPE)"},
 	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 
@@ -22,7 +22,7 @@ var unusedSettings = []struct{ names, reason string }{
 	{"REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "rls connects when needed, up to REDIS_POOL_SIZE or REDIS_PERSECOND_POOL_SIZE"},
 	{"REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", "REDIS_TIMEOUT bounds all waiting"},
 	{"REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts without waiting for Redis"},
-	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always disconnects from a master that has become a replica"},
+	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always closes the connection to a master that has become a replica"},
 	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT applies to both Redis"},
 
 	{
