@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -53,18 +54,6 @@ func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
 	fs.StringVar(&files.Key, "key", "", "PEM file of the key of --cert ("+needs+")")
 }
 
-// print prints an answer as JSON, or calls printText without --json.
-func (c *adminClient) print(out io.Writer, answer any, printText func()) error {
-	if !c.asJSON {
-		printText()
-		return nil
-	}
-	e := json.NewEncoder(out)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(answer)
-}
-
 // baseURL returns the address as a URL, and the TLS configuration to connect.
 func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	wantsTLS := c.tls != clienttls.Files{}
@@ -87,12 +76,19 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	return u, t, err
 }
 
-// bearerToken returns the token to send, or an empty string.
-func (c *adminClient) bearerToken() string {
-	if c.token != "" {
-		return c.token
+// run sends a call and prints the answer: as JSON with --json, else by printText.
+func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, printText func(io.Writer)) error {
+	if err := c.call(cmd.Context(), method, path, query, body, answer); err != nil {
+		return err
 	}
-	return env.AdminToken()
+	if !c.asJSON {
+		printText(cmd.OutOrStdout())
+		return nil
+	}
+	e := json.NewEncoder(cmd.OutOrStdout())
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(answer)
 }
 
 // call sends a call to a path below /admin/ and decodes the answer. The error lists the
@@ -109,7 +105,7 @@ func (c *adminClient) call(ctx context.Context, method, path string, query url.V
 	if err != nil {
 		return errors.New("invalid request") // err could contain the token
 	}
-	if token := c.bearerToken(); token != "" {
+	if token := cmp.Or(c.token, env.AdminToken()); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	// Only this address gets the token. The client uses no proxy and follows no redirect.
@@ -172,26 +168,13 @@ func commandGroup(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// printTable prints rows in columns. A row of one cell does not affect the widths.
+// printTable prints rows in columns.
 func printTable(out io.Writer, rows [][]string) {
-	var widths []int
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			if len(row) > 1 {
-				widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-			}
-		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			fmt.Fprintf(&line, "%-*s  ", widths[i], cell)
-		}
-		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
-	}
+	_ = w.Flush()
 }
 
 // relativeTime describes the time after d, such as "in 59m" or "12s ago".
@@ -203,26 +186,18 @@ func relativeTime(d time.Duration) string {
 	return "in " + text
 }
 
-// formatDuration formats d in its two largest units, such as "3d4h" or "59m".
+// formatDuration formats d in days and hours, hours and minutes, minutes, or seconds, such
+// as "3d4h" or "59m".
 func formatDuration(d time.Duration) string {
-	const day = 24 * time.Hour
-	format := func(large, small time.Duration, names ...string) string {
-		d = d.Round(small)
-		text := strconv.FormatInt(int64(d/large), 10) + names[0]
-		if rest := d % large / small; rest > 0 {
-			text += strconv.FormatInt(int64(rest), 10) + names[1]
-		}
-		return text
-	}
+	minutes := d.Round(time.Minute)
 	switch {
-	case d.Round(time.Minute) >= day:
-		return format(day, time.Hour, "d", "h")
-	case d.Round(time.Minute) >= time.Hour:
-		return format(time.Hour, time.Minute, "h", "m")
-	case d.Round(time.Second) >= time.Minute:
-		return format(time.Minute, time.Minute, "m")
+	case d.Round(time.Second) < time.Minute:
+		return d.Round(time.Second).String()
+	case minutes < 24*time.Hour:
+		return strings.Replace(strings.TrimSuffix(minutes.String(), "0s"), "h0m", "h", 1)
 	}
-	return format(time.Second, time.Second, "s")
+	hours := d.Round(time.Hour) / time.Hour
+	return strings.Replace(fmt.Sprintf("%dd%dh", hours/24, hours%24), "d0h", "d", 1)
 }
 
 // printable returns s, quoted if it has characters that a terminal does not print.

@@ -45,14 +45,13 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 				return err
 			}
 			var c admin.Reset
-			if err := client.call(cmd.Context(), method, "counters", url.Values{"target": {target.String()}}, nil, &c); err != nil {
-				return err
-			}
 			var answer any = &c
 			if method == http.MethodGet {
 				answer = &c.Counter
 			}
-			return client.print(cmd.OutOrStdout(), answer, func() { printCounter(cmd.OutOrStdout(), &c) })
+			return client.run(cmd, method, "counters", url.Values{"target": {target.String()}}, nil, answer, func(out io.Writer) {
+				printCounter(out, &c)
+			})
 		},
 	}
 	addDomainFlag(cmd, &domain)

@@ -44,37 +44,38 @@ func newLimitsList(client *adminClient) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list admin.List
-			if err := client.call(cmd.Context(), http.MethodGet, "overrides", nil, nil, &list); err != nil {
-				return err
-			}
-			return client.print(cmd.OutOrStdout(), list, func() {
-				printOverrides(cmd.OutOrStdout(), list.Overrides, time.Now())
+			return client.run(cmd, http.MethodGet, "overrides", nil, nil, &list, func(out io.Writer) {
+				printOverrides(out, list.Overrides, time.Now())
 			})
 		},
 	}
 }
 
-// printOverrides prints a table of overrides, with the problems below each override.
-func printOverrides(out io.Writer, all []admin.Override, now time.Time) {
-	if len(all) == 0 {
+// printOverrides prints a table of overrides and, below the table, their problems.
+func printOverrides(out io.Writer, list []admin.Override, now time.Time) {
+	if len(list) == 0 {
 		fmt.Fprintln(out, "no overrides")
 		return
 	}
+	var problems []string
 	rows := [][]string{{"TARGET", "OVERRIDE", "STATE", "EXPIRES"}}
-	for _, o := range all {
+	for _, o := range list {
 		expires := "never"
 		if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
 			expires = relativeTime(at.Sub(now))
 		}
 		rows = append(rows, []string{printable(o.Target), oneLine(o.Override), printable(string(o.State)), expires})
 		for _, p := range o.Problems {
-			rows = append(rows, []string{"  " + printable(p)})
+			problems = append(problems, printable(p))
 		}
 		if o.State == admin.Rejected && o.Limits != "" {
-			rows = append(rows, []string{"  the last valid value stays in force: " + printable(o.Limits)})
+			problems = append(problems, "the last valid value stays in force: "+printable(o.Limits))
 		}
 	}
 	printTable(out, rows)
+	for _, p := range problems {
+		fmt.Fprintln(out, "  "+p)
+	}
 }
 
 // oneLine returns stored JSON as one line of at most 100 characters.
@@ -131,10 +132,9 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 				query.Set("dry_run", "true")
 			}
 			var answer admin.Override
-			if err := client.call(cmd.Context(), http.MethodPut, "overrides", query, value, &answer); err != nil {
-				return err
-			}
-			return client.print(cmd.OutOrStdout(), &answer, func() { printChange(cmd.OutOrStdout(), &answer, now) })
+			return client.run(cmd, http.MethodPut, "overrides", query, value, &answer, func(out io.Writer) {
+				printChange(out, &answer, now)
+			})
 		},
 	}
 	addDomainFlag(cmd, &domain)
@@ -145,9 +145,9 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 
 // overrideJSON returns a JSON object of FIELD=VALUE arguments.
 func overrideJSON(args []string) ([]byte, error) {
-	var b bytes.Buffer
+	fields := make([]string, len(args))
 	seen := map[string]bool{}
-	for _, arg := range args {
+	for i, arg := range args {
 		name, text, ok := strings.Cut(arg, "=")
 		switch {
 		case !ok || name == "":
@@ -158,24 +158,18 @@ func overrideJSON(args []string) ([]byte, error) {
 			return nil, fmt.Errorf("%s is given twice", name)
 		}
 		seen[name] = true
-		value := []byte(text)
-		if !json.Valid(value) {
-			value = quoteJSON(text)
+		if !json.Valid([]byte(text)) {
+			text = quoteJSON(text)
 		}
-		b.WriteByte(',')
-		b.Write(quoteJSON(name))
-		b.WriteByte(':')
-		b.Write(bytes.TrimSpace(value))
+		fields[i] = quoteJSON(name) + ":" + strings.TrimSpace(text)
 	}
-	b.Bytes()[0] = '{'
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return []byte("{" + strings.Join(fields, ",") + "}"), nil
 }
 
 // quoteJSON returns text as a JSON string.
-func quoteJSON(text string) []byte {
+func quoteJSON(text string) string {
 	quoted, _ := json.Marshal(text) // a string never fails
-	return quoted
+	return string(quoted)
 }
 
 // printChange prints the change of an override:
@@ -224,15 +218,12 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 				return errors.New("give -d DOMAIN and a descriptor, or --target")
 			}
 			var answer admin.Override
-			if err := client.call(cmd.Context(), http.MethodDelete, "overrides", url.Values{"target": {target}}, nil, &answer); err != nil {
-				return err
-			}
-			return client.print(cmd.OutOrStdout(), &answer, func() {
+			return client.run(cmd, http.MethodDelete, "overrides", url.Values{"target": {target}}, nil, &answer, func(out io.Writer) {
 				if answer.Path == "" {
-					fmt.Fprintln(cmd.OutOrStdout(), "deleted; the override was not in force")
+					fmt.Fprintln(out, "deleted; the override was not in force")
 					return
 				}
-				printChange(cmd.OutOrStdout(), &answer, time.Now())
+				printChange(out, &answer, time.Now())
 			})
 		},
 	}
