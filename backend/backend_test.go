@@ -15,12 +15,3 @@ func TestAllOrNoneHitsChargeAndCanDeny(t *testing.T) {
 		assert.False(t, (&backend.Hit{N: n, Shadow: true}).AllOrNone(), n)
 	}
 }
-
-// A probe that does not charge would succeed on a read-only backend.
-func TestProbeChargesEvenIfDenied(t *testing.T) {
-	h := backend.Probe("probe")
-	assert.Equal(t, "probe", string(h.Key))
-	assert.Positive(t, h.N)
-	assert.True(t, h.Limit.ChargeDenied)
-	assert.False(t, h.AllOrNone())
-}

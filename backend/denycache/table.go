@@ -14,10 +14,10 @@ type entry struct {
 	id        fingerprint.ID
 	start     int64 // time of the denial
 	end       int64 // time at which the denied hits can pass
-	reset     int64
+	resetTime int64 // time at which everything spent is forgotten
 	remaining int64
-	minHits   int64 // smallest number of hits that is denied; 0 denies peeks as well
-	max       uint32
+	minHits   int64  // smallest number of hits that is denied; 0 denies peeks as well
+	max       uint32 // of the limit, like capacity
 	capacity  uint32
 }
 
@@ -58,8 +58,8 @@ func (t *table) lock(id fingerprint.ID) (*shard, *[setSize]entry) {
 	return s, set
 }
 
-// find returns the remembered denial of h, and whether there is one that denies h at
-// now. The third result is the generation for add.
+// find returns the remembered denial that answers h at now, whether there is one, and the
+// generation for add.
 func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64) (limit.Result, bool, uint32) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
@@ -71,9 +71,9 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64) (limit.Result
 	return limit.Result{}, false, s.generation
 }
 
-// denies reports whether e answers h at now. It is false if the denial has ended, if the
-// clock was set back before its start, if h asks for fewer hits than were denied, or if
-// the limit was raised.
+// denies reports whether e answers h at now. e does not answer if the denial has ended, if
+// the clock was set back before the denial, if h has fewer hits than were denied, or if the
+// limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
 	if !h.Limit.Algorithm.ResetsAtOnce() {
@@ -84,7 +84,7 @@ func (e *entry) denies(h *backend.Hit, now int64) bool {
 }
 
 func (e *entry) result(h *backend.Hit, now int64) limit.Result {
-	r := limit.Result{Remaining: e.remaining, ResetAfter: e.reset - now, RetryAfter: e.end - now}
+	r := limit.Result{Remaining: e.remaining, ResetAfter: e.resetTime - now, RetryAfter: e.end - now}
 	if h.N > h.Limit.Capacity() {
 		r.RetryAfter = limit.Never
 	}
@@ -94,12 +94,12 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 // add remembers the denial r of h, unless the shard was invalidated since find returned
 // generation.
 func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limit.Result, now int64) {
-	atOnce := h.Limit.Algorithm.ResetsAtOnce()
-	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !atOnce {
+	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
+	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !resetsAtOnce {
 		return
 	}
 	minHits := max(h.N, 1)
-	if atOnce { // every number of hits passes at the same time
+	if resetsAtOnce { // all numbers of hits pass at the same time
 		minHits = max(r.Remaining+1, 0)
 	}
 	s, set := t.lock(id)
@@ -117,7 +117,7 @@ func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limi
 		}
 	}
 	*place = entry{
-		id: id, start: now, end: now + r.RetryAfter, reset: now + r.ResetAfter, remaining: r.Remaining,
+		id: id, start: now, end: now + r.RetryAfter, resetTime: now + r.ResetAfter, remaining: r.Remaining,
 		minHits: minHits, max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // breaker stops the calls to one shard of the primary. The breakers of libraries lock on
-// every call and use a caller's call as the probe, so this one is our own.
+// every call and use a caller's call as the probe, so the fallback has its own breaker.
 type breaker struct {
 	limiter *Limiter
 	shard   int
@@ -21,7 +21,7 @@ type breaker struct {
 	mu           sync.Mutex // guards the fields below
 	failures     int        // failures without a success in between
 	failingSince time.Time  // first of the failures
-	servedBefore int64      // value of limiter.served at failingSince
+	servedBefore int64      // value of limiter.servedHits at failingSince
 	recovering   bool       // an outage is in progress, and awaitRecovery runs
 }
 
@@ -67,7 +67,7 @@ func (b *breaker) recordFailure(err error) {
 	defer b.mu.Unlock()
 	switch b.state.Load() {
 	case closed:
-		b.failures, b.failingSince, b.servedBefore = 1, now, b.limiter.served.Load()
+		b.failures, b.failingSince, b.servedBefore = 1, now, b.limiter.servedHits.Load()
 		b.setState(failing)
 	case failing:
 		b.failures++
@@ -136,7 +136,8 @@ func (b *breaker) awaitRecovery() {
 	}
 }
 
-// endOutage ends the outage of b unless b is open again. It reports whether it did so.
+// endOutage ends the outage of b, unless b is open again. It reports whether the outage
+// ended.
 func (b *breaker) endOutage(closedAt time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,7 +150,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	defer l.mu.Unlock()
 	l.shardsDown--
 	if l.shardsDown == 0 {
-		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downSince), Served: l.served.Load() - l.servedBefore, Replayed: l.replayed.Swap(0)})
+		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downSince), Served: l.servedHits.Load() - l.servedBefore, Replayed: l.replayedHits.Swap(0)})
 	}
 	return true
 }

@@ -5,7 +5,8 @@
 // Terms:
 //
 //   - primary: the Limiter that should decide. All replicas share its counters.
-//   - secondary: the Limiter that decides in its place, with counters of this replica.
+//   - secondary: the Limiter that decides in place of the primary, with counters of this
+//     replica.
 //   - shard: hits that fail together, such as the hits on one node of a cluster. Each
 //     shard has its own breaker.
 //   - open: a breaker is open while the hits of its shard bypass the primary.
@@ -71,9 +72,9 @@ type Observer interface {
 	Replayed(hits int64)
 }
 
-// StateChange reports that the primary went down or came up again. It is down from the
-// first open breaker until all breakers were closed for MaxProbeInterval. So a primary
-// that flaps has one long outage.
+// StateChange reports that the primary went down or came up again. The primary is down
+// from the first open breaker until all breakers have been closed for half a second. So a
+// primary that flaps has one long outage.
 type StateChange struct {
 	Down bool
 
@@ -81,13 +82,13 @@ type StateChange struct {
 	Err error
 
 	// Duration is the length of the outage, from the first failure to the last probe.
-	// It is set if Down is false, like the two fields below.
+	// Duration and the fields below are set if Down is false.
 	Duration time.Duration
 
 	// Served is the number of hits that were decided without the primary.
 	Served int64
 
-	// Replayed is the number of hits that the primary was charged with afterwards.
+	// Replayed is the number of hits that the primary was charged with after the outage.
 	Replayed int64
 }
 
@@ -98,13 +99,14 @@ type Limiter struct {
 	o         Options
 	breakers  []*breaker   // by shard
 	notClosed atomic.Int32 // breakers that are failing or open
-	served    atomic.Int64 // hits ever decided without the primary
-	replayed  atomic.Int64 // hits replayed in the outage in progress
+
+	servedHits   atomic.Int64 // all hits decided without the primary
+	replayedHits atomic.Int64 // hits replayed in the outage in progress
 
 	mu           sync.Mutex // guards the fields below
 	shardsDown   int        // shards in an outage, which ends after the replay
 	downSince    time.Time  // first failure of the outage in progress
-	servedBefore int64      // value of served at downSince
+	servedBefore int64      // value of servedHits at downSince
 
 	ctx    context.Context // of the probes
 	cancel context.CancelFunc
@@ -125,7 +127,7 @@ func New(o Options) *Limiter {
 }
 
 // Close ends the probes. The Limiter still decides, but open breakers stay open. Close
-// leaves the primary and the secondary open.
+// does not close the primary and the secondary.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.cancel()

@@ -29,8 +29,8 @@ func (b *breaker) replay() {
 
 // replayBatch charges the primary with the entries' hits that still count under their
 // algorithm. An entry's hits count at most as far as the secondary's counter is spent
-// now. That counter keeps its value, so that the secondary doesn't grant its share again
-// after each outage of a primary that flaps.
+// now. The secondary's counter keeps its value, so that the secondary doesn't grant its
+// share again after each outage of a primary that flaps.
 func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) {
 	local, shared := backend.NewSubBatch(), backend.NewSubBatch()
 	defer local.Release()
@@ -51,7 +51,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) {
 	shared.Take(ctx, time.Now(), l.o.Primary)
 	for j, h := range shared.Hits {
 		if shared.Results[j].Err == nil {
-			l.replayed.Add(h.N)
+			l.replayedHits.Add(h.N)
 			l.o.Observer.Replayed(h.N)
 		}
 	}

@@ -11,11 +11,11 @@ import (
 )
 
 // serveFailed reports the outcome of each hit to its breaker and decides the hits that
-// the primary could not decide. An error stays if the caller caused it, or if another
-// Limiter would fail as well.
+// the primary could not decide. An error stays if the caller caused the error, or if
+// another Limiter would fail as well.
 func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var local *backend.SubBatch
-	served := 0
+	var localBatch *backend.SubBatch
+	servedCount := 0
 	for i := range hits {
 		h, r := &hits[i], &results[i]
 		switch {
@@ -29,7 +29,7 @@ func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend
 		default:
 			l.breakerOf(h).recordFailure(r.Err)
 		}
-		served++
+		servedCount++
 		switch l.mode(h.Limit) {
 		case limit.FailAllow:
 			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
@@ -40,28 +40,28 @@ func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend
 				r.RetryAfter = pause
 			}
 		default:
-			if local == nil {
-				local = backend.NewSubBatch()
+			if localBatch == nil {
+				localBatch = backend.NewSubBatch()
 			}
-			local.AddWithPrefix(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
+			localBatch.AddWithPrefix(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
 		}
 	}
-	if served > 0 {
-		l.served.Add(int64(served))
-		l.o.Observer.Served(served)
+	if servedCount > 0 {
+		l.servedHits.Add(int64(servedCount))
+		l.o.Observer.Served(servedCount)
 	}
-	if local != nil {
-		l.serveLocal(ctx, now, local, hits, results)
-		local.Release()
+	if localBatch != nil {
+		l.serveLocal(ctx, now, localBatch, hits, results)
+		localBatch.Release()
 	}
 }
 
-// serveLocal lets the secondary decide the hits of local. Admitted hits are logged for
-// the replay if they bypassed the primary. Otherwise the primary may have charged them.
-func (l *Limiter) serveLocal(ctx context.Context, now time.Time, local *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
-	local.Take(ctx, now, l.o.Secondary)
-	for j, i := range local.Index {
-		h, r := &hits[i], local.Results[j]
+// serveLocal lets the secondary decide the hits of localBatch. Admitted hits are logged for
+// the replay if they bypassed the primary. The primary may have charged all other hits.
+func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
+	localBatch.Take(ctx, now, l.o.Secondary)
+	for j, i := range localBatch.Index {
+		h, r := &hits[i], localBatch.Results[j]
 		if bypassedPrimary(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
 			l.breakerOf(h).log.add(h.Key, h.Limit, h.N)
 		}

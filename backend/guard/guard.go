@@ -4,9 +4,10 @@
 //
 // The guard denies only hits that the backend would deny. So it counts only hits that
 // were charged, and covers only limits with aligned windows that charge denied hits, such
-// as fixed_window by default. Their counts don't fall before the window ends, and charges
-// beyond the limit change nothing.
-// Package denycache remembers the denials of all limits, but only for as long as they
+// as fixed_window by default. The counts of these limits don't fall before the window
+// ends, and charges beyond the limit change nothing.
+//
+// The deny cache (package denycache) remembers the denials of all limits, but only while they
 // last. There are three things that the guard can't know:
 //
 //   - Refunds through another replica. A ratio above 1 leaves room for them.
@@ -69,11 +70,11 @@ func (l *Limiter) Invalidate(h *backend.Hit) {
 
 // InvalidateAll drops all counts: it gives the counters a new namespace.
 func (l *Limiter) InvalidateAll() {
-	namespace := fmt.Sprintf("guard:%d:", namespaces.Add(1))
+	namespace := fmt.Sprintf("guard:%d:", lastNamespace.Add(1))
 	l.namespace.Store(&namespace)
 }
 
-var namespaces atomic.Uint64 // number of the last namespace
+var lastNamespace atomic.Uint64
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used
@@ -93,16 +94,22 @@ func failAll(results []backend.Result, err error) {
 	}
 }
 
-// probeKey is the key that Probe charges in each shard.
-const probeKey = "rls:probe"
+// probeHit is charged even if it is denied, because Redis may be able to read and unable to
+// write. No other hit uses its key.
+var probeHit = func() backend.Hit {
+	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Second, ChargeDenied: true})
+	if err != nil {
+		panic(err) // the Spec is constant and valid
+	}
+	return backend.Hit{Key: []byte("rls:probe"), Limit: l, N: 1, Shadow: true}
+}()
 
 // Probe charges a counter of its own in a shard. It returns nil if Redis charges the counter
 // within the timeout.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
 	r := l.newRequest(now, now, l.options.Timeout)
-	h := backend.Probe(probeKey)
-	r.add(l.queues[shard], 0, &h, h.N)
+	r.add(l.queues[shard], 0, &probeHit, probeHit.N)
 	r.send()
 	if err := r.wait(ctx); err != nil {
 		r.cancel(l)

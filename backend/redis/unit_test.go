@@ -177,3 +177,10 @@ func TestErrorCodeIsEmptyIfTheScriptMayHaveRun(t *testing.T) {
 		assert.Equal(t, want, errorCode(err), err)
 	}
 }
+
+// A probe that does not charge would succeed on a read-only Redis.
+func TestProbeChargesEvenIfDenied(t *testing.T) {
+	assert.Positive(t, probeHit.N)
+	assert.True(t, probeHit.Limit.ChargeDenied)
+	assert.False(t, probeHit.AllOrNone())
+}

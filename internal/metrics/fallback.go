@@ -11,9 +11,9 @@ import (
 
 // outages measures outages of Redis.
 type outages struct {
-	up                   prometheus.Gauge
-	downCount, upCount   prometheus.Counter // changes of up
-	servedHits, replayed prometheus.Counter
+	up                       prometheus.Gauge
+	downCount, upCount       prometheus.Counter // changes of up
+	servedHits, replayedHits prometheus.Counter
 
 	mu        sync.Mutex
 	downSince time.Time     // zero if Redis is up
@@ -26,11 +26,11 @@ func (m *Metrics) Fallback() fallback.Observer {
 		Name: "rls_redis_state_changes_total", Help: "Changes of rls_redis_up, by the new state.",
 	}, []string{"state"})
 	o := &outages{
-		up:         m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0."),
-		downCount:  changes.WithLabelValues("down"),
-		upCount:    changes.WithLabelValues("up"),
-		servedHits: m.newCounter("rls_redis_fallback_hits_total", "Hits decided without Redis."),
-		replayed:   m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis after the outage."),
+		up:           m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0."),
+		downCount:    changes.WithLabelValues("down"),
+		upCount:      changes.WithLabelValues("up"),
+		servedHits:   m.newCounter("rls_redis_fallback_hits_total", "Hits decided without Redis."),
+		replayedHits: m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis after the outage."),
 	}
 	o.up.Set(1)
 	m.auto.NewCounterFunc(prometheus.CounterOpts{
@@ -66,4 +66,4 @@ func (o *outages) downSeconds() float64 {
 
 func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
 
-func (o *outages) Replayed(hits int64) { o.replayed.Add(float64(hits)) }
+func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }

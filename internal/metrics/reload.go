@@ -8,19 +8,19 @@ import (
 
 // reloads counts changes of the limits and describes their state.
 type reloads struct {
-	loaded, rejected    prometheus.Counter
-	problems, domains   prometheus.Gauge
-	overrides, sourceUp *prometheus.GaugeVec
+	loadedSets, rejectedSets prometheus.Counter
+	problems, domains        prometheus.Gauge
+	overrides, sourceUp      *prometheus.GaugeVec
 }
 
 // Reload registers the metrics of package reload and returns its Observer. sources are
 // the names of the sources in use, which are down at first.
 func (m *Metrics) Reload(sources ...string) reload.Observer {
 	r := &reloads{
-		loaded:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
-		rejected: m.newCounter("ratelimit_service_config_load_error", "Sets of limits that were rejected."),
-		problems: m.newGauge("rls_config_problems", "Problems that keep the newest limits or overrides out of force. /rlconfig/problems lists them."),
-		domains:  m.newGauge("rls_config_domains", "Domains of the limits in force."),
+		loadedSets:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
+		rejectedSets: m.newCounter("ratelimit_service_config_load_error", "Sets of limits that were rejected."),
+		problems:     m.newGauge("rls_config_problems", "Problems that keep the newest limits or overrides out of force. /rlconfig/problems lists them."),
+		domains:      m.newGauge("rls_config_domains", "Domains of the limits in force."),
 		overrides: m.auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rls_overrides", Help: "Overrides in force, and rejected overrides. An override is both if its previous value stays in force.",
 		}, []string{"state"}),
@@ -36,11 +36,11 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 }
 
 func (r *reloads) LimitsLoaded(domains int) {
-	r.loaded.Inc()
+	r.loadedSets.Inc()
 	r.domains.Set(float64(domains))
 }
 
-func (r *reloads) LimitsRejected() { r.rejected.Inc() }
+func (r *reloads) LimitsRejected() { r.rejectedSets.Inc() }
 
 func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
