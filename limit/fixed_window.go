@@ -9,10 +9,10 @@ package limit
 // State: a is the window's start, b its count.
 func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, count := s.a, s.b
-	if aligned := now - now%l.period; aligned > start || start-now > l.period {
-		if aligned > start {
-			count = 0
-		}
+	switch aligned := now - now%l.period; {
+	case aligned > start:
+		start, count = aligned, 0
+	case start-now > l.period:
 		start = aligned
 	}
 	count, r := l.countHits(count, n, start+l.period-now, chargeDenied)
@@ -27,17 +27,9 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 // microseconds. It returns the new count.
 func (l *Limit) countHits(count, n, left int64, chargeDenied bool) (int64, Result) {
 	r := Result{ResetAfter: left}
-	switch {
-	case n < 0:
-		r.Allowed = true
-		count = max(count+n, 0)
-	case n == 0:
-		r.Allowed = count <= l.max
-	default:
-		r.Allowed = count+n <= l.max
-		if r.Allowed || chargeDenied {
-			count = min(count+n, MaxHits)
-		}
+	r.Allowed = n < 0 || count+n <= l.max
+	if r.Allowed || chargeDenied {
+		count = min(max(count+n, 0), MaxHits)
 	}
 	r.Remaining = l.max - count
 	if !r.Allowed {

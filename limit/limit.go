@@ -57,9 +57,9 @@ type Spec struct {
 	// have no Burst.
 	Burst uint32
 
-	// ChargeDenied charges denied hits as well. The debt is bounded by the end of
-	// the window if the algorithm ResetsAtOnce, else by Requests. See
-	// DefaultChargeDenied.
+	// ChargeDenied charges denied hits as well. For an algorithm with ResetsAtOnce,
+	// the debt can have any size but ends with the window. For the other algorithms
+	// it is at most Requests. See DefaultChargeDenied.
 	ChargeDenied bool
 
 	Scope            Scope
@@ -79,11 +79,11 @@ type Limit struct {
 	period   int64 // window in microseconds
 	max      int64 // Requests
 	capacity int64
-	tag      string
+	tag      string // see Tag
 
-	full  span  // tokenBucket: the time that an empty bucket takes to fill
-	ticks int64 // slidingWindow: ticks in a window
-	tick  int64 // slidingWindow: microseconds in a tick
+	fillTime span  // tokenBucket: the time that an empty bucket takes to fill
+	ticks    int64 // slidingWindow: ticks in a window
+	tick     int64 // slidingWindow: microseconds in a tick
 
 	scaled atomic.Pointer[scaledLimit] // see Scaled
 }
@@ -101,14 +101,14 @@ func New(s Spec) (*Limit, error) {
 	}
 	s.Multiplier = max(s.Multiplier, 1)
 	var errs []error
-	if most := MaxPeriod / unit; int64(s.Multiplier) > most {
-		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, most))
+	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
+		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier))
 	}
 	if s.Burst != 0 && !s.Algorithm.UsesBurst() {
 		errs = append(errs, fmt.Errorf("burst is only for algorithm %s, not %s", TokenBucket, s.Algorithm))
 	}
 	if r := s.FallbackRatio; math.IsNaN(r) || r < 0 || r > 1 {
-		errs = append(errs, fmt.Errorf("fallback_ratio %v is not over 0 and up to 1", r))
+		errs = append(errs, fmt.Errorf("fallback_ratio %v must be above 0 and at most 1", r))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -120,10 +120,10 @@ func New(s Spec) (*Limit, error) {
 			l.capacity = int64(s.Burst)
 		}
 		hi, lo := bits.Mul64(MaxPeriod, uint64(l.max))
-		if most, _ := bits.Div64(hi, lo, uint64(l.period)); uint64(l.capacity) > most {
-			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), most)
+		if maxBurst, _ := bits.Div64(hi, lo, uint64(l.period)); uint64(l.capacity) > maxBurst {
+			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), maxBurst)
 		}
-		l.full = l.cost(l.capacity)
+		l.fillTime = l.refillTime(l.capacity)
 	}
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
@@ -172,10 +172,9 @@ func (l *Limit) String() string {
 }
 
 // State is what one key has spent under one limit. The zero value has spent nothing.
-// A State belongs to limits of one Tag and to one goroutine at a time. Each algorithm
-// documents the meaning of the numbers.
+// A State belongs to limits of one Tag and to one goroutine at a time.
 type State struct {
-	a, b, c int64
+	a, b, c int64   // explained under "State:" at the function of each algorithm
 	log     *hitLog // slidingLog only
 }
 
@@ -193,7 +192,7 @@ func (s *State) Entries() int {
 
 // Result is the answer to one Take.
 type Result struct {
-	// Allowed reports whether all of the hits pass. Part of them never passes.
+	// Allowed reports whether the hits pass. Either all hits of a Take pass or none.
 	Allowed bool
 
 	// Remaining is what can still be spent after this Take: capacity less spent. It
@@ -201,8 +200,8 @@ type Result struct {
 	Remaining int64
 
 	// ResetAfter is the time in microseconds until everything spent now is
-	// forgotten, or 0 if nothing is spent. If the algorithm is Aligned, it is always
-	// the end of the window.
+	// forgotten, or 0 if nothing is spent. For an Aligned algorithm, ResetAfter is
+	// the time until the window ends, even if nothing is spent.
 	ResetAfter int64
 
 	// RetryAfter is the time in microseconds until the same hits would pass if
@@ -220,11 +219,13 @@ func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 // A negative n refunds hits. A refund is always allowed and never lifts s above full
 // capacity: max 10, remaining 5, refund 7 gives 10.
 //
-// An n of 0 peeks. If the algorithm ResetsAtOnce, a peek is denied once the count
-// exceeds the limit. Otherwise it is denied if one more hit would be denied.
+// An n of 0 peeks. For an algorithm with ResetsAtOnce, a peek is denied if the count
+// exceeds the limit. For the other algorithms, a peek is denied if one more hit would be
+// denied.
 //
-// If now runs backwards, the time of s stands still until now has caught up. After a
-// step back of more than a window, s restarts from now with everything it has spent.
+// If the clock goes back, s keeps its own time until the clock reaches that time again. If
+// the clock goes back by more than a window, s restarts at now and keeps everything that is
+// spent.
 func (l *Limit) Take(s *State, now, n int64) Result {
 	return l.TakeWith(s, now, n, l.ChargeDenied)
 }
@@ -234,9 +235,10 @@ func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 	return algorithms[l.Algorithm].take(s, l, now, min(max(n, -MaxHits), MaxHits), chargeDenied)
 }
 
-// DurationUntilReset returns the wait in microseconds that a caller is told after r.
-// It is RetryAfter if the hits were denied, else ResetAfter. Hits that can never pass
-// wait for the end of an aligned window, else for the length of a window.
+// DurationUntilReset returns the wait in microseconds for the response to a caller whose
+// Result is r. The wait is RetryAfter if the hits were denied, and ResetAfter if they
+// passed. If the hits can never pass, the wait lasts until the window ends for an Aligned
+// algorithm, and one window for the other algorithms.
 func (l *Limit) DurationUntilReset(r Result) int64 {
 	switch {
 	case r.Allowed || r.RetryAfter == Never && l.Algorithm.Aligned():

@@ -123,15 +123,15 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 		"a window too long":      {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		"a burst without bucket": {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},
 		"a burst of centuries":   {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
-		"a ratio over 1":         {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 is not over 0 and up to 1"},
-		"a ratio below 0":        {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 is not over 0 and up to 1"},
+		"a ratio over 1":         {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 must be above 0 and at most 1"},
+		"a ratio below 0":        {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 must be above 0 and at most 1"},
 		"all of these": {
 			Spec{Requests: 1, Unit: Year, Multiplier: 11, Burst: 2, FallbackRatio: 1.5},
 			"unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10\n" +
 				"burst is only for algorithm token_bucket, not fixed_window\n" +
-				"fallback_ratio 1.5 is not over 0 and up to 1",
+				"fallback_ratio 1.5 must be above 0 and at most 1",
 		},
-		"a ratio that is none": {Spec{Requests: 1, Unit: Second, FallbackRatio: math.NaN()}, "fallback_ratio NaN is not over 0 and up to 1"},
+		"a ratio that is none": {Spec{Requests: 1, Unit: Second, FallbackRatio: math.NaN()}, "fallback_ratio NaN must be above 0 and at most 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(c.spec)

@@ -1,5 +1,7 @@
 package limit
 
+import "slices"
+
 // Scope says which replicas share a counter.
 type Scope uint8
 
@@ -42,10 +44,9 @@ func ParseFailureMode(name string) (FailureMode, bool) {
 
 // parse returns the place of name in names. The empty name is not found.
 func parse[T ~uint8](names []string, name string) (T, bool) {
-	for i, s := range names {
-		if s == name && s != "" {
-			return T(i), true
-		}
+	i := slices.Index(names, name)
+	if i < 0 || name == "" {
+		return 0, false
 	}
-	return 0, false
+	return T(i), true
 }

@@ -257,7 +257,7 @@ func TestDebtIsAtMostOneWindow(t *testing.T) {
 		if !a.ResetsAtOnce() { // a count that resets at once is not bounded
 			assert.GreaterOrEqual(t, l.Take(&s, now, 0).Remaining, -l.max)
 		}
-		assert.True(t, l.max == 0 || l.Take(&s, now+2*l.period+l.full.us+1, 1).Allowed)
+		assert.True(t, l.max == 0 || l.Take(&s, now+2*l.period+l.fillTime.us+1, 1).Allowed)
 	})
 }
 
@@ -334,7 +334,7 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))
 			// After the clock was set back, the wait is at most the state's own
 			// time and a window.
-			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.full.us+1)
+			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.fillTime.us+1)
 		}
 	})
 }

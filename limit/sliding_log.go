@@ -1,9 +1,8 @@
 package limit
 
-// A log of up to exactLogEntries entries keeps the time of each charged hit. A longer log
-// keeps one entry for the hits of a tick, and a window has logTicks ticks. A window of hits
-// can touch logTicks + 1 ticks. So MaxLogEntries is the sum of the exact entries and these
-// ticks.
+// MaxLogEntries bounds the entries of a log. A log with fewer than exactLogEntries entries
+// has the exact time of each charged hit. A longer log joins the hits of one tick to one
+// entry. A window has logTicks ticks and can touch logTicks + 1.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048
@@ -16,8 +15,8 @@ type hitLog struct {
 	head    int
 }
 
-// hitEntry is n hits. The newest hit came at time at.
-type hitEntry struct{ at, n int64 }
+// hitEntry holds n hits. time is the time of the newest of these hits.
+type hitEntry struct{ time, n int64 }
 
 // emptyLog is the log of a key that has spent nothing. It must not be changed.
 var emptyLog hitLog
@@ -28,10 +27,10 @@ var emptyLog hitLog
 // than exactLogEntries entries counts a hit for up to 1/logTicks of the window longer, so
 // it may deny hits a little earlier than necessary. It never admits more.
 //
-// If denied hits are charged, the log drops entries when newer entries of together Max
-// outweigh them. That changes no decision.
+// If denied hits are charged, the log drops an entry once the newer entries hold at least
+// Max hits. This changes no decision, because Max hits deny all others.
 //
-// State: log holds the hits, a their sum.
+// State: log holds the hits. The number a is the sum of the hits.
 func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	log := s.log
 	if log == nil {
@@ -39,7 +38,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	}
 	t := log.advance(now, l.period)
 	total := s.a
-	for log.len() > 0 && log.oldest().at+l.period <= t {
+	for log.len() > 0 && log.oldest().time+l.period <= t {
 		total -= log.oldest().n
 		log.head++
 	}
@@ -49,11 +48,9 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	case n < 0:
 		r.Allowed = true
 		total -= log.refund(-n)
-	case n == 0:
-		r.Allowed = total+1 <= l.max
 	default:
-		r.Allowed = total+n <= l.max
-		if l.max > 0 && (r.Allowed || chargeDenied) {
+		r.Allowed = total+max(n, 1) <= l.max
+		if n > 0 && l.max > 0 && (r.Allowed || chargeDenied) {
 			if s.log == nil {
 				log = &hitLog{}
 			}
@@ -71,7 +68,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		*s = State{}
 		return r
 	}
-	r.ResetAfter = log.newest().at + l.period - now
+	r.ResetAfter = log.newest().time + l.period - now
 	s.log, s.a = log, total
 	return r
 }
@@ -80,14 +77,14 @@ func (g *hitLog) len() int          { return len(g.entries) - g.head }
 func (g *hitLog) oldest() *hitEntry { return &g.entries[g.head] }
 func (g *hitLog) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
 
-// advance returns the time of the log at now. The time is never before the newest entry.
-// If the newest entry is more than a period after now, the clock was set back. All hits
-// then move to one entry at now.
+// advance returns now, or the time of the newest entry if that time is later. If the newest
+// entry is more than a period after now, the clock was set back. advance then moves all hits
+// to one entry at now.
 func (g *hitLog) advance(now, period int64) int64 {
-	if g.len() == 0 || g.newest().at <= now {
+	if g.len() == 0 || g.newest().time <= now {
 		return now
 	}
-	if g.newest().at-now > period {
+	if g.newest().time-now > period {
 		var total int64
 		for _, e := range g.entries[g.head:] {
 			total += e.n
@@ -95,15 +92,15 @@ func (g *hitLog) advance(now, period int64) int64 {
 		g.entries = g.entries[:g.head+1]
 		*g.newest() = hitEntry{now, total}
 	}
-	return g.newest().at
+	return g.newest().time
 }
 
-// charge adds n hits at time at, which is not before the newest entry, and returns the new
-// total. The hits join the newest entry if it has the same time, or the same tick in a long
-// log. An entry of maxHits denies all others, so no entry is heavier. Entries older than a
-// total of maxHits are dropped.
-func (g *hitLog) charge(at, n, total, maxHits, tick int64) int64 {
-	if g.len() > 0 && (g.newest().at == at || g.len() >= exactLogEntries && g.newest().at/tick == at/tick) {
+// charge adds n hits and returns the new total. time is not before the newest entry. The
+// hits join the newest entry if it has the same time, or the same tick in a long log. An
+// entry holds at most maxHits, because maxHits already deny all other hits. charge drops the
+// oldest entry while the newer entries hold at least maxHits.
+func (g *hitLog) charge(time, n, total, maxHits, tick int64) int64 {
+	if g.len() > 0 && (g.newest().time == time || g.len() >= exactLogEntries && g.newest().time/tick == time/tick) {
 		n += g.newest().n
 		total -= g.newest().n
 		g.entries = g.entries[:len(g.entries)-1]
@@ -119,7 +116,7 @@ func (g *hitLog) charge(at, n, total, maxHits, tick int64) int64 {
 	case len(g.entries) == cap(g.entries) && g.head >= liveEntries:
 		g.entries, g.head = g.entries[:copy(g.entries, g.entries[g.head:])], 0
 	}
-	g.entries = append(g.entries, hitEntry{at, n})
+	g.entries = append(g.entries, hitEntry{time, n})
 	return total + n
 }
 
@@ -138,12 +135,12 @@ func (g *hitLog) refund(n int64) int64 {
 	return n - remaining
 }
 
-// retryAt returns the time of the entry with which enough hits expire for at most maxSpent
-// of total to stay.
+// retryAt returns the time of the first entry after whose expiry at most maxSpent of total
+// hits remain.
 func (g *hitLog) retryAt(total, maxSpent int64) int64 {
 	i := g.head
 	for ; total > maxSpent; i++ {
 		total -= g.entries[i].n
 	}
-	return g.entries[i-1].at
+	return g.entries[i-1].time
 }

@@ -39,10 +39,8 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			current = 0
 		}
 		fading = ceilDiv(previous*share, l.ticks)
-	case n == 0:
-		r.Allowed = current+fading+1 <= l.max
 	default:
-		r.Allowed = current+fading+n <= l.max
+		r.Allowed = current+fading+max(n, 1) <= l.max
 		if r.Allowed || chargeDenied {
 			current = max(current, min(current+n, 2*l.max-fading)) // bounds the debt
 		}

@@ -1,6 +1,9 @@
 package limit
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // tokenBucket is a bucket of Capacity tokens that refills at Max per period. It uses the
 // generic cell rate algorithm (GCRA, ITU-T I.371): the state is one time, the theoretical
@@ -26,17 +29,15 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	switch {
 	case n < 0:
 		r.Allowed = true
-		spent = spent.sub(l.cost(min(-n, l.capacity+l.max)), l.max)
+		spent = spent.sub(l.refillTime(min(-n, l.capacity+l.max)), l.max)
 		if spent.us < 0 {
 			spent = span{}
 		}
-	case n == 0:
-		r.Allowed = !l.full.less(spent.add(l.cost(1), l.max))
 	default:
-		r.Allowed = n <= l.capacity && !l.full.less(spent.add(l.cost(n), l.max))
-		if r.Allowed || chargeDenied {
-			spent = spent.add(l.cost(min(n, l.capacity+l.max)), l.max)
-			spent = spent.atMost(l.maxSpentTime())
+		after := spent.add(l.refillTime(min(max(n, 1), l.capacity+l.max)), l.max)
+		r.Allowed = n <= l.capacity && !l.fillTime.less(after)
+		if n > 0 && (r.Allowed || chargeDenied) {
+			spent = after.atMost(l.maxSpentTime())
 		}
 	}
 	hi, lo := bits.Mul64(uint64(spent.us), uint64(l.max))
@@ -50,7 +51,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if !r.Allowed {
 		r.RetryAfter = Never
 		if n <= l.capacity {
-			r.RetryAfter = spent.sub(l.cost(l.capacity-max(n, 1)), l.max).ceil()
+			r.RetryAfter = spent.sub(l.refillTime(l.capacity-max(n, 1)), l.max).ceil()
 		}
 	}
 	if spent == (span{}) {
@@ -80,28 +81,25 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 
 // atRate converts spent from the rate oldMax per period to l's rate. A bucket without its
 // own burst keeps the spent time, which is the same share of the bucket. A bucket with a
-// burst and a lower rate keeps the spent tokens. The result is at most l.full, an empty
+// burst and a lower rate keeps the spent tokens. The result is at most l.fillTime, an empty
 // bucket.
 func (l *Limit) atRate(spent span, oldMax int64) span {
-	if l.capacity != l.max && oldMax > l.max && spent.less(l.full) {
+	if l.capacity != l.max && oldMax > l.max && spent.less(l.fillTime) {
 		hi, lo := bits.Mul64(uint64(spent.us), uint64(oldMax))
 		if hi >= uint64(l.max) {
-			return l.full
+			return l.fillTime
 		}
 		us, frac := bits.Div64(hi, lo, uint64(l.max))
-		if us > uint64(l.full.us) {
-			return l.full
-		}
-		spent = span{int64(us), int64(frac)}
+		spent = span{int64(min(us, math.MaxInt64)), int64(frac)}
 	}
-	return spent.atMost(l.full)
+	return spent.atMost(l.fillTime)
 }
 
 // maxSpentTime returns the largest spent time: an empty bucket and a debt of one window.
-func (l *Limit) maxSpentTime() span { return span{l.full.us + l.period, l.full.frac} }
+func (l *Limit) maxSpentTime() span { return span{l.fillTime.us + l.period, l.fillTime.frac} }
 
-// cost returns the time that n ≥ 0 tokens take to refill.
-func (l *Limit) cost(n int64) span {
+// refillTime returns the time that n ≥ 0 tokens take to refill.
+func (l *Limit) refillTime(n int64) span {
 	hi, lo := bits.Mul64(uint64(n), uint64(l.period))
 	q, r := bits.Div64(hi, lo, uint64(l.max))
 	return span{int64(q), int64(r)}
@@ -113,20 +111,17 @@ type span struct{ us, frac int64 }
 
 func (a span) add(b span, parts int64) span {
 	c := span{a.us + b.us, a.frac + b.frac}
-	if c.frac >= parts {
+	switch {
+	case c.frac >= parts:
 		return span{c.us + 1, c.frac - parts}
+	case c.frac < 0:
+		return span{c.us - 1, c.frac + parts}
 	}
 	return c
 }
 
 // sub returns a - b. The result is negative if its us is.
-func (a span) sub(b span, parts int64) span {
-	c := span{a.us - b.us, a.frac - b.frac}
-	if c.frac < 0 {
-		return span{c.us - 1, c.frac + parts}
-	}
-	return c
-}
+func (a span) sub(b span, parts int64) span { return a.add(span{-b.us, -b.frac}, parts) }
 
 func (a span) less(b span) bool {
 	return a.us < b.us || a.us == b.us && a.frac < b.frac

@@ -17,17 +17,12 @@ const (
 	Week
 )
 
-var units = [...]struct {
-	name    string
-	seconds int64
-}{
-	Second: {"second", 1},
-	Minute: {"minute", 60},
-	Hour:   {"hour", 3_600},
-	Day:    {"day", 86_400},
-	Month:  {"month", 30 * 86_400},
-	Year:   {"year", 365 * 86_400},
-	Week:   {"week", 7 * 86_400},
+var unitNames = []string{
+	Second: "second", Minute: "minute", Hour: "hour", Day: "day", Month: "month", Year: "year", Week: "week",
+}
+
+var unitSeconds = [...]int64{
+	Second: 1, Minute: 60, Hour: 3_600, Day: 86_400, Month: 30 * 86_400, Year: 365 * 86_400, Week: 7 * 86_400,
 }
 
 // UnitNames returns the names of the units, shortest unit first.
@@ -36,23 +31,15 @@ func UnitNames() []string {
 }
 
 // String returns the name in limits files.
-func (u Unit) String() string { return units[u].name }
+func (u Unit) String() string { return unitNames[u] }
 
 // micros returns the length in microseconds, or 0 if u is not a unit.
 func (u Unit) micros() int64 {
-	if int(u) >= len(units) {
+	if int(u) >= len(unitSeconds) {
 		return 0
 	}
-	return units[u].seconds * second
+	return unitSeconds[u] * second
 }
 
 // ParseUnit returns the unit of that name, in any case.
-func ParseUnit(name string) (Unit, bool) {
-	name = strings.ToLower(name)
-	for i, u := range units {
-		if i > 0 && u.name == name {
-			return Unit(i), true
-		}
-	}
-	return 0, false
-}
+func ParseUnit(name string) (Unit, bool) { return parse[Unit](unitNames, strings.ToLower(name)) }

@@ -1,11 +1,7 @@
--- first_hit_window does what limit.firstHitWindow does and documents.
---
--- State: a is the window's start in microseconds, b its count. The state is zero if the
--- count is 0. It is stored packed in 16 bytes.
+-- first_hit_window does what limit.firstHitWindow does and documents. The state is stored
+-- packed in 16 bytes. It is zero if the count is 0.
 
-local maxHits = 2 ^ 34 -- a count does not grow further
-
-local function expiry(period, start) return start + period end
+local function ends(period, start) return start + period end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local start, count = s.a, s.b
@@ -14,26 +10,11 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   elseif start - now > period then
     start = now
   end
-  local left = start + period - now
-
-  local allowed, retry = true, 0
-  if n < 0 then
-    count = math.max(count + n, 0)
-  elseif n == 0 then
-    allowed = count <= max
-  else
-    allowed = count + n <= max
-    if allowed or chargeDenied then count = math.min(count + n, maxHits) end
-  end
-  if not allowed then
-    retry = n > max and -1 or left
-  end
-  if count == 0 then
-    s.a, s.b = 0, 0
-    return 0, 0, retry
-  end
+  local left, retry = start + period - now, 0
+  count, retry = countHits(count, n, max, left, chargeDenied)
+  if count == 0 then start, left = 0, 0 end
   s.a, s.b = start, count
   return count, left, retry
 end
 
-return packed('<dd', 16, expiry, step)
+return packed('<dd', 16, ends, step)

@@ -48,3 +48,17 @@ local function packed(format, size, expiry, step)
     end,
   }
 end
+
+local maxHits = 2 ^ 34 -- a count does not grow further
+
+-- Does what limit.Limit.countHits does. Returns the new count and retry as in take's reply.
+local function countHits(count, n, max, left, chargeDenied)
+  local spent = count + n
+  if n < 0 then return spent > 0 and spent or 0, 0 end
+  local retry = 0
+  if spent > max then
+    retry = n > max and -1 or left
+    if not chargeDenied then return count, retry end
+  end
+  return spent < maxHits and spent or maxHits, retry
+end

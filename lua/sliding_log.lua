@@ -158,11 +158,9 @@ return {
     local allowed, retry, reset = true, 0, 0
     if n < 0 then
       total = refund(s, -n, total)
-    elseif n == 0 then
-      if total + 1 > max then allowed = false end
     else
-      if total + n > max then allowed = false end
-      if max > 0 and (allowed or chargeDenied) then
+      if total + (n > 0 and n or 1) > max then allowed = false end
+      if n > 0 and max > 0 and (allowed or chargeDenied) then
         total = charge(s, time, n, total, max, period)
       end
     end

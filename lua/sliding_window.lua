@@ -1,7 +1,5 @@
--- sliding_window does what limit.slidingWindow does and documents.
---
--- State: a is the current window's start in microseconds, b its count, c the previous
--- window's count. The state is zero if both counts are 0. It is stored packed in 24 bytes.
+-- sliding_window does what limit.slidingWindow does and documents. The state is stored
+-- packed in 24 bytes. It is zero if both counts are 0.
 
 local maxTicks = 2 ^ 19
 
@@ -50,10 +48,8 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
       cur = 0
     end
     fading = ceilDiv(prev * share, ticks)
-  elseif n == 0 then
-    if cur + fading + 1 > max then allowed = false end
   else
-    if cur + fading + n > max then allowed = false end
+    if cur + fading + (n > 0 and n or 1) > max then allowed = false end
     if allowed or chargeDenied then
       cur = math.max(cur, math.min(cur + n, 2 * max - fading)) -- bounds the debt
     end

@@ -1,7 +1,5 @@
--- token_bucket does what limit.tokenBucket does and documents.
---
--- State: the bucket is full again at a + b/c microseconds. c is the max of the limit that
--- charged last. The state is zero if the bucket is full. It is stored packed in 24 bytes.
+-- token_bucket does what limit.tokenBucket does and documents. The state is stored packed
+-- in 24 bytes. It is zero if the bucket is full.
 --
 -- A span of time is two numbers here: us + frac/max with 0 <= frac < max.
 
@@ -16,7 +14,7 @@ end
 
 -- Returns the span that n tokens take to refill: n * period / max, where n < 2^33, max <
 -- 2^32 and period < 2^49. A product above 2^53 is divided digit by digit.
-local function cost(n, max, period)
+local function refillTime(n, max, period)
   if n == max then return period, 0 end
   if n * period < exact then return divmod(n * period, max) end
   local us, rest = divmod(period, max)
@@ -33,11 +31,6 @@ end
 local function add(us, frac, us2, frac2, max)
   us, frac = us + us2, frac + frac2
   if frac >= max then return us + 1, frac - max end
-  return us, frac
-end
-
-local function sub(us, frac, us2, frac2, max)
-  us, frac = us - us2, frac - frac2
   if frac < 0 then return us - 1, frac + max end
   return us, frac
 end
@@ -51,7 +44,7 @@ local function tokens(us, frac, max, period)
   local product = us * max + frac
   if product + period < exact then return floor((product + period - 1) / period) end
   local function covers(n)
-    local us2, frac2 = cost(n, max, period)
+    local us2, frac2 = refillTime(n, max, period)
     return not less(us2, frac2, us, frac)
   end
   local n = floor(us * (max / period)) -- rounding makes n wrong by one or two
@@ -65,7 +58,7 @@ local function expiry(period, us, frac) return ceil(us, frac) end
 -- Does what limit.Limit.atRate does.
 local function atRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
   if capacity ~= max and oldMax > max and less(us, frac, fullUs, fullFrac) then
-    us, frac = cost(oldMax, max, us)
+    us, frac = refillTime(oldMax, max, us)
   end
   if less(fullUs, fullFrac, us, frac) then return fullUs, fullFrac end
   return us, frac
@@ -77,7 +70,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     if n < 0 then return 0, 0, 0 end
     return 0, 0, -1
   end
-  local fullUs, fullFrac = cost(capacity, max, period)
+  local fullUs, fullFrac = refillTime(capacity, max, period)
   local deepest = fullUs + period -- a debt of one window; its fraction is fullFrac
 
   -- us and frac are what is spent: the time until the bucket is full.
@@ -93,11 +86,11 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
 
   local allowed, retry = true, 0
   if n < 0 then
-    local us2, frac2 = cost(math.min(-n, capacity + max), max, period)
-    us, frac = sub(us, frac, us2, frac2, max)
+    local us2, frac2 = refillTime(math.min(-n, capacity + max), max, period)
+    us, frac = add(us, frac, -us2, -frac2, max)
     if us < 0 then us, frac = 0, 0 end
   else
-    local us2, frac2 = cost(math.min(math.max(n, 1), capacity + max), max, period)
+    local us2, frac2 = refillTime(math.min(math.max(n, 1), capacity + max), max, period)
     us2, frac2 = add(us, frac, us2, frac2, max)
     if n > capacity or less(fullUs, fullFrac, us2, frac2) then allowed = false end
     if n > 0 and (allowed or chargeDenied) then
@@ -108,8 +101,8 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   if not allowed then
     retry = -1
     if n <= capacity then
-      local us2, frac2 = cost(capacity - math.max(n, 1), max, period)
-      retry = ceil(sub(us, frac, us2, frac2, max))
+      local us2, frac2 = refillTime(capacity - math.max(n, 1), max, period)
+      retry = ceil(add(us, frac, -us2, -frac2, max))
     end
   end
   if us == 0 and frac == 0 then
