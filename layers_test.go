@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"backend/backendtest":    {"backend", "internal/wait", "limit"},
 	"lua":                    {},
 	"service":                {"backend", "descriptors", "limit"},
-	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit"},
+	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
 	"server":                 {"internal/wait"},
 	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "reload", "service"},

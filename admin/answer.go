@@ -2,12 +2,10 @@ package admin
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
@@ -148,18 +146,8 @@ func countersWord(s *override.State) string {
 	return "new"
 }
 
-// problemList splits err into single problems.
-func problemList(err error) []string {
-	var problems limitsfile.Problems
-	if !errors.As(err, &problems) {
-		return strings.Split(err.Error(), "\n")
-	}
-	var texts []string
-	for _, p := range problems {
-		texts = append(texts, p.String())
-	}
-	return texts
-}
+// problemList splits err, which has one problem a line.
+func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
 
 // rawJSON returns a stored value as JSON. Other programs can store values of any size and
 // content, so rawJSON bounds the size and quotes what is not JSON. It also quotes JSON with

@@ -47,15 +47,12 @@ type counter struct {
 // newCounter returns the counter of requests with the keys and values of t, or nil if they
 // have no limit.
 func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
-	d := limits.Domain(t.Domain)
-	if d == nil {
-		return nil
+	if d := limits.Domain(t.Domain); d != nil {
+		if rule := d.Match(t.Entries); rule != nil {
+			return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
+		}
 	}
-	rule := d.Match(t.Entries)
-	if rule == nil {
-		return nil
-	}
-	return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
+	return nil
 }
 
 // hits returns a hit for each limit that is not unlimited.

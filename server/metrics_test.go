@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // calls is a page of metrics.
@@ -55,16 +54,4 @@ func TestMetricsListenerIsOffByDefault(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
 	assert.Nil(t, r.MetricsAddr())
-}
-
-func TestNewFailsOnBadMetricsOptions(t *testing.T) {
-	t.Parallel()
-	for want, m := range map[string]MetricsListener{
-		`path "metrics" must begin with /`: {Path: "metrics", Handler: calls},
-		"no handler":                       {},
-	} {
-		m.Host = "127.0.0.1"
-		_, err := New(Options{Services: register(alwaysOK), Metrics: &m})
-		require.ErrorContains(t, err, "metrics listener: "+want)
-	}
 }

@@ -130,8 +130,10 @@ func New(o Options) (_ *Server, err error) {
 	} else {
 		s.optional = append(s.optional, s.debug)
 	}
-	if o.Metrics != nil {
-		if s.metrics, err = listenMetrics(o.Metrics, o.Log); err != nil {
+	if m := o.Metrics; m != nil {
+		// Unlike missing debug pages, missing metrics would be noticed only when they are
+		// needed. So an address in use is an error.
+		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
 			return nil, err
 		}
 		s.optional = append(s.optional, s.metrics)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -82,17 +81,13 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	var overrides *redisOverrides
 	if s.OverridesEnabled {
 		resets := admin.Resets{Limits: limits.store, Caches: counters.caches}
-		var stopOverrides func()
-		if overrides, stopOverrides, err = followOverrides(background, s, limits, resets, log); err != nil {
+		if overrides, err = followOverrides(background, s, limits, resets, log); err != nil {
 			return err
 		}
-		defer stopOverrides()
+		defer overrides.close()
 	}
 
-	options, err := serverOptions(s, health, meter, log)
-	if err != nil {
-		return err
-	}
+	options := serverOptions(s, health, meter, log)
 	rateLimit := newRateLimitService(s, limits, counters, meter)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
@@ -147,7 +142,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, me
 
 // serverOptions returns the options of the listeners, without services and without pages
 // of limits.
-func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (server.Options, error) {
+func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) server.Options {
 	o := server.Options{
 		Health: health,
 		GRPC: server.GRPC{
@@ -183,11 +178,8 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		}
 	}
 	if s.UsePrometheus {
-		addr, err := server.ParseAddr(s.PrometheusAddr)
-		if err != nil {
-			return o, fmt.Errorf("PROMETHEUS_ADDR: %w", err)
-		}
+		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
 		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler()}
 	}
-	return o, nil
+	return o
 }

@@ -188,6 +188,7 @@ func onHangup(f func()) {
 type redisOverrides struct {
 	limits
 	*overrides.Store
+	close func()
 }
 
 const (
@@ -199,16 +200,16 @@ const (
 	keepExpired = time.Minute
 )
 
-// followOverrides keeps the overrides of l up to date until ctx is done, or stop is
+// followOverrides keeps the overrides of l up to date until ctx is done, or close is
 // called. resets gets the resets of all replicas.
-func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (o *redisOverrides, stop func(), err error) {
+func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*redisOverrides, error) {
 	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	client, name, err := redis.Connect(mainServer, overrideTimeout)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	store := overrides.New(overrides.Options{
 		Client: client,
@@ -232,5 +233,5 @@ func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admi
 	case <-started:
 	case <-time.After(overrideTimeout):
 	}
-	return &redisOverrides{l, store}, func() { cancel(); <-done; _ = client.Close() }, nil
+	return &redisOverrides{l, store, func() { cancel(); <-done; _ = client.Close() }}, nil
 }

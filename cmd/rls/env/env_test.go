@@ -115,13 +115,11 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	warnings := unusedWarnings([]string{
 		"USE_STATSD=false", "USE_DOG_STATSD=true", "STATSD_HOST=statsd", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
 		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
-		"REDIS_TRIPS_IN_FLIGHT=2", "LIMITS_REDIS=",
 	})
 	assert.Equal(t, []Warning{
 		{noEffect, "USE_DOG_STATSD,STATSD_HOST", "metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)"},
 		{noEffect, "USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 		{noEffect, "MEMCACHE_SRV", "counters are in Redis or in the process (BACKEND_TYPE)"},
-		{noEffect, "REDIS_TRIPS_IN_FLIGHT", "renamed to REDIS_MAX_INFLIGHT_BATCHES"},
 	}, warnings)
 }
 

@@ -1,6 +1,7 @@
 package env
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -91,32 +92,26 @@ func bound(text string, unbounded float64) float64 {
 	return n
 }
 
+// valueKinds describe the values of types of settings.
+var valueKinds = map[reflect.Type]string{
+	reflect.TypeFor[string]():        "a string",
+	reflect.TypeFor[bool]():          "true or false",
+	reflect.TypeFor[float64]():       "a number",
+	reflect.TypeFor[time.Duration](): "a duration with a unit such as 50ms or 10s,",
+	reflect.TypeFor[headers]():       "a list such as name:value,name:value",
+	reflect.TypeFor[adminTokens]():   "a token, or a list such as name:token,name:token with different names",
+}
+
 // allowedValues describes the values that a setting allows, such as "a whole number from
 // 0 to 65535".
 func allowedValues(t reflect.Type, tag reflect.StructTag) string {
-	kind := "a whole number"
-	switch t {
-	case reflect.TypeFor[string]():
-		if longest := tag.Get("max"); longest != "" {
-			return "at most " + longest + " bytes"
-		}
-		if words := strings.Fields(tag.Get("oneof")); len(words) > 0 {
-			return "one of " + strings.Join(words, ", ")
-		}
-		return "a string"
-	case reflect.TypeFor[bool]():
-		return "true or false"
-	case reflect.TypeFor[headers]():
-		return "a list such as name:value,name:value"
-	case reflect.TypeFor[adminTokens]():
-		return "a token, or a list such as name:token,name:token with different names"
-	case reflect.TypeFor[time.Duration]():
-		kind = "a duration with a unit such as 50ms or 10s,"
-	case reflect.TypeFor[float64]():
-		kind = "a number"
-	}
-	lowest, highest := tag.Get("min"), tag.Get("max")
-	switch above := tag.Get("above"); {
+	kind := cmp.Or(valueKinds[t], "a whole number")
+	lowest, above, highest, words := tag.Get("min"), tag.Get("above"), tag.Get("max"), tag.Get("oneof")
+	switch {
+	case words != "":
+		return "one of " + strings.Join(strings.Fields(words), ", ")
+	case t.Kind() == reflect.String && highest != "":
+		return "at most " + highest + " bytes"
 	case above != "":
 		return kind + " above " + above + ", at most " + highest
 	case lowest != "" && highest != "":

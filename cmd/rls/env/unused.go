@@ -1,6 +1,7 @@
 package env
 
 import (
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,16 +47,6 @@ var redundantValues = map[string]string{
 	"TRACING_ENABLED":                          "false",
 }
 
-// newNames are the names of renamed settings, by former name.
-var newNames = map[string]string{
-	"LIMITS_POLL_INTERVAL":         "SOURCE_POLL_INTERVAL",
-	"LIMITS_REDIS":                 "OVERRIDES_ENABLED",
-	"LIMITS_REDIS_RESYNC_INTERVAL": "OVERRIDES_RESYNC_INTERVAL",
-	"REDIS_MAX_HITS_PER_TRIP":      "REDIS_MAX_BATCH_SIZE",
-	"REDIS_MAX_QUEUED_HITS":        "REDIS_MAX_QUEUE_SIZE",
-	"REDIS_TRIPS_IN_FLIGHT":        "REDIS_MAX_INFLIGHT_BATCHES",
-}
-
 // unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
 // no effect.
 func unusedWarnings(variables []string) []Warning {
@@ -81,16 +72,12 @@ func unusedReason(name, value string) string {
 	if value == "" || serviceLink.MatchString(value) {
 		return ""
 	}
-	if newName := newNames[name]; newName != "" {
-		return "renamed to " + newName
-	}
 	if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(redundantValues[name]), strconv.FormatBool(b)) {
 		return ""
 	}
 	for _, s := range unusedSettings {
 		for pattern := range strings.FieldsSeq(s.names) {
-			prefix, isPrefix := strings.CutSuffix(pattern, "*")
-			if name == pattern || isPrefix && strings.HasPrefix(name, prefix) {
+			if matches, _ := path.Match(pattern, name); matches {
 				return s.reason
 			}
 		}
