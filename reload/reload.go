@@ -31,7 +31,7 @@ type Options struct {
 	// Store gets the limits in force.
 	Store *descriptors.Store
 
-	// Observer may be nil.
+	// Observer is notified of each change.
 	Observer Observer
 
 	// Log may be nil.
@@ -59,20 +59,20 @@ type Reloader struct {
 func New(o Options) *Reloader {
 	return &Reloader{
 		store:    o.Store,
-		observer: cmp.Or[Observer](o.Observer, noObserver{}),
+		observer: o.Observer,
 		log:      cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		outages:  map[string]error{},
 	}
 }
 
 // Follow runs s and puts its updates in force until ctx is done. name is the source in
-// reports to the Observer. started, of capacity 1, gets the outcome of the first update;
-// nil if the update is in force.
-func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, started chan<- error) error {
+// reports to the Observer. firstOutcome has capacity 1, or is nil. It gets nil if the
+// first update is in force, else why it is not.
+func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, firstOutcome chan<- error) error {
 	return s.Run(ctx, func(u source.Update) error {
 		err := r.Apply(name, u)
 		select {
-		case started <- cmp.Or(err, u.Outage):
+		case firstOutcome <- cmp.Or(err, u.Outage):
 		default: // not the first update
 		}
 		return err
@@ -119,10 +119,10 @@ func (r *Reloader) setState(name string, err error) {
 // have changed.
 func (r *Reloader) renew() []slog.Attr {
 	old := r.store.Load()
-	set, next := r.overrides.Apply(r.base, time.Now())
+	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
 	cfg := descriptors.Compile(set)
 	r.store.Set(cfg)
-	r.renewAt(next)
+	r.renewAt(nextExpiry)
 	r.reportOverrides()
 	r.observer.ConfigProblems(len(r.problems()))
 	if old == nil {
@@ -140,7 +140,8 @@ func (r *Reloader) renewAt(end time.Time) {
 	if end.IsZero() {
 		return
 	}
-	// A timer doesn't notice that someone sets the clock, so it checks once a minute.
+	// A timer doesn't notice a change of the system clock, so the function below compares
+	// the clock with end at least once a minute.
 	var timer *time.Timer
 	timer = time.AfterFunc(min(time.Until(end), time.Minute), func() {
 		r.mu.Lock()
@@ -164,9 +165,9 @@ const (
 	maxLoggedBytes    = 1 << 10 // of one problem of an override
 )
 
-func (r *Reloader) logInForce(from, changes []slog.Attr) {
+func (r *Reloader) logInForce(cause, changes []slog.Attr) {
 	cfg := r.store.Load()
-	attrs := slices.Concat(from, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
+	attrs := slices.Concat(cause, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
 	r.log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
@@ -196,7 +197,7 @@ func (r *Reloader) logWarnings(warnings limitsfile.Problems) {
 	for _, w := range warnings {
 		text := w.String()
 		if !r.loggedWarnings[text] {
-			r.log.Warn("limits look mistaken", "warning", text)
+			r.log.Warn("limits suspicious", "warning", text)
 		}
 		logged[text] = true
 	}
@@ -226,7 +227,7 @@ func (r *Reloader) reject(err error) {
 // the Observer.
 func (r *Reloader) reportOverrides() {
 	logged := map[string]string{}
-	inForce, rejected, unlogged := 0, 0, 0
+	inForce, rejected, newProblems := 0, 0, 0
 	for _, s := range r.overrides.States() {
 		if s.Limits != "" {
 			inForce++
@@ -240,20 +241,20 @@ func (r *Reloader) reportOverrides() {
 		if r.loggedProblems[s.Target] == problem {
 			continue
 		}
-		if unlogged++; unlogged > maxLoggedProblems {
+		if newProblems++; newProblems > maxLoggedProblems {
 			continue
 		}
 		if len(problem) > maxLoggedBytes {
 			problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
 		}
-		effect := "limits without the override"
+		effect := "the limits apply without the override"
 		if s.Limits != "" {
 			effect = "the previous value stays in force: " + s.Limits
 		}
 		r.log.Error("override rejected", "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 	}
-	if unlogged > maxLoggedProblems {
-		r.log.Error("overrides rejected", "and_more", unlogged-maxLoggedProblems, "see", "/rlconfig/problems")
+	if newProblems > maxLoggedProblems {
+		r.log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
 	}
 	r.loggedProblems = logged
 	r.observer.Overrides(inForce, rejected)
@@ -311,11 +312,3 @@ func (r *Reloader) DryRun(target, value string) override.State {
 	}
 	return r.overrides.DryRun(r.base, target, value, time.Now())
 }
-
-type noObserver struct{}
-
-func (noObserver) LimitsLoaded(int)          {}
-func (noObserver) LimitsRejected()           {}
-func (noObserver) ConfigProblems(int)        {}
-func (noObserver) Overrides(int, int)        {}
-func (noObserver) SourceState(string, error) {}

@@ -29,7 +29,7 @@ type rig struct {
 	log   bytes.Buffer
 
 	loaded, rejected, problems int
-	overrides                  string // in force, rejected
+	overrides                  string // two numbers: overrides in force and rejected
 	states                     []string
 }
 
@@ -107,7 +107,7 @@ func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	assert.Equal(t, []string{"file: <nil>"}, r.states)
 }
 
-func TestRejectedLimitsLeaveTheLastGoodOnes(t *testing.T) {
+func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	bad := errors.New("a.yaml:1:2: wrong\nb.yaml:3:4: wrong, too")
@@ -151,10 +151,10 @@ func TestWarningsAreLoggedOnceWhileTheyLast(t *testing.T) {
 	for range 2 {
 		r.load(suspicious)
 	}
-	assert.Equal(t, 1, strings.Count(r.log.String(), "limits look mistaken"), r.log.String())
+	assert.Equal(t, 1, strings.Count(r.log.String(), "limits suspicious"), r.log.String())
 	r.load(perYear(1))
 	r.load(suspicious)
-	assert.Equal(t, 2, strings.Count(r.log.String(), "limits look mistaken"))
+	assert.Equal(t, 2, strings.Count(r.log.String(), "limits suspicious"))
 }
 
 func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
@@ -173,7 +173,7 @@ func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 	assert.Empty(t, r.problemsPage())
 }
 
-func TestOverridesStayOverReloadedLimits(t *testing.T) {
+func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.override("shop|tenant=acme", `{"factor": 10}`)

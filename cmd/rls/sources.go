@@ -99,7 +99,7 @@ func (o reloadObserver) SourceState(source string, err error) {
 	}
 	note := ""
 	if err != nil {
-		note = fmt.Sprintf("unreadable since %s; the last ones stay in force", time.Now().UTC().Format(time.RFC3339))
+		note = fmt.Sprintf("unreadable since %s; the last overrides stay in force", time.Now().UTC().Format(time.RFC3339))
 	}
 	o.health.Note(source, note)
 }

@@ -24,9 +24,6 @@ import (
 	"github.com/seed-81f232ab/rls/source"
 )
 
-// maxExpectedOverrides is the number of overrides above which the log has a warning.
-const maxExpectedOverrides = 10_000
-
 // Options configure a Store. A nil function is not called. No function may call the
 // Store.
 type Options struct {
@@ -64,7 +61,6 @@ type Store struct {
 	apply         func(source.Update) error // nil while Run isn't running
 	applied       map[string]string         // the overrides that apply got last, or nil; the map is never modified
 	outage        error                     // why Redis can't be read, as last passed to apply; nil if it can
-	warnedMany    bool                      // the log has the warning of maxExpectedOverrides
 	warnedExpired bool                      // the log has the warning about expired overrides
 }
 
@@ -188,11 +184,6 @@ func (s *Store) readAll(ctx context.Context) error {
 		return err
 	}
 	s.deleteExpired(ctx, all)
-	if many := len(all) > maxExpectedOverrides; many != s.warnedMany {
-		if s.warnedMany = many; many {
-			s.options.Log.Warn("many overrides; each full read costs time and memory", "overrides", len(all), "expected", maxExpectedOverrides)
-		}
-	}
 	var u source.Update
 	if s.applied == nil || !maps.Equal(s.applied, all) {
 		s.applied, u.Overrides = all, all
