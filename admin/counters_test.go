@@ -270,7 +270,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 		"only after the read": {local.New(local.Options{}), http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
-			down.Fail(backend.ErrUnavailable)
+			down.SetError(backend.ErrUnavailable)
 			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Uncached, o.Counters.Limiter = c.read, withFallback })
 			var got admin.Counter
 			require.Equal(t, c.get, r.call("GET", "counters", acme, "", &got))

@@ -63,9 +63,9 @@ func hit(t *testing.T) backend.Hit {
 
 func TestFlakyFailsUntilFailOfNil(t *testing.T) {
 	f, h := backendtest.NewFlaky(simple()), hit(t)
-	f.Fail(errDown)
+	f.SetError(errDown)
 	assert.ErrorIs(t, take(t.Context(), f, h)[0].Err, backend.ErrUnavailable)
-	f.Fail(nil)
+	f.SetError(nil)
 	r := take(t.Context(), f, h)[0]
 	assert.NoError(t, r.Err)
 	assert.Equal(t, int64(4), r.Remaining, "the failed Take has charged nothing")
@@ -111,10 +111,10 @@ func TestFlakyIsSafeForConcurrentUse(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for range 50 {
-				f.Fail(errors.New("once"))
+				f.SetError(errors.New("once"))
 				take(t.Context(), f, h)
 				f.Delay(time.Duration(i))
-				f.Fail(nil)
+				f.SetError(nil)
 			}
 		})
 	}

@@ -36,12 +36,12 @@ var _ backend.Limiter = (*Flaky)(nil)
 // NewFlaky returns a Flaky that neither fails nor delays Takes of next.
 func NewFlaky(next backend.Limiter) *Flaky { return &Flaky{next: next} }
 
-// Fail answers every hit with err. To simulate a lost backend, err must wrap
+// SetError makes Takes answer every hit with err. To simulate a lost backend, err must wrap
 // backend.ErrUnavailable. A nil err ends the failure.
-func (f *Flaky) Fail(err error) { f.FailHits(func(backend.Hit) error { return err }) }
+func (f *Flaky) SetError(err error) { f.FailHits(func(backend.Hit) error { return err }) }
 
-// FailHits answers a hit with the error of fail, and passes on hits for which fail returns
-// nil. Many goroutines may call fail.
+// FailHits makes Takes answer a hit with the error of fail, and pass on hits for which fail
+// returns nil. Many goroutines may call fail.
 func (f *Flaky) FailHits(fail func(backend.Hit) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -235,9 +235,9 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 	flaky := backendtest.NewFlaky(newCounter())
 	l := New(flaky, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
-	flaky.Fail(backend.ErrUnavailable)
+	flaky.SetError(backend.ErrUnavailable)
 	assert.ErrorIs(t, take(l, 0, hit("a", lim, 1))[0].Err, backend.ErrUnavailable)
-	flaky.Fail(nil)
+	flaky.SetError(nil)
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 

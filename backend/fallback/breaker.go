@@ -22,7 +22,7 @@ type breaker struct {
 	failures     int        // failures without a success in between
 	failingSince time.Time  // first of the failures
 	servedBefore int64      // value of limiter.servedHits at failingSince
-	recovering   bool       // an outage is in progress, and awaitRecovery runs
+	inOutage     bool       // awaitRecovery runs
 }
 
 // The states of a breaker.
@@ -92,7 +92,7 @@ func (b *breaker) setState(next int32) {
 // beginOutage starts the probes of b, unless an outage is in progress. The caller holds
 // b.mu.
 func (b *breaker) beginOutage(err error) {
-	if b.recovering {
+	if b.inOutage {
 		return
 	}
 	l := b.limiter
@@ -101,7 +101,7 @@ func (b *breaker) beginOutage(err error) {
 	if l.ctx.Err() != nil {
 		return
 	}
-	b.recovering = true
+	b.inOutage = true
 	l.probes.Go(b.awaitRecovery)
 	l.shardsDown++
 	if l.shardsDown == 1 {
@@ -144,7 +144,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	if b.isOpen() {
 		return false
 	}
-	b.recovering = false
+	b.inOutage = false
 	l := b.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -44,9 +44,9 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 				lim := newLimit(t, 100, limit.Day)
 				for _, s := range c.steps {
 					time.Sleep(s.pause)
-					r.primary.Fail(nil)
+					r.primary.SetError(nil)
 					if s.fails {
-						r.primary.Fail(errDown)
+						r.primary.SetError(errDown)
 					}
 					assert.Equal(t, s.fails, r.take("k", lim, 1).Degraded())
 				}
@@ -63,7 +63,7 @@ func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.primary.Fail(fmt.Errorf("queue is full: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable))
+		r.primary.SetError(fmt.Errorf("queue is full: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable))
 		for range 10 {
 			got := r.take("k", lim, 1)
 			require.NoError(t, got.Err)
@@ -143,7 +143,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 		assert.True(t, jitter)
 		assert.InDelta(t, 23, count, 4)
 		up.Store(true)
-		r.primary.Fail(nil)
+		r.primary.SetError(nil)
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait()
 		assert.False(t, r.isDown(), "up after a pause of at most 600 ms and the 500 ms of a stable primary")
@@ -191,7 +191,7 @@ func TestFlappingShardIsProbedLessAndLess(t *testing.T) {
 			o.Probe = func(context.Context, int) error { return nil } // succeeds though hits fail
 		})
 		lim := newLimit(t, 1_000_000, limit.Day)
-		r.primary.Fail(errDown)
+		r.primary.SetError(errDown)
 		for range 60_000 {
 			r.take("k", lim, 1)
 			time.Sleep(time.Millisecond)

@@ -25,8 +25,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Namespace is the prefix of the keys in the secondary. It separates them from keys
-// that the secondary counts for other reasons.
+// Namespace is the prefix of the fallback's keys in the secondary. It separates these keys
+// from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
 // Options configure a Limiter. All but Mode are required.
@@ -63,8 +63,8 @@ type Observer interface {
 	// alternate and never overlap.
 	StateChanged(StateChange)
 
-	// Served is called with the number of hits that were decided without the primary.
-	// The call comes with the decision.
+	// Served is called at the moment of a decision without the primary, with the number
+	// of hits that were decided.
 	Served(hits int)
 
 	// Replayed is called with the number of hits that the primary was charged with
@@ -150,7 +150,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	hasError := func(r backend.Result) bool { return r.Err != nil }
 	if l.notClosed.Load() > 0 || slices.ContainsFunc(results, hasError) {
-		l.serveFailed(ctx, now, hits, results)
+		l.serveFailedHits(ctx, now, hits, results)
 	}
 }
 

@@ -51,7 +51,7 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 
 // openBreakers lets the primary fail until the breakers of all keys are open.
 func (r *fixture) openBreakers(lim *limit.Limit, keys ...string) {
-	r.primary.Fail(errDown)
+	r.primary.SetError(errDown)
 	for range minFailures + 1 {
 		for _, key := range keys {
 			r.take(key, lim, 0)
@@ -62,7 +62,7 @@ func (r *fixture) openBreakers(lim *limit.Limit, keys ...string) {
 
 // heal lets the primary work again and waits for the end of the outage.
 func (r *fixture) heal() {
-	r.primary.Fail(nil)
+	r.primary.SetError(nil)
 	r.waitUntilUp()
 }
 

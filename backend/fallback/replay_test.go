@@ -188,14 +188,14 @@ func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 		lim := newLimit(t, 1000, limit.Year)
 		r.openBreakers(lim, "k")
 		r.take("k", lim, 1)
-		r.primary.Fail(nil)
+		r.primary.SetError(nil)
 		for r.breakers[0].isOpen() {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
 		require.Equal(t, int64(1), spent(r.shared, "k", lim))
 		results := []backend.Result{{Err: errBreakerOpen}}
-		r.serveFailed(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
+		r.serveFailedHits(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 		time.Sleep(time.Second)
 		assert.Equal(t, int64(2), spent(r.shared, "k", lim))
 		assert.False(t, r.isDown())

@@ -10,10 +10,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// serveFailed reports the outcome of each hit to its breaker and decides the hits that
+// serveFailedHits reports the outcome of each hit to its breaker and decides the hits that
 // the primary could not decide. An error stays if the caller caused the error, or if
 // another Limiter would fail as well.
-func (l *Limiter) serveFailed(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
 	servedCount := 0
 	for i := range hits {

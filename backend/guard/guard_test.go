@@ -77,9 +77,9 @@ func TestGuardNeverDeniesTooEarly(t *testing.T) {
 		{"refund", func(r fixture) { take(r, 0, hit(lim, 8), hit(lim, 8), hit(lim, -10)) }},
 		{"raised limit", func(r fixture) { take(r, 0, hit(lim, 10), hit(lim, 5)) }},
 		{"failed hits", func(r fixture) {
-			r.next.Fail(backend.ErrUnavailable)
+			r.next.SetError(backend.ErrUnavailable)
 			take(r, 0, hit(lim, 12))
-			r.next.Fail(nil)
+			r.next.SetError(nil)
 		}},
 		{"another window of the same key", func(r fixture) { take(r, 0, hit(newLimit(t, limit.FirstHitWindow, 10), 12)) }},
 		{"another limit of the same key", func(r fixture) { take(r, 0, hit(newLimit(t, limit.SlidingLog, 10), 12)) }},
