@@ -19,13 +19,11 @@ type Changes struct {
 // Rules returns the number of descriptors with limits in force.
 func (c *Config) Rules() int {
 	count := 0
-	for _, d := range c.order {
-		d.root.each(path{domain: d.Name}, func(n *node, _ path) {
-			if n.rule != nil {
-				count++
-			}
-		})
-	}
+	c.eachPair(nil, func(n, _ *node, _ path) {
+		if n.rule != nil {
+			count++
+		}
+	})
 	return count
 }
 
@@ -34,7 +32,8 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 	var all Changes
 	c.eachPair(old, func(changed, before *node, p path) {
 		switch {
-		case before == nil:
+		case !changed.hasLimits():
+		case !before.hasLimits():
 			all.Added = append(all.Added, p.String())
 		case before.Descriptor != changed.Descriptor && !sameLimits(before.Descriptor, changed.Descriptor):
 			all.Changed = append(all.Changed, p.String())
@@ -42,8 +41,8 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 		}
 	})
 	if old != nil {
-		old.eachPair(c, func(_, after *node, p path) {
-			if after == nil {
+		old.eachPair(c, func(before, after *node, p path) {
+			if before.hasLimits() && !after.hasLimits() {
 				all.Removed = append(all.Removed, p.String())
 			}
 		})
@@ -51,13 +50,15 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 	return all
 }
 
+func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
+
 // sameLimits reports whether a and b have equal limits, flags and metadata.
 func sameLimits(a, b *limitsfile.Descriptor) bool {
 	return a.Summary() == b.Summary() && proto.Equal(a.Metadata, b.Metadata)
 }
 
-// eachPair calls f with each node of c that has limits, the node of other with the same
-// keys and values, nil if that has no limits, and their path.
+// eachPair calls f with each node of c, the node of other with the same keys and values or
+// nil, and their path. Parents come first. other can be nil.
 func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	for _, d := range c.order {
 		var s *siblings
@@ -74,13 +75,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 		n := &s.nodes[i]
 		p := parent.child(n.Descriptor)
 		pair := other.exact(n.Key, n.Value)
-		if len(n.Limits) > 0 {
-			if pair != nil && len(pair.Limits) > 0 {
-				f(n, pair, p)
-			} else {
-				f(n, nil, p)
-			}
-		}
+		f(n, pair, p)
 		// Children that a copy shares are compared where they stand, unless the other
 		// side has children of its own here.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
@@ -89,18 +84,6 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 				below = pair.children
 			}
 			n.children.eachPair(below, p, f)
-		}
-	}
-}
-
-// each calls f with each node and its path, parents first.
-func (s *siblings) each(parent path, f func(n *node, p path)) {
-	for i := range s.nodes {
-		n := &s.nodes[i]
-		p := parent.child(n.Descriptor)
-		f(n, p)
-		if children := s.ownChildren(n); children != nil {
-			children.each(p, f)
 		}
 	}
 }

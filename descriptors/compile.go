@@ -18,7 +18,7 @@ func Compile(set *limitsfile.Set) *Config {
 	for _, d := range set.Domains {
 		domain := &Domain{Name: d.Name}
 		domain.requestSpec, domain.requestLimits = d.RequestLimit()
-		domain.root = *compile(d.Descriptors, path{domain: d.Name})
+		domain.root = compile(d.Descriptors, path{domain: d.Name})
 		c.domains[d.Name] = domain
 		c.order = append(c.order, domain)
 	}
@@ -41,20 +41,20 @@ func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
 // compile returns the nodes of list, which is below parent. A copy for a single value
 // shares the nodes of its children if it shares the children.
-func compile(list []*limitsfile.Descriptor, parent path) *siblings {
-	s := &siblings{nodes: make([]node, len(list)), keys: map[string]*sameKey{}}
+func compile(list []*limitsfile.Descriptor, parent path) siblings {
+	s := newSiblings(list)
 	for i, d := range list {
-		n := &s.nodes[i]
-		p := parent.child(d)
-		*n = node{Descriptor: d, rule: newRule(d, p)}
-		if len(d.Descriptors) > 0 {
-			if from := s.copiedFrom(d); from != nil && len(from.Descriptors) > 0 && &from.Descriptors[0] == &d.Descriptors[0] {
-				n.children = from.children
-			} else {
-				n.children = compile(d.Descriptors, p)
-			}
+		n, p := &s.nodes[i], parent.child(d)
+		n.rule = newRule(d, p)
+		if len(d.Descriptors) == 0 {
+			continue
 		}
-		s.add(n, i)
+		if from := s.copiedFrom(d); from != nil && len(from.Descriptors) > 0 && &from.Descriptors[0] == &d.Descriptors[0] {
+			n.children = from.children
+		} else {
+			children := compile(d.Descriptors, p)
+			n.children = &children
+		}
 	}
 	return s
 }

@@ -16,7 +16,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, d := range c.Domains() {
 		fmt.Fprintln(b, limitsfile.Printable(d.Name))
-		d.root.each(path{domain: d.Name}, func(n *node, p path) {
+		d.root.eachPair(nil, path{domain: d.Name}, func(n, _ *node, p path) {
 			b.WriteString(strings.Repeat("  ", len(p.trail)) + n.Label())
 			if text := n.Summary(); text != "" {
 				b.WriteString(": " + text)
@@ -31,16 +31,14 @@ func (c *Config) WriteTree(w io.Writer) error {
 // envoyproxy/ratelimit. Fields that it doesn't know come last.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	for _, d := range c.order {
-		d.root.each(path{domain: d.Name}, func(n *node, p path) {
-			if n.rule == nil {
-				return
-			}
-			for _, l := range n.rule.Limits {
-				n.rule.writeLine(b, p.metricKey(), l)
-			}
-		})
-	}
+	c.eachPair(nil, func(n, _ *node, p path) {
+		if n.rule == nil {
+			return
+		}
+		for _, l := range n.rule.Limits {
+			n.rule.writeLine(b, p.metricKey(), l)
+		}
+	})
 	return b.Flush()
 }
 

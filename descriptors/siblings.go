@@ -2,6 +2,9 @@ package descriptors
 
 import (
 	"math"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
@@ -28,6 +31,16 @@ type sameKey struct {
 }
 
 var noSameKey sameKey
+
+// newSiblings returns list without rules and children.
+func newSiblings(list []*limitsfile.Descriptor) siblings {
+	s := siblings{nodes: make([]node, len(list)), keys: map[string]*sameKey{}}
+	for i, d := range list {
+		s.nodes[i].Descriptor = d
+		s.add(&s.nodes[i], i)
+	}
+	return s
+}
 
 // add indexes n, which is the i-th of its siblings.
 func (s *siblings) add(n *node, i int) {
@@ -57,6 +70,29 @@ func (s *siblings) add(n *node, i int) {
 	case n.WildcardValue:
 		k.wildcards.add(wildcard{anything, value, i, n})
 	}
+}
+
+// Index finds the descriptors of one list.
+type Index struct{ siblings siblings }
+
+// NewIndex returns an index of list.
+func NewIndex(list []*limitsfile.Descriptor) *Index {
+	return &Index{newSiblings(list)}
+}
+
+// Find returns the descriptor with the key and value of e. If there is none, Find returns
+// the descriptor that matches a request with e, or nil.
+func (x *Index) Find(e *ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
+	key, value := e.GetKey(), e.GetValue()
+	if n := x.siblings.exact(key, value); n != nil {
+		return n.Descriptor, true
+	}
+	if value != "" && !strings.Contains(key+value, "*") {
+		if n := x.siblings.find(key, value); n != nil {
+			return n.Descriptor, false
+		}
+	}
+	return nil, false
 }
 
 // exact returns the node whose key and value have these texts, or nil.

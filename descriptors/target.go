@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"unicode/utf8"
 
@@ -28,17 +29,16 @@ func ParseTarget(text string) (Target, error) {
 	if len(parts)-1 > limitsfile.MaxDepth {
 		return Target{}, fmt.Errorf("target has %d entries; maximum is %d", len(parts)-1, limitsfile.MaxDepth)
 	}
-	var t Target
-	domain, ok := unescape(parts[0])
-	t.Domain = domain
+	ok := true
+	unescape := func(part string) string {
+		s, err := url.PathUnescape(part)
+		ok = ok && err == nil && utf8.ValidString(s)
+		return s
+	}
+	t := Target{Domain: unescape(parts[0])}
 	for _, part := range parts[1:] {
 		key, value, _ := strings.Cut(part, "=")
-		e := &ratelimitv3.RateLimitDescriptor_Entry{}
-		var keyOK, valueOK bool
-		e.Key, keyOK = unescape(key)
-		e.Value, valueOK = unescape(value)
-		ok = ok && keyOK && valueOK
-		t.Entries = append(t.Entries, e)
+		t.Entries = append(t.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(key), Value: unescape(value)})
 	}
 	if !ok {
 		return Target{}, fmt.Errorf("target %s: want two hexadecimal digits in capitals, of UTF-8 text, after each %%; write %%25 for a %%", limitsfile.Printable(text))
@@ -80,26 +80,3 @@ func (t Target) String() string {
 	}
 	return string(b)
 }
-
-// unescape reverses appendEscaped. It reports false if the result is not UTF-8.
-func unescape(s string) (string, bool) {
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(s, "%")
-		b.WriteString(before)
-		if !found {
-			return b.String(), utf8.ValidString(b.String())
-		}
-		if len(after) < 2 {
-			return "", false
-		}
-		hi, lo := unhex(after[0]), unhex(after[1])
-		if hi < 0 || lo < 0 {
-			return "", false
-		}
-		b.WriteByte(byte(hi<<4 | lo))
-		s = after[2:]
-	}
-}
-
-func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }

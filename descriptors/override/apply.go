@@ -77,12 +77,12 @@ type match struct {
 
 // finder finds the descriptors of targets in a set.
 type finder struct {
-	domains map[string]*limitsfile.Domain      // by name
-	indexes map[**limitsfile.Descriptor]*index // by the first element of the list
+	domains map[string]*limitsfile.Domain                  // by name
+	indexes map[**limitsfile.Descriptor]*descriptors.Index // by the first element of the list
 }
 
 func newFinder(set *limitsfile.Set) *finder {
-	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*index{}}
+	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
 	for _, d := range set.Domains {
 		f.domains[d.Name] = d
 	}
@@ -114,9 +114,9 @@ func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
 			return fail("the descriptor has no children")
 		}
 		if f.indexes[&list[0]] == nil {
-			f.indexes[&list[0]] = newIndex(list)
+			f.indexes[&list[0]] = descriptors.NewIndex(list)
 		}
-		d, exact := f.indexes[&list[0]].find(e)
+		d, exact := f.indexes[&list[0]].Find(e)
 		if d == nil {
 			return fail("unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(list, e))
 		}
