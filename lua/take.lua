@@ -56,11 +56,8 @@ local function rowOf(i) return 5 * args[hits + 2 * i - 1] - 1 end
 -- Returns the state of hit i's counter. The state has err if the counter can't be used.
 local function open(i, row)
   local name = args[row]
-  local algorithm = algorithms[name]
-  if not algorithm and compile[name] then
-    algorithm = compile[name]()
-    algorithms[name] = algorithm
-  end
+  local algorithm = algorithms[name] or compile[name] and compile[name]()
+  algorithms[name] = algorithm
   local state
   if algorithm then
     state = algorithm.open(KEYS[i], stored[i])
@@ -82,7 +79,7 @@ if ARGV[2] == '' then
     if r ~= row then
       local algorithm = algorithms[args[r]]
       row, step = r, algorithm and algorithm.step
-      max, period, capacity, chargeDenied = args[r + 1], args[r + 2], args[r + 3], args[r + 4] % 2 == 1
+      max, period, capacity, chargeDenied = args[r + 1], args[r + 2], args[r + 3], args[r + 4] == 1
     end
     local q = 3 * i
     if state.err then
@@ -92,44 +89,39 @@ if ARGV[2] == '' then
     end
   end
 else
-  -- Decides n hits as hit i, sets the reply, and reports whether they are denied.
-  local function decide(i, n, chargeDenied)
+  local function allOrNone(i) return args[rowOf(i) + 4] == 2 end
+
+  -- Decides n hits as hit i and sets the reply.
+  local function decide(i, n)
     local row, q = rowOf(i), 3 * i
     local state = states[KEYS[i]]
     if state.err then
       reply[q - 2], reply[q - 1], reply[q] = 0, 0, 0
-      return false
+    else
+      local max, period, capacity, flags = unpack(args, row + 1, row + 4)
+      reply[q - 2], reply[q - 1], reply[q] = algorithms[args[row]].step(state, now, n, max, period, capacity, flags == 1)
     end
-    reply[q - 2], reply[q - 1], reply[q] =
-      algorithms[args[row]].step(state, now, n, args[row + 1], args[row + 2], args[row + 3], chargeDenied)
-    return reply[q] ~= 0
   end
-  local function chargesDenied(i) return args[rowOf(i) + 4] % 2 == 1 end
-  local function allOrNone(i) return args[rowOf(i) + 4] >= 2 end
 
   local first = 1
   for _, size in ipairs(cmsgpack.unpack(ARGV[2])) do
     local last = first + size - 1
-    local savedStates, denied = {}, false
+    local before, denied = {}, false
     for i = first, last do
       local key = KEYS[i]
       local state = states[key] or open(i, rowOf(i))
-      savedStates[key] = savedStates[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
+      before[key] = before[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
     end
     for i = first, last do
-      local isAllOrNone = allOrNone(i)
-      if decide(i, args[hits + 2 * i], chargesDenied(i) and not isAllOrNone) and isAllOrNone then denied = true end
+      decide(i, args[hits + 2 * i])
+      denied = denied or allOrNone(i) and reply[3 * i] ~= 0
     end
     if denied then
-      for key, state in pairs(savedStates) do states[key] = state end
+      for key, state in pairs(before) do states[key] = state end
       for i = first, last do
-        if allOrNone(i) then
-          local retry = reply[3 * i]
-          decide(i, 0, false)
-          reply[3 * i] = retry
-        else
-          decide(i, args[hits + 2 * i], chargesDenied(i))
-        end
+        local retry = reply[3 * i]
+        decide(i, allOrNone(i) and 0 or args[hits + 2 * i])
+        if allOrNone(i) then reply[3 * i] = retry end
       end
     end
     first = last + 1

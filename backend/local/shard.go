@@ -83,35 +83,28 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 	e := &s.entries[slot]
 	e.expires = now + r.ResetAfter
 	e.spent = l.Spent(r)
-	if added || growth > 0 {
-		s.evictExcess(id, now)
+	// This Take added at most one key and one log entry, so two evictions are enough for
+	// its own growth. If logs in other shards have made the bound smaller, several Takes
+	// share the evictions.
+	for i := 0; i < 2 && (added || growth > 0) && len(s.entries) > s.budget.keysPerShard(); i++ {
+		s.evict(id, now)
 	}
 	return r
 }
 
-// evictExcess evicts up to two entries other than keepID while there are too many. A Take adds
-// at most a key and a log entry, so two evictions keep up with any growth, and no Take pays
-// for the growth of others.
-func (s *shard) evictExcess(keepID fingerprint.ID, now int64) {
-	maxKeys := s.budget.keysPerShard()
-	for i := 0; i < 2 && len(s.entries) > maxKeys; i++ {
-		s.evict(keepID, now)
-	}
-}
-
-// evict removes one entry other than keepID from a sample. It removes an expired entry, or
+// evict removes one entry other than currentID from a sample. It removes an expired entry, or
 // else the entry with the least spent. Of equal entries it removes the first to expire.
 //
 // The sample is spread evenly over the entries from a random start. So it holds no entry
 // twice, and all entries if there are few. A key with more spent than most others is safe.
-func (s *shard) evict(keepID fingerprint.ID, now int64) {
+func (s *shard) evict(currentID fingerprint.ID, now int64) {
 	n := len(s.entries)
 	stride := max(n/sampleSize, 1)
 	victim := -1
 	for i, slot := 0, rand.IntN(n); i < min(sampleSize, n); i, slot = i+1, (slot+stride)%n {
 		e := &s.entries[slot]
 		switch {
-		case e.id == keepID:
+		case e.id == currentID:
 		case e.expires <= now:
 			s.forget(slot)
 			return
