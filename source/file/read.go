@@ -63,7 +63,14 @@ func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.Ap
 func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	w := walker{place: p}
 	w.run()
-	return w.result()
+	if len(w.errs) > 0 {
+		return nil, w.skipped, errors.Join(w.errs...)
+	}
+	if len(w.files) == 0 {
+		return nil, w.skipped, fmt.Errorf("%s: %w (.yaml, .yml, .json or without extension)", p.Path(), ErrNoFiles)
+	}
+	slices.SortFunc(w.files, func(a, b limitsfile.File) int { return strings.Compare(a.Name, b.Name) })
+	return w.files, w.skipped, nil
 }
 
 // fingerprint is a hash of the names, modes, sizes, times and inodes of the files at a
@@ -74,12 +81,7 @@ type fingerprint [sha256.Size]byte
 func (p Place) fingerprint() fingerprint {
 	w := walker{place: p, stats: sha256.New()}
 	w.run()
-	for _, s := range w.skipped {
-		fmt.Fprintf(w.stats, "skipped %q\n", s)
-	}
-	for _, err := range w.errs {
-		fmt.Fprintf(w.stats, "error %q\n", err)
-	}
+	fmt.Fprintf(w.stats, "%q %q", w.skipped, w.errs)
 	return fingerprint(w.stats.Sum(nil))
 }
 
@@ -111,17 +113,6 @@ func (w *walker) run() {
 			w.entry(path, e)
 		}
 	}
-}
-
-func (w *walker) result() ([]limitsfile.File, []Skipped, error) {
-	if len(w.errs) > 0 {
-		return nil, w.skipped, errors.Join(w.errs...)
-	}
-	if len(w.files) == 0 {
-		return nil, w.skipped, fmt.Errorf("%s: %w (.yaml, .yml, .json or without extension)", w.place.Path(), ErrNoFiles)
-	}
-	slices.SortFunc(w.files, func(a, b limitsfile.File) int { return strings.Compare(a.Name, b.Name) })
-	return w.files, w.skipped, nil
 }
 
 func (w *walker) fail(err error) { w.errs = append(w.errs, err) }

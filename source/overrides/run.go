@@ -42,11 +42,16 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 			}
 		}
 		began := time.Now()
-		err := s.read(ctx)
+		err := s.lock(ctx)
+		if err == nil {
+			err = s.readAll(ctx)
+			s.unlock()
+		}
 		nextRead = time.Now().Add(min(3*time.Since(began), maxRest))
 		if err == nil {
 			retry.Reset()
-			resync.Reset(jittered(s.options.Resync))
+			// Shortened at random, so that replicas that start together don't read together.
+			resync.Reset(time.Duration(float64(s.options.Resync) * (0.8 + 0.2*rand.Float64())))
 			continue
 		}
 		// A client of a Cluster looks for the node that has the hash only after a redirect,
@@ -62,22 +67,8 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 // reading and applying take a quarter of the time.
 const maxRest = 300 * time.Millisecond
 
-func (s *Store) read(ctx context.Context) error {
-	if err := s.lock(ctx); err != nil {
-		return err
-	}
-	defer s.unlock()
-	return s.readAll(ctx)
-}
-
 // startBackoff returns the pauses between attempts while Redis fails.
 func (s *Store) startBackoff() *backoff.ExponentialBackOff {
 	resync := s.options.Resync
 	return wait.Backoff{Initial: min(100*time.Millisecond, resync), Max: min(5*time.Second, resync), Jitter: 0.2}.Start()
-}
-
-// jittered returns d, shortened by up to a fifth, so that replicas that start together
-// don't read together.
-func jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.2*rand.Float64()))
 }
