@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
@@ -31,15 +32,11 @@ func (h *handler) caller(r *http.Request) (name string, ok bool) {
 
 // subject returns the name in a certificate.
 func subject(c *x509.Certificate) string {
-	switch {
-	case c.Subject.CommonName != "":
-		return c.Subject.CommonName
-	case len(c.DNSNames) > 0:
-		return c.DNSNames[0]
-	case len(c.URIs) > 0:
-		return c.URIs[0].String()
+	names := append([]string{c.Subject.CommonName}, c.DNSNames...)
+	for _, uri := range c.URIs {
+		names = append(names, uri.String())
 	}
-	return "certificate " + c.SerialNumber.String()
+	return cmp.Or(append(names, "certificate "+c.SerialNumber.String())...)
 }
 
 // unauthorized answers 401. All unauthorized calls get the same answer.

@@ -71,13 +71,13 @@ func (h *handler) putOverride(c *call) answer {
 	if result.Problem == nil && result.Expired {
 		result.Problem = fmt.Errorf("expires_at %s is in the past", result.Expires.UTC().Format(time.RFC3339))
 	}
-	tried := overrideAnswer(&result)
-	tried.DryRun = dryRun
+	o := overrideAnswer(&result)
+	o.DryRun = dryRun
 	switch {
 	case result.Problem != nil:
-		return answer{http.StatusBadRequest, tried}
+		return answer{http.StatusBadRequest, o}
 	case dryRun:
-		return answer{http.StatusOK, tried}
+		return answer{http.StatusOK, o}
 	}
 
 	before := h.state(c.target())
@@ -87,19 +87,13 @@ func (h *handler) putOverride(c *call) answer {
 	if err != nil {
 		return h.notStored(c, "put", value, err)
 	}
-	after := h.state(c.target())
-	if after == nil || after.Value != value { // another caller has changed it again
-		after = &result
-	}
-	stored := overrideAnswer(after)
-	stored.AlsoRejected = tried.AlsoRejected
-	limitsBefore := after.BaseLimits
+	limitsBefore := o.BaseLimits
 	if existed {
-		stored.OldOverride = rawJSON(old)
+		o.OldOverride = rawJSON(old)
 		limitsBefore = cmp.Or(h.replaced(before, c.target(), old).Limits, limitsBefore)
 	}
-	h.auditChange(c, "put", old, value, limitsBefore, &stored)
-	return answer{http.StatusOK, stored}
+	h.auditChange(c, "put", old, value, limitsBefore, &o)
+	return answer{http.StatusOK, o}
 }
 
 func (h *handler) deleteOverride(c *call) answer {

@@ -42,22 +42,17 @@ func newServe() *cobra.Command {
 			if err == nil {
 				err = serve(cmd.Context(), s, log)
 			}
-			return logProblems(err, log)
+			if err == nil {
+				return nil
+			}
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				log.Error("service failed", "problem", line)
+			}
+			return exitCode(1)
 		},
 	}
 	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
 	return cmd
-}
-
-// logProblems logs each line of err and returns exit code 1, or nil if err is nil.
-func logProblems(err error, log *slog.Logger) error {
-	if err == nil {
-		return nil
-	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		log.Error("service failed", "problem", line)
-	}
-	return exitCode(1)
 }
 
 // serve runs the service until ctx is done.

@@ -141,16 +141,12 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 
 // limitsPlace returns where the settings say that the limits files are.
 func limitsPlace(s *env.Settings) filesource.Place {
-	if s.LimitsPath != "" {
-		return filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
+	p := filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
+	if s.LimitsPath == "" {
+		p.Root, p.Subdirectory, p.AppDirectory = s.RuntimeRoot, s.RuntimeSubdirectory, s.RuntimeAppDirectory
+		p.WatchRoot = s.RuntimeWatchRoot
 	}
-	return filesource.Place{
-		Root:           s.RuntimeRoot,
-		Subdirectory:   s.RuntimeSubdirectory,
-		AppDirectory:   s.RuntimeAppDirectory,
-		WatchRoot:      s.RuntimeWatchRoot,
-		IgnoreDotFiles: s.RuntimeIgnoreDotFiles,
-	}
+	return p
 }
 
 func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
