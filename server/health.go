@@ -29,12 +29,12 @@ type Health struct {
 // Serve for a component that starts unhealthy.
 func NewHealth() *Health {
 	h := &Health{grpc: health.NewServer(), faults: make(map[string]string), notes: make(map[string]string)}
-	h.publish()
+	h.Set("server", true, "") // publishes that the process is healthy
 	return h
 }
 
 // Set records the state of a component. If ok is false, /healthcheck shows detail to
-// operators.
+// operators. Watchers of gRPC health see two changes in their order.
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -43,7 +43,13 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	} else {
 		h.faults[component] = detail
 	}
-	h.publish()
+	state := healthpb.HealthCheckResponse_SERVING
+	if len(h.faults) > 0 {
+		state = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	for _, name := range healthServices {
+		h.grpc.SetServingStatus(name, state)
+	}
 }
 
 // Note records a remark on a component, which /healthcheck shows to operators. A note
@@ -60,14 +66,10 @@ func (h *Health) Note(component, text string) {
 
 // Faults returns "component: detail" for each component with a fault, sorted by
 // component.
-func (h *Health) Faults() []string {
-	return h.lines(h.faults)
-}
+func (h *Health) Faults() []string { return h.lines(h.faults) }
 
 // Notes returns "component: text" for each note, sorted by component.
-func (h *Health) Notes() []string {
-	return h.lines(h.notes)
-}
+func (h *Health) Notes() []string { return h.lines(h.notes) }
 
 func (h *Health) lines(texts map[string]string) []string {
 	h.mu.Lock()
@@ -77,16 +79,4 @@ func (h *Health) lines(texts map[string]string) []string {
 		all = append(all, component+": "+texts[component])
 	}
 	return all
-}
-
-// publish sends the state to gRPC health. The caller must hold mu, so that watchers see
-// two changes in their order.
-func (h *Health) publish() {
-	state := healthpb.HealthCheckResponse_SERVING
-	if len(h.faults) > 0 {
-		state = healthpb.HealthCheckResponse_NOT_SERVING
-	}
-	for _, name := range healthServices {
-		h.grpc.SetServingStatus(name, state)
-	}
 }
