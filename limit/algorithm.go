@@ -12,28 +12,28 @@ const (
 	FirstHitWindow
 )
 
-// DefaultAlgorithm is the algorithm of limits that name none.
+// DefaultAlgorithm is the algorithm of limits without an algorithm.
 const DefaultAlgorithm = FixedWindow
 
-// algorithms holds one row for each algorithm. No other code depends on which
-// algorithm a limit has: it asks for a trait.
+// algorithms has one row for each algorithm. Other code does not compare algorithms. It
+// asks for their traits.
 var algorithms = [...]struct {
-	name string // in limits files; the script lua/<name>.lua does the same in Redis
-	tag  string // starts the Tag of the counters
+	name string // in limits files, and of the script lua/<name>.lua
+	tag  string // the start of the Tag of the counters
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{chargesDenied: true, resetsAtOnce: true, aligned: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, aligned: true}},
 	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
 	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true}},
 	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
 }
 
-// traits are what other code needs to know of an algorithm. Each trait is explained at
-// its method of Algorithm.
+// traits are the properties of an algorithm that other code asks for. The methods of
+// Algorithm explain them.
 type traits struct {
-	usesBurst, chargesDenied, resetsAtOnce, aligned bool
+	usesBurst, defaultChargeDenied, resetsAtOnce, aligned bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -65,10 +65,10 @@ func (a Algorithm) UsesBurst() bool { return algorithms[a].usesBurst }
 
 // DefaultChargeDenied reports whether denied hits are charged if the limits file does
 // not say. FixedWindow charges them, as envoyproxy/ratelimit does.
-func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].chargesDenied }
+func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChargeDenied }
 
 // ResetsAtOnce reports whether all hits of a window are forgotten at the same moment,
-// the end of the window. Denied hits that are charged then delay nobody. A peek is
+// the end of the window. So charged denied hits make nobody wait longer. A peek is
 // allowed as long as the count does not exceed the limit.
 func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
 

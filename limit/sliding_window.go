@@ -4,7 +4,7 @@ package limit
 // so count × ticks stays below 2^53 and Lua computes it exactly.
 const maxTicks = 1 << 19
 
-// slidingWindow estimates the hits in the last window's length from two aligned windows.
+// slidingWindow estimates the hits in a sliding window from two aligned windows.
 // It adds all hits of the current window and a share of the previous one. The share is
 // the part of the previous window that the sliding window still covers. Cloudflare
 // described this "sliding window counter" in "How we built rate limiting capable of
@@ -26,8 +26,8 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	case start-now > l.period:
 		start = aligned
 	}
-	share := l.ticks - max(now-start, 0)/l.tick
-	fading := ceilDiv(previous*share, l.ticks)
+	coveredTicks := l.ticks - max(now-start, 0)/l.tick
+	previousHits := ceilDiv(previous*coveredTicks, l.ticks)
 
 	var r Result
 	switch {
@@ -38,14 +38,14 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			previous = max(previous+current, 0)
 			current = 0
 		}
-		fading = ceilDiv(previous*share, l.ticks)
+		previousHits = ceilDiv(previous*coveredTicks, l.ticks)
 	default:
-		r.Allowed = current+fading+max(n, 1) <= l.max
+		r.Allowed = current+previousHits+max(n, 1) <= l.max
 		if r.Allowed || chargeDenied {
-			current = max(current, min(current+n, 2*l.max-fading)) // bounds the debt
+			current = max(current, min(current+n, 2*l.max-previousHits)) // bounds the debt
 		}
 	}
-	r.Remaining = l.max - current - fading
+	r.Remaining = l.max - current - previousHits
 	if !r.Allowed {
 		r.RetryAfter = Never
 		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
@@ -66,14 +66,14 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 
 // slidingRetryAt returns the earliest time at which at most maxSpent hits are spent.
 func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
-	if current > maxSpent { // not before the current window becomes the previous one
+	if current > maxSpent { // not in the current window
 		start, current, previous = start+l.period, 0, current
 	}
-	share := l.ticks
+	coveredTicks := l.ticks
 	if previous > 0 {
-		share = min((maxSpent-current)*l.ticks/previous, l.ticks)
+		coveredTicks = min((maxSpent-current)*l.ticks/previous, l.ticks)
 	}
-	return start + min((l.ticks-share)*l.tick, l.period)
+	return start + min((l.ticks-coveredTicks)*l.tick, l.period)
 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

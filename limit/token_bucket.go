@@ -16,49 +16,50 @@ import (
 func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if l.max == 0 {
 		if n < 0 {
-			if n == -MaxHits { // a reset, also of what another limit has charged
+			if n == -MaxHits { // a reset, also of hits charged under another Max
 				*s = State{}
 			}
 			return Result{Allowed: true}
 		}
 		return Result{RetryAfter: Never}
 	}
-	spent := l.timeToFull(s, now)
+	spentTime := l.timeToFull(s, now)
 
 	var r Result
 	switch {
 	case n < 0:
 		r.Allowed = true
-		spent = spent.sub(l.refillTime(min(-n, l.capacity+l.max)), l.max)
-		if spent.us < 0 {
-			spent = span{}
+		spentTime = spentTime.sub(l.refillTime(min(-n, l.capacity+l.max)), l.max)
+		if spentTime.us < 0 {
+			spentTime = span{}
 		}
 	default:
-		after := spent.add(l.refillTime(min(max(n, 1), l.capacity+l.max)), l.max)
-		r.Allowed = n <= l.capacity && !l.fillTime.less(after)
+		newSpentTime := spentTime.add(l.refillTime(min(max(n, 1), l.capacity+l.max)), l.max)
+		r.Allowed = n <= l.capacity && !l.fillTime.less(newSpentTime)
 		if n > 0 && (r.Allowed || chargeDenied) {
-			spent = after.atMost(l.maxSpentTime())
+			spentTime = newSpentTime.atMost(l.maxSpentTime())
 		}
 	}
-	hi, lo := bits.Mul64(uint64(spent.us), uint64(l.max))
-	lo, carry := bits.Add64(lo, uint64(spent.frac), 0)
+	// tokens is the spent time × max / period, rounded up.
+	hi, lo := bits.Mul64(uint64(spentTime.us), uint64(l.max))
+	lo, carry := bits.Add64(lo, uint64(spentTime.frac), 0)
 	tokens, rest := bits.Div64(hi+carry, lo, uint64(l.period))
 	if rest > 0 {
 		tokens++
 	}
 	r.Remaining = l.capacity - int64(tokens)
-	r.ResetAfter = spent.ceil()
+	r.ResetAfter = spentTime.ceil()
 	if !r.Allowed {
 		r.RetryAfter = Never
 		if n <= l.capacity {
-			r.RetryAfter = spent.sub(l.refillTime(l.capacity-max(n, 1)), l.max).ceil()
+			r.RetryAfter = spentTime.sub(l.refillTime(l.capacity-max(n, 1)), l.max).ceil()
 		}
 	}
-	if spent == (span{}) {
+	if spentTime == (span{}) {
 		*s = State{}
 		return r
 	}
-	s.a, s.b, s.c = now+spent.us, spent.frac, l.max
+	s.a, s.b, s.c = now+spentTime.us, spentTime.frac, l.max
 	return r
 }
 
@@ -72,27 +73,27 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 	if tat.us < now {
 		return span{}
 	}
-	spent := span{tat.us - now, tat.frac}.atMost(l.maxSpentTime())
+	spentTime := span{tat.us - now, tat.frac}.atMost(l.maxSpentTime())
 	if s.c != l.max {
-		return l.atRate(spent, s.c)
+		return l.fromRate(spentTime, s.c)
 	}
-	return spent
+	return spentTime
 }
 
-// atRate converts spent from the rate oldMax per period to l's rate. A bucket without its
-// own burst keeps the spent time, which is the same share of the bucket. A bucket with a
-// burst and a lower rate keeps the spent tokens. The result is at most l.fillTime, an empty
-// bucket.
-func (l *Limit) atRate(spent span, oldMax int64) span {
-	if l.capacity != l.max && oldMax > l.max && spent.less(l.fillTime) {
-		hi, lo := bits.Mul64(uint64(spent.us), uint64(oldMax))
+// fromRate converts spentTime from the rate oldMax per period to l's rate. A bucket without
+// its own burst keeps the spent time, which is the same share of the bucket. A bucket with a
+// burst and a lower rate keeps the spent tokens. The result is at most l.fillTime, the spent
+// time of an empty bucket.
+func (l *Limit) fromRate(spentTime span, oldMax int64) span {
+	if l.capacity != l.max && oldMax > l.max && spentTime.less(l.fillTime) {
+		hi, lo := bits.Mul64(uint64(spentTime.us), uint64(oldMax))
 		if hi >= uint64(l.max) {
 			return l.fillTime
 		}
 		us, frac := bits.Div64(hi, lo, uint64(l.max))
-		spent = span{int64(min(us, math.MaxInt64)), int64(frac)}
+		spentTime = span{int64(min(us, math.MaxInt64)), int64(frac)}
 	}
-	return spent.atMost(l.fillTime)
+	return spentTime.atMost(l.fillTime)
 }
 
 // maxSpentTime returns the largest spent time: an empty bucket and a debt of one window.
@@ -120,7 +121,7 @@ func (a span) add(b span, parts int64) span {
 	return c
 }
 
-// sub returns a - b. The result is negative if its us is.
+// sub returns a - b. If a < b, the us of the result is negative.
 func (a span) sub(b span, parts int64) span { return a.add(span{-b.us, -b.frac}, parts) }
 
 func (a span) less(b span) bool {

@@ -1,7 +1,7 @@
--- first_hit_window does what limit.firstHitWindow does and documents. The state is stored
--- packed in 16 bytes. It is zero if the count is 0.
+-- first_hit_window computes the same as limit.firstHitWindow, which documents the algorithm and
+-- the state a, b. The state is stored packed in 16 bytes. It is zero if the count is 0.
 
-local function ends(period, start) return start + period end
+local function expiry(period, start) return start + period end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local start, count = s.a, s.b
@@ -17,4 +17,4 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return count, left, retry
 end
 
-return packed('<dd', 16, ends, step)
+return packed('<dd', 16, expiry, step)

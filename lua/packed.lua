@@ -1,5 +1,5 @@
--- packed returns an algorithm whose state is up to three numbers, a, b and c. They are
--- stored as a string of little-endian doubles. If a is 0, the state is zero and the key
+-- packed returns an algorithm whose state is up to three numbers, a, b and c. The numbers
+-- are stored as a string of little-endian doubles. If a is 0, the state is zero and the key
 -- does not exist.
 --
 -- format  the format of the string, as for struct.pack
@@ -12,7 +12,7 @@ local function packed(format, size, expiry, step)
   return {
     step = step,
 
-    -- Returns the state that raw stores. The state has err if raw is no such state.
+    -- Returns the state stored in raw. The state has err if raw has another format.
     open = function(_, raw)
       if not raw then return { a = 0, b = 0, c = 0 } end
       if #raw ~= size then return { err = 'WRONGTYPE the key holds another string' } end
@@ -38,7 +38,7 @@ local function packed(format, size, expiry, step)
         if not raw then
           reply = redis.pcall('SET', key, new, 'PX', ttl(expires), 'NX')
           if not reply then return 'WRONGTYPE the key holds another type' end
-        elseif expires == expiry(period, unpack(format, raw)) then -- the time to live stays
+        elseif expires == expiry(period, unpack(format, raw)) then -- keeps the time to live
           reply = redis.pcall('SETRANGE', key, '0', new)
         else
           reply = redis.pcall('SET', key, new, 'PX', ttl(expires))
@@ -49,7 +49,7 @@ local function packed(format, size, expiry, step)
   }
 end
 
-local maxHits = 2 ^ 34 -- a count does not grow further
+local maxHits = 2 ^ 34 -- the maximum of a count
 
 -- Does what limit.Limit.countHits does. Returns the new count and retry as in take's reply.
 local function countHits(count, n, max, left, chargeDenied)

@@ -1,5 +1,5 @@
--- sliding_window does what limit.slidingWindow does and documents. The state is stored
--- packed in 24 bytes. It is zero if both counts are 0.
+-- sliding_window computes the same as limit.slidingWindow, which documents the algorithm and
+-- the state a, b, c. The state is stored packed in 24 bytes. It is zero if both counts are 0.
 
 local maxTicks = 2 ^ 19
 
@@ -8,66 +8,67 @@ local maxTicks = 2 ^ 19
 local floor = math.floor
 local function ceilDiv(a, b) return floor((a + b - 1) / b) end
 
-local function expiry(period, start, cur)
-  return start + (cur > 0 and 2 * period or period)
+local function expiry(period, start, current)
+  return start + (current > 0 and 2 * period or period)
 end
 
--- Returns the earliest time at which at most maxSpent hits are spent.
-local function retryAt(start, cur, prev, maxSpent, period, tick, ticks)
-  if cur > maxSpent then -- not before the current window becomes the previous one
-    start, cur, prev = start + period, 0, cur
+-- Returns the earliest time at which at most maxSpent hits are spent. The window has ticks of
+-- tick microseconds.
+local function retryAt(start, current, previous, maxSpent, period, tick, ticks)
+  if current > maxSpent then -- not in the current window
+    start, current, previous = start + period, 0, current
   end
-  local share = ticks
-  if prev > 0 then
-    share = math.min(floor((maxSpent - cur) * ticks / prev), ticks)
+  local coveredTicks = ticks
+  if previous > 0 then
+    coveredTicks = math.min(floor((maxSpent - current) * ticks / previous), ticks)
   end
-  return start + math.min((ticks - share) * tick, period)
+  return start + math.min((ticks - coveredTicks) * tick, period)
 end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local tick = ceilDiv(period, maxTicks)
   local ticks = ceilDiv(period, tick)
-  local start, cur, prev = s.a, s.b, s.c
+  local start, current, previous = s.a, s.b, s.c
   local aligned = now - now % period
   if aligned == start + period then
-    start, cur, prev = aligned, 0, cur
+    start, current, previous = aligned, 0, current
   elseif aligned > start then
-    start, cur, prev = aligned, 0, 0
+    start, current, previous = aligned, 0, 0
   elseif start - now > period then
     start = aligned
   end
-  local share = ticks
-  if now > start then share = ticks - floor((now - start) / tick) end
-  local fading = ceilDiv(prev * share, ticks)
+  local coveredTicks = ticks -- of the previous window
+  if now > start then coveredTicks = ticks - floor((now - start) / tick) end
+  local previousHits = ceilDiv(previous * coveredTicks, ticks)
 
   local allowed, retry, reset = true, 0, 0
   if n < 0 then
-    cur = cur + n
-    if cur < 0 then
-      prev = math.max(prev + cur, 0)
-      cur = 0
+    current = current + n
+    if current < 0 then
+      previous = math.max(previous + current, 0)
+      current = 0
     end
-    fading = ceilDiv(prev * share, ticks)
+    previousHits = ceilDiv(previous * coveredTicks, ticks)
   else
-    if cur + fading + (n > 0 and n or 1) > max then allowed = false end
+    if current + previousHits + (n > 0 and n or 1) > max then allowed = false end
     if allowed or chargeDenied then
-      cur = math.max(cur, math.min(cur + n, 2 * max - fading)) -- bounds the debt
+      current = math.max(current, math.min(current + n, 2 * max - previousHits)) -- bounds the debt
     end
   end
   if not allowed then
     local maxSpent = max - math.max(n, 1)
     retry = -1
     if maxSpent >= 0 then
-      retry = retryAt(start, cur, prev, maxSpent, period, tick, ticks) - now
+      retry = retryAt(start, current, previous, maxSpent, period, tick, ticks) - now
     end
   end
-  if cur == 0 and prev == 0 then
+  if current == 0 and previous == 0 then
     s.a, s.b, s.c = 0, 0, 0
   else
-    s.a, s.b, s.c = start, cur, prev
-    reset = expiry(period, start, cur) - now
+    s.a, s.b, s.c = start, current, previous
+    reset = expiry(period, start, current) - now
   end
-  return cur + fading, reset, retry
+  return current + previousHits, reset, retry
 end
 
 return packed('<ddd', 24, expiry, step)

@@ -1,5 +1,5 @@
--- token_bucket does what limit.tokenBucket does and documents. The state is stored packed
--- in 24 bytes. It is zero if the bucket is full.
+-- token_bucket computes the same as limit.tokenBucket, which documents the algorithm and the
+-- state a, b, c. The state is stored packed in 24 bytes. It is zero if the bucket is full.
 --
 -- A span of time is two numbers here: us + frac/max with 0 <= frac < max.
 
@@ -55,8 +55,8 @@ end
 
 local function expiry(period, us, frac) return ceil(us, frac) end
 
--- Does what limit.Limit.atRate does.
-local function atRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
+-- Does what limit.Limit.fromRate does.
+local function fromRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
   if capacity ~= max and oldMax > max and less(us, frac, fullUs, fullFrac) then
     us, frac = refillTime(oldMax, max, us)
   end
@@ -71,18 +71,18 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     return 0, 0, -1
   end
   local fullUs, fullFrac = refillTime(capacity, max, period)
-  local deepest = fullUs + period -- a debt of one window; its fraction is fullFrac
+  local maxSpentUs = fullUs + period -- a debt of one window; its fraction is fullFrac
 
-  -- us and frac are what is spent: the time until the bucket is full.
+  -- us and frac are the spent time: the time until the bucket is full.
   local us, frac = s.a, s.b
   if s.c ~= max and frac > 0 then us, frac = us + 1, 0 end
   us = us - now
   if us < 0 then
     us, frac = 0, 0
-  elseif less(deepest, fullFrac, us, frac) then
-    us, frac = deepest, fullFrac
+  elseif less(maxSpentUs, fullFrac, us, frac) then
+    us, frac = maxSpentUs, fullFrac
   end
-  if s.c ~= max and us > 0 then us, frac = atRate(us, frac, s.c, max, period, capacity, fullUs, fullFrac) end
+  if s.c ~= max and us > 0 then us, frac = fromRate(us, frac, s.c, max, period, capacity, fullUs, fullFrac) end
 
   local allowed, retry = true, 0
   if n < 0 then
@@ -95,7 +95,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     if n > capacity or less(fullUs, fullFrac, us2, frac2) then allowed = false end
     if n > 0 and (allowed or chargeDenied) then
       us, frac = us2, frac2
-      if less(deepest, fullFrac, us, frac) then us, frac = deepest, fullFrac end
+      if less(maxSpentUs, fullFrac, us, frac) then us, frac = maxSpentUs, fullFrac end
     end
   end
   if not allowed then
