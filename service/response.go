@@ -42,14 +42,11 @@ func (c *call) newResponse() *rlsv3.RateLimitResponse {
 func (c *call) mostRestrictive(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
-		bestResult, r := &c.results[best], &c.results[j]
+		r, bestResult := c.results[j].Result, c.results[best].Result
 		switch {
-		case r.Allowed != bestResult.Allowed:
-			if !r.Allowed {
-				best = j
-			}
-		case r.Allowed && r.Remaining < bestResult.Remaining,
-			!r.Allowed && c.hits[j].Limit.DurationUntilReset(r.Result) > c.hits[best].Limit.DurationUntilReset(bestResult.Result):
+		case r.Allowed && (!bestResult.Allowed || r.Remaining >= bestResult.Remaining):
+		case !r.Allowed && !bestResult.Allowed && c.hits[j].Limit.DurationUntilReset(r) <= c.hits[best].Limit.DurationUntilReset(bestResult):
+		default:
 			best = j
 		}
 	}

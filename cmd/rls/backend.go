@@ -36,7 +36,7 @@ type counterBackend struct {
 // function must be called at the end.
 func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	meter.Local(counters)
+	meter.Local(counters.Keys, counters.Evictions)
 	go counters.Run(ctx, time.Minute)
 	if s.Backend() == env.BackendRedis {
 		return newRedisBackend(ctx, s, counters, health, meter, log)

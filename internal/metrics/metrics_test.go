@@ -138,7 +138,7 @@ func (c *localCounters) Evictions() int64 { return int64(c.evictions) }
 
 func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 	m, counters := New(), &localCounters{}
-	m.Local(counters)
+	m.Local(counters.Keys, counters.Evictions)
 	*counters = localCounters{keys: 5, evictions: 3}
 	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\n", "rls_local_keys", "rls_local_evictions_total")
 }
@@ -174,7 +174,7 @@ func newFull() *Metrics {
 	m.Fallback()
 	m.Redis()
 	m.DenyCache()
-	m.Local(&localCounters{})
+	m.Local(new(localCounters).Keys, new(localCounters).Evictions)
 	return m
 }
 
