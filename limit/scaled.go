@@ -14,15 +14,9 @@ type scaledLimit struct {
 //
 // l keeps the result for the last ratio, so repeated calls allocate nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
-	if known := l.scaled.Load(); known != nil && known.ratio == ratio {
-		return known.limit
+	if last := l.scaled.Load(); last != nil && last.ratio == ratio {
+		return last.limit
 	}
-	made := &scaledLimit{ratio, l.scale(ratio)}
-	l.scaled.Store(made)
-	return made.limit
-}
-
-func (l *Limit) scale(ratio float64) *Limit {
 	share := func(n int64) uint32 {
 		if n == 0 {
 			return 0
@@ -39,6 +33,7 @@ func (l *Limit) scale(ratio float64) *Limit {
 		s.Burst = 0
 		scaled, _ = New(s)
 	}
+	l.scaled.Store(&scaledLimit{ratio, scaled})
 	return scaled
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -187,7 +188,8 @@ func (noRetryCmd) NoRetry() bool { return true }
 // execute runs the script for the hits and answers them. After an error no hit is
 // answered.
 func (b *batch) execute(ctx context.Context, byText bool) error {
-	cmd := noRetryCmd{goredis.NewStringCmd(ctx, b.script.encode(b.hits, b.queue.limiter.jitter(), byText)...)}
+	jitter := rand.Int64N(b.queue.limiter.options.Jitter.Milliseconds() + 1)
+	cmd := noRetryCmd{goredis.NewStringCmd(ctx, b.script.encode(b.hits, jitter, byText)...)}
 	cmd.SetFirstKeyPos(firstKey)
 	if err := b.process(ctx, cmd); err != nil {
 		return err

@@ -54,7 +54,6 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 	p := &pool{name: "node", client: node, partitions: 1}
 	ctx, stop := context.WithCancel(t.Context())
 	l := &Limiter{pools: []*pool{p}, options: o, stop: stop}
-	l.requests.New = func() any { return newRequest() }
 	l.queues = []*queue{l.startQueue(ctx, p, layoutVersion)}
 	lim := perDay(t, limit.Spec{Requests: 1000})
 	var mu sync.Mutex

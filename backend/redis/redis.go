@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -146,7 +145,6 @@ func New(o Options) (*Limiter, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
-	l.requests.New = func() any { return newRequest() }
 	err := l.addPool(ctx, o.Main)
 	if err == nil && o.PerSecond != nil {
 		if err = l.addPool(ctx, *o.PerSecond); err != nil {
@@ -184,12 +182,4 @@ func (l *Limiter) Ping(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// jitter returns the milliseconds by which the keys of one batch outlive their use.
-func (l *Limiter) jitter() int64 {
-	if l.options.Jitter < time.Millisecond {
-		return 0
-	}
-	return rand.Int64N(l.options.Jitter.Milliseconds() + 1)
 }

@@ -25,12 +25,6 @@ type request struct {
 	timer     *time.Timer
 }
 
-func newRequest() *request {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return &request{done: make(chan struct{}, 1), timer: timer}
-}
-
 // callerRef is the waiting Take's share of refs. It is more than the number of calls.
 const callerRef = 1 << 30
 
@@ -69,7 +63,10 @@ func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i]
 
 // newRequest returns an empty request that may take budget.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
-	r := l.requests.Get().(*request)
+	r, ok := l.requests.Get().(*request)
+	if !ok {
+		r = &request{done: make(chan struct{}, 1), timer: time.NewTimer(budget)}
+	}
 	r.now, r.start, r.deadline = 0, start, start.Add(budget)
 	r.sendBy = r.deadline.Add(-budget / minRedisShare)
 	if l.options.CallersClock {
@@ -136,19 +133,18 @@ func (c *call) fail(err error) {
 
 // release ends the use of an answered call by its worker.
 func (c *call) release() {
-	l := c.queue.limiter
 	switch c.refs.Add(-1) {
 	case callerRef:
 		c.done <- struct{}{}
 	case 0:
-		l.recycle(c.request)
+		c.queue.limiter.recycle(c.request)
 	}
 }
 
 var errLate = fmt.Errorf("redis: no answer in time: %w", backend.ErrUnavailable)
 
 // wait returns nil once all calls are answered. It returns errLate when the time is up,
-// and another error when ctx has ended. After wait the caller must call done or cancel.
+// and another error when ctx has ended. After an error the caller must call cancel.
 func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.deadline))
 	defer r.timer.Stop()
@@ -163,8 +159,8 @@ func (r *request) wait(ctx context.Context) error {
 }
 
 // copyResults copies the answers to results. A hit that was sent and has no answer gets
-// lateErr. copyResults reports whether an all-or-none hit is denied.
-func (r *request) copyResults(results []backend.Result, lateErr error) (denied bool) {
+// errLate. copyResults reports whether an all-or-none hit is denied.
+func (r *request) copyResults(results []backend.Result) (denied bool) {
 	for _, c := range r.calls {
 		stage := c.stage.Load()
 		for i := range c.hits {
@@ -174,7 +170,7 @@ func (r *request) copyResults(results []backend.Result, lateErr error) (denied b
 				results[h.index] = c.answers[i].Result
 				denied = denied || h.allOrNone && c.answers[i].Err == nil && !c.answers[i].Allowed
 			case stageSent:
-				results[h.index] = backend.Result{Err: lateErr}
+				results[h.index] = backend.Result{Err: errLate}
 			default:
 				results[h.index] = backend.Result{Err: errExpired}
 			}

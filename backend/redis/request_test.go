@@ -21,8 +21,7 @@ func TestCancelledRequestLeaksNoResult(t *testing.T) {
 	const calls = 3
 	for answered := range calls + 1 { // before the Take cancels
 		l := &Limiter{}
-		l.requests.New = func() any { return newRequest() }
-		r := newRequest()
+		r := l.newRequest(time.Now(), time.Now(), time.Second)
 		for range calls {
 			r.calls = append(r.calls, &call{request: r, queue: &queue{limiter: l}})
 		}
@@ -45,7 +44,6 @@ func TestCancelledRequestLeaksNoResult(t *testing.T) {
 // newUnitLimiter returns a Limiter without workers over node.
 func newUnitLimiter(node client) *Limiter {
 	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}}}
-	l.requests.New = func() any { return newRequest() }
 	l.queues = []*queue{{limiter: l, pool: &pool{name: "node", client: node}, keyspace: layoutVersion}}
 	return l
 }

@@ -1,12 +1,11 @@
 package redis
 
 import (
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"unsafe"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -17,13 +16,8 @@ import (
 // scriptText is the script of all algorithms.
 var (
 	scriptText   = lua.Take(limit.AlgorithmNames()...)
-	scriptDigest = digest(scriptText)
+	scriptDigest = goredis.NewScript(scriptText).Hash()
 )
-
-func digest(s string) string {
-	sum := sha1.Sum([]byte(s))
-	return hex.EncodeToString(sum[:])
-}
 
 // scriptCall translates between hits and calls of the script. Only scriptCall knows the
 // formats of arguments and reply, which lua/take.lua documents. It reuses its memory.
