@@ -23,17 +23,17 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// countHits decides n hits against the count of a window that ends after left
+// countHits decides n hits against the count of a window that ends after untilEnd
 // microseconds. It returns the new count.
-func (l *Limit) countHits(count, n, left int64, chargeDenied bool) (int64, Result) {
-	r := Result{ResetAfter: left}
+func (l *Limit) countHits(count, n, untilEnd int64, chargeDenied bool) (int64, Result) {
+	r := Result{ResetAfter: untilEnd}
 	r.Allowed = n < 0 || count+n <= l.max
 	if r.Allowed || chargeDenied {
 		count = min(max(count+n, 0), MaxHits)
 	}
 	r.Remaining = l.max - count
 	if !r.Allowed {
-		r.RetryAfter = left
+		r.RetryAfter = untilEnd
 		if n > l.max {
 			r.RetryAfter = Never
 		}

@@ -10,11 +10,11 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   elseif start - now > period then
     start = now
   end
-  local left, retry = start + period - now, 0
-  count, retry = countHits(count, n, max, left, chargeDenied)
-  if count == 0 then start, left = 0, 0 end
+  local untilEnd, retry = start + period - now, 0
+  count, retry = countHits(count, n, max, untilEnd, chargeDenied)
+  if count == 0 then start, untilEnd = 0, 0 end
   s.a, s.b = start, count
-  return count, left, retry
+  return count, untilEnd, retry
 end
 
 return packed('<dd', 16, expiry, step)

@@ -11,10 +11,10 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   elseif start - now > period then
     start = aligned
   end
-  local left, retry = start + period - now, 0
-  count, retry = countHits(count, n, max, left, chargeDenied)
+  local untilEnd, retry = start + period - now, 0
+  count, retry = countHits(count, n, max, untilEnd, chargeDenied)
   s.a, s.b = count > 0 and start or 0, count
-  return count, left, retry
+  return count, untilEnd, retry
 end
 
 return packed('<dd', 16, expiry, step)

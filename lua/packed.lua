@@ -52,12 +52,12 @@ end
 local maxHits = 2 ^ 34 -- the maximum of a count
 
 -- Does what limit.Limit.countHits does. Returns the new count and retry as in take's reply.
-local function countHits(count, n, max, left, chargeDenied)
+local function countHits(count, n, max, untilEnd, chargeDenied)
   local spent = count + n
   if n < 0 then return spent > 0 and spent or 0, 0 end
   local retry = 0
   if spent > max then
-    retry = n > max and -1 or left
+    retry = n > max and -1 or untilEnd
     if not chargeDenied then return count, retry end
   end
   return spent < maxHits and spent or maxHits, retry

@@ -106,18 +106,18 @@ else
   local first = 1
   for _, size in ipairs(cmsgpack.unpack(ARGV[2])) do
     local last = first + size - 1
-    local before, denied = {}, false
+    local copies, denied = {}, false
     for i = first, last do
       local key = KEYS[i]
       local state = states[key] or open(i, rowOf(i))
-      before[key] = before[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
+      copies[key] = copies[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
     end
     for i = first, last do
       decide(i, args[hits + 2 * i])
       denied = denied or allOrNone(i) and reply[3 * i] ~= 0
     end
     if denied then
-      for key, state in pairs(before) do states[key] = state end
+      for key, state in pairs(copies) do states[key] = state end
       for i = first, last do
         local retry = reply[3 * i]
         decide(i, allOrNone(i) and 0 or args[hits + 2 * i])

@@ -87,15 +87,15 @@ func shardsFor(maxKeys int) int {
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	at := now.UnixMicro()
+	micros := now.UnixMicro()
 	if l.allOrNone {
-		l.takeAllOrNone(at, hits, results)
+		l.takeAllOrNone(micros, hits, results)
 		return
 	}
 	for i := range hits {
 		h := &hits[i]
 		id := l.seeds.ID(h.Key, h.Limit.Tag())
-		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, at, h.N)}
+		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, micros, h.N)}
 	}
 }
 
