@@ -73,15 +73,12 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit) {
 
 // metricKey returns the path as envoyproxy/ratelimit writes it: `shop.service_checkout`.
 func (p path) metricKey() string {
-	var b strings.Builder
-	b.WriteString(p.domain)
+	text := p.domain
 	for _, d := range p.trail {
-		b.WriteByte('.')
-		b.WriteString(d.Key)
+		text += "." + d.Key
 		if d.Value != "" {
-			b.WriteByte('_')
-			b.WriteString(d.Value)
+			text += "_" + d.Value
 		}
 	}
-	return b.String()
+	return text
 }

@@ -172,8 +172,7 @@ func CounterPatterns(trail []*Descriptor) []string {
 // Path returns the path to the last descriptor of trail:
 // `shop > service=checkout > path`.
 func Path(domain string, trail []*Descriptor) string {
-	parts := make([]string, 0, 8)
-	parts = append(parts, Printable(domain))
+	parts := append(make([]string, 0, 8), Printable(domain))
 	for _, d := range trail {
 		parts = append(parts, d.Label())
 	}

@@ -17,20 +17,17 @@ import (
 func yamlMapping(pairs ...any) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for i := 0; i < len(pairs); i += 2 {
-		name := pairs[i].(string)
+		var node *yaml.Node
 		switch v := pairs[i+1].(type) {
 		case string:
-			if v != "" {
-				yamlAdd(n, name, yamlString(v))
-			}
+			node = yamlString(v)
 		case bool:
-			if v {
-				yamlAdd(n, name, yamlFlag(v))
-			}
+			node = yamlFlag(v)
 		case *yaml.Node:
-			if v != nil {
-				yamlAdd(n, name, v)
-			}
+			node = v
+		}
+		if node != nil && pairs[i+1] != "" && pairs[i+1] != false {
+			yamlAdd(n, pairs[i].(string), node)
 		}
 	}
 	return n

@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,23 +20,12 @@ type Problem struct {
 
 // String returns file:line:column: path: reason.
 func (p Problem) String() string {
-	var b strings.Builder
-	part := func(s, end string) {
-		if s != "" {
-			b.WriteString(s + end)
-		}
+	place := fileLine(p.File, p.Line)
+	if p.Line > 0 && p.Column > 0 {
+		place += ":" + strconv.Itoa(p.Column)
 	}
-	place := p.File
-	if p.Line > 0 {
-		place += ":" + strconv.Itoa(p.Line)
-		if p.Column > 0 {
-			place += ":" + strconv.Itoa(p.Column)
-		}
-	}
-	part(strings.TrimPrefix(place, ":"), ": ")
-	part(p.Path, ": ")
-	part(p.Reason, "")
-	return b.String()
+	parts := []string{strings.TrimPrefix(place, ":"), p.Path, p.Reason}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
 // fileLine returns file:line, or the file alone if the line is 0.

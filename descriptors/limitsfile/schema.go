@@ -35,25 +35,18 @@ func (l level) sameFormat() level {
 	return fileLevels
 }
 
-var levelNames = []struct {
-	level level
-	name  string
-}{
-	{rootLevel, "the root of the file"},
-	{descriptorLevel, "the descriptor"},
-	{rateLimitLevel, "rate_limit"},
-	{replacesLevel, "an item of replaces"},
-	{defaultsLevel, "defaults"},
-	{overrideLevel, "the override"},
-	{patchLevel, "an item of rate_limits"},
+// levelNames has the name of each level, from rootLevel on.
+var levelNames = []string{
+	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
+	"the override", "an item of rate_limits",
 }
 
 // String returns the levels in words.
 func (l level) String() string {
 	var names []string
-	for _, n := range levelNames {
-		if l&n.level != 0 {
-			names = append(names, n.name)
+	for i, name := range levelNames {
+		if l&(1<<i) != 0 {
+			names = append(names, name)
 		}
 	}
 	return strings.Join(names, " or ")
