@@ -1,10 +1,6 @@
 package descriptors
 
-import (
-	"google.golang.org/protobuf/proto"
-
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-)
+import "google.golang.org/protobuf/proto"
 
 // Changes is the difference between two Configs: the paths of descriptors with limits,
 // in file order.
@@ -35,7 +31,8 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 		case !changed.hasLimits():
 		case !before.hasLimits():
 			all.Added = append(all.Added, p.String())
-		case before.Descriptor != changed.Descriptor && !sameLimits(before.Descriptor, changed.Descriptor):
+		case before.Descriptor == changed.Descriptor:
+		case before.Summary() != changed.Summary() || !proto.Equal(before.Metadata, changed.Metadata):
 			all.Changed = append(all.Changed, p.String())
 			all.NewCounters = all.NewCounters || !before.KeepsCounters(changed.Descriptor)
 		}
@@ -51,11 +48,6 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 }
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
-
-// sameLimits reports whether a and b have equal limits, flags and metadata.
-func sameLimits(a, b *limitsfile.Descriptor) bool {
-	return a.Summary() == b.Summary() && proto.Equal(a.Metadata, b.Metadata)
-}
 
 // eachPair calls f with each node of c, the node of other with the same keys and values or
 // nil, and their path. Parents come first. other can be nil.

@@ -12,7 +12,6 @@ package limitsfile
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -87,8 +86,8 @@ type Descriptor struct {
 	// single value; nil for a descriptor of a file.
 	CopiedFrom *Descriptor
 
-	// CounterPatterns is what SharedPatterns returned when an override last changed
-	// the descriptor; nil if none did.
+	// CounterPatterns is the result of the function CounterPatterns once an override has
+	// changed the descriptor; nil if none has.
 	CounterPatterns []string
 
 	// File and Line are where it was read.
@@ -137,13 +136,19 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 	return true
 }
 
-// SharedPatterns returns, for each descriptor of trail, the pattern that stands for its
+// CounterPatterns returns, for each descriptor of trail, the pattern that stands for its
 // value in the names of counters; empty for the value itself. It is nil if no descriptor
 // has share_threshold. trail is the descriptors from a domain's root to one of them.
-func SharedPatterns(trail []*Descriptor) []string {
-	var patterns []string
+//
+// A copy for a single value keeps the counter of the descriptor that it was copied from,
+// unless an override changed the last descriptor.
+func CounterPatterns(trail []*Descriptor) []string {
+	patterns := trail[len(trail)-1].CounterPatterns
+	if patterns != nil {
+		return patterns
+	}
 	for i, d := range trail {
-		if d.ShareThreshold {
+		if d = cmp.Or(d.CopiedFrom, d); d.ShareThreshold {
 			if patterns == nil {
 				patterns = make([]string, len(trail))
 			}
@@ -151,22 +156,6 @@ func SharedPatterns(trail []*Descriptor) []string {
 		}
 	}
 	return patterns
-}
-
-// CounterPatterns returns the SharedPatterns that counters of the last descriptor of trail
-// use. A copy for a single value keeps the counter of the descriptor that it was copied
-// from, unless an override changed the last descriptor.
-func CounterPatterns(trail []*Descriptor) []string {
-	if patterns := trail[len(trail)-1].CounterPatterns; patterns != nil {
-		return patterns
-	}
-	if slices.ContainsFunc(trail, func(d *Descriptor) bool { return d.CopiedFrom != nil }) {
-		trail = slices.Clone(trail)
-		for i, d := range trail {
-			trail[i] = cmp.Or(d.CopiedFrom, d)
-		}
-	}
-	return SharedPatterns(trail)
 }
 
 // Path returns the path to the last descriptor of trail:

@@ -191,7 +191,8 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 		d.errorf(n, pos, "%s: got %s, want %s", r.name, display(n), want)
 		return invalid
 	}
-	ok, tag := true, ""
+	var ok bool
+	tag := ""
 	if n.Kind == yaml.ScalarNode {
 		if tag = scalarTag(n); tag == "!!null" {
 			return value{row: r}

@@ -134,11 +134,7 @@ func (d *document) parse(f File) *yaml.Node {
 	}
 	var next yaml.Node
 	if err := dec.Decode(&next); !errors.Is(err, io.EOF) {
-		second := &next
-		if err != nil {
-			second = nil
-		}
-		d.warnf(second, nil, "only the first YAML document of a file is read; the others are ignored")
+		d.warnf(&next, nil, "only the first YAML document of a file is read; the others are ignored")
 	}
 	if len(doc.Content) == 0 {
 		return nil

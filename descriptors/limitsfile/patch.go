@@ -151,21 +151,18 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 				return nil
 			}
 		}
-		for range max(len(old), 1) {
-			items = append(items, o)
-		}
+		items = slices.Repeat([]*object{o}, max(len(old), 1))
 	}
-	if len(old) > 0 && len(items) != len(old) {
+	if len(old) == 0 {
+		old = make([]*Limit, len(items))
+	}
+	if len(items) != len(old) {
 		d.errorf(p.fields.field("rate_limits").node, nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
 		return nil
 	}
 	var changed []*Limit
 	for i, o := range items {
-		var before *Limit
-		if i < len(old) {
-			before = old[i]
-		}
-		l := d.patch(o, before)
+		l := d.patch(o, old[i])
 		if d.mistakes > 0 {
 			return nil
 		}
