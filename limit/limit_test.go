@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// step is one Take of a story and its expected answer.
+// step is one call of Take and its expected result.
 type step struct {
-	at        time.Duration // since the story's start, which is on a window's boundary
+	time      time.Duration // since the start of a window
 	n         int64
 	allowed   bool
 	remaining int64
@@ -21,92 +21,92 @@ type step struct {
 
 const ms = time.Millisecond
 
-func TestStories(t *testing.T) {
+func TestTakeResults(t *testing.T) {
 	tenPerSecond := Spec{Requests: 10, Unit: Second}
-	with := func(s Spec, change func(*Spec)) Spec { change(&s); return s }
-	charging := func(s *Spec) { s.ChargeDenied = true }
+	modify := func(s Spec, change func(*Spec)) Spec { change(&s); return s }
+	chargeDenied := func(s *Spec) { s.ChargeDenied = true }
 
-	for name, story := range map[string]struct {
+	for name, c := range map[string]struct {
 		spec  Spec
 		steps []step
 	}{
-		"fixed window: as the incumbent counts": {with(tenPerSecond, charging), []step{
-			{at: 0, n: 7, allowed: true, remaining: 3, reset: 1000 * ms},
-			{at: 100 * ms, n: 3, allowed: true, remaining: 0, reset: 900 * ms},
-			{at: 100 * ms, n: 0, allowed: true, remaining: 0, reset: 900 * ms}, // a peek passes at exactly the limit
-			{at: 200 * ms, n: 3, remaining: -3, reset: 800 * ms, retry: 800 * ms},
-			{at: 200 * ms, n: 0, remaining: -3, reset: 800 * ms, retry: 800 * ms},
-			{at: 1000 * ms, n: 1, allowed: true, remaining: 9, reset: 1000 * ms},
+		"fixed window: denied hits are charged, as in envoyproxy/ratelimit": {modify(tenPerSecond, chargeDenied), []step{
+			{time: 0, n: 7, allowed: true, remaining: 3, reset: 1000 * ms},
+			{time: 100 * ms, n: 3, allowed: true, remaining: 0, reset: 900 * ms},
+			{time: 100 * ms, n: 0, allowed: true, remaining: 0, reset: 900 * ms}, // a peek passes at exactly the limit
+			{time: 200 * ms, n: 3, remaining: -3, reset: 800 * ms, retry: 800 * ms},
+			{time: 200 * ms, n: 0, remaining: -3, reset: 800 * ms, retry: 800 * ms},
+			{time: 1000 * ms, n: 1, allowed: true, remaining: 9, reset: 1000 * ms},
 		}},
-		"fixed window: one oversized call exhausts it": {with(tenPerSecond, charging), []step{
-			{at: 0, n: 15, remaining: -5, reset: 1000 * ms, retry: -1},
-			{at: 0, n: 1, remaining: -6, reset: 1000 * ms, retry: 1000 * ms},
+		"fixed window: a charged call above the limit exhausts the limit": {modify(tenPerSecond, chargeDenied), []step{
+			{time: 0, n: 15, remaining: -5, reset: 1000 * ms, retry: -1},
+			{time: 0, n: 1, remaining: -6, reset: 1000 * ms, retry: 1000 * ms},
 		}},
-		"fixed window: a denied call that costs nothing": {tenPerSecond, []step{
-			{at: 0, n: 15, remaining: 10, reset: 1000 * ms, retry: -1},
-			{at: 0, n: 8, allowed: true, remaining: 2, reset: 1000 * ms},
-			{at: 0, n: 3, remaining: 2, reset: 1000 * ms, retry: 1000 * ms},
-			{at: 0, n: 2, allowed: true, remaining: 0, reset: 1000 * ms},
-			{at: 0, n: -100, allowed: true, remaining: 10, reset: 1000 * ms},
+		"fixed window: denied hits are not charged": {tenPerSecond, []step{
+			{time: 0, n: 15, remaining: 10, reset: 1000 * ms, retry: -1},
+			{time: 0, n: 8, allowed: true, remaining: 2, reset: 1000 * ms},
+			{time: 0, n: 3, remaining: 2, reset: 1000 * ms, retry: 1000 * ms},
+			{time: 0, n: 2, allowed: true, remaining: 0, reset: 1000 * ms},
+			{time: 0, n: -100, allowed: true, remaining: 10, reset: 1000 * ms},
 		}},
-		"fixed window: a limit of 0 denies hits and allows peeks": {with(tenPerSecond, func(s *Spec) { s.Requests = 0 }), []step{
-			{at: 0, n: 0, allowed: true, reset: 1000 * ms},
-			{at: 0, n: 1, reset: 1000 * ms, retry: -1},
+		"fixed window: a limit of 0 denies hits and allows peeks": {modify(tenPerSecond, func(s *Spec) { s.Requests = 0 }), []step{
+			{time: 0, n: 0, allowed: true, reset: 1000 * ms},
+			{time: 0, n: 1, reset: 1000 * ms, retry: -1},
 		}},
-		"sliding window: the last window fades": {with(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
-			{at: 0, n: 10, allowed: true, remaining: 0, reset: 2000 * ms},
-			{at: 900 * ms, n: 1, remaining: 0, reset: 1100 * ms, retry: 200 * ms}, // when a tenth of the next window is over
-			{at: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1900 * ms},
-			{at: 1500 * ms, n: 5, remaining: 4, reset: 1500 * ms, retry: 100 * ms},
-			{at: 1600 * ms, n: 5, allowed: true, remaining: 0, reset: 1400 * ms},
-			{at: 1600 * ms, n: 11, remaining: 0, reset: 1400 * ms, retry: -1},
-			{at: 4000 * ms, n: 0, allowed: true, remaining: 10},
+		"sliding window: hits of the previous window count less over time": {modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
+			{time: 0, n: 10, allowed: true, remaining: 0, reset: 2000 * ms},
+			{time: 900 * ms, n: 1, remaining: 0, reset: 1100 * ms, retry: 200 * ms}, // until a tenth of the next window has passed
+			{time: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1900 * ms},
+			{time: 1500 * ms, n: 5, remaining: 4, reset: 1500 * ms, retry: 100 * ms},
+			{time: 1600 * ms, n: 5, allowed: true, remaining: 0, reset: 1400 * ms},
+			{time: 1600 * ms, n: 11, remaining: 0, reset: 1400 * ms, retry: -1},
+			{time: 4000 * ms, n: 0, allowed: true, remaining: 10},
 		}},
-		"sliding log: each hit returns a window later": {with(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
-			{at: 0, n: 4, allowed: true, remaining: 6, reset: 1000 * ms},
-			{at: 600 * ms, n: 6, allowed: true, remaining: 0, reset: 1000 * ms},
-			{at: 700 * ms, n: 0, remaining: 0, reset: 900 * ms, retry: 300 * ms},
-			{at: 700 * ms, n: 5, remaining: 0, reset: 900 * ms, retry: 900 * ms},
-			{at: 1000*ms - 1000, n: 1, remaining: 0, reset: 600*ms + 1000, retry: 1000},
-			{at: 1000 * ms, n: 4, allowed: true, remaining: 0, reset: 1000 * ms},
-			{at: 1000 * ms, n: -5, allowed: true, remaining: 5, reset: 600 * ms}, // the newest first
+		"sliding log: each hit stops counting after one window": {modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
+			{time: 0, n: 4, allowed: true, remaining: 6, reset: 1000 * ms},
+			{time: 600 * ms, n: 6, allowed: true, remaining: 0, reset: 1000 * ms},
+			{time: 700 * ms, n: 0, remaining: 0, reset: 900 * ms, retry: 300 * ms},
+			{time: 700 * ms, n: 5, remaining: 0, reset: 900 * ms, retry: 900 * ms},
+			{time: 1000*ms - 1000, n: 1, remaining: 0, reset: 600*ms + 1000, retry: 1000},
+			{time: 1000 * ms, n: 4, allowed: true, remaining: 0, reset: 1000 * ms},
+			{time: 1000 * ms, n: -5, allowed: true, remaining: 5, reset: 600 * ms}, // a refund removes the newest hits first
 		}},
-		"sliding log: charged denials keep it shut": {with(with(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), charging), []step{
-			{at: 0, n: 10, allowed: true, remaining: 0, reset: 1000 * ms},
-			{at: 900 * ms, n: 10, remaining: 0, reset: 1000 * ms, retry: 1000 * ms},
-			{at: 1100 * ms, n: 1, remaining: -1, reset: 1000 * ms, retry: 800 * ms},
-			{at: 1900 * ms, n: 1, allowed: true, remaining: 8, reset: 1000 * ms},
+		"sliding log: charged denied hits keep the limit exceeded": {modify(modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), chargeDenied), []step{
+			{time: 0, n: 10, allowed: true, remaining: 0, reset: 1000 * ms},
+			{time: 900 * ms, n: 10, remaining: 0, reset: 1000 * ms, retry: 1000 * ms},
+			{time: 1100 * ms, n: 1, remaining: -1, reset: 1000 * ms, retry: 800 * ms},
+			{time: 1900 * ms, n: 1, allowed: true, remaining: 8, reset: 1000 * ms},
 		}},
-		"token bucket: a burst, then the rate": {with(tenPerSecond, func(s *Spec) { s.Algorithm, s.Burst = TokenBucket, 20 }), []step{
-			{at: 0, n: 20, allowed: true, remaining: 0, reset: 2000 * ms},
-			{at: 0, n: 1, remaining: 0, reset: 2000 * ms, retry: 100 * ms},
-			{at: 0, n: 21, remaining: 0, reset: 2000 * ms, retry: -1},
-			{at: 150 * ms, n: 1, allowed: true, remaining: 0, reset: 1950 * ms},
-			{at: 150 * ms, n: 2, remaining: 0, reset: 1950 * ms, retry: 150 * ms},
-			{at: 150 * ms, n: -3, allowed: true, remaining: 3, reset: 1650 * ms},
-			{at: 1800 * ms, n: 0, allowed: true, remaining: 20},
+		"token bucket: a burst passes, then hits at the rate": {modify(tenPerSecond, func(s *Spec) { s.Algorithm, s.Burst = TokenBucket, 20 }), []step{
+			{time: 0, n: 20, allowed: true, remaining: 0, reset: 2000 * ms},
+			{time: 0, n: 1, remaining: 0, reset: 2000 * ms, retry: 100 * ms},
+			{time: 0, n: 21, remaining: 0, reset: 2000 * ms, retry: -1},
+			{time: 150 * ms, n: 1, allowed: true, remaining: 0, reset: 1950 * ms},
+			{time: 150 * ms, n: 2, remaining: 0, reset: 1950 * ms, retry: 150 * ms},
+			{time: 150 * ms, n: -3, allowed: true, remaining: 3, reset: 1650 * ms},
+			{time: 1800 * ms, n: 0, allowed: true, remaining: 20},
 		}},
-		"token bucket: charged denials make a debt of a window": {with(with(tenPerSecond, func(s *Spec) { s.Algorithm = TokenBucket }), charging), []step{
-			{at: 0, n: 1_000_000, remaining: -10, reset: 2000 * ms, retry: -1},
-			{at: 500 * ms, n: 0, remaining: -5, reset: 1500 * ms, retry: 600 * ms},
-			{at: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1000 * ms},
+		"token bucket: charged denied hits make a debt of at most a window": {modify(modify(tenPerSecond, func(s *Spec) { s.Algorithm = TokenBucket }), chargeDenied), []step{
+			{time: 0, n: 1_000_000, remaining: -10, reset: 2000 * ms, retry: -1},
+			{time: 500 * ms, n: 0, remaining: -5, reset: 1500 * ms, retry: 600 * ms},
+			{time: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1000 * ms},
 		}},
 		"token bucket: burst 1 spaces calls evenly": {Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second, Burst: 1}, []step{
-			{at: 0, n: 1, allowed: true, remaining: 0, reset: 333_334 * time.Microsecond},
-			{at: 333_333 * time.Microsecond, n: 1, remaining: 0, reset: time.Microsecond, retry: time.Microsecond},
-			{at: 333_334 * time.Microsecond, n: 1, allowed: true, remaining: 0, reset: 333_334 * time.Microsecond},
-			{at: 666_667 * time.Microsecond, n: 1, remaining: 0, reset: time.Microsecond, retry: time.Microsecond},
+			{time: 0, n: 1, allowed: true, remaining: 0, reset: 333_334 * time.Microsecond},
+			{time: 333_333 * time.Microsecond, n: 1, remaining: 0, reset: time.Microsecond, retry: time.Microsecond},
+			{time: 333_334 * time.Microsecond, n: 1, allowed: true, remaining: 0, reset: 333_334 * time.Microsecond},
+			{time: 666_667 * time.Microsecond, n: 1, remaining: 0, reset: time.Microsecond, retry: time.Microsecond},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := must(t, story.spec)
+			l := must(t, c.spec)
 			var s State
-			for i, st := range story.steps {
+			for i, st := range c.steps {
 				want := Result{Allowed: st.allowed, Remaining: st.remaining, ResetAfter: st.reset.Microseconds(), RetryAfter: st.retry.Microseconds()}
 				if st.retry < 0 {
 					want.RetryAfter = Never
 				}
-				assert.Equal(t, want, l.Take(&s, epoch+st.at.Microseconds(), st.n), "step %d", i)
+				assert.Equal(t, want, l.Take(&s, epoch+st.time.Microseconds(), st.n), "step %d", i)
 			}
 		})
 	}
@@ -118,11 +118,11 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 		want string
 	}{
 		"no unit":                {Spec{Requests: 1}, "unit 0 is not known"},
-		"a unit beyond the last": {Spec{Requests: 1, Unit: 8}, "unit 8 is not known"},
+		"a unit above the last":  {Spec{Requests: 1, Unit: 8}, "unit 8 is not known"},
 		"an unknown algorithm":   {Spec{Algorithm: 9, Unit: Second}, "algorithm 9 is not known"},
 		"a window too long":      {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		"a burst without bucket": {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},
-		"a burst of centuries":   {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
+		"a burst over 10 years":  {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
 		"a ratio over 1":         {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 must be above 0 and at most 1"},
 		"a ratio below 0":        {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 must be above 0 and at most 1"},
 		"all of these": {
@@ -131,7 +131,7 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 				"burst is only for algorithm token_bucket, not fixed_window\n" +
 				"fallback_ratio 1.5 must be above 0 and at most 1",
 		},
-		"a ratio that is none": {Spec{Requests: 1, Unit: Second, FallbackRatio: math.NaN()}, "fallback_ratio NaN must be above 0 and at most 1"},
+		"a ratio of NaN": {Spec{Requests: 1, Unit: Second, FallbackRatio: math.NaN()}, "fallback_ratio NaN must be above 0 and at most 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(c.spec)
@@ -164,10 +164,10 @@ func TestDurationUntilReset(t *testing.T) {
 		r    Result
 		want int64
 	}{
-		"passed: when the budget is whole":             {bucket, Result{Allowed: true, ResetAfter: 7}, 7},
-		"denied: when the same can pass":               {bucket, Result{ResetAfter: 7, RetryAfter: 5}, 5},
-		"never: the window's end, as the incumbent":    {fixed, Result{ResetAfter: 7, RetryAfter: Never}, 7},
-		"never: a window where there is no window end": {bucket, Result{ResetAfter: 0, RetryAfter: Never}, 60 * second},
+		"allowed: the time until nothing is spent":               {bucket, Result{Allowed: true, ResetAfter: 7}, 7},
+		"denied: the time until the same hits can pass":          {bucket, Result{ResetAfter: 7, RetryAfter: 5}, 5},
+		"never, windows aligned: the time until the window ends": {fixed, Result{ResetAfter: 7, RetryAfter: Never}, 7},
+		"never, windows not aligned: the length of a window":     {bucket, Result{ResetAfter: 0, RetryAfter: Never}, 60 * second},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, c.l.DurationUntilReset(c.r)) })
 	}
@@ -190,7 +190,7 @@ func TestParsingANameReturnsItsValue(t *testing.T) {
 		assert.Equal(t, m, got)
 	}
 	_, ok := ParseUnit("MiNute")
-	assert.True(t, ok, "units are read in any case")
+	assert.True(t, ok, "upper and lower case are equal in units")
 	for _, junk := range []string{"", "minutes", " minute", "unknown"} {
 		_, ok = ParseUnit(junk)
 		assert.False(t, ok, junk)
@@ -201,7 +201,7 @@ func TestParsingANameReturnsItsValue(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestString(t *testing.T) {
+func TestStringShowsAlgorithmBurstAndScope(t *testing.T) {
 	assert.Equal(t, "10 per minute", must(t, Spec{Requests: 10, Unit: Minute}).String())
 	assert.Equal(t, "10 per 15 minutes, token_bucket, burst 20, per instance",
 		must(t, Spec{Requests: 10, Unit: Minute, Multiplier: 15, Algorithm: TokenBucket, Burst: 20, Scope: Instance}).String())
@@ -213,7 +213,7 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 		var s State
 		now := int64(epoch)
 		l.Take(&s, now, 1)
-		for range 10_000 { // the log then has its full size
+		for range 10_000 { // fills the log
 			now += 30_000
 			l.Take(&s, now, 1)
 		}
@@ -223,7 +223,7 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestLogFreesMemoryAfterARush(t *testing.T) {
+func TestLogFreesMemoryAfterManyHits(t *testing.T) {
 	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Second})
 	var s State
 	now := int64(epoch)
