@@ -13,8 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// maxCopies bounds the descriptors that are copied for single values, and the copies of
-// their children. It bounds memory.
+// maxCopies is the maximum number of descriptors copied for single values, counting children.
+// It limits memory.
 const maxCopies = 100_000
 
 // outcome is the result of applying one override.
@@ -34,8 +34,9 @@ type outcome struct {
 // base.
 //
 // Several overrides can apply to one request. An override for any value applies before an
-// override for a single value. The first entry in which two targets differ decides, so
-// tenant > path=/a applies before tenant=acme > path.
+// override for a single value. If two targets have several entries, find the first entry
+// that is a single value in only one target. This target applies last: tenant > path=/a
+// applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
 	f := newFinder(base)
@@ -71,14 +72,14 @@ type match struct {
 	trail []*limitsfile.Descriptor
 
 	// singleValues has a number for each entry of the target: 1 if the entry is a single
-	// value of a descriptor that matches many values, else 0.
+	// value of a descriptor that matches many values, else 0. slices.Compare orders them.
 	singleValues []int
 }
 
 // finder finds the descriptors of targets in a set.
 type finder struct {
 	domains map[string]*limitsfile.Domain                  // by name
-	indexes map[**limitsfile.Descriptor]*descriptors.Index // by the first element of the list
+	indexes map[**limitsfile.Descriptor]*descriptors.Index // by the address of the first element of the list
 }
 
 func newFinder(set *limitsfile.Set) *finder {
@@ -147,13 +148,13 @@ func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 	for _, d := range base.Domains {
 		domain := *d
 		b := &builder{&domain, &copiesLeft}
-		var steps []step
+		var domainMatches []activeMatch
 		for _, m := range matches {
 			if m.Target.Domain == domain.Name {
-				steps = append(steps, step{m, true})
+				domainMatches = append(domainMatches, activeMatch{m, true})
 			}
 		}
-		domain.Descriptors = b.children(d.Descriptors, nil, steps)
+		domain.Descriptors = b.children(d.Descriptors, nil, domainMatches)
 		set.Domains = append(set.Domains, &domain)
 	}
 	return set
@@ -165,43 +166,43 @@ type builder struct {
 	copiesLeft *int // copies that may still be made
 }
 
-// step is a match on its way down the tree.
-type step struct {
+// activeMatch is a match that applies at or below the descriptor being built.
+type activeMatch struct {
 	*match
 
-	// onTarget is true on the way to the descriptor that the target names. It is false
-	// on the way to a copy for a single value, if the match is for any value.
+	// onTarget is true if the match leads to the descriptor that the target names. It is
+	// false if a match for any value leads to a copy for a single value.
 	onTarget bool
 }
 
-// children returns list with the steps applied; trail leads to its parent. It appends the
-// copies for single values.
-func (b *builder) children(list, trail []*limitsfile.Descriptor, steps []step) []*limitsfile.Descriptor {
-	if len(steps) == 0 {
+// children returns list with the matches applied, and appends the copies for single values.
+// trail leads to the parent of list.
+func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
+	if len(matches) == 0 {
 		return list
 	}
 	depth := len(trail)
-	byDescriptor := map[*limitsfile.Descriptor][]step{}
-	for _, s := range steps {
-		byDescriptor[s.trail[depth]] = append(byDescriptor[s.trail[depth]], s)
+	byDescriptor := map[*limitsfile.Descriptor][]activeMatch{}
+	for _, m := range matches {
+		byDescriptor[m.trail[depth]] = append(byDescriptor[m.trail[depth]], m)
 	}
 	list = slices.Clone(list)
 	for i, original := range slices.Clone(list) {
-		steps := byDescriptor[original]
-		if len(steps) == 0 {
+		matches := byDescriptor[original]
+		if len(matches) == 0 {
 			continue
 		}
-		d, below := b.change(*original, trail, choose(steps, depth, ""))
-		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), below)
+		d, deeperMatches := b.change(*original, trail, choose(matches, depth, ""))
+		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 		list[i] = d
 		copied := map[string]bool{}
-		for _, s := range steps {
-			value := entryText(s.Target.Entries[depth])
-			if s.singleValues[depth] == 0 || copied[value] {
+		for _, m := range matches {
+			entry := entryText(m.Target.Entries[depth])
+			if m.singleValues[depth] == 0 || copied[entry] {
 				continue
 			}
-			copied[value] = true
-			if c := b.copyFor(s, original, d, trail, choose(steps, depth, value)); c != nil {
+			copied[entry] = true
+			if c := b.copyFor(m, original, d, trail, choose(matches, depth, entry)); c != nil {
 				list = append(list, c)
 			}
 		}
@@ -209,54 +210,55 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, steps []step) [
 	return list
 }
 
-// choose returns the steps for any value at depth and, if value is not empty, for value.
-func choose(steps []step, depth int, value string) []step {
-	var chosen []step
-	for _, s := range steps {
-		isSingle := s.singleValues[depth] == 1
-		if isSingle && entryText(s.Target.Entries[depth]) != value {
+// choose returns the matches for any value at depth and the matches for the single value
+// entry. If entry is empty, it returns only the matches for any value.
+func choose(matches []activeMatch, depth int, entry string) []activeMatch {
+	var chosen []activeMatch
+	for _, m := range matches {
+		isSingle := m.singleValues[depth] == 1
+		if isSingle && entryText(m.Target.Entries[depth]) != entry {
 			continue
 		}
-		chosen = append(chosen, step{s.match, s.onTarget && isSingle == (value != "")})
+		chosen = append(chosen, activeMatch{m.match, m.onTarget && isSingle == (entry != "")})
 	}
 	return chosen
 }
 
-// copyFor returns a copy of original for the single value of s, with the steps applied. The
-// copy shares the children of changed, which is original with the steps for any value,
-// unless a step for the single value goes further down. copyFor returns nil if there would
-// be too many copies.
-func (b *builder) copyFor(s step, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, steps []step) *limitsfile.Descriptor {
+// copyFor returns a copy of original for the single value of m, with the matches applied.
+// changed is original with the matches for any value applied. The copy shares the children
+// of changed, unless a match for the single value goes further down. copyFor returns nil if
+// there would be too many copies.
+func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) *limitsfile.Descriptor {
 	depth := len(trail)
-	ownChildren := slices.ContainsFunc(steps, func(s step) bool { return s.singleValues[depth] == 1 && len(s.trail) > depth+1 })
+	ownChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
 	copies := 1
 	if ownChildren {
 		copies += size(original.Descriptors)
 	}
 	if copies > *b.copiesLeft {
-		for _, s := range steps {
-			if s.singleValues[depth] == 1 {
-				reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, with their children", maxCopies)
-				s.outcome.problems = limitsfile.Problems{limitsfile.PatchProblem(s.Target.String(), pathOf(s.Target, len(s.trail)), reason)}
+		for _, m := range matches {
+			if m.singleValues[depth] == 1 {
+				reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, counting children", maxCopies)
+				m.outcome.problems = limitsfile.Problems{limitsfile.PatchProblem(m.Target.String(), pathOf(m.Target, len(m.trail)), reason)}
 			}
 		}
 		return nil
 	}
 	*b.copiesLeft -= copies
 	c := *original
-	c.Key, c.Value = s.Target.Entries[depth].GetKey(), s.Target.Entries[depth].GetValue()
+	c.Key, c.Value = m.Target.Entries[depth].GetKey(), m.Target.Entries[depth].GetValue()
 	c.WildcardKey, c.WildcardValue = false, false
 	c.CopiedFrom = original
-	d, below := b.change(c, trail, steps)
+	d, deeperMatches := b.change(c, trail, matches)
 	d.ShareThreshold = false
 	d.Descriptors = changed.Descriptors
 	if ownChildren {
-		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), below)
+		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 	}
 	return d
 }
 
-// size returns the number of descriptors in list and below it.
+// size returns the number of descriptors in list and below.
 func size(list []*limitsfile.Descriptor) int {
 	n := len(list)
 	for _, d := range list {
@@ -265,20 +267,20 @@ func size(list []*limitsfile.Descriptor) int {
 	return n
 }
 
-// change returns d, a child of the last descriptor of trail, after the steps that end
-// there. The other steps go further down.
-func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, steps []step) (changed *limitsfile.Descriptor, below []step) {
+// change returns d after the matches that end at d, and the matches that go further down.
+// trail leads to the parent of d.
+func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) (changed *limitsfile.Descriptor, deeperMatches []activeMatch) {
 	trail = append(slices.Clip(trail), &d)
-	for _, s := range steps {
-		if len(s.trail) > len(trail) {
-			below = append(below, s)
+	for _, m := range matches {
+		if len(m.trail) > len(trail) {
+			deeperMatches = append(deeperMatches, m)
 			continue
 		}
-		path, out := limitsfile.Path(b.domain.Name, trail), s.outcome
-		if s.onTarget {
+		path, out := limitsfile.Path(b.domain.Name, trail), m.outcome
+		if m.onTarget {
 			out.path, out.baseLimits, out.limits, out.countersKept = path, d.Summary(), "", false
 		}
-		changed, problems := s.Apply(b.domain, path, &d)
+		patched, problems := m.Apply(b.domain, path, &d)
 		if len(problems) > 0 {
 			if len(out.problems) == 0 {
 				out.problems = problems
@@ -286,21 +288,22 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			continue
 		}
 		patterns := limitsfile.CounterPatterns(trail)
-		changed.CounterPatterns = ownCounter(patterns, s.singleValues)
-		if s.singleValues[len(trail)-1] == 1 {
-			changed.ShareThreshold = false
+		patched.CounterPatterns = ownPatterns(patterns, m.singleValues)
+		if m.singleValues[len(trail)-1] == 1 {
+			patched.ShareThreshold = false
 		}
-		if s.onTarget {
-			out.limits = changed.Summary()
-			out.countersKept = d.KeepsCounters(changed) && slices.Equal(patterns, changed.CounterPatterns)
+		if m.onTarget {
+			out.limits = patched.Summary()
+			out.countersKept = d.KeepsCounters(patched) && slices.Equal(patterns, patched.CounterPatterns)
 		}
-		d = *changed
+		d = *patched
 	}
-	return &d, below
+	return &d, deeperMatches
 }
 
-// ownCounter returns patterns without those of entries that are a single value.
-func ownCounter(patterns []string, singleValues []int) []string {
+// ownPatterns returns a copy of patterns without the patterns of single values. The copy is
+// never nil, because nil means that no override changed the descriptor.
+func ownPatterns(patterns []string, singleValues []int) []string {
 	own := append([]string{}, patterns...)
 	for i := range own {
 		if singleValues[i] == 1 {
