@@ -12,11 +12,11 @@ const (
 	// wildcards it halves the time of patterns with a * at both ends.
 	minFiltered = 4
 
-	// maxFiltered is the length of texts whose pairs fill the filter.
-	maxFiltered = 512
+	// maxFilteredBytes is the length of texts whose pairs fill the filter.
+	maxFilteredBytes = 512
 
-	// edge stands for the byte before and after a key; edge+1 for that of a value.
-	edge = 256
+	// keyEdge and valueEdge stand for the byte before and after a key or a value.
+	keyEdge, valueEdge = 256, 257
 )
 
 // add adds the pair of a and b.

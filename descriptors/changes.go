@@ -66,7 +66,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		p := parent.child(n.Descriptor)
-		pair := other.exact(n.Key, n.Value)
+		pair := other.findExact(n.Key, n.Value)
 		f(n, pair, p)
 		// Children that a copy shares are compared where they stand, unless the other
 		// side has children of its own here.

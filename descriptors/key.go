@@ -3,13 +3,13 @@ package descriptors
 import ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 // AppendKey appends the name of the counter of entries under r to dst:
-// domain|key=value|key=value. Different domains and entries have different names, except
-// that values under share_threshold share one: the pattern, with its * unescaped, stands
-// for them. Every other byte that is not visible ASCII, and each of | = % *, is written
+// domain|key=value|key=value. Different domains and entries have different names. With
+// share_threshold, the pattern takes the place of the value, and the * of the pattern is
+// not escaped. Every other *, each | = %, and each byte outside visible ASCII is written as
 // %XX.
 //
-// A limit's Tag is not part of the name. Limits with one Tag and one name share their
-// counter; so do a request's own limit and a configured one.
+// A limit's Tag is not part of the name. Limits with the same Tag and the same name share a
+// counter, even if one of the limits is part of a request.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = appendEscaped(dst, domain, &escapedInValue)
 	for i, e := range entries {
@@ -26,13 +26,13 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 }
 
 // escapedInValue and escapedInPattern are true for the bytes to escape.
-var escapedInValue, escapedInPattern = func() (l, p [256]bool) {
-	for c := range l {
-		l[c] = c <= ' ' || c > '~' || c == '|' || c == '=' || c == '%' || c == '*'
+var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
+	for c := range value {
+		value[c] = c <= ' ' || c > '~' || c == '|' || c == '=' || c == '%' || c == '*'
 	}
-	p = l
-	p['*'] = false
-	return l, p
+	pattern = value
+	pattern['*'] = false
+	return value, pattern
 }()
 
 // appendEscaped appends s to dst, with the bytes of escape written as %XX.

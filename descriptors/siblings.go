@@ -19,22 +19,22 @@ type node struct {
 // siblings is an index of the descriptors below one parent.
 type siblings struct {
 	nodes     []node // in file order
-	keys      map[string]*sameKey
+	keys      map[string]*keyNodes
 	wildcards wildcards // nodes with a * in the key
 }
 
-// sameKey is the siblings with one key.
-type sameKey struct {
-	values    map[string]*node // nodes with a value; a wildcard has its pattern as the key
+// keyNodes has the siblings with one key.
+type keyNodes struct {
+	values    map[string]*node // nodes with a value, by the value or its pattern
 	anyValue  *node            // the node without a value
 	wildcards wildcards        // nodes with a * in the value only
 }
 
-var noSameKey sameKey
+var noNodes keyNodes // of a key without nodes
 
 // newSiblings returns list without rules and children.
 func newSiblings(list []*limitsfile.Descriptor) siblings {
-	s := siblings{nodes: make([]node, len(list)), keys: map[string]*sameKey{}}
+	s := siblings{nodes: make([]node, len(list)), keys: map[string]*keyNodes{}}
 	for i, d := range list {
 		s.nodes[i].Descriptor = d
 		s.add(&s.nodes[i], i)
@@ -46,7 +46,7 @@ func newSiblings(list []*limitsfile.Descriptor) siblings {
 func (s *siblings) add(n *node, i int) {
 	k := s.keys[n.Key]
 	if k == nil {
-		k = &sameKey{}
+		k = &keyNodes{}
 		s.keys[n.Key] = k
 	}
 	if n.Value == "" {
@@ -84,7 +84,7 @@ func NewIndex(list []*limitsfile.Descriptor) *Index {
 // the descriptor that matches a request with e, or nil.
 func (x *Index) Find(e *ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
 	key, value := e.GetKey(), e.GetValue()
-	if n := x.siblings.exact(key, value); n != nil {
+	if n := x.siblings.findExact(key, value); n != nil {
 		return n.Descriptor, true
 	}
 	if value != "" && !strings.Contains(key+value, "*") {
@@ -95,8 +95,8 @@ func (x *Index) Find(e *ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.De
 	return nil, false
 }
 
-// exact returns the node whose key and value have these texts, or nil.
-func (s *siblings) exact(key, value string) *node {
+// findExact returns the node whose key and value have these texts, or nil.
+func (s *siblings) findExact(key, value string) *node {
 	if s == nil {
 		return nil
 	}
@@ -118,7 +118,7 @@ func (s *siblings) find(key, value string) *node {
 		if len(s.wildcards.all) == 0 {
 			return nil
 		}
-		k = &noSameKey
+		k = &noNodes
 	}
 	if n := k.values[value]; n != nil {
 		return n
@@ -144,10 +144,10 @@ func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 	if d.CopiedFrom == nil {
 		return nil
 	}
-	return s.exact(d.CopiedFrom.Key, d.CopiedFrom.Value)
+	return s.findExact(d.CopiedFrom.Key, d.CopiedFrom.Value)
 }
 
-// ownChildren returns the children of n, or nil if n shares those of another node.
+// ownChildren returns the children of n, or nil if n shares the children of another node.
 func (s *siblings) ownChildren(n *node) *siblings {
 	if from := s.copiedFrom(n.Descriptor); from != nil && from.children == n.children {
 		return nil
@@ -169,7 +169,7 @@ func (w *wildcard) match(key, value string) bool { return w.value.Match(value) &
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
 	all     []wildcard
-	filters []bigramFilter // bigrams that each wildcard needs; empty below minFiltered wildcards
+	filters []bigramFilter // one for each wildcard, or nil for fewer than minFiltered
 }
 
 func (ws *wildcards) add(w wildcard) {
@@ -183,15 +183,15 @@ func (ws *wildcards) add(w wildcard) {
 func (ws *wildcards) addFilters() {
 	for i := len(ws.filters); i < len(ws.all); i++ {
 		var f bigramFilter
-		f.addPattern(&ws.all[i].key, edge)
-		f.addPattern(&ws.all[i].value, edge+1)
+		f.addPattern(&ws.all[i].key, keyEdge)
+		f.addPattern(&ws.all[i].value, valueEdge)
 		ws.filters = append(ws.filters, f)
 	}
 }
 
 // first returns the first wildcard that matches and has an order below maxOrder.
 func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
-	if ws.filters == nil || len(key)+len(value) > maxFiltered {
+	if ws.filters == nil || len(key)+len(value) > maxFilteredBytes {
 		for i := range ws.all {
 			if w := &ws.all[i]; w.order < maxOrder && w.match(key, value) {
 				return w
@@ -200,8 +200,8 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 		return nil
 	}
 	var text bigramFilter
-	text.addText(key, edge, edge)
-	text.addText(value, edge+1, edge+1)
+	text.addText(key, keyEdge, keyEdge)
+	text.addText(value, valueEdge, valueEdge)
 	missing0, missing1 := ^text[0], ^text[1]
 	for i := range ws.filters {
 		if f := &ws.filters[i]; f[0]&missing0|f[1]&missing1 != 0 {
