@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -14,9 +15,16 @@ import (
 type replayLog struct {
 	bytes *atomic.Int64 // memory of all logs of the Limiter
 
+	// parts have a lock each, because every hit admitted in an outage takes one.
+	parts [16]logPart
+}
+
+type logPart struct {
 	mu      sync.Mutex
 	pending map[counterName]*pendingCharge
 }
+
+var partSeed = maphash.MakeSeed()
 
 type counterName struct{ key, tag string }
 
@@ -37,32 +45,37 @@ const (
 
 // add records that n hits of key were admitted.
 func (g *replayLog) add(key []byte, l *limit.Limit, n int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	e := g.pending[counterName{string(key), l.Tag()}]
+	p := &g.parts[maphash.Bytes(partSeed, key)%uint64(len(g.parts))]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.pending[counterName{string(key), l.Tag()}]
 	if e == nil {
 		size := int64(len(key) + entryOverhead)
 		if g.bytes.Add(size) > maxLogBytes {
 			g.bytes.Add(-size)
 			return
 		}
-		if g.pending == nil {
-			g.pending = map[counterName]*pendingCharge{}
+		if p.pending == nil {
+			p.pending = map[counterName]*pendingCharge{}
 		}
 		e = &pendingCharge{key: string(key)}
-		g.pending[counterName{e.key, l.Tag()}] = e
+		p.pending[counterName{e.key, l.Tag()}] = e
 	}
 	e.limit, e.n = l, min(e.n+min(n, limit.MaxHits), limit.MaxHits)
 }
 
 // drain empties the log and returns its entries.
-func (g *replayLog) drain() []*pendingCharge {
-	g.mu.Lock()
-	pending := g.pending
-	g.pending = nil
-	g.mu.Unlock()
-	for name := range pending {
-		g.bytes.Add(-int64(len(name.key) + entryOverhead))
+func (g *replayLog) drain() (entries []*pendingCharge) {
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.mu.Lock()
+		pending := p.pending
+		p.pending = nil
+		p.mu.Unlock()
+		for name := range pending {
+			g.bytes.Add(-int64(len(name.key) + entryOverhead))
+		}
+		entries = slices.AppendSeq(entries, maps.Values(pending))
 	}
-	return slices.Collect(maps.Values(pending))
+	return entries
 }
