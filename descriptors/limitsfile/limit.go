@@ -12,7 +12,7 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	if v := o.fieldOr(d.domain.defaults, "enabled"); v.given() {
 		l.Enabled = v.flag
 	}
-	d.replaces(pos, o, l)
+	d.readReplaces(pos, o, l)
 	mistakes := d.mistakes
 	if v := o.field("unlimited"); v.flag || v.invalid {
 		l.Unlimited = true
@@ -40,8 +40,8 @@ func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit
 	return nil
 }
 
-// spec gathers the arguments of limit.New. It leaves wrong fields out, so limit.New
-// reports other mistakes and nothing that follows from these.
+// spec returns the spec of o. It leaves invalid fields out, so limit.New reports only
+// mistakes in the other fields.
 func (d *document) spec(pos *place, o *object) limit.Spec {
 	spec := newSpec(o, d.domain.defaults)
 	if o.fieldOr(d.domain.defaults, "algorithm").invalid {
@@ -69,14 +69,14 @@ func (d *document) checkUnit(pos *place, v value) {
 	}
 }
 
-// newSpec returns the fields of o, else those of defaults.
+// newSpec returns a spec with each field from o, or from defaults if o does not have it.
 func newSpec(o, defaults *object) limit.Spec {
 	return changeSpec(limit.Spec{ChargeDenied: limit.DefaultAlgorithm.DefaultChargeDenied()}, o, defaults)
 }
 
-// changeSpec returns s with the fields of o, else those of defaults. If they change the
-// algorithm, fields that o leaves out take the new algorithm's defaults, unless s had
-// another value.
+// changeSpec returns s with each field from o, or from defaults if o does not have it. If the
+// algorithm changes, the other fields take the new algorithm's defaults, unless s had another
+// value than the old default.
 func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for name, set := range specFields {
@@ -108,8 +108,8 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 	}
 }
 
-// replaces reads the names of the limits that l replaces.
-func (d *document) replaces(pos *place, o *object, l *Limit) {
+// readReplaces reads the names of the limits that l replaces.
+func (d *document) readReplaces(pos *place, o *object, l *Limit) {
 	for _, item := range d.items(o.field("replaces"), pos) {
 		switch name := d.object(replacesLevel, pos, item).field("name"); {
 		case name.invalid:

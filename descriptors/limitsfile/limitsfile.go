@@ -109,9 +109,9 @@ type Limit struct {
 
 	line int
 
-	// replaced is the spec that an override with unlimited: true covers, else nil.
+	// coveredSpec is the spec that an override with unlimited: true covers, else nil.
 	// A later override can go back to its numbers.
-	replaced *limit.Spec
+	coveredSpec *limit.Spec
 }
 
 // Label returns the descriptor's key and value for messages: `service=checkout`.

@@ -17,16 +17,16 @@ type object struct {
 
 // value is one field of an object. A field that is null is left out.
 type value struct {
-	row     *row
+	row     *row // of the schema
 	node    *yaml.Node
-	invalid bool // the mistake is reported, and the fields below are zero
+	invalid bool // a mistake is reported, and the fields below are zero
 
 	text  string // textKind, choiceKind
 	flag  bool
 	num   uint32  // countKind
 	ratio float64 // ratioKind
 
-	// mappings is all mappings given for an objectKind. A field can be given twice, or
+	// mappings has all mappings given for an objectKind. A field can be given twice, or
 	// beside a merge key: go-yaml then reads the second mapping into the first.
 	mappings []*yaml.Node
 }
@@ -51,7 +51,7 @@ func (o *object) field(name string) value {
 	return value{node: o.node}
 }
 
-// fieldOr returns the field of o, else that of defaults.
+// fieldOr returns the named field of o, or else of defaults.
 func (o *object) fieldOr(defaults *object, name string) value {
 	if v := o.field(name); v.given() {
 		return v
@@ -80,7 +80,7 @@ func (o *object) set(v value) {
 	}
 }
 
-// object reads the mappings in nodes as one. The last of equal fields wins.
+// object reads the mappings in nodes as one mapping. The last of equal fields wins.
 func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
@@ -181,7 +181,7 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	return nil
 }
 
-// value checks n against r. A null gives a value without a node.
+// value checks n against r. For a null, it returns a value without a node.
 func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 	v, invalid := value{row: r, node: n}, value{row: r, node: n, invalid: true}
 	reject := func(want string) value {
@@ -225,14 +225,14 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 		}
 	case countKind:
 		i, isInt := yamlInt(n.Value)
-		if tag != "!!int" || !isInt || i < r.least || i > math.MaxUint32 {
-			return reject(fmt.Sprintf("a whole number from %d to %d", r.least, uint32(math.MaxUint32)))
+		if tag != "!!int" || !isInt || i < r.minValue || i > math.MaxUint32 {
+			return reject(fmt.Sprintf("a whole number from %d to %d", r.minValue, uint32(math.MaxUint32)))
 		}
 		v.num = uint32(i)
 	case ratioKind:
 		f, err := strconv.ParseFloat(n.Value, 64)
-		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= r.most) {
-			return reject(fmt.Sprintf("a number over 0 and up to %.0f", r.most))
+		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= r.maxValue) {
+			return reject(fmt.Sprintf("a number over 0 and up to %.0f", r.maxValue))
 		}
 		v.ratio = f
 	case choiceKind:

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// DefaultMaxFileBytes is about 150,000 rules.
+	// DefaultMaxFileBytes is about the size of a file with 150,000 rules.
 	DefaultMaxFileBytes = 16 << 20
 
-	// DefaultMaxNodes is about what a file of DefaultMaxFileBytes has.
+	// DefaultMaxNodes is about the number of nodes in a file of DefaultMaxFileBytes.
 	DefaultMaxNodes = 2_000_000
 
-	// MaxDepth bounds how deep descriptors, and metadata, are nested.
+	// MaxDepth is the maximum depth of nested descriptors, and of nested metadata.
 	MaxDepth = 100
 
 	// maxLimits bounds the limits of one descriptor.
@@ -42,7 +42,7 @@ type document struct {
 	rootPlace *place // of the domain
 
 	errs, warns []pendingProblem
-	mistakes    int // all errors so far, also those that errs is too short for
+	mistakes    int // all errors so far, also errors beyond maxProblems
 }
 
 func newDocument(file string, o Options) *document {
@@ -53,7 +53,7 @@ func newDocument(file string, o Options) *document {
 	}
 }
 
-// pendingProblem is a problem whose path is made when the file is read.
+// pendingProblem is a problem whose path is computed after the whole file is read.
 type pendingProblem struct {
 	Problem
 	pos *place
@@ -69,7 +69,7 @@ func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
 }
 
 func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
-	if len(list) > maxProblems || d.nodes > d.maxNodes { // fields that are not read look missing
+	if len(list) > maxProblems || d.nodes > d.maxNodes { // after maxNodes, unread fields would be reported as missing
 		return list
 	}
 	p := pendingProblem{Problem{File: d.file, Reason: reason}, pos}

@@ -13,12 +13,12 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// MaxPatchBytes bounds the JSON of a Patch.
+// MaxPatchBytes is the maximum size of the JSON of a Patch.
 const MaxPatchBytes = 64 << 10
 
 // Patch is the change that an override makes to one descriptor. It is immutable.
 type Patch struct {
-	// Expires is when the override ends; the zero Time means never.
+	// Expires is the time at which the override ends. The zero Time means never.
 	Expires time.Time
 
 	file   string // shown in problems
@@ -26,10 +26,8 @@ type Patch struct {
 	items  []*object // of rate_limits; nil if there is none
 }
 
-// ParsePatch reads a patch from a JSON object. target is shown in problems. The object
-// has fields of rate_limit; or rate_limits, a list with such fields for each limit of the
-// descriptor; factor, which multiplies requests_per_unit and burst; shadow_mode; and
-// expires_at, a time in RFC 3339. The error is Problems.
+// ParsePatch reads a patch from a JSON object. target is shown in problems. docs/overrides.md
+// lists the fields of the object. The error is Problems.
 func ParsePatch(target string, value []byte) (*Patch, error) {
 	p := &Patch{file: patchFile(target)}
 	d := newDocument(p.file, Options{})
@@ -47,17 +45,17 @@ func PatchProblem(target, path, reason string) Problem {
 	return Problem{File: patchFile(target), Path: path, Reason: reason}
 }
 
-// patchFile returns what stands in problems for the file of an override.
+// patchFile returns the name that problems show in place of a file.
 func patchFile(target string) string {
-	const longest = 200 // bytes of the target
+	const maxBytes = 200
 	name := Printable(target)
-	if len(name) > longest {
-		name = strings.ToValidUTF8(name[:longest], "") + "…"
+	if len(name) > maxBytes {
+		name = strings.ToValidUTF8(name[:maxBytes], "") + "…"
 	}
 	return "override " + name
 }
 
-// all returns errors and warnings: nothing in an override is only a warning.
+// all returns errors and warnings. In an override, a warning is an error.
 func (d *document) all() Problems { return problems(append(d.errs, d.warns...)) }
 
 // json reads a JSON object. It returns nil after reporting a mistake.
@@ -80,7 +78,7 @@ func (d *document) json(text []byte) *yaml.Node {
 	return root
 }
 
-// read takes the fields of root into p.
+// read sets the fields of p from root.
 func (p *Patch) read(d *document, root *yaml.Node) {
 	p.fields = d.object(overrideLevel, nil, root)
 	expires, list := p.fields.field("expires_at"), p.fields.field("rate_limits")
@@ -113,7 +111,7 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 	}
 }
 
-// restrict returns o with those of its fields that can stand at l.
+// restrict returns o with only the fields that level l allows.
 func (o *object) restrict(l level) *object {
 	fields := slices.DeleteFunc(slices.Clone(o.fields), func(v value) bool { return v.row.levels&l == 0 })
 	return &object{o.node, fields}
@@ -183,11 +181,11 @@ var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_b
 func (d *document) patch(o *object, old *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
 	hasNumber := o.field("requests_per_unit").given() || factor.given() || unlimited.given() && !unlimited.flag
-	var spec *limit.Spec // the numbers of old, or those that it replaced
+	var spec *limit.Spec // of old, or covered by old
 	switch {
 	case old == nil:
 	case old.Unlimited:
-		spec = old.replaced
+		spec = old.coveredSpec
 	default:
 		spec = &old.Spec
 	}
@@ -210,18 +208,18 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	}
 	if o.field("replaces").given() {
 		l.Replaces = nil
-		d.replaces(nil, o, &l)
+		d.readReplaces(nil, o, &l)
 	}
 	switch {
 	case unlimited.flag:
 		d.checkUnlimited(nil, o)
-		l.Limit, l.Unlimited, l.replaced = nil, true, spec
+		l.Limit, l.Unlimited, l.coveredSpec = nil, true, spec
 	case l.Unlimited && !hasNumber:
 		d.checkUnlimited(nil, o)
 	case spec == nil:
 		l.Limit, l.Unlimited = d.newLimit(nil, o, d.spec(nil, o)), false
 	default:
-		l.Limit, l.Unlimited, l.replaced = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
+		l.Limit, l.Unlimited, l.coveredSpec = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
 	}
 	return &l
 }

@@ -58,8 +58,8 @@ type kind uint8
 const (
 	textKind   kind = iota // any scalar except a float, as written
 	flagKind               // a boolean
-	countKind              // least to 2^32-1
-	ratioKind              // above 0, at most most
+	countKind              // minValue to 2^32-1
+	ratioKind              // above 0, at most maxValue
 	choiceKind             // one of the choices of the row
 	listKind               // a list of mappings
 	objectKind             // a mapping
@@ -73,8 +73,8 @@ type row struct {
 	levels    level
 	extension bool // envoyproxy/ratelimit does not have it
 	choices   []string
-	least     int64   // of a countKind
-	most      float64 // of a ratioKind
+	minValue  int64   // of a countKind
+	maxValue  float64 // of a ratioKind
 }
 
 // schema is all fields of limits files and overrides. unit_multiplier can't be a default,
@@ -101,9 +101,9 @@ var schema = [...]row{
 	{name: "name", kind: textKind, levels: limitLevels | replacesLevel},
 	{name: "replaces", kind: listKind, levels: limitLevels},
 
-	{name: "unit_multiplier", kind: countKind, least: 1, levels: limitLevels, extension: true},
+	{name: "unit_multiplier", kind: countKind, minValue: 1, levels: limitLevels, extension: true},
 	{name: "algorithm", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
-	{name: "burst", kind: countKind, least: 1, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "burst", kind: countKind, minValue: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{
 		name: "scope", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.Global.String(), limit.Instance.String()},
@@ -112,11 +112,11 @@ var schema = [...]row{
 		name: "on_backend_failure", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
 		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
 	},
-	{name: "fallback_ratio", kind: ratioKind, most: 1, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "fallback_ratio", kind: ratioKind, maxValue: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "charge_denied", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "enabled", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 
-	{name: "factor", kind: ratioKind, most: 1_000_000, levels: overrideLevels, extension: true},
+	{name: "factor", kind: ratioKind, maxValue: 1_000_000, levels: overrideLevels, extension: true},
 	{name: "expires_at", kind: textKind, levels: overrideLevel, extension: true},
 }
 
