@@ -161,7 +161,7 @@ func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
 	assert.Error(t, <-results)
 }
 
-func TestDrainDelayStillAnswersCalls(t *testing.T) {
+func TestServerAnswersCallsDuringDrainDelay(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{DrainDelay: 3 * time.Second})
 	conn := dial(t, r.GRPCAddr().String())
@@ -221,14 +221,14 @@ func TestCloseReleasesServerThatNeverServed(t *testing.T) {
 func TestServeReturnsErrorOfFailedListener(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	for name, broken := range map[string]func(*Server) net.Listener{
+	for name, listener := range map[string]func(*Server) net.Listener{
 		"gRPC listener": func(s *Server) net.Listener { return s.grpcListener },
 		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 			require.NoError(t, err)
-			require.NoError(t, broken(s).Close())
+			require.NoError(t, listener(s).Close())
 			assert.ErrorContains(t, s.Serve(t.Context()), name)
 			assert.True(t, refusesConnections(s.GRPCAddr()))
 		})

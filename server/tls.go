@@ -29,8 +29,8 @@ type TLS struct {
 	// certificate that one of them has signed.
 	ClientCAFile string
 
-	// ClientCertOptional also accepts clients without a certificate. A certificate that a
-	// client shows must still be valid, and http.Request.TLS.VerifiedChains then has it.
+	// ClientCertOptional also accepts clients without a certificate. If a client sends a
+	// certificate, it must be valid, and http.Request.TLS.VerifiedChains contains it.
 	// ClientCertOptional needs ClientCAFile.
 	ClientCertOptional bool
 
@@ -76,8 +76,8 @@ func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
 	return r, nil
 }
 
-// config returns the listener's configuration, which loads the current one at each
-// handshake.
+// config returns the listener's configuration. At each handshake, it switches to the current
+// configuration.
 func (r *tlsReloader) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -100,7 +100,7 @@ func (r *tlsReloader) reload() {
 	switch {
 	case err != nil && err.Error() != r.lastErr:
 		r.lastErr = err.Error()
-		r.log.Error("TLS files rejected; the former ones stay in force", "error", err)
+		r.log.Error("TLS files rejected; the former files stay in force", "error", err)
 	case err == nil:
 		r.lastErr = ""
 		if changed {

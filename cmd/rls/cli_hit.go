@@ -28,7 +28,7 @@ const exitOverLimit exitCode = 2
 type hitFlags struct {
 	addr, domain  string
 	hits          int64
-	times         int
+	calls         int
 	rate          float64
 	timeout       time.Duration
 	quiet, useTLS bool
@@ -48,7 +48,7 @@ func newHit() *cobra.Command {
 			"  rls hit -d shop service=checkout,path=/orders tenant=acme --rate 50",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.times < 0 || !(f.rate >= 0) {
+			if f.calls < 0 || !(f.rate >= 0) { // NaN is not >= 0
 				return errors.New("-n and --rate must be at least 0")
 			}
 			req, err := f.request(args)
@@ -62,8 +62,8 @@ func newHit() *cobra.Command {
 	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
 	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
 	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
-	fs.IntVarP(&f.times, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
-	fs.Float64Var(&f.rate, "rate", 0, "calls per second; 0 sends each call after the answer to the last")
+	fs.IntVarP(&f.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
+	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
 	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
@@ -108,13 +108,13 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	defer conn.Close()
 	client := rlsv3.NewRateLimitServiceClient(conn)
 
-	times, limiter := f.times, rate.NewLimiter(rate.Limit(f.rate), 1)
+	calls, limiter := f.calls, rate.NewLimiter(rate.Limit(f.rate), 1)
 	if f.rate == 0 {
-		times = max(times, 1)
+		calls = max(calls, 1)
 		limiter.SetLimit(rate.Inf)
 	}
 	var stats callStats
-	for i := 1; times == 0 || i <= times; i++ {
+	for i := 1; calls == 0 || i <= calls; i++ {
 		if limiter.Wait(ctx) != nil {
 			break // interrupted; the summary follows
 		}
@@ -160,7 +160,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		switch {
 		case l != nil:
 			fmt.Fprintf(out, "%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
-		case st.LimitRemaining > 0:
+		case st.LimitRemaining > 0: // the rule is unlimited; without a rule it is 0
 			fmt.Fprint(out, "OK, unlimited")
 		default:
 			fmt.Fprint(out, "OK, no limit")

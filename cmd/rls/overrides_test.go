@@ -135,7 +135,7 @@ func TestOverridesStayWhileRedisIsDown(t *testing.T) {
 	r := startReplicas(t, 1, redis, perYear(5), "OVERRIDES_RESYNC_INTERVAL=200ms")[0]
 	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
 	redis.Kill()
-	r.awaitLog("overrides can't be read; the last ones stay in force")
+	r.awaitLog("overrides can't be read; the last overrides stay in force")
 	r.awaitPeek("7 per year")
 	status, health := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status)

@@ -139,7 +139,7 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 	return fmt.Errorf("no limits to start with%s; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without limits", advice)
 }
 
-// limitsPlace returns where the settings say that the limits files are.
+// limitsPlace returns the place of the limits files according to the settings.
 func limitsPlace(s *env.Settings) filesource.Place {
 	p := filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
 	if s.LimitsPath == "" {
@@ -197,7 +197,7 @@ const (
 )
 
 // followOverrides keeps the overrides of l up to date until ctx is done, or close is
-// called. resets gets the resets of all replicas.
+// called. resets applies the counter resets of all replicas.
 func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*redisOverrides, error) {
 	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
@@ -224,7 +224,7 @@ func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admi
 		defer close(done)
 		_ = l.Follow(ctx, sourceOverrides, store, started)
 	}()
-	// The first call should meet limits with overrides.
+	// Wait for the overrides, so that they are in force at the first call.
 	select {
 	case <-started:
 	case <-time.After(overrideTimeout):

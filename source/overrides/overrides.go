@@ -178,7 +178,7 @@ func (s *Store) readAll(ctx context.Context) error {
 		err = s.explain("read all overrides", err)
 		if s.outage == nil && ctx.Err() == nil {
 			s.outage = err
-			s.options.Log.Error("overrides can't be read; the last ones stay in force", "error", err)
+			s.options.Log.Error("overrides can't be read; the last overrides stay in force", "error", err)
 			_ = s.apply(source.Update{Outage: err})
 		}
 		return err
