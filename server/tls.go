@@ -90,7 +90,7 @@ func (r *tlsReloader) config() *tls.Config {
 // run reloads the files each ReloadEvery until ctx is done. If the files are invalid, the
 // current configuration stays in force.
 func (r *tlsReloader) run(ctx context.Context) {
-	for wait.For(ctx, r.opts.ReloadEvery) {
+	for wait.Sleep(ctx, r.opts.ReloadEvery) {
 		r.reload()
 	}
 }

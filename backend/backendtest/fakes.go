@@ -70,7 +70,7 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 	fail, delay := f.fail, f.delay
 	f.mu.Unlock()
 
-	if delay > 0 && !wait.For(ctx, delay) {
+	if delay > 0 && !wait.Sleep(ctx, delay) {
 		err := fmt.Errorf("%w: %w", backend.ErrUnavailable, context.Cause(ctx))
 		for i := range results {
 			results[i] = backend.Result{Err: err}

@@ -115,7 +115,7 @@ func (b *breaker) beginOutage(err error) {
 func (b *breaker) awaitRecovery() {
 	l := b.limiter
 	for pause := firstProbePause; ; pause = min(2*pause, maxProbePause) {
-		if !wait.For(l.ctx, withJitter(pause)) {
+		if !wait.Sleep(l.ctx, withJitter(pause)) {
 			return
 		}
 		if l.o.Probe(l.ctx, b.shard) != nil || l.ctx.Err() != nil {
@@ -126,7 +126,7 @@ func (b *breaker) awaitRecovery() {
 		b.setState(closed)
 		b.mu.Unlock()
 		b.replay()
-		if !wait.For(l.ctx, maxProbePause) {
+		if !wait.Sleep(l.ctx, maxProbePause) {
 			return
 		}
 		b.replay() // hits of calls that saw the breaker open

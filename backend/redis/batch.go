@@ -122,7 +122,7 @@ func (b *batch) send(ctx context.Context) error {
 			}
 			fallthrough
 		case "MOVED", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
-			if deadline, _ := ctx.Deadline(); time.Until(deadline) > pause && wait.For(ctx, pause) {
+			if deadline, _ := ctx.Deadline(); time.Until(deadline) > pause && wait.Sleep(ctx, pause) {
 				pause = min(2*pause, 16*time.Millisecond)
 				continue
 			}

@@ -182,7 +182,7 @@ func watchRedis(ctx context.Context, ping func(context.Context) error, reportHea
 		} else if err == nil {
 			return
 		}
-		if !wait.For(ctx, pause) {
+		if !wait.Sleep(ctx, pause) {
 			return
 		}
 	}

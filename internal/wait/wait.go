@@ -8,8 +8,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// For waits for d. It reports false if ctx was done first.
-func For(ctx context.Context, d time.Duration) bool {
+// Sleep waits for d. It reports false if ctx was done first.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -37,7 +37,7 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 			return ctx.Err()
 		case <-resync.C:
 		case <-s.readRequests:
-			if !wait.For(ctx, time.Until(nextRead)) {
+			if !wait.Sleep(ctx, time.Until(nextRead)) {
 				return ctx.Err()
 			}
 		}

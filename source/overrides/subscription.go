@@ -30,7 +30,7 @@ func (s *Store) follow(ctx context.Context) {
 			s.options.Log.Warn("override subscription lost; polling", "interval", s.options.Resync, "error", err)
 			s.requestRead() // Redis may be down for reads as well
 		}
-		if !wait.For(ctx, retry.NextBackOff()) {
+		if !wait.Sleep(ctx, retry.NextBackOff()) {
 			return
 		}
 	}
@@ -51,7 +51,7 @@ func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	var pinging sync.WaitGroup
 	pinging.Go(func() {
-		for wait.For(ctx, interval) {
+		for wait.Sleep(ctx, interval) {
 			_ = sub.Ping(ctx) // a failure ends ReceiveTimeout
 		}
 		_ = sub.Close()

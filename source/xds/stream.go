@@ -150,7 +150,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.lastAccepted, c.acceptedAny, s.acceptedAny = r.GetVersionInfo(), true, true
 	} else {
 		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())}
-		if lastRejection != nil && !wait.For(ctx, s.nackBackoff.NextBackOff()) {
+		if lastRejection != nil && !wait.Sleep(ctx, s.nackBackoff.NextBackOff()) {
 			return ctx.Err()
 		}
 	}

@@ -117,7 +117,7 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 			message = "xDS stream lost"
 		}
 		c.Log.Warn(message+"; "+c.outageEffect(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
-		if !wait.For(ctx, pause) {
+		if !wait.Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}
