@@ -11,16 +11,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
-func TestForReturnsAfterTimeOrContext(t *testing.T) {
+func TestSleepReturnsAfterTimeOrContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
+		start := time.Now()
 		assert.True(t, wait.Sleep(t.Context(), time.Hour))
-		assert.Equal(t, time.Hour, time.Since(began))
+		assert.Equal(t, time.Hour, time.Since(start))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		began = time.Now()
+		start = time.Now()
 		assert.False(t, wait.Sleep(ctx, time.Hour))
-		assert.Equal(t, time.Minute, time.Since(began))
+		assert.Equal(t, time.Minute, time.Since(start))
 	})
 }
