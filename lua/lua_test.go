@@ -53,7 +53,7 @@ type hit struct {
 	script    string // "" for the algorithm's
 }
 
-// answer is what take replied to one hit.
+// answer is the reply of take to one hit.
 type answer struct {
 	limit.Result
 	err string
@@ -168,11 +168,11 @@ func (r *redis) requireKey(key string, exists bool) {
 
 // traces are limits of one tag, between which a counter changes as in a reload.
 var traces = []struct {
-	name   string
-	period limit.Unit
-	times  uint32
-	max    []uint32
-	burst  []uint32
+	name       string
+	period     limit.Unit
+	multiplier uint32
+	max        []uint32
+	burst      []uint32
 }{
 	{"small", limit.Second, 1, []uint32{5}, []uint32{0}},
 	{"one", limit.Minute, 1, []uint32{1}, []uint32{0, 3}},
@@ -182,11 +182,11 @@ var traces = []struct {
 	{"ten years", limit.Year, 10, []uint32{math.MaxUint32, 12_345_678, 3}, []uint32{0}},
 }
 
-func TestSameAnswersAsLimit(t *testing.T) {
+func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 	steps := 240
 	for _, a := range limit.Algorithms() {
 		for _, trace := range traces {
-			for _, charge := range []string{"denied is free", "denied is charged", "either"} {
+			for _, charge := range []string{"denied hits not charged", "denied hits charged", "both"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", a, trace.name, charge), func(t *testing.T) {
 					t.Parallel()
 					for seed := range uint64(3) {
@@ -198,10 +198,10 @@ func TestSameAnswersAsLimit(t *testing.T) {
 									if !a.UsesBurst() {
 										burst = 0
 									}
-									if charge == "denied is free" && c || charge == "denied is charged" && !c {
+									if charge == "denied hits not charged" && c || charge == "denied hits charged" && !c {
 										continue
 									}
-									l, err := limit.New(limit.Spec{Algorithm: a, Requests: m, Unit: trace.period, Multiplier: trace.times, Burst: burst, ChargeDenied: c})
+									l, err := limit.New(limit.Spec{Algorithm: a, Requests: m, Unit: trace.period, Multiplier: trace.multiplier, Burst: burst, ChargeDenied: c})
 									if err != nil { // a burst too slow to refill
 										continue
 									}
@@ -306,7 +306,7 @@ func newLimit(t testing.TB, s limit.Spec) *limit.Limit {
 	return l
 }
 
-func TestNowOfZeroMeansTheClockOfRedis(t *testing.T) {
+func TestNowOfZeroUsesTheClockOfRedis(t *testing.T) {
 	r := open(t)
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
@@ -393,7 +393,7 @@ func TestUnknownScriptFailsOnlyItsOwnHits(t *testing.T) {
 	assert.Equal(t, int64(6), r.take(0, nil, hit{key: "a", limit: l, n: 0})[0].Remaining)
 }
 
-func TestOutOfMemoryFailsWhatWouldWrite(t *testing.T) {
+func TestOutOfMemoryFailsHitsButNotPeeks(t *testing.T) {
 	s := redistest.Start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
 	r := &redis{t: t, client: s.Client(t)}
 	var err error
@@ -418,8 +418,8 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
 			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
-			free := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
-			remaining := func(key string) int64 { return r.take(now, nil, free(key, 0))[0].Remaining }
+			single := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
+			remaining := func(key string) int64 { return r.take(now, nil, single(key, 0))[0].Remaining }
 
 			got := r.take(now, []int64{2, 2}, grouped("a", 4), grouped("b", 5), grouped("a", 6), grouped("c", 1))
 			for i, want := range []int64{6, 5, 0, 9} {
@@ -433,11 +433,11 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			assert.Equal(t, int64(9), got[0].Remaining)
 			assert.Zero(t, got[0].RetryAfter)
 			assert.False(t, got[1].Allowed)
-			assert.Equal(t, int64(5), got[1].Remaining, "not charged, though denied hits are")
+			assert.Equal(t, int64(5), got[1].Remaining, "all-or-none hits are not charged if denied")
 			assert.Positive(t, got[1].RetryAfter)
 			assert.Equal(t, int64(8), got[2].Remaining)
 
-			// The same counter twice: the second sees the first.
+			// If a group has a counter twice, the second hit sees the charge of the first hit.
 			got = r.take(now, []int64{2}, grouped("d", 6), grouped("d", 6))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
@@ -447,11 +447,11 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			assert.Equal(t, int64(0), remaining("d"))
 
 			// Other hits do not deny the group and are charged in any case.
-			got = r.take(now, []int64{2}, free("d", 1), grouped("e", 1))
+			got = r.take(now, []int64{2}, single("d", 1), grouped("e", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(9), remaining("e"))
-			got = r.take(now, []int64{4}, grouped("b", 6), grouped("e", 1), free("e", 2), free("e", -1))
+			got = r.take(now, []int64{4}, grouped("b", 6), grouped("e", 1), single("e", 2), single("e", -1))
 			assert.False(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[1].Remaining)
 			assert.Equal(t, int64(7), got[2].Remaining)
@@ -477,7 +477,8 @@ func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 	}
 }
 
-// The traces above are too short for a log that coalesces hits.
+// TestLongLogsGiveTheSameAnswersAndAreBounded has more hits than traces, so that the log
+// combines hits.
 func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 	for name, l := range map[string]*limit.Limit{
 		"never full":           newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
@@ -500,7 +501,7 @@ func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 				require.Equal(t, l.Take(&s, now, n), got.Result, "step %d", step)
 				longest = max(longest, s.Entries())
 			}
-			assert.Greater(t, longest, 2048, "the log has coalesced hits")
+			assert.Greater(t, longest, 2048, "the log has combined hits")
 			assert.LessOrEqual(t, longest, limit.MaxLogEntries)
 			ctx := t.Context()
 			assert.EqualValues(t, 2*s.Entries()+1, r.client.LLen(ctx, r.prefix+"log").Val())
