@@ -26,20 +26,20 @@ func (c *Config) Rules() int {
 // ChangesFrom returns the difference of c from old, which can be nil.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var all Changes
-	c.eachPair(old, func(changed, before *node, p path) {
+	c.eachPair(old, func(changed, previous *node, p path) {
 		switch {
 		case !changed.hasLimits():
-		case !before.hasLimits():
+		case !previous.hasLimits():
 			all.Added = append(all.Added, p.String())
-		case before.Descriptor == changed.Descriptor:
-		case before.Summary() != changed.Summary() || !proto.Equal(before.Metadata, changed.Metadata):
+		case previous.Descriptor == changed.Descriptor:
+		case previous.Summary() != changed.Summary() || !proto.Equal(previous.Metadata, changed.Metadata):
 			all.Changed = append(all.Changed, p.String())
-			all.NewCounters = all.NewCounters || !before.KeepsCounters(changed.Descriptor)
+			all.NewCounters = all.NewCounters || !previous.KeepsCounters(changed.Descriptor)
 		}
 	})
 	if old != nil {
-		old.eachPair(c, func(before, after *node, p path) {
-			if before.hasLimits() && !after.hasLimits() {
+		old.eachPair(c, func(previous, current *node, p path) {
+			if previous.hasLimits() && !current.hasLimits() {
 				all.Removed = append(all.Removed, p.String())
 			}
 		})
@@ -68,14 +68,14 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 		p := parent.child(n.Descriptor)
 		pair := other.findExact(n.Key, n.Value)
 		f(n, pair, p)
-		// Children that a copy shares are compared where they stand, unless the other
-		// side has children of its own here.
+		// Shared children are compared under the original only, unless pair has children of
+		// its own.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
-			var below *siblings
+			var pairChildren *siblings
 			if pair != nil {
-				below = pair.children
+				pairChildren = pair.children
 			}
-			n.children.eachPair(below, p, f)
+			n.children.eachPair(pairChildren, p, f)
 		}
 	}
 }

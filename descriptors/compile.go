@@ -25,7 +25,7 @@ func Compile(set *limitsfile.Set) *Config {
 	return c
 }
 
-// path is a domain and the descriptors from its root to one of them.
+// path is a domain and the descriptors from its root to one descriptor.
 type path struct {
 	domain string
 	trail  []*limitsfile.Descriptor
@@ -40,7 +40,7 @@ func (p path) child(d *limitsfile.Descriptor) path {
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
 // compile returns the nodes of list, which is below parent. A copy for a single value
-// shares the nodes of its children if it shares the children.
+// shares the compiled children if it shares the children.
 func compile(list []*limitsfile.Descriptor, parent path) siblings {
 	s := newSiblings(list)
 	for i, d := range list {
@@ -49,8 +49,8 @@ func compile(list []*limitsfile.Descriptor, parent path) siblings {
 		if len(d.Descriptors) == 0 {
 			continue
 		}
-		if from := s.copiedFrom(d); from != nil && len(from.Descriptors) > 0 && &from.Descriptors[0] == &d.Descriptors[0] {
-			n.children = from.children
+		if original := s.copiedFrom(d); original != nil && len(original.Descriptors) > 0 && &original.Descriptors[0] == &d.Descriptors[0] {
+			n.children = original.children
 		} else {
 			children := compile(d.Descriptors, p)
 			n.children = &children
@@ -98,8 +98,8 @@ func newRateLimit(l *limitsfile.Limit) *RateLimit {
 }
 
 // RequestOverride returns the rule for a limit that is part of a request. The domain's
-// defaults set its algorithm; without them it has fixed windows. With enabled: false in
-// the defaults, the rule has no limits. The error says what is wrong with o.
+// defaults set its algorithm. Without defaults, it has fixed windows. With enabled: false in
+// the defaults, the rule has no limits.
 func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.Name + " > the request's own limit"}
 	if !d.requestLimits {

@@ -49,7 +49,7 @@ type Domain struct {
 
 	root siblings
 
-	// requestSpec is the defaults for limits of requests. requestLimits is false if the
+	// requestSpec has the defaults for limits of requests. requestLimits is false if the
 	// defaults turn these limits off.
 	requestSpec   limit.Spec
 	requestLimits bool
@@ -77,13 +77,13 @@ func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return nil
 }
 
-// Rule is the limits of a descriptor. It is immutable once in force.
+// Rule has the limits of a descriptor. It is immutable once in force.
 type Rule struct {
 	// Path is the path to the rule in its file: `shop > service=checkout > path`.
 	Path string
 
-	// Limits is the limits in force, in file order. A rule that Match returns has at least
-	// one.
+	// Limits has the limits in force, in file order. A rule that Match returns has at least
+	// one limit.
 	Limits []*RateLimit
 
 	ShadowMode, QuotaMode bool
@@ -91,8 +91,8 @@ type Rule struct {
 	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
 
-	// sharedPatterns has, for each entry, the pattern that stands for its value in the
-	// counter's name; empty for the value itself. It is nil without share_threshold.
+	// sharedPatterns has a text for each entry: the pattern that takes the place of the
+	// value in the counter's name, or empty. It is nil without share_threshold.
 	sharedPatterns []string
 }
 
@@ -101,10 +101,10 @@ type RateLimit struct {
 	*limit.Limit // nil if Unlimited
 	Unlimited    bool
 
-	// Name is shown in responses and is what Replaces of other limits refer to.
+	// Name is shown in responses. Replaces of other limits refers to it.
 	Name string
 
-	// Replaces names the limits that don't count in a request that matches this one.
+	// Replaces names the limits that don't count in a request with this limit.
 	Replaces []string
 
 	// Response is the current_limit of responses. It is shared by all responses and must
@@ -112,7 +112,7 @@ type RateLimit struct {
 	Response *rlsv3.RateLimitResponse_RateLimit
 }
 
-// Store is the place of the Config in force. Its zero value is empty.
+// Store has the Config in force. Its zero value is empty.
 type Store struct{ config atomic.Pointer[Config] }
 
 // Load returns the Config in force, or nil before the first Set.

@@ -11,7 +11,7 @@ import (
 )
 
 // WriteTree writes the limits as a tree for people: domains by name, descriptors in
-// file order, with those that are off.
+// file order, with limits that are off.
 func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, d := range c.Domains() {
@@ -28,7 +28,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 }
 
 // WriteLines writes the limits in force in file order, one a line, like /rlconfig of
-// envoyproxy/ratelimit. Fields that it doesn't know come last.
+// envoyproxy/ratelimit. Fields that envoyproxy/ratelimit doesn't know come last.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	c.eachPair(nil, func(n, _ *node, p path) {

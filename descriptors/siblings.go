@@ -149,7 +149,7 @@ func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 
 // ownChildren returns the children of n, or nil if n shares the children of another node.
 func (s *siblings) ownChildren(n *node) *siblings {
-	if from := s.copiedFrom(n.Descriptor); from != nil && from.children == n.children {
+	if original := s.copiedFrom(n.Descriptor); original != nil && original.children == n.children {
 		return nil
 	}
 	return n.children

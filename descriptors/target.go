@@ -19,8 +19,8 @@ type Target struct {
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 }
 
-// ParseTarget parses what String returns. It rejects any other text, so each target has
-// one text only.
+// ParseTarget parses the text that String returns. It rejects any other text, so each target
+// has one text only.
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
@@ -68,8 +68,8 @@ func (t Target) Check() error {
 	return nil
 }
 
-// String returns domain|key=value|key. Each part is escaped as in the names of counters,
-// except that a * is not.
+// String returns domain|key=value|key. Each part is escaped as in the names of counters, but
+// a * is not escaped.
 func (t Target) String() string {
 	b := appendEscaped(nil, t.Domain, &escapedInPattern)
 	for _, e := range t.Entries {

@@ -12,47 +12,47 @@ import (
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
-// Layer is the overrides that lie over the limits files, good and bad ones. It isn't
+// Layer has the overrides of the limits files, valid or not. It isn't
 // safe for concurrent use; its zero value is empty.
 type Layer struct{ byTarget map[string]*record }
 
 // record is the values and the state of one target.
 type record struct {
 	value    string
-	parsed   *Override // nil if value is no override
+	parsed   *Override // nil if value is not an override
 	parseErr error
-	lastGood *Override // the last one that was in force; nil if there is none
+	lastGood *Override // the last override that was in force, or nil
 	state    State
 }
 
 // State is the state of one override.
 type State struct {
-	// Target is the name of its field in Redis, and Value the content read last.
+	// Target is the name of the override's field in Redis, and Value the content read last.
 	Target, Value string
 
-	// Problem is why Value is not in force; nil if it is.
+	// Problem is the reason why Value is not in force, or nil.
 	Problem error
 
-	// Expires is when Value ends; the zero Time means never. Expired is true once it
-	// has ended.
+	// Expires is the time at which Value ends. The zero Time means never. Expired is true
+	// once Value has ended.
 	Expires time.Time
 	Expired bool
 
-	// Path is the path to its descriptor, and BaseLimits the limits there without the
-	// override, in words. Limits is the limits with it: with Value, or with the last good
-	// value before it; empty if neither is in force.
+	// Path is the path to the descriptor. BaseLimits describes its limits without the
+	// override. Limits describes its limits with Value, or with the last good value. Limits
+	// is empty if neither value is in force.
 	Path, BaseLimits, Limits string
 
-	// CountersKept is true if the limits with the override use the counters of those
-	// without. It is false if any limit starts new counters.
+	// CountersKept is true if the limits use the same counters with and without the
+	// override. It is false if any limit starts new counters.
 	CountersKept bool
 
-	// AlsoRejected is set by DryRun: the problems of other overrides that fit now and
-	// would not fit beside this one.
+	// AlsoRejected is set by DryRun. It has the problems of other overrides that fit now and
+	// would not fit beside this override.
 	AlsoRejected []error
 }
 
-// Set replaces all overrides; all has their values by target.
+// Set replaces all overrides with the values in all, by target.
 func (l *Layer) Set(all map[string]string) {
 	if l.byTarget == nil {
 		l.byTarget = map[string]*record{}
@@ -76,8 +76,8 @@ func (l *Layer) Set(all map[string]string) {
 }
 
 // Apply returns base with the overrides that are in force at now, and the time at which
-// the next override ends; the zero Time if none does. If an override is wrong or doesn't
-// fit base, the last good one of its target stays in force until it ends.
+// the next override ends, or the zero Time. If an override is invalid or doesn't fit base,
+// the last good override of its target stays in force until it ends.
 func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, next time.Time) {
 	targets := slices.Sorted(maps.Keys(l.byTarget))
 	candidates := make([]*Override, len(targets)) // nil: none
@@ -93,10 +93,10 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			candidates[i] = nil
 		}
 	}
-	// An override that doesn't fit gives way to the last good one, and all are applied
-	// again.
-	for again := true; again; {
-		again = false
+	// If an override doesn't fit, the last good override takes its place, and all overrides
+	// are applied again.
+	for retry := true; retry; {
+		retry = false
 		var outcomes []outcome
 		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(candidates), func(o *Override) bool { return o == nil }))
 		for i, target := range targets {
@@ -116,7 +116,7 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			if candidates[i] == r.lastGood || r.lastGood == nil || r.lastGood.ended(now) {
 				candidates[i] = nil
 			} else {
-				candidates[i], again = r.lastGood, true
+				candidates[i], retry = r.lastGood, true
 			}
 		}
 	}
@@ -124,20 +124,20 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 		r := l.byTarget[target]
 		if r.parsed != nil {
 			r.state.Expires = r.parsed.Expires
-			next = r.parsed.sooner(next, now)
+			next = r.parsed.earlierEnd(next, now)
 		}
 		if candidates[i] == nil {
 			r.state.Limits, r.state.CountersKept = "", false
 			continue
 		}
 		r.lastGood = candidates[i]
-		next = r.lastGood.sooner(next, now)
+		next = r.lastGood.earlierEnd(next, now)
 	}
 	return set, next
 }
 
-// sooner returns the end of o if it lies between now and next, else next.
-func (o *Override) sooner(next, now time.Time) time.Time {
+// earlierEnd returns the end of o if it lies between now and next, else next.
+func (o *Override) earlierEnd(next, now time.Time) time.Time {
 	if o.Expires.IsZero() || o.ended(now) || !next.IsZero() && next.Before(o.Expires) {
 		return next
 	}
@@ -153,19 +153,19 @@ func (l *Layer) States() []State {
 	return all
 }
 
-// DryRun returns the state that an override would have over base at now, beside the
-// others. It changes nothing.
+// DryRun returns the state that an override would have over base at now, beside the other
+// overrides. It changes nothing.
 func (l *Layer) DryRun(base *limitsfile.Set, target, value string, now time.Time) State {
-	tried := Layer{byTarget: map[string]*record{}}
+	trial := Layer{byTarget: map[string]*record{}}
 	for t, r := range l.byTarget {
-		same := *r
-		tried.byTarget[t] = &same
+		clone := *r
+		trial.byTarget[t] = &clone
 	}
 	r := &record{value: value}
 	r.parsed, r.parseErr = Parse(target, []byte(value))
-	tried.byTarget[target] = r
-	tried.Apply(base, now)
-	for _, other := range tried.States() {
+	trial.byTarget[target] = r
+	trial.Apply(base, now)
+	for _, other := range trial.States() {
 		if known := l.byTarget[other.Target]; other.Target != target && other.Problem != nil && known.state.Problem == nil {
 			r.state.AlsoRejected = append(r.state.AlsoRejected, other.Problem)
 		}

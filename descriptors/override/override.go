@@ -1,12 +1,12 @@
 // Package override changes the limits of single descriptors, whatever the limits files
-// say. It parses overrides, keeps the last good one of each target, and applies them to
-// a set of limits files.
+// say. It parses overrides, keeps the last good override of each target, and applies
+// overrides to a set of limits files.
 //
 // Terms:
 //
 //   - override: a change of the limits of one descriptor, or of one value that a
 //     descriptor matches;
-//   - target: the path to that descriptor, as text;
+//   - target: the path to the descriptor, as text;
 //   - copy: a descriptor that an override made for a single value.
 package override
 
@@ -19,7 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// MaxBytes bounds the value of an override.
+// MaxBytes is the maximum size of the value of an override.
 const MaxBytes = limitsfile.MaxPatchBytes
 
 // Override is a parsed override. It is immutable.
@@ -29,8 +29,8 @@ type Override struct {
 	*limitsfile.Patch
 }
 
-// Parse reads an override; value is the JSON that limitsfile.ParsePatch reads. The error
-// is limitsfile.Problems. Layer reports whether the override fits the limits files.
+// Parse reads an override. value is the JSON for limitsfile.ParsePatch. The error is
+// limitsfile.Problems. Layer reports whether the override fits the limits files.
 func Parse(target string, value []byte) (*Override, error) {
 	var problems, more limitsfile.Problems
 	t, err := descriptors.ParseTarget(target)
