@@ -47,17 +47,17 @@ func TestChangedNumberKeepsSpentHits(t *testing.T) {
 	}
 }
 
-// docs/limits.md lists this exception: the state of a bucket can't express more than its
-// capacity and a window's debt.
+// docs/limits.md lists this exception. The state of a bucket has at most its capacity and a
+// debt of a window.
 func TestBurstLoweredAndRaisedForgetsAtMostTheDifference(t *testing.T) {
 	large := must(t, Spec{Unit: Hour, Requests: 1, Burst: 100, Algorithm: TokenBucket})
 	small := must(t, Spec{Unit: Hour, Requests: 1, Burst: 10, Algorithm: TokenBucket})
-	for usedMeanwhile, want := range map[bool]int64{false: 0, true: 100 - 11} {
+	for hitWhileSmall, want := range map[bool]int64{false: 0, true: 100 - 11} {
 		var s State
 		require.True(t, large.Take(&s, epoch, 100).Allowed)
-		if usedMeanwhile {
+		if hitWhileSmall {
 			require.False(t, small.Take(&s, epoch, 1).Allowed)
 		}
-		assert.Equal(t, want, large.Take(&s, epoch, 0).Remaining, "used while it was small: %v", usedMeanwhile)
+		assert.Equal(t, want, large.Take(&s, epoch, 0).Remaining, "hit while small: %v", hitWhileSmall)
 	}
 }

@@ -12,8 +12,8 @@ func TestFirstHitWindowStartsWithTheFirstHit(t *testing.T) {
 	const minute, start = 60 * second, epoch + 59*60*second // a minute before a clock hour ends
 	var s State
 	for _, c := range []struct {
-		at, n int64
-		want  Result
+		time, n int64
+		want    Result
 	}{
 		{0, 0, Result{Allowed: true, Remaining: 2}},
 		{0, 3, Result{Remaining: 2, RetryAfter: Never}},
@@ -26,12 +26,12 @@ func TestFirstHitWindowStartsWithTheFirstHit(t *testing.T) {
 		{130 * minute, -2, Result{Allowed: true, Remaining: 2}},
 		{130 * minute, 1, Result{Allowed: true, Remaining: 1, ResetAfter: 60 * minute}},
 	} {
-		assert.Equal(t, c.want, l.Take(&s, start+c.at, c.n), "at %d minutes, %d hits", c.at/minute, c.n)
+		assert.Equal(t, c.want, l.Take(&s, start+c.time, c.n), "at %d minutes, %d hits", c.time/minute, c.n)
 	}
 }
 
-// The history shows the windows: each starts with the first hit that is not in the window
-// before it.
+// The test finds the windows in the history: a window starts with the first hit after the
+// previous window.
 func TestFirstHitWindowAdmitsAtMostMaxInEachWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, now := drawSmallLimit(t, FirstHitWindow), int64(epoch)

@@ -1,17 +1,17 @@
-// Package limit is the domain of rls: limits, what a key has spent of a limit, and
-// whether the next hits pass. It is pure arithmetic without clock, I/O or wire format.
+// Package limit is the domain of rls: limits, the hits that a key has spent, and whether the
+// next hits pass. It is pure arithmetic without clock, I/O or wire format.
 // The scripts in lua/ do the same arithmetic inside Redis.
 //
 // Terms:
 //
-//   - hit: one unit of what is limited, usually one request;
+//   - hit: the unit that a limit counts, usually one request;
 //   - window: the time span of a limit, Multiplier × Unit;
-//   - capacity: the most that a key can spend at once. It is Burst for a token bucket
+//   - capacity: the most hits that a key can spend at once. It is Burst for a token bucket
 //     and Requests for the other algorithms;
-//   - charge: add hits to what a key has spent;
-//   - refund: take hits off what a key has spent;
+//   - charge: add hits to the spent hits of a key;
+//   - refund: take hits off the spent hits of a key;
 //   - peek: ask with 0 hits, which charges nothing;
-//   - debt: what a key has spent beyond its capacity because denied hits are charged.
+//   - debt: spent hits beyond the capacity, because denied hits are charged.
 //
 // All times and spans are whole microseconds. Times count from the Unix epoch. The
 // unit is the microsecond because Lua must compute the same numbers exactly, and Lua's
@@ -28,12 +28,12 @@ import (
 )
 
 const (
-	// MaxHits bounds the hits of one Take. No counter holds more, so a refund of
+	// MaxHits is the maximum of hits in one Take and in a counter. So a refund of
 	// MaxHits leaves nothing spent.
 	MaxHits = 1 << 34
 
-	// MaxPeriod bounds a window, and the time that an empty token bucket takes to
-	// fill, in microseconds. It is ten years of 365 days.
+	// MaxPeriod is the maximum length of a window, and the maximum time that an empty
+	// token bucket takes to fill, in microseconds. It is ten years of 365 days.
 	MaxPeriod = 10 * 365 * 86_400 * second
 
 	// Never is the RetryAfter of hits that can't pass at any time.
@@ -46,7 +46,7 @@ const (
 type Spec struct {
 	Algorithm Algorithm
 
-	// Requests is how many hits a window admits (requests_per_unit). 0 admits none.
+	// Requests is the number of hits that a window admits (requests_per_unit).
 	Requests uint32
 
 	// The window is Multiplier × Unit. A Multiplier of 0 means 1.
@@ -137,15 +137,15 @@ func New(s Spec) (*Limit, error) {
 // Period returns the length of the window in microseconds, from a second to MaxPeriod.
 func (l *Limit) Period() int64 { return l.period }
 
-// Max returns how many hits a window admits.
+// Max returns the number of hits that a window admits.
 func (l *Limit) Max() int64 { return l.max }
 
 // Capacity returns the most hits that can be spent at once.
 func (l *Limit) Capacity() int64 { return l.capacity }
 
-// Tag names the kind of counter: algorithm, window in seconds, and an i for one counter
+// Tag returns the kind of counter: algorithm, window in seconds, and an i for one counter
 // per replica ("fw60", "tb1i"). Two limits with the same Tag and key share a counter.
-// A Tag holds letters and digits only.
+// A Tag has letters and digits only.
 func (l *Limit) Tag() string { return l.tag }
 
 // Window returns the window in the words of the limits file: "minute", "15 minutes".
@@ -171,7 +171,7 @@ func (l *Limit) String() string {
 	return s
 }
 
-// State is what one key has spent under one limit. The zero value has spent nothing.
+// State is the state of the counter of one key. The zero value has spent nothing.
 // A State belongs to limits of one Tag and to one goroutine at a time.
 type State struct {
 	a, b, c int64   // explained under "State:" at the function of each algorithm
@@ -181,7 +181,7 @@ type State struct {
 // IsZero reports whether the key has spent nothing. Such a State can be forgotten.
 func (s *State) IsZero() bool { return *s == State{} }
 
-// Entries returns how many log entries s holds: at most Max and at most MaxLogEntries for
+// Entries returns the number of log entries of s: at most Max and at most MaxLogEntries for
 // SlidingLog, 0 for the other algorithms.
 func (s *State) Entries() int {
 	if s.log == nil {
@@ -195,12 +195,12 @@ type Result struct {
 	// Allowed reports whether the hits pass. Either all hits of a Take pass or none.
 	Allowed bool
 
-	// Remaining is what can still be spent after this Take: capacity less spent. It
-	// is negative while there is debt.
+	// Remaining is the capacity less the spent hits after this Take. It is negative while
+	// there is debt.
 	Remaining int64
 
-	// ResetAfter is the time in microseconds until everything spent now is
-	// forgotten, or 0 if nothing is spent. For an Aligned algorithm, ResetAfter is
+	// ResetAfter is the time in microseconds until all spent hits are forgotten, or 0 if
+	// nothing is spent. For an Aligned algorithm, ResetAfter is
 	// the time until the window ends, even if nothing is spent.
 	ResetAfter int64
 
@@ -210,7 +210,7 @@ type Result struct {
 	RetryAfter int64
 }
 
-// Spent returns how many hits a counter that answered r has spent.
+// Spent returns the number of spent hits of a counter that answered r.
 func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
 // Take decides whether n hits pass at time now and charges them to s. An n beyond

@@ -2,7 +2,7 @@ package limit
 
 import "slices"
 
-// Scope says which replicas share a counter.
+// Scope is the set of replicas that share a counter: all, or one.
 type Scope uint8
 
 // Global counters are shared by all replicas. An Instance counter belongs to one
@@ -20,7 +20,7 @@ func (s Scope) String() string { return scopes[s] }
 // ParseScope returns the scope of that name.
 func ParseScope(name string) (Scope, bool) { return parse[Scope](scopes, name) }
 
-// FailureMode says how a limit decides while its backend is unavailable.
+// FailureMode is the way in which a limit decides while its backend is unavailable.
 type FailureMode uint8
 
 // FailDefault leaves the choice to the service. FailLocal counts in the process,

@@ -100,14 +100,14 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 				want = spent+1 <= l.capacity
 			}
 			if a == SlidingWindow && want != r.Allowed {
-				// The tick rounds the share up, so it may be one hit stricter.
-				assert.False(t, r.Allowed, "looser than the exact estimate")
+				// A tick rounds the share up, so Take may deny one hit more.
+				assert.False(t, r.Allowed, "admits more than the exact estimate")
 				assert.LessOrEqual(t, m.tickError(now), int64(1))
 			} else {
 				assert.Equal(t, want, r.Allowed, "spent %d, n %d, %v", spent, n, l)
 			}
 			if n > 0 && r.Allowed {
-				m.hits = append(m.hits, charged{now, n})
+				m.hits = append(m.hits, charge{now, n})
 			}
 			if remaining := l.capacity - ceil(m.spent(now)); a == SlidingWindow {
 				assert.InDelta(t, remaining, r.Remaining, 1)
@@ -118,15 +118,15 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 	})
 }
 
-// tickError returns by how many hits the ticks may round the estimate up.
+// tickError returns the number of hits by which ticks may round the estimate up.
 func (m *model) tickError(now int64) int64 {
-	prev := int64(0)
+	previous := int64(0)
 	for _, h := range m.hits {
-		if h.at/m.l.period == now/m.l.period-1 {
-			prev += h.n
+		if h.time/m.l.period == now/m.l.period-1 {
+			previous += h.n
 		}
 	}
-	return prev/m.l.ticks + 1
+	return previous/m.l.ticks + 1
 }
 
 func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
@@ -146,21 +146,21 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 			bound = 1
 		}
 		var s State
-		var admitted []charged
+		var admitted []charge
 		for range 60 {
 			now += drawStep(t, l)
 			n := rapid.Int64Range(0, 4).Draw(t, "n")
 			if r := l.Take(&s, now, n); r.Allowed && n > 0 {
-				admitted = append(admitted, charged{now, n})
+				admitted = append(admitted, charge{now, n})
 			}
 		}
 		for i, first := range admitted {
 			var span, aligned int64
 			for _, h := range admitted[i:] {
-				if h.at < first.at+l.period {
+				if h.time < first.time+l.period {
 					span += h.n
 				}
-				if h.at/l.period == first.at/l.period {
+				if h.time/l.period == first.time/l.period {
 					aligned += h.n
 				}
 			}
@@ -204,7 +204,7 @@ func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
 		now := anyHistory(t, l, &s)
 		peek := l.Take(&s, now, 0)
 		if a.ResetsAtOnce() {
-			assert.Equal(t, peek.Remaining >= 0, peek.Allowed, "over once the count exceeds the limit")
+			assert.Equal(t, peek.Remaining >= 0, peek.Allowed, "denied once the count exceeds the limit")
 			return
 		}
 		assert.Equal(t, l.Take(&s, now, 1).Allowed, peek.Allowed)

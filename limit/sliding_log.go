@@ -1,8 +1,8 @@
 package limit
 
-// MaxLogEntries bounds the entries of a log. A log with fewer than exactLogEntries entries
-// has the exact time of each charged hit. A longer log joins the hits of one tick to one
-// entry. A window has logTicks ticks and can touch logTicks + 1.
+// MaxLogEntries is the maximum number of entries of a log. A log with fewer than exactLogEntries entries
+// has the exact time of each charged hit. A longer log combines the hits of one tick into
+// one entry. A window has logTicks ticks and can touch logTicks + 1.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048
@@ -15,7 +15,7 @@ type hitLog struct {
 	head    int
 }
 
-// hitEntry holds n hits. time is the time of the newest of these hits.
+// hitEntry has n hits. time is the time of the newest of these hits.
 type hitEntry struct{ time, n int64 }
 
 // emptyLog is the log of a key that has spent nothing. It must not be changed.
@@ -27,10 +27,10 @@ var emptyLog hitLog
 // than exactLogEntries entries counts a hit for up to 1/logTicks of the window longer, so
 // it may deny hits a little earlier than necessary. It never admits more.
 //
-// If denied hits are charged, the log drops an entry once the newer entries hold at least
+// If denied hits are charged, the log drops an entry once the newer entries have at least
 // Max hits. This changes no decision, because Max hits deny all others.
 //
-// State: log holds the hits. The number a is the sum of the hits.
+// State: log has the hits. The number a is the sum of the hits.
 func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	log := s.log
 	if log == nil {
@@ -79,7 +79,7 @@ func (g *hitLog) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
 
 // advance returns now, or the time of the newest entry if that time is later. If the newest
 // entry is more than a period after now, the clock was set back. advance then moves all hits
-// to one entry at now.
+// into one entry at now.
 func (g *hitLog) advance(now, period int64) int64 {
 	if g.len() == 0 || g.newest().time <= now {
 		return now
@@ -120,7 +120,7 @@ func (g *hitLog) charge(time, n, total, maxHits, tick int64) int64 {
 	return total + n
 }
 
-// refund takes up to n hits off the newest entries and returns how many.
+// refund takes up to n hits off the newest entries and returns their number.
 func (g *hitLog) refund(n int64) int64 {
 	remaining := n
 	for remaining > 0 && g.len() > 0 {

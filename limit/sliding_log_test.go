@@ -10,17 +10,17 @@ import (
 )
 
 // TestLongLogDeniesAtMostATickEarlier compares a log with the exact history while traffic of
-// changing rates goes through it. What the log counts lies between the exact hits of a window
-// and those of a window and a tick.
+// changing rates goes through it. The hits in the log are at least the exact hits of a window, and
+// at most the exact hits of a window and a tick.
 func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := must(t, Spec{Algorithm: SlidingLog, Requests: rapid.Uint32Range(2000, 20_000).Draw(t, "requests"), Unit: Minute})
 		tick := ceilDiv(l.period, logTicks)
 		var s State
-		var admitted []charged
+		var admitted []charge
 		now, longest := int64(epoch), 0
 		sum := func(since int64) (n int64) {
-			for i := len(admitted) - 1; i >= 0 && admitted[i].at > since; i-- {
+			for i := len(admitted) - 1; i >= 0 && admitted[i].time > since; i-- {
 				n += admitted[i].n
 			}
 			return n
@@ -30,7 +30,7 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 			for range rapid.IntRange(1, 3000).Draw(t, "hits") {
 				now += pause
 				if l.Take(&s, now, 1).Allowed {
-					admitted = append(admitted, charged{now, 1})
+					admitted = append(admitted, charge{now, 1})
 				}
 				longest = max(longest, s.Entries())
 			}
@@ -42,8 +42,8 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 			}
 		}
 		require.LessOrEqual(t, longest, MaxLogEntries)
-		for i, j, span := 0, 0, int64(0); j < len(admitted); j++ { // any window's length
-			for span += admitted[j].n; admitted[i].at <= admitted[j].at-l.period; i++ {
+		for i, j, span := 0, 0, int64(0); j < len(admitted); j++ { // each span as long as a window
+			for span += admitted[j].n; admitted[i].time <= admitted[j].time-l.period; i++ {
 				span -= admitted[i].n
 			}
 			require.LessOrEqual(t, span, l.max)
@@ -51,7 +51,7 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 	})
 }
 
-func TestLogOfAHugeLimitIsBounded(t *testing.T) {
+func TestLogOfAHugeLimitHasBoundedSize(t *testing.T) {
 	l := must(t, Spec{Algorithm: SlidingLog, Requests: math.MaxUint32, Unit: Minute})
 	var s State
 	now := int64(epoch)
