@@ -21,22 +21,22 @@ import (
 
 // File is the content of one limits file.
 type File struct {
-	// Name is what problems show, usually a path.
+	// Name is shown in problems. It is usually a path.
 	Name string
 	Data []byte
 }
 
-// Options says how to read limits files.
+// Options are the options for reading limits files.
 type Options struct {
-	// MergeDomains unites files of one domain at their root level. Without it a
+	// MergeDomains unites files of one domain at their root level. If it is false, a
 	// domain in two files is a problem.
 	MergeDomains bool
 
-	// MaxFileBytes bounds the size of one file; 0 means DefaultMaxFileBytes.
+	// MaxFileBytes is the maximum size of one file. 0 means DefaultMaxFileBytes.
 	MaxFileBytes int
 
-	// MaxNodes bounds the keys, values and list items read from one file. Those
-	// behind an alias count each time the alias is used. 0 means DefaultMaxNodes.
+	// MaxNodes is the maximum number of keys, values and list items read from one file.
+	// Nodes behind an alias count at each use of the alias. 0 means DefaultMaxNodes.
 	MaxNodes int
 }
 
@@ -44,7 +44,7 @@ type Options struct {
 type Set struct {
 	Domains []*Domain // in file order
 
-	// Warnings is valid input that is probably a mistake.
+	// Warnings reports valid input that is probably a mistake.
 	Warnings Problems
 }
 
@@ -53,7 +53,7 @@ type Domain struct {
 	Name        string
 	Descriptors []*Descriptor // in file order
 
-	// File and Line are where the domain was read first.
+	// File and Line are the place where the domain was read first.
 	File string
 	Line int
 
@@ -82,15 +82,15 @@ type Descriptor struct {
 	Limits      []*Limit
 	Descriptors []*Descriptor // children, in file order
 
-	// CopiedFrom is the descriptor that an override copied to make this one for a
-	// single value; nil for a descriptor of a file.
+	// CopiedFrom is the original if an override made this descriptor for a single value.
+	// It is nil for a descriptor of a file.
 	CopiedFrom *Descriptor
 
-	// CounterPatterns is the result of the function CounterPatterns once an override has
-	// changed the descriptor; nil if none has.
+	// CounterPatterns is the result of the function CounterPatterns if an override has
+	// changed the descriptor, or nil.
 	CounterPatterns []string
 
-	// File and Line are where it was read.
+	// File and Line are the place of the descriptor.
 	File string
 	Line int
 }
@@ -101,10 +101,10 @@ type Limit struct {
 	Unlimited    bool
 	Enabled      bool
 
-	// Name is shown in responses and is what Replaces of other limits refer to.
+	// Name is shown in responses. Replaces of other limits refers to it.
 	Name string
 
-	// Replaces names the limits that don't count in a request that matches this one.
+	// Replaces names the limits that don't count in a request with this limit.
 	Replaces []string
 
 	line int
@@ -136,11 +136,11 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 	return true
 }
 
-// CounterPatterns returns, for each descriptor of trail, the pattern that stands for its
-// value in the names of counters; empty for the value itself. It is nil if no descriptor
-// has share_threshold. trail is the descriptors from a domain's root to one of them.
+// CounterPatterns returns a text for each descriptor of trail: the pattern that takes the
+// place of the value in the names of counters, or empty. It returns nil if no descriptor has
+// share_threshold. trail has the descriptors from a domain's root to one descriptor.
 //
-// A copy for a single value keeps the counter of the descriptor that it was copied from,
+// A copy for a single value keeps the counter of its original,
 // unless an override changed the last descriptor.
 func CounterPatterns(trail []*Descriptor) []string {
 	patterns := trail[len(trail)-1].CounterPatterns
@@ -168,8 +168,8 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is a descriptor in its file, for problems. Its path is made once the file is read,
-// because the key of a descriptor can come after a problem in it.
+// place is the place of a problem: a descriptor in its file. The path is computed after the
+// whole file is read, because the key of a descriptor can follow the problem.
 type place struct {
 	parent *place // nil for the domain
 	name   string // its Label, or its number until its key is known
