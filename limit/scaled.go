@@ -9,8 +9,8 @@ type scaledLimit struct {
 	limit *Limit
 }
 
-// Scaled returns l with a share of its rate and capacity, rounded down. The share is at
-// least 1 unless l admits none. ratio is above 0 and at most 1.
+// Scaled returns l with its rate and capacity multiplied by ratio and rounded down. The
+// results are at least 1 unless l admits nothing. ratio is above 0 and at most 1.
 //
 // l keeps the result for the last ratio, so repeated calls allocate nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {

@@ -1,7 +1,6 @@
-// Package lua holds the scripts that do inside Redis what package limit does in this
-// process. Each algorithm has a script. The script take composes them, so that one call
+// Package lua has the scripts that compute inside Redis the same as package limit. Each algorithm has a script. The script take composes them, so that one call
 // charges many hits of several algorithms. The head of take.lua documents KEYS, ARGV and
-// reply. The head of an algorithm's script documents what it stores.
+// reply. The head of an algorithm's script documents the state that the script stores.
 package lua
 
 import (
