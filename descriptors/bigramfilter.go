@@ -12,7 +12,8 @@ const (
 	// wildcards it halves the time of patterns with a * at both ends.
 	minFiltered = 4
 
-	// maxFilteredBytes is the length of texts whose pairs fill the filter.
+	// maxFilteredBytes is the maximum length of filtered texts. The pairs of longer texts
+	// fill the filter.
 	maxFilteredBytes = 512
 
 	// keyEdge and valueEdge stand for the byte before and after a key or a value.
@@ -38,7 +39,7 @@ func (f *bigramFilter) addText(text string, left, right int) {
 	}
 }
 
-// addPattern adds the pairs that every text of p has. edge is the text's neighbour.
+// addPattern adds the pairs that every text of p has. edge is the neighbour at both ends of the text.
 func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
 	if p.Literal {
 		f.addText(p.Prefix, edge, edge)

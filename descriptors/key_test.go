@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAppendKey(t *testing.T) {
+func TestAppendKeyNamesTheCounter(t *testing.T) {
 	d := compileFiles(t, strings.ReplaceAll(`domain: d
 descriptors:
 - {key: k, DAY, descriptors: [{key: l, DAY}]}
@@ -27,7 +27,7 @@ descriptors:
 		{"two entries", "d", []string{"k", "v", "l", "/a/b"}, "d|k=v|l=/a/b"},
 		{"empty values keep their =", "d", []string{"k", "", "l", ""}, "d|k=|l="},
 		{"special bytes are escaped", "d", []string{"k", "a|b=c%d e\x00\nü\xff"}, "d|k=a%7Cb%3Dc%25d%20e%00%0A%C3%BC%FF"},
-		{"also in the domain", "a|b=%", []string{"k", "v"}, "a%7Cb%3D%25|k=v"},
+		{"special bytes are escaped in the domain", "a|b=%", []string{"k", "v"}, "a%7Cb%3D%25|k=v"},
 		{"a * of the request is escaped", "d", []string{"u", "a*"}, "d|u=a%2A"},
 		{"each value of a wildcard has its counter", "d", []string{"u", "ab"}, "d|u=ab"},
 		{"shared: the pattern", "d", []string{"r", "api/1"}, "d|r=api/*"},

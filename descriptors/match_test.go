@@ -21,7 +21,7 @@ func matched(d *Domain, kv ...string) string {
 	return strings.TrimPrefix(r.Path, d.Name+" > ")
 }
 
-func TestMatch(t *testing.T) {
+func TestMatchReturnsTheRuleOfTheEntries(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 1}"
 	tree := strings.ReplaceAll(`domain: d
 descriptors:
@@ -202,7 +202,7 @@ descriptors:
 	assert.Equal(t, []string{"fast"}, free.Replaces)
 }
 
-func TestDefaults(t *testing.T) {
+func TestDefaultsApplyOnlyWhereTheyHaveMeaning(t *testing.T) {
 	c := compileFiles(t, `
 domain: d
 defaults: {enabled: false, burst: 9}
@@ -216,10 +216,10 @@ descriptors:
 	assert.EqualValues(t, 0, d.Match(entries("on", "")).Limits[0].Burst, "burst is for token buckets")
 	assert.True(t, d.Match(entries("on", "")).Limits[0].ChargeDenied, "fixed windows charge denied hits")
 	assert.EqualValues(t, 9, d.Match(entries("bucket", "")).Limits[0].Burst)
-	assert.False(t, d.Match(entries("bucket", "")).Limits[0].ChargeDenied, "others don't")
+	assert.False(t, d.Match(entries("bucket", "")).Limits[0].ChargeDenied, "other algorithms do not charge denied hits")
 }
 
-func TestUnitsInResponses(t *testing.T) {
+func TestResponseHasTheUnitOfTheLimit(t *testing.T) {
 	for _, unit := range limit.UnitNames() {
 		c := compileFiles(t, one("rate_limit: {unit: "+unit+", requests_per_unit: 1}"))
 		r := c.Domain("d").Match(entries("k", "v"))

@@ -27,7 +27,7 @@ descriptors:
 - {key: "new\nline", descriptors: [{key: x, detailed_metric: true, value_to_metric: true, rate_limit: {unit: week, requests_per_unit: 1}}]}
 `
 
-func TestWriteTree(t *testing.T) {
+func TestWriteTreeShowsAllDescriptors(t *testing.T) {
 	c := compileFiles(t, printed, "domain: empty")
 	var b strings.Builder
 	require.NoError(t, c.WriteTree(&b))
@@ -44,7 +44,7 @@ shop
 `, b.String())
 }
 
-func TestWriteLines(t *testing.T) {
+func TestWriteLinesShowsLimitsInForce(t *testing.T) {
 	c := compileFiles(t, "domain: z\ndescriptors: [{key: k, "+tenAMinute+"}]", printed)
 	var b strings.Builder
 	require.NoError(t, c.WriteLines(&b))
@@ -58,7 +58,7 @@ shop.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: fa
 `, b.String())
 }
 
-func TestStore(t *testing.T) {
+func TestStoreReturnsTheLastConfig(t *testing.T) {
 	var s Store
 	assert.Nil(t, s.Load())
 	c := &Config{}

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestRequestOverride(t *testing.T) {
+func TestRequestOverrideHasTheLimitOfTheRequest(t *testing.T) {
 	d := compileFiles(t, "domain: d\ndescriptors: [{key: k, value: v, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}]").Domain("d")
 	for unit, want := range map[int32]limit.Unit{1: limit.Second, 2: limit.Minute, 3: limit.Hour, 4: limit.Day, 5: limit.Month, 6: limit.Year, 7: limit.Week} {
 		r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 42, Unit: typev3.RateLimitUnit(unit)})

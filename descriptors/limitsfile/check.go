@@ -53,8 +53,8 @@ func (r *reader) read() (*Set, error) {
 	return r.set, nil
 }
 
-// open reads the root of d, nil if the file has none. All documents are opened before
-// the first is read, because any file of a domain can have its defaults.
+// open reads the root of d. root is nil if the file is empty. All documents are opened before
+// the first document is read, because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
 	if root == nil {
@@ -68,7 +68,7 @@ func (r *reader) open(d *document, root *yaml.Node) {
 		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", display(root))
 		return
 	}
-	// A file that can't join the set is still read, to find all its mistakes.
+	// A file is read even if the set can't have its domain, to find all its mistakes.
 	d.rootPlace = &place{}
 	d.root = d.object(rootLevel, d.rootPlace, root)
 	name := d.root.field("domain")
@@ -165,8 +165,8 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 	}
 }
 
-// limitItems returns the items of the list rate_limits. It returns nil after reporting
-// that the list is too long.
+// limitItems returns the items of the list rate_limits. If the list is too long, it reports
+// a mistake and returns nil.
 func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	items := d.items(v, pos)
 	if len(items) > maxLimits {

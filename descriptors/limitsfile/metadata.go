@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata reads a mapping of anything. It returns nil after reporting a mistake.
+// metadata reads a mapping with values of any type. It returns nil after reporting a mistake.
 func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
 	mistakes := d.mistakes
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-func TestMetadata(t *testing.T) {
+func TestMetadataBecomesAStruct(t *testing.T) {
 	for _, test := range []struct{ yaml, want string }{
 		{"{}", "{}"},
 		{"{a: text, b: 5, c: 1.5, d: true, e: ~, f: yes, g: 'yes'}", `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":true,"g":"yes"}`},

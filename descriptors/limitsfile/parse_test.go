@@ -144,7 +144,7 @@ func TestParseReportsAllErrorsInOrder(t *testing.T) {
 	}, got)
 }
 
-func TestWarnings(t *testing.T) {
+func TestProbableMistakesGiveWarnings(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		{"shadow_mode in rate_limit", one("rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}"), "f:4:51: d > k: shadow_mode has no meaning in rate_limit and is ignored; it belongs in the descriptor"},
 		{"unlimited on the descriptor", one("unlimited: true"), "f:4:5: d > k: unlimited has no meaning in the descriptor and is ignored; it belongs in rate_limit"},
@@ -221,7 +221,7 @@ func TestValidFilesHaveNoProblems(t *testing.T) {
 	}
 }
 
-func TestUTF16(t *testing.T) {
+func TestUTF16IsRead(t *testing.T) {
 	data := []byte{0xff, 0xfe}
 	for _, u := range utf16.Encode([]rune("domain: dömäin")) {
 		data = binary.LittleEndian.AppendUint16(data, u)
@@ -264,7 +264,7 @@ func TestLastOfEqualFieldsCounts(t *testing.T) {
 	}
 }
 
-func TestAnchorsAndMergeKeys(t *testing.T) {
+func TestAnchorsAndMergeKeysAreRead(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		{
 			"alias",

@@ -5,14 +5,14 @@ import "strings"
 // Pattern is a key or value in which * stands for any number of bytes. It is anchored
 // at both ends and has no escapes. The zero value matches the empty text only.
 type Pattern struct {
-	Literal        bool // no *; Prefix is all of it
+	Literal        bool // there is no *, and Prefix is the whole pattern
 	Prefix, Suffix string
 	Middle         []string // non-empty parts between two *
 
-	minBytes int // of a text that matches
+	minBytes int // the least length of a matching text
 }
 
-// NewPattern returns the pattern that text states.
+// NewPattern returns the pattern with this text.
 func NewPattern(text string) Pattern {
 	parts := strings.Split(text, "*")
 	last := len(parts) - 1

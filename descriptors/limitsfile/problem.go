@@ -14,7 +14,7 @@ type Problem struct {
 	// Path is the path to the descriptor: `shop > service=checkout > path`.
 	Path string
 
-	// Reason says what is wrong and what would be right.
+	// Reason is the mistake and its remedy.
 	Reason string
 }
 
@@ -36,7 +36,7 @@ func fileLine(file string, line int) string {
 	return file + ":" + strconv.Itoa(line)
 }
 
-// lineText returns where in the same file something is.
+// lineText returns a line of the same file in words.
 func lineText(line int) string {
 	if line == 0 {
 		return "there"
@@ -44,7 +44,7 @@ func lineText(line int) string {
 	return "in line " + strconv.Itoa(line)
 }
 
-// Problems is a list of problems. As an error it shows one problem a line.
+// Problems is a list of problems. Its error text has one problem a line.
 type Problems []Problem
 
 // Error implements error.

@@ -78,7 +78,7 @@ func display(n *yaml.Node) string {
 	return strconv.Quote(s)
 }
 
-// Printable returns s, in quotes if a terminal would not show it as it is.
+// Printable returns s, in quotes if s has characters that a terminal can't show.
 func Printable(s string) string {
 	for _, r := range s {
 		if !strconv.IsPrint(r) || r == utf8.RuneError {

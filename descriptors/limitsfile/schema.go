@@ -23,7 +23,7 @@ const (
 	overrideLevels = overrideLevel | patchLevel
 	fileLevels     = ^overrideLevels
 
-	// limitLevels is where the fields of a limit can stand.
+	// limitLevels are the levels of the fields of a limit.
 	limitLevels = rateLimitLevel | overrideLevels
 )
 
@@ -63,7 +63,7 @@ const (
 	choiceKind             // one of the choices of the row
 	listKind               // a list of mappings
 	objectKind             // a mapping
-	freeKind               // a mapping of anything
+	freeKind               // a mapping with values of any type
 )
 
 // row describes one field.
@@ -71,13 +71,13 @@ type row struct {
 	name      string
 	kind      kind
 	levels    level
-	extension bool // envoyproxy/ratelimit does not have it
+	extension bool // the field is not in envoyproxy/ratelimit
 	choices   []string
 	minValue  int64   // of a countKind
 	maxValue  float64 // of a ratioKind
 }
 
-// schema is all fields of limits files and overrides. unit_multiplier can't be a default,
+// schema has all fields of limits files and overrides. unit_multiplier can't be a default,
 // because a reader must find the window of a limit beside its unit.
 var schema = [...]row{
 	{name: "domain", kind: textKind, levels: rootLevel},
@@ -143,7 +143,7 @@ func findRow(name string) *row {
 	return nil
 }
 
-// fieldsAt returns the names of the fields that can stand at l.
+// fieldsAt returns the names of the fields that level l allows.
 func fieldsAt(l level) []string {
 	var names []string
 	for _, r := range schema {

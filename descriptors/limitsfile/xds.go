@@ -19,7 +19,7 @@ import (
 const XDSExtension = "rls"
 
 // Fields of RateLimitDescriptor that the API's Go package doesn't have yet. A test fails
-// once it has them. xdsMetadata is the next free number, which the API has not assigned
+// once the package has these fields. xdsMetadata is the next free number, which the API has not assigned
 // yet, so a value that isn't a Struct is ignored.
 const (
 	xdsQuotaMode protowire.Number = 7 // bool
@@ -27,7 +27,7 @@ const (
 )
 
 // ParseXDS reads xDS resources like limits files of the same content. A resource's name
-// stands for the file name; problems have no lines.
+// takes the place of the file name. Problems have no lines.
 func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	r := newReader(o)
 	for i, resource := range resources {
@@ -133,7 +133,7 @@ func xdsLaterFields(d *confv3.RateLimitDescriptor) (quota bool, metadata *struct
 		number, kind, start := protowire.ConsumeTag(b)
 		size := protowire.ConsumeFieldValue(number, kind, b[max(start, 0):])
 		if start < 0 || size < 0 {
-			break // not for a message that was decoded
+			break // impossible for a decoded message
 		}
 		value := b[start : start+size]
 		b = b[start+size:]

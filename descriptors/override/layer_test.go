@@ -67,7 +67,7 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 	}
 }
 
-func TestStates(t *testing.T) {
+func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	var layer Layer
 	layer.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
