@@ -116,15 +116,15 @@ func TestFileWithTooManyNodesHasOneProblem(t *testing.T) {
 	assert.Len(t, ps, 1, "descriptors that are not read are not reported as missing")
 }
 
-func TestManyDomainsAreParsedSoon(t *testing.T) {
+// At full size, a search through all domains for each file would exceed the timeout of go
+// test.
+func TestManyDomainsAreParsedInLinearTime(t *testing.T) {
 	_, scale := bounds()
 	var files []File
 	for i := range 2_000 * scale {
 		files = append(files, File{fmt.Sprint(i), fmt.Appendf(nil, "domain: d%d", i)})
 	}
-	start := time.Now()
 	set, err := Parse(files, Options{})
 	require.NoError(t, err)
 	assert.Len(t, set.Domains, len(files))
-	assert.Less(t, time.Since(start), 20*time.Second)
 }
