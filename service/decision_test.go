@@ -242,7 +242,7 @@ descriptors:
 `)
 	start := time.Now()
 	resp := r.request(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
-	assert.Less(t, time.Since(start), 20*time.Second, "comparing all pairs takes minutes")
+	assert.Less(t, time.Since(start), time.Minute, "comparing all pairs takes minutes")
 	assert.Equal(t, codeOK, resp.OverallCode)
 }
 

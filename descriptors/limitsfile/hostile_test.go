@@ -80,7 +80,7 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 			_, errs, _ := load(test.yaml, o)
 			require.NotEmpty(t, errs)
 			assert.Contains(t, errs, test.want)
-			assert.Less(t, time.Since(start), 20*time.Second)
+			assert.Less(t, time.Since(start), time.Minute)
 		})
 	}
 
