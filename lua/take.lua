@@ -12,7 +12,7 @@
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years
 --            capacity  the most hits that can be spent at once, below 2^32
---            flags     1: denied hits are charged; 2: the hit is all-or-none
+--            mode      0; 1: denied hits are charged; 2: its hits are all-or-none
 --          Of a hit:
 --            limit     the place of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds
@@ -99,9 +99,9 @@ else
     if state.err then
       reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = 0, 0, 0
     else
-      local max, period, capacity, flags = unpack(args, row + 1, row + 4)
+      local max, period, capacity, mode = unpack(args, row + 1, row + 4)
       reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] =
-        algorithms[args[row]].step(state, now, n, max, period, capacity, flags == 1)
+        algorithms[args[row]].step(state, now, n, max, period, capacity, mode == 1)
     end
   end
 

@@ -17,8 +17,8 @@ type entry struct {
 	resetTime int64 // time at which everything spent is forgotten
 	remaining int64
 	minHits   int64  // smallest number of hits that is denied; 0 denies peeks as well
-	max       uint32 // of the limit, like capacity
-	capacity  uint32
+	max       uint32 // Max of the limit
+	capacity  uint32 // Capacity of the limit
 }
 
 const (
@@ -99,7 +99,7 @@ func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limi
 		return
 	}
 	minHits := max(h.N, 1)
-	if resetsAtOnce { // all numbers of hits pass at the same time
+	if resetsAtOnce { // every number above Remaining is denied until the window ends
 		minHits = max(r.Remaining+1, 0)
 	}
 	s, set := t.lock(id)

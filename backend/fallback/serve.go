@@ -57,7 +57,8 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 }
 
 // serveLocal lets the secondary decide the hits of localBatch. Admitted hits are logged for
-// the replay if they bypassed the primary. The primary may have charged all other hits.
+// the replay if they bypassed the primary. Other hits are not logged, because the primary
+// may have charged them.
 func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
 	localBatch.Take(ctx, now, l.o.Secondary)
 	for j, i := range localBatch.Index {

@@ -36,8 +36,8 @@ func charge(l *Limiter, now time.Time, key []byte, lim *limit.Limit, n int64) li
 	return results[0].Result
 }
 
-// numbered returns the key number i in buf's memory, with the form and length of a real key.
-func numbered(buf []byte, i int) []byte {
+// appendNumber returns the key number i in buf's memory, with the form and length of a real key.
+func appendNumber(buf []byte, i int) []byte {
 	buf = append(buf[:0], "shop|service=checkout|path=/v1/orders|ip="...)
 	return binary.BigEndian.AppendUint64(buf, uint64(i))
 }
@@ -52,7 +52,7 @@ func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
 	l := New(Options{})
 	var buf []byte
 	for i := range keys {
-		buf = append(numbered(buf, i), pad...)
+		buf = append(appendNumber(buf, i), pad...)
 		charge(l, noon, buf, lim, 1)
 	}
 	runtime.GC()
@@ -96,7 +96,7 @@ func BenchmarkTake(b *testing.B) {
 					for pb.Next() {
 						for j := range hits {
 							i++
-							hits[j].Key = numbered(hits[j].Key, i%keys)
+							hits[j].Key = appendNumber(hits[j].Key, i%keys)
 						}
 						l.Take(context.Background(), noon, hits, results)
 					}
@@ -126,13 +126,13 @@ func BenchmarkFlood(b *testing.B) {
 	var buf []byte
 	i := 0
 	for ; i < DefaultMaxKeys*11/10; i++ {
-		buf = numbered(buf, i)
+		buf = appendNumber(buf, i)
 		charge(l, noon, buf, lim, 1)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		i++
-		buf = numbered(buf, i)
+		buf = appendNumber(buf, i)
 		charge(l, noon, buf, lim, 1)
 	}
 }
@@ -142,14 +142,14 @@ func BenchmarkManyKeys(b *testing.B) {
 	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 1<<30)
 	var buf []byte
 	for i := range DefaultMaxKeys {
-		buf = numbered(buf, i)
+		buf = appendNumber(buf, i)
 		charge(l, noon, buf, lim, 1)
 	}
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
 		i = (i + 514_229) % DefaultMaxKeys
-		buf = numbered(buf, i)
+		buf = appendNumber(buf, i)
 		charge(l, noon, buf, lim, 1)
 	}
 }

@@ -19,7 +19,7 @@ import (
 func flood(l *Limiter, now time.Time, lim *limit.Limit, n int) {
 	buf := []byte("flood")
 	for i := range n {
-		charge(l, now, numbered(buf, i), lim, 1)
+		charge(l, now, appendNumber(buf, i), lim, 1)
 	}
 }
 
@@ -29,7 +29,7 @@ func TestKeysStayWithinMaxKeys(t *testing.T) {
 			l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
 			buf := []byte{}
 			for i := range 3 * maxKeys {
-				buf = numbered(buf, i)
+				buf = appendNumber(buf, i)
 				charge(l, noon, buf, lim, 1)
 				if i%(maxKeys/10+1) == 0 {
 					require.LessOrEqual(t, l.Keys(), maxKeys)
@@ -53,7 +53,7 @@ func TestSmallBudgetIsUsedCompletely(t *testing.T) {
 	}
 }
 
-func TestExtremeMaxKeys(t *testing.T) {
+func TestMaxKeysHasDefaultAndNoUpperBound(t *testing.T) {
 	assert.Equal(t, int64(DefaultMaxKeys), New(Options{}).budget.maxKeys)
 	assert.Equal(t, int64(DefaultMaxKeys), New(Options{MaxKeys: -5}).budget.maxKeys)
 	l := New(Options{MaxKeys: math.MaxInt})
@@ -70,7 +70,7 @@ func TestFloodDoesNotEvictCallerAtItsLimit(t *testing.T) {
 				heavy := []byte("heavy")
 				require.True(t, charge(l, noon, heavy, lim, 5).Allowed)
 				for i := range 20 * maxKeys {
-					charge(l, noon, numbered([]byte("flood"), i), lim, 1)
+					charge(l, noon, appendNumber([]byte("flood"), i), lim, 1)
 					if i%(maxKeys/2) == 0 {
 						require.False(t, charge(l, noon.Add(time.Minute), heavy, lim, 1).Allowed, "after %d keys", i)
 					}
@@ -84,19 +84,19 @@ func TestFloodDoesNotEvictCallerAtItsLimit(t *testing.T) {
 
 // Many callers at their limits stay too, as long as callers with less spent outnumber them.
 func TestFloodDoesNotEvictManyCallersAtTheirLimits(t *testing.T) {
-	const maxKeys, heavies = 20_000, 2_000
+	const maxKeys, heavyCallers = 20_000, 2_000
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
-	for i := range heavies {
+	for i := range heavyCallers {
 		charge(l, noon, fmt.Appendf(nil, "heavy %d", i), lim, 5)
 	}
 	flood(l, noon, lim, 20*maxKeys)
 	forgotten := 0
-	for i := range heavies {
+	for i := range heavyCallers {
 		if charge(l, noon, fmt.Appendf(nil, "heavy %d", i), lim, 1).Allowed {
 			forgotten++
 		}
 	}
-	assert.LessOrEqual(t, forgotten, heavies/100)
+	assert.LessOrEqual(t, forgotten, heavyCallers/100)
 }
 
 func TestExpiredKeysAreEvictedFirst(t *testing.T) {
@@ -116,7 +116,7 @@ func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	}
 }
 
-func TestOfEqualKeysTheFirstToExpireIsEvicted(t *testing.T) {
+func TestEarlierExpiryIsEvictedIfSpentIsEqual(t *testing.T) {
 	l := New(Options{MaxKeys: 2})
 	hour := hourly(t, limit.FixedWindow, 5)
 	day := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
@@ -127,12 +127,13 @@ func TestOfEqualKeysTheFirstToExpireIsEvicted(t *testing.T) {
 	assert.Equal(t, int64(5), charge(l, noon, []byte("b"), hour, 0).Remaining)
 }
 
-// Otherwise new callers would never be counted while all others are at their limits.
+// If a new key were evicted at once, new callers would never be counted while all others are
+// at their limits.
 func TestNewKeyIsKeptAmongKeysAtTheirLimits(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 5, 1000} {
 		l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
 		for i := range maxKeys {
-			charge(l, noon, numbered(nil, i), lim, 5)
+			charge(l, noon, appendNumber(nil, i), lim, 5)
 		}
 		charge(l, noon, []byte("new key"), lim, 1)
 		assert.Equal(t, int64(3), charge(l, noon, []byte("new key"), lim, 1).Remaining, "MaxKeys %d", maxKeys)
@@ -206,7 +207,7 @@ func TestLogsAreBoundedInMemory(t *testing.T) {
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.SlidingLog, 1000)
 	var buf []byte
 	for i := range 400_000 { // 200 hits of each of 2,000 keys weigh as much as 100,000 keys
-		buf = numbered(buf, i%2000)
+		buf = appendNumber(buf, i%2000)
 		charge(l, noon.Add(time.Duration(i)*time.Microsecond), buf, lim, 1)
 	}
 	sweepAll(l, noon)
@@ -227,7 +228,7 @@ func TestBudgetIsKeptUnderConcurrency(t *testing.T) {
 			wg.Go(func() {
 				var buf []byte
 				for i := range 3000 {
-					buf = numbered(buf, (i*(g+1))%(3*maxKeys))
+					buf = appendNumber(buf, (i*(g+1))%(3*maxKeys))
 					charge(l, noon.Add(time.Duration(i)), buf, limits[i%2], 1)
 					if i%500 == 0 {
 						l.Sweep(noon)

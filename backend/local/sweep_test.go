@@ -49,7 +49,7 @@ func TestSweepEvictsKeysForLogs(t *testing.T) {
 	flood(l, noon, hourly(t, limit.FixedWindow, 5), most)
 	lim := hourly(t, limit.SlidingLog, 1_000_000)
 	for i := range most * entriesPerKey / 2 {
-		charge(l, noon.Add(time.Duration(i)*time.Microsecond), numbered(nil, most+i/2000), lim, 1)
+		charge(l, noon.Add(time.Duration(i)*time.Microsecond), appendNumber(nil, most+i/2000), lim, 1)
 	}
 	require.Greater(t, int64(l.Keys())+l.budget.logs.Load(), int64(most))
 	sweepAll(l, noon)

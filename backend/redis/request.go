@@ -11,7 +11,7 @@ import (
 )
 
 // request is one Take in progress. It has a call for each queue that it uses. The waiting
-// Take and the workers share a request. The last of them to release it recycles it.
+// Take and the workers share a request. Whoever releases the request last recycles the request.
 type request struct {
 	calls    []*call // in use; the capacity holds calls for reuse
 	now      int64   // microseconds; 0 for the clock of Redis
@@ -61,7 +61,7 @@ type answer struct {
 
 func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
 
-// newRequest returns an empty request that may take budget.
+// newRequest returns an empty request whose deadline is start + budget.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r, ok := l.requests.Get().(*request)
 	if !ok {
@@ -75,7 +75,7 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 	return r
 }
 
-// minRedisShare is the part of a budget that Redis has at least, as a divisor. Hits that
+// Redis gets at least 1/minRedisShare of a budget. Hits that
 // waited longer in the queue are not sent. So a long queue does not make a slow answer
 // look like a failure of Redis.
 const minRedisShare = 4

@@ -33,14 +33,14 @@ type scriptCall struct {
 // limitRow is a limit in the script's arguments.
 type limitRow struct {
 	algorithm             limit.Algorithm
-	flags                 uint8
+	mode                  uint8
 	max, period, capacity int64
 }
 
-// Flags of a limitRow.
+// Modes of a limitRow; 0 is neither.
 const (
-	flagChargeDenied = 1
-	flagAllOrNone    = 2
+	modeChargeDenied = 1
+	modeAllOrNone    = 2
 )
 
 // maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
@@ -81,7 +81,7 @@ func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
 		b = msgp.AppendInt64(b, r.max)
 		b = msgp.AppendInt64(b, r.period)
 		b = msgp.AppendInt64(b, r.capacity)
-		b = msgp.AppendInt64(b, int64(r.flags))
+		b = msgp.AppendInt64(b, int64(r.mode))
 	}
 	for i, h := range hits {
 		b = msgp.AppendInt64(b, s.rowOf[i])
@@ -105,9 +105,9 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 	r := limitRow{algorithm: h.limit.Algorithm, max: h.limit.Max(), period: h.limit.Period(), capacity: h.limit.Capacity()}
 	switch {
 	case h.allOrNone:
-		r.flags = flagAllOrNone
+		r.mode = modeAllOrNone
 	case h.limit.ChargeDenied:
-		r.flags = flagChargeDenied
+		r.mode = modeChargeDenied
 	}
 	for i := len(s.rows); i > max(len(s.rows)-maxRowSearch, 0); i-- {
 		if s.rows[i-1] == r {

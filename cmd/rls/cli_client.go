@@ -47,7 +47,8 @@ func (c *adminClient) addFlags(cmd *cobra.Command) {
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
 
-// addTLSFlags adds flags that set files. needs is what the flags need.
+// addTLSFlags adds flags that set files. needs is the condition
+// that the help shows for each flag, such as "with --tls".
 func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
 	fs.StringVar(&files.CA, "ca", "", "PEM file of authorities to trust besides those of the system ("+needs+")")
 	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+needs+")")

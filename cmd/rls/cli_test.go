@@ -126,7 +126,7 @@ func TestHitRejectsBadArguments(t *testing.T) {
 	})
 }
 
-func TestHitReadsAndGivesBack(t *testing.T) {
+func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	hit := func(hits string) string {

@@ -153,8 +153,8 @@ func (l *Layer) States() []State {
 	return all
 }
 
-// DryRun returns the state that an override would have over base at now, beside the other
-// overrides. It changes nothing.
+// DryRun returns the state that the override would have if it were put now. Base and the
+// other overrides stay as they are.
 func (l *Layer) DryRun(base *limitsfile.Set, target, value string, now time.Time) State {
 	trial := Layer{byTarget: map[string]*record{}}
 	for t, r := range l.byTarget {
@@ -166,7 +166,7 @@ func (l *Layer) DryRun(base *limitsfile.Set, target, value string, now time.Time
 	trial.byTarget[target] = r
 	trial.Apply(base, now)
 	for _, other := range trial.States() {
-		if known := l.byTarget[other.Target]; other.Target != target && other.Problem != nil && known.state.Problem == nil {
+		if current := l.byTarget[other.Target]; other.Target != target && other.Problem != nil && current.state.Problem == nil {
 			r.state.AlsoRejected = append(r.state.AlsoRejected, other.Problem)
 		}
 	}

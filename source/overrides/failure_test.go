@@ -136,7 +136,7 @@ func TestKilledSubscriptionIsRenewedWithFullRead(t *testing.T) {
 	assert.Empty(t, r.outageChanges(), "Redis was never down for reads")
 }
 
-func TestKeyOfAnotherType(t *testing.T) {
+func TestKeyOfAnotherTypeKeepsLastOverrides(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	c := db.Client(t)
@@ -222,12 +222,12 @@ func TestExpiredAreDeletedByAnyReplica(t *testing.T) {
 	}
 }
 
-func TestExpiredByOneClockOnlyStays(t *testing.T) {
+func TestOverrideIsKeptUnlessBothClocksSayExpired(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond}
 	var checks atomic.Int64
-	o.Expired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // the clock of this process, then that of Redis
+	o.Expired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // odd calls: the clock of this process; even calls: the clock of Redis
 	r := startReplica(t, o)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
 	r.awaitOverrides(values{"a": "1"})
@@ -239,7 +239,7 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		command string // of the deletion, before which the new value is put
+		command string // the new value is put just before the deletion sends this command
 	}{
 		{"before the clock of Redis is read", "time"},
 		{"after the clock of Redis is read", "evalsha"},
@@ -314,7 +314,7 @@ func TestExpiredThatCantBeDeletedAreAppliedAndLoggedOnce(t *testing.T) {
 	assert.Empty(t, r.outageChanges())
 }
 
-func TestCluster(t *testing.T) {
+func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, false)
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
@@ -378,8 +378,7 @@ func TestSentinelFailover(t *testing.T) {
 	requireFailover(t, r, s.Master)
 }
 
-// survives demands that r, the only replica, keeps working when master dies, which has the
-// hash.
+// requireFailover kills master, which has the hash, and requires that r keeps working.
 func requireFailover(t *testing.T, r *replica, master *redistest.Server) {
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
