@@ -25,7 +25,7 @@
 --          spent     hits that the counter has spent now
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter
 --          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed
---          Of a failed hit: its place in KEYS, from 1, and an error. Nothing was charged
+--          A failed hit has its place in KEYS, from 1, and an error. Nothing was charged
 --          for it, and its 3 numbers mean nothing.
 -- A read-only replica of Redis charges nothing and fails the whole call (READONLY).
 --

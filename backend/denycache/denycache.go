@@ -78,7 +78,8 @@ type cacheLookup struct {
 	isDenied   bool
 }
 
-// Take implements backend.Limiter. All calls must use the same clock for now.
+// Take implements backend.Limiter. All calls must take now from
+// one clock.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var space [16]cacheLookup // requests with more hits allocate
 	lookups := space[:0]

@@ -93,7 +93,8 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 }
 
 // evict removes one entry other than currentID from a sample. It removes an expired entry, or
-// else the entry with the least spent. Of equal entries it removes the first to expire.
+// else the entry with the least spent. If several entries have spent
+// the least, evict removes the first of them to expire.
 //
 // The sample is spread evenly over the entries from a random start. So it holds no entry
 // twice, and all entries if there are few. A key with more spent than most others is safe.

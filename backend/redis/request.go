@@ -11,7 +11,8 @@ import (
 )
 
 // request is one Take in progress. It has a call for each queue that it uses. The waiting
-// Take and the workers share a request. Whoever releases the request last recycles the request.
+// Take and the workers share a request. The last
+// release recycles the request.
 type request struct {
 	calls    []*call // in use; the capacity holds calls for reuse
 	now      int64   // microseconds; 0 for the clock of Redis

@@ -42,7 +42,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 }
 
-// budget returns how long a Take may last. That is the timeout. A caller with an earlier
+// budget returns how long a Take may last, which is normally the timeout. A caller with an earlier
 // deadline gets three quarters of its time, so that another Limiter can still decide in
 // the rest. (By default Envoy waits 20 ms.)
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
