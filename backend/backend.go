@@ -18,6 +18,10 @@ var ErrUnavailable = errors.New("rate limit backend unavailable")
 // never sent to the backend. Such an error says nothing about the backend's health.
 var ErrOverloaded = errors.New("hit not sent to the backend")
 
+// ErrLate is wrapped, besides ErrUnavailable, by the error of a hit that was sent to the
+// backend and not answered within the time limit. The hit may be charged.
+var ErrLate = errors.New("no answer in time")
+
 // Hit charges one counter with N hits.
 type Hit struct {
 	// Key and Limit.Tag together name the counter. Key can have any length and hold
@@ -66,12 +70,46 @@ func (s Source) String() string {
 	return [...]string{"backend", "deny_cache", "guard", "fallback"}[s]
 }
 
+// Reason is why a hit was decided without its backend.
+type Reason uint8
+
+// The reasons of a decision without the backend.
+const (
+	// ReasonNone means that the backend, or what remembers its answers, decided.
+	ReasonNone Reason = iota
+
+	// ReasonOutage means that the backend failed: no connection, or an error.
+	ReasonOutage
+
+	// ReasonBreakerOpen means that the backend was not asked, because it kept failing.
+	ReasonBreakerOpen
+
+	// ReasonLate means that the backend had not answered within the time limit.
+	ReasonLate
+
+	// ReasonOverload means that this process had no room to ask the backend.
+	ReasonOverload
+)
+
+// Reasons lists all reasons but ReasonNone.
+var Reasons = [...]Reason{ReasonOutage, ReasonBreakerOpen, ReasonLate, ReasonOverload}
+
+// String returns the name used in metrics and logs.
+func (r Reason) String() string {
+	return [...]string{"", "outage", "breaker_open", "late", "overload"}[r]
+}
+
 // Result is the decision about one Hit.
 type Result struct {
 	limit.Result
 
 	// Source made the decision.
 	Source Source
+
+	// Reason and Mode are set if Source is SourceFallback. Reason is why the backend did not
+	// decide, and Mode is how the fallback decided: FailLocal, FailAllow or FailDeny.
+	Reason Reason
+	Mode   limit.FailureMode
 
 	// Err is set if nobody could decide. The rest of the Result is then undefined.
 	// Err wraps ErrUnavailable if another Limiter may be tried.

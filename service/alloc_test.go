@@ -10,13 +10,10 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
-
-	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 func TestOneAllocationPerCall(t *testing.T) {
-	r := newFixture(t, tenPerMinute, func(o *Options) { o.Observer = new(decisionCounter) })
+	r := newFixture(t, tenPerMinute, func(o *Options) { o.Observers = []Observer{new(decisionCounter)} })
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc("k=v"))}
 	call := func() { _, _ = r.svc.ShouldRateLimit(context.Background(), req) }
 	call()
@@ -26,6 +23,10 @@ func TestOneAllocationPerCall(t *testing.T) {
 // decisionCounter is an Observer that counts decisions.
 type decisionCounter struct{ decisions int }
 
-func (c *decisionCounter) Decided(*descriptors.Rule, *descriptors.RateLimit, int64, backend.Result) {
-	c.decisions++
+func (c *decisionCounter) Answered(_ context.Context, call *Call) {
+	for i := range call.Decisions() {
+		if call.Decision(i).Result.Err == nil {
+			c.decisions++
+		}
+	}
 }

@@ -3,6 +3,7 @@ package service
 import (
 	"slices"
 	"sync"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -20,9 +21,26 @@ const (
 	maxPooledHits     = 1 << 10
 )
 
-// call is the memory of one request.
-type call struct {
-	rules []*descriptors.Rule // by descriptor; nil if no rule matches
+// Call is a call of the service and its answer. A Call belongs to the Service, which
+// uses its memory again.
+type Call struct {
+	Request *rlsv3.RateLimitRequest
+	Start   time.Time // the time of the decisions
+
+	// DomainFound reports whether the limits in force have the domain of the request.
+	DomainFound bool
+
+	// Rules has the rule of each descriptor, or nil if no rule matches. It can be
+	// shorter if the request was rejected.
+	Rules []*descriptors.Rule
+
+	// Response is the answer, or nil if Err is set.
+	Response *rlsv3.RateLimitResponse
+	Err      error
+
+	// GlobalShadow reports that the request was over its limit, and that Options.ShadowMode
+	// made its code OK.
+	GlobalShadow bool
 
 	// replacedNames holds the names of limits that another matched limit replaces. Such
 	// limits are not counted. A limit replaces others even if it is unlimited or itself replaced.
@@ -38,25 +56,28 @@ type call struct {
 	keys []byte // memory of the keys of hits
 }
 
-var calls = sync.Pool{New: func() any { return &call{replacedNames: map[string]bool{}} }}
+var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}
 
-func (c *call) release() {
-	if cap(c.keys) > maxPooledKeyBytes || cap(c.hits) > maxPooledHits || cap(c.rules) > maxPooledHits {
+func (c *Call) release() {
+	if cap(c.keys) > maxPooledKeyBytes || cap(c.hits) > maxPooledHits || cap(c.Rules) > maxPooledHits {
 		return
 	}
 	// Pooled memory must not keep old limits alive.
-	clear(c.rules)
+	clear(c.Rules)
 	clear(c.replacedNames)
 	clear(c.hits)
 	clear(c.limits)
-	c.rules, c.hits, c.results = c.rules[:0], c.hits[:0], c.results[:0]
-	c.descriptors, c.limits, c.keys = c.descriptors[:0], c.limits[:0], c.keys[:0]
+	*c = Call{
+		Rules: c.Rules[:0], replacedNames: c.replacedNames, hits: c.hits[:0], results: c.results[:0],
+		descriptors: c.descriptors[:0], limits: c.limits[:0], keys: c.keys[:0],
+	}
 	calls.Put(c)
 }
 
 // match finds the rule of each descriptor of req and prepares the hits.
-func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) error {
+func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) error {
 	domain := config.Domain(req.Domain)
+	c.DomainFound = domain != nil
 	for i, d := range req.Descriptors {
 		var rule *descriptors.Rule
 		switch {
@@ -69,7 +90,7 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		default:
 			rule = domain.Match(d.GetEntries())
 		}
-		c.rules = append(c.rules, rule)
+		c.Rules = append(c.Rules, rule)
 		if rule != nil {
 			for _, l := range rule.Limits {
 				for _, name := range l.Replaces {
@@ -79,7 +100,7 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 		}
 	}
 	// All replaced names are known now, so the hits can be added.
-	for i, rule := range c.rules {
+	for i, rule := range c.Rules {
 		if rule == nil {
 			continue
 		}
@@ -104,18 +125,14 @@ func (c *call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 	return nil
 }
 
-// finish reports all decisions to o, unless o is nil, and returns the first error of the
-// results.
-func (c *call) finish(o Observer) (firstErr error) {
+// firstError returns the first error of the results.
+func (c *Call) firstError() error {
 	for j := range c.results {
-		switch r := c.results[j]; {
-		case firstErr == nil && r.Err != nil:
-			firstErr = r.Err
-		case o != nil && r.Err == nil:
-			o.Decided(c.rules[c.descriptors[j]], c.limits[j], c.hits[j].N, r)
+		if err := c.results[j].Err; err != nil {
+			return err
 		}
 	}
-	return firstErr
+	return nil
 }
 
 // hitCount returns the number of hits that d charges. If d has a hits_addend, the

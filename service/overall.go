@@ -9,21 +9,21 @@ import (
 )
 
 // overall returns the overall code of a request with these statuses, which are in the
-// order of c.rules. The code is OVER_LIMIT if an ordinary descriptor is over its limit, or
+// order of c.Rules. The code is OVER_LIMIT if an ordinary descriptor is over its limit, or
 // if all descriptors in quota mode are. quotaMode puts every descriptor in quota mode, even
 // without a rule, but not unlimited descriptors.
 //
 // overall also returns the status that response headers describe: the last ordinary
 // descriptor over its limit, or else the first descriptor with the least remaining. The
 // status is nil if no limit was counted.
-func (c *call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
+func (c *Call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
 	code = rlsv3.RateLimitResponse_OK
 	quotas, quotasOver := 0, 0
 	leastRemaining := uint32(math.MaxUint32)
 	for i, st := range statuses {
-		rule := c.rules[i]
+		rule := c.Rules[i]
 		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
 		hasLimit := st.CurrentLimit != nil
 		inQuotaMode := quotaMode || hasLimit && rule.QuotaMode

@@ -14,11 +14,11 @@ const secondMicros = 1_000_000
 
 // newResponse returns the response with the statuses of all descriptors. The overall code
 // is OK.
-func (c *call) newResponse() *rlsv3.RateLimitResponse {
-	resp, statuses, durations := allocResponse(len(c.rules))
+func (c *Call) newResponse() *rlsv3.RateLimitResponse {
+	resp, statuses, durations := allocResponse(len(c.Rules))
 	resp.OverallCode = rlsv3.RateLimitResponse_OK
 	hit := 0
-	for i, rule := range c.rules {
+	for i, rule := range c.Rules {
 		status := &statuses[i]
 		resp.Statuses[i] = status
 		status.Code = rlsv3.RateLimitResponse_OK
@@ -39,7 +39,7 @@ func (c *call) newResponse() *rlsv3.RateLimitResponse {
 // mostRestrictive returns the hit in [from, to) that the status of their descriptor
 // describes: the denied hit with the longest wait, or else the hit with the least
 // remaining. The first of equal hits wins.
-func (c *call) mostRestrictive(from, to int) int {
+func (c *Call) mostRestrictive(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
 		r, bestResult := c.results[j].Result, c.results[best].Result
@@ -54,7 +54,7 @@ func (c *call) mostRestrictive(from, to int) int {
 }
 
 // setStatus fills status from the result of hit j. duration is the memory of its duration.
-func (c *call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int, rule *descriptors.Rule) {
+func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int, rule *descriptors.Rule) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !rule.ShadowMode {
 		status.Code = rlsv3.RateLimitResponse_OVER_LIMIT

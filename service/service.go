@@ -24,8 +24,8 @@ type Options struct {
 	// Limiter decides and charges hits.
 	Limiter backend.Limiter
 
-	// Observer receives the decisions. It can be nil.
-	Observer Observer
+	// Observers receive the answered calls, in this order.
+	Observers []Observer
 
 	// Now is the clock, which each call reads once. The default is time.Now.
 	Now func() time.Time
@@ -43,15 +43,6 @@ type Options struct {
 	// DynamicMetadata adds the request, and the metadata of the rules that let it pass,
 	// to the dynamic metadata of the response.
 	DynamicMetadata bool
-}
-
-// Observer receives the decisions of a Service. Calls may overlap, must return at once
-// and must not allocate.
-type Observer interface {
-	// Decided is called for each hit that was decided, also if its rule is in shadow
-	// mode. limit is a limit of rule, and n is the number of hits: 0 for a peek, less
-	// for a refund.
-	Decided(rule *descriptors.Rule, limit *descriptors.RateLimit, n int64, result backend.Result)
 }
 
 // Service is the rate-limit service. It is safe for concurrent use.
@@ -78,7 +69,19 @@ var (
 // for an invalid request and FAILED_PRECONDITION while no limits are loaded. If a hit
 // could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	limits := s.o.Limits.Load()
+	c := calls.Get().(*Call)
+	defer c.release()
+	c.Request, c.Start = req, s.o.Now()
+	c.Response, c.Err = s.answer(ctx, c)
+	for _, o := range s.o.Observers {
+		o.Answered(ctx, c)
+	}
+	return c.Response, c.Err
+}
+
+// answer returns the answer to c.Request.
+func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
+	limits, req := s.o.Limits.Load(), c.Request
 	switch {
 	case req.GetDomain() == "":
 		return nil, errNoDomain
@@ -87,19 +90,18 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	case limits == nil:
 		return nil, errNoLimits
 	}
-	c := calls.Get().(*call)
-	defer c.release()
 	if err := c.match(limits, req); err != nil {
 		return nil, err
 	}
 	if len(c.hits) > 0 {
-		s.o.Limiter.Take(ctx, s.o.Now(), c.hits, c.results)
-		if err := c.finish(s.o.Observer); err != nil {
+		s.o.Limiter.Take(ctx, c.Start, c.hits, c.results)
+		if err := c.firstError(); err != nil {
 			return nil, statusError(err)
 		}
 	}
 	resp := c.newResponse()
 	code, headerStatus := c.overall(resp.Statuses, s.o.QuotaMode)
+	c.GlobalShadow = s.o.ShadowMode && code == rlsv3.RateLimitResponse_OVER_LIMIT
 	if !s.o.ShadowMode {
 		resp.OverallCode = code
 	}
@@ -107,7 +109,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 		resp.ResponseHeadersToAdd = s.o.Headers.values(headerStatus)
 	}
 	if s.o.DynamicMetadata {
-		resp.DynamicMetadata = dynamicMetadata(req, c.rules, resp.Statuses)
+		resp.DynamicMetadata = dynamicMetadata(req, c.Rules, resp.Statuses)
 	}
 	return resp, nil
 }

@@ -110,8 +110,12 @@ type decision struct {
 // decisionRecorder is an Observer that keeps all decisions.
 type decisionRecorder struct{ decisions []decision }
 
-func (r *decisionRecorder) Decided(rule *descriptors.Rule, limit *descriptors.RateLimit, n int64, result backend.Result) {
-	r.decisions = append(r.decisions, decision{rule.Path, limit.Name, n, result.Allowed, result.Source})
+func (r *decisionRecorder) Answered(_ context.Context, c *Call) {
+	for i := range c.Decisions() {
+		if d := c.Decision(i); d.Result.Err == nil {
+			r.decisions = append(r.decisions, decision{d.Rule.Path, d.Limit.Name, d.N, d.Result.Allowed, d.Result.Source})
+		}
+	}
 }
 
 func TestObserverReceivesEachDecision(t *testing.T) {
@@ -124,7 +128,7 @@ descriptors:
   - {key: shadow, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0, name: none}}
 `
 	events := new(decisionRecorder)
-	r := newFixture(t, limits, func(o *Options) { o.Observer = events })
+	r := newFixture(t, limits, func(o *Options) { o.Observers = []Observer{events} })
 	r.request(withHits(3, desc("a=x")), desc("unlimited=x"), desc("shadow=x"), withRefund(2, desc("a=x")), desc("none=x"))
 	assert.Equal(t, []decision{
 		{"d > a", "second", 3, true, backend.SourceBackend},
@@ -138,7 +142,7 @@ descriptors:
 func TestObserverReceivesDecisionsOfAFailedCall(t *testing.T) {
 	events := new(decisionRecorder)
 	r := newFixture(t, tenPerMinute, func(o *Options) {
-		o.Observer = events
+		o.Observers = []Observer{events}
 		o.Limiter = limiterFunc(func(_ []backend.Hit, results []backend.Result) {
 			results[0].Err = backend.ErrUnavailable
 			results[1] = backend.Result{Source: backend.SourceFallback}
@@ -189,7 +193,7 @@ func BenchmarkMatchAndTake(b *testing.B) {
 			now := time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				c := calls.Get().(*call)
+				c := calls.Get().(*Call)
 				_ = c.match(svc.o.Limits.Load(), req)
 				svc.o.Limiter.Take(context.Background(), now, c.hits, c.results)
 				c.release()

@@ -30,12 +30,13 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 			l.breakerOf(h).recordFailure(r.Err)
 		}
 		servedCount++
-		switch l.mode(h.Limit) {
+		reason, mode := reasonOf(r.Err), l.mode(h.Limit)
+		switch mode {
 		case limit.FailAllow:
-			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
+			*r = backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
 		case limit.FailDeny:
 			pause := maxProbePause.Microseconds()
-			*r = backend.Result{Source: backend.SourceFallback, Result: limit.Result{Allowed: h.N < 0, ResetAfter: pause}}
+			*r = backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: h.N < 0, ResetAfter: pause}}
 			if !r.Allowed {
 				r.RetryAfter = pause
 			}
@@ -66,9 +67,22 @@ func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *bac
 		if bypassedPrimary(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
 			l.breakerOf(h).log.add(h.Key, h.Limit, h.N)
 		}
-		r.Source = backend.SourceFallback
+		r.Source, r.Reason, r.Mode = backend.SourceFallback, reasonOf(results[i].Err), limit.FailLocal
 		results[i] = r
 	}
+}
+
+// reasonOf returns the reason of a decision without the primary, which failed with err.
+func reasonOf(err error) backend.Reason {
+	switch {
+	case err == errBreakerOpen: //nolint:errorlint // it is never wrapped
+		return backend.ReasonBreakerOpen
+	case errors.Is(err, backend.ErrOverloaded):
+		return backend.ReasonOverload
+	case errors.Is(err, backend.ErrLate):
+		return backend.ReasonLate
+	}
+	return backend.ReasonOutage
 }
 
 func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {

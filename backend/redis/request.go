@@ -142,7 +142,7 @@ func (c *call) release() {
 	}
 }
 
-var errLate = fmt.Errorf("redis: no answer in time: %w", backend.ErrUnavailable)
+var errLate = fmt.Errorf("redis: %w: %w", backend.ErrLate, backend.ErrUnavailable)
 
 // wait returns nil once all calls are answered. It returns errLate when the time is up,
 // and another error when ctx has ended. After an error the caller must call cancel.

@@ -124,7 +124,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, me
 	o := service.Options{
 		Limits:          l.store,
 		Limiter:         counters,
-		Observer:        meter.Service(),
+		Observers:       []service.Observer{meter.Service()},
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -8,15 +9,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
 )
 
 // assertMetrics checks the samples of the named metrics. It ignores their help.
@@ -31,16 +37,35 @@ func assertMetrics(t *testing.T, m *Metrics, want string, names ...string) {
 	assert.NoError(t, testutil.GatherAndCompare(m.registry, strings.NewReader(help+want), names...))
 }
 
+// answer lets o observe a call with one descriptor, key=x. The backend answers with result.
+func answer(t *testing.T, o service.Observer, key string, result backend.Result) {
+	t.Helper()
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(`
+domain: d
+descriptors:
+  - {key: plain, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
+`)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	store := new(descriptors.Store)
+	store.Set(descriptors.Compile(set))
+	counters := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = result })
+	s := service.New(service.Options{Limits: store, Limiter: counters, Observers: []service.Observer{o}})
+	_, err = s.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}},
+	}})
+	require.NoError(t, err)
+}
+
 func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 	m := New()
-	s := m.Service()
-	plain, shadow := &descriptors.Rule{}, &descriptors.Rule{ShadowMode: true}
 	allowed := limit.Result{Allowed: true}
-	s.Decided(plain, nil, 1, backend.Result{Result: allowed})
-	s.Decided(plain, nil, 1, backend.Result{Source: backend.SourceGuard})
-	s.Decided(shadow, nil, 1, backend.Result{Result: allowed})
-	s.Decided(shadow, nil, 1, backend.Result{Source: backend.SourceDenyCache})
-	s.Decided(shadow, nil, 5, backend.Result{Source: backend.SourceDenyCache})
+	s := m.Service()
+	answer(t, s, "plain", backend.Result{Result: allowed})
+	answer(t, s, "plain", backend.Result{Source: backend.SourceGuard})
+	answer(t, s, "shadow", backend.Result{Result: allowed})
+	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
+	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	assertMetrics(t, m, `
 rls_decisions_total{result="ok",source="backend"} 2
 rls_decisions_total{result="ok",source="deny_cache"} 0
@@ -124,9 +149,9 @@ func TestBatchesAreMeasured(t *testing.T) {
 
 func TestObserversDoNotAllocate(t *testing.T) {
 	m := New()
-	service, batches, rule := m.Service(), m.Redis(), &descriptors.Rule{}
+	decisions, batches, call := m.Service(), m.Redis(), new(service.Call)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		service.Decided(rule, nil, 1, backend.Result{})
+		decisions.Answered(t.Context(), call)
 		batches.BatchDone(redis.Batch{Hits: 3})
 	}))
 }

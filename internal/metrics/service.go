@@ -1,10 +1,11 @@
 package metrics
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -28,13 +29,18 @@ func (m *Metrics) Service() service.Observer {
 	return d
 }
 
-func (d *decisions) Decided(rule *descriptors.Rule, _ *descriptors.RateLimit, _ int64, r backend.Result) {
-	switch {
-	case r.Allowed:
-		d.ok[r.Source].Inc()
-	case rule.ShadowMode:
-		d.shadowed[r.Source].Inc()
-	default:
-		d.overLimit[r.Source].Inc()
+// Answered implements service.Observer.
+func (d *decisions) Answered(_ context.Context, c *service.Call) {
+	for i := range c.Decisions() {
+		decision := c.Decision(i)
+		switch r := &decision.Result; {
+		case r.Err != nil:
+		case r.Allowed:
+			d.ok[r.Source].Inc()
+		case decision.Rule.ShadowMode:
+			d.shadowed[r.Source].Inc()
+		default:
+			d.overLimit[r.Source].Inc()
+		}
 	}
 }

@@ -1,0 +1,43 @@
+package service
+
+import (
+	"context"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+// Observer receives the calls of a Service. Calls of its method may overlap. The method
+// must return at once, must not allocate, and must not change or keep the Call.
+type Observer interface {
+	// Answered is called once for each call, just before the answer is sent. ctx is the
+	// context of the call. Rejected and failed calls are reported too.
+	Answered(ctx context.Context, c *Call)
+}
+
+// Decision is the decision of one limit about one descriptor.
+type Decision struct {
+	Descriptor int // its place in the request
+	Rule       *descriptors.Rule
+	Limit      *descriptors.RateLimit // of Rule; never unlimited
+
+	// Key is the name of the counter, without the Tag of the limit. It is valid as long as
+	// the Call.
+	Key []byte
+
+	// N is the number of hits: 0 for a peek, negative for a refund.
+	N int64
+
+	// Result is undefined but for its Err if Err is set. The hits were then not decided.
+	Result backend.Result
+}
+
+// Decisions returns the number of decisions. One request makes a decision for each limit
+// that it matches, but for unlimited and replaced limits.
+func (c *Call) Decisions() int { return len(c.hits) }
+
+// Decision returns the i-th decision, in the order of the descriptors and their limits.
+func (c *Call) Decision(i int) Decision {
+	d, h := c.descriptors[i], &c.hits[i]
+	return Decision{Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, Result: c.results[i]}
+}
