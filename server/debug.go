@@ -13,9 +13,12 @@ import (
 // Page is a page of the debug listener.
 type Page struct {
 	Path    string // a pattern of http.ServeMux, such as "/rlconfig"
-	Help    string // one line, shown at "/"
+	Help    string // one line, shown at "/endpoints"; an empty Help keeps the page off the list
 	Handler http.Handler
 }
+
+// address returns the path of p without the syntax of patterns.
+func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 
 // pprofPages answer only callers on this host, because a profile contains pieces of
 // memory. A kubectl port-forward comes from this host. The cmdline page is left out,
@@ -29,21 +32,26 @@ var pprofPages = []Page{
 	{"/debug/pprof/trace", "execution trace; ?seconds=1", onlyLocal(pprof.Trace)},
 }
 
-// debugHandler serves pages and pprof. Any other path shows the list of pages.
+// debugHandler serves pages and pprof. "/endpoints" and any unknown path show the list of
+// pages.
 func debugHandler(pages []Page) http.Handler {
 	pages = slices.Concat(pages, pprofPages)
-	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
 
 	mux := http.NewServeMux()
 	var list strings.Builder
 	for _, p := range pages {
 		mux.Handle(p.Path, p.Handler)
-		fmt.Fprintf(&list, "%s: %s\n", p.Path, p.Help)
+		if p.Help != "" {
+			fmt.Fprintf(&list, "%s: %s\n", p.address(), p.Help)
+		}
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+	showList := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(list.String()))
-	})
+	}
+	mux.HandleFunc("/endpoints", showList)
+	mux.HandleFunc("/", showList)
 	return mux
 }
 

@@ -12,10 +12,13 @@ import (
 
 func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 	t.Parallel()
+	answer := func(text string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
+	}
 	r := start(t, Options{DebugPages: []Page{
-		{"/rlconfig", "the limits in force", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "shop.path: unit=MINUTE")
-		})},
+		{"/rlconfig", "the limits in force", answer("shop.path: unit=MINUTE")},
+		{"/{$}", "the live page", answer("the live page")},
+		{"/assets/", "", answer("an asset")},
 		{"/boom", "panics", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") })},
 	}})
 
@@ -24,8 +27,10 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 		code int
 		want string // part of the body
 	}{
-		{"/", 200, "/rlconfig: the limits in force\n"},
-		{"/", 200, "/debug/pprof/: "},
+		{"/", 200, "the live page"},
+		{"/assets/page.css", 200, "an asset"},
+		{"/endpoints", 200, "/: the live page\n/boom: panics\n/debug/pprof/: "},
+		{"/endpoints", 200, "/rlconfig: the limits in force\n"},
 		{"/no/such/page", 200, "/rlconfig: the limits in force\n"},
 		{"/rlconfig", 200, "shop.path: unit=MINUTE"},
 		{"/debug/pprof/", 200, "goroutine"},
