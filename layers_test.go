@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
 	"server":                 {"internal/wait"},
+	"decisionlog":            {"backend", "service"},
 	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "reload", "service"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},

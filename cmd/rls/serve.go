@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
@@ -83,7 +84,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	}
 
 	options := serverOptions(s, health, meter, log)
-	rateLimit := newRateLimitService(s, limits, counters, meter)
+	decisions := decisionlog.NewHub(nil)
+	rateLimit := newRateLimitService(s, limits, counters, meter.Service(), decisions)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
@@ -120,11 +122,11 @@ func setMemoryLimits(log *slog.Logger) {
 }
 
 // newRateLimitService returns the service that answers ShouldRateLimit.
-func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, meter *metrics.Metrics) rlsv3.RateLimitServiceServer {
+func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, observers ...service.Observer) rlsv3.RateLimitServiceServer {
 	o := service.Options{
 		Limits:          l.store,
 		Limiter:         counters,
-		Observers:       []service.Observer{meter.Service()},
+		Observers:       observers,
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,

@@ -1,0 +1,107 @@
+package decisionlog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// MaxSubscribers is the maximum number of subscribers of a Hub.
+const MaxSubscribers = 16
+
+// Hub sends the records of calls to subscribers. It is a service.Observer. Without
+// subscribers, a call costs one atomic load. NewHub makes a Hub.
+type Hub struct {
+	now func() time.Time
+
+	mu          sync.Mutex // guards changes of subscribers
+	subscribers atomic.Pointer[[]*Subscription]
+}
+
+var _ service.Observer = (*Hub)(nil)
+
+// NewHub returns a Hub without subscribers. now is the clock of the service; nil means
+// time.Now.
+func NewHub(now func() time.Time) *Hub {
+	if now == nil {
+		now = time.Now
+	}
+	h := &Hub{now: now}
+	h.subscribers.Store(new([]*Subscription))
+	return h
+}
+
+// Subscription is the place of one subscriber.
+type Subscription struct {
+	hub     *Hub
+	filter  Filter
+	records chan Record
+	dropped atomic.Uint64
+}
+
+// Subscribe adds a subscriber to records that the filter selects. The subscriber must read
+// Records and call Close at the end. If its buffer is full, records for this subscriber are
+// dropped. Subscribe fails if the Hub has MaxSubscribers.
+func (h *Hub) Subscribe(f Filter, buffer int) (*Subscription, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	subscribers := *h.subscribers.Load()
+	if len(subscribers) >= MaxSubscribers {
+		return nil, fmt.Errorf("live decisions: got %d subscribers, want at most %d; close another one", len(subscribers)+1, MaxSubscribers)
+	}
+	s := &Subscription{hub: h, filter: f, records: make(chan Record, buffer)}
+	subscribers = append(slices.Clone(subscribers), s)
+	h.subscribers.Store(&subscribers)
+	return s, nil
+}
+
+// Records returns the channel of the records. It is never closed.
+func (s *Subscription) Records() <-chan Record { return s.records }
+
+// Dropped returns the number of records that were dropped so far.
+func (s *Subscription) Dropped() uint64 { return s.dropped.Load() }
+
+// Close removes the subscriber from the Hub.
+func (s *Subscription) Close() {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	subscribers := slices.Clone(*h.subscribers.Load())
+	subscribers = slices.DeleteFunc(subscribers, func(other *Subscription) bool { return other == s })
+	h.subscribers.Store(&subscribers)
+}
+
+// Answered implements service.Observer.
+func (h *Hub) Answered(_ context.Context, c *service.Call) {
+	subscribers := *h.subscribers.Load()
+	if len(subscribers) == 0 {
+		return
+	}
+	duration := h.now().Sub(c.Start)
+	for _, s := range subscribers {
+		s.send(c, duration)
+	}
+}
+
+// send puts the records of a call into the buffer.
+func (s *Subscription) send(c *service.Call, duration time.Duration) {
+	for o := firstOutcome(c); o.next(); {
+		if !s.filter.selects(&o) {
+			continue
+		}
+		if len(s.records) == cap(s.records) { // saves the cost of the record
+			s.dropped.Add(1)
+			continue
+		}
+		select {
+		case s.records <- o.record(duration):
+		default:
+			s.dropped.Add(1)
+		}
+	}
+}
