@@ -252,7 +252,8 @@ func target(t *testing.T, text string) descriptors.Target {
 // noEvents is an Observer of a fallback without outages.
 type noEvents struct{ fallback.Observer }
 
-func (noEvents) Served(int) {}
+func (noEvents) Served(int)                {}
+func (noEvents) BlipEnded(fallback.Outage) {}
 
 func TestCountersWhileBackendIsDown(t *testing.T) {
 	down := backendtest.NewFlaky(local.New(local.Options{}))

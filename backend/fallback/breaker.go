@@ -16,21 +16,33 @@ type breaker struct {
 	shard   int
 	log     *replayLog
 
-	state atomic.Int32 // written under mu only
+	state atomic.Int32 // a BreakerState; written under mu only
 
-	mu           sync.Mutex // guards the fields below
-	failures     int        // failures without a success in between
-	failingSince time.Time  // first of the failures
-	servedBefore int64      // value of limiter.servedHits at failingSince
-	inOutage     bool       // awaitRecovery runs
+	mu           sync.Mutex                        // guards the fields below
+	failures     int                               // failures without a success in between
+	failingSince time.Time                         // first of the failures
+	inOutage     bool                              // awaitRecovery runs
+	stateSince   time.Time                         // last change of state
+	timeIn       [len(breakerStates)]time.Duration // before stateSince
 }
+
+// BreakerState is the state of a breaker.
+type BreakerState int32
 
 // The states of a breaker.
 const (
-	closed  int32 = iota // hits go to the primary
-	failing              // hits go to the primary, which has failed since its last success
-	open                 // hits bypass the primary until a probe succeeds
+	Closed  BreakerState = iota // hits go to the primary
+	Failing                     // hits go to the primary, which has failed since its last success
+	Open                        // hits bypass the primary until a probe succeeds
 )
+
+var breakerStates = [...]string{Closed: "closed", Failing: "failing", Open: "open"}
+
+// String returns the name used in metrics and logs.
+func (s BreakerState) String() string { return breakerStates[s] }
+
+// BreakerStates lists all states.
+var BreakerStates = [...]BreakerState{Closed, Failing, Open}
 
 // A breaker opens after minFailures without a success, if they have lasted for openAfter.
 const (
@@ -45,16 +57,18 @@ const (
 	maxProbePause   = 500 * time.Millisecond
 )
 
-func (b *breaker) isOpen() bool { return b.state.Load() == open }
+func (b *breaker) loadState() BreakerState { return BreakerState(b.state.Load()) }
+
+func (b *breaker) isOpen() bool { return b.loadState() == Open }
 
 func (b *breaker) recordSuccess() {
-	if b.state.Load() != failing {
+	if b.loadState() != Failing {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.state.Load() == failing {
-		b.setState(closed)
+	if b.loadState() == Failing {
+		b.setState(Closed, nil)
 	}
 }
 
@@ -65,28 +79,49 @@ func (b *breaker) recordFailure(err error) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.state.Load() {
-	case closed:
-		b.failures, b.failingSince, b.servedBefore = 1, now, b.limiter.servedHits.Load()
-		b.setState(failing)
-	case failing:
+	switch b.loadState() {
+	case Closed:
+		b.failures, b.failingSince = 1, now
+		b.setState(Failing, err)
+	case Failing:
 		b.failures++
 		if b.failures >= minFailures && now.Sub(b.failingSince) >= openAfter {
-			b.setState(open)
+			b.setState(Open, err)
 			b.beginOutage(err)
 		}
 	}
 }
 
-// setState changes the state and counts the breakers that aren't closed. The caller
-// holds b.mu.
-func (b *breaker) setState(next int32) {
-	switch previous := b.state.Swap(next); {
-	case previous == closed:
+// setState changes the state, reports the opening and closing to the Observer, and counts
+// the breakers that aren't closed. The caller holds b.mu. err is the failure that causes
+// the change, or nil.
+func (b *breaker) setState(next BreakerState, err error) {
+	now := time.Now()
+	previous := BreakerState(b.state.Swap(int32(next)))
+	inState := now.Sub(b.stateSince)
+	b.timeIn[previous] += inState
+	b.stateSince = now
+	switch {
+	case previous == Closed:
 		b.limiter.notClosed.Add(1)
-	case next == closed:
+	case next == Closed:
 		b.limiter.notClosed.Add(-1)
 	}
+	switch {
+	case next == Open:
+		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, Open: true, Err: err})
+	case previous == Open:
+		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenFor: inState})
+	}
+}
+
+// status returns a snapshot of b.
+func (b *breaker) status() BreakerStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := BreakerStatus{State: b.loadState(), Since: b.stateSince, TimeIn: b.timeIn}
+	s.TimeIn[s.State] += time.Since(s.Since)
+	return s
 }
 
 // beginOutage starts the probes of b, unless an outage is in progress. The caller holds
@@ -105,8 +140,8 @@ func (b *breaker) beginOutage(err error) {
 	l.probes.Go(b.awaitRecovery)
 	l.shardsDown++
 	if l.shardsDown == 1 {
-		l.downSince, l.servedBefore = b.failingSince, b.servedBefore
-		l.o.Observer.StateChanged(StateChange{Down: true, Err: err})
+		l.downErr = err
+		l.o.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.lockedTally().start, Err: err}})
 	}
 }
 
@@ -123,7 +158,7 @@ func (b *breaker) awaitRecovery() {
 		}
 		closedAt := time.Now()
 		b.mu.Lock()
-		b.setState(closed)
+		b.setState(Closed, nil)
 		b.mu.Unlock()
 		b.replay()
 		if !wait.Sleep(l.ctx, maxProbePause) {
@@ -150,7 +185,10 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	defer l.mu.Unlock()
 	l.shardsDown--
 	if l.shardsDown == 0 {
-		l.o.Observer.StateChanged(StateChange{Duration: closedAt.Sub(l.downSince), Served: l.servedHits.Load() - l.servedBefore, Replayed: l.replayedHits.Swap(0)})
+		l.lastOutage = l.lockedTally().outage()
+		l.lastOutage.End, l.lastOutage.Err = closedAt, l.downErr
+		l.tally.Store(nil)
+		l.o.Observer.StateChanged(StateChange{Outage: l.lastOutage})
 	}
 	return true
 }

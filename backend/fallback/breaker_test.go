@@ -170,17 +170,17 @@ func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 		require.Len(t, r.stateChanges(), 1)
 		down := r.stateChanges()[0]
 		assert.True(t, down.Down)
-		assert.ErrorIs(t, down.Err, backend.ErrUnavailable)
+		assert.ErrorIs(t, down.Outage.Err, backend.ErrUnavailable)
 		assert.Zero(t, r.hitsReplayed.Load())
 
 		r.heal()
 		require.Len(t, r.stateChanges(), 2)
 		up := r.stateChanges()[1]
 		assert.False(t, up.Down)
-		assert.InDelta(t, 5.2, up.Duration.Seconds(), 1.4)
-		assert.GreaterOrEqual(t, up.Duration, time.Since(start)-1200*time.Millisecond)
-		assert.Equal(t, opening+40, up.Served)
-		assert.Equal(t, int64(40), up.Replayed)
+		assert.InDelta(t, 5.2, up.Outage.Duration().Seconds(), 1.4)
+		assert.GreaterOrEqual(t, up.Outage.Duration(), time.Since(start)-1200*time.Millisecond)
+		assert.Equal(t, opening+40, up.Outage.Decisions)
+		assert.Equal(t, int64(40), up.Outage.Replayed)
 		assert.Equal(t, int64(40), r.hitsReplayed.Load())
 	})
 }

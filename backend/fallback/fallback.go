@@ -29,7 +29,7 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode are required.
+// Options configure a Limiter. All but Mode and LimitName are required.
 type Options struct {
 	// Primary bounds the time of its Takes itself.
 	Primary, Secondary backend.Limiter
@@ -52,6 +52,11 @@ type Options struct {
 	// counter, because reads can work where writes fail.
 	Probe func(ctx context.Context, shard int) error
 
+	// LimitName returns the name of a limit in Outage.Limits. If it returns "", the limit
+	// counts among OtherLimits. It must be fast. It can be nil, and the name is then
+	// the limit in short.
+	LimitName func(*limit.Limit) string
+
 	// Observer receives events.
 	Observer Observer
 }
@@ -62,6 +67,14 @@ type Observer interface {
 	// StateChanged is called when the primary goes down or comes up again. Calls
 	// alternate and never overlap.
 	StateChanged(StateChange)
+
+	// BreakerChanged is called when a breaker opens, and when it closes again. Calls for
+	// one shard never overlap.
+	BreakerChanged(BreakerChange)
+
+	// BlipEnded is called after a blip: some hits were decided without the primary, and no
+	// breaker opened. Blips that follow each other within ten seconds have one report.
+	BlipEnded(Outage)
 
 	// Served is called at the moment of a decision without the primary, with the number
 	// of hits that were decided.
@@ -78,18 +91,16 @@ type Observer interface {
 type StateChange struct {
 	Down bool
 
-	// Err is the last failure if Down is set.
-	Err error
+	// Outage is the outage that has ended. If Down is set, Outage has only Start and Err.
+	Outage Outage
+}
 
-	// Duration is the length of the outage, from the first failure to the last probe.
-	// Duration and the fields below are set if Down is false.
-	Duration time.Duration
-
-	// Served is the number of hits that were decided without the primary.
-	Served int64
-
-	// Replayed is the number of hits that the primary was charged with after the outage.
-	Replayed int64
+// BreakerChange reports that a breaker opened or closed.
+type BreakerChange struct {
+	Shard   int
+	Open    bool
+	Err     error         // the last failure if Open is set
+	OpenFor time.Duration // the time for which the breaker was open if Open is not set
 }
 
 // Limiter is a backend.Limiter that decides even if its primary fails. It returns only
@@ -100,13 +111,14 @@ type Limiter struct {
 	breakers  []*breaker   // by shard
 	notClosed atomic.Int32 // breakers that are failing or open
 
-	servedHits   atomic.Int64 // all hits decided without the primary
-	replayedHits atomic.Int64 // hits replayed in the outage in progress
+	tally atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
 
-	mu           sync.Mutex // guards the fields below
-	shardsDown   int        // shards in an outage, which ends after the replay
-	downSince    time.Time  // first failure of the outage in progress
-	servedBefore int64      // value of servedHits at downSince
+	mu         sync.Mutex  // guards the fields below
+	shardsDown int         // shards in an outage, which ends after the replay
+	downErr    error       // failure that opened the first breaker of the outage in progress
+	lastOutage Outage      // that has ended
+	lastBlip   Outage      // that has ended
+	blipTimer  *time.Timer // ends the blip in progress; nil before the first blip
 
 	ctx    context.Context // of the probes
 	cancel context.CancelFunc
@@ -117,11 +129,14 @@ var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
+	if o.LimitName == nil {
+		o.LimitName = (*limit.Limit).String
+	}
 	l := &Limiter{o: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	logBytes := new(atomic.Int64)
 	for i := range o.Shards {
-		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}})
+		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateSince: time.Now()})
 	}
 	return l
 }
@@ -131,6 +146,9 @@ func New(o Options) *Limiter {
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.cancel()
+	if l.blipTimer != nil {
+		l.blipTimer.Stop()
+	}
 	l.mu.Unlock()
 	l.probes.Wait()
 }

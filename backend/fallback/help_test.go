@@ -106,6 +106,8 @@ func newLimit(t *testing.T, n uint32, unit limit.Unit, change ...func(*limit.Spe
 type recorder struct {
 	changesMu    sync.Mutex
 	changes      []StateChange
+	breakerLog   []BreakerChange
+	blips        []Outage
 	hitsServed   atomic.Int64
 	hitsReplayed atomic.Int64
 }
@@ -114,6 +116,18 @@ func (r *recorder) StateChanged(c StateChange) {
 	r.changesMu.Lock()
 	defer r.changesMu.Unlock()
 	r.changes = append(r.changes, c)
+}
+
+func (r *recorder) BreakerChanged(c BreakerChange) {
+	r.changesMu.Lock()
+	defer r.changesMu.Unlock()
+	r.breakerLog = append(r.breakerLog, c)
+}
+
+func (r *recorder) BlipEnded(o Outage) {
+	r.changesMu.Lock()
+	defer r.changesMu.Unlock()
+	r.blips = append(r.blips, o)
 }
 
 func (r *recorder) Served(hits int)     { r.hitsServed.Add(int64(hits)) }

@@ -51,7 +51,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) {
 	shared.Take(ctx, time.Now(), l.o.Primary)
 	for j, h := range shared.Hits {
 		if shared.Results[j].Err == nil {
-			l.replayedHits.Add(h.N)
+			l.currentTally().replayed.Add(h.N)
 			l.o.Observer.Replayed(h.N)
 		}
 	}

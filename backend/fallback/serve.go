@@ -47,14 +47,15 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 			localBatch.AddWithPrefix(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
 		}
 	}
-	if servedCount > 0 {
-		l.servedHits.Add(int64(servedCount))
-		l.o.Observer.Served(servedCount)
+	if servedCount == 0 {
+		return
 	}
+	l.o.Observer.Served(servedCount)
 	if localBatch != nil {
 		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
 	}
+	l.record(hits, results)
 }
 
 // serveLocal lets the secondary decide the hits of localBatch. Admitted hits are logged for

@@ -149,11 +149,12 @@ func (o redisObserver) StateChanged(c fallback.StateChange) {
 	if c.Down {
 		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), mode, ratio))
-		o.log.Error("Redis outage started", "error", c.Err, "mode", mode, "ratio", ratio)
+		o.log.Error("Redis outage started", "error", c.Outage.Err, "mode", mode, "ratio", ratio)
 		return
 	}
 	o.health.Note("redis", "")
-	o.log.Info("Redis outage ended", "lasted", c.Duration.Round(time.Millisecond), "hits_served", c.Served, "hits_replayed", c.Replayed)
+	o.log.Info("Redis outage ended", "lasted", c.Outage.Duration().Round(time.Millisecond), "calls", c.Outage.Calls, "calls_admitted", c.Outage.AdmittedCalls,
+		"hits_admitted", c.Outage.AdmittedHits, "most_beyond_limits", c.Outage.MaxExcessHits, "hits_replayed", c.Outage.Replayed)
 }
 
 // Pauses between pings, before and after the first connection.

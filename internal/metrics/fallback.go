@@ -64,6 +64,12 @@ func (o *outages) downSeconds() float64 {
 	return (o.downTotal + time.Since(o.downSince)).Seconds()
 }
 
+// BreakerChanged implements fallback.Observer.
+func (o *outages) BreakerChanged(fallback.BreakerChange) {}
+
+// BlipEnded implements fallback.Observer.
+func (o *outages) BlipEnded(fallback.Outage) {}
+
 func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
 
 func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }

@@ -104,7 +104,7 @@ rls_redis_fallback_hits_total 40
 rls_fallback_replayed_hits_total 0
 `)
 		f.Replayed(7)
-		f.StateChanged(fallback.StateChange{Duration: time.Second, Served: 40, Replayed: 7})
+		f.StateChanged(fallback.StateChange{})
 		time.Sleep(time.Hour)
 		f.StateChanged(fallback.StateChange{Down: true})
 		time.Sleep(time.Second)

@@ -1,0 +1,253 @@
+package fallback
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Outage is a time in which hits were decided without the primary, and its price. docs/failure.md
+// explains why MaxExcessHits is an upper bound.
+type Outage struct {
+	Start time.Time // first decision without the primary
+	End   time.Time // zero while the outage lasts
+
+	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
+	Err error
+
+	// Calls is the number of Takes with a decision without the primary, and AdmittedCalls
+	// the number of those that no such decision denied.
+	Calls, AdmittedCalls int64
+
+	// Decisions is the number of hits decided without the primary. ByReason has the number
+	// for each backend.Reason.
+	Decisions int64
+	ByReason  [len(backend.Reasons) + 1]int64
+
+	// AdmittedHits is the sum of N of the admitted hits.
+	AdmittedHits int64
+
+	// MaxExcessHits is the most hits that this process can have admitted beyond the limits.
+	MaxExcessHits int64
+
+	// Replayed is the number of hits that the primary was charged with after the outage.
+	Replayed int64
+
+	// Limits has the price of each limit, the highest price first. It is empty while the
+	// outage lasts in a StateChange.
+	Limits []LimitPrice
+}
+
+// LimitPrice is the part of an Outage that concerns one limit.
+type LimitPrice struct {
+	Name          string // see Options.LimitName; OtherLimits for limits beyond maxTalliedLimits
+	Decisions     int64
+	AdmittedHits  int64
+	MaxExcessHits int64
+}
+
+// OtherLimits is the name of all limits that have no price of their own.
+const OtherLimits = "other"
+
+// Duration returns the length of o until End, or until now while o lasts.
+func (o *Outage) Duration() time.Duration {
+	if o.End.IsZero() {
+		return time.Since(o.Start)
+	}
+	return o.End.Sub(o.Start)
+}
+
+// maxTalliedLimits bounds the limits that have a price of their own.
+const maxTalliedLimits = 1000
+
+// tally counts the decisions of an outage, or of a short time without an open breaker.
+type tally struct {
+	start                time.Time
+	calls, admittedCalls atomic.Int64
+	byReason             [len(backend.Reasons) + 1]atomic.Int64
+	replayed             atomic.Int64
+	limitCount           atomic.Int64 // of limits
+	limits               sync.Map     // *limit.Limit to *limitTally
+	otherLimits          limitTally
+}
+
+type limitTally struct {
+	name                                string
+	decisions, admittedHits, excessHits atomic.Int64
+}
+
+// record adds the decisions that the fallback made in one Take.
+func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
+	t := l.currentTally()
+	isAdmitted := true
+	for i := range hits {
+		h, r := &hits[i], &results[i]
+		if !r.Degraded() || r.Err != nil {
+			continue
+		}
+		t.byReason[r.Reason].Add(1)
+		lt := t.limitOf(h.Limit, l.o.LimitName)
+		lt.decisions.Add(1)
+		switch {
+		case !r.Allowed:
+			isAdmitted = isAdmitted && h.Shadow
+		case h.N > 0:
+			lt.admittedHits.Add(h.N)
+			if !h.Shadow { // a limit in shadow mode admits all hits anyway
+				lt.excessHits.Add(h.N)
+			}
+		}
+	}
+	t.calls.Add(1)
+	if isAdmitted {
+		t.admittedCalls.Add(1)
+	}
+}
+
+// limitOf returns the counts of lim. name returns the name of a limit.
+func (t *tally) limitOf(lim *limit.Limit, name func(*limit.Limit) string) *limitTally {
+	if known, ok := t.limits.Load(lim); ok {
+		return known.(*limitTally)
+	}
+	if t.limitCount.Load() >= maxTalliedLimits {
+		return &t.otherLimits
+	}
+	text := name(lim)
+	if text == "" {
+		return &t.otherLimits
+	}
+	known, loaded := t.limits.LoadOrStore(lim, &limitTally{name: text})
+	if !loaded {
+		t.limitCount.Add(1)
+	}
+	return known.(*limitTally)
+}
+
+// outage returns the counts of t so far.
+func (t *tally) outage() Outage {
+	o := Outage{
+		Start: t.start, Calls: t.calls.Load(), AdmittedCalls: t.admittedCalls.Load(), Replayed: t.replayed.Load(),
+	}
+	for i := range t.byReason {
+		o.ByReason[i] = t.byReason[i].Load()
+		o.Decisions += o.ByReason[i]
+	}
+	prices := map[string]LimitPrice{} // limits of one name can come from before and after a reload
+	add := func(lt *limitTally, name string) {
+		p := prices[name]
+		p.Name = name
+		p.Decisions += lt.decisions.Load()
+		p.AdmittedHits += lt.admittedHits.Load()
+		p.MaxExcessHits += lt.excessHits.Load()
+		prices[name] = p
+	}
+	t.limits.Range(func(_, value any) bool {
+		lt := value.(*limitTally)
+		add(lt, lt.name)
+		return true
+	})
+	if t.otherLimits.decisions.Load() > 0 {
+		add(&t.otherLimits, OtherLimits)
+	}
+	for _, p := range prices {
+		o.AdmittedHits += p.AdmittedHits
+		o.MaxExcessHits += p.MaxExcessHits
+		o.Limits = append(o.Limits, p)
+	}
+	slices.SortFunc(o.Limits, func(a, b LimitPrice) int {
+		return cmp.Or(cmp.Compare(b.MaxExcessHits, a.MaxExcessHits), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Name, b.Name))
+	})
+	return o
+}
+
+// A blip is a short time with decisions without the primary in which no breaker opens. Its
+// report comes blipReportDelay after its first decision, and at least blipReportPause after
+// the report before.
+const (
+	blipReportDelay = time.Second
+	blipReportPause = 10 * time.Second
+)
+
+// currentTally returns the tally of the outage or the blip in progress. Its first use after
+// a quiet time starts a blip.
+func (l *Limiter) currentTally() *tally {
+	if t := l.tally.Load(); t != nil {
+		return t
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lockedTally()
+}
+
+// lockedTally is currentTally for a caller that holds l.mu.
+func (l *Limiter) lockedTally() *tally {
+	if t := l.tally.Load(); t != nil {
+		return t
+	}
+	now := time.Now()
+	t := &tally{start: now}
+	l.tally.Store(t)
+	if l.ctx.Err() == nil {
+		delay := max(blipReportDelay, l.lastBlip.End.Add(blipReportPause).Sub(now))
+		l.blipTimer = time.AfterFunc(delay, func() { l.endBlip(t) })
+	}
+	return t
+}
+
+// endBlip reports the blip of t, unless the blip has become an outage.
+func (l *Limiter) endBlip(t *tally) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shardsDown > 0 || l.ctx.Err() != nil || !l.tally.CompareAndSwap(t, nil) {
+		return
+	}
+	l.lastBlip = t.outage()
+	l.lastBlip.End = time.Now()
+	l.o.Observer.BlipEnded(l.lastBlip)
+}
+
+// Status is a snapshot of a Limiter.
+type Status struct {
+	// Down reports whether an outage is in progress.
+	Down bool
+
+	// Outage is the outage in progress, or else the last outage. Its Start is zero if there
+	// was none.
+	Outage Outage
+
+	// Blip is the last blip. Its Start is zero if there was none.
+	Blip Outage
+
+	// Breakers has the breaker of each shard.
+	Breakers []BreakerStatus
+}
+
+// BreakerStatus is a snapshot of a breaker.
+type BreakerStatus struct {
+	State BreakerState
+	Since time.Time // start of State
+
+	// TimeIn is the time that the breaker has spent in each BreakerState.
+	TimeIn [len(breakerStates)]time.Duration
+}
+
+// Status returns a snapshot. It does not slow calls.
+func (l *Limiter) Status() Status {
+	s := Status{Breakers: make([]BreakerStatus, len(l.breakers))}
+	for i, b := range l.breakers {
+		s.Breakers[i] = b.status()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
+	if s.Down {
+		s.Outage = l.lockedTally().outage()
+		s.Outage.Err = l.downErr
+	}
+	return s
+}

@@ -1,0 +1,213 @@
+package fallback
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// recordedBlips returns the blips that r has received.
+func (r *recorder) recordedBlips() []Outage {
+	r.changesMu.Lock()
+	defer r.changesMu.Unlock()
+	return append([]Outage(nil), r.blips...)
+}
+
+func TestPriceOfAnOutageByMode(t *testing.T) {
+	for _, c := range []struct {
+		name                                   string
+		mode                                   limit.FailureMode
+		n                                      int64
+		shadow                                 bool
+		admittedCalls, admittedHits, maxExcess int64
+	}{
+		{name: "the share is admitted", n: 1, admittedCalls: 50, admittedHits: 50, maxExcess: 50},
+		{name: "several hits a call", n: 20, admittedCalls: 2, admittedHits: 40, maxExcess: 40},
+		{name: "all hits are admitted", mode: limit.FailAllow, n: 3, admittedCalls: 70, admittedHits: 210, maxExcess: 210},
+		{name: "no hit is admitted", mode: limit.FailDeny, n: 1},
+		{name: "a peek costs nothing", n: 0, admittedCalls: 70},
+		{name: "a refund costs nothing", mode: limit.FailDeny, n: -1, admittedCalls: 70},
+		{name: "a shadow limit has no excess", n: 1, shadow: true, admittedCalls: 70, admittedHits: 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newFixture(t, func(o *Options) { o.Mode = c.mode })
+				lim := newLimit(t, 100, limit.Year)
+				r.openBreakers(lim, "k") // with peeks
+				before := r.Status().Outage
+				for range 70 {
+					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.n, Shadow: c.shadow}}
+					r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
+				}
+				check := func(o Outage) {
+					assert.Equal(t, int64(70), o.Calls-before.Calls)
+					assert.Equal(t, int64(70), o.Decisions-before.Decisions)
+					assert.Equal(t, int64(70), o.ByReason[backend.ReasonBreakerOpen]-before.ByReason[backend.ReasonBreakerOpen])
+					assert.Equal(t, c.admittedCalls, o.AdmittedCalls-before.AdmittedCalls)
+					assert.Equal(t, c.admittedHits, o.AdmittedHits)
+					assert.Equal(t, c.maxExcess, o.MaxExcessHits)
+					assert.ErrorIs(t, o.Err, backend.ErrUnavailable)
+				}
+				s := r.Status()
+				assert.True(t, s.Down)
+				assert.Zero(t, s.Outage.End)
+				check(s.Outage)
+				r.heal()
+				s = r.Status()
+				assert.False(t, s.Down)
+				assert.NotZero(t, s.Outage.End)
+				check(s.Outage)
+				assert.Equal(t, s.Outage, r.stateChanges()[1].Outage)
+				assert.Empty(t, r.recordedBlips())
+			})
+		})
+	}
+}
+
+func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		r.primary.SetError(errDown)
+		allow, deny := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
+		for _, hits := range [][]backend.Hit{
+			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: allow, N: 1}},
+			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: deny, N: 1}},
+			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: deny, N: 1, Shadow: true}},
+		} {
+			r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
+		}
+		time.Sleep(blipReportDelay)
+		synctest.Wait()
+		blip := r.Status().Blip
+		assert.Equal(t, int64(3), blip.Calls)
+		assert.Equal(t, int64(2), blip.AdmittedCalls)
+		assert.Equal(t, int64(6), blip.Decisions)
+	})
+}
+
+func TestPriceIsSplitByLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) {
+			o.LimitName = func(l *limit.Limit) string {
+				if l.Max() == 1 {
+					return ""
+				}
+				return fmt.Sprintf("limit of %d", l.Max())
+			}
+		})
+		r.primary.SetError(errDown)
+		small, beforeReload, afterReload, unnamed := newLimit(t, 4, limit.Day), newLimit(t, 100, limit.Day), newLimit(t, 100, limit.Day), newLimit(t, 1, limit.Day)
+		for i := range 5 {
+			key := fmt.Sprint("k", i)
+			r.take("small", small, 1)
+			r.take(key, beforeReload, 2)
+			r.take(key, afterReload, 1)
+			r.take("unnamed "+key, unnamed, 1)
+		}
+		time.Sleep(blipReportDelay)
+		synctest.Wait()
+		require.Len(t, r.recordedBlips(), 1)
+		assert.Equal(t, []LimitPrice{
+			{Name: "limit of 100", Decisions: 10, AdmittedHits: 15, MaxExcessHits: 15},
+			{Name: OtherLimits, Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5},
+			{Name: "limit of 4", Decisions: 5, AdmittedHits: 2, MaxExcessHits: 2},
+		}, r.recordedBlips()[0].Limits)
+	})
+}
+
+func TestPricesOfManyLimitsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		r.primary.SetError(errDown)
+		for n := range maxTalliedLimits + 50 {
+			r.take("k", newLimit(t, uint32(n+2), limit.Day), 0)
+		}
+		time.Sleep(blipReportDelay)
+		synctest.Wait()
+		limits := r.Status().Blip.Limits
+		assert.Len(t, limits, maxTalliedLimits+1)
+		assert.Equal(t, LimitPrice{Name: OtherLimits, Decisions: 50}, limits[0])
+	})
+}
+
+func TestBlipsAreReportedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := newLimit(t, 100, limit.Day)
+		blip := func(failure error) {
+			r.primary.SetError(failure)
+			r.take("k", lim, 1)
+			r.primary.SetError(nil)
+			r.take("k", lim, 1)
+		}
+		late := fmt.Errorf("%w: %w", backend.ErrLate, backend.ErrUnavailable)
+		blip(late)
+		time.Sleep(blipReportDelay)
+		synctest.Wait()
+		require.Len(t, r.recordedBlips(), 1)
+		first := r.recordedBlips()[0]
+		assert.Equal(t, int64(1), first.ByReason[backend.ReasonLate])
+		assert.Equal(t, int64(1), first.MaxExcessHits)
+		assert.Equal(t, blipReportDelay, first.Duration())
+
+		for range 5 {
+			blip(errDown)
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		assert.Len(t, r.recordedBlips(), 1, "ten seconds between two reports")
+		time.Sleep(blipReportPause)
+		synctest.Wait()
+		require.Len(t, r.recordedBlips(), 2)
+		assert.Equal(t, int64(5), r.recordedBlips()[1].ByReason[backend.ReasonOutage])
+		time.Sleep(time.Hour)
+		assert.Len(t, r.recordedBlips(), 2, "a quiet time has no report")
+		assert.Zero(t, r.Status().Outage.Start)
+	})
+}
+
+func TestBlipThatBecomesAnOutageHasOneReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := newLimit(t, 100, limit.Day)
+		r.openBreakers(lim, "k")
+		time.Sleep(time.Minute)
+		r.heal()
+		assert.Empty(t, r.recordedBlips())
+		assert.Len(t, r.stateChanges(), 2)
+	})
+}
+
+func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) { twoShards(o) })
+		lim := newLimit(t, 100, limit.Day)
+		time.Sleep(time.Minute)
+		r.openBreakers(lim, "b")
+		opened := r.Status().Breakers[1]
+		assert.Equal(t, Open, opened.State)
+		assert.Equal(t, 2*openAfter, opened.TimeIn[Failing], "until the third failure")
+		assert.GreaterOrEqual(t, opened.TimeIn[Closed], time.Minute)
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, opened.TimeIn[Open]+5*time.Second, r.Status().Breakers[1].TimeIn[Open])
+		r.heal()
+		closed := r.Status().Breakers[1]
+		assert.Equal(t, Closed, closed.State)
+		assert.Equal(t, Closed, r.Status().Breakers[0].State)
+		assert.Zero(t, r.Status().Breakers[0].TimeIn[Open])
+
+		require.Len(t, r.breakerLog, 2)
+		assert.Equal(t, 1, r.breakerLog[0].Shard)
+		assert.True(t, r.breakerLog[0].Open)
+		assert.ErrorIs(t, r.breakerLog[0].Err, backend.ErrUnavailable)
+		assert.False(t, r.breakerLog[1].Open)
+		assert.Equal(t, closed.TimeIn[Open], r.breakerLog[1].OpenFor)
+	})
+}
