@@ -15,12 +15,17 @@ type Changes struct {
 // Rules returns the number of descriptors with limits in force.
 func (c *Config) Rules() int {
 	count := 0
+	c.EachRule(func(*Rule) { count++ })
+	return count
+}
+
+// EachRule calls f with each rule in file order.
+func (c *Config) EachRule(f func(*Rule)) {
 	c.eachPair(nil, func(n, _ *node, _ path) {
 		if n.rule != nil {
-			count++
+			f(n.rule)
 		}
 	})
-	return count
 }
 
 // ChangesFrom returns the difference of c from old, which can be nil.

@@ -64,7 +64,7 @@ func newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	for _, l := range d.Limits {
 		if l.Enabled {
-			limits = append(limits, newRateLimit(l))
+			limits = append(limits, newRateLimit(l, new(Attachment)))
 		}
 	}
 	if len(limits) == 0 {
@@ -81,8 +81,8 @@ func newRule(d *limitsfile.Descriptor, p path) *Rule {
 }
 
 // newRateLimit compiles l.
-func newRateLimit(l *limitsfile.Limit) *RateLimit {
-	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces}
+func newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
+	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces, Metrics: metrics}
 	if l.Unlimited {
 		return r
 	}
@@ -97,11 +97,19 @@ func newRateLimit(l *limitsfile.Limit) *RateLimit {
 	return r
 }
 
+// RequestPath returns the path of the rules that RequestOverride returns.
+func (d *Domain) RequestPath() string {
+	return limitsfile.Printable(d.Name) + " > the request's own limit"
+}
+
+// RequestMetrics returns the Attachment of all limits that RequestOverride returns.
+func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
+
 // RequestOverride returns the rule for a limit that is part of a request. The domain's
 // defaults set its algorithm. Without defaults, it has fixed windows. With enabled: false in
 // the defaults, the rule has no limits.
 func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
-	r := &Rule{Path: d.Name + " > the request's own limit"}
+	r := &Rule{Path: d.RequestPath()}
 	if !d.requestLimits {
 		return r, nil
 	}
@@ -120,6 +128,6 @@ func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOve
 	if err != nil {
 		return nil, fmt.Errorf("limit: %w", err)
 	}
-	r.Limits = []*RateLimit{newRateLimit(&limitsfile.Limit{Limit: l})}
+	r.Limits = []*RateLimit{newRateLimit(&limitsfile.Limit{Limit: l}, &d.requestMetrics)}
 	return r, nil
 }

@@ -51,8 +51,9 @@ type Domain struct {
 
 	// requestSpec has the defaults for limits of requests. requestLimits is false if the
 	// defaults turn these limits off.
-	requestSpec   limit.Spec
-	requestLimits bool
+	requestSpec    limit.Spec
+	requestLimits  bool
+	requestMetrics Attachment
 }
 
 // Match returns the rule for the entries of one request descriptor. It returns nil if
@@ -110,13 +111,28 @@ type RateLimit struct {
 	// Response is the current_limit of responses. It is shared by all responses and must
 	// not be changed; nil if Unlimited.
 	Response *rlsv3.RateLimitResponse_RateLimit
+
+	// Metrics keeps what the metrics count about the limit. All limits of requests in one
+	// domain share an Attachment.
+	Metrics *Attachment
 }
 
 // Store has the Config in force. Its zero value is empty.
-type Store struct{ config atomic.Pointer[Config] }
+type Store struct {
+	// Prepare is called with each Config before it comes into force, unless it is nil. It
+	// must be set before the first Set.
+	Prepare func(*Config)
+
+	config atomic.Pointer[Config]
+}
 
 // Load returns the Config in force, or nil before the first Set.
 func (s *Store) Load() *Config { return s.config.Load() }
 
 // Set puts c in force.
-func (s *Store) Set(c *Config) { s.config.Store(c) }
+func (s *Store) Set(c *Config) {
+	if s.Prepare != nil {
+		s.Prepare(c)
+	}
+	s.config.Store(c)
+}

@@ -85,7 +85,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 
 	options := serverOptions(s, health, meter, log)
 	decisions := decisionlog.NewHub(nil)
-	rateLimit := newRateLimitService(s, limits, counters, meter.Service(), decisions)
+	rateLimit := newRateLimitService(s, limits, counters, meter.Service(), meter.RuleObserver(ruleOptions(s)), decisions)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
@@ -135,6 +135,14 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
 	}
 	return service.New(o)
+}
+
+func ruleOptions(s *env.Settings) metrics.RuleOptions {
+	return metrics.RuleOptions{
+		NearLimitRatio: float32(s.NearLimitRatio),
+		FallbackRatio:  s.RedisFallbackRatio,
+		AllOrNone:      s.AllOrNone,
+	}
 }
 
 // serverOptions returns the options of the listeners, without services and without pages

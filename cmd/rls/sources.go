@@ -52,7 +52,7 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, l
 	}
 	o := reloadObserver{meter.Reload(sources...), s, health}
 	o.setHealth(0)
-	store := new(descriptors.Store)
+	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	return limits{reload.New(reload.Options{Store: store, Observer: o, Log: log}), store}
 }
 

@@ -20,13 +20,14 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 	auto     promauto.Factory // registers what it makes
+	rules    *rules
 }
 
 // New returns Metrics of the Go runtime and the process.
 func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Metrics{registry: r, auto: promauto.With(r)}
+	return &Metrics{registry: r, auto: promauto.With(r), rules: newRules()}
 }
 
 // Handler returns the HTTP handler for Prometheus.

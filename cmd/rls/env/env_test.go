@@ -129,7 +129,6 @@ func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 		"TRACING_ENABLED=0": false, "TRACING_ENABLED=t": true,
 		"USE_CALENDAR_MONTH_RATE_LIMIT=F": false, "USE_CALENDAR_MONTH_RATE_LIMIT=T": true,
 		"DISABLE_STATS=T": false, "DISABLE_STATS=0": false, "DISABLE_STATS=2": true,
-		"NEAR_LIMIT_RATIO=0": true, // no boolean
 	} {
 		name, value, _ := strings.Cut(variable, "=")
 		assert.Equal(t, reported, unusedReason(name, value) != "", variable)

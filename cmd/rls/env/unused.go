@@ -30,7 +30,6 @@ var unusedSettings = []struct{ names, reason string }{
 		"USE_STATSD STATSD_* USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS",
 		"metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)",
 	},
-	{"NEAR_LIMIT_RATIO", "there are no metrics of single limits yet"},
 	{"PROMETHEUS_MAPPER_YAML", "the names of metrics need no mapping"},
 	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "there is no metric of response times yet"},
 	{"TRACING_* OTEL_EXPORTER_OTLP_*", "there is no tracing yet"},

@@ -1,0 +1,136 @@
+package metrics
+
+import (
+	"cmp"
+	"math"
+	"sync/atomic"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// hitCounts counts the hits of one limit. It fills a cache line, so that two limits never
+// share a line.
+type hitCounts struct {
+	within, near, over  atomic.Uint64
+	overLocal, shadowed atomic.Uint64
+
+	// others are the hits that are in neither within nor over: hits of failed calls, and
+	// the part of denied hits that was still within the limit.
+	others atomic.Uint64
+
+	_ [16]byte
+}
+
+// hitSums are the sums of several hitCounts, or the values of one.
+type hitSums struct {
+	// Total is all hits. Peeks and refunds are not counted.
+	Total uint64
+
+	// Within are the hits that passed. Over are the hits beyond the limit.
+	Within, Over uint64
+
+	// Near are the hits between NEAR_LIMIT_RATIO × the limit and the limit.
+	Near uint64
+
+	// OverLocal are those of Over that the deny cache or the guard denied.
+	OverLocal uint64
+
+	// Shadow are those of Over that passed because the rule is in shadow mode.
+	Shadow uint64
+}
+
+// add adds the values of c to s.
+func (s *hitSums) add(c *hitCounts) {
+	within, over := c.within.Load(), c.over.Load()
+	s.Total += within + over + c.others.Load()
+	s.Within += within
+	s.Over += over
+	s.Near += c.near.Load()
+	s.OverLocal += c.overLocal.Load()
+	s.Shadow += c.shadowed.Load()
+}
+
+// hitRules are the settings that decide what a hit counts as.
+type hitRules struct {
+	nearRatio     float32
+	fallbackRatio float64 // of limits without a ratio
+	allOrNone     bool
+}
+
+// count counts n hits on l with the result r, like envoyproxy/ratelimit. isShadow reports
+// whether the rule is in shadow mode.
+func (h *hitRules) count(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) {
+	switch {
+	case n <= 0:
+	case r.Err != nil:
+		c.others.Add(uint64(n))
+	case r.Allowed:
+		c.within.Add(uint64(n))
+		if near := min(n, h.nearHits(l, r)); near > 0 {
+			c.near.Add(uint64(near))
+		}
+	default:
+		over := h.overHits(c, l, n, isShadow, r)
+		c.over.Add(uint64(over))
+		if over < n {
+			c.others.Add(uint64(n - over))
+		}
+		if r.Source == backend.SourceDenyCache || r.Source == backend.SourceGuard {
+			c.overLocal.Add(uint64(over))
+		}
+		if isShadow {
+			c.shadowed.Add(uint64(over))
+		}
+	}
+}
+
+// nearHits returns how far the counter of l is beyond the near limit, if r allowed hits. The
+// fallback knows only the counter of this replica, so its near limit is a share of the limit.
+func (h *hitRules) nearHits(l *limit.Limit, r *backend.Result) int64 {
+	if r.Source == backend.SourceFallback {
+		if r.Mode != limit.FailLocal {
+			return 0
+		}
+		l = h.fallbackShare(l)
+	}
+	return l.Spent(r.Result) - h.nearLimit(l)
+}
+
+// overHits returns how many of n denied hits are beyond the limit. If denied hits are
+// charged, the first of them can fill the limit up. Those hits are not over, and overHits
+// counts them in c.near if they are near the limit.
+func (h *hitRules) overHits(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) int64 {
+	if !l.ChargeDenied || h.allOrNone && !isShadow {
+		return n
+	}
+	switch r.Source {
+	case backend.SourceDenyCache, backend.SourceGuard:
+		return n
+	case backend.SourceFallback:
+		if r.Mode != limit.FailLocal {
+			return n
+		}
+		l = h.fallbackShare(l)
+	}
+	after := l.Spent(r.Result)
+	before := after - n
+	if before >= l.Capacity() {
+		return n
+	}
+	if near := l.Capacity() - max(h.nearLimit(l), before); near > 0 {
+		c.near.Add(uint64(near))
+	}
+	return after - l.Capacity()
+}
+
+// nearLimit returns the count from which hits on l are near the limit. It has the single
+// precision of envoyproxy/ratelimit.
+func (h *hitRules) nearLimit(l *limit.Limit) int64 {
+	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
+}
+
+// fallbackShare returns the limit that the fallback applies in place of l.
+func (h *hitRules) fallbackShare(l *limit.Limit) *limit.Limit {
+	return l.Scaled(cmp.Or(l.FallbackRatio, h.fallbackRatio))
+}

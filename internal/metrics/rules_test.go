@@ -1,0 +1,204 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// ruleFixture is a service whose rules are counted.
+type ruleFixture struct {
+	*Metrics
+	t       testing.TB
+	store   *descriptors.Store
+	service *service.Service
+}
+
+func newRuleFixture(t testing.TB, limits string, l backend.Limiter, o RuleOptions) *ruleFixture {
+	m := New()
+	f := &ruleFixture{Metrics: m, t: t, store: &descriptors.Store{Prepare: m.PrepareRules}}
+	f.service = service.New(service.Options{Limits: f.store, Limiter: l, Observers: []service.Observer{m.RuleObserver(o)}})
+	f.load(limits)
+	return f
+}
+
+// load puts limits in force.
+func (f *ruleFixture) load(limits string) {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
+	require.NoError(f.t, err)
+	f.store.Set(descriptors.Compile(set))
+}
+
+// hit sends a request of domain d with n hits. entries are keys and values in turn.
+func (f *ruleFixture) hit(n int64, entries ...string) {
+	d := &ratelimitv3.RateLimitDescriptor{HitsAddend: wrapperspb.UInt64(uint64(max(n, -n))), IsNegativeHits: n < 0}
+	for i := 0; i+1 < len(entries); i += 2 {
+		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: entries[i], Value: entries[i+1]})
+	}
+	f.send(d)
+}
+
+func (f *ruleFixture) send(d *ratelimitv3.RateLimitDescriptor) {
+	_, _ = f.service.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{d}})
+}
+
+const tenPerYear = `
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: log, rate_limit: {unit: year, requests_per_unit: 10, algorithm: sliding_log}}
+  - {key: several, rate_limits: [
+      {unit: hour, requests_per_unit: 10, name: n}, {unit: year, requests_per_unit: 10},
+      {unit: year, requests_per_unit: 10, algorithm: token_bucket, scope: instance}]}
+  - {key: unlimited, rate_limit: {unlimited: true}}
+`
+
+const hundredPerYear = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
+
+func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		key  string
+		hits []int64
+		want hitSums
+	}{
+		{"single hits up to the near limit", "a", []int64{7, 1}, hitSums{Total: 8, Within: 8}},
+		{"hits from the near limit on", "a", []int64{7, 1, 1}, hitSums{Total: 9, Within: 9, Near: 1}},
+		{"hits across near limit and limit", "a", []int64{7, 1, 1, 3}, hitSums{Total: 12, Within: 9, Near: 2, Over: 2}},
+		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, hitSums{Total: 14, Within: 9, Near: 2, Over: 4}},
+		{"many hits at once", "a", []int64{15}, hitSums{Total: 15, Near: 2, Over: 5}},
+		{"allowed hits across the near limit", "a", []int64{10}, hitSums{Total: 10, Within: 10, Near: 2}},
+		{"peeks and refunds", "a", []int64{3, 0, -2}, hitSums{Total: 3, Within: 3}},
+		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, hitSums{Total: 14, Within: 9, Near: 1, Over: 5}},
+		{"shadow mode", "shadow", []int64{1, 4, 4}, hitSums{Total: 9, Within: 1, Near: 1, Over: 7, Shadow: 7}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+			for _, n := range c.hits {
+				f.hit(n, c.key, "x")
+			}
+			assert.Equal(t, []RuleCounts{{"d", "d > " + c.key, "", c.want}}, f.Rules())
+		})
+	}
+}
+
+func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
+	fallback := func(mode limit.FailureMode, r limit.Result) backend.Result {
+		return backend.Result{Source: backend.SourceFallback, Mode: mode, Result: r}
+	}
+	for _, c := range []struct {
+		name   string
+		result backend.Result
+		want   hitSums
+	}{
+		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, hitSums{Total: 4, Over: 4, OverLocal: 4}},
+		{"guard", backend.Result{Source: backend.SourceGuard}, hitSums{Total: 4, Over: 4, OverLocal: 4}},
+		{"failed call", backend.Result{Err: backend.ErrUnavailable}, hitSums{Total: 4}},
+		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), hitSums{Total: 4, Within: 4}},
+		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), hitSums{Total: 4, Over: 4}},
+		{"fallback, 4 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true, Remaining: 1}), hitSums{Total: 4, Within: 4}},
+		{"fallback, 5 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true}), hitSums{Total: 4, Within: 4, Near: 1}},
+		{"fallback, 8 of half the limit spent", fallback(limit.FailLocal, limit.Result{Remaining: -3}), hitSums{Total: 4, Over: 3, Near: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = c.result })
+			f := newRuleFixture(t, tenPerYear, answer, RuleOptions{NearLimitRatio: 0.8, FallbackRatio: 0.5})
+			f.hit(4, "a", "x")
+			assert.Equal(t, []RuleCounts{{"d", "d > a", "", c.want}}, f.Rules())
+		})
+	}
+}
+
+func TestDeniedHitsAreOverIfAllOrNoneAreCharged(t *testing.T) {
+	f := newRuleFixture(t, tenPerYear, local.New(local.Options{AllOrNone: true}), RuleOptions{NearLimitRatio: 0.8, AllOrNone: true})
+	f.hit(7, "a", "x")
+	f.hit(5, "a", "x")
+	f.hit(3, "shadow", "x")
+	assert.Equal(t, []RuleCounts{
+		{"d", "d > a", "", hitSums{Total: 12, Within: 7, Over: 5}},
+		{"d", "d > shadow", "", hitSums{Total: 3, Near: 1, Over: 1, Shadow: 1}},
+	}, f.Rules())
+}
+
+func TestNearLimitHasSinglePrecision(t *testing.T) {
+	for _, c := range []struct {
+		ratio float32
+		want  uint64
+	}{{0.8, 20}, {0.29, 71}, {1, 0}, {1.5, 0}, {0, 100}, {-1, 100}} {
+		f := newRuleFixture(t, hundredPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: c.ratio})
+		f.hit(100, "a", "x")
+		assert.Equal(t, c.want, f.Rules()[0].Near, c.ratio)
+	}
+}
+
+func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
+	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+	f.hit(3, "several", "x")
+	f.hit(3, "unlimited", "x")
+	three := hitSums{Total: 3, Within: 3}
+	assert.Equal(t, []RuleCounts{
+		{"d", "d > several", "n", three},
+		{"d", "d > several", "per year", three},
+		{"d", "d > several", "per year, token_bucket, per instance", three},
+	}, f.Rules())
+}
+
+func TestCountsSurviveReloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const other = "domain: d\ndescriptors: [{key: other, rate_limit: {unit: year, requests_per_unit: 10}}]\n"
+		f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+		f.hit(1, "a", "x")
+		f.load(tenPerYear)
+		f.hit(1, "a", "x")
+		assertTotal := func(want uint64) {
+			t.Helper()
+			if all := f.Rules(); assert.Len(t, all, 1) {
+				assert.Equal(t, want, all[0].Total)
+			}
+		}
+		assertTotal(2)
+		f.load(other)
+		time.Sleep(removedRuleTTL - time.Second)
+		f.load(tenPerYear)
+		f.hit(1, "a", "x")
+		assertTotal(3)
+		f.load(other)
+		time.Sleep(removedRuleTTL - time.Second)
+		assertTotal(3)
+		time.Sleep(time.Second)
+		assert.Empty(t, f.Rules())
+		f.load(tenPerYear)
+		f.hit(1, "a", "x")
+		assertTotal(1)
+	})
+}
+
+func TestRemovedRulesAreDeletedWithoutScrapes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
+		for i := range 100 {
+			key := fmt.Sprintf("k%d", i)
+			f.load("domain: d\ndescriptors: [{key: " + key + ", rate_limit: {unit: year, requests_per_unit: 10}}]\n")
+			f.hit(1, key, "x")
+			time.Sleep(time.Minute)
+			assert.LessOrEqual(t, len(f.rules.limits), 11)
+		}
+	})
+}
