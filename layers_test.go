@@ -42,7 +42,7 @@ var mayImport = map[string][]string{
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
 	"server":                 {"internal/wait"},
 	"decisionlog":            {"backend", "service"},
-	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "reload", "service"},
+	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "limit", "reload", "service"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},
 	"internal/fingerprint":   {},
