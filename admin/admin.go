@@ -37,13 +37,8 @@ const MaxTarget = 4 << 10
 
 // Options are the options of New.
 type Options struct {
-	// Tokens are the tokens of callers by name. The audit shows the name. An empty token
-	// authorizes nobody.
-	Tokens map[string]string
-
-	// ClientCerts also authorizes callers whose certificate TLS has verified. Their name is
-	// the common name of the certificate, or else its first DNS name or URI.
-	ClientCerts bool
+	// Callers are the callers that may use the API. The audit shows their names.
+	Callers
 
 	// Overrides stores overrides. If it is nil, calls about overrides are answered with
 	// 501.
@@ -115,7 +110,7 @@ func (c *call) target() string { return c.query.Get("target") }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	by, ok := h.caller(r)
+	by, ok := h.o.Name(r)
 	if !ok {
 		h.unauthorized(w, r)
 		return

@@ -68,7 +68,7 @@ func newTestAPI(t *testing.T, change ...func(*admin.Options)) *testAPI {
 		log:       new(bytes.Buffer),
 	}
 	o := admin.Options{
-		Tokens:    map[string]string{"ops": token},
+		Callers:   admin.Callers{Tokens: map[string]string{"ops": token}},
 		Overrides: r.overrides,
 		Counters: admin.Counters{
 			Limits:   &r.overrides.Limits,

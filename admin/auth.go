@@ -11,20 +11,30 @@ import (
 	"strings"
 )
 
-// caller returns the name of an authorized caller. Hashes have the same length, so the
-// time of a comparison does not depend on the token.
-func (h *handler) caller(r *http.Request) (name string, ok bool) {
+// Callers are the callers that are authorized.
+type Callers struct {
+	// Tokens are the tokens of callers by name. An empty token authorizes nobody.
+	Tokens map[string]string
+
+	// ClientCerts also authorizes callers whose certificate TLS has verified. Their name is
+	// the common name of the certificate, or else its first DNS name or URI.
+	ClientCerts bool
+}
+
+// Name returns the name of an authorized caller. Hashes have the same length, so the time
+// of a comparison does not depend on the token.
+func (c *Callers) Name(r *http.Request) (name string, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
 		hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		for _, name := range slices.Sorted(maps.Keys(h.o.Tokens)) {
-			allowed := sha256.Sum256([]byte(h.o.Tokens[name]))
-			if h.o.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
+		for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
+			allowed := sha256.Sum256([]byte(c.Tokens[name]))
+			if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
 				return name, true
 			}
 		}
 	}
-	if h.o.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+	if c.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return subject(r.TLS.VerifiedChains[0][0]), true
 	}
 	return "", false

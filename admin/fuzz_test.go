@@ -22,7 +22,7 @@ func FuzzCalls(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method uint8, path, target, body string) {
 		overrides, counters := admintest.NewOverrides(t, limits), local.New(local.Options{MaxKeys: 100})
 		h := admin.New(admin.Options{
-			Tokens:    map[string]string{"ops": token},
+			Callers:   admin.Callers{Tokens: map[string]string{"ops": token}},
 			Overrides: overrides,
 			Counters:  admin.Counters{Limits: &overrides.Limits, Uncached: counters, Limiter: counters},
 		})

@@ -2,12 +2,14 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Page is a page of the debug listener.
@@ -15,6 +17,10 @@ type Page struct {
 	Path    string // a pattern of http.ServeMux, such as "/rlconfig"
 	Help    string // one line, shown at "/endpoints"; an empty Help keeps the page off the list
 	Handler http.Handler
+
+	// Stream is set if the answer goes on until the client leaves. It then also ends when
+	// the listener stops.
+	Stream bool
 }
 
 // address returns the path of p without the syntax of patterns.
@@ -27,20 +33,23 @@ func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 // Importing net/http/pprof also registers its pages on http.DefaultServeMux. The
 // registration is harmless, because no listener of this package serves that mux.
 var pprofPages = []Page{
-	{"/debug/pprof/", "profiles by name, such as /debug/pprof/heap", onlyLocal(pprof.Index)},
-	{"/debug/pprof/profile", "CPU profile; ?seconds=30", onlyLocal(pprof.Profile)},
-	{"/debug/pprof/trace", "execution trace; ?seconds=1", onlyLocal(pprof.Trace)},
+	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: onlyLocal(pprof.Index)},
+	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: onlyLocal(pprof.Profile)},
+	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace)},
 }
 
 // debugHandler serves pages and pprof. "/endpoints" and any unknown path show the list of
-// pages.
-func debugHandler(pages []Page) http.Handler {
+// pages. Streams end when stopping is done.
+func debugHandler(pages []Page, stopping context.Context) http.Handler { //nolint:revive // stopping is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
 
 	mux := http.NewServeMux()
 	var list strings.Builder
 	for _, p := range pages {
+		if p.Stream {
+			p.Handler = streamUntil(stopping, p.Handler)
+		}
 		mux.Handle(p.Path, p.Handler)
 		if p.Help != "" {
 			fmt.Fprintf(&list, "%s: %s\n", p.address(), p.Help)
@@ -55,11 +64,28 @@ func debugHandler(pages []Page) http.Handler {
 	return mux
 }
 
+// streamUntil returns a handler of h whose requests end when stopping is done. The
+// requests have no read timeout.
+func streamUntil(stopping context.Context, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(stopping, cancel)()
+		h.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// IsLocal reports whether r comes from this host. A kubectl port-forward does.
+func IsLocal(r *http.Request) bool {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && from.Addr().Unmap().IsLoopback()
+}
+
 // onlyLocal answers 403 to callers from other hosts.
 func onlyLocal(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !from.Addr().Unmap().IsLoopback() {
+		if !IsLocal(r) {
 			httpError(w, http.StatusForbidden, "profiles are only for callers on the same host; use kubectl port-forward or ssh")
 			return
 		}

@@ -16,10 +16,10 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 	}
 	r := start(t, Options{DebugPages: []Page{
-		{"/rlconfig", "the limits in force", answer("shop.path: unit=MINUTE")},
-		{"/{$}", "the live page", answer("the live page")},
-		{"/assets/", "", answer("an asset")},
-		{"/boom", "panics", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") })},
+		{Path: "/rlconfig", Help: "the limits in force", Handler: answer("shop.path: unit=MINUTE")},
+		{Path: "/{$}", Help: "the live page", Handler: answer("the live page")},
+		{Path: "/assets/", Help: "", Handler: answer("an asset")},
+		{Path: "/boom", Help: "panics", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") })},
 	}})
 
 	for _, tt := range []struct {

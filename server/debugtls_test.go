@@ -15,7 +15,7 @@ import (
 )
 
 // whoPage shows the common name of a verified caller, or "nobody".
-var whoPage = Page{"/who", "the caller", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+var whoPage = Page{Path: "/who", Help: "the caller", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	if chains := r.TLS.VerifiedChains; len(chains) > 0 {
 		fmt.Fprint(w, chains[0][0].Subject.CommonName)
 		return

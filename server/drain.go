@@ -54,6 +54,7 @@ func (s *Server) stopGRPC(ctx context.Context) {
 // Close cuts calls in flight and releases all listeners. Serve need not have run.
 func (s *Server) Close() {
 	s.startDrain()
+	s.endStreams()
 	if s.grpc != nil {
 		s.grpc.Stop()
 		_ = s.grpcListener.Close() // Stop closes only a listener that was served

@@ -137,7 +137,7 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 
 func TestHTTPListenerServesNoDebugPages(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{DebugPages: []Page{{"/rlconfig", "limits", http.NotFoundHandler()}}})
+	r := start(t, Options{DebugPages: []Page{{Path: "/rlconfig", Help: "limits", Handler: http.NotFoundHandler()}}})
 	for _, path := range []string{"/", "/json/", "/rlconfig", "/debug/pprof/", "/debug/pprof/heap"} {
 		code, _, _ := request(t, http.MethodGet, r.HTTPAddr(), path, "")
 		assert.Equal(t, http.StatusNotFound, code, path)

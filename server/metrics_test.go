@@ -39,7 +39,7 @@ func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
 	} {
 		t.Run(tt.configured+" "+tt.method+" "+tt.path, func(t *testing.T) {
 			r := start(t, Options{
-				DebugPages: []Page{{"/rlconfig", "limits", http.NotFoundHandler()}},
+				DebugPages: []Page{{Path: "/rlconfig", Help: "limits", Handler: http.NotFoundHandler()}},
 				Metrics:    &MetricsListener{Path: tt.configured, Handler: calls},
 			})
 			code, header, body := request(t, tt.method, r.MetricsAddr(), tt.path, "")

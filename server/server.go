@@ -91,6 +91,9 @@ type Server struct {
 
 	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
+
+	streamCtx  context.Context // done when the debug listener stops
+	endStreams context.CancelFunc
 }
 
 // New reads the TLS files and binds the listeners. A bad certificate and an address in
@@ -104,6 +107,7 @@ func New(o Options) (_ *Server, err error) {
 	o.setDefaults()
 	s := &Server{opts: o}
 	s.drainCtx, s.startDrain = context.WithCancel(context.Background())
+	s.streamCtx, s.endStreams = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -125,9 +129,10 @@ func New(o Options) (_ *Server, err error) {
 	if s.http, err = listenHTTP("HTTP", o.HTTP, nil, httpHandler(&o), o.Log); err != nil {
 		return nil, err
 	}
-	if s.debug, err = listenHTTP("debug", o.Debug, debugCerts, debugHandler(o.DebugPages), o.Log); err != nil {
+	if s.debug, err = listenHTTP("debug", o.Debug, debugCerts, debugHandler(o.DebugPages, s.streamCtx), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
 	} else {
+		s.debug.server.RegisterOnShutdown(s.endStreams)
 		s.optional = append(s.optional, s.debug)
 	}
 	if m := o.Metrics; m != nil {

@@ -8,15 +8,24 @@ import (
 	"github.com/seed-81f232ab/rls/server"
 )
 
+// adminCallers returns the callers that may use the admin API.
+func adminCallers(s *env.Settings) admin.Callers {
+	return admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
+}
+
+// hasAdminCallers reports whether any caller can be authorized.
+func hasAdminCallers(s *env.Settings) bool {
+	return len(s.AdminTokens) > 0 || s.DebugTLSClientCACert != ""
+}
+
 // adminPages returns the page of the admin API, or none if no caller could be authorized.
 // overrides is nil without OVERRIDES_ENABLED.
 func adminPages(s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, log *slog.Logger) []server.Page {
-	if len(s.AdminTokens) == 0 && s.DebugTLSClientCACert == "" {
+	if !hasAdminCallers(s) {
 		return nil
 	}
 	o := admin.Options{
-		Tokens:      s.AdminTokens,
-		ClientCerts: s.DebugTLSClientCACert != "",
+		Callers: adminCallers(s),
 		Counters: admin.Counters{
 			Limits:     l.store,
 			Uncached:   counters.uncached,

@@ -29,22 +29,36 @@ import (
 // maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 64 << 20
 
-// adminClient calls the admin API of a running service. Its fields are the flags.
-type adminClient struct {
+// debugConnection connects to the debug listener of a running service. Its fields are
+// flags.
+type debugConnection struct {
+	addrFlag    string // the name of the flag of addr
 	addr, token string
 	tls         clienttls.Files
-	timeout     time.Duration
-	asJSON      bool
+}
+
+// adminClient calls the admin API of a running service. Its fields are flags.
+type adminClient struct {
+	debugConnection
+	timeout time.Duration
+	asJSON  bool
 }
 
 // addFlags adds the flags of the client to cmd and its subcommands.
 func (c *adminClient) addFlags(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
-	fs.StringVarP(&c.addr, "addr", "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
-	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
-	addTLSFlags(fs, &c.tls, "https")
+	c.debugConnection.addFlags(fs, "addr", "a")
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
+}
+
+// addFlags adds the flags of the connection. addrFlag and shorthand name the flag of the
+// address.
+func (c *debugConnection) addFlags(fs *pflag.FlagSet, addrFlag, shorthand string) {
+	c.addrFlag = "--" + addrFlag
+	fs.StringVarP(&c.addr, addrFlag, shorthand, "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
+	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
+	addTLSFlags(fs, &c.tls, "https")
 }
 
 // addTLSFlags adds flags that set files. needs is the condition
@@ -56,7 +70,7 @@ func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
 }
 
 // baseURL returns the address as a URL, and the TLS configuration to connect.
-func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
+func (c *debugConnection) baseURL() (*url.URL, *tls.Config, error) {
 	wantsTLS := c.tls != clienttls.Files{}
 	addr := c.addr
 	switch {
@@ -68,10 +82,10 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	}
 	u, err := url.Parse(addr)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, nil, errors.New("--addr must be http://host:port, https://host:port or host:port")
+		return nil, nil, errors.New(c.addrFlag + " must be http://host:port, https://host:port or host:port")
 	}
 	if u.Scheme == "http" && wantsTLS {
-		return nil, nil, errors.New("--ca, --cert and --key need https; write --addr https://host:port")
+		return nil, nil, errors.New("--ca, --cert and --key need https; write " + c.addrFlag + " https://host:port")
 	}
 	t, err := c.tls.Config()
 	return u, t, err
@@ -95,44 +109,55 @@ func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Val
 // call sends a call to a path below /admin/ and decodes the answer. The error lists the
 // problems that the service answers, one a line.
 func (c *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
-	u, tlsConfig, err := c.baseURL()
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	u, resp, err := c.open(ctx, method, admin.Prefix+path, query, body)
 	if err != nil {
 		return err
 	}
-	u.Path, u.RawQuery = admin.Prefix+path, query.Encode()
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return c.connectError(u, err)
+	}
+	return decodeAnswer(u, resp, text, answer)
+}
+
+// open sends a request to a path of the debug listener. The caller must close the body of
+// the answer. Each request has a connection of its own.
+func (c *debugConnection) open(ctx context.Context, method, path string, query url.Values, body []byte) (*url.URL, *http.Response, error) {
+	u, tlsConfig, err := c.baseURL()
+	if err != nil {
+		return nil, nil, err
+	}
+	u.Path, u.RawQuery = path, query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
-		return errors.New("invalid request") // err could contain the token
+		return nil, nil, errors.New("invalid request") // err could contain the token
 	}
 	if token := cmp.Or(c.token, env.AdminToken()); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	// Only this address gets the token. The client uses no proxy and follows no redirect.
-	transport := &http.Transport{TLSClientConfig: tlsConfig}
-	defer transport.CloseIdleConnections()
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{
+		Transport:     &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return connectError(u, err)
+		return nil, nil, c.connectError(u, err)
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return connectError(u, err)
-	}
-	return decodeAnswer(u, resp, text, answer)
+	return u, resp, nil
 }
 
 // connectError returns an error that names u and says why the call failed.
-func connectError(u *url.URL, err error) error {
+func (c *debugConnection) connectError(u *url.URL, err error) error {
 	if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
 		err = urlErr.Err
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s: connection refused; set --addr to the debug listener of the service (DEBUG_PORT)", u.Host)
+		return fmt.Errorf("%s: connection refused; set %s to the debug listener of the service (DEBUG_PORT)", u.Host, c.addrFlag)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: no answer within --timeout", u.Host)
 	}

@@ -50,10 +50,9 @@ descriptors:
     rate_limit: {unlimited: true}
 `)}
 	srv := listen(admin.New(admin.Options{
-		Tokens:      map[string]string{"ops": opsToken, "ci": "another"},
-		ClientCerts: true,
-		Overrides:   r.overrides,
-		Counters:    admin.Counters{Limits: &r.overrides.Limits, Uncached: r.counters, Limiter: r.counters},
+		Callers:   admin.Callers{Tokens: map[string]string{"ops": opsToken, "ci": "another"}, ClientCerts: true},
+		Overrides: r.overrides,
+		Counters:  admin.Counters{Limits: &r.overrides.Limits, Uncached: r.counters, Limiter: r.counters},
 	}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// privatePage returns a page that shows values of requests, or changes this process.
+// Callers of the admin API may open it. If there are none, callers on this host may.
+func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
+	callers, next := adminCallers(s), p.Handler
+	refusal := "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
+	code := http.StatusForbidden
+	if hasAdminCallers(s) {
+		refusal = "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
+		code = http.StatusUnauthorized
+	}
+	logs := rate.NewLimiter(rate.Every(time.Second), 1)
+	p.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, authorized := callers.Name(r)
+		if !authorized && !hasAdminCallers(s) && server.IsLocal(r) {
+			name, authorized = "same host", true
+		}
+		if !authorized {
+			if logs.Allow() {
+				log.Warn("page refused", "path", p.Path, "method", r.Method, "from", r.RemoteAddr)
+			}
+			if code == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
+			}
+			http.Error(w, http.StatusText(code)+": "+refusal, code)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
+	})
+	return p
+}
+
+// callerKey is the key of the caller's name in the context of a private page.
+type callerKey struct{}
+
+// callerName returns the name of the caller of a private page.
+func callerName(r *http.Request) string {
+	name, _ := r.Context().Value(callerKey{}).(string)
+	return name
+}
