@@ -31,6 +31,9 @@ type Hit struct {
 	// Limit decides whether the hit passes.
 	Limit *limit.Limit
 
+	// Rule is the path of the rule that has Limit. It is for reports only and can be empty.
+	Rule string
+
 	// N is the number of hits to charge; 0 peeks, a negative N refunds.
 	N int64
 
@@ -48,8 +51,12 @@ type Source uint8
 
 // The sources of a decision.
 const (
-	// SourceBackend is the backend that keeps the counters: Redis, or this process.
-	SourceBackend Source = iota
+	// SourceLocal is the memory of this process: every limit without Redis, and limits with
+	// scope instance.
+	SourceLocal Source = iota
+
+	// SourceRedis is Redis.
+	SourceRedis
 
 	// SourceDenyCache is a remembered denial.
 	SourceDenyCache
@@ -63,12 +70,15 @@ const (
 )
 
 // Sources lists all sources.
-var Sources = [...]Source{SourceBackend, SourceDenyCache, SourceGuard, SourceFallback}
+var Sources = [...]Source{SourceLocal, SourceRedis, SourceDenyCache, SourceGuard, SourceFallback}
 
 // String returns the name used in metrics and logs.
 func (s Source) String() string {
-	return [...]string{"backend", "deny_cache", "guard", "fallback"}[s]
+	return [...]string{"local", "redis", "deny_cache", "guard", "fallback"}[s]
 }
+
+// IsBackend reports whether the backend that keeps the counters decided.
+func (s Source) IsBackend() bool { return s == SourceLocal || s == SourceRedis }
 
 // Reason is why a hit was decided without its backend.
 type Reason uint8

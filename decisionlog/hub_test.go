@@ -44,7 +44,7 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 	assert.Equal(t, []Record{{
 		Time: testStart, Domain: "shop", Descriptor: []Entry{{"tenant", "acme"}},
 		Rule: "shop > tenant", Limit: "2 per minute", LimitName: "two", RequestsPerUnit: 2,
-		Code: OK, OverallCode: OK, Hits: 1, Remaining: 1, Source: "backend", DurationMicros: 1000,
+		Code: OK, OverallCode: OK, Hits: 1, Remaining: 1, Source: "local", DurationMicros: 1000,
 	}}, drain(s))
 }
 
@@ -125,21 +125,21 @@ func TestRecordOfAFallbackHasItsReason(t *testing.T) {
 
 func TestFilterSelectsRecords(t *testing.T) {
 	for query, want := range map[string][]string{
-		"":                                 {"tenant", "tenant", "both", "both", ""},
-		"rule=tenant":                      {"tenant", "tenant"},
-		"rule=shop+%3E+tenant":             {"tenant", "tenant"},
-		"code=over_limit":                  {"both"},
-		"code=error":                       nil,
-		"domain=shop&code=OK":              {"tenant", "tenant", "both", ""},
-		"domain=other":                     nil,
-		"source=backend":                   {"tenant", "tenant", "both", "both"},
-		"source=fallback":                  nil,
-		"key=tenant":                       {"tenant", "tenant"},
-		"key=tenant%3Db":                   {"tenant"},
-		"key=none%3D1&key=user":            {""},
-		"key=tenant%3Db&key=user":          nil,
-		"key=none%3D1&code=ok&rule=":       {""},
-		"rule=both&code=OK&source=BACKEND": {"both"},
+		"":                               {"tenant", "tenant", "both", "both", ""},
+		"rule=tenant":                    {"tenant", "tenant"},
+		"rule=shop+%3E+tenant":           {"tenant", "tenant"},
+		"code=over_limit":                {"both"},
+		"code=error":                     nil,
+		"domain=shop&code=OK":            {"tenant", "tenant", "both", ""},
+		"domain=other":                   nil,
+		"source=local":                   {"tenant", "tenant", "both", "both"},
+		"source=fallback":                nil,
+		"key=tenant":                     {"tenant", "tenant"},
+		"key=tenant%3Db":                 {"tenant"},
+		"key=none%3D1&key=user":          {""},
+		"key=tenant%3Db&key=user":        nil,
+		"key=none%3D1&code=ok&rule=":     {""},
+		"rule=both&code=OK&source=LOCAL": {"both"},
 	} {
 		t.Run(query, func(t *testing.T) {
 			values, err := url.ParseQuery(query)
@@ -171,7 +171,7 @@ func TestFilterSelectsRecords(t *testing.T) {
 func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 	for query, want := range map[string]string{
 		"code=LATE":       `filter code: got "LATE", want one of [OK OVER_LIMIT ERROR]`,
-		"source=memcache": `filter source: got "memcache", want one of [backend deny_cache guard fallback]`,
+		"source=memcache": `filter source: got "memcache", want one of [local redis deny_cache guard fallback]`,
 		"key=%3Dx":        `filter key: got "=x", want KEY or KEY=VALUE`,
 		"rules=x":         `filter: got "rules", want domain, rule, code, source or key`,
 		"rule=a&rule=b":   "filter rule: got 2 values, want one",

@@ -131,11 +131,11 @@ descriptors:
 	r := newFixture(t, limits, func(o *Options) { o.Observers = []Observer{events} })
 	r.request(withHits(3, desc("a=x")), desc("unlimited=x"), desc("shadow=x"), withRefund(2, desc("a=x")), desc("none=x"))
 	assert.Equal(t, []decision{
-		{"d > a", "second", 3, true, backend.SourceBackend},
-		{"d > a", "hour", 3, true, backend.SourceBackend},
-		{"d > shadow", "none", 1, false, backend.SourceBackend},
-		{"d > a", "second", -2, true, backend.SourceBackend},
-		{"d > a", "hour", -2, true, backend.SourceBackend},
+		{"d > a", "second", 3, true, backend.SourceLocal},
+		{"d > a", "hour", 3, true, backend.SourceLocal},
+		{"d > shadow", "none", 1, false, backend.SourceLocal},
+		{"d > a", "second", -2, true, backend.SourceLocal},
+		{"d > a", "hour", -2, true, backend.SourceLocal},
 	}, events.decisions)
 }
 

@@ -29,7 +29,7 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode and LimitName are required.
+// Options configure a Limiter. All but Mode are required.
 type Options struct {
 	// Primary bounds the time of its Takes itself.
 	Primary, Secondary backend.Limiter
@@ -51,11 +51,6 @@ type Options struct {
 	// Probe returns nil if a shard of the primary works again. It must charge a
 	// counter, because reads can work where writes fail.
 	Probe func(ctx context.Context, shard int) error
-
-	// LimitName returns the name of a limit in Outage.Limits. If it returns "", the limit
-	// counts among OtherLimits. It must be fast. It can be nil, and the name is then
-	// the limit in short.
-	LimitName func(*limit.Limit) string
 
 	// Observer receives events.
 	Observer Observer
@@ -129,9 +124,6 @@ var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
-	if o.LimitName == nil {
-		o.LimitName = (*limit.Limit).String
-	}
 	l := &Limiter{o: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	logBytes := new(atomic.Int64)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Outage is a time in which hits were decided without the primary, and its price. docs/failure.md
@@ -45,14 +44,15 @@ type Outage struct {
 
 // LimitPrice is the part of an Outage that concerns one limit.
 type LimitPrice struct {
-	Name          string // see Options.LimitName; OtherLimits for limits beyond maxTalliedLimits
+	Rule          string // path of the rule, or OtherRules
+	Limit         string // the limit in short, such as "10 per minute"
 	Decisions     int64
 	AdmittedHits  int64
 	MaxExcessHits int64
 }
 
-// OtherLimits is the name of all limits that have no price of their own.
-const OtherLimits = "other"
+// OtherRules is the Rule of the limits beyond maxPricedLimits, together.
+const OtherRules = "other"
 
 // Duration returns the length of o until End, or until now while o lasts.
 func (o *Outage) Duration() time.Duration {
@@ -62,24 +62,32 @@ func (o *Outage) Duration() time.Duration {
 	return o.End.Sub(o.Start)
 }
 
-// maxTalliedLimits bounds the limits that have a price of their own.
-const maxTalliedLimits = 1000
+const (
+	// maxPricedLimits bounds the limits that have a price of their own.
+	maxPricedLimits = 1000
 
-// tally counts the decisions of an outage, or of a short time without an open breaker.
+	// maxTallyPointers bounds the memory of tally.byPointer. A limit that is part of a
+	// request has a new pointer in each request.
+	maxTallyPointers = 4 * maxPricedLimits
+)
+
+// tally counts the decisions of an outage, or of a blip.
 type tally struct {
 	start                time.Time
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
-	limitCount           atomic.Int64 // of limits
-	limits               sync.Map     // *limit.Limit to *limitTally
-	otherLimits          limitTally
+
+	byPointer sync.Map   // *limit.Limit to *limitTally; saves the mutex
+	mu        sync.Mutex // guards the fields below
+	pointers  int        // number of pointers in byPointer
+	byName    map[limitName]*limitTally
 }
 
-type limitTally struct {
-	name                                string
-	decisions, admittedHits, excessHits atomic.Int64
-}
+// limitName names a limit in reports.
+type limitName struct{ rule, limit string }
+
+type limitTally struct{ decisions, admittedHits, excessHits atomic.Int64 }
 
 // record adds the decisions that the fallback made in one Take.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
@@ -91,7 +99,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 			continue
 		}
 		t.byReason[r.Reason].Add(1)
-		lt := t.limitOf(h.Limit, l.o.LimitName)
+		lt := t.limitOf(h)
 		lt.decisions.Add(1)
 		switch {
 		case !r.Allowed:
@@ -109,23 +117,27 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 	}
 }
 
-// limitOf returns the counts of lim. name returns the name of a limit.
-func (t *tally) limitOf(lim *limit.Limit, name func(*limit.Limit) string) *limitTally {
-	if known, ok := t.limits.Load(lim); ok {
+// limitOf returns the counts of h's limit. A limit that is reloaded keeps its counts.
+func (t *tally) limitOf(h *backend.Hit) *limitTally {
+	if known, ok := t.byPointer.Load(h.Limit); ok {
 		return known.(*limitTally)
 	}
-	if t.limitCount.Load() >= maxTalliedLimits {
-		return &t.otherLimits
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	name := limitName{h.Rule, h.Limit.String()}
+	if t.byName[name] == nil && len(t.byName) >= maxPricedLimits {
+		name = limitName{rule: OtherRules}
 	}
-	text := name(lim)
-	if text == "" {
-		return &t.otherLimits
+	lt := t.byName[name]
+	if lt == nil {
+		lt = new(limitTally)
+		t.byName[name] = lt
 	}
-	known, loaded := t.limits.LoadOrStore(lim, &limitTally{name: text})
-	if !loaded {
-		t.limitCount.Add(1)
+	if t.pointers < maxTallyPointers {
+		t.pointers++
+		t.byPointer.Store(h.Limit, lt)
 	}
-	return known.(*limitTally)
+	return lt
 }
 
 // outage returns the counts of t so far.
@@ -137,30 +149,19 @@ func (t *tally) outage() Outage {
 		o.ByReason[i] = t.byReason[i].Load()
 		o.Decisions += o.ByReason[i]
 	}
-	prices := map[string]LimitPrice{} // limits of one name can come from before and after a reload
-	add := func(lt *limitTally, name string) {
-		p := prices[name]
-		p.Name = name
-		p.Decisions += lt.decisions.Load()
-		p.AdmittedHits += lt.admittedHits.Load()
-		p.MaxExcessHits += lt.excessHits.Load()
-		prices[name] = p
-	}
-	t.limits.Range(func(_, value any) bool {
-		lt := value.(*limitTally)
-		add(lt, lt.name)
-		return true
-	})
-	if t.otherLimits.decisions.Load() > 0 {
-		add(&t.otherLimits, OtherLimits)
-	}
-	for _, p := range prices {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, lt := range t.byName {
+		p := LimitPrice{
+			Rule: name.rule, Limit: name.limit,
+			Decisions: lt.decisions.Load(), AdmittedHits: lt.admittedHits.Load(), MaxExcessHits: lt.excessHits.Load(),
+		}
 		o.AdmittedHits += p.AdmittedHits
 		o.MaxExcessHits += p.MaxExcessHits
 		o.Limits = append(o.Limits, p)
 	}
 	slices.SortFunc(o.Limits, func(a, b LimitPrice) int {
-		return cmp.Or(cmp.Compare(b.MaxExcessHits, a.MaxExcessHits), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.MaxExcessHits, a.MaxExcessHits), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
 	})
 	return o
 }
@@ -190,7 +191,7 @@ func (l *Limiter) lockedTally() *tally {
 		return t
 	}
 	now := time.Now()
-	t := &tally{start: now}
+	t := &tally{start: now, byName: map[limitName]*limitTally{}}
 	l.tally.Store(t)
 	if l.ctx.Err() == nil {
 		delay := max(blipReportDelay, l.lastBlip.End.Add(blipReportPause).Sub(now))

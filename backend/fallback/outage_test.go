@@ -92,33 +92,33 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 	})
 }
 
+// takeRule takes n hits of a limit of the rule, each on its own key.
+func (r *fixture) takeRule(t *testing.T, rule string, lim *limit.Limit, n int) {
+	for i := range n {
+		hits := []backend.Hit{{Key: fmt.Append(nil, rule, lim, i), Limit: lim, Rule: rule, N: 1}}
+		r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
+	}
+}
+
 func TestPriceIsSplitByLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) {
-			o.LimitName = func(l *limit.Limit) string {
-				if l.Max() == 1 {
-					return ""
-				}
-				return fmt.Sprintf("limit of %d", l.Max())
-			}
-		})
+		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		small, beforeReload, afterReload, unnamed := newLimit(t, 4, limit.Day), newLimit(t, 100, limit.Day), newLimit(t, 100, limit.Day), newLimit(t, 1, limit.Day)
-		for i := range 5 {
-			key := fmt.Sprint("k", i)
-			r.take("small", small, 1)
-			r.take(key, beforeReload, 2)
-			r.take(key, afterReload, 1)
-			r.take("unnamed "+key, unnamed, 1)
-		}
+		r.takeRule(t, "shop > tenant", newLimit(t, 10, limit.Day), 5)
+		r.takeRule(t, "shop > tenant", newLimit(t, 100, limit.Hour), 5)
+		r.takeRule(t, "shop > path", newLimit(t, 0, limit.Hour), 2)
+		r.takeRule(t, "shop > tenant", newLimit(t, 10, limit.Day), 3) // after a reload
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		require.Len(t, r.recordedBlips(), 1)
+		blip := r.recordedBlips()[0]
 		assert.Equal(t, []LimitPrice{
-			{Name: "limit of 100", Decisions: 10, AdmittedHits: 15, MaxExcessHits: 15},
-			{Name: OtherLimits, Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5},
-			{Name: "limit of 4", Decisions: 5, AdmittedHits: 2, MaxExcessHits: 2},
-		}, r.recordedBlips()[0].Limits)
+			{Rule: "shop > tenant", Limit: "10 per day", Decisions: 8, AdmittedHits: 8, MaxExcessHits: 8},
+			{Rule: "shop > tenant", Limit: "100 per hour", Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5},
+			{Rule: "shop > path", Limit: "0 per hour", Decisions: 2},
+		}, blip.Limits)
+		assert.Equal(t, int64(13), blip.MaxExcessHits)
+		assert.Equal(t, int64(13), blip.AdmittedHits)
 	})
 }
 
@@ -126,14 +126,19 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		for n := range maxTalliedLimits + 50 {
-			r.take("k", newLimit(t, uint32(n+2), limit.Day), 0)
+		for range maxTallyPointers + 50 { // limits that are part of a request
+			r.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
 		}
+		for n := range maxPricedLimits + 50 {
+			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
+		}
+		assert.Equal(t, maxTallyPointers, r.tally.Load().pointers)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		limits := r.Status().Blip.Limits
-		assert.Len(t, limits, maxTalliedLimits+1)
-		assert.Equal(t, LimitPrice{Name: OtherLimits, Decisions: 50}, limits[0])
+		assert.Len(t, limits, maxPricedLimits+1)
+		assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 51, AdmittedHits: 51, MaxExcessHits: 51}, limits[0])
+		assert.Equal(t, int64(maxTallyPointers+50), limits[1].Decisions, limits[1].Rule)
 	})
 }
 

@@ -95,7 +95,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	backend.TakePart(ctx, now, l.o.Next, hits, results, func(i int) bool { return results[i].Source != backend.SourceGuard })
 	for j, i := range counts.Index {
-		if r := &results[i]; r.Err == nil && r.Source == backend.SourceBackend {
+		if r := &results[i]; r.Err == nil && r.Source.IsBackend() {
 			counts.Hits[j].N = hits[i].N
 		}
 	}

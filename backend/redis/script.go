@@ -139,7 +139,7 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 			continue
 		}
 		spent, reset, retry := next(), next(), next()
-		*h.answer() = answer{Result: backend.Result{Result: limit.Result{
+		*h.answer() = answer{Result: backend.Result{Source: backend.SourceRedis, Result: limit.Result{
 			Allowed: retry == 0, Remaining: h.pending().limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 		}}}
 	}

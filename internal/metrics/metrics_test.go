@@ -61,24 +61,27 @@ func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 	m := New()
 	allowed := limit.Result{Allowed: true}
 	s := m.Service()
-	answer(t, s, "plain", backend.Result{Result: allowed})
+	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
 	answer(t, s, "plain", backend.Result{Source: backend.SourceGuard})
 	answer(t, s, "shadow", backend.Result{Result: allowed})
 	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	assertMetrics(t, m, `
-rls_decisions_total{result="ok",source="backend"} 2
 rls_decisions_total{result="ok",source="deny_cache"} 0
 rls_decisions_total{result="ok",source="fallback"} 0
 rls_decisions_total{result="ok",source="guard"} 0
-rls_decisions_total{result="over_limit",source="backend"} 0
+rls_decisions_total{result="ok",source="local"} 1
+rls_decisions_total{result="ok",source="redis"} 1
 rls_decisions_total{result="over_limit",source="deny_cache"} 0
 rls_decisions_total{result="over_limit",source="fallback"} 0
 rls_decisions_total{result="over_limit",source="guard"} 1
-rls_decisions_total{result="shadowed",source="backend"} 0
+rls_decisions_total{result="over_limit",source="local"} 0
+rls_decisions_total{result="over_limit",source="redis"} 0
 rls_decisions_total{result="shadowed",source="deny_cache"} 2
 rls_decisions_total{result="shadowed",source="fallback"} 0
 rls_decisions_total{result="shadowed",source="guard"} 0
+rls_decisions_total{result="shadowed",source="local"} 0
+rls_decisions_total{result="shadowed",source="redis"} 0
 `, "rls_decisions_total")
 }
 
