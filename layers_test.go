@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"backend/backendtest":    {"backend", "internal/wait", "limit"},
 	"lua":                    {},
 	"service":                {"backend", "descriptors", "limit"},
+	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
 	"server":                 {"internal/wait"},

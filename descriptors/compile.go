@@ -16,7 +16,7 @@ import (
 func Compile(set *limitsfile.Set) *Config {
 	c := &Config{domains: map[string]*Domain{}}
 	for _, d := range set.Domains {
-		domain := &Domain{Name: d.Name}
+		domain := &Domain{Name: d.Name, source: d}
 		domain.requestSpec, domain.requestLimits = d.RequestLimit()
 		domain.root = compile(d.Descriptors, path{domain: d.Name})
 		c.domains[d.Name] = domain

@@ -23,6 +23,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -47,7 +48,8 @@ func (c *Config) Domains() []*Domain {
 type Domain struct {
 	Name string
 
-	root siblings
+	root   siblings
+	source *limitsfile.Domain
 
 	// requestSpec has the defaults for limits of requests. requestLimits is false if the
 	// defaults turn these limits off.

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
@@ -17,7 +14,7 @@ const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated
 
 // parseTarget parses a descriptor of limits. A key without = matches any value.
 func parseTarget(domain, text string) (descriptors.Target, error) {
-	entries, hasValue, err := parseEntries(text)
+	entries, hasValue, err := descriptors.ParseEntries(text)
 	for i, e := range entries {
 		// An empty value is most likely an empty shell variable. It must not become an
 		// override for all values.
@@ -31,11 +28,11 @@ func parseTarget(domain, text string) (descriptors.Target, error) {
 // parseRequest parses a descriptor of a request. Each entry must have a value, which can be
 // empty.
 func parseRequest(domain, text string) (descriptors.Target, error) {
-	entries, hasValue, err := parseEntries(text)
-	if i := slices.Index(hasValue, false); err == nil && i >= 0 {
-		err = fmt.Errorf("entry %d has no =; write each entry as KEY=VALUE, and a comma in a value as '\\,'", i+1)
+	entries, err := descriptors.ParseRequestEntries(text)
+	if err != nil {
+		return descriptors.Target{}, err
 	}
-	return newTarget(domain, text, entries, err)
+	return newTarget(domain, text, entries, nil)
 }
 
 // newTarget returns a target, or an error that names text.
@@ -49,55 +46,3 @@ func newTarget(domain, text string, entries []*ratelimitv3.RateLimitDescriptor_E
 	}
 	return t, nil
 }
-
-// parseEntries splits text into entries. hasValue reports for each entry whether it has a =.
-func parseEntries(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasValue []bool, err error) {
-	var part []byte // the key or value so far
-	e := &ratelimitv3.RateLimitDescriptor_Entry{}
-	inValue, escaped := false, false
-	end := func() {
-		if inValue {
-			e.Value = string(part)
-		} else {
-			e.Key = string(part)
-		}
-		entries, hasValue = append(entries, e), append(hasValue, inValue)
-		part, e, inValue = part[:0], &ratelimitv3.RateLimitDescriptor_Entry{}, false
-	}
-	for _, c := range []byte(text) {
-		switch {
-		case escaped:
-			part, escaped = append(part, c), false
-		case c == '\\':
-			escaped = true
-		case c == ',':
-			end()
-		case c == '=' && !inValue:
-			e.Key, part, inValue = string(part), part[:0], true
-		default:
-			part = append(part, c)
-		}
-	}
-	end()
-	if escaped {
-		return nil, nil, errors.New(`no character follows the last \; write \\ for a \`)
-	}
-	return entries, hasValue, nil
-}
-
-// formatDescriptor returns a descriptor in the form that parseEntries parses.
-func formatDescriptor(d *ratelimitv3.RateLimitDescriptor) string {
-	var b strings.Builder
-	for i, e := range d.Entries {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(escapeKey.Replace(e.Key) + "=" + escapeValue.Replace(e.Value))
-	}
-	return b.String()
-}
-
-var (
-	escapeKey   = strings.NewReplacer(`\`, `\\`, ",", `\,`, "=", `\=`)
-	escapeValue = strings.NewReplacer(`\`, `\\`, ",", `\,`)
-)

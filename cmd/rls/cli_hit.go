@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 )
 
@@ -155,7 +156,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		if j > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
-		fmt.Fprintf(out, "  %s: ", formatDescriptor(req.Descriptors[j]))
+		fmt.Fprintf(out, "  %s: ", descriptors.FormatEntries(req.Descriptors[j].GetEntries()))
 		l := st.CurrentLimit
 		switch {
 		case l != nil:

@@ -158,7 +158,7 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			d.errorf(item, pos, "unlimited can't be one of several rate_limits")
 		case sameCounter(desc.Limits, l) != nil:
 			other := sameCounter(desc.Limits, l)
-			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.line), other.Limit)
+			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.Line), other.Limit)
 		default:
 			desc.Limits = append(desc.Limits, l)
 		}

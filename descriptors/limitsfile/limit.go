@@ -8,7 +8,7 @@ import (
 
 // limit reads a rate_limit. It returns nil after reporting a mistake.
 func (d *document) limit(pos *place, o *object) *Limit {
-	l := &Limit{Name: o.field("name").text, Enabled: true, line: o.node.Line}
+	l := &Limit{Name: o.field("name").text, Enabled: true, Line: o.node.Line}
 	if v := o.fieldOr(d.domain.defaults, "enabled"); v.given() {
 		l.Enabled = v.flag
 	}
@@ -23,6 +23,7 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	if d.mistakes > mistakes || o.invalid() {
 		return nil
 	}
+	l.defaultFields = l.fieldsFrom(d.domain.defaults) &^ o.fieldSet()
 	return l
 }
 

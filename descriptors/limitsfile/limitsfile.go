@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -90,9 +91,22 @@ type Descriptor struct {
 	// changed the descriptor, or nil.
 	CounterPatterns []string
 
+	// Overrides has the overrides that changed the descriptor, in the order in which they
+	// apply.
+	Overrides []AppliedOverride
+
 	// File and Line are the place of the descriptor.
 	File string
 	Line int
+}
+
+// AppliedOverride is an override that changed a descriptor.
+type AppliedOverride struct {
+	Target  string
+	Expires time.Time // the zero Time means never
+
+	// BaseLimits is the Summary of the descriptor without the override.
+	BaseLimits string
 }
 
 // Limit is one limit of a descriptor, in force or not.
@@ -107,7 +121,12 @@ type Limit struct {
 	// Replaces names the limits that don't count in a request with this limit.
 	Replaces []string
 
-	line int
+	// Line is the line of the limit in the file of its descriptor, or 0 if it is unknown.
+	Line int
+
+	// defaultFields and overrideFields are the fields that come from the defaults of the
+	// domain, and from an override.
+	defaultFields, overrideFields fieldSet
 
 	// coveredSpec is the spec that an override with unlimited: true covers, else nil.
 	// A later override can go back to its numbers.

@@ -165,9 +165,9 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	switch {
 	case r == nil || r.levels&l.sameFormat() == 0:
 		advice := "want " + joinOr(fieldsAt(l))
-		if near := nearest(key.Value, fieldsAt(l)); near != "" {
+		if near := Nearest(key.Value, fieldsAt(l)); near != "" {
 			advice = "did you mean " + near + "?"
-		} else if near := nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
+		} else if near := Nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
 			advice = "did you mean " + near + ", which belongs in " + (findRow(near).levels & l.sameFormat()).String() + "?"
 		}
 		d.errorf(keyNode, pos, "unknown key %s; %s", display(key), advice)

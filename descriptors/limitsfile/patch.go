@@ -197,7 +197,11 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
 		return nil
 	case old == nil:
-		return d.limit(nil, o)
+		l := d.limit(nil, o)
+		if l != nil {
+			l.setOverrideFields(o)
+		}
+		return l
 	}
 	l := *old
 	if v := o.field("name"); v.given() {
@@ -220,6 +224,9 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 		l.Limit, l.Unlimited = d.newLimit(nil, o, d.spec(nil, o)), false
 	default:
 		l.Limit, l.Unlimited, l.coveredSpec = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
+	}
+	if d.mistakes == 0 {
+		l.setOverrideFields(o)
 	}
 	return &l
 }

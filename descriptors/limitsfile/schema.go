@@ -154,8 +154,8 @@ func fieldsAt(l level) []string {
 	return names
 }
 
-// nearest returns the name of which s could be a misspelling, or "".
-func nearest(s string, names []string) string {
+// Nearest returns the name of which s could be a misspelling, or "".
+func Nearest(s string, names []string) string {
 	if len(s) > 64 {
 		return ""
 	}
@@ -171,7 +171,7 @@ func nearest(s string, names []string) string {
 
 // OneOf returns names as a choice, with the name of which s could be a misspelling.
 func OneOf(s string, names []string) string {
-	if near := nearest(s, names); near != "" {
+	if near := Nearest(s, names); near != "" {
 		return joinOr(names) + "; did you mean " + near + "?"
 	}
 	return joinOr(names)

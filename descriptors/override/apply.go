@@ -287,6 +287,9 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			}
 			continue
 		}
+		patched.Overrides = append(slices.Clip(d.Overrides), limitsfile.AppliedOverride{
+			Target: m.Target.String(), Expires: m.Expires, BaseLimits: d.Summary(),
+		})
 		patterns := limitsfile.CounterPatterns(trail)
 		patched.CounterPatterns = ownPatterns(patterns, m.singleValues)
 		if m.singleValues[len(trail)-1] == 1 {

@@ -1,0 +1,86 @@
+package limitsfile
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// fieldSet is a set of fields. Bit i stands for row i of the schema.
+type fieldSet uint32
+
+const _ = uint(32 - len(schema)) // a fieldSet has a bit for each row
+
+// fieldSet returns the fields that o has.
+func (o *object) fieldSet() fieldSet {
+	var s fieldSet
+	if o != nil {
+		for _, v := range o.fields {
+			s |= v.row.fieldSet()
+		}
+	}
+	return s
+}
+
+// fieldSet returns the set of this field alone.
+func (r *row) fieldSet() fieldSet {
+	return 1 << slices.IndexFunc(schema[:], func(other row) bool { return other.name == r.name })
+}
+
+// names returns the names of the fields in the order of the schema.
+func (s fieldSet) names() []string {
+	var names []string
+	for ; s != 0; s &= s - 1 {
+		names = append(names, schema[bits.TrailingZeros32(uint32(s))].name)
+	}
+	return names
+}
+
+// fieldsFrom returns the fields of o that have an effect on l.
+func (l *Limit) fieldsFrom(o *object) fieldSet {
+	s := o.fieldSet()
+	if l.Unlimited {
+		s &= findRow("enabled").fieldSet()
+	} else if !l.Algorithm.UsesBurst() {
+		s &^= findRow("burst").fieldSet()
+	}
+	return s
+}
+
+// DefaultFields returns the names of the fields that come from the defaults of the domain.
+func (l *Limit) DefaultFields() []string { return l.defaultFields.names() }
+
+// OverrideFields returns the names of the fields that come from an override.
+func (l *Limit) OverrideFields() []string { return l.overrideFields.names() }
+
+// setOverrideFields records that an override has set the fields of o. A factor sets the
+// numbers.
+func (l *Limit) setOverrideFields(o *object) {
+	s := o.fieldSet()
+	if factor := findRow("factor").fieldSet(); s&factor != 0 {
+		s = s&^factor | findRow("requests_per_unit").fieldSet()
+		if !l.Unlimited && l.Burst != 0 {
+			s |= findRow("burst").fieldSet()
+		}
+	}
+	l.overrideFields |= s
+	l.defaultFields &^= s
+}
+
+// DefaultsPlace returns the place of the defaults of d, or an empty file name if d has none.
+func (d *Domain) DefaultsPlace() (file string, line int) {
+	if d.defaults == nil {
+		return "", 0
+	}
+	return d.defaultsFile, d.defaults.node.Line
+}
+
+// RequestLimitDefaults returns the names of the defaults for a limit that is part of a
+// request.
+func (d *Domain) RequestLimitDefaults() []string {
+	spec, _ := d.RequestLimit()
+	fields := d.defaults.fieldSet()
+	if !spec.Algorithm.UsesBurst() {
+		fields &^= findRow("burst").fieldSet()
+	}
+	return fields.names()
+}

@@ -1,0 +1,263 @@
+package descriptors
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// Difference is the way in which an entry differs from a descriptor that it almost matches.
+type Difference uint8
+
+// The differences.
+const (
+	NotNear Difference = iota
+
+	// OtherCase means that upper and lower case differ.
+	OtherCase
+
+	// ExtraSpace means that a space at the start or end differs.
+	ExtraSpace
+
+	// JoinedText means that key_value is the same text, but divided in another place.
+	JoinedText
+
+	// PartOfPattern means that the value matches the start or the end of the pattern only.
+	PartOfPattern
+
+	// SimilarValue and SimilarKey mean that one or two characters differ.
+	SimilarValue
+	SimilarKey
+
+	// OtherValue means that the key is the same and the value is another one.
+	OtherValue
+)
+
+// String returns the difference as JSON shows it.
+func (d Difference) String() string {
+	return [...]string{"", "other_case", "extra_space", "joined_text", "part_of_pattern", "similar_value", "similar_key", "other_value"}[d]
+}
+
+// comparedEntry is an entry with the texts that difference compares.
+type comparedEntry struct{ key, value, lowerKey, lowerValue string }
+
+func newComparedEntry(e *ratelimitv3.RateLimitDescriptor_Entry) comparedEntry {
+	return comparedEntry{e.GetKey(), e.GetValue(), strings.ToLower(e.GetKey()), strings.ToLower(e.GetValue())}
+}
+
+// difference returns the difference of the entry from d, which it does not match.
+func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
+	keyPattern, valuePattern := limitsfile.NewPattern(d.Key), limitsfile.NewPattern(d.Value)
+	anyValue := d.Value == ""
+	matches := func(key, value, dKey, dValue string) bool {
+		k, v := limitsfile.NewPattern(dKey), limitsfile.NewPattern(dValue)
+		return k.Match(key) && (anyValue || v.Match(value))
+	}
+	sameKey := keyPattern.Match(e.key)
+	switch {
+	case matches(e.lowerKey, e.lowerValue, strings.ToLower(d.Key), strings.ToLower(d.Value)):
+		return OtherCase
+	case matches(strings.TrimSpace(e.key), strings.TrimSpace(e.value), strings.TrimSpace(d.Key), strings.TrimSpace(d.Value)):
+		return ExtraSpace
+	case e.value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && e.key+"_"+e.value == d.Key+"_"+d.Value:
+		return JoinedText
+	case sameKey && d.WildcardValue && (valuePattern.Prefix != "" && strings.HasPrefix(e.value, valuePattern.Prefix) ||
+		valuePattern.Suffix != "" && strings.HasSuffix(e.value, valuePattern.Suffix)):
+		return PartOfPattern
+	case sameKey && !d.WildcardValue && similar(e.value, d.Value):
+		return SimilarValue
+	case sameKey:
+		return OtherValue
+	case !d.WildcardKey && similar(e.key, d.Key) && (anyValue || valuePattern.Match(e.value)):
+		return SimilarKey
+	}
+	return NotNear
+}
+
+// similar reports whether b could be a misspelling of a.
+func similar(a, b string) bool {
+	const maxBytes = 64
+	if len(a) > maxBytes || len(b) > maxBytes || min(len(a), len(b)) < 3 || max(len(a), len(b))-min(len(a), len(b)) > 2 {
+		return false
+	}
+	return levenshtein.ComputeDistance(a, b) <= min(2, len(a)/3)
+}
+
+// NearRule is a rule that would match a request with few changes.
+type NearRule struct {
+	Path    string
+	Trail   []*limitsfile.Descriptor
+	Changes []Change // of the request or the rule
+}
+
+// Change is a reason why a near rule does not match.
+type Change struct {
+	Kind  ChangeKind
+	Entry int // its place in the request
+
+	// Descriptor is the descriptor of the near rule that is concerned, if any.
+	Descriptor *limitsfile.Descriptor
+
+	// Winner is the descriptor that the entry matches instead, for a LosingMatch.
+	Winner *limitsfile.Descriptor
+
+	// Difference is set for a DifferentEntry.
+	Difference Difference
+}
+
+// ChangeKind is the kind of a Change.
+type ChangeKind uint8
+
+// The kinds of change.
+const (
+	DifferentEntry ChangeKind = iota + 1 // the entry differs from the descriptor
+	LosingMatch                          // another descriptor of the level wins
+	MissingEntry                         // the request has no entry for the descriptor
+	ExtraEntry                           // the rule has no descriptor for the entry
+	OtherOrder                           // the entries have another order
+	LimitsOff                            // all limits of the rule are off
+)
+
+// String returns the kind as JSON shows it.
+func (k ChangeKind) String() string {
+	return [...]string{"", "different_entry", "losing_match", "missing_entry", "extra_entry", "other_order", "limits_off"}[k]
+}
+
+const (
+	maxNearRules  = 3
+	maxNearVisits = 200_000 // nodes that the search visits
+)
+
+// nearRules returns the rules that entries almost match, the closest first.
+func (d *Domain) nearRules(entries []*ratelimitv3.RateLimitDescriptor_Entry) []NearRule {
+	for _, maxChanges := range []int{1, 2} {
+		s := nearSearch{domain: d.Name, entries: entries, maxChanges: maxChanges, visitsLeft: maxNearVisits}
+		for _, e := range entries {
+			s.compared = append(s.compared, newComparedEntry(e))
+		}
+		s.search(&d.root, 0, nil, nil)
+		if len(s.found) == 0 && maxChanges == 1 {
+			s.searchOtherOrders(d)
+		}
+		if len(s.found) > 0 {
+			return s.found
+		}
+	}
+	return nil
+}
+
+// nearSearch is a search for rules that need at most maxChanges changes.
+type nearSearch struct {
+	domain     string
+	entries    []*ratelimitv3.RateLimitDescriptor_Entry
+	compared   []comparedEntry // of the entries
+	maxChanges int
+	visitsLeft int
+	found      []NearRule
+}
+
+// search compares the entries from i on with list. trail leads to the parent of list, and
+// changes are those that were needed so far.
+func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descriptor, changes []Change) {
+	if list == nil || len(s.found) == maxNearRules {
+		return
+	}
+	budget := s.maxChanges - len(changes)
+	if i < len(s.entries) && budget > 0 {
+		// Without this entry, the next entry is compared with the same list.
+		if i+1 < len(s.entries) {
+			s.search(list, i+1, trail, append(slices.Clip(changes), Change{Kind: ExtraEntry, Entry: i}))
+		}
+	}
+	var winner *node
+	if i < len(s.entries) {
+		winner = list.find(s.entries[i].GetKey(), s.entries[i].GetValue())
+		if winner != nil {
+			s.visit(winner, i+1, trail, changes)
+		}
+	}
+	if budget == 0 {
+		return
+	}
+	for j := range list.nodes {
+		n := &list.nodes[j]
+		if s.visitsLeft--; s.visitsLeft < 0 || len(s.found) == maxNearRules {
+			return
+		}
+		if i < len(s.entries) && n != winner {
+			c := Change{Kind: LosingMatch, Entry: i, Descriptor: n.Descriptor}
+			if n.matchKind(s.entries[i].GetKey(), s.entries[i].GetValue()) != NoMatch {
+				c.Winner = winner.Descriptor
+				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
+			} else if c.Difference = s.compared[i].difference(n.Descriptor); c.Difference != NotNear && c.Difference != OtherValue {
+				c.Kind = DifferentEntry
+				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
+			}
+		}
+		s.visit(n, i, trail, append(slices.Clip(changes), Change{Kind: MissingEntry, Entry: i, Descriptor: n.Descriptor}))
+	}
+}
+
+// visit records the rule of n if no entry is left, and searches below n.
+func (s *nearSearch) visit(n *node, next int, trail []*limitsfile.Descriptor, changes []Change) {
+	trail = append(slices.Clip(trail), n.Descriptor)
+	if next == len(s.entries) {
+		switch {
+		case n.rule != nil:
+			s.add(trail, changes)
+		case n.hasLimits() && len(changes) < s.maxChanges:
+			s.add(trail, append(slices.Clip(changes), Change{Kind: LimitsOff, Entry: next - 1, Descriptor: n.Descriptor}))
+		}
+	} else if rest := len(s.entries) - next; n.rule != nil && len(changes)+rest <= s.maxChanges {
+		for i := next; i < len(s.entries); i++ {
+			changes = append(slices.Clip(changes), Change{Kind: ExtraEntry, Entry: i})
+		}
+		s.add(trail, changes)
+		changes = changes[:len(changes)-rest]
+	}
+	s.search(n.children, next, trail, changes)
+}
+
+// add records the rule at the end of trail. A rule without changes is the match itself.
+func (s *nearSearch) add(trail []*limitsfile.Descriptor, changes []Change) {
+	rule := NearRule{Path: limitsfile.Path(s.domain, trail), Trail: trail, Changes: changes}
+	known := slices.ContainsFunc(s.found, func(r NearRule) bool { return r.Path == rule.Path })
+	if len(changes) > 0 && !known && len(s.found) < maxNearRules {
+		s.found = append(s.found, rule)
+	}
+}
+
+// maxReordered is the maximum number of entries that searchOtherOrders puts in other orders.
+const maxReordered = 5
+
+// searchOtherOrders finds rules for the same entries in another order.
+func (s *nearSearch) searchOtherOrders(d *Domain) {
+	if len(s.entries) > maxReordered {
+		return
+	}
+	var try func(list *siblings, used []int, trail []*limitsfile.Descriptor)
+	try = func(list *siblings, used []int, trail []*limitsfile.Descriptor) {
+		for i, e := range s.entries {
+			if list == nil || slices.Contains(used, i) {
+				continue
+			}
+			n := list.find(e.GetKey(), e.GetValue())
+			if n == nil {
+				continue
+			}
+			trail := append(slices.Clip(trail), n.Descriptor)
+			if len(trail) == len(s.entries) {
+				if n.rule != nil {
+					s.add(trail, []Change{{Kind: OtherOrder}})
+				}
+				continue
+			}
+			try(n.children, append(slices.Clip(used), i), trail)
+		}
+	}
+	try(&d.root, nil, nil)
+}

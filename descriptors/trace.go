@@ -1,0 +1,159 @@
+package descriptors
+
+import (
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// Source returns the domain as its source states it.
+func (d *Domain) Source() *limitsfile.Domain { return d.source }
+
+// Trace is a Match with its steps.
+type Trace struct {
+	// Rule is the rule that Match returns, or nil.
+	Rule *Rule
+
+	// Steps has a step for each entry that Match compares. The last step has no winner if
+	// its entry matches nothing.
+	Steps []Step
+
+	// Trail has the winners of all steps.
+	Trail []*limitsfile.Descriptor
+
+	// Near has the rules that almost match, the closest first. It is empty if Rule is not
+	// nil.
+	Near []NearRule
+}
+
+// Step is the comparison of one entry with the descriptors of one level.
+type Step struct {
+	Entry *ratelimitv3.RateLimitDescriptor_Entry
+
+	// Siblings is the number of descriptors at this level.
+	Siblings int
+
+	// Candidates has the descriptors that match the entry or come close, in file order.
+	// Their number is at most maxCandidates, besides the winner.
+	Candidates []Candidate
+
+	// OtherValues is the number of descriptors with the same key and another value. Only the
+	// first maxOtherValues of them are candidates.
+	OtherValues int
+
+	// Winner is the candidate that wins, or nil.
+	Winner *Candidate
+}
+
+const maxCandidates, maxOtherValues = 20, 3
+
+// Candidate is a descriptor that matches an entry or comes close.
+type Candidate struct {
+	*limitsfile.Descriptor
+
+	// Kind is the way in which the descriptor matches, or NoMatch.
+	Kind MatchKind
+
+	// Near is the reason why the descriptor comes close, if it does not match.
+	Near Difference
+}
+
+// MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
+// higher one. Of two patterns, the first in the file wins.
+type MatchKind uint8
+
+// The kinds of match.
+const (
+	ExactMatch   MatchKind = iota + 1 // the same key and value
+	PatternMatch                      // a * in the key or value of the descriptor
+	AnyValue                          // the same key, and no value in the descriptor
+	NoMatch
+)
+
+// String returns the kind as JSON shows it.
+func (k MatchKind) String() string {
+	return [...]string{"", "exact", "pattern", "any_value", "no_match"}[k]
+}
+
+// Trace returns Match with its steps. It costs much more than Match.
+func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
+	var t Trace
+	list := &d.root
+	for i, e := range entries {
+		if list == nil {
+			break
+		}
+		n := list.find(e.GetKey(), e.GetValue())
+		t.Steps = append(t.Steps, list.step(e, n))
+		if n == nil {
+			break
+		}
+		t.Trail = append(t.Trail, n.Descriptor)
+		if i == len(entries)-1 {
+			t.Rule = n.rule
+		}
+		list = n.children
+	}
+	if t.Rule == nil {
+		t.Near = d.nearRules(entries)
+	}
+	return t
+}
+
+// step returns the comparison of e with s. winner is the node that e matches, or nil.
+func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) Step {
+	step := Step{Entry: e, Siblings: len(s.nodes)}
+	compared := newComparedEntry(e)
+	others := 0
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		c := Candidate{Descriptor: n.Descriptor, Kind: n.matchKind(e.GetKey(), e.GetValue())}
+		if c.Kind == NoMatch {
+			if c.Near = compared.difference(n.Descriptor); c.Near == NotNear {
+				continue
+			}
+			if c.Near == OtherValue {
+				if step.OtherValues++; step.OtherValues > maxOtherValues {
+					continue
+				}
+			}
+		}
+		if n != winner {
+			if others == maxCandidates {
+				continue
+			}
+			others++
+		}
+		step.Candidates = append(step.Candidates, c)
+	}
+	for i := range step.Candidates {
+		if winner != nil && step.Candidates[i].Descriptor == winner.Descriptor {
+			step.Winner = &step.Candidates[i]
+		}
+	}
+	return step
+}
+
+// matchKind returns the way in which n matches an entry. It states the rules of find for one
+// node, and a test compares both.
+func (n *node) matchKind(key, value string) MatchKind {
+	if value != "" && n.Key == key && n.Value == value {
+		return ExactMatch
+	}
+	if n.WildcardKey || n.WildcardValue {
+		keyPattern, valuePattern := limitsfile.NewPattern(n.Key), limitsfile.NewPattern(n.Value)
+		if keyPattern.Match(key) && (n.Value == "" || valuePattern.Match(value)) {
+			return PatternMatch
+		}
+		return NoMatch
+	}
+	if n.Key == key && n.Value == "" {
+		return AnyValue
+	}
+	return NoMatch
+}
+
+// Label returns the key and value of the entry for people: `service=checkout`.
+func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	return limitsfile.Printable(e.GetKey() + "=" + e.GetValue())
+}

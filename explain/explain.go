@@ -1,0 +1,405 @@
+// Package explain explains the answer to a request: the rule that limits each descriptor and
+// why this rule, the counters, and the answer that the next hit would get. An explanation
+// changes nothing.
+//
+// The package uses the service itself for its answer, with a backend that only peeks. So
+// the explanation can't differ from the decision.
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Options are the options of New. All but Limits can be empty.
+type Options struct {
+	// Limits holds the limits in force.
+	Limits *descriptors.Store
+
+	// Counters reads the counters with hits of 0. It must not change breakers or metrics of
+	// decisions. If it is nil, all counters are taken as empty.
+	Counters backend.Limiter
+
+	// Caches answer hits before Counters does, in this order.
+	Caches []Cache
+
+	// BackendName is the name of the backend for people, such as Redis.
+	BackendName string
+
+	// RedisKey returns the address of the Redis and the key of the counter of a hit. It is
+	// nil if the backend is not Redis.
+	RedisKey func(*backend.Hit) (server, key string)
+
+	// FailingSince returns the time since which the backend of a hit fails, or the zero Time.
+	FailingSince func(*backend.Hit) time.Time
+
+	// FallbackRatio is the ratio of limits without their own ratio.
+	FallbackRatio float64
+
+	// OverrideAuthor returns the name of the caller who set the override of a target, or "".
+	OverrideAuthor func(target string) string
+
+	// AllOrNone, ShadowMode and QuotaMode are those of the service.
+	AllOrNone, ShadowMode, QuotaMode bool
+
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+}
+
+// Explainer explains requests. It is safe for concurrent use.
+type Explainer struct{ o Options }
+
+// New returns an Explainer.
+func New(o Options) *Explainer {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.BackendName = cmp.Or(o.BackendName, "this replica")
+	return &Explainer{o}
+}
+
+// Explain returns the report about a request.
+func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
+	o := x.o
+	now := o.Now()
+	r := &Report{
+		Domain: req.Domain, Time: now.UTC(), Descriptors: []Descriptor{},
+		Offline: o.Counters == nil,
+	}
+	if r.Offline {
+		o.Counters = emptyCounters{}
+	}
+	config := o.Limits.Load()
+	var sameConfig descriptors.Store // a reload must not come between the answer and its explanation
+	if config != nil {
+		sameConfig.Set(config)
+	}
+	p := &peeker{o: &o}
+	w := &writer{o: &o, now: now, report: r, peeker: p, config: config}
+	s := service.New(service.Options{
+		Limits: &sameConfig, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
+		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode,
+	})
+	_, _ = s.ShouldRateLimit(ctx, req) // w gets the response
+	return r
+}
+
+// writer is a service.Observer that writes the report.
+type writer struct {
+	o      *Options
+	now    time.Time
+	report *Report
+	peeker *peeker
+	config *descriptors.Config
+	domain *descriptors.Domain // nil if unknown
+}
+
+// Answered implements service.Observer.
+func (w *writer) Answered(_ context.Context, c *service.Call) {
+	r := w.report
+	if c.Err != nil {
+		r.Error = status.Convert(c.Err).Message()
+	} else {
+		r.Code, r.GlobalShadowMode = c.Response.OverallCode.String(), c.GlobalShadow
+	}
+	if w.config == nil {
+		return
+	}
+	if w.domain = w.config.Domain(c.Request.Domain); w.domain == nil {
+		r.UnknownDomain = w.unknownDomain(c.Request)
+	} else {
+		r.Place = place(w.domain.Source().File, w.domain.Source().Line)
+	}
+	for i := range c.Request.Descriptors {
+		r.Descriptors = append(r.Descriptors, w.descriptor(c, i))
+	}
+}
+
+func (w *writer) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
+	const maxNames = 20
+	all := w.config.Domains()
+	u := &UnknownDomain{Domains: []string{}, Count: len(all)}
+	var names []string
+	for _, d := range all {
+		names = append(names, d.Name)
+		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
+			return r.GetLimit() != nil || d.Match(r.GetEntries()) == nil
+		})
+		if hasRules && len(u.WithRule) < maxNames {
+			u.WithRule = append(u.WithRule, d.Name)
+		}
+	}
+	u.Nearest = limitsfile.Nearest(req.Domain, names)
+	u.Domains = append(u.Domains, names[:min(len(names), maxNames)]...)
+	return u
+}
+
+// descriptor explains descriptor i of c.
+func (w *writer) descriptor(c *service.Call, i int) Descriptor {
+	requested := c.Request.Descriptors[i]
+	d := Descriptor{Descriptor: descriptors.FormatEntries(requested.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
+	var rule *descriptors.Rule
+	if i < len(c.Rules) {
+		rule = c.Rules[i]
+	}
+	var last *limitsfile.Descriptor
+	var trace descriptors.Trace
+	if w.domain != nil && requested.GetLimit() == nil {
+		trace = w.domain.Trace(requested.GetEntries())
+		for j := range trace.Steps {
+			d.Levels = append(d.Levels, level(&trace.Steps[j]))
+		}
+		if len(trace.Trail) == len(requested.GetEntries()) && len(trace.Trail) > 0 {
+			last = trace.Trail[len(trace.Trail)-1]
+		}
+		for _, near := range trace.Near {
+			d.NearRules = append(d.NearRules, nearRule(requested.GetEntries(), near))
+		}
+	}
+	if rule != nil {
+		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
+	}
+	if last != nil {
+		d.Place = place(last.File, last.Line)
+		for _, applied := range last.Overrides {
+			d.Overrides = append(d.Overrides, w.override(applied))
+		}
+	}
+	d.Limits = append(d.Limits, w.limits(c, i, rule, last)...)
+	if c.Response != nil {
+		st := c.Response.Statuses[i]
+		d.Code, d.Remaining = st.Code.String(), st.LimitRemaining
+		d.DecidingLimit = w.decidingLimit(c, i, rule)
+	}
+	d.Summary = w.summary(requested, &d, rule, last, &trace)
+	return d
+}
+
+func (w *writer) override(applied limitsfile.AppliedOverride) Override {
+	o := Override{Target: applied.Target, BaseLimits: applied.BaseLimits}
+	if !applied.Expires.IsZero() {
+		o.ExpiresAt = new(applied.Expires.UTC())
+	}
+	if w.o.OverrideAuthor != nil {
+		o.By = w.o.OverrideAuthor(applied.Target)
+	}
+	return o
+}
+
+// limits explains the limits of descriptor i. rule can be nil. last is the descriptor of the
+// limits files, or nil if the request has its own limit.
+func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *limitsfile.Descriptor) []Limit {
+	var inForce []*descriptors.RateLimit // the limits of rule that are not written yet
+	if rule != nil {
+		inForce = rule.Limits
+	}
+	next := func() Limit {
+		l := w.limit(c, i, inForce[0])
+		inForce = inForce[1:]
+		return l
+	}
+	var all []Limit
+	if last == nil {
+		for len(inForce) > 0 {
+			l := next()
+			l.FromRequest = true
+			if file, line := w.domain.Source().DefaultsPlace(); file != "" {
+				l.DefaultsPlace, l.FromDefaults = place(file, line), w.domain.Source().RequestLimitDefaults()
+			}
+			all = append(all, l)
+		}
+		return all
+	}
+	for _, stated := range last.Limits {
+		var l Limit
+		if stated.Enabled && len(inForce) > 0 {
+			l = next()
+		} else {
+			l = values(stated.Limit)
+			l.Name, l.State = stated.Name, Off
+		}
+		if stated.Line > 0 {
+			l.Place = place(last.File, stated.Line)
+		}
+		l.FromOverride, l.FromDefaults = stated.OverrideFields(), stated.DefaultFields()
+		if len(l.FromDefaults) > 0 {
+			l.DefaultsPlace = place(w.domain.Source().DefaultsPlace())
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// values returns a Limit with the effective values of l, which is nil for an unlimited limit.
+func values(l *limit.Limit) Limit {
+	if l == nil {
+		return Limit{Limit: "unlimited"}
+	}
+	return Limit{
+		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier,
+		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
+		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
+	}
+}
+
+// limit explains l, a limit in force of descriptor i.
+func (w *writer) limit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
+	explained := values(l.Limit)
+	explained.Name = l.Name
+	for j := range c.Decisions() {
+		if d := c.Decision(j); d.Descriptor == i && d.Limit == l {
+			explained.State = Counted
+			w.setCounter(&explained, &d, &w.peeker.peeks[j])
+			return explained
+		}
+	}
+	explained.State = Unlimited
+	if !l.Unlimited {
+		explained.State = Replaced
+		explained.ReplacedBy = replacing(c, l.Name)
+	}
+	return explained
+}
+
+// replacing returns the limit of the request that replaces the limit of that name.
+func replacing(c *service.Call, name string) string {
+	for _, rule := range c.Rules {
+		if rule == nil {
+			continue
+		}
+		for _, l := range rule.Limits {
+			if slices.Contains(l.Replaces, name) {
+				text := rule.Path
+				if l.Name != "" {
+					text = fmt.Sprintf("%s, %s", limitsfile.Printable(l.Name), text)
+				}
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+// setCounter sets the counter and the next answer of l.
+func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
+	lim := d.Limit.Limit
+	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Rule.ShadowMode}
+	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
+	inRedis := w.o.RedisKey != nil && lim.Scope == limit.Global
+	if inRedis {
+		l.Counter.Server, l.Counter.Key = w.o.RedisKey(hit)
+	}
+	if r := p.counter; r.Err == nil {
+		counted := lim
+		if l.Counter.Degraded = r.Degraded(); l.Counter.Degraded {
+			counted = lim.Scaled(cmp.Or(lim.FallbackRatio, w.o.FallbackRatio, 1))
+		}
+		l.Counter.Capacity, l.Counter.Remaining = counted.Capacity(), r.Remaining
+		l.Counter.Spent = counted.Spent(r.Result)
+		l.Counter.ResetAt = w.after(r.ResetAfter)
+		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
+			l.Counter.WindowStart = w.after(r.ResetAfter - lim.Period())
+		}
+	}
+	r := d.Result
+	a := &Answer{Allowed: r.Allowed, Remaining: max(r.Remaining, 0), Source: r.Source.String(), Reason: r.Reason.String(), Mode: r.Mode.String()}
+	l.NextHit = a
+	if r.Err != nil {
+		*a = Answer{Error: r.Err.Error()}
+		return
+	}
+	if !r.Allowed && r.RetryAfter > 0 {
+		a.RetryAt = w.after(r.RetryAfter)
+	}
+	switch r.Source {
+	case backend.SourceBackend:
+		a.By = w.o.BackendName
+		if !inRedis {
+			a.By = "this replica"
+		}
+	case backend.SourceFallback:
+		a.By = "the fallback in this replica"
+		if w.o.FailingSince != nil {
+			if since := w.o.FailingSince(hit); !since.IsZero() {
+				a.Since = new(since.UTC())
+			}
+		}
+	case backend.SourceDenyCache:
+		a.By, a.Since, a.Until = "the deny cache of this replica", new(p.since.UTC()), a.RetryAt
+	case backend.SourceGuard:
+		a.By, a.Since, a.Until = "the guard of this replica", new(p.since.UTC()), a.RetryAt
+	}
+}
+
+// after returns the time micros after now, to the millisecond. It returns nil for 0.
+func (w *writer) after(micros int64) *time.Time {
+	if micros == 0 {
+		return nil
+	}
+	return new(w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond))
+}
+
+// decidingLimit returns the index of the limit that the status of descriptor i describes, or
+// nil.
+func (w *writer) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
+	st := c.Response.Statuses[i]
+	if rule == nil || st.CurrentLimit == nil {
+		return nil
+	}
+	for j, l := range rule.Limits {
+		if l.Response == st.CurrentLimit {
+			return new(j)
+		}
+	}
+	return nil
+}
+
+// place returns file:line, or the file alone if the line is 0.
+func place(file string, line int) string {
+	if line == 0 {
+		return limitsfile.Printable(file)
+	}
+	return limitsfile.Printable(file) + ":" + strconv.Itoa(line)
+}
+
+// level explains one step.
+func level(s *descriptors.Step) Level {
+	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
+	for i := range s.Candidates {
+		c := &s.Candidates[i]
+		explained := Candidate{
+			Descriptor: c.Label(), Place: place(c.File, c.Line), Match: c.Kind.String(), Difference: c.Near.String(),
+			Reason: candidateReason(s, c),
+		}
+		if c == s.Winner {
+			l.Winner = &explained
+		} else {
+			l.Others = append(l.Others, explained)
+		}
+	}
+	return l
+}
+
+// nearRule explains a rule that almost matches entries.
+func nearRule(entries []*ratelimitv3.RateLimitDescriptor_Entry, near descriptors.NearRule) NearRule {
+	last := near.Trail[len(near.Trail)-1]
+	r := NearRule{Rule: near.Path, Place: place(last.File, last.Line), Limits: last.Summary()}
+	for _, c := range near.Changes {
+		r.Changes = append(r.Changes, Change{Kind: c.Kind.String(), Entry: c.Entry + 1, Reason: changeReason(entries, c)})
+	}
+	return r
+}

@@ -1,0 +1,69 @@
+package explain
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// usage is shown beside the problem of a query.
+const usage = "ask as /explain?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE… and repeat descriptor for each descriptor of the request;\n" +
+	"limit=100/minute states a limit in the request; format=json or Accept: application/json returns JSON"
+
+// ServeHTTP answers GET /explain. The answer is text, or JSON with ?format=json or
+// Accept: application/json.
+func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	wantsJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
+	fail := func(code int, reason string) {
+		if wantsJSON {
+			writeJSON(w, code, map[string]any{"problems": []string{reason}})
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, "%s\n\n%s\n", reason, usage)
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		fail(http.StatusMethodNotAllowed, "method: want GET")
+		return
+	}
+	if len(r.URL.RawQuery) > MaxQueryBytes {
+		fail(http.StatusRequestURITooLong, fmt.Sprintf("query: got %d bytes, want at most %d", len(r.URL.RawQuery), MaxQueryBytes))
+		return
+	}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		fail(http.StatusBadRequest, "invalid query: "+err.Error())
+		return
+	}
+	switch format := q.Get(FormatParam); format {
+	case "":
+	case "json", "text":
+		wantsJSON = format == "json"
+	default:
+		fail(http.StatusBadRequest, "format: want json or text")
+		return
+	}
+	req, err := ParseQuery(q)
+	if err != nil {
+		fail(http.StatusBadRequest, err.Error())
+		return
+	}
+	report := x.Explain(r.Context(), req)
+	if wantsJSON {
+		writeJSON(w, http.StatusOK, report)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_ = report.WriteText(w) // an error means that the caller has gone
+}
+
+func writeJSON(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = EncodeJSON(w, body) // an error means that the caller has gone
+}

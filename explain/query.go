@@ -1,0 +1,92 @@
+package explain
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// The parameters of a query. Descriptor can be repeated.
+const (
+	DomainParam     = "domain"
+	DescriptorParam = "descriptor"
+	LimitParam      = "limit"
+	FormatParam     = "format"
+)
+
+var queryParams = []string{DomainParam, DescriptorParam, LimitParam, FormatParam}
+
+// Bounds of a query.
+const (
+	MaxQueryBytes  = 64 << 10
+	maxDescriptors = 20
+)
+
+// ParseQuery returns the request of a query, whose parameters are
+//
+//   - domain: the domain;
+//   - descriptor: a descriptor in the form of descriptors.ParseEntries, for each
+//     descriptor of the request;
+//   - limit: a limit that the request states for each descriptor, such as 100/minute.
+func ParseQuery(q url.Values) (*rlsv3.RateLimitRequest, error) {
+	for name, values := range q {
+		if !slices.Contains(queryParams, name) {
+			return nil, fmt.Errorf("unknown parameter %s; want %s", limitsfile.Printable(name), limitsfile.OneOf(name, queryParams))
+		}
+		if name != DescriptorParam && len(values) > 1 {
+			return nil, fmt.Errorf("parameter %s is given %d times, want once", name, len(values))
+		}
+	}
+	return NewRequest(q.Get(DomainParam), q[DescriptorParam], q.Get(LimitParam))
+}
+
+// NewRequest returns the request of the texts that ParseQuery reads. An empty ownLimit means
+// that the request has no limit.
+func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv3.RateLimitRequest, error) {
+	switch {
+	case domain == "":
+		return nil, errors.New("domain is missing")
+	case len(descriptorTexts) == 0:
+		return nil, errors.New("descriptor is missing; write KEY=VALUE,KEY=VALUE…")
+	case len(descriptorTexts) > maxDescriptors:
+		return nil, fmt.Errorf("descriptors: got %d, want at most %d", len(descriptorTexts), maxDescriptors)
+	}
+	var own *ratelimitv3.RateLimitDescriptor_RateLimitOverride
+	if ownLimit != "" {
+		var err error
+		if own, err = parseLimit(ownLimit); err != nil {
+			return nil, err
+		}
+	}
+	req := &rlsv3.RateLimitRequest{Domain: domain}
+	for _, text := range descriptorTexts {
+		entries, err := descriptors.ParseRequestEntries(text)
+		if err != nil {
+			return nil, err
+		}
+		req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: entries, Limit: own})
+	}
+	return req, nil
+}
+
+// parseLimit parses a limit such as 100/minute.
+func parseLimit(text string) (*ratelimitv3.RateLimitDescriptor_RateLimitOverride, error) {
+	number, unitName, _ := strings.Cut(text, "/")
+	requests, err := strconv.ParseUint(number, 10, 32)
+	unit, ok := limit.ParseUnit(unitName)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("limit: got %s, want NUMBER/UNIT such as 100/minute; units are %s", limitsfile.Printable(text), limitsfile.OneOf(unitName, limit.UnitNames()))
+	}
+	return &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(requests), Unit: typev3.RateLimitUnit(unit)}, nil
+}

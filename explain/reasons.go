@@ -1,0 +1,170 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// candidateReason returns why c wins or loses in s.
+func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
+	if c.Kind == descriptors.NoMatch {
+		return differenceText(s.Entry, c.Descriptor, c.Near)
+	}
+	text := [...]string{
+		descriptors.ExactMatch:   "same key and value",
+		descriptors.PatternMatch: "the pattern matches",
+		descriptors.AnyValue:     "same key, any value",
+	}[c.Kind]
+	if c == s.Winner {
+		if c.CopiedFrom != nil {
+			text += "; an override made this descriptor for the single value"
+		}
+		return text
+	}
+	switch s.Winner.Kind {
+	case descriptors.ExactMatch:
+		return text + ", but the same key and value win"
+	case c.Kind:
+		return text + ", but an earlier pattern wins"
+	}
+	return text + ", but a pattern wins"
+}
+
+// differenceText returns how an entry differs from d.
+func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor, difference descriptors.Difference) string {
+	switch difference {
+	case descriptors.OtherCase:
+		return "upper and lower case differ"
+	case descriptors.ExtraSpace:
+		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(e), descriptorText(d))
+	case descriptors.JoinedText:
+		return "key and value are divided in another place; envoyproxy/ratelimit would match it"
+	case descriptors.PartOfPattern:
+		p := limitsfile.NewPattern(d.Value)
+		if strings.HasPrefix(e.GetValue(), p.Prefix) {
+			return "the value starts like the pattern, but the rest differs"
+		}
+		return "the value ends like the pattern, but the start differs"
+	case descriptors.SimilarValue:
+		return fmt.Sprintf("similar value: got %s, want %s", limitsfile.Printable(e.GetValue()), limitsfile.Printable(d.Value))
+	case descriptors.SimilarKey:
+		return fmt.Sprintf("similar key: got %s, want %s", limitsfile.Printable(e.GetKey()), limitsfile.Printable(d.Key))
+	case descriptors.OtherValue:
+		return "another value"
+	}
+	return ""
+}
+
+// changeReason returns why a near rule does not match entries.
+func changeReason(entries []*ratelimitv3.RateLimitDescriptor_Entry, c descriptors.Change) string {
+	entry := ""
+	if c.Entry < len(entries) {
+		entry = descriptors.Label(entries[c.Entry])
+	}
+	switch c.Kind {
+	case descriptors.DifferentEntry:
+		return fmt.Sprintf("%s does not match %s: %s", entry, c.Descriptor.Label(), differenceText(entries[c.Entry], c.Descriptor, c.Difference))
+	case descriptors.LosingMatch:
+		return fmt.Sprintf("%s matches %s first, and the search never goes back to %s", entry, c.Winner.Label(), c.Descriptor.Label())
+	case descriptors.MissingEntry:
+		if c.Entry >= len(entries) {
+			return fmt.Sprintf("the rule is deeper: the request has no entry for %s after %s", c.Descriptor.Label(), descriptors.Label(entries[len(entries)-1]))
+		}
+		return fmt.Sprintf("the rule is deeper: the request has no entry for %s before %s", c.Descriptor.Label(), entry)
+	case descriptors.ExtraEntry:
+		return fmt.Sprintf("the rule is shallower: it has no descriptor for %s, and a rule limits requests of its own depth only", entry)
+	case descriptors.OtherOrder:
+		return "the entries of the request have another order than the rule"
+	case descriptors.LimitsOff:
+		return "all limits of the rule are off (enabled: false)"
+	}
+	return ""
+}
+
+// summary returns the outcome for one descriptor in one sentence.
+func (w *writer) summary(requested *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, last *limitsfile.Descriptor, trace *descriptors.Trace) string {
+	switch {
+	case w.domain == nil:
+		return "no limit: the domain is unknown"
+	case requested.GetLimit() != nil && rule == nil:
+		return w.report.Error
+	case requested.GetLimit() != nil && len(rule.Limits) == 0:
+		return "no limit: the defaults of the domain turn the request's own limit off (enabled: false)"
+	case len(requested.GetEntries()) == 0:
+		return "no limit: the descriptor has no entries"
+	case rule == nil && len(trace.Trail) < len(requested.GetEntries()):
+		return w.noMatch(requested.GetEntries(), trace)
+	case rule == nil && len(last.Limits) > 0:
+		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.path(trace.Trail))
+	case rule == nil && len(last.Descriptors) > 0:
+		return fmt.Sprintf("no limit: %s has no limit of its own, and the rules below it need more entries", w.path(trace.Trail))
+	case rule == nil:
+		return fmt.Sprintf("no limit: %s has no limit", w.path(trace.Trail))
+	}
+	return limitedSummary(d)
+}
+
+func (w *writer) path(trail []*limitsfile.Descriptor) string {
+	return limitsfile.Path(w.domain.Name, trail)
+}
+
+// noMatch returns the summary for entries that do not all match.
+func (w *writer) noMatch(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
+	matched := len(trace.Trail)
+	entry := descriptors.Label(entries[matched])
+	switch {
+	case matched == 0:
+		return fmt.Sprintf("no limit: no descriptor of the domain matches %s", entry)
+	case len(trace.Steps) == matched:
+		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", w.path(trace.Trail), entry)
+	}
+	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.path(trace.Trail), entry)
+}
+
+// limitedSummary returns the summary for a descriptor with limits in force.
+func limitedSummary(d *Descriptor) string {
+	counted, replaced := 0, 0
+	for _, l := range d.Limits {
+		switch l.State {
+		case Counted:
+			counted++
+		case Replaced:
+			replaced++
+		}
+	}
+	switch {
+	case counted == 0 && replaced > 0:
+		return "not counted: other limits of the request replace all limits of " + d.Rule
+	case counted == 0:
+		return "unlimited by " + d.Rule
+	}
+	text := d.Code
+	if text == "" {
+		text = "limited"
+	}
+	text += " by " + d.Rule
+	switch {
+	case d.ShadowMode:
+		text += ", in shadow mode"
+	case d.QuotaMode:
+		text += ", in quota mode"
+	}
+	return text
+}
+
+// entryText and descriptorText return key and value as they are.
+func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	return e.GetKey() + "=" + e.GetValue()
+}
+
+func descriptorText(d *limitsfile.Descriptor) string {
+	if d.Value == "" {
+		return d.Key
+	}
+	return d.Key + "=" + d.Value
+}

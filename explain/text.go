@@ -1,0 +1,251 @@
+package explain
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// EncodeJSON writes v as JSON for people and programs.
+func EncodeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // paths of rules contain >
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// WriteText writes r for people.
+func (r *Report) WriteText(w io.Writer) error {
+	t := &textWriter{Writer: bufio.NewWriter(w), now: r.Time}
+	t.header(r)
+	for i := range r.Descriptors {
+		t.descriptor(&r.Descriptors[i], r.Offline)
+	}
+	return t.Flush()
+}
+
+// textWriter writes a report as lines with indents.
+type textWriter struct {
+	*bufio.Writer
+	now time.Time
+}
+
+// line writes a line with an indent of depth.
+func (t *textWriter) line(depth int, format string, args ...any) {
+	fmt.Fprintf(t, strings.Repeat("  ", depth)+format+"\n", args...)
+}
+
+func (t *textWriter) header(r *Report) {
+	switch {
+	case r.Error != "":
+		t.line(0, "answer: error: %s", r.Error)
+	case r.GlobalShadowMode:
+		t.line(0, "answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
+	default:
+		t.line(0, "answer: %s", r.Code)
+	}
+	if r.Offline {
+		t.line(0, "counters: not asked; every counter is taken as empty")
+	}
+	domain := limitsfile.Printable(r.Domain)
+	u := r.UnknownDomain
+	if u == nil {
+		t.line(0, "domain: %s%s", domain, at(r.Place))
+		return
+	}
+	t.line(0, "domain: %s is unknown, so nothing in it is limited", domain)
+	if u.Nearest != "" {
+		t.line(1, "did you mean %s?", limitsfile.Printable(u.Nearest))
+	}
+	for _, name := range u.WithRule {
+		t.line(1, "the domain %s has a rule for each descriptor of the request", limitsfile.Printable(name))
+	}
+	var names []string
+	for _, name := range u.Domains {
+		names = append(names, limitsfile.Printable(name))
+	}
+	if more := u.Count - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	if len(names) == 0 {
+		names = []string{"none"}
+	}
+	t.line(1, "loaded domains: %s", strings.Join(names, ", "))
+}
+
+// at returns a place in brackets, or "" without a place.
+func at(place string) string {
+	if place == "" {
+		return ""
+	}
+	return " (" + place + ")"
+}
+
+func (t *textWriter) descriptor(d *Descriptor, offline bool) {
+	t.line(0, "\n%s", limitsfile.Printable(d.Descriptor))
+	t.line(1, "%s", d.Summary)
+	if len(d.Levels) > 0 {
+		t.line(1, "match:")
+	}
+	for i, l := range d.Levels {
+		t.level(i+1, &l)
+	}
+	if d.Rule != "" {
+		t.line(1, "rule: %s%s", d.Rule, at(d.Place))
+	}
+	if d.ShadowMode {
+		t.line(2, "shadow mode: the rule counts and never denies")
+	}
+	if d.QuotaMode {
+		t.line(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
+	}
+	for _, o := range d.Overrides {
+		t.override(&o)
+	}
+	for i := range d.Limits {
+		t.limit(&d.Limits[i], offline)
+	}
+	for i, n := range d.NearRules {
+		if i == 0 {
+			t.line(1, "nearest rules:")
+		}
+		t.line(2, "%s%s: %s", n.Rule, at(n.Place), n.Limits)
+		for _, c := range n.Changes {
+			t.line(3, "%s", c.Reason)
+		}
+	}
+}
+
+func (t *textWriter) level(number int, l *Level) {
+	switch {
+	case l.Winner != nil:
+		t.line(2, "%d. %s matches %s%s: %s", number, l.Entry, l.Winner.Descriptor, at(l.Winner.Place), l.Winner.Reason)
+	case l.Compared == 1:
+		t.line(2, "%d. %s does not match the only descriptor here", number, l.Entry)
+	default:
+		t.line(2, "%d. %s matches none of the %d descriptors here", number, l.Entry, l.Compared)
+	}
+	listed := 0
+	for _, c := range l.Others {
+		t.line(3, "not %s%s: %s", c.Descriptor, at(c.Place), c.Reason)
+		if c.Difference == "other_value" {
+			listed++
+		}
+	}
+	if more := l.OtherValues - listed; more > 0 {
+		t.line(3, "and %d more with another value of the key", more)
+	}
+}
+
+func (t *textWriter) override(o *Override) {
+	text := "override " + limitsfile.Printable(o.Target)
+	if o.By != "" {
+		text += " by " + limitsfile.Printable(o.By)
+	}
+	if o.ExpiresAt != nil {
+		text += ", until " + t.time(o.ExpiresAt)
+	} else {
+		text += ", without an end"
+	}
+	t.line(2, "%s; without it: %s", text, o.BaseLimits)
+}
+
+func (t *textWriter) limit(l *Limit, offline bool) {
+	text := "limit: " + l.Limit
+	if l.Name != "" {
+		text += fmt.Sprintf(" (named %s)", limitsfile.Printable(l.Name))
+	}
+	if l.FromRequest {
+		text += ", stated in the request"
+	}
+	t.line(1, "%s%s", text, at(l.Place))
+	var notes []string
+	if len(l.FromOverride) > 0 {
+		notes = append(notes, strings.Join(l.FromOverride, ", ")+" from the override")
+	}
+	if len(l.FromDefaults) > 0 {
+		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), at(l.DefaultsPlace)))
+	}
+	if len(notes) > 0 {
+		t.line(2, "%s", strings.Join(notes, "; "))
+	}
+	switch l.State {
+	case Off:
+		t.line(2, "off (enabled: false): neither counted nor denied")
+	case Unlimited:
+		t.line(2, "every hit passes; nothing is counted")
+	case Replaced:
+		t.line(2, "not counted: replaced by %s", l.ReplacedBy)
+	case Counted:
+		t.counter(l.Counter, offline)
+		t.nextHit(l.NextHit, offline)
+	}
+}
+
+func (t *textWriter) counter(c *Counter, offline bool) {
+	t.line(2, "counter: %s (%s)", c.Name, c.Tag)
+	if c.Key != "" {
+		t.line(2, "in Redis %s: %s", c.Server, limitsfile.Printable(c.Key))
+	}
+	if offline || c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil {
+		return
+	}
+	text := fmt.Sprintf("spent: %d of %d, %d left", c.Spent, c.Capacity, max(c.Remaining, 0))
+	if c.Degraded {
+		text += ", in the fallback of this replica only"
+	}
+	switch {
+	case c.WindowStart != nil:
+		text += fmt.Sprintf("; window from %s to %s", clock(c.WindowStart), t.time(c.ResetAt))
+	case c.ResetAt != nil:
+		text += "; all is free again at " + t.time(c.ResetAt)
+	}
+	t.line(2, "%s", text)
+}
+
+func (t *textWriter) nextHit(a *Answer, offline bool) {
+	if a.Error != "" {
+		t.line(2, "next hit: error: %s", a.Error)
+		return
+	}
+	text := "next hit: OVER_LIMIT"
+	if a.Allowed {
+		text = fmt.Sprintf("next hit: OK, then %d left", a.Remaining)
+	}
+	if !offline {
+		text += ", answered by " + a.By
+	}
+	t.line(2, "%s", text)
+	if a.Reason != "" {
+		text := fmt.Sprintf("Redis is not used: %s, mode %s", strings.ReplaceAll(a.Reason, "_", " "), a.Mode)
+		if a.Since != nil {
+			text += ", failing since " + t.time(a.Since)
+		}
+		t.line(3, "%s", text)
+	}
+	switch {
+	case a.Until != nil:
+		t.line(3, "denied since %s, until %s", t.time(a.Since), t.time(a.Until))
+	case a.RetryAt != nil:
+		t.line(3, "passes again at %s", t.time(a.RetryAt))
+	case !a.Allowed:
+		t.line(3, "never passes, because a hit is more than the whole limit")
+	}
+}
+
+// clock returns a time of day, with the date if it is not the day of the other time.
+func clock(at *time.Time) string { return at.Format("2006-01-02 15:04:05") }
+
+// time returns a time and its distance from the report: "2026-01-02 15:04:05 (in 12s)".
+func (t *textWriter) time(at *time.Time) string {
+	distance := at.Sub(t.now).Round(time.Second)
+	if distance < 0 {
+		return fmt.Sprintf("%s UTC (%s ago)", clock(at), -distance)
+	}
+	return fmt.Sprintf("%s UTC (in %s)", clock(at), distance)
+}
