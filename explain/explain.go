@@ -37,9 +37,6 @@ type Options struct {
 	// Caches answer hits before Counters does, in this order.
 	Caches []Cache
 
-	// BackendName is the name of the backend for people, such as Redis.
-	BackendName string
-
 	// RedisKey returns the address of the Redis and the key of the counter of a hit. It is
 	// nil if the backend is not Redis.
 	RedisKey func(*backend.Hit) (server, key string)
@@ -68,7 +65,6 @@ func New(o Options) *Explainer {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.BackendName = cmp.Or(o.BackendName, "this replica")
 	return &Explainer{o}
 }
 
@@ -326,11 +322,10 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 		a.RetryAt = w.after(r.RetryAfter)
 	}
 	switch r.Source {
-	case backend.SourceBackend:
-		a.By = w.o.BackendName
-		if !inRedis {
-			a.By = "this replica"
-		}
+	case backend.SourceLocal:
+		a.By = "this replica"
+	case backend.SourceRedis:
+		a.By = "Redis"
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {

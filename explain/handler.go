@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// Path is the path of the handler on the debug listener.
+const Path = "/explain"
+
 // usage is shown beside the problem of a query.
 const usage = "ask as /explain?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE… and repeat descriptor for each descriptor of the request;\n" +
 	"limit=100/minute states a limit in the request; format=json or Accept: application/json returns JSON"

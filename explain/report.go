@@ -194,8 +194,8 @@ type Answer struct {
 	// passes, or if it can never pass.
 	RetryAt *time.Time `json:"retry_at,omitempty"`
 
-	// Source is the part of the service that would answer: backend, deny_cache, guard or
-	// fallback. By is its name for people, such as Redis.
+	// Source is the part of the service that would answer: redis, local,
+	// deny_cache, guard or fallback. By is its name for people, such as Redis.
 	Source string `json:"source"`
 	By     string `json:"by"`
 

@@ -71,6 +71,20 @@ func (l *Limiter) Invalidate(h *backend.Hit) {
 // InvalidateAll drops all denials.
 func (l *Limiter) InvalidateAll() { l.table.invalidateAll() }
 
+// PeekDenial returns the denial that the cache would answer to h, and the time of the denial.
+// ok is false if the cache would not answer. PeekDenial changes nothing.
+func (l *Limiter) PeekDenial(now time.Time, h *backend.Hit) (r backend.Result, since time.Time, ok bool) {
+	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
+	s, set := l.table.lock(id)
+	defer s.mu.Unlock()
+	for i := range set {
+		if e := &set[i]; h.N >= 0 && e.id == id && e.denies(h, micros) {
+			return backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}, time.UnixMicro(e.start), true
+		}
+	}
+	return r, since, false
+}
+
 // cacheLookup is the answer of the cache for one hit.
 type cacheLookup struct {
 	id         fingerprint.ID

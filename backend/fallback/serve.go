@@ -30,22 +30,14 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 			l.breakerOf(h).recordFailure(r.Err)
 		}
 		servedCount++
-		reason, mode := reasonOf(r.Err), l.mode(h.Limit)
-		switch mode {
-		case limit.FailAllow:
-			*r = backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: true, Remaining: h.Limit.Capacity()}}
-		case limit.FailDeny:
-			pause := maxProbePause.Microseconds()
-			*r = backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: h.N < 0, ResetAfter: pause}}
-			if !r.Allowed {
-				r.RetryAfter = pause
-			}
-		default:
-			if localBatch == nil {
-				localBatch = backend.NewSubBatch()
-			}
-			localBatch.AddWithPrefix(Namespace, i, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow})
+		if l.mode(h.Limit) != limit.FailLocal {
+			*r = l.fixedAnswer(h, reasonOf(r.Err))
+			continue
 		}
+		if localBatch == nil {
+			localBatch = backend.NewSubBatch()
+		}
+		localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
 	}
 	if servedCount == 0 {
 		return
@@ -56,6 +48,26 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		localBatch.Release()
 	}
 	l.record(hits, results)
+}
+
+// localHit returns the hit on the share of h's limit, for the secondary.
+func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
+	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Shadow: h.Shadow}
+}
+
+// fixedAnswer returns the answer to h if its mode is FailAllow or FailDeny.
+func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Result {
+	r := backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: l.mode(h.Limit)}
+	if r.Mode == limit.FailAllow {
+		r.Allowed, r.Remaining = true, h.Limit.Capacity()
+		return r
+	}
+	pause := maxProbePause.Microseconds()
+	r.Allowed, r.ResetAfter = h.N < 0, pause
+	if !r.Allowed {
+		r.RetryAfter = pause
+	}
+	return r
 }
 
 // serveLocal lets the secondary decide the hits of localBatch. Admitted hits are logged for

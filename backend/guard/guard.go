@@ -102,6 +102,22 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	counts.Take(ctx, now, l.o.Counters)
 }
 
+// PeekDenial returns the denial that the guard would answer to h, and the start of the window
+// that it denies. ok is false if the guard would not answer. PeekDenial changes nothing.
+func (l *Limiter) PeekDenial(now time.Time, h *backend.Hit) (r backend.Result, since time.Time, ok bool) {
+	if !covers(h.Limit) {
+		return r, since, false
+	}
+	peek := backend.Hit{Key: append([]byte(*l.namespace.Load()), h.Key...), Limit: h.Limit}
+	counts := make([]backend.Result, 1)
+	l.o.Counters.Take(context.Background(), now, []backend.Hit{peek}, counts)
+	if !l.denies(h, &counts[0]) {
+		return r, since, false
+	}
+	since = now.Add(time.Duration(counts[0].ResetAfter-h.Limit.Period()) * time.Microsecond)
+	return backend.Result{Source: backend.SourceGuard, Result: denial(h, counts[0].Result)}, since, true
+}
+
 // covers reports whether the guard counts hits on lim.
 func covers(lim *limit.Limit) bool {
 	return lim.Algorithm.Aligned() && lim.ChargeDenied && lim.Max() > 0

@@ -61,6 +61,13 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	return p.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(p.partitions))
 }
 
+// Counter returns the addresses of the Redis that has the counter of h, without secrets, and
+// the key of the counter.
+func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
+	q := l.queues[l.ShardOf(h)]
+	return q.pool.name, string(q.keyspace.append(nil, h.Limit.Tag(), h.Key))
+}
+
 // process sends cmd. With WaitReplicas it then waits for replicas.
 func (b *batch) process(ctx context.Context, cmd noRetryCmd) error {
 	o, client := &b.queue.limiter.options, b.queue.pool.client

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/explain"
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/wait"
@@ -26,9 +27,10 @@ import (
 type counterBackend struct {
 	backend.Limiter // with all caches
 
-	uncached   backend.Limiter
+	uncached   backend.Limiter // for hits of 0 only
 	caches     []admin.Cache
-	perReplica bool // each replica has its own counters
+	perReplica bool            // each replica has its own counters
+	explain    explain.Options // without the limits and the settings of the service
 	close      func()
 }
 
@@ -42,7 +44,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 		return newRedisBackend(ctx, s, counters, health, meter, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
-	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, close: func() {}}, nil
+	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
 }
 
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
@@ -71,17 +73,22 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	go watchRedis(pingCtx, client.Ping, s.RedisHealthCheckActive, health, log)
 
 	b := &counterBackend{
-		uncached: scope.New(withFallback, localCounters),
+		uncached: scope.New(withFallback.Peeker(), localCounters),
 		close:    func() { stopPings(); withFallback.Close(); _ = client.Close() },
+	}
+	b.explain = explain.Options{
+		Counters: b.uncached, RedisKey: client.Counter, FailingSince: withFallback.FailingSince, FallbackRatio: s.RedisFallbackRatio,
 	}
 	var shared backend.Limiter = withFallback
 	if s.LocalGuardRatio > 0 && !s.AllOrNone {
 		guarded := guard.New(guard.Options{Next: shared, Counters: localCounters, Ratio: s.LocalGuardRatio})
 		shared, b.caches = guarded, append(b.caches, guarded)
+		b.explain.Caches = append(b.explain.Caches, guarded)
 	}
 	if s.DenyCacheBytes > 0 {
 		cached := denycache.New(shared, denycache.Options{SizeBytes: s.DenyCacheBytes, AllOrNone: s.AllOrNone, Observer: meter.DenyCache()})
 		shared, b.caches = cached, append(b.caches, cached)
+		b.explain.Caches = append([]explain.Cache{cached}, b.explain.Caches...) // the outer cache answers first
 	}
 	b.Limiter = scope.New(shared, localCounters)
 	return b, nil

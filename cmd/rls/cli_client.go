@@ -48,6 +48,11 @@ type adminClient struct {
 func (c *adminClient) addFlags(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
 	c.debugConnection.addFlags(fs, "addr", "a")
+	c.addAnswerFlags(fs)
+}
+
+// addAnswerFlags adds the flags about the answer.
+func (c *adminClient) addAnswerFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
@@ -109,9 +114,14 @@ func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Val
 // call sends a call to a path below /admin/ and decodes the answer. The error lists the
 // problems that the service answers, one a line.
 func (c *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
+	return c.callPath(ctx, method, admin.Prefix+path, query, body, answer)
+}
+
+// callPath is call for a path of the debug listener.
+func (c *adminClient) callPath(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	u, resp, err := c.open(ctx, method, admin.Prefix+path, query, body)
+	u, resp, err := c.open(ctx, method, path, query, body)
 	if err != nil {
 		return err
 	}
@@ -169,6 +179,8 @@ func decodeAnswer(u *url.URL, resp *http.Response, text []byte, answer any) erro
 	switch kind := resp.Header.Get("Content-Type"); {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.New("unauthorized: set --token or ADMIN_TOKEN, or --cert and --key")
+	case resp.StatusCode == http.StatusForbidden:
+		return fmt.Errorf("%s: %s", u.Host, printable(strings.TrimSpace(string(text))))
 	case kind != "application/json":
 		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --addr is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", u.Host, resp.Status)
 	case resp.StatusCode == http.StatusOK:

@@ -69,7 +69,7 @@ func TestFormatDescriptorIsParsedBack(t *testing.T) {
 				Value: rapid.StringMatching(`[a=,\\é]{0,4}`).Draw(t, "value"),
 			})
 		}
-		text := formatDescriptor(&want)
+		text := descriptors.FormatEntries(want.Entries)
 		got, err := parseRequest("shop", text)
 		require.NoError(t, err)
 		require.Len(t, got.Entries, len(want.Entries), text)

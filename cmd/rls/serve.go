@@ -90,7 +90,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), adminPages(s, limits, counters, overrides, log))
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), adminPages(s, limits, counters, overrides, log),
+		[]server.Page{explainPage(s, newExplainer(s, limits, counters), log)})
 	srv, err := server.New(options)
 	if err != nil {
 		return err

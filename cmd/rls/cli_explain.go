@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/explain"
+	filesource "github.com/seed-81f232ab/rls/source/file"
+)
+
+// newExplain returns the command rls explain.
+func newExplain() *cobra.Command {
+	var domain, ownLimit string
+	var files []string
+	var parseOptions limitsfile.Options
+	client := &adminClient{}
+	cmd := &cobra.Command{
+		Use:   "explain -d DOMAIN KEY=VALUE[,KEY=VALUE…] [KEY=VALUE[,KEY=VALUE…] …]",
+		Short: "Explain why a request is limited or not",
+		Long: "Explains the answer to a request with one descriptor for each argument: the rule that\n" +
+			"limits the descriptor and why, the limits, the counters, and the answer to the next hit.\n" +
+			"Nothing is charged. The command asks a running service, or with --limits only reads files.\n" +
+			descriptorHelp,
+		Example: "  rls explain -d shop remote_address=10.0.0.1\n" +
+			"  rls explain -d shop service=checkout,path=/orders tenant=acme --admin https://rls:6070 --json\n" +
+			"  rls explain -d shop tenant=acme --limits examples/limits.yaml",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := explain.NewRequest(domain, args, ownLimit)
+			if err != nil {
+				return err
+			}
+			if len(files) > 0 {
+				if cmd.Flags().Changed("admin") {
+					return errors.New("--limits and --admin are both given; want one of them")
+				}
+				report, err := explainFiles(cmd, files, parseOptions, req)
+				if err != nil {
+					return err
+				}
+				return printReport(cmd.OutOrStdout(), report, client.asJSON)
+			}
+			query := url.Values{explain.DomainParam: {domain}, explain.DescriptorParam: args, explain.FormatParam: {"json"}}
+			if ownLimit != "" {
+				query.Set(explain.LimitParam, ownLimit)
+			}
+			report := &explain.Report{}
+			if err := client.callPath(cmd.Context(), http.MethodGet, explain.Path, query, nil, report); err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), report, client.asJSON)
+		},
+	}
+	fs := cmd.Flags()
+	addDomainFlag(cmd, &domain)
+	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files, to read in place of a running service")
+	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
+	fs.StringVar(&ownLimit, "limit", "", "limit that the request states for each descriptor, such as 100/minute")
+	client.debugConnection.addFlags(fs, "admin", "a")
+	client.addAnswerFlags(fs)
+	return cmd
+}
+
+// explainFiles explains req by limits files.
+func explainFiles(cmd *cobra.Command, paths []string, o limitsfile.Options, req *rlsv3.RateLimitRequest) (*explain.Report, error) {
+	var files []limitsfile.File
+	for _, path := range paths {
+		found, _, err := filesource.Place{Root: path}.Read()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	set, err := limitsfile.Parse(files, o)
+	if err != nil {
+		return nil, fmt.Errorf("limits files have problems:\n%w", err)
+	}
+	var store descriptors.Store
+	store.Set(descriptors.Compile(set))
+	return explain.New(explain.Options{Limits: &store}).Explain(cmd.Context(), req), nil
+}
+
+func printReport(out io.Writer, report *explain.Report, asJSON bool) error {
+	if asJSON {
+		return explain.EncodeJSON(out, report)
+	}
+	return report.WriteText(out)
+}

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// newExplainer returns the Explainer of the service.
+func newExplainer(s *env.Settings, l limits, counters *counterBackend) *explain.Explainer {
+	o := counters.explain
+	o.Limits = l.store
+	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	return explain.New(o)
+}
+
+// explainPage returns the page that explains the answer to a request. It shows counters, so
+// it is private.
+func explainPage(s *env.Settings, x *explain.Explainer, log *slog.Logger) server.Page {
+	return privatePage(s, server.Page{
+		Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: x,
+	}, log)
+}
