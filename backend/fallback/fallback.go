@@ -124,6 +124,9 @@ var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
+	if o.Mode == limit.FailDefault {
+		o.Mode = limit.FailLocal
+	}
 	l := &Limiter{o: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	logBytes := new(atomic.Int64)
