@@ -77,6 +77,7 @@ func newRule(d *limitsfile.Descriptor, p path) *Rule {
 		QuotaMode:      d.QuotaMode,
 		Metadata:       d.Metadata,
 		sharedPatterns: limitsfile.CounterPatterns(p.trail),
+		metricKey:      newMetricKey(p),
 	}
 }
 

@@ -97,6 +97,8 @@ type Rule struct {
 	// sharedPatterns has a text for each entry: the pattern that takes the place of the
 	// value in the counter's name, or empty. It is nil without share_threshold.
 	sharedPatterns []string
+
+	metricKey *metricKey
 }
 
 // RateLimit is one limit of a rule. It is immutable once in force.

@@ -22,8 +22,8 @@ type hitCounts struct {
 	_ [16]byte
 }
 
-// hitSums are the sums of several hitCounts, or the values of one.
-type hitSums struct {
+// HitSums are the sums of several hitCounts, or the values of one.
+type HitSums struct {
 	// Total is all hits. Peeks and refunds are not counted.
 	Total uint64
 
@@ -41,7 +41,7 @@ type hitSums struct {
 }
 
 // add adds the values of c to s.
-func (s *hitSums) add(c *hitCounts) {
+func (s *HitSums) add(c *hitCounts) {
 	within, over := c.within.Load(), c.over.Load()
 	s.Total += within + over + c.others.Load()
 	s.Within += within
@@ -49,6 +49,16 @@ func (s *hitSums) add(c *hitCounts) {
 	s.Near += c.near.Load()
 	s.OverLocal += c.overLocal.Load()
 	s.Shadow += c.shadowed.Load()
+}
+
+// addSums adds other to s.
+func (s *HitSums) addSums(other HitSums) {
+	s.Total += other.Total
+	s.Within += other.Within
+	s.Over += other.Over
+	s.Near += other.Near
+	s.OverLocal += other.OverLocal
+	s.Shadow += other.Shadow
 }
 
 // hitRules are the settings that decide what a hit counts as.

@@ -3,9 +3,14 @@ package metrics
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
@@ -27,6 +32,12 @@ type RuleOptions struct {
 
 	// AllOrNone reports that denied hits are not charged, except hits of shadow mode.
 	AllOrNone bool
+
+	// MaxSeries is the maximum number of values of requests that a limit has metrics for.
+	// Hits with further values count for the value "other".
+	MaxSeries int
+
+	Log *slog.Logger
 }
 
 // RuleCounts are the hits on one limit since the process has started. They survive reloads
@@ -39,37 +50,51 @@ type RuleCounts struct {
 	// empty if the rule has a single limit.
 	Limit string
 
-	hitSums
+	HitSums
 }
 
 // rules counts the hits of all rules.
 type rules struct {
 	hitRules
+	options        RuleOptions
+	unknownDomains *unknownDomains
 
 	mu     sync.Mutex
-	limits map[limitName]*limitCounts
+	limits map[limitName]*limitSeries
 }
 
 // limitName names a limit of a rule.
-type limitName struct{ rule, limit string }
+type limitName struct {
+	rule, limit string
+	flags       string // see descriptors.Rule.MetricFlags
+}
 
-// limitCounts are the counts of one limit. The Attachment of the limit has them, so a call
+// limitSeries has the series of one limit. The Attachment of the limit has it, so a call
 // needs no lookup.
-type limitCounts struct {
+type limitSeries struct {
 	domain string
 	name   limitName
-	counts *hitCounts
+
+	single *series // nil if the series vary with the values of requests
+
+	// values has a series for each metric key. Hits whose keys are not in values count for
+	// other, which is made by the first of them.
+	values boundedMap[series]
+	other  atomic.Pointer[series]
 
 	// removedAt is the time since when the limit is not in force, or zero. It is guarded by
 	// the mutex of rules.
 	removedAt time.Time
 }
 
-func newRules() *rules { return &rules{limits: map[limitName]*limitCounts{}} }
+func newRules() *rules { return &rules{limits: map[limitName]*limitSeries{}} }
 
-// RuleObserver returns the Observer that counts the hits of rules.
+// RuleObserver registers the metrics of rules and returns their Observer.
 func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
+	m.rules.options = o
 	m.rules.hitRules = hitRules{nearRatio: o.NearLimitRatio, fallbackRatio: o.FallbackRatio, allOrNone: o.AllOrNone}
+	m.rules.unknownDomains = m.newUnknownDomains(o.MaxSeries)
+	m.registry.MustRegister(newRuleCollector(m.rules))
 	return m.rules
 }
 
@@ -78,7 +103,11 @@ func (m *Metrics) Rules() []RuleCounts {
 	var all []RuleCounts
 	for _, l := range m.rules.all(time.Now()) {
 		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit}
-		c.add(l.counts)
+		l.eachSeries(func(s *series) { c.add(&s.hitCounts) })
+		if last := len(all) - 1; last >= 0 && all[last].Rule == c.Rule && all[last].Limit == c.Limit {
+			all[last].HitSums.addSums(c.HitSums) // the flags of the rule have changed
+			continue
+		}
 		all = append(all, c)
 	}
 	return all
@@ -90,31 +119,75 @@ func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.
 
 // Answered implements service.Observer.
 func (r *rules) Answered(_ context.Context, c *service.Call) {
+	if !c.DomainFound && len(c.Rules) > 0 {
+		r.unknownDomains.count(c.Request.GetDomain(), len(c.Rules))
+		return
+	}
 	for i := range c.Decisions() {
 		d := c.Decision(i)
 		if d.N <= 0 {
 			continue
 		}
-		l, _ := d.Limit.Metrics.Load().(*limitCounts)
+		l, _ := d.Limit.Metrics.Load().(*limitSeries)
 		if l == nil {
-			l = r.addLimit(c.Request.GetDomain(), d.Rule, d.Limit)
+			l = r.addLimit(c.Request, &d)
 		}
-		r.count(l.counts, d.Limit.Limit, d.N, d.Rule.ShadowMode, &d.Result)
+		s := l.single
+		if s == nil {
+			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
+		}
+		r.count(&s.hitCounts, d.Limit.Limit, d.N, d.Rule.ShadowMode, &d.Result)
 	}
 }
 
-// addLimit returns the counts of l, which is a limit of rule and had no hit before.
-func (r *rules) addLimit(domain string, rule *descriptors.Rule, l *descriptors.RateLimit) *limitCounts {
-	name := nameOf(rule, l)
+// addLimit returns the series of the limit of d, which had no hit before.
+func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
+	name := nameOf(d.Rule, d.Limit)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	counts := r.limits[name]
-	if counts == nil {
-		counts = &limitCounts{domain: domain, name: name, counts: new(hitCounts)}
-		r.limits[name] = counts
+	l := r.limits[name]
+	if l == nil {
+		l = &limitSeries{domain: req.GetDomain(), name: name}
+		l.values.maxTexts = r.options.MaxSeries
+		if !d.Rule.MetricKeyVaries() {
+			l.single = newSeries(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
+		}
+		r.limits[name] = l
 	}
-	l.Metrics.Store(counts)
-	return counts
+	d.Limit.Metrics.Store(l)
+	return l
+}
+
+// seriesOf returns the series of l for the entries of a request, which match rule.
+func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
+	var memory [maxMetricKey]byte
+	if key := rule.AppendMetricKey(memory[:0], domain, entries); len(key) <= maxMetricKey {
+		if s := l.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
+			return s
+		}
+	}
+	if other := l.other.Load(); other != nil {
+		return other
+	}
+	if l.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
+			"reason", "further values of requests count as "+otherValue)
+	}
+	return l.other.Load()
+}
+
+// eachSeries calls f with each series of l.
+func (l *limitSeries) eachSeries(f func(*series)) {
+	if l.single != nil {
+		f(l.single)
+		return
+	}
+	for _, s := range l.values.values() {
+		f(s)
+	}
+	if other := l.other.Load(); other != nil {
+		f(other)
+	}
 }
 
 // prepare attaches the counts to the limits of c, and marks the counts of other limits as
@@ -122,7 +195,7 @@ func (r *rules) addLimit(domain string, rule *descriptors.Rule, l *descriptors.R
 func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	inForce := map[*limitCounts]bool{}
+	inForce := map[*limitSeries]bool{}
 	attach := func(name limitName, a *descriptors.Attachment) {
 		if l := r.limits[name]; l != nil {
 			a.Store(l)
@@ -159,23 +232,23 @@ func (r *rules) deleteRemoved(now time.Time) {
 }
 
 // all returns the counts of all limits, sorted by name.
-func (r *rules) all(now time.Time) []*limitCounts {
+func (r *rules) all(now time.Time) []*limitSeries {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deleteRemoved(now)
-	all := make([]*limitCounts, 0, len(r.limits))
+	all := make([]*limitSeries, 0, len(r.limits))
 	for _, l := range r.limits {
 		all = append(all, l)
 	}
-	slices.SortFunc(all, func(a, b *limitCounts) int {
-		return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.name.rule, b.name.rule), cmp.Compare(a.name.limit, b.name.limit))
+	slices.SortFunc(all, func(a, b *limitSeries) int {
+		return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.name.rule, b.name.rule), cmp.Compare(a.name.limit, b.name.limit), cmp.Compare(a.name.flags, b.name.flags))
 	})
 	return all
 }
 
 // nameOf returns the name of l, which is a limit of rule.
 func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
-	name := limitName{rule: rule.Path}
+	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
 	if len(rule.Limits) == 1 {
 		return name
 	}

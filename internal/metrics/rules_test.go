@@ -1,8 +1,10 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +34,7 @@ type ruleFixture struct {
 
 func newRuleFixture(t testing.TB, limits string, l backend.Limiter, o RuleOptions) *ruleFixture {
 	m := New()
+	o.Log, o.MaxSeries = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.MaxSeries, 1000)
 	f := &ruleFixture{Metrics: m, t: t, store: &descriptors.Store{Prepare: m.PrepareRules}}
 	f.service = service.New(service.Options{Limits: f.store, Limiter: l, Observers: []service.Observer{m.RuleObserver(o)}})
 	f.load(limits)
@@ -77,17 +80,17 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 		name string
 		key  string
 		hits []int64
-		want hitSums
+		want HitSums
 	}{
-		{"single hits up to the near limit", "a", []int64{7, 1}, hitSums{Total: 8, Within: 8}},
-		{"hits from the near limit on", "a", []int64{7, 1, 1}, hitSums{Total: 9, Within: 9, Near: 1}},
-		{"hits across near limit and limit", "a", []int64{7, 1, 1, 3}, hitSums{Total: 12, Within: 9, Near: 2, Over: 2}},
-		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, hitSums{Total: 14, Within: 9, Near: 2, Over: 4}},
-		{"many hits at once", "a", []int64{15}, hitSums{Total: 15, Near: 2, Over: 5}},
-		{"allowed hits across the near limit", "a", []int64{10}, hitSums{Total: 10, Within: 10, Near: 2}},
-		{"peeks and refunds", "a", []int64{3, 0, -2}, hitSums{Total: 3, Within: 3}},
-		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, hitSums{Total: 14, Within: 9, Near: 1, Over: 5}},
-		{"shadow mode", "shadow", []int64{1, 4, 4}, hitSums{Total: 9, Within: 1, Near: 1, Over: 7, Shadow: 7}},
+		{"single hits up to the near limit", "a", []int64{7, 1}, HitSums{Total: 8, Within: 8}},
+		{"hits from the near limit on", "a", []int64{7, 1, 1}, HitSums{Total: 9, Within: 9, Near: 1}},
+		{"hits across near limit and limit", "a", []int64{7, 1, 1, 3}, HitSums{Total: 12, Within: 9, Near: 2, Over: 2}},
+		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, Within: 9, Near: 2, Over: 4}},
+		{"many hits at once", "a", []int64{15}, HitSums{Total: 15, Near: 2, Over: 5}},
+		{"allowed hits across the near limit", "a", []int64{10}, HitSums{Total: 10, Within: 10, Near: 2}},
+		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, Within: 3}},
+		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, Within: 9, Near: 1, Over: 5}},
+		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, Within: 1, Near: 1, Over: 7, Shadow: 7}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
@@ -106,16 +109,16 @@ func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		result backend.Result
-		want   hitSums
+		want   HitSums
 	}{
-		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, hitSums{Total: 4, Over: 4, OverLocal: 4}},
-		{"guard", backend.Result{Source: backend.SourceGuard}, hitSums{Total: 4, Over: 4, OverLocal: 4}},
-		{"failed call", backend.Result{Err: backend.ErrUnavailable}, hitSums{Total: 4}},
-		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), hitSums{Total: 4, Within: 4}},
-		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), hitSums{Total: 4, Over: 4}},
-		{"fallback, 4 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true, Remaining: 1}), hitSums{Total: 4, Within: 4}},
-		{"fallback, 5 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true}), hitSums{Total: 4, Within: 4, Near: 1}},
-		{"fallback, 8 of half the limit spent", fallback(limit.FailLocal, limit.Result{Remaining: -3}), hitSums{Total: 4, Over: 3, Near: 1}},
+		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, HitSums{Total: 4, Over: 4, OverLocal: 4}},
+		{"guard", backend.Result{Source: backend.SourceGuard}, HitSums{Total: 4, Over: 4, OverLocal: 4}},
+		{"failed call", backend.Result{Err: backend.ErrUnavailable}, HitSums{Total: 4}},
+		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), HitSums{Total: 4, Within: 4}},
+		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), HitSums{Total: 4, Over: 4}},
+		{"fallback, 4 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true, Remaining: 1}), HitSums{Total: 4, Within: 4}},
+		{"fallback, 5 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true}), HitSums{Total: 4, Within: 4, Near: 1}},
+		{"fallback, 8 of half the limit spent", fallback(limit.FailLocal, limit.Result{Remaining: -3}), HitSums{Total: 4, Over: 3, Near: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			answer := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = c.result })
@@ -132,8 +135,8 @@ func TestDeniedHitsAreOverIfAllOrNoneAreCharged(t *testing.T) {
 	f.hit(5, "a", "x")
 	f.hit(3, "shadow", "x")
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > a", "", hitSums{Total: 12, Within: 7, Over: 5}},
-		{"d", "d > shadow", "", hitSums{Total: 3, Near: 1, Over: 1, Shadow: 1}},
+		{"d", "d > a", "", HitSums{Total: 12, Within: 7, Over: 5}},
+		{"d", "d > shadow", "", HitSums{Total: 3, Near: 1, Over: 1, Shadow: 1}},
 	}, f.Rules())
 }
 
@@ -152,7 +155,7 @@ func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
 	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
 	f.hit(3, "several", "x")
 	f.hit(3, "unlimited", "x")
-	three := hitSums{Total: 3, Within: 3}
+	three := HitSums{Total: 3, Within: 3}
 	assert.Equal(t, []RuleCounts{
 		{"d", "d > several", "n", three},
 		{"d", "d > several", "per year", three},

@@ -4,14 +4,19 @@ import (
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// decisions counts decisions by source.
-type decisions struct {
+// calls counts decisions by source, and calls that were not answered as usual.
+type calls struct {
 	ok, overLimit, shadowed [len(backend.Sources)]prometheus.Counter
+
+	redisErrors, serviceErrors prometheus.Counter
+	globalShadows              prometheus.Counter
 }
 
 // Service registers the metrics of package service and returns its Observer.
@@ -20,7 +25,15 @@ func (m *Metrics) Service() service.Observer {
 		Name: "rls_decisions_total",
 		Help: "Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
 	}, []string{"result", "source"})
-	d := &decisions{}
+	errors := m.auto.NewCounterVec(prometheus.CounterOpts{
+		Name: "ratelimit_service_should_rate_limit_error",
+		Help: "Failed calls. service_error is an invalid request, or a call before limits are loaded; redis_error is any other failure.",
+	}, []string{"err_type"})
+	d := &calls{
+		serviceErrors: errors.WithLabelValues("service_error"),
+		redisErrors:   errors.WithLabelValues("redis_error"),
+		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
+	}
 	for _, source := range backend.Sources {
 		d.ok[source] = vec.WithLabelValues("ok", source.String())
 		d.overLimit[source] = vec.WithLabelValues("over_limit", source.String())
@@ -30,7 +43,13 @@ func (m *Metrics) Service() service.Observer {
 }
 
 // Answered implements service.Observer.
-func (d *decisions) Answered(_ context.Context, c *service.Call) {
+func (d *calls) Answered(_ context.Context, c *service.Call) {
+	if c.Err != nil {
+		d.countError(c.Err)
+	}
+	if c.GlobalShadow {
+		d.globalShadows.Inc()
+	}
 	for i := range c.Decisions() {
 		decision := c.Decision(i)
 		switch r := &decision.Result; {
@@ -42,5 +61,14 @@ func (d *decisions) Answered(_ context.Context, c *service.Call) {
 		default:
 			d.overLimit[r.Source].Inc()
 		}
+	}
+}
+
+func (d *calls) countError(err error) {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		d.serviceErrors.Inc()
+	default:
+		d.redisErrors.Inc()
 	}
 }

@@ -1,0 +1,197 @@
+package descriptors
+
+import (
+	"cmp"
+	"slices"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// metricKey names the metrics of a rule. It is nil for the limit of a request.
+type metricKey struct {
+	domain string // as in the path
+
+	// trail leads from the root of the domain to the rule. It has the originals of copies
+	// that an override made for a single value, so an override does not rename metrics.
+	trail []*limitsfile.Descriptor
+
+	// labels has the key and value of each descriptor of the rule's path. It is nil unless
+	// varies is set.
+	labels []string
+
+	// varies reports that the key contains texts of the request.
+	varies bool
+}
+
+func newMetricKey(p path) *metricKey {
+	k := &metricKey{domain: limitsfile.Printable(p.domain)}
+	for _, d := range p.trail {
+		k.trail = append(k.trail, cmp.Or(d.CopiedFrom, d))
+	}
+	if k.varies = slices.ContainsFunc(k.trail, k.segmentVaries); k.varies {
+		for _, d := range p.trail {
+			k.labels = append(k.labels, d.Label())
+		}
+	}
+	return k
+}
+
+func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
+
+// segmentVaries reports whether the segment of d contains texts of the request.
+func (k *metricKey) segmentVaries(d *limitsfile.Descriptor) bool {
+	return d.WildcardKey || k.valueVaries(d)
+}
+
+// valueVaries reports whether the segment of d contains the value of the request.
+func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
+	hasFixedValue := d.Value != "" && !d.WildcardValue
+	return !hasFixedValue && !d.ShareThreshold && (k.isDetailed() || d.ValueToMetric)
+}
+
+// MetricKeyVaries reports whether requests that match r can have different metric keys.
+func (r *Rule) MetricKeyVaries() bool { return r.metricKey == nil || r.metricKey.varies }
+
+// MetricFlags returns a text that is different if the flags that change the metric key are
+// different. It is empty for a rule without such flags.
+func (r *Rule) MetricFlags() string {
+	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasMetricFlag) {
+		return ""
+	}
+	flags := make([]byte, len(r.metricKey.trail)+1)
+	for i, d := range r.metricKey.trail {
+		flags[i] = '0'
+		if d.ValueToMetric {
+			flags[i] |= 1
+		}
+		if d.ShareThreshold {
+			flags[i] |= 2
+		}
+	}
+	if r.metricKey.isDetailed() {
+		flags[len(flags)-1] = 'd'
+	}
+	return string(flags)
+}
+
+func hasMetricFlag(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
+
+// AppendMetricKey appends the key of r in metrics to dst, as envoyproxy/ratelimit writes it:
+// the domain and a segment for each entry, with dots between. Fields like value_to_metric
+// put texts of the request into the key. Nothing is escaped. entries must match r.
+func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
+	dst = append(dst, domain...)
+	hasShared := r.sharedPatterns != nil
+	for i, e := range entries {
+		key, value := e.GetKey(), e.GetValue()
+		dst = append(append(dst, '.'), key...)
+		hasValue := value != ""
+		if r.metricKey != nil {
+			d := r.metricKey.trail[i]
+			if r.metricKey.isDetailed() {
+				value, hasValue = detailedValue(d, key, value, hasShared)
+			} else {
+				value, hasValue = metricValue(d, key, value)
+			}
+		}
+		if hasValue {
+			dst = append(append(dst, '_'), value...)
+		}
+	}
+	return dst
+}
+
+// detailedValue returns the text behind the key in a segment of a rule with detailed_metric.
+// An empty value keeps its _ if no descriptor shares its counter.
+func detailedValue(d *limitsfile.Descriptor, key, value string, hasShared bool) (text string, ok bool) {
+	if d.ShareThreshold && matchesAsWildcard(d, key, value) {
+		return metricPattern(d), true
+	}
+	return value, value != "" || !hasShared
+}
+
+// metricValue returns the text behind the key in a segment of a rule without
+// detailed_metric, if there is a text.
+func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok bool) {
+	switch isWildcard := matchesAsWildcard(d, key, value); {
+	case !isWildcard && d.Value == "" && d.ValueToMetric, isWildcard && d.ValueToMetric && !d.ShareThreshold:
+		return value, value != ""
+	case !isWildcard:
+		return d.Value, d.Value != ""
+	}
+	return metricPattern(d), true
+}
+
+// matchesAsWildcard reports whether an entry that matches d has another text than d.
+func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
+	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.WildcardValue && value != d.Value
+}
+
+// metricPattern returns the pattern of d in a segment. If the key has a *, the pattern has
+// the key too, as in envoyproxy/ratelimit: the segment of kw* is kw1_kw*.
+func metricPattern(d *limitsfile.Descriptor) string {
+	switch {
+	case !d.WildcardKey:
+		return d.Value
+	case d.Value == "":
+		return d.Key
+	}
+	return d.Key + "_" + d.Value
+}
+
+// MetricPath returns the path of r with the texts of the request that are in the metric key:
+// `shop > user=alice`.
+func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
+	if r.metricKey == nil {
+		path := r.Path
+		for _, e := range entries {
+			d := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
+			path += " > " + d.Label()
+		}
+		return path
+	}
+	if !r.metricKey.varies {
+		return r.Path
+	}
+	path := r.metricKey.domain
+	for i, e := range entries {
+		path += " > " + r.metricKey.label(i, e)
+	}
+	return path
+}
+
+// label returns the part of the path for e, the i-th entry of a request.
+func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	switch d := k.trail[i]; {
+	case !k.segmentVaries(d):
+		return k.labels[i]
+	case k.valueVaries(d):
+		return limitsfile.Printable(e.GetKey() + "=" + e.GetValue())
+	case d.Value == "":
+		return limitsfile.Printable(e.GetKey())
+	default:
+		return limitsfile.Printable(e.GetKey() + "=" + d.Value)
+	}
+}
+
+// OtherEntries returns entries in which the texts that vary in the metric key of r are
+// replaced by text.
+func (r *Rule) OtherEntries(entries []*ratelimitv3.RateLimitDescriptor_Entry, text string) []*ratelimitv3.RateLimitDescriptor_Entry {
+	if r.metricKey == nil {
+		return []*ratelimitv3.RateLimitDescriptor_Entry{{Key: text}}
+	}
+	others := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	for i, e := range entries {
+		d := r.metricKey.trail[i]
+		others[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.GetKey(), Value: e.GetValue()}
+		if d.WildcardKey {
+			others[i].Key = text
+		}
+		if r.metricKey.valueVaries(d) {
+			others[i].Value = text
+		}
+	}
+	return others
+}

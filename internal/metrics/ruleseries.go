@@ -1,0 +1,73 @@
+package metrics
+
+import (
+	"regexp"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+const (
+	// maxMetricKey bounds the memory of a series in bytes. Longer keys count as otherValue.
+	maxMetricKey = 256
+
+	// otherValue takes the place of the values for which there is no series.
+	otherValue = "other"
+)
+
+// series has the counts that share one set of labels.
+type series struct {
+	hitCounts
+	labels ruleLabels
+
+	// key is the metric key without the characters that statsd gives a meaning.
+	key string
+}
+
+// ruleLabels are the labels of the metrics of rules.
+type ruleLabels struct{ domain, key1, key2, rule string }
+
+// newSeries returns the series of l for requests with entries, which match rule.
+func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
+	s := &series{key: plainKey(string(rule.AppendMetricKey(nil, l.domain, entries)))}
+	path := rule.MetricPath(entries)
+	if l.name.limit != "" {
+		path += " (" + l.name.limit + ")"
+	}
+	s.labels = labelsOf(s.key, path)
+	return s
+}
+
+// labelsOf returns the labels that envoyproxy/ratelimit has for a metric key: the first
+// three segments. A domain or a value with a dot has several segments.
+func labelsOf(key, path string) ruleLabels {
+	l := ruleLabels{rule: validText(path)}
+	segments := strings.SplitN(validText(key), ".", 4)
+	l.domain = segments[0]
+	if len(segments) > 1 {
+		l.key1 = segments[1]
+	}
+	if len(segments) > 2 {
+		l.key2 = segments[2]
+	}
+	return l
+}
+
+// validText returns s with the replacement character for each invalid byte, because
+// Prometheus takes valid UTF-8 only.
+func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+var (
+	statsdReplacer = strings.NewReplacer(":", "_", "|", "_")
+	ipAddress      = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
+)
+
+// plainKey returns a metric key as envoyproxy/ratelimit sends it to statsd: with _ for : and
+// |, and for the dots of IPv4 addresses.
+func plainKey(key string) string {
+	return ipAddress.ReplaceAllStringFunc(statsdReplacer.Replace(key), func(address string) string {
+		return strings.ReplaceAll(address, ".", "_")
+	})
+}
