@@ -85,7 +85,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 
 	options := serverOptions(s, health, meter, log)
 	decisions := decisionlog.NewHub(nil)
-	rateLimit := newRateLimitService(s, limits, counters, meter.Service(), meter.RuleObserver(ruleOptions(s)), decisions)
+	rateLimit := newRateLimitService(s, limits, counters, meter.Service(), meter.RuleObserver(ruleOptions(s, log)), decisions)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
@@ -138,11 +138,13 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 	return service.New(o)
 }
 
-func ruleOptions(s *env.Settings) metrics.RuleOptions {
+func ruleOptions(s *env.Settings, log *slog.Logger) metrics.RuleOptions {
 	return metrics.RuleOptions{
 		NearLimitRatio: float32(s.NearLimitRatio),
 		FallbackRatio:  s.RedisFallbackRatio,
 		AllOrNone:      s.AllOrNone,
+		MaxSeries:      s.MetricsMaxSeries,
+		Log:            log,
 	}
 }
 

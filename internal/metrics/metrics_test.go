@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,10 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
@@ -194,9 +198,12 @@ rls_source_up{source="xds"} 1
 	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }
 
-// newFull returns the Metrics of all packages.
-func newFull() *Metrics {
-	m := New()
+// newFull returns the Metrics of all packages, with at least one series for each metric.
+func newFull(t *testing.T) *Metrics {
+	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
+	f.hit(1, "a", "x")
+	f.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
+	m := f.Metrics
 	m.Reload("file")
 	m.Service()
 	m.Fallback()
@@ -207,27 +214,56 @@ func newFull() *Metrics {
 }
 
 func TestNamesFollowPrometheusRules(t *testing.T) {
-	problems, err := testutil.GatherAndLint(newFull().registry)
+	problems, err := testutil.GatherAndLint(newFull(t).registry)
 	require.NoError(t, err)
 	for _, p := range problems {
-		assert.Contains(t, p.Metric, "config_load", "only names of envoyproxy/ratelimit may break the rules: %s", p.Text)
+		assert.True(t, strings.HasPrefix(p.Metric, "ratelimit_"), "only names of envoyproxy/ratelimit may break the rules: %s: %s", p.Metric, p.Text)
 	}
 }
 
-func TestDocsListAllMetrics(t *testing.T) {
+// docRow matches a row of docs/metrics.md: name, labels and type of a metric.
+var docRow = regexp.MustCompile("(?m)^\\| `((?:rls|ratelimit)_\\w+)(?:\\{([\\w,]+)\\})?` \\| (counter|gauge|histogram) \\| .+ \\|.*\\|$")
+
+func TestDocsListAllMetricsWithTypeAndLabels(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
-	families, err := newFull().registry.Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if name := f.GetName(); strings.HasPrefix(name, "rls_") || strings.HasPrefix(name, "ratelimit_") {
-			assert.Regexp(t, "\\| `"+name+"[`{]", string(docs))
-		}
+	documented := map[string]string{}
+	for _, row := range docRow.FindAllStringSubmatch(string(docs), -1) {
+		documented[row[1]] = row[3] + " " + row[2]
 	}
+	families, err := newFull(t).registry.Gather()
+	require.NoError(t, err)
+	exported := map[string]string{}
+	for _, f := range families {
+		name := f.GetName()
+		if !strings.HasPrefix(name, "rls_") && !strings.HasPrefix(name, "ratelimit_") {
+			continue
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		exported[name] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
+	}
+	assert.Equal(t, exported, documented)
 }
 
 func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
 	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_source_up", "rls_deny_cache_denials_total")
 	require.NoError(t, err)
 	assert.Zero(t, n)
+}
+
+func TestFailedCallsAreCountedByKind(t *testing.T) {
+	m := New()
+	o := m.Service()
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded} {
+		o.Answered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
+	}
+	o.Answered(t.Context(), &service.Call{GlobalShadow: true})
+	assertMetrics(t, m, `
+ratelimit_service_global_shadow_mode 1
+ratelimit_service_should_rate_limit_error{err_type="redis_error"} 3
+ratelimit_service_should_rate_limit_error{err_type="service_error"} 2
+`, "ratelimit_service_global_shadow_mode", "ratelimit_service_should_rate_limit_error")
 }

@@ -54,11 +54,17 @@ func (f *ruleFixture) hit(n int64, entries ...string) {
 	for i := 0; i+1 < len(entries); i += 2 {
 		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: entries[i], Value: entries[i+1]})
 	}
-	f.send(d)
+	f.sendTo("d", d)
 }
 
-func (f *ruleFixture) send(d *ratelimitv3.RateLimitDescriptor) {
-	_, _ = f.service.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{d}})
+// requestOf returns a descriptor with one entry.
+func requestOf(key, value string) []*ratelimitv3.RateLimitDescriptor {
+	return []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}
+}
+
+// sendTo sends a request of domain.
+func (f *ruleFixture) sendTo(domain string, descriptors ...*ratelimitv3.RateLimitDescriptor) {
+	_, _ = f.service.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{Domain: domain, Descriptors: descriptors})
 }
 
 const tenPerYear = `

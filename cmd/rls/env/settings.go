@@ -52,7 +52,8 @@ type Settings struct {
 	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
 
-	NearLimitRatio float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
+	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
+	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests that the metrics of one limit tell apart (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls. Health is NOT_SERVING during this time."`
 	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`

@@ -1,0 +1,36 @@
+//go:build !race
+
+// The race detector empties pools at random, so allocations are counted without it.
+
+package metrics
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+func TestCountingHitsDoesNotAllocate(t *testing.T) {
+	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8, MaxSeries: 2})
+	f.hit(1, "user", "a")
+	f.hit(1, "user", "b")
+	for _, key := range []string{"plain", "user", "both"} {
+		for _, value := range []string{"a", "c"} {
+			f.hit(1, key, value)
+			perCall := func(observers ...service.Observer) float64 {
+				store := new(descriptors.Store)
+				store.Set(f.store.Load())
+				s := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers})
+				req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: requestOf(key, value)}
+				return testing.AllocsPerRun(1000, func() { _, _ = s.ShouldRateLimit(t.Context(), req) })
+			}
+			assert.Equal(t, perCall(), perCall(f.rules), "%s=%s", key, value)
+		}
+	}
+}
