@@ -1,0 +1,47 @@
+package timeline
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestLastEventsAreKeptNewestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := New(3)
+		for _, text := range []string{"a", "b", "c", "d", "e"} {
+			events.Add(Event{Kind: Reload, Text: text})
+			time.Sleep(time.Second)
+		}
+		all := events.Events()
+		require.Len(t, all, 3)
+		for i, text := range []string{"e", "d", "c"} {
+			assert.Equal(t, Event{ID: uint64(5 - i), Time: time.Now().Add(-time.Duration(i+1) * time.Second), Kind: Reload, Text: text}, all[i])
+		}
+	})
+}
+
+func TestLongEventIsCut(t *testing.T) {
+	events := New(1)
+	attrs := make([]Attr, 1000)
+	attrs[0] = Attr{"problem", "x" + strings.Repeat("ü", 1<<20)}
+	events.Add(Event{Text: strings.Repeat("y", 1<<20), Attrs: attrs})
+	e := events.Events()[0]
+	assert.Len(t, e.Attrs, maxAttrs)
+	assert.Len(t, e.Text, maxTextBytes+len("…"))
+	assert.True(t, utf8.ValidString(e.Attrs[0].Value))
+	assert.LessOrEqual(t, len(e.Attrs[0].Value), maxTextBytes+len("…"))
+	assert.Len(t, attrs[0].Value, 2<<20+1, "the caller's attributes stay as they are")
+}
+
+func TestChangeOfResultDoesNotChangeTimeline(t *testing.T) {
+	events := New(2)
+	events.Add(Event{Text: "a"})
+	events.Events()[0].Text = "b"
+	assert.Equal(t, "a", events.Events()[0].Text)
+}
