@@ -51,6 +51,10 @@ type Reloader struct {
 	overrides   override.Layer
 	expiryTimer *time.Timer // of the next override that expires; nil if none does
 
+	inForceSince   time.Time                 // when the limits in force last changed or were loaded
+	overridesRead  bool                      // the overrides were read at least once
+	overrideStates map[string]override.State // reported last, by target; nil before overridesRead
+
 	loggedWarnings map[string]bool   // warnings of limits that the log has
 	loggedProblems map[string]string // problems of overrides that the log has, by target
 }
@@ -90,16 +94,18 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	}
 	if u.Overrides != nil {
 		r.overrides.Set(u.Overrides)
+		r.overridesRead = true
 	}
 	switch {
 	case u.Limits != nil:
 		r.logWarnings(u.Limits.Warnings)
 		r.base, r.problem = u.Limits, nil
-		changes := r.renew()
+		changes := r.renew(name)
+		r.inForceSince = time.Now()
 		r.observer.LimitsLoaded(len(u.Limits.Domains))
 		r.logInForce(u.Attrs, changes)
 	case u.Overrides != nil && r.base != nil:
-		if changes := r.renew(); len(changes) > 0 {
+		if changes := r.renew(name); len(changes) > 0 {
 			r.logInForce([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, changes)
 		}
 	}
@@ -115,9 +121,9 @@ func (r *Reloader) setState(name string, err error) {
 	}
 }
 
-// renew puts base with overrides in force. It returns log attributes for the rules that
-// have changed.
-func (r *Reloader) renew() []slog.Attr {
+// renew puts base with overrides in force. cause is the name of the source that has an update,
+// or empty. renew returns log attributes for the rules that have changed.
+func (r *Reloader) renew(cause string) []slog.Attr {
 	old := r.store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
 	cfg := descriptors.Compile(set)
@@ -125,10 +131,16 @@ func (r *Reloader) renew() []slog.Attr {
 	r.renewAt(nextExpiry)
 	r.reportOverrides()
 	r.observer.ConfigProblems(len(r.problems()))
-	if old == nil {
-		return nil
+	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
+	if !change.First {
+		change.Changes = cfg.ChangesFrom(old)
 	}
-	return changeAttrs(cfg.ChangesFrom(old))
+	attrs := changeAttrs(change.Changes)
+	if change.First || len(attrs) > 0 {
+		r.inForceSince = change.Time
+		r.observer.LimitsChanged(change)
+	}
+	return attrs
 }
 
 // renewAt schedules the renewal at the end of an override. The zero Time schedules none.
@@ -151,7 +163,7 @@ func (r *Reloader) renewAt(end time.Time) {
 		case time.Now().Before(end):
 			r.renewAt(end)
 		default:
-			if changes := r.renew(); len(changes) > 0 {
+			if changes := r.renew(""); len(changes) > 0 {
 				r.logInForce([]slog.Attr{slog.String("reason", "override expired")}, changes)
 			}
 		}
@@ -207,7 +219,7 @@ func (r *Reloader) logWarnings(warnings limitsfile.Problems) {
 // reject records why the newest limits are rejected. The limits in force stay.
 func (r *Reloader) reject(err error) {
 	r.problem = err
-	r.observer.LimitsRejected()
+	r.observer.LimitsRejected(err)
 	r.observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good ones stay in force"
 	if r.base == nil {
@@ -258,6 +270,43 @@ func (r *Reloader) reportOverrides() {
 	}
 	r.loggedProblems = logged
 	r.observer.Overrides(inForce, rejected)
+	r.reportOverrideChanges()
+}
+
+// reportOverrideChanges reports the overrides that have changed since the last report. The
+// overrides that were set before the process started are no changes.
+func (r *Reloader) reportOverrideChanges() {
+	if !r.overridesRead {
+		return
+	}
+	states := map[string]override.State{}
+	var changes []OverrideChange
+	add := func(action Action, s override.State) { changes = append(changes, OverrideChange{action, s}) }
+	for _, s := range r.overrides.States() {
+		states[s.Target] = s
+		old, known := r.overrideStates[s.Target]
+		switch {
+		case known && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
+		case s.Problem != nil:
+			add(OverrideRejected, s)
+		case s.Expired:
+			add(OverrideExpired, s)
+		case known:
+			add(OverrideChanged, s)
+		default:
+			add(OverrideSet, s)
+		}
+	}
+	for target, s := range r.overrideStates {
+		if _, ok := states[target]; !ok && !s.Expired { // an expired override was reported before
+			add(OverrideDeleted, s)
+		}
+	}
+	slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Target, b.State.Target) })
+	if r.overrideStates != nil && len(changes) > 0 {
+		r.observer.OverridesChanged(changes)
+	}
+	r.overrideStates = states
 }
 
 // problems returns why the newest limits or overrides are not in force, one line each.
@@ -294,6 +343,29 @@ func (r *Reloader) WriteProblems(w io.Writer) {
 	for _, line := range r.problems() {
 		fmt.Fprintln(w, line)
 	}
+}
+
+// Status describes the limits in force.
+type Status struct {
+	// InForceSince is the time of the last change of the limits in force, or of the last
+	// update of their source. It is zero if no limits are in force.
+	InForceSince time.Time
+
+	// Problems are the reasons why the newest limits or overrides are not in force, one line
+	// each.
+	Problems []string
+
+	// Outages are the errors of the sources that can't be read, by source.
+	Outages map[string]error
+}
+
+// Status returns the Status of this moment.
+func (r *Reloader) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Status{InForceSince: r.inForceSince, Problems: r.problems(), Outages: maps.Clone(r.outages)}
+	maps.DeleteFunc(s.Outages, func(_ string, err error) bool { return err == nil })
+	return s
 }
 
 // States returns the state of each override, sorted by target.

@@ -31,6 +31,9 @@ type rig struct {
 	loaded, rejected, problems int
 	overrides                  string // two numbers: overrides in force and rejected
 	states                     []string
+	limitsChanges              []reload.LimitsChange
+	overrideChanges            []string // action and target
+	rejectedErr                error
 }
 
 func newRig(t *testing.T) *rig {
@@ -40,9 +43,18 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) LimitsLoaded(int)                { r.loaded++ }
-func (r *rig) LimitsRejected()                 { r.rejected++ }
+func (r *rig) LimitsRejected(err error)        { r.rejected++; r.rejectedErr = err }
 func (r *rig) ConfigProblems(count int)        { r.problems = count }
 func (r *rig) Overrides(inForce, rejected int) { r.overrides = fmt.Sprint(inForce, " ", rejected) }
+func (r *rig) LimitsChanged(c reload.LimitsChange) {
+	c.Time = time.Time{}
+	r.limitsChanges = append(r.limitsChanges, c)
+}
+func (r *rig) OverridesChanged(changes []reload.OverrideChange) {
+	for _, c := range changes {
+		r.overrideChanges = append(r.overrideChanges, string(c.Action)+" "+c.State.Target)
+	}
+}
 func (r *rig) SourceState(name string, err error) {
 	r.states = append(r.states, fmt.Sprintf("%s: %v", name, err))
 }
@@ -127,6 +139,57 @@ func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
 	r.load(perYear(5))
 	assert.Empty(t, r.problemsPage())
 	assert.Zero(t, r.problems)
+}
+
+func TestChangesAreReportedWithTheirCause(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	assert.Zero(t, r.Status().InForceSince)
+	r.load(perYear(5))
+	r.override()
+	r.override("shop|tenant=acme", `{"factor": 2}`)
+	r.load(perYear(6))
+	r.load(perYear(6))
+	assert.Equal(t, []reload.LimitsChange{
+		{Cause: "file", First: true, Domains: 1, Rules: 1},
+		{Cause: "overrides", Domains: 1, Rules: 2, Changes: descriptors.Changes{Added: []string{"shop > tenant=acme"}}},
+		{Cause: "file", Domains: 1, Rules: 2, Changes: descriptors.Changes{Changed: []string{"shop > tenant", "shop > tenant=acme"}}},
+	}, r.limitsChanges)
+
+	bad := errors.New("a.yaml:1:2: wrong")
+	assert.Error(t, r.Apply("file", source.Update{Problem: bad}))
+	assert.Equal(t, bad, r.rejectedErr)
+	assert.Equal(t, []string{bad.Error()}, r.Status().Problems)
+	assert.NotZero(t, r.Status().InForceSince)
+	require.NoError(t, r.Apply("overrides", source.Update{Outage: bad}))
+	assert.Equal(t, map[string]error{"overrides": bad}, r.Status().Outages)
+}
+
+func TestChangesOfOverridesAreReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.load(perYear(5))
+		r.override("shop|tenant=old", `{"factor": 2}`)
+		assert.Empty(t, r.overrideChanges, "the override was there before the start")
+
+		end := time.Now().Add(time.Hour).Format(time.RFC3339)
+		ending := []string{"shop|tenant=ending", `{"factor": 2, "expires_at": "` + end + `"}`}
+		for _, pairs := range [][]string{
+			{"shop|tenant=old", `{"factor": 3}`, "shop|tenant=new", `{"factor": 2}`},
+			{"shop|tenant=new", `{"factor": 2}`},
+			{"shop|tenant=new", `{"factor": "two"}`},
+			{"shop|tenant=new", `{"factor": 2}`, ending[0], ending[1]},
+		} {
+			r.override(pairs...)
+			r.override(pairs...)
+		}
+		time.Sleep(2 * time.Hour)
+		r.override("shop|tenant=new", `{"factor": 2}`)
+		assert.Equal(t, []string{
+			"set shop|tenant=new", "changed shop|tenant=old", "deleted shop|tenant=old", "rejected shop|tenant=new",
+			"set shop|tenant=ending", "changed shop|tenant=new", "expired shop|tenant=ending",
+		}, r.overrideChanges)
+	})
 }
 
 func TestManyProblemsAreLoggedInPart(t *testing.T) {

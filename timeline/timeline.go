@@ -18,7 +18,8 @@ const (
 	Reload      Kind = "reload"      // limits came into force
 	Refusal     Kind = "refusal"     // limits or an override were rejected
 	Override    Kind = "override"    // an override was set, changed or ended
-	Breaker     Kind = "breaker"     // Redis went down or came up, or a source did
+	Breaker     Kind = "breaker"     // Redis went down or came up
+	Source      Kind = "source"      // a source of limits went down or came up
 	Drain       Kind = "drain"       // the process stops
 	Certificate Kind = "certificate" // TLS files were reloaded or rejected
 )

@@ -78,6 +78,9 @@ func (d *document) json(text []byte) *yaml.Node {
 	return root
 }
 
+// patchNotes are the fields of an override that change no limit.
+var patchNotes = []string{"expires_at", "set_by", "set_at"}
+
 // read sets the fields of p from root.
 func (p *Patch) read(d *document, root *yaml.Node) {
 	p.fields = d.object(overrideLevel, nil, root)
@@ -88,6 +91,11 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 			d.errorf(expires.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(expires.node))
 		}
 	}
+	if set := p.fields.field("set_at"); set.valid() {
+		if _, err := time.Parse(time.RFC3339, set.text); err != nil {
+			d.errorf(set.node, nil, "set_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(set.node))
+		}
+	}
 	if list.valid() {
 		p.items = []*object{}
 		for _, item := range d.limitItems(nil, list) {
@@ -96,8 +104,9 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.name)
 		}
-	} else if len(d.all()) == 0 && (len(p.fields.fields) == 0 || len(p.fields.fields) == 1 && expires.given()) {
-		d.errorf(root, nil, "override changes nothing; want %s", joinOr(fieldsAt(overrideLevel)))
+	} else if len(d.all()) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(patchNotes, v.row.name) }) {
+		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(patchNotes, name) })
+		d.errorf(root, nil, "override changes nothing; want %s", joinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
 		if v := o.field("unit"); v.valid() {

@@ -118,6 +118,8 @@ var schema = [...]row{
 
 	{name: "factor", kind: ratioKind, maxValue: 1_000_000, levels: overrideLevels, extension: true},
 	{name: "expires_at", kind: textKind, levels: overrideLevel, extension: true},
+	{name: "set_by", kind: textKind, levels: overrideLevel, extension: true},
+	{name: "set_at", kind: textKind, levels: overrideLevel, extension: true},
 }
 
 // specFields sets the fields of limit.Spec.

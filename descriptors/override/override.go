@@ -50,6 +50,16 @@ func Parse(target string, value []byte) (*Override, error) {
 // ended reports whether o has ended at now.
 func (o *Override) ended(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }
 
+// Author returns who set the override with this value, and when, as far as value says so.
+func Author(value string) (name string, set time.Time) {
+	var v struct {
+		SetBy string    `json:"set_by"`
+		SetAt time.Time `json:"set_at"`
+	}
+	_ = json.Unmarshal([]byte(value), &v)
+	return v.SetBy, v.SetAt
+}
+
 // Ended reports whether value is an override that has ended at now.
 func Ended(value []byte, now time.Time) bool {
 	var v struct {

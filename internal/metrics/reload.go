@@ -40,7 +40,11 @@ func (r *reloads) LimitsLoaded(domains int) {
 	r.domains.Set(float64(domains))
 }
 
-func (r *reloads) LimitsRejected() { r.rejectedSets.Inc() }
+func (r *reloads) LimitsChanged(reload.LimitsChange) {}
+
+func (r *reloads) LimitsRejected(error) { r.rejectedSets.Inc() }
+
+func (r *reloads) OverridesChanged([]reload.OverrideChange) {}
 
 func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
