@@ -37,6 +37,8 @@ var mayImport = map[string][]string{
 	"backend/guard":          {"backend", "limit"},
 	"backend/backendtest":    {"backend", "internal/wait", "limit"},
 	"lua":                    {},
+	"timeline":               {},
+	"live":                   {"backend", "descriptors", "descriptors/limitsfile", "limit", "service", "timeline"},
 	"service":                {"backend", "descriptors", "limit"},
 	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},

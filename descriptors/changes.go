@@ -1,6 +1,11 @@
 package descriptors
 
-import "google.golang.org/protobuf/proto"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	"google.golang.org/protobuf/proto"
+)
 
 // Changes is the difference between two Configs: the paths of descriptors with limits,
 // in file order.
@@ -83,4 +88,15 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 			n.children.eachPair(pairChildren, p, f)
 		}
 	}
+}
+
+// Hash returns a short hash of all descriptors and limits. Equal limits have equal hashes in
+// all processes of one version. The first call computes the hash.
+func (c *Config) Hash() string {
+	c.hashOnce.Do(func() {
+		h := sha256.New()
+		_ = c.WriteTree(h)
+		c.hash = hex.EncodeToString(h.Sum(nil)[:6])
+	})
+	return c.hash
 }

@@ -17,6 +17,7 @@ package descriptors
 import (
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -32,6 +33,9 @@ import (
 type Config struct {
 	domains map[string]*Domain
 	order   []*Domain // in file order
+
+	hashOnce sync.Once
+	hash     string // see Hash
 }
 
 // Domain returns the domain of that name, or nil.

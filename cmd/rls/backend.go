@@ -29,19 +29,20 @@ type counterBackend struct {
 
 	uncached   backend.Limiter // for hits of 0 only
 	caches     []admin.Cache
-	perReplica bool            // each replica has its own counters
-	explain    explain.Options // without the limits and the settings of the service
+	perReplica bool              // each replica has its own counters
+	redis      *fallback.Limiter // nil if the counters are local
+	explain    explain.Options   // without the limits and the settings of the service
 	close      func()
 }
 
 // newBackend returns the backend of the settings. Its goroutines end with ctx. Its close
 // function must be called at the end.
-func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
+func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
 	meter.Local(counters.Keys, counters.Evictions)
 	go counters.Run(ctx, time.Minute)
 	if s.Backend() == env.BackendRedis {
-		return newRedisBackend(ctx, s, counters, health, meter, log)
+		return newRedisBackend(ctx, s, counters, health, meter, events, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
 	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
@@ -49,7 +50,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in localCounters.
-func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, log *slog.Logger) (*counterBackend, error) {
+func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) (*counterBackend, error) {
 	client, err := newRedis(s, meter.Redis())
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		Shards:    client.Shards(),
 		ShardOf:   client.ShardOf,
 		Probe:     client.Probe,
-		Observer:  redisObserver{meter.Fallback(), s, health, log},
+		Observer:  redisObserver{meter.Fallback(), s, health, events, log},
 	})
 	if s.RedisHealthCheckActive {
 		health.Set("redis", false, "no connection to Redis yet")
@@ -74,6 +75,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 
 	b := &counterBackend{
 		uncached: scope.New(withFallback.Peeker(), localCounters),
+		redis:    withFallback,
 		close:    func() { stopPings(); withFallback.Close(); _ = client.Close() },
 	}
 	b.explain = explain.Options{
@@ -146,12 +148,14 @@ type redisObserver struct {
 	fallback.Observer // the metrics
 	settings          *env.Settings
 	health            *server.Health
+	events            changes
 	log               *slog.Logger
 }
 
 // StateChanged implements fallback.Observer.
 func (o redisObserver) StateChanged(c fallback.StateChange) {
 	o.Observer.StateChanged(c)
+	o.events.redisChanged(c, o.settings)
 	mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
 	if c.Down {
 		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",
@@ -162,6 +166,12 @@ func (o redisObserver) StateChanged(c fallback.StateChange) {
 	o.health.Note("redis", "")
 	o.log.Info("Redis outage ended", "lasted", c.Outage.Duration().Round(time.Millisecond), "calls", c.Outage.Calls, "calls_admitted", c.Outage.AdmittedCalls,
 		"hits_admitted", c.Outage.AdmittedHits, "most_beyond_limits", c.Outage.MaxExcessHits, "hits_replayed", c.Outage.Replayed)
+}
+
+// BlipEnded implements fallback.Observer.
+func (o redisObserver) BlipEnded(blip fallback.Outage) {
+	o.Observer.BlipEnded(blip)
+	o.events.blipEnded(&blip)
 }
 
 // Pauses between pings, before and after the first connection.

@@ -200,7 +200,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), slog.New(slog.NewTextHandler(&logged, nil)))
+	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
 	require.NoError(t, err)
 	<-pinged
 	b.close()

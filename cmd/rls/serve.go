@@ -61,7 +61,9 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(log)
 	health := server.NewHealth()
 	meter := metrics.New()
-	limits := newLimits(s, health, meter, log)
+	events := newChanges()
+	events.started(s)
+	limits := newLimits(s, health, meter, events, log)
 
 	// Calls in flight outlive ctx, and so does the background work that they need.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -69,7 +71,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err := followLimits(background, s, limits, health, log); err != nil {
 		return err
 	}
-	counters, err := newBackend(background, s, health, meter, log)
+	counters, err := newBackend(background, s, health, meter, events, log)
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), adminPages(s, limits, counters, overrides, log),
+	current := newLive(background, s, limits, counters, overrides, meter, events)
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), adminPages(s, limits, counters, overrides, log),
 		[]server.Page{explainPage(s, newExplainer(s, limits, counters), log)})
 	srv, err := server.New(options)
 	if err != nil {

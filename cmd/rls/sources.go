@@ -42,7 +42,7 @@ type limits struct {
 	store *descriptors.Store
 }
 
-func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) limits {
+func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) limits {
 	sources := []string{sourceFile}
 	if s.ConfigType == env.ConfigXDS {
 		sources = []string{sourceXDS}
@@ -50,7 +50,7 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, l
 	if s.OverridesEnabled {
 		sources = append(sources, sourceOverrides)
 	}
-	o := reloadObserver{meter.Reload(sources...), s, health}
+	o := reloadObserver{meter.Reload(sources...), s, health, events}
 	o.setHealth(0)
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	return limits{reload.New(reload.Options{Store: store, Observer: o, Log: log}), store}
@@ -71,11 +71,13 @@ func textPage(write func(io.Writer)) http.Handler {
 	})
 }
 
-// reloadObserver reports reloads to the metrics and to the readers of /healthcheck.
+// reloadObserver reports reloads to the metrics, to the readers of /healthcheck and to the
+// timeline.
 type reloadObserver struct {
 	reload.Observer // the metrics
 	settings        *env.Settings
 	health          *server.Health
+	events          changes
 }
 
 // LimitsLoaded implements reload.Observer.
@@ -83,6 +85,24 @@ func (o reloadObserver) LimitsLoaded(domains int) {
 	o.Observer.LimitsLoaded(domains)
 	o.setHealth(domains)
 	o.health.Set("xds", true, "")
+}
+
+// LimitsChanged implements reload.Observer.
+func (o reloadObserver) LimitsChanged(c reload.LimitsChange) {
+	o.Observer.LimitsChanged(c)
+	o.events.limitsChanged(c)
+}
+
+// LimitsRejected implements reload.Observer.
+func (o reloadObserver) LimitsRejected(err error) {
+	o.Observer.LimitsRejected(err)
+	o.events.limitsRejected(err)
+}
+
+// OverridesChanged implements reload.Observer.
+func (o reloadObserver) OverridesChanged(all []reload.OverrideChange) {
+	o.Observer.OverridesChanged(all)
+	o.events.overridesChanged(all)
 }
 
 func (o reloadObserver) setHealth(domains int) {
@@ -94,6 +114,7 @@ func (o reloadObserver) setHealth(domains int) {
 // SourceState implements reload.Observer.
 func (o reloadObserver) SourceState(source string, err error) {
 	o.Observer.SourceState(source, err)
+	o.events.sourceChanged(source, err)
 	if source != sourceOverrides {
 		return
 	}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// newLive returns the Live of the process, which samples until ctx is done. overrides is nil
+// without OVERRIDES_ENABLED.
+func newLive(ctx context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, meter *metrics.Metrics, events changes) *live.Live {
+	host, _ := os.Hostname()
+	o := live.Options{
+		Version:    buildVersion(),
+		Instance:   cmp.Or(host, "unknown"),
+		Backend:    s.Backend(),
+		ShadowMode: s.ShadowMode,
+		Store:      l.store,
+		Limits:     func() live.Limits { return limitsInForce(s, l) },
+		Counts:     func() iter.Seq[live.LimitCounts] { return limitCounts(meter) },
+		Draining:   func() bool { return ctx.Err() != nil },
+		Events:     events.Timeline,
+		Keys:       live.KeysOn,
+	}
+	if counters.redis != nil {
+		o.Redis = func() *live.Redis { return redisState(s, counters.redis.Status()) }
+	}
+	if overrides != nil {
+		o.Overrides = func() []live.Override { return liveOverrides(l.States()) }
+	}
+	all := live.New(o)
+	go all.Run(ctx)
+	return all
+}
+
+// livePages returns the pages of the debug listener about the traffic of this moment.
+func livePages(l *live.Live) []server.Page {
+	return []server.Page{
+		{Path: "/live", Help: "the state and the traffic of this moment, as JSON", Handler: l.SnapshotHandler()},
+	}
+}
+
+// limitsInForce describes the limits in force.
+func limitsInForce(s *env.Settings, l limits) live.Limits {
+	status := l.Status()
+	in := live.Limits{Source: sourceFile, Domains: []string{}, Problems: status.Problems}
+	if s.ConfigType == env.ConfigXDS {
+		in.Source = sourceXDS
+	}
+	if config := l.store.Load(); config != nil {
+		in.Loaded, in.Since, in.Hash, in.Rules = true, timeOrNil(status.InForceSince), config.Hash(), config.Rules()
+		for _, d := range config.Domains() {
+			in.Domains = append(in.Domains, d.Name)
+		}
+	}
+	return in
+}
+
+// limitCounts returns the hits on all limits.
+func limitCounts(meter *metrics.Metrics) iter.Seq[live.LimitCounts] {
+	return func(yield func(live.LimitCounts) bool) {
+		for _, c := range meter.Rules() {
+			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.Within, Near: c.Near, Denied: c.Over - c.Shadow, Shadow: c.Shadow}) {
+				return
+			}
+		}
+	}
+}
+
+// redisState describes Redis.
+func redisState(s *env.Settings, status fallback.Status) *live.Redis {
+	r := &live.Redis{Up: !status.Down, Mode: s.RedisFailureMode, Ratio: s.RedisFallbackRatio, Outage: liveOutage(&status.Outage), Blip: liveOutage(&status.Blip)}
+	for _, b := range status.Breakers {
+		switch b.State {
+		case fallback.Closed:
+			r.Breakers.Closed++
+		case fallback.Failing:
+			r.Breakers.Failing++
+		default:
+			r.Breakers.Open++
+		}
+	}
+	if r.Outage != nil {
+		r.Since = &r.Outage.Start
+		if r.Up {
+			r.Since = r.Outage.End
+		} else {
+			r.Error = r.Outage.Error
+		}
+	}
+	return r
+}
+
+// liveOutage describes o, or returns nil if there was no outage.
+func liveOutage(o *fallback.Outage) *live.Outage {
+	if o.Start.IsZero() {
+		return nil
+	}
+	out := &live.Outage{
+		Start: o.Start, End: timeOrNil(o.End), Seconds: live.Value(o.Duration().Seconds()),
+		Calls: o.Calls, AdmittedCalls: o.AdmittedCalls, Decisions: o.Decisions, ByReason: map[string]int64{},
+		AdmittedHits: o.AdmittedHits, MaxExcessHits: o.MaxExcessHits, Replayed: o.Replayed, Limits: []live.LimitPrice{},
+	}
+	if o.Err != nil {
+		out.Error = o.Err.Error()
+	}
+	for _, reason := range backend.Reasons {
+		if n := o.ByReason[reason]; n > 0 {
+			out.ByReason[reason.String()] = n
+		}
+	}
+	const maxLimits = 10
+	for _, p := range o.Limits[:min(len(o.Limits), maxLimits)] {
+		out.Limits = append(out.Limits, live.LimitPrice{Rule: p.Rule, Limit: p.Limit, Decisions: p.Decisions, AdmittedHits: p.AdmittedHits, MaxExcessHits: p.MaxExcessHits})
+	}
+	out.MoreLimits = len(o.Limits) - len(out.Limits)
+	return out
+}
+
+// liveOverrides describes overrides.
+func liveOverrides(states []override.State) []live.Override {
+	all := make([]live.Override, len(states))
+	for i := range states {
+		s := &states[i]
+		author, set := override.Author(s.Value)
+		all[i] = live.Override{
+			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
+			Author: author, Set: timeOrNil(set), Until: timeOrNil(s.Expires),
+		}
+		switch {
+		case s.Problem != nil:
+			all[i].State, all[i].Problem = "rejected", s.Problem.Error()
+		case s.Expired:
+			all[i].State = "expired"
+		}
+	}
+	return all
+}
+
+// timeOrNil returns the address of t, or nil if t is zero.
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

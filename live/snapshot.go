@@ -1,0 +1,294 @@
+// Package live describes what the process does right now: its state, its traffic of the last
+// five minutes, its rules, its hottest keys and its last changes. The live page and rls top
+// show it.
+//
+// Terms:
+//
+//   - snapshot: a description of one moment, which all viewers of this moment share;
+//   - step: the time between two points of a sparkline;
+//   - quiet: a rule is quiet if it had no hits in the last five minutes;
+//   - use: the spent share of a limit, of the busiest key; 1 is the whole limit.
+package live
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/seed-81f232ab/rls/timeline"
+)
+
+// Snapshot describes the process at one moment. Texts of requests and of limits files can
+// contain any character; a viewer must escape them.
+type Snapshot struct {
+	Time     time.Time `json:"time"`
+	Started  time.Time `json:"started"`
+	Version  string    `json:"version"`
+	Instance string    `json:"instance"` // the name of the host
+
+	State     State            `json:"state"`
+	Figures   Figures          `json:"figures"`
+	Rules     RuleList         `json:"rules"`
+	Keys      TopKeys          `json:"keys"`
+	Events    []timeline.Event `json:"events"` // newest first
+	Overrides OverrideList     `json:"overrides"`
+}
+
+// Level is the state in one word.
+type Level string
+
+// The levels.
+const (
+	Well    Level = "well"
+	Warning Level = "warning" // calls are decided as they should be, but not all is well
+	Trouble Level = "trouble" // limits do not apply as they should
+)
+
+// State reports whether the process is well.
+type State struct {
+	Level    Level    `json:"level"`
+	Headline string   `json:"headline"` // one line in words
+	Details  []string `json:"details"`  // further lines, the most important first
+
+	Backend  string `json:"backend"`            // "redis" or "local"
+	Redis    *Redis `json:"redis,omitempty"`    // nil if the backend is local
+	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
+	Limits   Limits `json:"limits"`
+
+	Draining   bool `json:"draining,omitempty"`
+	ShadowMode bool `json:"shadow_mode,omitempty"` // of the whole service
+}
+
+// Redis is the state of Redis, as the calls of this process see it.
+type Redis struct {
+	Up       bool       `json:"up"`
+	Since    *time.Time `json:"since,omitempty"` // start of this state, if Redis was ever down
+	Error    string     `json:"error,omitempty"` // of the outage in progress
+	Mode     string     `json:"mode"`            // how calls are decided without Redis: local, allow or deny
+	Ratio    float64    `json:"ratio"`           // share of each limit in mode local
+	Breakers Breakers   `json:"breakers"`
+
+	// Outage is the outage in progress if Up is false, else the last outage, if any. Blip is
+	// the last short time in which calls were decided without Redis.
+	Outage *Outage `json:"outage,omitempty"`
+	Blip   *Outage `json:"blip,omitempty"`
+}
+
+// Breakers has the number of breakers in each state.
+type Breakers struct {
+	Closed  int `json:"closed"`
+	Failing int `json:"failing"`
+	Open    int `json:"open"`
+}
+
+// Outage is a time in which calls were decided without Redis, and its price.
+type Outage struct {
+	Start   time.Time  `json:"start"`
+	End     *time.Time `json:"end,omitempty"` // nil while the outage lasts
+	Seconds Value      `json:"seconds"`
+	Error   string     `json:"error,omitempty"`
+
+	Calls         int64            `json:"calls"`
+	AdmittedCalls int64            `json:"admitted_calls"`
+	Decisions     int64            `json:"decisions"`
+	ByReason      map[string]int64 `json:"by_reason"`
+	AdmittedHits  int64            `json:"admitted_hits"`
+	MaxExcessHits int64            `json:"max_excess_hits"` // upper bound of the hits admitted beyond the limits
+	Replayed      int64            `json:"replayed"`
+	Limits        []LimitPrice     `json:"limits"` // the highest price first
+	MoreLimits    int              `json:"more_limits,omitempty"`
+}
+
+// LimitPrice is the part of an Outage that concerns one limit.
+type LimitPrice struct {
+	Rule          string `json:"rule"`
+	Limit         string `json:"limit"`
+	Decisions     int64  `json:"decisions"`
+	AdmittedHits  int64  `json:"admitted_hits"`
+	MaxExcessHits int64  `json:"max_excess_hits"`
+}
+
+// Limits describes the limits in force and what keeps newer limits out of force.
+type Limits struct {
+	Loaded  bool       `json:"loaded"`
+	Since   *time.Time `json:"since,omitempty"` // when the limits came into force
+	Hash    string     `json:"hash,omitempty"`  // equal limits have equal hashes on all replicas
+	Source  string     `json:"source"`          // "file" or "xds"
+	Domains []string   `json:"domains"`
+	Rules   int        `json:"rules"`
+
+	Problems     []string `json:"problems"` // one line each
+	MoreProblems int      `json:"more_problems,omitempty"`
+}
+
+// Figures are the traffic of the process. Points are means of one step. The newest point is
+// the last.
+type Figures struct {
+	StepSeconds int `json:"step_seconds"`
+
+	Calls        Series `json:"calls"`        // per second
+	DeniedShare  Series `json:"denied_share"` // of the calls, from 0 to 1
+	Errors       Series `json:"errors"`       // per second
+	P50          Series `json:"p50_seconds"`  // of the time of a call
+	P99          Series `json:"p99_seconds"`  // of the time of a call
+	RedisP50     Series `json:"redis_p50_seconds"`
+	RedisP99     Series `json:"redis_p99_seconds"`
+	WithoutRedis Series `json:"without_redis"` // decisions per second
+}
+
+// Series is a figure and its history. A value without traffic is null.
+type Series struct {
+	Now    Value   `json:"now"`
+	Points []Value `json:"points"`
+}
+
+// RuleList is the list of rules with traffic.
+type RuleList struct {
+	Total int `json:"total"` // rules in force
+
+	// Shown has the rules with traffic in the last five minutes, the most denied hits first,
+	// then the most hits.
+	Shown []Rule `json:"shown"`
+	More  int    `json:"more"`  // rules with traffic that Shown leaves out
+	Quiet int    `json:"quiet"` // rules without traffic
+}
+
+// Rule is a rule and its traffic. Rates are hits per second.
+type Rule struct {
+	Domain string `json:"domain"`
+	Path   string `json:"path"`  // `shop > service=checkout > path`; names the rule
+	Label  string `json:"label"` // the last part of the path
+	Depth  int    `json:"depth"` // 1 for the rules below a domain
+
+	// Limits has the limits in file order. The rates of the rule are those of its limit with
+	// the most denied hits.
+	Limits []Limit `json:"limits"`
+	Rates
+	Use Value `json:"use"` // null without a count in the last ten seconds
+
+	// OKPoints and DeniedPoints are rates for each step of Figures. They are empty for a
+	// quiet rule.
+	OKPoints     []Value `json:"ok_points,omitempty"`
+	DeniedPoints []Value `json:"denied_points,omitempty"`
+
+	// Marks are "shadow", "quota", "unlimited", "disabled" and "override".
+	Marks    []string      `json:"marks"`
+	Override *RuleOverride `json:"override,omitempty"`
+
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+}
+
+// Rates are hits per second. A hit that a limit in shadow mode lets pass is in Shadow, and
+// not in OK or Denied.
+type Rates struct {
+	OK     Value `json:"ok"`
+	Near   Value `json:"near"` // those of OK that are near the limit
+	Denied Value `json:"denied"`
+	Shadow Value `json:"shadow"`
+}
+
+// Limit is one limit of a rule.
+type Limit struct {
+	Text      string `json:"text"` // "10 per minute"
+	Name      string `json:"name,omitempty"`
+	Algorithm string `json:"algorithm,omitempty"`
+	Unlimited bool   `json:"unlimited,omitempty"`
+	Disabled  bool   `json:"disabled,omitempty"`
+	Rates
+}
+
+// RuleOverride is the override that changes a rule.
+type RuleOverride struct {
+	Target string     `json:"target"`
+	Author string     `json:"author,omitempty"`
+	Until  *time.Time `json:"until,omitempty"` // nil: without end
+}
+
+// Modes of TopKeys.
+const (
+	KeysOn     = "on"
+	KeysHashed = "hashed"
+	KeysOff    = "off"
+)
+
+// TopKeys has the keys with the most hits and the most denied hits of the last minutes.
+type TopKeys struct {
+	Mode    string `json:"mode"` // KeysOn, KeysHashed or KeysOff
+	Hottest []Key  `json:"hottest"`
+	Denied  []Key  `json:"denied"`
+
+	// SampledShare is the share of the decisions that the lists are computed from. It is
+	// below 1 if there are very many decisions.
+	SampledShare Value `json:"sampled_share"`
+}
+
+// Key is a key of requests. Rates are hits per second.
+type Key struct {
+	// Key is the name of the counter: `shop|remote_address=10.0.0.1`. It is a hash in mode
+	// KeysHashed.
+	Key   string `json:"key"`
+	Rule  string `json:"rule"` // the path of the rule
+	Limit string `json:"limit"`
+
+	Rate       Value `json:"rate"`
+	DeniedRate Value `json:"denied_rate"`
+
+	// Share is the share of the hits of all keys in the last minutes; for the most denied
+	// keys, of the denied hits.
+	Share Value `json:"share"`
+
+	// Spent and Capacity are the count of the limit at the last decision. They are null if
+	// Redis did not decide.
+	Spent    *int64 `json:"spent"`
+	Capacity *int64 `json:"capacity"`
+}
+
+// OverrideList is the list of overrides.
+type OverrideList struct {
+	Enabled bool       `json:"enabled"`
+	Shown   []Override `json:"shown"` // sorted by target
+	More    int        `json:"more"`  // overrides that Shown leaves out
+}
+
+// Override is an override.
+type Override struct {
+	Target string     `json:"target"`
+	Path   string     `json:"path,omitempty"` // of the descriptor
+	State  string     `json:"state"`          // "in force", "rejected" or "expired"
+	Limits string     `json:"limits,omitempty"`
+	Base   string     `json:"base_limits,omitempty"` // without the override
+	Author string     `json:"author,omitempty"`
+	Set    *time.Time `json:"set,omitempty"`
+	Until  *time.Time `json:"until,omitempty"` // nil: without end
+
+	Problem string `json:"problem,omitempty"`
+}
+
+// Value is a number with four significant digits. NaN means unknown and is null in JSON.
+type Value float64
+
+// Unknown is the Value of a figure without traffic.
+var Unknown = Value(math.NaN())
+
+// Known reports whether v is a number.
+func (v Value) Known() bool { return !math.IsNaN(float64(v)) }
+
+// MarshalJSON implements json.Marshaler.
+func (v Value) MarshalJSON() ([]byte, error) {
+	if !v.Known() || math.IsInf(float64(v), 0) {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, float64(v), 'g', 4, 64), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (v *Value) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*v = Unknown
+		return nil
+	}
+	f, err := strconv.ParseFloat(string(text), 64)
+	*v = Value(f)
+	return err
+}

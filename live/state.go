@@ -1,0 +1,154 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// describe sets the level, the headline and the details of s.
+func (s *State) describe(now time.Time) {
+	s.Level, s.Details = Well, []string{}
+	var parts []string
+	add := func(level Level, text string) {
+		if severity(level) > severity(s.Level) {
+			s.Level = level
+		}
+		parts = append(parts, text)
+	}
+	detail := func(level Level, format string, args ...any) {
+		if severity(level) > severity(s.Level) {
+			s.Level = level
+		}
+		s.Details = append(s.Details, fmt.Sprintf(format, args...))
+	}
+
+	switch {
+	case !s.Limits.Loaded:
+		add(Trouble, "No limits loaded: calls fail until valid limits arrive")
+	case s.Redis == nil:
+		add(Well, "Counting in this process")
+	case s.Redis.Up:
+		add(Well, "Counting in Redis")
+	default:
+		add(Trouble, s.Redis.awayText(now))
+	}
+	if s.Draining {
+		add(Warning, "stopping")
+	}
+	if s.ShadowMode {
+		add(Warning, "the whole service is in shadow mode: it denies nothing")
+	}
+	if s.Replicas > 0 {
+		add(Well, counted(int64(s.Replicas), "replica")+" seen")
+	}
+	if s.Limits.Loaded && s.Limits.Since != nil {
+		add(Well, "limits of "+clock(*s.Limits.Since, now)+" in force")
+	}
+	s.Headline = strings.Join(parts, " · ")
+
+	if r := s.Redis; r != nil && r.Up {
+		if r.Breakers.Failing > 0 {
+			detail(Warning, "Redis fails some calls now; this process decides those calls")
+		}
+		if r.Outage != nil && r.Outage.End != nil {
+			detail(Well, "Last outage of Redis ended at %s and lasted %s: %s", clock(*r.Outage.End, now), seconds(r.Outage.Seconds), r.Outage.price())
+		}
+		if b := r.Blip; b != nil && b.End != nil && now.Sub(*b.End) < 5*time.Minute {
+			detail(Well, "Redis was late or failed for a moment at %s: %s", clock(*b.End, now), b.price())
+		}
+	}
+	if problems := len(s.Limits.Problems) + s.Limits.MoreProblems; problems > 0 {
+		what := "the newest limits are not in force"
+		if !s.Limits.Loaded {
+			what = "there are no limits"
+		}
+		detail(Warning, "%s, so %s: %s", counted(int64(problems), "problem"), what, s.Limits.Problems[0])
+	}
+}
+
+// severity returns a number that is higher for a worse level.
+func severity(l Level) int { return map[Level]int{Well: 0, Warning: 1, Trouble: 2}[l] }
+
+// awayText describes an outage in progress.
+func (r *Redis) awayText(now time.Time) string {
+	text := "Redis away"
+	if r.Since != nil {
+		text += " for " + stopwatch(now.Sub(*r.Since))
+	}
+	switch r.Mode {
+	case "allow":
+		text += " · admitting all hits"
+	case "deny":
+		text += " · denying all hits"
+	default:
+		text += " · deciding here at " + share(r.Ratio) + " of each limit"
+	}
+	if r.Outage != nil {
+		text += " · " + r.Outage.price()
+	}
+	return text
+}
+
+// price describes the price of an outage.
+func (o *Outage) price() string {
+	if o.MaxExcessHits == 0 {
+		return counted(o.Calls, "call") + " decided without Redis, no hit too many"
+	}
+	return counted(o.Calls, "call") + " decided without Redis, at most " + counted(o.MaxExcessHits, "hit") + " too many"
+}
+
+// share returns a share in words.
+func share(x float64) string {
+	switch x {
+	case 1:
+		return "all"
+	case 0.5:
+		return "half"
+	case 0.25:
+		return "a quarter"
+	}
+	return strconv.FormatFloat(x*100, 'g', 3, 64) + " %"
+}
+
+// counted returns n with separators of thousands and with its noun.
+func counted(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return thousands(n) + " " + noun
+}
+
+func thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// clock returns the time of day, with the date unless it is less than a day ago.
+func clock(t, now time.Time) string {
+	if now.Sub(t) < 24*time.Hour {
+		return t.UTC().Format("15:04 UTC")
+	}
+	return t.UTC().Format("2006-01-02 15:04 UTC")
+}
+
+// stopwatch returns d as minutes and seconds.
+func stopwatch(d time.Duration) string {
+	total := int(max(d, 0).Seconds())
+	text := fmt.Sprintf("%02d:%02d", total/60%60, total%60)
+	if hours := total / 3600; hours > 0 {
+		text = strconv.Itoa(hours) + ":" + text
+	}
+	return text
+}
+
+// seconds returns a duration in its unit.
+func seconds(v Value) string {
+	d := time.Duration(float64(v) * float64(time.Second))
+	return cmp.Or(d.Round(max(d/1000, 1).Round(time.Millisecond)), d).String()
+}
