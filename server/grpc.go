@@ -47,10 +47,11 @@ func newGRPCServer(o *Options, certs *tlsReloader, drainCtx context.Context) *gr
 	}
 
 	s := grpc.NewServer(opts...)
+	registrar := callRegistrar{s, o.ObserveMethod, o.Log}
 	for _, register := range o.Services {
-		register(recoveringRegistrar{s, o.Log})
+		register(registrar)
 	}
-	healthpb.RegisterHealthServer(s, o.Health.grpc)
+	healthpb.RegisterHealthServer(registrar, o.Health.grpc)
 	reflection.Register(s)
 	for service, info := range s.GetServiceInfo() {
 		for _, m := range info.Methods {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
@@ -240,4 +242,36 @@ func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestUnaryCallsAreObservedByMethod(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	observed := map[string]int{}
+	r := start(t, Options{
+		ObserveMethod: func(name string) func(time.Duration) {
+			return func(took time.Duration) {
+				assert.Positive(t, took)
+				mu.Lock()
+				defer mu.Unlock()
+				observed[name]++
+			}
+		},
+		Services: register(serviceFunc(func(_ context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+			if req.Domain == "panic" {
+				panic("boom")
+			}
+			return &rlsv3.RateLimitResponse{}, nil
+		})),
+	})
+	for _, domain := range []string{"shop", "panic"} {
+		_, _ = r.client(t).ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: domain})
+	}
+	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	polltest.Until(t, 10*time.Second, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return observed["ShouldRateLimit"] == 2 && observed["Check"] == 1
+	})
 }

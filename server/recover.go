@@ -7,28 +7,34 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// recoveringRegistrar registers services whose panics don't end the process. A call
-// that panics is logged and fails with code Internal, whether it is unary or a stream.
+// callRegistrar registers services whose unary calls are observed, and whose panics don't
+// end the process. A call that panics is logged and fails with code Internal, whether it is
+// unary or a stream.
 //
 // It wraps the handlers of a service. An interceptor would cost each call two
 // allocations and 0.3 µs, which is 2 % of what grpc itself takes.
-type recoveringRegistrar struct {
+type callRegistrar struct {
 	grpc.ServiceRegistrar
-	log *slog.Logger
+	observeMethod func(name string) (observeCall func(took time.Duration))
+	log           *slog.Logger
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
-func (r recoveringRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	service := *desc
 	service.Methods = slices.Clone(desc.Methods)
 	for i, m := range service.Methods {
+		observeCall := r.observeMethod(m.MethodName)
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
+			start := time.Now()
+			defer func() { observeCall(time.Since(start)) }()
 			defer r.recoverCall(ctx, m.MethodName, &err)
 			return m.Handler(srv, ctx, decode, interceptor)
 		}
@@ -44,7 +50,7 @@ func (r recoveringRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 }
 
 // recoverCall logs a panic and sets err to the error that the client gets.
-func (r recoveringRegistrar) recoverCall(ctx context.Context, method string, err *error) {
+func (r callRegistrar) recoverCall(ctx context.Context, method string, err *error) {
 	if p := recover(); p != nil {
 		logPanic(ctx, r.log, method, p)
 		*err = status.Error(codes.Internal, "internal error")

@@ -39,6 +39,11 @@ type Options struct {
 
 	Metrics *MetricsListener // nil means none
 
+	// ObserveMethod is called once for each unary gRPC method, with its name without the
+	// service. The result is called after each call of the method, with the time that the
+	// call took, and must return at once. The default observes nothing.
+	ObserveMethod func(name string) (observeCall func(took time.Duration))
+
 	// DrainDelay is how long the server still takes calls after health has turned
 	// NOT_SERVING, so that load balancers notice; default 0.
 	DrainDelay time.Duration
@@ -72,6 +77,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.ObserveMethod == nil {
+		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
 	}
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
 	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 4<<20)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -61,6 +62,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(log)
 	health := server.NewHealth()
 	meter := metrics.New()
+	meter.Build(buildVersion(), runtime.Version())
 	events := newChanges()
 	events.started(s)
 	limits := newLimits(s, health, meter, events, log)
@@ -168,9 +170,10 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(),
 		}},
-		DrainDelay:   s.DrainDelay,
-		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
-		Log:          log,
+		ObserveMethod: meter.Server(),
+		DrainDelay:    s.DrainDelay,
+		DrainTimeout:  max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
+		Log:           log,
 	}
 	if s.GRPCServerUseTLS {
 		o.GRPC.TLS = &server.TLS{

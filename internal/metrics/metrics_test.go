@@ -204,6 +204,8 @@ func newFull(t *testing.T) *Metrics {
 	f.hit(1, "a", "x")
 	f.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
 	m := f.Metrics
+	m.Build("v1", "go1")
+	m.Server()("ShouldRateLimit")
 	m.Reload("file")
 	m.Service()
 	m.Fallback()
@@ -266,4 +268,28 @@ ratelimit_service_global_shadow_mode 1
 ratelimit_service_should_rate_limit_error{err_type="redis_error"} 3
 ratelimit_service_should_rate_limit_error{err_type="service_error"} 2
 `, "ratelimit_service_global_shadow_mode", "ratelimit_service_should_rate_limit_error")
+}
+
+func TestCallsAreCountedByMethod(t *testing.T) {
+	m := New()
+	observeMethod := m.Server()
+	call, check := observeMethod("ShouldRateLimit"), observeMethod("Check")
+	call(30 * time.Microsecond)
+	call(20 * time.Second)
+	check(time.Millisecond)
+	const times = "ratelimit_service_response_time_seconds"
+	assertMetrics(t, m, `
+ratelimit_service_total_requests{grpc_method="Check"} 1
+ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2
+`, "ratelimit_service_total_requests")
+	families, err := m.registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == times {
+			h := f.GetMetric()[1].GetHistogram()
+			assert.EqualValues(t, 2, h.GetSampleCount())
+			assert.EqualValues(t, 1, h.GetBucket()[0].GetCumulativeCount(), "at most 50 µs")
+			assert.InDelta(t, 20.00003, h.GetSampleSum(), 1e-9)
+		}
+	}
 }

@@ -31,7 +31,7 @@ var unusedSettings = []struct{ names, reason string }{
 		"metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)",
 	},
 	{"PROMETHEUS_MAPPER_YAML", "the names of metrics need no mapping"},
-	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "there is no metric of response times yet"},
+	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "ratelimit_service_response_time_seconds is always in seconds"},
 	{"TRACING_* OTEL_EXPORTER_OTLP_*", "there is no tracing yet"},
 }
 

@@ -1,0 +1,36 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// responseTimes are the buckets of response times in seconds. A call without Redis takes less
+// than 0.1 ms, and a call that waits for Redis takes at most REDIS_TIMEOUT.
+var responseTimes = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+// Server registers the metrics of package server and returns the function that observes
+// gRPC methods (server.Options.ObserveMethod).
+func (m *Metrics) Server() func(method string) (observeCall func(took time.Duration)) {
+	requests := m.auto.NewCounterVec(prometheus.CounterOpts{
+		Name: "ratelimit_service_total_requests", Help: "Unary gRPC calls.",
+	}, []string{"grpc_method"})
+	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "ratelimit_service_response_time_seconds", Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
+	}, []string{"grpc_method"})
+	return func(method string) func(time.Duration) {
+		count, times := requests.WithLabelValues(method), times.WithLabelValues(method)
+		return func(took time.Duration) {
+			count.Inc()
+			times.Observe(took.Seconds())
+		}
+	}
+}
+
+// Build registers the metric of the build.
+func (m *Metrics) Build(version, goVersion string) {
+	m.auto.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "rls_build_info", Help: "1, with the version of rls and of Go.",
+	}, []string{"version", "go_version"}).WithLabelValues(version, goVersion).Set(1)
+}
