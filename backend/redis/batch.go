@@ -19,10 +19,15 @@ import (
 // must not block.
 type Observer interface {
 	BatchDone(Batch)
+
+	// Failed is called for each error of Redis, also if the batch is then sent again. The
+	// error concerns a whole batch or one hit.
+	Failed(Role, ErrorKind)
 }
 
 // Batch describes a batch that was answered or has failed.
 type Batch struct {
+	Role   Role
 	Hits   int           // hits in the batch
 	Queued int           // hits that waited in the queue when the batch was sent
 	Wait   time.Duration // time from the first hit's Take until the batch was sent
@@ -32,7 +37,8 @@ type Batch struct {
 
 type noObserver struct{}
 
-func (noObserver) BatchDone(Batch) {}
+func (noObserver) BatchDone(Batch)        {}
+func (noObserver) Failed(Role, ErrorKind) {}
 
 // batch sends hits of many calls to Redis in one step. It belongs to one worker and
 // reuses its memory.
@@ -83,7 +89,7 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 		err := b.send(ctx)
 		cancel()
 		b.queue.limiter.options.Observer.BatchDone(Batch{
-			Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
+			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
 		})
 	}
 	clear(b.hits)
@@ -103,6 +109,7 @@ func (b *batch) send(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
+		b.queue.limiter.options.Observer.Failed(b.queue.pool.role, KindOf(err))
 		switch errorCode(err) {
 		case "":
 			// go-redis finds the new owners of slots itself only for commands that it

@@ -115,10 +115,14 @@ func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 	})
 }
 
-// recorder remembers batches.
-type recorder struct{ batches []Batch }
+// recorder remembers batches and errors.
+type recorder struct {
+	batches []Batch
+	errors  []ErrorKind
+}
 
-func (r *recorder) BatchDone(b Batch) { r.batches = append(r.batches, b) }
+func (r *recorder) BatchDone(b Batch)             { r.batches = append(r.batches, b) }
+func (r *recorder) Failed(_ Role, kind ErrorKind) { r.errors = append(r.errors, kind) }
 
 func TestObserverLearnsOfEachBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -142,6 +146,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			b.run(t.Context(), []*call{queuedCall})
 			if assert.Len(t, got.batches, 1) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
+				assert.Equal(t, c.err != nil, len(got.errors) == 1)
 				got.batches[0].Err = nil
 				assert.Equal(t, Batch{Hits: 2, Queued: 7, Wait: 3 * time.Millisecond, Took: c.took}, got.batches[0])
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -16,6 +17,8 @@ import (
 // pool is one Redis: a single one, the master of Sentinel, or a Cluster.
 type pool struct {
 	name       string // addresses without secrets, for errors
+	role       Role
+	opened     atomic.Int64 // connections that were ever opened
 	client     client
 	firstShard int
 	partitions int
@@ -34,7 +37,13 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 		}
 		tags = hashTags(l.options.Partitions)
 	}
-	p := &pool{name: a.name(), client: a.open(a.limiterOptions(l.options)), firstShard: len(l.queues), partitions: len(tags)}
+	p := &pool{name: a.name(), role: Roles[len(l.pools)], firstShard: len(l.queues), partitions: len(tags)}
+	o := a.limiterOptions(l.options)
+	o.OnConnect = func(context.Context, *goredis.Conn) error {
+		p.opened.Add(1)
+		return nil
+	}
+	p.client = a.open(o)
 	l.pools = append(l.pools, p)
 	for _, tag := range tags {
 		l.queues = append(l.queues, l.startQueue(ctx, p, keyspace(l.options.KeyPrefix+tag+layoutVersion)))

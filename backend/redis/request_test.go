@@ -111,7 +111,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		errs  []string // of hits a and b; empty for none
 	}{
 		"complete":                  {"\x96\x01\x00\x00\x02\x00\x00", []string{"", ""}},
-		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v1:fw86400:b": rate limit backend unavailable: the script's reply ends before this hit`}},
+		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v1:fw86400:b": rate limit backend unavailable: the script's reply can't be read: it ends before this hit`}},
 		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v1:fw86400:b"`}},
 		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
 		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},

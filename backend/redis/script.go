@@ -121,7 +121,16 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 // asString returns b as a string. It is valid as long as b does not change.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-var errShortReply = errors.New("the script's reply ends before this hit")
+// errReply is wrapped by the errors of a reply that does not have the expected form.
+var errReply = errors.New("the script's reply can't be read")
+
+var errShortReply = fmt.Errorf("%w: it ends before this hit", errReply)
+
+// scriptError is an error of one hit in the script's reply. It implements goredis.Error.
+type scriptError string
+
+func (e scriptError) Error() string { return string(e) }
+func (scriptError) RedisError()     {}
 
 // decode answers hits from the script's reply. A hit that the reply does not answer gets
 // an error with its counter's name.
@@ -152,11 +161,11 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 			err = fmt.Errorf("error of hit %d: %s", i, text)
 		}
 		if err == nil {
-			hits[i-1].fail(server, errors.New(text))
+			hits[i-1].fail(server, scriptError(text))
 		}
 	}
 	if err != nil { // any hit may be one of the failed hits
-		err = fmt.Errorf("the script's reply can't be read: %w", err)
+		err = fmt.Errorf("%w: %w", errReply, err)
 		for _, h := range hits {
 			if h.answer().Err == nil {
 				h.fail(server, err)
@@ -166,5 +175,6 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 }
 
 func (h hitRef) fail(server string, err error) {
+	h.call.queue.limiter.options.Observer.Failed(h.call.queue.pool.role, KindOf(err))
 	*h.answer() = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w: %w", server, h.name(), backend.ErrUnavailable, err)}}
 }

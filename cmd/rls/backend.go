@@ -51,7 +51,11 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in localCounters.
 func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) (*counterBackend, error) {
-	client, err := newRedis(s, meter.Redis())
+	roles := []redis.Role{redis.RoleMain}
+	if s.PerSecond {
+		roles = append(roles, redis.RolePerSecond)
+	}
+	client, err := newRedis(s, meter.Redis(roles...))
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +71,8 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		Probe:     client.Probe,
 		Observer:  redisObserver{meter.Fallback(), s, health, events, log},
 	})
+	meter.RedisStatus(client)
+	meter.FallbackStatus(metrics.ShardsOf(client), withFallback.Status)
 	if s.RedisHealthCheckActive {
 		health.Set("redis", false, "no connection to Redis yet")
 	}

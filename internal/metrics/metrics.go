@@ -21,6 +21,8 @@ type Metrics struct {
 	registry *prometheus.Registry
 	auto     promauto.Factory // registers what it makes
 	rules    *rules
+
+	withoutRedis *withoutRedis // nil until Fallback is called
 }
 
 // New returns Metrics of the Go runtime and the process.

@@ -134,29 +134,9 @@ func TestDenyCacheIsCounted(t *testing.T) {
 	assertMetrics(t, m, "rls_deny_cache_denials_total 2\n", "rls_deny_cache_denials_total")
 }
 
-func TestBatchesAreMeasured(t *testing.T) {
-	m := New()
-	r := m.Redis()
-	r.BatchDone(redis.Batch{Hits: 3, Queued: 20, Wait: 125 * time.Millisecond, Took: 125 * time.Millisecond})
-	r.BatchDone(redis.Batch{Hits: 1, Wait: time.Second, Took: 500 * time.Millisecond, Err: errors.New("broken")})
-	families, err := m.registry.Gather()
-	require.NoError(t, err)
-	sums := map[string]float64{}
-	for _, f := range families {
-		if h := f.GetMetric()[0].GetHistogram(); h != nil && strings.HasPrefix(f.GetName(), "rls_") {
-			sums[f.GetName()] = h.GetSampleSum()
-			assert.EqualValues(t, 2, h.GetSampleCount(), f.GetName())
-		}
-	}
-	assert.Equal(t, map[string]float64{
-		"rls_redis_batch_hits": 4, "rls_redis_queued_hits": 20, "rls_redis_batch_wait_seconds": 1.125, "rls_redis_batch_duration_seconds": 0.625,
-	}, sums)
-	assertMetrics(t, m, "rls_redis_batch_errors_total 1\n", "rls_redis_batch_errors_total")
-}
-
 func TestObserversDoNotAllocate(t *testing.T) {
 	m := New()
-	decisions, batches, call := m.Service(), m.Redis(), new(service.Call)
+	decisions, batches, call := m.Service(), m.Redis(redis.RoleMain), new(service.Call)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		decisions.Answered(t.Context(), call)
 		batches.BatchDone(redis.Batch{Hits: 3})
@@ -209,7 +189,11 @@ func newFull(t *testing.T) *Metrics {
 	m.Reload("file")
 	m.Service()
 	m.Fallback()
-	m.Redis()
+	m.FallbackStatus([]Shard{{Server: "main"}}, func() fallback.Status {
+		return fallback.Status{Breakers: make([]fallback.BreakerStatus, 1), Outage: fallback.Outage{Limits: make([]fallback.LimitPrice, 1)}}
+	})
+	m.Redis(redis.Roles[:]...)
+	m.RedisStatus(redisStatus{})
 	m.DenyCache()
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions)
 	return m

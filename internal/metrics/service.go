@@ -17,6 +17,8 @@ type calls struct {
 
 	redisErrors, serviceErrors prometheus.Counter
 	globalShadows              prometheus.Counter
+
+	metrics *Metrics // has withoutRedis
 }
 
 // Service registers the metrics of package service and returns its Observer.
@@ -30,6 +32,7 @@ func (m *Metrics) Service() service.Observer {
 		Help: "Failed calls. service_error is an invalid request, or a call before limits are loaded; redis_error is any other failure.",
 	}, []string{"err_type"})
 	d := &calls{
+		metrics:       m,
 		serviceErrors: errors.WithLabelValues("service_error"),
 		redisErrors:   errors.WithLabelValues("redis_error"),
 		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
@@ -52,6 +55,9 @@ func (d *calls) Answered(_ context.Context, c *service.Call) {
 	}
 	for i := range c.Decisions() {
 		decision := c.Decision(i)
+		if r := &decision.Result; r.Degraded() && r.Err == nil && d.metrics.withoutRedis != nil {
+			d.metrics.withoutRedis.count(r, decision.Rule.ShadowMode)
+		}
 		switch r := &decision.Result; {
 		case r.Err != nil:
 		case r.Allowed:

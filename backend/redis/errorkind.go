@@ -1,0 +1,96 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// ErrorKind is the kind of a failure of Redis. The kinds are few, so a metric can have a label
+// for the kind.
+type ErrorKind uint8
+
+// The kinds.
+const (
+	KindOther       ErrorKind = iota
+	KindTimeout               // no answer in time
+	KindRefused               // connection refused
+	KindReset                 // connection broken
+	KindUnreachable           // no address, or no route to it
+	KindTLS                   // no secure connection
+	KindAuth                  // wrong user or password
+	KindNoPerm                // user without the right for a command or key
+	KindCluster               // slots that are moved, or have no master
+	KindLoading               // Redis reads its data, or has no link to its master
+	KindReadOnly              // a Redis replica, which can't write
+	KindOOM                   // out of memory
+	KindNoScript              // script not known; sent with its text again
+	KindWrongType             // key in use for something else
+	KindProtocol              // reply that can't be read
+)
+
+var errorKinds = [...]string{
+	"other", "timeout", "refused", "reset", "unreachable", "tls", "auth", "noperm", "cluster", "loading", "readonly", "oom",
+	"noscript", "wrongtype", "protocol",
+}
+
+// ErrorKinds lists the names of all kinds, by kind.
+func ErrorKinds() []string { return errorKinds[:] }
+
+// String returns the name used in metrics and logs.
+func (k ErrorKind) String() string { return errorKinds[k] }
+
+// kindByCode has the kinds of the error codes with which Redis answers.
+var kindByCode = map[string]ErrorKind{
+	"NOAUTH": KindAuth, "WRONGPASS": KindAuth, "NOPERM": KindNoPerm,
+	"MOVED": KindCluster, "ASK": KindCluster, "TRYAGAIN": KindCluster, "CROSSSLOT": KindCluster, "CLUSTERDOWN": KindCluster,
+	"LOADING": KindLoading, "MASTERDOWN": KindLoading, "READONLY": KindReadOnly, "OOM": KindOOM, "NOSCRIPT": KindNoScript,
+	"WRONGTYPE": KindWrongType,
+}
+
+// KindOf returns the kind of an error that a Limiter of this package returned.
+func KindOf(err error) ErrorKind {
+	if code := errorCode(err); code != "" {
+		return kindByCode[code] // KindOther if the code is not listed
+	}
+	var (
+		netErr      net.Error
+		dnsErr      *net.DNSError
+		verifyErr   *tls.CertificateVerificationError
+		unknownCA   x509.UnknownAuthorityError
+		wrongHost   x509.HostnameError
+		recordErr   tls.RecordHeaderError
+		alertErr    tls.AlertError
+		isTLSFailed = errors.As(err, &verifyErr) || errors.As(err, &unknownCA) || errors.As(err, &wrongHost) ||
+			errors.As(err, &recordErr) || errors.As(err, &alertErr)
+	)
+	switch {
+	case errors.Is(err, errReply):
+		return KindProtocol
+	case isTLSFailed:
+		return KindTLS
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return KindRefused
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		return KindReset
+	case errors.Is(err, backend.ErrLate), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, goredis.ErrPoolTimeout):
+		return KindTimeout
+	case errors.As(err, &dnsErr), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, os.ErrNotExist):
+		return KindUnreachable
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return KindTimeout
+	case err != nil && strings.Contains(err.Error(), "redis: can't parse"):
+		return KindProtocol
+	}
+	return KindOther
+}

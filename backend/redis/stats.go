@@ -1,0 +1,74 @@
+package redis
+
+import (
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// Role is the use of a Redis.
+type Role uint8
+
+// The roles.
+const (
+	RoleMain      Role = iota
+	RolePerSecond      // counts the limits of one second
+)
+
+// Roles lists all roles.
+var Roles = [...]Role{RoleMain, RolePerSecond}
+
+// String returns the name used in metrics and logs.
+func (r Role) String() string { return [...]string{"main", "per_second"}[r] }
+
+// ShardName returns the Redis of a shard, and the number of the shard there, from 0.
+func (l *Limiter) ShardName(shard int) (role Role, partition int) {
+	p := l.queues[shard].pool
+	return p.role, shard - p.firstShard
+}
+
+// PoolStats describes the connections to a Redis.
+type PoolStats struct {
+	Role        Role
+	Connections int // open connections
+	Idle        int // connections without a command
+
+	Opened   int64         // connections that were ever opened
+	Waits    int64         // commands that had to wait for a connection
+	WaitTime time.Duration // total time of these waits
+	Timeouts int64         // commands that got no connection in time
+}
+
+// PoolStats returns the statistics of each Redis.
+func (l *Limiter) PoolStats() []PoolStats {
+	var all []PoolStats
+	for _, p := range l.pools {
+		stats := PoolStats{Role: p.role, Opened: p.opened.Load()}
+		if c, ok := p.client.(interface{ PoolStats() *goredis.PoolStats }); ok {
+			s := c.PoolStats()
+			stats.add(s)
+			stats.add((*goredis.PoolStats)(s.PipelineStats))
+		}
+		all = append(all, stats)
+	}
+	return all
+}
+
+func (s *PoolStats) add(from *goredis.PoolStats) {
+	if from == nil {
+		return
+	}
+	s.Connections += int(from.TotalConns)
+	s.Idle += int(from.IdleConns)
+	s.Waits += int64(from.WaitCount)
+	s.WaitTime += time.Duration(from.WaitDurationNs)
+	s.Timeouts += int64(from.Timeouts)
+}
+
+// QueuedHits returns the number of hits that wait for a batch of the shard.
+func (l *Limiter) QueuedHits(shard int) int {
+	q := l.queues[shard]
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.hits
+}

@@ -1,0 +1,152 @@
+package redis_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// kindRecorder is an Observer that remembers the kinds of errors.
+type kindRecorder struct {
+	mu    sync.Mutex
+	kinds map[redis.ErrorKind]int
+}
+
+func (*kindRecorder) BatchDone(redis.Batch) {}
+
+func (r *kindRecorder) Failed(_ redis.Role, kind redis.ErrorKind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kinds == nil {
+		r.kinds = map[redis.ErrorKind]int{}
+	}
+	r.kinds[kind]++
+}
+
+func (r *kindRecorder) count(kind redis.ErrorKind) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kinds[kind]
+}
+
+func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
+	for _, c := range []struct {
+		kind   redis.ErrorKind
+		breaks func(t *testing.T, s *redistest.Server)
+	}{
+		{redis.KindRefused, func(_ *testing.T, s *redistest.Server) { s.Kill() }},
+		{redis.KindTimeout, func(t *testing.T, s *redistest.Server) {
+			s.Pause()
+			t.Cleanup(s.Resume)
+		}},
+		{redis.KindNoScript, func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
+		}},
+		{redis.KindOOM, func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err())
+		}},
+		{redis.KindNoPerm, func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha", "-eval").Err())
+		}},
+		{redis.KindReadOnly, func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
+		}},
+		{redis.KindWrongType, func(t *testing.T, s *redistest.Server) {
+			client := s.Client(t)
+			keys, err := client.Keys(t.Context(), "*").Result()
+			require.NoError(t, err)
+			for _, key := range keys {
+				require.NoError(t, client.Del(t.Context(), key).Err())
+				require.NoError(t, client.LPush(t.Context(), key, "x").Err())
+			}
+		}},
+	} {
+		t.Run(c.kind.String(), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			observer := new(kindRecorder)
+			l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Observer: observer}), perDay(t, 100)
+			awaitRecovery(t, l, lim)
+			before := observer.count(c.kind)
+			c.breaks(t, s)
+			polltest.Until(t, testTimeout, func() bool {
+				take(l, hit("key", lim, 1))
+				return observer.count(c.kind) > before
+			})
+			assert.Zero(t, observer.count(redis.KindOther))
+		})
+	}
+}
+
+func TestErrorsHaveTheirKind(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		kind redis.ErrorKind
+	}{
+		{fmt.Errorf("dial: %w", &net.DNSError{Err: "no such host", Name: "redis"}), redis.KindUnreachable},
+		{&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)}, redis.KindUnreachable},
+		{&net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}, redis.KindReset},
+		{io.EOF, redis.KindReset},
+		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, redis.KindTimeout},
+		{fmt.Errorf("%w: %w", backend.ErrLate, backend.ErrUnavailable), redis.KindTimeout},
+		{&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, redis.KindTLS},
+		{tls.RecordHeaderError{Msg: "not TLS"}, redis.KindTLS},
+		{replyError("WRONGPASS invalid username-password pair"), redis.KindAuth},
+		{fmt.Errorf("redis: %w", replyError("MOVED 1 127.0.0.1:1")), redis.KindCluster},
+		{replyError("CLUSTERDOWN Hash slot not served"), redis.KindCluster},
+		{replyError("LOADING Redis is loading"), redis.KindLoading},
+		{replyError("ERR unknown"), redis.KindOther},
+		{errors.New("new"), redis.KindOther},
+		{nil, redis.KindOther},
+	} {
+		assert.Equal(t, c.kind.String(), redis.KindOf(c.err).String(), c.err)
+	}
+}
+
+// replyError is an error with which Redis answers.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+func TestPoolStatsCountConnections(t *testing.T) {
+	s := redistest.Start(t)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 100)
+	assert.Equal(t, []redis.PoolStats{{}}, l.PoolStats())
+	awaitRecovery(t, l, lim)
+	stats := l.PoolStats()[0]
+	assert.Equal(t, redis.PoolStats{Connections: 1, Idle: 1, Opened: 1}, stats)
+	require.NoError(t, s.Client(t).Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
+	awaitRecovery(t, l, lim)
+	stats = l.PoolStats()[0]
+	assert.Equal(t, int64(2), stats.Opened)
+	assert.Equal(t, 1, stats.Connections)
+}
+
+func TestShardsAreNamedByRedisAndPartition(t *testing.T) {
+	l := open(t, redis.Options{
+		Main: redis.Server{Kind: redis.Cluster, URL: "127.0.0.1:1,127.0.0.1:2"}, Partitions: 3, PerSecond: &redis.Server{URL: "127.0.0.1:3"},
+	})
+	var names []string
+	for shard := range l.Shards() {
+		role, partition := l.ShardName(shard)
+		names = append(names, role.String()+string(rune('0'+partition)))
+		assert.Zero(t, l.QueuedHits(shard))
+	}
+	assert.Equal(t, []string{"main0", "main1", "main2", "per_second0"}, names)
+}
