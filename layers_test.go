@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"server":                 {"internal/wait"},
 	"decisionlog":            {"backend", "service"},
 	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "limit", "reload", "service"},
+	"internal/statsd":        {"internal/metrics"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},
 	"internal/fingerprint":   {},
@@ -54,7 +55,7 @@ var mayImport = map[string][]string{
 	"internal/redistest":     {"internal/certtest"},
 	"source/xds/xdstest":     {"internal/certtest"},
 	"test/envoyconf":         {},
-	"cmd/rls/env":            {"backend/redis", "server"},
+	"cmd/rls/env":            {"backend/redis", "internal/statsd", "server"},
 	"bench":                  {},
 
 	strings.TrimSuffix(module, "/"): {}, // the package of this test
