@@ -44,9 +44,8 @@ var mayImport = map[string][]string{
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
 	"server":                 {"internal/wait"},
-	"decisionlog":            {"backend", "service"},
-	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "descriptors", "limit", "reload", "service"},
-	"internal/statsd":        {"internal/metrics"},
+	"decisionlog":            {"backend", "descriptors", "service"},
+	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "decisionlog", "descriptors", "limit", "reload", "service"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},
 	"internal/fingerprint":   {},
@@ -55,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/redistest":     {"internal/certtest"},
 	"source/xds/xdstest":     {"internal/certtest"},
 	"test/envoyconf":         {},
-	"cmd/rls/env":            {"backend/redis", "internal/statsd", "server"},
+	"cmd/rls/env":            {"backend/redis", "server"},
 	"bench":                  {},
 
 	strings.TrimSuffix(module, "/"): {}, // the package of this test

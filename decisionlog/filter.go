@@ -27,50 +27,63 @@ const (
 	ruleParam   = "rule"
 	codeParam   = "code"
 	sourceParam = "source"
-	keyParam    = "key"
+	entryParam  = "entry"
 )
 
 var codes = []Code{OK, OverLimit, Failed}
 
-// ParseFilter returns the Filter of a query. Codes and sources match in any case. The
-// error names an unknown parameter or value.
+// ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty
+// value selects all. The error names an unknown parameter or value.
 func ParseFilter(query url.Values) (Filter, error) {
 	var f Filter
 	for name, values := range query {
-		if len(values) > 1 && name != keyParam {
+		if len(values) > 1 && name != entryParam {
 			return f, fmt.Errorf("filter %s: got %d values, want one", name, len(values))
 		}
-		value := values[0]
-		switch name {
-		case domainParam:
-			f.Domain = value
-		case ruleParam:
-			f.Rule = value
-		case codeParam:
-			i := slices.IndexFunc(codes, func(c Code) bool { return strings.EqualFold(string(c), value) })
-			if i < 0 {
-				return f, fmt.Errorf("filter code: got %q, want one of %v", value, codes)
+		for _, value := range values {
+			if err := f.set(name, value); err != nil {
+				return f, err
 			}
-			f.Code = codes[i]
-		case sourceParam:
-			i := slices.IndexFunc(backend.Sources[:], func(s backend.Source) bool { return strings.EqualFold(s.String(), value) })
-			if i < 0 {
-				return f, fmt.Errorf("filter source: got %q, want one of %v", value, backend.Sources)
-			}
-			f.Source = backend.Sources[i].String()
-		case keyParam:
-			for _, text := range values {
-				key, value, _ := strings.Cut(text, "=")
-				if key == "" {
-					return f, fmt.Errorf("filter key: got %q, want KEY or KEY=VALUE", text)
-				}
-				f.Entries = append(f.Entries, Entry{key, value})
-			}
-		default:
-			return f, fmt.Errorf("filter: got %q, want domain, rule, code, source or key", name)
 		}
 	}
 	return f, nil
+}
+
+// set adds a parameter to f.
+func (f *Filter) set(name, value string) error {
+	switch name {
+	case domainParam, ruleParam, codeParam, sourceParam, entryParam:
+	default:
+		return fmt.Errorf("filter: got %q, want domain, rule, code, source or entry", name)
+	}
+	if value == "" {
+		return nil
+	}
+	switch name {
+	case domainParam:
+		f.Domain = value
+	case ruleParam:
+		f.Rule = value
+	case codeParam:
+		i := slices.IndexFunc(codes, func(c Code) bool { return strings.EqualFold(string(c), value) })
+		if i < 0 {
+			return fmt.Errorf("filter code: got %q, want one of %v", value, codes)
+		}
+		f.Code = codes[i]
+	case sourceParam:
+		i := slices.IndexFunc(backend.Sources[:], func(s backend.Source) bool { return strings.EqualFold(s.String(), value) })
+		if i < 0 {
+			return fmt.Errorf("filter source: got %q, want one of %v", value, backend.Sources)
+		}
+		f.Source = backend.Sources[i].String()
+	case entryParam:
+		key, value, _ := strings.Cut(value, "=")
+		if key == "" {
+			return fmt.Errorf("filter entry: got %q, want KEY or KEY=VALUE", "="+value)
+		}
+		f.Entries = append(f.Entries, Entry{key, value})
+	}
+	return nil
 }
 
 // Query returns the query that ParseFilter parses.
@@ -89,7 +102,7 @@ func (f *Filter) Query() url.Values {
 		if e.Value != "" {
 			e.Key += "=" + e.Value
 		}
-		add(keyParam, e.Key)
+		add(entryParam, e.Key)
 	}
 	return query
 }
@@ -110,7 +123,7 @@ func (f *Filter) selects(o *outcome) bool {
 func (f *Filter) selectsEntries(o *outcome) bool {
 	for _, want := range f.Entries {
 		found := false
-		for _, e := range o.entries() {
+		for _, e := range o.requestEntries() {
 			found = found || e.GetKey() == want.Key && (want.Value == "" || e.GetValue() == want.Value)
 		}
 		if !found {

@@ -17,7 +17,8 @@ const MaxSubscribers = 16
 // Hub sends the records of calls to subscribers. It is a service.Observer. Without
 // subscribers, a call costs one atomic load. NewHub makes a Hub.
 type Hub struct {
-	now func() time.Time
+	now  func() time.Time
+	hash *Hash
 
 	mu          sync.Mutex // guards changes of subscribers
 	subscribers atomic.Pointer[[]*Subscription]
@@ -26,12 +27,13 @@ type Hub struct {
 var _ service.Observer = (*Hub)(nil)
 
 // NewHub returns a Hub without subscribers. now is the clock of the service; nil means
-// time.Now.
-func NewHub(now func() time.Time) *Hub {
+// time.Now. hash replaces values in records; nil means that records have the values of the
+// request. Filters always compare the values of the request.
+func NewHub(now func() time.Time, hash *Hash) *Hub {
 	if now == nil {
 		now = time.Now
 	}
-	h := &Hub{now: now}
+	h := &Hub{now: now, hash: hash}
 	h.subscribers.Store(new([]*Subscription))
 	return h
 }
@@ -98,8 +100,10 @@ func (s *Subscription) send(c *service.Call, duration time.Duration) {
 			s.dropped.Add(1)
 			continue
 		}
+		record := o.record(duration)
+		s.hub.hash.replaceValues(&record)
 		select {
-		case s.records <- o.record(duration):
+		case s.records <- record:
 		default:
 			s.dropped.Add(1)
 		}

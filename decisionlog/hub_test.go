@@ -36,7 +36,7 @@ func drain(s *Subscription) []Record {
 
 func TestRecordDescribesItsDecision(t *testing.T) {
 	now := clock()
-	h := NewHub(now)
+	h := NewHub(now, nil)
 	s := subscribe(t, h, Filter{}, 10)
 	svc := newService(t, now, nil, h)
 	_, err := svc.ShouldRateLimit(t.Context(), request("tenant=acme"))
@@ -80,7 +80,7 @@ func TestEachDecisionAndUndecidedDescriptorHasARecord(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := NewHub(nil)
+			h := NewHub(nil, nil)
 			s := subscribe(t, h, Filter{}, 10)
 			_, err := newService(t, nil, c.change, h).ShouldRateLimit(t.Context(), c.req)
 			var rows []row
@@ -112,7 +112,7 @@ func (fallbackLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, res
 }
 
 func TestRecordOfAFallbackHasItsReason(t *testing.T) {
-	h := NewHub(nil)
+	h := NewHub(nil, nil)
 	s := subscribe(t, h, Filter{}, 10)
 	svc := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, h)
 	_, err := svc.ShouldRateLimit(t.Context(), request("tenant=x"))
@@ -134,11 +134,11 @@ func TestFilterSelectsRecords(t *testing.T) {
 		"domain=other":                   nil,
 		"source=local":                   {"tenant", "tenant", "both", "both"},
 		"source=fallback":                nil,
-		"key=tenant":                     {"tenant", "tenant"},
-		"key=tenant%3Db":                 {"tenant"},
-		"key=none%3D1&key=user":          {""},
-		"key=tenant%3Db&key=user":        nil,
-		"key=none%3D1&code=ok&rule=":     {""},
+		"entry=tenant":                   {"tenant", "tenant"},
+		"entry=tenant%3Db":               {"tenant"},
+		"entry=none%3D1&entry=user":      {""},
+		"entry=tenant%3Db&entry=user":    nil,
+		"entry=none%3D1&code=ok&rule=":   {""},
 		"rule=both&code=OK&source=LOCAL": {"both"},
 	} {
 		t.Run(query, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestFilterSelectsRecords(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, f, again)
 
-			h := NewHub(nil)
+			h := NewHub(nil, nil)
 			s := subscribe(t, h, f, 10)
 			svc := newService(t, nil, nil, h)
 			_, err = svc.ShouldRateLimit(t.Context(), request("tenant=a", "tenant=b", "both=x", "none=1,user=u"))
@@ -172,8 +172,8 @@ func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 	for query, want := range map[string]string{
 		"code=LATE":       `filter code: got "LATE", want one of [OK OVER_LIMIT ERROR]`,
 		"source=memcache": `filter source: got "memcache", want one of [local redis deny_cache guard fallback]`,
-		"key=%3Dx":        `filter key: got "=x", want KEY or KEY=VALUE`,
-		"rules=x":         `filter: got "rules", want domain, rule, code, source or key`,
+		"entry=%3Dx":      `filter entry: got "=x", want KEY or KEY=VALUE`,
+		"rules=x":         `filter: got "rules", want domain, rule, code, source or entry`,
 		"rule=a&rule=b":   "filter rule: got 2 values, want one",
 	} {
 		values, err := url.ParseQuery(query)
@@ -184,7 +184,7 @@ func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 }
 
 func TestFullBufferDropsRecords(t *testing.T) {
-	h := NewHub(nil)
+	h := NewHub(nil, nil)
 	slow, fast := subscribe(t, h, Filter{}, 2), subscribe(t, h, Filter{}, 10)
 	svc := newService(t, nil, nil, h)
 	for range 5 {
@@ -198,7 +198,7 @@ func TestFullBufferDropsRecords(t *testing.T) {
 }
 
 func TestHubBoundsItsSubscribers(t *testing.T) {
-	h := NewHub(nil)
+	h := NewHub(nil, nil)
 	var last *Subscription
 	for range MaxSubscribers {
 		last = subscribe(t, h, Filter{}, 1)
@@ -211,6 +211,6 @@ func TestHubBoundsItsSubscribers(t *testing.T) {
 }
 
 func TestAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
-	h := NewHub(nil)
+	h := NewHub(nil, nil)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { h.Answered(t.Context(), nil) }))
 }

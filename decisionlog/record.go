@@ -13,6 +13,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
+	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -76,6 +77,15 @@ type Record struct {
 type Entry struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
+}
+
+// FormatEntries returns a descriptor in the form of the command line: `tenant=acme,path=/`.
+func FormatEntries(entries []Entry) string {
+	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	for i, e := range entries {
+		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
+	}
+	return descriptors.FormatEntries(requested)
 }
 
 // outcome is the content of a Record before it is written: a decision of a call, or a
@@ -142,12 +152,24 @@ func (o *outcome) undecidedCode() Code {
 	return OK
 }
 
-// entries returns the entries of the descriptor.
-func (o *outcome) entries() []*ratelimitv3.RateLimitDescriptor_Entry {
+// requestEntries returns the entries of the descriptor in the request.
+func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
 	if o.descriptor < 0 {
 		return nil
 	}
 	return o.call.Request.Descriptors[o.descriptor].GetEntries()
+}
+
+// entries returns a copy of the entries of the descriptor.
+func (o *outcome) entries() []Entry {
+	var entries []Entry
+	if requested := o.requestEntries(); len(requested) > 0 {
+		entries = make([]Entry, len(requested))
+		for i, e := range requested {
+			entries[i] = Entry{e.GetKey(), e.GetValue()}
+		}
+	}
+	return entries
 }
 
 // rule returns the path of the rule that matched, or an empty string.
@@ -170,19 +192,14 @@ func (o *outcome) source() string {
 func (o *outcome) record(duration time.Duration) Record {
 	c := o.call
 	r := Record{
-		Time:           c.Start,
+		Time:           c.Start.UTC(),
 		Domain:         c.Request.GetDomain(),
+		Descriptor:     o.entries(),
 		Rule:           o.rule(),
 		Code:           o.code,
 		OverallCode:    overallCode(c),
 		Source:         o.source(),
 		DurationMicros: duration.Microseconds(),
-	}
-	if entries := o.entries(); len(entries) > 0 {
-		r.Descriptor = make([]Entry, len(entries))
-		for i, e := range entries {
-			r.Descriptor[i] = Entry{e.GetKey(), e.GetValue()}
-		}
 	}
 	if r.Rule != "" {
 		r.Shadow = c.Rules[o.descriptor].ShadowMode || c.GlobalShadow

@@ -43,6 +43,14 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 	return p
 }
 
+// privateHelp says in the list of pages who may open a private page.
+func privateHelp(s *env.Settings) string {
+	if hasAdminCallers(s) {
+		return "needs a token or a client certificate"
+	}
+	return "only for callers on the same host"
+}
+
 // callerKey is the key of the caller's name in the context of a private page.
 type callerKey struct{}
 

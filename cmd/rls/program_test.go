@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,12 +82,18 @@ func start(t *testing.T, env []string, args ...string) *testService {
 // startAs runs the program under a name on free ports and returns when it listens.
 func startAs(t *testing.T, name string, env []string, args ...string) *testService {
 	t.Helper()
+	return startProgram(t, name, nil, env, args...)
+}
+
+// startProgram is startAs with a stdout.
+func startProgram(t *testing.T, name string, stdout io.Writer, env []string, args ...string) *testService {
+	t.Helper()
 	env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"SOURCE_POLL_INTERVAL=100ms",
 	}, env...)
 	r := &testService{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
-	r.cmd.Args[0] = name
+	r.cmd.Args[0], r.cmd.Stdout = name, stdout
 	stderr, err := r.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, r.cmd.Start())

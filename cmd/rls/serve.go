@@ -19,7 +19,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
@@ -37,12 +36,12 @@ func newServe() *cobra.Command {
 				_ = os.Setenv("LIMITS_PATH", limits)
 			}
 			s, warnings, err := env.Load()
-			log := s.Logger(cmd.ErrOrStderr())
+			log, level := s.Logger(cmd.ErrOrStderr())
 			for _, w := range warnings {
 				log.Warn(w.Message, "setting", w.Setting, "reason", w.Reason)
 			}
 			if err == nil {
-				err = serve(cmd.Context(), s, log)
+				err = serve(cmd.Context(), s, log, level)
 			}
 			if err == nil {
 				return nil
@@ -57,8 +56,8 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx is done.
-func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
+// serve runs the service until ctx is done. level is the level of log.
+func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.LevelVar) error {
 	setMemoryLimits(log)
 	health := server.NewHealth()
 	meter := metrics.New()
@@ -78,7 +77,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		return err
 	}
 	defer counters.close()
-	defer sendStats(s, meter, log)()
 	var overrides *redisOverrides
 	if s.OverridesEnabled {
 		resets := admin.Resets{Limits: limits.store, Caches: counters.caches}
@@ -89,15 +87,16 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	}
 
 	options := serverOptions(s, health, meter, log)
-	decisions := decisionlog.NewHub(nil)
-	rateLimit := newRateLimitService(s, limits, counters, meter.Service(), meter.RuleObserver(ruleOptions(s, log)), decisions)
+	decisions := newDecisions(s, meter, log)
+	defer decisions.close()
+	rateLimit := newRateLimitService(s, limits, counters, append(decisions.observers, meter.Service(), meter.RuleObserver(ruleOptions(s, log)))...)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
 	current := newLive(background, s, limits, counters, overrides, meter, events)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), adminPages(s, limits, counters, overrides, log),
-		[]server.Page{explainPage(s, newExplainer(s, limits, counters), log)})
+		[]server.Page{explainPage(s, newExplainer(s, limits, counters), log), decisions.page(s, log), logLevelPage(s, level, log)})
 	srv, err := server.New(options)
 	if err != nil {
 		return err
@@ -169,7 +168,7 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
 		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
 		DebugPages: []server.Page{{
-			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(),
 		}},
 		ObserveMethod: meter.Server(),
 		DrainDelay:    s.DrainDelay,
@@ -192,9 +191,9 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 			ClientCertOptional: s.DebugTLSClientCACert != "",
 		}
 	}
-	if s.UsePrometheus && !s.DisableStats {
+	if s.UsePrometheus {
 		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
-		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler(s.ExtraTags)}
+		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler()}
 	}
 	return o
 }

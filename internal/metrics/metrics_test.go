@@ -195,6 +195,7 @@ func newFull(t *testing.T) *Metrics {
 	m.Redis(redis.Roles[:]...)
 	m.RedisStatus(redisStatus{})
 	m.DenyCache()
+	m.DecisionLog()
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions)
 	return m
 }

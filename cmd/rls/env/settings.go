@@ -19,6 +19,12 @@ const (
 	BackendLocal = "local"
 )
 
+// The values of DECISION_LOG that rls compares with.
+const (
+	DecisionLogAll = "all"
+	DecisionLogOff = "off"
+)
+
 // ConfigXDS is the CONFIG_TYPE of limits from an xDS server.
 const ConfigXDS = "GRPC_XDS_SOTW"
 
@@ -52,16 +58,6 @@ type Settings struct {
 	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
 
-	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
-	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
-	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
-	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
-	StatsdProtocol      string        `envconfig:"STATSD_PROTOCOL" default:"tcp" oneof:"tcp udp" desc:"tcp or udp, for USE_STATSD."`
-	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers, which rename metrics for DogStatsD: NAME,NAME. The first mogrifier whose pattern matches applies. See docs/metrics.md."`
-	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags of all metrics: name:value,name:value. They are labels for Prometheus."`
-	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"100ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
-	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
-
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
 	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests that the metrics of one limit tell apart (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
@@ -70,6 +66,12 @@ type Settings struct {
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug; fatal and panic mean error."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
+
+	DecisionLog             string  `envconfig:"DECISION_LOG" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
+	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" desc:"File of the decision log. The service opens it again on SIGHUP and when it is moved away. If empty, stdout."`
+	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
+	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The log says how many lines were dropped. 0 means no maximum."`
+	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
 
 	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
@@ -206,14 +208,22 @@ var logLevels = map[string]slog.Level{
 	"error": slog.LevelError, "fatal": slog.LevelError, "panic": slog.LevelError,
 }
 
-// Logger returns a logger that writes to w.
-func (s *Settings) Logger(w io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: logLevels[s.LogLevel]}
+// ParseLogLevel returns the level of that name. It accepts the names of LOG_LEVEL.
+func ParseLogLevel(name string) (level slog.Level, ok bool) {
+	level, ok = logLevels[strings.ToLower(name)]
+	return level, ok
+}
+
+// Logger returns a logger that writes to w, and its level.
+func (s *Settings) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(logLevels[s.LogLevel])
+	o := &slog.HandlerOptions{Level: level}
 	if strings.ToLower(s.LogFormat) != "json" {
-		return slog.New(slog.NewTextHandler(w, o))
+		return slog.New(slog.NewTextHandler(w, o)), level
 	}
 	o.ReplaceAttr = renameForIncumbent
-	return slog.New(slog.NewJSONHandler(w, o))
+	return slog.New(slog.NewJSONHandler(w, o)), level
 }
 
 // renameForIncumbent gives the fields of JSON logs the names that envoyproxy/ratelimit

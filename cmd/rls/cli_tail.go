@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/seed-81f232ab/rls/decisionlog"
+	"github.com/seed-81f232ab/rls/internal/wait"
+)
+
+// decisionsPath is the path of the stream of live decisions on the debug listener.
+const decisionsPath = "/decisions"
+
+// maxStreamLine bounds the bytes of a line of the stream.
+const maxStreamLine = 1 << 20
+
+// errRefused means that the service refused the stream. Another attempt would not help.
+var errRefused = errors.New("stream refused")
+
+// newTail returns the command rls tail.
+func newTail() *cobra.Command {
+	t := &tail{reconnect: wait.Backoff{Initial: 500 * time.Millisecond, Max: 5 * time.Second}}
+	var domain, rule, code, source string
+	var entries []string
+	cmd := &cobra.Command{
+		Use:   "tail",
+		Short: "Print the decisions of a running service",
+		Long: "Prints each decision of a running service while it happens, one a line, until it is\n" +
+			"interrupted. All filters must match. If the connection is lost, rls tail connects again.\n" +
+			"If the reader is too slow, the service drops decisions, and rls tail prints how many.\n" +
+			"Lines are in colour on a terminal, unless NO_COLOR is set.",
+		Example: "  rls tail --code OVER_LIMIT\n" +
+			"  rls tail --admin https://rls:6070 --rule 'shop > tenant' --entry tenant=acme --json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
+			var err error
+			if t.filter, err = decisionlog.ParseFilter(query); err != nil {
+				return err
+			}
+			t.out, t.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			t.colour = isColourTerminal(t.out)
+			return t.run(cmd.Context())
+		},
+	}
+	fs := cmd.Flags()
+	t.addFlags(fs, "admin", "a")
+	fs.StringVarP(&domain, "domain", "d", "", "only this domain")
+	fs.StringVar(&rule, "rule", "", "only rules whose path contains this text, such as 'shop > tenant'")
+	fs.StringVar(&code, "code", "", "only this code: OK, OVER_LIMIT or ERROR")
+	fs.StringVar(&source, "source", "", "only decisions of this source, such as deny_cache or fallback")
+	fs.StringArrayVar(&entries, "entry", nil, "only descriptors with this entry, KEY or KEY=VALUE; can be given more than once")
+	fs.BoolVar(&t.asJSON, "json", false, "print the lines of the stream as JSON")
+	return cmd
+}
+
+// isColourTerminal reports whether out shows colours. See no-color.org.
+func isColourTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// tail prints the stream of a service.
+type tail struct {
+	debugConnection
+	filter     decisionlog.Filter
+	out, notes io.Writer
+	asJSON     bool
+	colour     bool
+	reconnect  wait.Backoff
+}
+
+// run prints until ctx is done. It returns an error if the first connection fails, or if
+// the service refuses the stream.
+func (t *tail) run(ctx context.Context) error {
+	wasConnected, pauses := false, t.reconnect.Start()
+	for told := false; ; told = true {
+		received, err := t.stream(ctx, func() {
+			if wasConnected {
+				fmt.Fprintln(t.notes, "rls: connected again")
+			}
+			wasConnected = true
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !wasConnected || errors.Is(err, errRefused):
+			return err
+		}
+		if received {
+			told = false
+			pauses.Reset()
+		}
+		if !told {
+			fmt.Fprintf(t.notes, "rls: %v; connecting again\n", err)
+		}
+		if !wait.Sleep(ctx, pauses.NextBackOff()) {
+			return nil
+		}
+	}
+}
+
+// stream prints the lines of one connection. It calls connected when the stream begins.
+// received reports whether the stream had begun.
+func (t *tail) stream(ctx context.Context, connected func()) (received bool, err error) {
+	// A stream without even a heartbeat is dead.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
+	defer silence.Stop()
+
+	u, resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.filter.Query(), nil)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != decisionlog.ContentType {
+		return false, t.refusal(u.Host, resp)
+	}
+	connected()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxStreamLine)
+	for lines.Scan() {
+		silence.Reset(3 * decisionlog.HeartbeatPause)
+		if err := t.print(lines.Bytes()); err != nil {
+			return true, fmt.Errorf("%w: %w", errRefused, err)
+		}
+	}
+	err = lines.Err()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = errors.New("stream ended by the service")
+	}
+	return true, fmt.Errorf("%s: %w", u.Host, err)
+}
+
+// refusal returns the error of an answer that is not a stream.
+func (t *tail) refusal(host string, resp *http.Response) error {
+	if resp.StatusCode == http.StatusOK {
+		return fmt.Errorf("%w: %s: got no stream of decisions; check that %s is the debug listener of an rls with %s", errRefused, host, t.addrFlag, decisionsPath)
+	}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	return fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
+}
+
+// print prints a line of the stream. The error is that of writing, or of an invalid line.
+func (t *tail) print(line []byte) error {
+	if len(line) == 0 { // a heartbeat
+		return nil
+	}
+	var l decisionlog.Line
+	if err := json.Unmarshal(line, &l); err != nil {
+		return fmt.Errorf("invalid line: %w", err)
+	}
+	var err error
+	switch {
+	case t.asJSON && l.Dropped > 0:
+		_, err = t.out.Write(decisionlog.EncodeLine(decisionlog.Drops{Time: l.Time, Dropped: l.Dropped, Reason: l.Reason}))
+	case t.asJSON:
+		_, err = t.out.Write(decisionlog.EncodeLine(l.Record))
+	case l.Dropped > 0:
+		_, err = fmt.Fprintf(t.out, "%s  %d decisions dropped: %s\n", formatTime(l.Time), l.Dropped, printable(l.Reason))
+	default:
+		_, err = io.WriteString(t.out, t.text(&l.Record))
+	}
+	return err
+}
+
+// Escape sequences of terminals.
+const (
+	red, green, yellow, magenta, dim = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[35m", "\x1b[2m"
+	noColour                         = "\x1b[0m"
+)
+
+// text returns a line of text about r.
+func (t *tail) text(r *decisionlog.Record) string {
+	colour := green
+	switch {
+	case r.Code == decisionlog.Failed:
+		colour = magenta
+	case r.Code == decisionlog.OverLimit && r.Shadow:
+		colour = yellow
+	case r.Code == decisionlog.OverLimit:
+		colour = red
+	}
+	code := t.inColour(colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
+	return t.inColour(dim, formatTime(r.Time)) + "  " + code + "  " + strings.Join(recordColumns(r), "  ") + "\n"
+}
+
+// recordColumns returns what a line says about r after the code: descriptor, rule, limit, hits,
+// source, remarks and duration.
+func recordColumns(r *decisionlog.Record) []string {
+	columns := []string{orDash(decisionlog.FormatEntries(r.Descriptor))}
+	switch {
+	case r.Rule == "":
+		columns = append(columns, orDash(r.Domain)+": no rule")
+	case r.Limit == "":
+		columns = append(columns, printable(r.Rule)+": no limit")
+	default:
+		columns = append(columns, printable(r.Rule)+": "+printable(r.Limit))
+	}
+	if r.LimitName != "" {
+		columns = append(columns, strconv.Quote(r.LimitName))
+	}
+	if r.Limit != "" {
+		if r.Hits != 1 {
+			columns = append(columns, fmt.Sprintf("%d hits", r.Hits))
+		}
+		if r.Code != decisionlog.Failed {
+			columns = append(columns, fmt.Sprintf("%d left", r.Remaining))
+		}
+	}
+	if r.Source != "" {
+		columns = append(columns, printable(r.Source))
+	}
+	if r.Degraded {
+		columns = append(columns, fmt.Sprintf("(%s, %s)", printable(r.Reason), printable(r.Mode)))
+	}
+	if r.Shadow && r.Code == decisionlog.OverLimit {
+		columns = append(columns, "shadow")
+	}
+	if r.Error != "" {
+		columns = append(columns, printable(r.Error))
+	}
+	return append(columns, (time.Duration(r.DurationMicros) * time.Microsecond).String())
+}
+
+func (t *tail) inColour(colour, text string) string {
+	if !t.colour {
+		return text
+	}
+	return colour + text + noColour
+}
+
+// formatTime returns the time of day on this computer.
+func formatTime(at time.Time) string { return at.Local().Format("15:04:05.000") }

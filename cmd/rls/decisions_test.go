@@ -1,0 +1,140 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+)
+
+// awaitLines waits until a file has that many lines, and returns its text.
+func awaitLines(t *testing.T, path string, count int) string {
+	t.Helper()
+	var text []byte
+	polltest.Until(t, maxWait, func() bool {
+		text, _ = os.ReadFile(path)
+		return strings.Count(string(text), "\n") >= count
+	}, path)
+	return string(text)
+}
+
+func TestDecisionLogIsOpenedAgainOnSIGHUPAndWhenMovedAway(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "decisions.log")
+	r := start(t, []string{"DECISION_LOG=denied", "DECISION_LOG_PATH=" + path, "DECISION_LOG_HASH_KEY=k3y"}, "--limits", file(t, "limits.yaml", threePerYear))
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
+	text := awaitLines(t, path, 1)
+	assert.Contains(t, text, `"rule":"shop > tenant","limit":"3 per year","limit_name":"yearly"`)
+	assert.NotContains(t, text, "acme")
+
+	require.NoError(t, os.Rename(path, path+".1"))
+	require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
+	polltest.Until(t, maxWait, func() bool { _, err := os.Stat(path); return err == nil })
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "2")
+	awaitLines(t, path, 2)
+
+	require.NoError(t, os.Rename(path, path+".2")) // without a signal
+	polltest.Until(t, maxWait, func() bool { _, err := os.Stat(path); return err == nil })
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	require.NoError(t, r.stop())
+	last, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, 1, strings.Count(string(last), "\n"), "the end writes the buffer")
+}
+
+func TestClosedStdoutEndsNoCall(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	r := startProgram(t, os.Args[0], write, []string{"DECISION_LOG=all"}, "serve", "--limits", file(t, "limits.yaml", threePerYear))
+	require.NoError(t, write.Close())
+	require.NoError(t, read.Close())
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	r.awaitLog("decision log not written")
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	assert.Zero(t, code, out)
+	_, body := get(t, "http://"+r.debug+"/metrics")
+	assert.Contains(t, body, "\n"+`rls_decision_log_dropped_total{reason="write_error"} `)
+	assert.NoError(t, r.stop())
+}
+
+func TestLogLevelChangesAtRunTime(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	url := "http://" + r.debug + logLevelPath
+	for _, c := range []struct {
+		method, body string
+		code         int
+		want         string
+	}{
+		{"GET", "", 200, "info\n"},
+		{"PUT", "debug", 200, "debug\n"},
+		{"PUT", "loud", 400, `log level: got "loud", want debug, info, warn or error` + "\n"},
+		{"POST", "error", 405, `log level: got method "POST", want GET or PUT` + "\n"},
+		{"GET", "", 200, "debug\n"},
+	} {
+		code, body := request(t, c.method, url, c.body, "")
+		assert.Equal(t, c.code, code)
+		assert.Equal(t, c.want, body)
+	}
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	r.awaitLog(`level=DEBUG msg="call answered" domain=shop descriptors="tenant=acme" code=OK rules="shop > tenant" source=local duration=`)
+	request(t, "PUT", url, "ERROR\n", "")
+	r.awaitLog(`msg="log level changed" by="same host" from_address=127.0.0.1:`)
+	r.awaitLog("old=debug new=error")
+}
+
+func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
+	t.Parallel()
+	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	for _, path := range []string{logLevelPath, decisionsPath} {
+		code, body := request(t, "GET", "http://"+r.debug+path, "", "")
+		assert.Equal(t, http.StatusUnauthorized, code, path)
+		assert.Contains(t, body, "send a token of ADMIN_TOKEN")
+	}
+	code, _ := request(t, "PUT", "http://"+r.debug+logLevelPath, "warn", opsToken)
+	assert.Equal(t, 200, code)
+	r.awaitLog("by=ops")
+	r.awaitLog(`level=WARN msg="page refused"`)
+}
+
+// request sends a request, with a token unless it is empty.
+func request(t *testing.T, method, url, body, token string) (code int, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}
+
+func TestTailOfARunningService(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	tail := command(t, nil, "tail", "--admin", r.debug, "--code", "over_limit", "--entry", "tenant=acme")
+	var out syncBuffer
+	tail.Stdout = &out
+	require.NoError(t, tail.Start())
+	polltest.Until(t, maxWait, func() bool {
+		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+		return strings.Contains(out.String(), "OVER_LIMIT")
+	})
+	assert.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3}  OVER_LIMIT  tenant=acme  shop > tenant: 3 per year  "yearly"  0 left  local  `, out.String())
+	require.NoError(t, tail.Process.Signal(os.Interrupt))
+	assert.NoError(t, tail.Wait(), "an interrupt is no error")
+	assert.NoError(t, r.stop())
+}

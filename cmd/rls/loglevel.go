@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// logLevelPath is the path of the page that changes LOG_LEVEL.
+const logLevelPath = "/loglevel"
+
+// logLevelPage returns the page that shows and changes the level of the log. The page is
+// private, because level debug logs values of requests and slows calls.
+func logLevelPage(s *env.Settings, level *slog.LevelVar, log *slog.Logger) server.Page {
+	return privatePage(s, server.Page{
+		Path:    logLevelPath,
+		Help:    "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + privateHelp(s),
+		Handler: logLevelHandler(level, log),
+	}, log)
+}
+
+func logLevelHandler(level *slog.LevelVar, log *slog.Logger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		switch r.Method {
+		case http.MethodGet:
+		case http.MethodPut:
+			const maxBody = 100
+			body, _ := io.ReadAll(io.LimitReader(r.Body, maxBody))
+			text := strings.TrimSpace(string(body))
+			newLevel, ok := env.ParseLogLevel(text)
+			if !ok {
+				http.Error(w, fmt.Sprintf("log level: got %q, want debug, info, warn or error", text), http.StatusBadRequest)
+				return
+			}
+			setLogLevel(level, newLevel, log.With("by", callerName(r), "from_address", r.RemoteAddr))
+		default:
+			w.Header().Set("Allow", "GET, PUT")
+			http.Error(w, fmt.Sprintf("log level: got method %q, want GET or PUT", r.Method), http.StatusMethodNotAllowed)
+			return
+		}
+		fmt.Fprintln(w, strings.ToLower(level.Level().String()))
+	}
+}
+
+// setLogLevel changes the level and logs the change at the more talkative of both levels,
+// so that the change is in the log.
+func setLogLevel(level *slog.LevelVar, newLevel slog.Level, log *slog.Logger) {
+	old := level.Level()
+	logChange := func() {
+		log.Warn("log level changed", "old", strings.ToLower(old.String()), "new", strings.ToLower(newLevel.String()))
+	}
+	if newLevel > old {
+		logChange()
+	}
+	level.Set(newLevel)
+	if newLevel <= old {
+		logChange()
+	}
+}

@@ -1,0 +1,66 @@
+package decisionlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Line is a line of the stream or of the log. It is a Record, or it says how many records
+// were dropped.
+type Line struct {
+	Record
+	Dropped uint64 `json:"dropped"`
+}
+
+// Drops is a line about dropped records.
+type Drops struct {
+	Time    time.Time `json:"time"`
+	Dropped uint64    `json:"dropped"`
+	Reason  string    `json:"reason"`
+}
+
+// EncodeLine returns a Record or Drops as a line of JSON. Characters that a terminal does
+// not print are escaped.
+func EncodeLine[T Record | Drops](v T) []byte {
+	var b bytes.Buffer
+	appendLine(&b, v)
+	return b.Bytes()
+}
+
+// appendLine appends v as a line of JSON to b, as EncodeLine does.
+func appendLine(b *bytes.Buffer, v any) {
+	start := b.Len()
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false) // paths of rules contain >
+	_ = e.Encode(v)        // all values of records have a JSON form
+	for _, c := range b.Bytes()[start:] {
+		if c >= 0x7f {
+			line := string(b.Bytes()[start:])
+			b.Truncate(start)
+			appendPrintable(b, line)
+			return
+		}
+	}
+}
+
+// appendPrintable appends a line of JSON to b, with \uXXXX in place of each character that
+// a terminal does not print. The JSON encoder has already escaped ASCII characters below
+// the space, so the line has such characters in strings only.
+func appendPrintable(b *bytes.Buffer, line string) {
+	for _, r := range line {
+		switch {
+		case r == '\n' || strconv.IsPrint(r) && r != utf8.RuneError:
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(b, `\u%04x`, r)
+		}
+	}
+}

@@ -1,0 +1,325 @@
+package decisionlog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/service"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// dropCounter is a LogObserver.
+type dropCounter struct {
+	written uint64
+	dropped map[DropReason]uint64
+}
+
+func (c *dropCounter) RecordsWritten(count uint64) { c.written += count }
+
+func (c *dropCounter) RecordsDropped(reason DropReason, count uint64) { c.dropped[reason] += count }
+
+// testWriter is a Writer that can fail.
+type testWriter struct {
+	bytes.Buffer
+	err   error
+	bytes int // written before err
+}
+
+func (w *testWriter) Write(p []byte) (int, error) {
+	if w.err != nil {
+		n, _ := w.Buffer.Write(p[:min(w.bytes, len(p))])
+		return n, w.err
+	}
+	return w.Buffer.Write(p)
+}
+
+// logFixture is a running Log inside a bubble of synctest.
+type logFixture struct {
+	t *testing.T
+	*Log
+	svc    *service.Service
+	events bytes.Buffer // the log of the service
+	counts dropCounter
+	stop   func()
+}
+
+func startLog(t *testing.T, o LogOptions) *logFixture {
+	t.Helper()
+	f := &logFixture{t: t, counts: dropCounter{dropped: map[DropReason]uint64{}}}
+	o.Observer, o.Log = &f.counts, slog.New(slog.NewTextHandler(&f.events, nil))
+	f.Log = NewLog(o)
+	f.svc = newService(t, nil, nil, f.Log)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { f.Run(ctx) })
+	f.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(f.stop)
+	return f
+}
+
+// call sends calls with one descriptor each.
+func (f *logFixture) call(ds ...string) {
+	f.t.Helper()
+	for _, d := range ds {
+		_, err := f.svc.ShouldRateLimit(f.t.Context(), request(d))
+		require.NoError(f.t, err)
+	}
+	synctest.Wait()
+}
+
+// decodeLines returns the lines of a log.
+func decodeLines(t *testing.T, text string) []Line {
+	t.Helper()
+	var lines []Line
+	for line := range strings.Lines(text) {
+		var l Line
+		require.NoError(t, json.Unmarshal([]byte(line), &l), line)
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func TestLogHasDenialsOrAllDecisions(t *testing.T) {
+	for name, c := range map[string]struct {
+		all  bool
+		want []Code
+	}{
+		"denied": {false, []Code{OverLimit, OverLimit}},
+		"all":    {true, []Code{OK, OK, OverLimit, OverLimit, OK}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				f := startLog(t, LogOptions{All: c.all, Sample: 1, Writer: &out})
+				f.call("tenant=a", "tenant=a", "tenant=a", "trial=x", "other=x")
+				f.stop()
+				var codes []Code
+				for _, l := range decodeLines(t, out.String()) {
+					codes = append(codes, l.Code)
+				}
+				assert.Equal(t, c.want, codes)
+				assert.EqualValues(t, len(c.want), f.counts.written)
+			})
+		})
+	}
+}
+
+func TestLogLineHasTheFieldsOfItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := startLog(t, LogOptions{Sample: 1, Writer: &out})
+		f.call("trial=\x1b[2Jx\u009b\u202e\U000e0001é")
+		f.stop()
+		assert.Equal(t, `{"time":"2000-01-01T00:00:00Z","domain":"shop","descriptor":[{"key":"trial","value":"\u001b[2Jx\u009b\u202e\udb40\udc01é"}],`+
+			`"rule":"shop > trial","limit":"0 per minute","requests_per_unit":0,"code":"OVER_LIMIT","overall_code":"OK","hits":1,"remaining":0,`+
+			`"source":"`+decodeLines(t, out.String())[0].Source+`","degraded":false,"shadow":true,"duration_us":0}`+"\n", out.String())
+		assert.Equal(t, "\x1b[2Jx\u009b\u202e\U000e0001é", decodeLines(t, out.String())[0].Descriptor[0].Value)
+	})
+}
+
+func TestLogHashesValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := startLog(t, LogOptions{Sample: 1, All: true, Writer: &out, Hash: NewHash("key")})
+		f.call("tenant=a", "tenant=a", "tenant=b")
+		f.stop()
+		lines := decodeLines(t, out.String())
+		// printf a | openssl dgst -sha256 -hmac key
+		assert.Equal(t, Entry{"tenant", "780c3db4ce3de5b9"}, lines[0].Descriptor[0])
+		assert.Equal(t, lines[0].Descriptor, lines[1].Descriptor)
+		assert.NotEqual(t, lines[0].Descriptor, lines[2].Descriptor)
+		assert.NotEqual(t, lines[0].Descriptor[0].Value, NewHash("other").Value("a"))
+	})
+}
+
+func TestSampledCallHasAllItsRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := startLog(t, LogOptions{Sample: 0.5, All: true, Writer: &out})
+		for range 1000 {
+			f.call("both=x")
+		}
+		f.stop()
+		lines := decodeLines(t, out.String())
+		assert.InDelta(t, 1000, len(lines), 200)
+		for i, l := range lines {
+			require.Equal(t, []string{"", "none"}[i%2], l.LimitName)
+		}
+		assert.Zero(t, len(lines)%2)
+	})
+}
+
+func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := startLog(t, LogOptions{Sample: 1, MaxPerSecond: 3, Writer: &out})
+		f.call("trial=x", "trial=x", "trial=x", "trial=x", "trial=x")
+		time.Sleep(1500 * time.Millisecond)
+		f.call("trial=x", "trial=x")
+		f.stop()
+		lines := decodeLines(t, out.String())
+		require.Len(t, lines, 6)
+		assert.EqualValues(t, 2, lines[3].Dropped)
+		assert.Equal(t, "rate", lines[3].Reason)
+		assert.Equal(t, dropCounter{5, map[DropReason]uint64{DroppedByRate: 2}}, f.counts)
+	})
+}
+
+// blockedWriter blocks until a read from it.
+type blockedWriter struct{ unblocked chan struct{} }
+
+func (w blockedWriter) Write(p []byte) (int, error) {
+	<-w.unblocked
+	return len(p), nil
+}
+
+func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := blockedWriter{make(chan struct{})}
+		f := startLog(t, LogOptions{Sample: 1, Writer: out})
+		start := time.Now()
+		f.call("trial=x") // the writer takes this record, and blocks
+		for range logBuffer + 7 {
+			f.call("trial=x")
+		}
+		assert.Zero(t, time.Since(start))
+		close(out.unblocked)
+		f.stop()
+		assert.Equal(t, dropCounter{logBuffer + 1, map[DropReason]uint64{DroppedByBuffer: 7}}, f.counts)
+	})
+}
+
+func TestWriteErrorsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &testWriter{err: errors.New("no space left on device"), bytes: 10}
+		f := startLog(t, LogOptions{Sample: 1, Writer: out})
+		f.call("trial=x", "trial=y", "trial=z")
+		out.err = nil
+		time.Sleep(time.Second)
+		f.call("trial=after")
+		f.stop()
+
+		text, torn := out.String(), `{"time":"2`+"\n"
+		require.True(t, strings.HasPrefix(text, torn), text)
+		lines := decodeLines(t, text[strings.LastIndex(text, torn)+len(torn):])
+		require.Len(t, lines, 2)
+		assert.EqualValues(t, 3, lines[0].Dropped)
+		assert.Equal(t, "after", lines[1].Descriptor[0].Value)
+		assert.Equal(t, dropCounter{1, map[DropReason]uint64{DroppedByWrite: 3}}, f.counts)
+		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"), f.events.String())
+		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log written again"))
+	})
+}
+
+func TestLogFollowsItsPath(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(t *testing.T, path string, f *logFixture)
+		want   []string // the values of the new file
+	}{
+		"moved away": {func(t *testing.T, path string, _ *logFixture) {
+			require.NoError(t, os.Rename(path, path+".1"))
+		}, []string{"after"}},
+		"removed": {func(t *testing.T, path string, _ *logFixture) {
+			require.NoError(t, os.Remove(path))
+		}, []string{"after"}},
+		"moved away with its directory": {func(t *testing.T, path string, _ *logFixture) {
+			require.NoError(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+"2"))
+			time.Sleep(1500 * time.Millisecond)
+			require.NoError(t, os.Mkdir(filepath.Dir(path), 0o750))
+		}, []string{"after"}},
+		"truncated": {func(t *testing.T, path string, _ *logFixture) {
+			require.NoError(t, os.Truncate(path, 0))
+		}, []string{"after"}},
+		"reopened": {func(_ *testing.T, _ string, f *logFixture) { f.Reopen() }, []string{"before", "after"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "logs", "decisions.log")
+			require.NoError(t, os.Mkdir(filepath.Dir(path), 0o750))
+			synctest.Test(t, func(t *testing.T) {
+				f := startLog(t, LogOptions{Sample: 1, Path: path})
+				f.call("trial=before")
+				c.change(t, path, f)
+				time.Sleep(1500 * time.Millisecond)
+				f.call("trial=after")
+				f.stop()
+				text, err := os.ReadFile(path)
+				require.NoError(t, err)
+				var values []string
+				for _, l := range decodeLines(t, string(text)) {
+					values = append(values, l.Descriptor[0].Value)
+				}
+				assert.Equal(t, c.want, values)
+			})
+		})
+	}
+}
+
+func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "missing", "decisions.log")
+	synctest.Test(t, func(t *testing.T) {
+		f := startLog(t, LogOptions{Sample: 1, Path: path})
+		f.call("trial=x")
+		time.Sleep(5 * time.Second)
+		f.stop()
+		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"))
+		assert.Contains(t, f.events.String(), "no such file or directory")
+		assert.Equal(t, map[DropReason]uint64{DroppedByWrite: 1}, f.counts.dropped)
+	})
+}
+
+func TestCallWithoutRecordsDoesNotAlloc(t *testing.T) {
+	l := NewLog(LogOptions{Sample: 1, Writer: io.Discard})
+	quiet := CallLog{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	observed := &observedCalls{observers: []service.Observer{l, quiet}}
+	svc := newService(t, nil, nil, observed)
+	_, err := svc.ShouldRateLimit(t.Context(), request("tenant=x", "free=x"))
+	require.NoError(t, err)
+	assert.Zero(t, observed.allocs)
+}
+
+// observedCalls counts the allocations of observers.
+type observedCalls struct {
+	observers []service.Observer
+	allocs    float64
+}
+
+func (o *observedCalls) Answered(ctx context.Context, c *service.Call) {
+	o.allocs = testing.AllocsPerRun(100, func() {
+		for _, observer := range o.observers {
+			observer.Answered(ctx, c)
+		}
+	})
+}
+
+func TestCallLogHasOneLineForEachCall(t *testing.T) {
+	var out bytes.Buffer
+	level := new(slog.LevelVar)
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))
+	svc := newService(t, nil, nil, CallLog{Log: log, Hash: NewHash("key")})
+	_, _ = svc.ShouldRateLimit(t.Context(), request("tenant=a"))
+	assert.Empty(t, out.String())
+	level.Set(slog.LevelDebug)
+	_, _ = svc.ShouldRateLimit(t.Context(), request("both=a,x=a", "both=a", "other=a"))
+	_, _ = svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop"})
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 2)
+	assert.Regexp(t, `level=DEBUG msg="call answered" domain=shop descriptors="both=780c3db4ce3de5b9,x=780c3db4ce3de5b9; both=780c3db4ce3de5b9; other=780c3db4ce3de5b9" code=OVER_LIMIT rules="shop > both" source=\w+ duration=\S+$`, lines[0])
+	assert.Regexp(t, `code=ERROR .*error=".*descriptor list must not be empty"$`, lines[1])
+}
