@@ -1,11 +1,13 @@
 package fallback
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/wait"
 )
 
@@ -82,6 +84,7 @@ func (b *breaker) recordFailure(err error) {
 	switch b.loadState() {
 	case Closed:
 		b.failures, b.failingSince = 1, now
+		b.limiter.holdBlip()
 		b.setState(Failing, err)
 	case Failing:
 		b.failures++
@@ -191,6 +194,41 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 		l.o.Observer.StateChanged(StateChange{Outage: l.lastOutage})
 	}
 	return true
+}
+
+// minIdleProbePause is the least pause between the probes of two shards.
+const minIdleProbePause = 50 * time.Millisecond
+
+// probeIdleShards probes one shard after the other, each once in Options.IdleProbe.
+func (l *Limiter) probeIdleShards() {
+	pause := max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause)
+	for {
+		for _, b := range l.breakers {
+			if !wait.Sleep(l.ctx, withJitter(pause)) {
+				return
+			}
+			b.probeClosed()
+		}
+	}
+}
+
+// probeClosed probes the shard unless the breaker is open. It repeats a failed probe until a
+// probe succeeds or the breaker opens.
+func (b *breaker) probeClosed() {
+	for l := b.limiter; !b.isOpen(); {
+		err := l.o.Probe(l.ctx, b.shard)
+		switch {
+		case l.ctx.Err() != nil || errors.Is(err, backend.ErrOverloaded):
+			return
+		case err == nil:
+			b.recordSuccess()
+			return
+		}
+		b.recordFailure(err)
+		if !wait.Sleep(l.ctx, withJitter(openAfter/2)) {
+			return
+		}
+	}
 }
 
 // withJitter returns d plus or minus up to 20 %, so that replicas don't probe together.

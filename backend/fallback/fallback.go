@@ -29,7 +29,7 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode are required.
+// Options configure a Limiter. All but Mode and IdleProbe are required.
 type Options struct {
 	// Primary bounds the time of its Takes itself.
 	Primary, Secondary backend.Limiter
@@ -51,6 +51,11 @@ type Options struct {
 	// Probe returns nil if a shard of the primary works again. It must charge a
 	// counter, because reads can work where writes fail.
 	Probe func(ctx context.Context, shard int) error
+
+	// IdleProbe is the pause between two probes of each shard whose breaker is closed. A
+	// failed probe is repeated until a probe succeeds or the breaker opens. So the Limiter
+	// finds an outage without traffic. The default is no such probe.
+	IdleProbe time.Duration
 
 	// Observer receives events.
 	Observer Observer
@@ -112,8 +117,11 @@ type Limiter struct {
 	shardsDown int         // shards in an outage, which ends after the replay
 	downErr    error       // failure that opened the first breaker of the outage in progress
 	lastOutage Outage      // that has ended
-	lastBlip   Outage      // that has ended
-	blipTimer  *time.Timer // ends the blip in progress; nil before the first blip
+	heldBlip   Outage      // blips without a report yet, but for those in tally
+	blipTimer  *time.Timer // runs reportBlip; nil if no blip waits for its report
+
+	lastBlip       Outage // with a report
+	lastBlipReport time.Time
 
 	ctx    context.Context // of the probes
 	cancel context.CancelFunc
@@ -132,6 +140,9 @@ func New(o Options) *Limiter {
 	logBytes := new(atomic.Int64)
 	for i := range o.Shards {
 		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateSince: time.Now()})
+	}
+	if o.IdleProbe > 0 {
+		l.probes.Go(l.probeIdleShards)
 	}
 	return l
 }

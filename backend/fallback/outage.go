@@ -14,7 +14,7 @@ import (
 // explains why MaxExcessHits is an upper bound.
 type Outage struct {
 	Start time.Time // first decision without the primary
-	End   time.Time // zero while the outage lasts
+	End   time.Time // zero while the outage lasts; the last decision of a blip
 
 	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
 	Err error
@@ -74,6 +74,7 @@ const (
 // tally counts the decisions of an outage, or of a blip.
 type tally struct {
 	start                time.Time
+	lastNanos            atomic.Int64 // time of the last decision after start
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
@@ -111,6 +112,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 			}
 		}
 	}
+	t.lastNanos.Store(int64(time.Since(t.start)))
 	t.calls.Add(1)
 	if isAdmitted {
 		t.admittedCalls.Add(1)
@@ -160,10 +162,53 @@ func (t *tally) outage() Outage {
 		o.MaxExcessHits += p.MaxExcessHits
 		o.Limits = append(o.Limits, p)
 	}
+	o.sortLimits()
+	return o
+}
+
+// sortLimits sorts o.Limits, the highest price first.
+func (o *Outage) sortLimits() {
 	slices.SortFunc(o.Limits, func(a, b LimitPrice) int {
 		return cmp.Or(cmp.Compare(b.MaxExcessHits, a.MaxExcessHits), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
 	})
-	return o
+}
+
+// add adds the counts of a later blip to o.
+func (o *Outage) add(later *Outage) {
+	if o.Start.IsZero() {
+		*o = *later
+		return
+	}
+	o.End = later.End
+	o.Calls += later.Calls
+	o.AdmittedCalls += later.AdmittedCalls
+	o.Decisions += later.Decisions
+	for i, n := range later.ByReason {
+		o.ByReason[i] += n
+	}
+	o.AdmittedHits += later.AdmittedHits
+	o.MaxExcessHits += later.MaxExcessHits
+	o.Replayed += later.Replayed
+	index := map[limitName]int{}
+	for i, p := range o.Limits {
+		index[limitName{p.Rule, p.Limit}] = i
+	}
+	for _, p := range later.Limits {
+		name := limitName{p.Rule, p.Limit}
+		if _, known := index[name]; !known && len(o.Limits) >= maxPricedLimits {
+			name = limitName{rule: OtherRules}
+		}
+		i, known := index[name]
+		if !known {
+			i = len(o.Limits)
+			index[name] = i
+			o.Limits = append(o.Limits, LimitPrice{Rule: name.rule, Limit: name.limit})
+		}
+		o.Limits[i].Decisions += p.Decisions
+		o.Limits[i].AdmittedHits += p.AdmittedHits
+		o.Limits[i].MaxExcessHits += p.MaxExcessHits
+	}
+	o.sortLimits()
 }
 
 // A blip is a short time with decisions without the primary in which no breaker opens. Its
@@ -194,21 +239,49 @@ func (l *Limiter) lockedTally() *tally {
 	t := &tally{start: now, byName: map[limitName]*limitTally{}}
 	l.tally.Store(t)
 	if l.ctx.Err() == nil {
-		delay := max(blipReportDelay, l.lastBlip.End.Add(blipReportPause).Sub(now))
-		l.blipTimer = time.AfterFunc(delay, func() { l.endBlip(t) })
+		delay := max(blipReportDelay, l.lastBlipReport.Add(blipReportPause).Sub(now))
+		if l.blipTimer == nil {
+			l.blipTimer = time.AfterFunc(delay, l.reportBlip)
+		}
 	}
 	return t
 }
 
-// endBlip reports the blip of t, unless the blip has become an outage.
-func (l *Limiter) endBlip(t *tally) {
+// holdBlip keeps a blip for its report and starts a new tally. It is called at the first
+// failure of a breaker, which can become an outage. So the outage does not contain the blip.
+func (l *Limiter) holdBlip() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.shardsDown > 0 || l.ctx.Err() != nil || !l.tally.CompareAndSwap(t, nil) {
+	if t := l.tally.Load(); t != nil && l.shardsDown == 0 && time.Since(t.start) >= blipReportDelay {
+		l.moveToHeldBlip(t)
+	}
+}
+
+// moveToHeldBlip adds t to the blip that is held, and ends t. The caller holds l.mu.
+func (l *Limiter) moveToHeldBlip(t *tally) {
+	l.tally.Store(nil)
+	blip := t.outage()
+	blip.End = t.start.Add(time.Duration(t.lastNanos.Load()))
+	l.heldBlip.add(&blip)
+}
+
+// reportBlip reports the blips since the last report. A tally that has become an outage is
+// not a blip.
+func (l *Limiter) reportBlip() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blipTimer = nil
+	if l.ctx.Err() != nil {
 		return
 	}
-	l.lastBlip = t.outage()
-	l.lastBlip.End = time.Now()
+	if t := l.tally.Load(); t != nil && l.shardsDown == 0 {
+		l.moveToHeldBlip(t)
+	}
+	if l.heldBlip.Start.IsZero() {
+		return
+	}
+	l.lastBlip, l.heldBlip = l.heldBlip, Outage{}
+	l.lastBlipReport = time.Now()
 	l.o.Observer.BlipEnded(l.lastBlip)
 }
 

@@ -1,7 +1,9 @@
 package fallback
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,7 +162,7 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 		first := r.recordedBlips()[0]
 		assert.Equal(t, int64(1), first.ByReason[backend.ReasonLate])
 		assert.Equal(t, int64(1), first.MaxExcessHits)
-		assert.Equal(t, blipReportDelay, first.Duration())
+		assert.Zero(t, first.Duration(), "the blip has one decision")
 
 		for range 5 {
 			blip(errDown)
@@ -171,7 +173,10 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 		time.Sleep(blipReportPause)
 		synctest.Wait()
 		require.Len(t, r.recordedBlips(), 2)
-		assert.Equal(t, int64(5), r.recordedBlips()[1].ByReason[backend.ReasonOutage])
+		second := r.recordedBlips()[1]
+		assert.Equal(t, int64(5), second.ByReason[backend.ReasonOutage])
+		assert.Equal(t, 4*time.Second, second.Duration(), "from the first decision to the last")
+		assert.Equal(t, []LimitPrice{{Limit: "100 per day", Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5}}, second.Limits)
 		time.Sleep(time.Hour)
 		assert.Len(t, r.recordedBlips(), 2, "a quiet time has no report")
 		assert.Zero(t, r.Status().Outage.Start)
@@ -188,6 +193,47 @@ func TestBlipThatBecomesAnOutageHasOneReport(t *testing.T) {
 		assert.Empty(t, r.recordedBlips())
 		assert.Len(t, r.stateChanges(), 2)
 	})
+}
+
+func TestOutageDoesNotContainAnEarlierBlip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := newLimit(t, 100, limit.Day)
+		blip := func() {
+			r.primary.SetError(errDown)
+			r.take("k", lim, 1)
+			r.primary.SetError(nil)
+			r.take("k", lim, 1)
+		}
+		blip()
+		time.Sleep(2 * blipReportDelay)
+		blip() // its report waits for ten seconds
+		time.Sleep(5 * time.Second)
+		start := time.Now()
+		r.openBreakers(lim, "k")
+		time.Sleep(time.Minute)
+		r.heal()
+		outage := r.stateChanges()[1].Outage
+		assert.Equal(t, start, outage.Start)
+		assert.Equal(t, int64(minFailures+1), outage.Calls)
+		assert.Len(t, r.recordedBlips(), 2)
+		assert.Equal(t, int64(1), r.recordedBlips()[1].Calls)
+	})
+}
+
+func TestHeldBlipsHaveBoundedLimits(t *testing.T) {
+	var held Outage
+	for i := range 3 {
+		blip := Outage{Start: time.Unix(int64(i+1), 0), End: time.Unix(int64(i+1), 0), Decisions: maxPricedLimits}
+		for n := range maxPricedLimits {
+			blip.Limits = append(blip.Limits, LimitPrice{Rule: fmt.Sprint(i, n), Decisions: 1, MaxExcessHits: 1})
+		}
+		held.add(&blip)
+	}
+	assert.Len(t, held.Limits, maxPricedLimits+1)
+	assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 2 * maxPricedLimits, MaxExcessHits: 2 * maxPricedLimits}, held.Limits[0])
+	assert.Equal(t, int64(3*maxPricedLimits), held.Decisions)
+	assert.Equal(t, 2*time.Second, held.Duration())
 }
 
 func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
@@ -214,5 +260,40 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 		assert.ErrorIs(t, r.breakerLog[0].Err, backend.ErrUnavailable)
 		assert.False(t, r.breakerLog[1].Open)
 		assert.Equal(t, closed.TimeIn[Open], r.breakerLog[1].OpenFor)
+	})
+}
+
+func TestIdleProbeFindsAnOutageWithoutTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) { o.IdleProbe = 10 * time.Second })
+		time.Sleep(time.Minute)
+		assert.InDelta(t, 6, r.primary.Calls(), 2, "probes of a working primary")
+		r.primary.SetError(errDown)
+		time.Sleep(12*time.Second + time.Second)
+		require.True(t, r.isDown())
+		require.Len(t, r.stateChanges(), 1)
+		assert.ErrorIs(t, r.stateChanges()[0].Outage.Err, errDown)
+		assert.Zero(t, r.Status().Outage.Calls)
+		r.heal()
+		assert.Zero(t, r.stateChanges()[1].Outage.Decisions)
+	})
+}
+
+func TestIdleProbeIgnoresASingleFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var probes atomic.Int32
+		r := newFixture(t, func(o *Options) {
+			o.IdleProbe = 10 * time.Second
+			o.Probe = func(context.Context, int) error {
+				if probes.Add(1)%2 == 1 {
+					return errDown
+				}
+				return nil
+			}
+		})
+		time.Sleep(time.Minute)
+		assert.Greater(t, probes.Load(), int32(8), "a failed probe is repeated")
+		assert.Equal(t, Closed, r.Status().Breakers[0].State)
+		assert.Empty(t, r.stateChanges())
 	})
 }

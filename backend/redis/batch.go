@@ -134,6 +134,9 @@ func (b *batch) send(ctx context.Context) error {
 				continue
 			}
 		}
+		if KindOf(err) == KindTimeout {
+			err = fmt.Errorf("%w: %w", backend.ErrLate, err)
+		}
 		err = fmt.Errorf("redis %s: %d hits: %w: %w", b.queue.pool.name, len(b.hits), backend.ErrUnavailable, err)
 		for _, h := range b.hits {
 			*h.answer() = answer{Result: backend.Result{Err: err}}

@@ -48,6 +48,10 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
 }
 
+// idleProbePause is the pause between two probes of a Redis without failures. They find an
+// outage of Redis before the next call does.
+const idleProbePause = 10 * time.Second
+
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in localCounters.
 func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) (*counterBackend, error) {
@@ -61,6 +65,8 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	}
 	redis.LogTo(log)
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
+	observer := &redisObserver{Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events,
+		shards: metrics.ShardsOf(client), breakerLoggedAt: map[int]time.Time{}, log: log}
 	withFallback := fallback.New(fallback.Options{
 		Primary:   client,
 		Secondary: localCounters,
@@ -69,10 +75,12 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		Shards:    client.Shards(),
 		ShardOf:   client.ShardOf,
 		Probe:     client.Probe,
-		Observer:  redisObserver{meter.Fallback(), s, health, events, log},
+		IdleProbe: idleProbePause,
+		Observer:  observer,
 	})
+	observer.fallback.Store(withFallback)
 	meter.RedisStatus(client)
-	meter.FallbackStatus(metrics.ShardsOf(client), withFallback.Status)
+	meter.FallbackStatus(observer.shards, withFallback.Status)
 	if s.RedisHealthCheckActive {
 		health.Set("redis", false, "no connection to Redis yet")
 	}
@@ -147,37 +155,6 @@ func withTLS(s *env.Settings, r redis.Server, useTLS bool) (redis.Server, error)
 	}
 	r.TLS = config
 	return r, nil
-}
-
-// redisObserver reports outages of Redis to the log, /healthcheck and the metrics.
-type redisObserver struct {
-	fallback.Observer // the metrics
-	settings          *env.Settings
-	health            *server.Health
-	events            changes
-	log               *slog.Logger
-}
-
-// StateChanged implements fallback.Observer.
-func (o redisObserver) StateChanged(c fallback.StateChange) {
-	o.Observer.StateChanged(c)
-	o.events.redisChanged(c, o.settings)
-	mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
-	if c.Down {
-		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",
-			time.Now().UTC().Format(time.RFC3339), mode, ratio))
-		o.log.Error("Redis outage started", "error", c.Outage.Err, "mode", mode, "ratio", ratio)
-		return
-	}
-	o.health.Note("redis", "")
-	o.log.Info("Redis outage ended", "lasted", c.Outage.Duration().Round(time.Millisecond), "calls", c.Outage.Calls, "calls_admitted", c.Outage.AdmittedCalls,
-		"hits_admitted", c.Outage.AdmittedHits, "most_beyond_limits", c.Outage.MaxExcessHits, "hits_replayed", c.Outage.Replayed)
-}
-
-// BlipEnded implements fallback.Observer.
-func (o redisObserver) BlipEnded(blip fallback.Outage) {
-	o.Observer.BlipEnded(blip)
-	o.events.blipEnded(&blip)
 }
 
 // Pauses between pings, before and after the first connection.

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// redisObserver reports outages of Redis to the log, the timeline, /healthcheck and the metrics.
+type redisObserver struct {
+	fallback.Observer // the metrics
+	ctx               context.Context
+	settings          *env.Settings
+	health            *server.Health
+	events            changes
+	shards            []metrics.Shard
+	log               *slog.Logger
+
+	fallback     atomic.Pointer[fallback.Limiter] // nil at the start
+	stopProgress context.CancelFunc               // of the outage in progress
+
+	mu              sync.Mutex
+	breakerLoggedAt map[int]time.Time // by shard
+}
+
+// progressPause is the pause between two log lines about an outage that lasts.
+const progressPause = time.Minute
+
+// breakerLogPause is the least pause between two openings of a breaker that are logged.
+const breakerLogPause = 10 * time.Second
+
+// StateChanged implements fallback.Observer.
+func (o *redisObserver) StateChanged(c fallback.StateChange) {
+	o.Observer.StateChanged(c)
+	o.events.redisChanged(c, o.settings)
+	mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
+	if c.Down {
+		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",
+			time.Now().UTC().Format(time.RFC3339), mode, ratio))
+		o.log.Error("Redis outage started", "kind", redis.KindOf(c.Outage.Err).String(), "error", c.Outage.Err, "mode", mode, "ratio", ratio)
+		var ctx context.Context
+		ctx, o.stopProgress = context.WithCancel(o.ctx)
+		go o.logProgress(ctx)
+		return
+	}
+	o.stopProgress()
+	o.health.Note("redis", "")
+	o.log.LogAttrs(o.ctx, slog.LevelInfo, "Redis outage ended", append(priceLogAttrs(&c.Outage), slog.Int64("hits_replayed", c.Outage.Replayed))...)
+}
+
+// logProgress logs the price of the outage each minute until ctx is done.
+func (o *redisObserver) logProgress(ctx context.Context) {
+	for wait.Sleep(ctx, progressPause) {
+		if s := o.fallback.Load().Status(); s.Down {
+			o.log.LogAttrs(ctx, slog.LevelWarn, "Redis outage not over", priceLogAttrs(&s.Outage)...)
+		}
+	}
+}
+
+// BlipEnded implements fallback.Observer.
+func (o *redisObserver) BlipEnded(blip fallback.Outage) {
+	o.Observer.BlipEnded(blip)
+	o.events.blipEnded(&blip)
+	o.log.LogAttrs(o.ctx, slog.LevelWarn, "hits decided without Redis for a short time", priceLogAttrs(&blip)...)
+}
+
+// BreakerChanged implements fallback.Observer. If there is only one breaker, the lines about
+// outages say enough.
+func (o *redisObserver) BreakerChanged(c fallback.BreakerChange) {
+	o.Observer.BreakerChanged(c)
+	if len(o.shards) == 1 {
+		return
+	}
+	shard := o.shards[c.Shard]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	loggedAt, isLogged := o.breakerLoggedAt[c.Shard]
+	switch {
+	case c.Open && time.Since(loggedAt) >= breakerLogPause:
+		o.breakerLoggedAt[c.Shard] = time.Now()
+		o.log.Warn("Redis breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(c.Err).String(), "error", c.Err)
+	case !c.Open && isLogged:
+		o.log.Info("Redis breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", c.OpenFor.Round(time.Millisecond))
+	}
+}
+
+// maxLoggedLimits is the number of limits that a log line names.
+const maxLoggedLimits = 3
+
+// priceLogAttrs describes the price of an outage in the log.
+func priceLogAttrs(o *fallback.Outage) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.Duration("lasted", o.Duration().Round(time.Millisecond)),
+		slog.Int64("calls", o.Calls),
+		slog.Int64("calls_admitted", o.AdmittedCalls),
+		slog.Int64("hits_admitted", o.AdmittedHits),
+		slog.Int64("most_beyond_limits", o.MaxExcessHits),
+	}
+	for _, reason := range backend.Reasons {
+		if n := o.ByReason[reason]; n > 0 {
+			attrs = append(attrs, slog.Int64(reason.String(), n))
+		}
+	}
+	var limits []string
+	for _, p := range o.Limits[:min(len(o.Limits), maxLoggedLimits)] {
+		if p.MaxExcessHits > 0 {
+			limits = append(limits, fmt.Sprintf("%s (%s): %d", p.Rule, cmp.Or(p.Limit, "several"), p.MaxExcessHits))
+		}
+	}
+	if len(limits) > 0 {
+		attrs = append(attrs, slog.String("limits", strings.Join(limits, "; ")))
+	}
+	return attrs
+}
