@@ -23,7 +23,7 @@ var algorithms = [...]struct {
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, aligned: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, aligned: true, countsWindows: true}},
 	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
 	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true}},
@@ -33,7 +33,7 @@ var algorithms = [...]struct {
 // traits are the properties of an algorithm that other code asks for. The methods of
 // Algorithm explain them.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtOnce, aligned bool
+	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -75,3 +75,8 @@ func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
 // Aligned reports whether a window starts at a multiple of its length since the epoch.
 // ResetAfter is then always the end of the window, and windows end at a whole second.
 func (a Algorithm) Aligned() bool { return algorithms[a].aligned }
+
+// CountsWindows reports whether the state is one count for each aligned window, which starts
+// at 0. A store can then keep a counter as a number for each window and decide with
+// Limit.CountHits.
+func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }

@@ -14,7 +14,7 @@ func firstHitWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result 
 	} else if start-now > l.period {
 		start = now
 	}
-	count, r := l.countHits(count, n, start+l.period-now, chargeDenied)
+	count, r := l.CountHits(count, n, start+l.period-now, chargeDenied)
 	if count == 0 { // no window has started
 		*s = State{}
 		r.ResetAfter = 0

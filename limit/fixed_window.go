@@ -15,7 +15,7 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	case start-now > l.period:
 		start = aligned
 	}
-	count, r := l.countHits(count, n, start+l.period-now, chargeDenied)
+	count, r := l.CountHits(count, n, start+l.period-now, chargeDenied)
 	if count == 0 {
 		start = 0
 	}
@@ -23,9 +23,9 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// countHits decides n hits against the count of a window that ends after untilEnd
+// CountHits decides n hits against the count of a window that ends after untilEnd
 // microseconds. It returns the new count.
-func (l *Limit) countHits(count, n, untilEnd int64, chargeDenied bool) (int64, Result) {
+func (l *Limit) CountHits(count, n, untilEnd int64, chargeDenied bool) (int64, Result) {
 	r := Result{ResetAfter: untilEnd}
 	r.Allowed = n < 0 || count+n <= l.max
 	if r.Allowed || chargeDenied {

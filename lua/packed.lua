@@ -51,7 +51,7 @@ end
 
 local maxHits = 2 ^ 34 -- the maximum of a count
 
--- Does what limit.Limit.countHits does. Returns the new count and retry as in take's reply.
+-- Does what limit.Limit.CountHits does. Returns the new count and retry as in take's reply.
 local function countHits(count, n, max, untilEnd, chargeDenied)
   local spent = count + n
   if n < 0 then return spent > 0 and spent or 0, 0 end

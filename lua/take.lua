@@ -10,7 +10,8 @@
 --          Of a limit:
 --            name      the script of its algorithm
 --            max       hits per window, below 2^32
---            period    the window in microseconds, at most ten years
+--            period    the window in microseconds, at most ten years; for fixed_window the
+--                      time until the window ends that the key names
 --            capacity  the most hits that can be spent at once, below 2^32
 --            mode      0; 1: denied hits are charged; 2: its hits are all-or-none
 --          Of a hit:

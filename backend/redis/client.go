@@ -10,13 +10,6 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// client is the part of a go-redis client that counting needs.
-type client interface {
-	Process(ctx context.Context, cmd goredis.Cmder) error
-	Ping(ctx context.Context) *goredis.StatusCmd
-	Close() error
-}
-
 const (
 	// maxRedirects is the number of MOVED and ASK replies that a script follows. Each
 	// costs a round trip, so that the timeout usually comes first.
@@ -69,6 +62,7 @@ func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	}
 	c := a.options(o.Timeout, size)
 	c.MaxRetries, c.MaxRedirects = -1, maxRedirects
+	c.PipelinePoolSize = -1 // all batches share the connections
 	c.MinRetryBackoff, c.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond
 	return c
 }

@@ -61,7 +61,7 @@ func TestUnixSocket(t *testing.T) {
 
 // rights are the rights that docs/redis.md gives to the user of rls. clusterRights are the
 // additional rights for a Cluster.
-const rights, clusterRights = "resetkeys ~myprefix:* resetchannels -@all +ping +hello +select +eval +evalsha +time +mget +set +setrange +del +llen +lrange +ltrim +rpush +pexpire",
+const rights, clusterRights = "resetkeys ~myprefix:* resetchannels -@all +ping +hello +select +eval +evalsha +time +get +incrby +mget +set +setrange +del +llen +lrange +ltrim +rpush +pexpire",
 	" +cluster|slots +asking"
 
 func setUser(t *testing.T, c *goredis.Client, rights string) {
@@ -81,10 +81,18 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	l := open(t, o)
 	require.NoError(t, l.Ping(t.Context()))
 	for _, a := range limit.Algorithms() {
-		lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 4, Unit: limit.Hour})
-		for _, n := range []int64{1, 3, 1, -1, 0, 1, -4, -1, 2} {
-			require.NoError(t, take(l, hit("key", lim, n))[0].Err, a)
+		for _, charge := range []bool{false, true} {
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 4, Unit: limit.Hour, ChargeDenied: charge})
+			for _, n := range []int64{1, 3, 1, -1, 0, 1, -4, -1, 2} {
+				require.NoError(t, take(l, hit("key", lim, n))[0].Err, a)
+			}
 		}
+	}
+	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
+	for range 2 { // Redis has lost a key
+		require.NoError(t, take(l, hit("key", charging(t, 5), 1))[0].Err)
+		assert.Equal(t, 1, requireAllExpire(t, s.Client(t), ""))
+		require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	}
 
 	o.KeyPrefix = "other:"
@@ -141,8 +149,8 @@ func TestPerSecondRedisCountsLimitsPerSecond(t *testing.T) {
 	for _, r := range take(l, hit("a", second, 1), hit("a", two, 1), hit("a", perDay(t, 5), 1)) {
 		require.NoError(t, r.Err)
 	}
-	assert.Equal(t, []string{"v1:fw1:a"}, perSecond.Client(t).Keys(t.Context(), "*").Val())
-	assert.ElementsMatch(t, []string{"v1:fw2:a", "v1:fw86400:a"}, main.Client(t).Keys(t.Context(), "*").Val())
+	assert.Equal(t, []string{"v2:fw1:a"}, countersWithoutWindow(perSecond.Client(t).Keys(t.Context(), "*").Val()))
+	assert.ElementsMatch(t, []string{"v2:fw2:a", "v2:fw86400:a"}, countersWithoutWindow(main.Client(t).Keys(t.Context(), "*").Val()))
 
 	perSecond.Kill()
 	got := take(l, hit("a", second, 1), hit("a", two, 1))
@@ -206,6 +214,15 @@ func TestClusterFailover(t *testing.T) {
 	load.requireInTime(t)
 }
 
+// countersWithoutWindow returns the names without their windows.
+func countersWithoutWindow(names []string) (counters []string) {
+	for _, name := range names {
+		counter, _, _ := strings.Cut(name, "@")
+		counters = append(counters, counter)
+	}
+	return counters
+}
+
 // counterSlots returns the slots of the existing keys.
 func counterSlots(t *testing.T, c *goredis.Client) map[int64]bool {
 	slots := map[int64]bool{}
@@ -217,7 +234,7 @@ func counterSlots(t *testing.T, c *goredis.Client) map[int64]bool {
 
 func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 	t.Parallel()
-	algorithms := []limit.Algorithm{limit.SlidingLog} // the script with most commands
+	algorithms := []limit.Algorithm{limit.FixedWindow, limit.SlidingLog} // plain commands, and the script with most commands
 	if os.Getenv("RLS_TEST_FULL") != "" {
 		algorithms = limit.Algorithms()
 	}
@@ -225,7 +242,7 @@ func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 	for _, a := range algorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Timeout: testTimeout, Partitions: 4, KeyPrefix: a.String()})
-			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 1_000_000_000, Unit: limit.Day, Multiplier: 30})
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 1_000_000_000, Unit: limit.Day, Multiplier: 30, ChargeDenied: a.DefaultChargeDenied()})
 			load := startLoad(l, lim, 16, 200)
 			defer load.stop()
 			polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })

@@ -21,16 +21,19 @@ func TestScriptFlushUnderLoadChargesOnce(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 1_000_000_000)
 	client := s.Client(t)
-	load := startLoad(l, lim, 16, 10)
+	load, plain := startLoad(l, lim, 16, 10), startLoad(l, charging(t, 1_000_000_000), 4, 10)
 	defer load.stop()
+	defer plain.stop()
 	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
 	for range 50 {
 		require.NoError(t, client.ScriptFlush(t.Context()).Err())
 		time.Sleep(5 * time.Millisecond)
 	}
 	load.stop()
+	plain.stop()
 	load.requireNoErrors(t)
-	assert.Equal(t, load.admitted.Load(), totalSpent(t, l, lim, 10))
+	plain.requireNoErrors(t)
+	assert.Equal(t, load.admitted.Load()+plain.admitted.Load(), totalSpent(t, l, lim, 10), "both count on the same counters")
 }
 
 // slack is the time that a busy machine may add to a timeout.
@@ -170,7 +173,7 @@ func TestForeignKeyFailsOnlyItsHit(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout}), perDay(t, 5)
-	require.NoError(t, db.Client(t).SAdd(t.Context(), db.Prefix+"v1:fw86400:set", 1).Err())
+	require.NoError(t, db.Client(t).SAdd(t.Context(), windowName(db.Prefix+"v2:fw86400:set", lim), 1).Err())
 	got := take(l, hit("mine", lim, 1), hit("set", lim, 1), hit("mine", lim, 1))
 	assert.NoError(t, got[0].Err)
 	assert.ErrorIs(t, got[1].Err, backend.ErrUnavailable)

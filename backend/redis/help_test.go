@@ -32,6 +32,12 @@ func perDay(tb testing.TB, n uint32) *limit.Limit {
 	return newLimit(tb, limit.Spec{Requests: n, Unit: limit.Day})
 }
 
+// windowName returns the name of the current window of a counter of l.
+func windowName(counter string, l *limit.Limit) string {
+	period := l.Period() / 1e6
+	return fmt.Sprintf("%s@%d", counter, time.Now().Unix()/period*period)
+}
+
 func hit(key string, l *limit.Limit, n int64) backend.Hit {
 	return backend.Hit{Key: []byte(key), Limit: l, N: n}
 }

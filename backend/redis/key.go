@@ -3,34 +3,50 @@ package redis
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"strconv"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
-// layoutVersion names the format of what the scripts store. Another format gets another
-// version, so that old and new replicas can share a Redis.
-const layoutVersion = "v1:"
+// A layout is the format of a stored value. Another format gets another layout, so that old
+// and new replicas can share a Redis.
+const (
+	layoutState = "v1:" // the state of an algorithm, as the scripts store it
+	layoutCount = "v2:" // the count of one window, a whole number
+)
 
 // maxKey bounds a key in Redis, in bytes.
 const maxKey = 200
 
+// maxWindowName is the length of the longest name of a window: the mark and the digits of
+// the largest number of seconds.
+const maxWindowName = len("@9223372036854")
+
 // hashLen is the length of a hash in a key.
 var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 
-// keyspace names the counters of one partition. It is the part of the names up to
-// layoutVersion:
+// keyspace names the counters of one partition. It is the start of all their names:
 //
-//	<prefix>[{hash tag}]v1:<tag of the limit>:<key>
-//	<prefix>[{hash tag}]v1:<tag of the limit>#<SHA-256 of key>:<start of key>
+//	<prefix>[{hash tag}]<layout><tag of the limit>:<key>[@<start of the window>]
+//	<prefix>[{hash tag}]<layout><tag of the limit>#<SHA-256 of key>:<start of key>[@<start of the window>]
 //
 // The second form replaces names of more than maxKey bytes. Prefix and hash tag are the
-// same for all counters, and a limit's tag holds only letters and digits. So no two
-// counters have the same name.
+// same for all counters, a limit's tag holds only letters and digits, and it determines
+// whether a window follows. So no two counters have the same name.
 type keyspace string
 
-// append appends the name of a counter to b.
-func (k keyspace) append(b []byte, tag string, key []byte) []byte {
+// append appends the name of a counter of l to b, without a window. If windows have counters
+// of their own, the name leaves room for the window.
+func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
+	tag, layout, space := l.Tag(), layoutState, maxKey
+	if l.Algorithm.CountsWindows() {
+		layout, space = layoutCount, maxKey-maxWindowName
+	}
 	b = append(b, k...)
+	b = append(b, layout...)
 	b = append(b, tag...)
-	space := maxKey - len(k) - len(tag) - 1
+	space -= len(k) + len(layout) + len(tag) + 1
 	if len(key) <= space {
 		b = append(b, ':')
 		return append(b, key...)
@@ -41,3 +57,13 @@ func (k keyspace) append(b []byte, tag string, key []byte) []byte {
 	b = append(b, ':')
 	return append(b, key[:space-hashLen-1]...)
 }
+
+// appendWindow appends the name of a window that starts at a time in microseconds.
+func appendWindow(b []byte, start int64) []byte {
+	return strconv.AppendInt(append(b, '@'), start/microsPerSecond, 10)
+}
+
+// emptyWindow is the room for the name of a window.
+var emptyWindow = strings.Repeat(" ", maxWindowName)
+
+const microsPerSecond = 1_000_000

@@ -24,6 +24,12 @@ type slowNode struct {
 	hits  atomic.Int64 // received
 }
 
+func (n *slowNode) masterOf(context.Context, string) (*server, error) {
+	return fakeServer{n.Process}.masterOf()
+}
+
+func (n *slowNode) reload() {}
+
 func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	hits := cmd.Args()[2].(int)
 	n.hits.Add(int64(hits))
@@ -40,7 +46,7 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	for range 3 * hits {
 		reply = msgp.AppendInt64(reply, 0)
 	}
-	cmd.(noRetryCmd).SetVal(string(reply))
+	cmd.(noRetryString).SetVal(string(reply))
 	return nil
 }
 
@@ -50,11 +56,11 @@ type outcomes struct{ answered, overloaded, failed int }
 // takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
 // second. It returns the outcomes.
 func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Duration) (got outcomes) {
-	o.Timeout, o.Observer = 50*time.Millisecond, noObserver{}
+	o.Timeout, o.Observer, o.CallersClock = 50*time.Millisecond, noObserver{}, true
 	p := &pool{name: "node", client: node, partitions: 1}
 	ctx, stop := context.WithCancel(t.Context())
 	l := &Limiter{pools: []*pool{p}, options: o, stop: stop}
-	l.queues = []*queue{l.startQueue(ctx, p, layoutVersion)}
+	l.queues = []*queue{l.startQueue(ctx, p, "")}
 	lim := perDay(t, limit.Spec{Requests: 1000})
 	var mu sync.Mutex
 	var takes sync.WaitGroup

@@ -43,10 +43,10 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 		p.opened.Add(1)
 		return nil
 	}
-	p.client = a.open(o)
+	p.client = newServers(a.open(o))
 	l.pools = append(l.pools, p)
 	for _, tag := range tags {
-		l.queues = append(l.queues, l.startQueue(ctx, p, keyspace(l.options.KeyPrefix+tag+layoutVersion)))
+		l.queues = append(l.queues, l.startQueue(ctx, p, keyspace(l.options.KeyPrefix+tag)))
 	}
 	return nil
 }
@@ -69,37 +69,14 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	}
 	return p.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(p.partitions))
 }
-
 // Counter returns the addresses of the Redis that has the counter of h, without secrets, and
-// the key of the counter.
+// the key of the counter at this time.
 func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 	q := l.queues[l.ShardOf(h)]
-	return q.pool.name, string(q.keyspace.append(nil, h.Limit.Tag(), h.Key))
-}
-
-// process sends cmd. With WaitReplicas it then waits for replicas.
-func (b *batch) process(ctx context.Context, cmd noRetryCmd) error {
-	o, client := &b.queue.limiter.options, b.queue.pool.client
-	if o.WaitReplicas == 0 {
-		return client.Process(ctx, cmd)
+	name := q.keyspace.append(nil, h.Limit, h.Key)
+	if h.Limit.Algorithm.CountsWindows() {
+		now := time.Now().UnixMicro()
+		name = appendWindow(name, now-now%h.Limit.Period())
 	}
-	node, _ := client.(*goredis.Client)
-	if cluster, ok := client.(*goredis.ClusterClient); ok {
-		var err error
-		if node, err = cluster.MasterForKey(ctx, string(b.hits[0].name())); err != nil {
-			return err
-		}
-	}
-	// WAIT concerns the writes of its own connection, so both commands share one. The
-	// charges stand even if WAIT fails or finds too few replicas.
-	pipe := node.Pipeline()
-	_ = pipe.Process(ctx, cmd)
-	pipe.Do(ctx, "WAIT", o.WaitReplicas, max(o.Timeout/4, time.Millisecond).Milliseconds())
-	_, _ = pipe.Exec(ctx)
-	switch errorCode(cmd.Err()) {
-	case "MOVED", "ASK": // it was not executed, and the client follows the redirect
-		cmd.SetErr(nil)
-		return client.Process(ctx, cmd)
-	}
-	return cmd.Err()
+	return q.pool.name, string(name)
 }

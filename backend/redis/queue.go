@@ -28,6 +28,8 @@ type queue struct {
 	limiter  *Limiter
 	pool     *pool
 	keyspace keyspace
+	expiries *expiryTable
+	doubtful doubtfulKeys
 
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond  // signals a call or the close to workers
@@ -38,7 +40,7 @@ type queue struct {
 
 // startQueue returns a queue with its workers.
 func (l *Limiter) startQueue(ctx context.Context, p *pool, k keyspace) *queue {
-	q := &queue{limiter: l, pool: p, keyspace: k}
+	q := &queue{limiter: l, pool: p, keyspace: k, expiries: newExpiryTable(maxKnownKeys / p.partitions)}
 	q.changed.L = &q.mu
 	for range l.options.MaxInflightBatches {
 		l.workers.Go(func() { q.work(ctx) })

@@ -1,8 +1,10 @@
 package redis_test
 
 import (
+	"os"
 	"testing"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -13,6 +15,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if addr := os.Getenv(endlessLoadEnv); addr != "" {
+		runEndlessLoad(addr)
+	}
 	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
 }
 
@@ -38,16 +43,31 @@ func runSuites(t *testing.T, o redis.Options) {
 	backendtest.RunAllOrNone(t, opener(o))
 }
 
+// requireAllExpire requires that each key with this prefix has a time to live. It returns the
+// number of keys.
+func requireAllExpire(t *testing.T, c *goredis.Client, prefix string) (keys int) {
+	t.Helper()
+	for it := c.Scan(t.Context(), 0, prefix+"*", 1000).Iterator(); it.Next(t.Context()); keys++ {
+		ttl := c.PTTL(t.Context(), it.Val()).Val()
+		require.True(t, ttl > 0 || ttl == -2, "%s lives %v", it.Val(), ttl)
+	}
+	return keys
+}
+
 func TestSingleIsALimiter(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	runSuites(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix})
+	require.NotZero(t, requireAllExpire(t, db.Client(t), db.Prefix))
 }
 
 func TestClusterIsALimiter(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
 	runSuites(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}})
+	for _, s := range cluster.Masters {
+		require.NotZero(t, requireAllExpire(t, s.Client(t), ""))
+	}
 }
 
 func TestClusterWithReplicasIsALimiter(t *testing.T) {

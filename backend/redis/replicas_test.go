@@ -24,7 +24,7 @@ func TestWaitsForReplicas(t *testing.T) {
 	for i := range 100 {
 		key := fmt.Sprint("key", i)
 		require.NoError(t, take(l, hit(key, lim, 1))[0].Err)
-		require.NotEmpty(t, copied.Get(t.Context(), "v1:fw86400:"+key).Val(), "answered before the replica had it")
+		require.NotEmpty(t, copied.Get(t.Context(), windowName("v2:fw86400:"+key, lim)).Val(), "answered before the replica had it")
 	}
 	require.NoError(t, master.ScriptFlush(t.Context()).Err())
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)

@@ -48,8 +48,10 @@ const (
 
 // pendingHit is a hit of a call.
 type pendingHit struct {
-	index              int // in the Take
-	nameStart, nameEnd int // its key's place in names
+	index              int   // in the Take
+	nameStart, nameEnd int   // its key's place in names
+	windowStart        int   // the place of the window in names; 0 without a window
+	untilEnd           int64 // microseconds until the window ends; set by setWindow
 	limit              *limit.Limit
 	n                  int64
 	allOrNone          bool
@@ -61,6 +63,19 @@ type answer struct {
 }
 
 func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
+
+// hasWindow reports whether the key of h names a window.
+func (h *pendingHit) hasWindow() bool { return h.windowStart > 0 }
+
+// setWindow completes the name of hit i with the window that holds now (microseconds since
+// 1970), and returns the window's end. A second call replaces the window.
+func (c *call) setWindow(i int, now int64) (end int64) {
+	h := &c.hits[i]
+	start := now - now%h.limit.Period()
+	h.nameEnd = len(appendWindow(c.names[:h.windowStart], start))
+	h.untilEnd = start + h.limit.Period() - now
+	return now + h.untilEnd
+}
 
 // newRequest returns an empty request whose deadline is start + budget.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
@@ -85,9 +100,14 @@ const minRedisShare = 4
 func (r *request) add(q *queue, index int, h *backend.Hit, n int64) {
 	c := r.callOf(q)
 	start := len(c.names)
-	c.names = q.keyspace.append(c.names, h.Limit.Tag(), h.Key)
+	c.names = q.keyspace.append(c.names, h.Limit, h.Key)
+	end, windowStart := len(c.names), 0
+	if h.Limit.Algorithm.CountsWindows() {
+		windowStart = end
+		c.names = append(c.names, emptyWindow...)
+	}
 	c.hits = append(c.hits, pendingHit{
-		index: index, nameStart: start, nameEnd: len(c.names), limit: h.Limit,
+		index: index, nameStart: start, nameEnd: end, windowStart: windowStart, limit: h.Limit,
 		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
 		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})

@@ -41,28 +41,51 @@ func TestCancelledRequestLeaksNoResult(t *testing.T) {
 	}
 }
 
-// newUnitLimiter returns a Limiter without workers over node.
+// newUnitLimiter returns a Limiter without workers over node. All its hits come at unitTime.
 func newUnitLimiter(node client) *Limiter {
-	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}}}
-	l.queues = []*queue{{limiter: l, pool: &pool{name: "node", client: node}, keyspace: layoutVersion}}
+	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}, CallersClock: true}}
+	l.queues = []*queue{{limiter: l, pool: &pool{name: "node", client: node}, expiries: newExpiryTable(8)}}
 	return l
 }
 
-func perDay(t *testing.T, s limit.Spec) *limit.Limit {
-	s.Unit = limit.Day
+// unitTime is a time on the first day of 1970.
+var unitTime = time.Unix(100, 0)
+
+// newLimit and perDay return a limit that does not charge denied hits, unless s says so. Hits
+// of n > 0 then need the script.
+func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	l, err := limit.New(s)
 	require.NoError(t, err)
 	return l
 }
 
+func perDay(t *testing.T, s limit.Spec) *limit.Limit {
+	s.Unit = limit.Day
+	return newLimit(t, s)
+}
+
+// fakeServer sends all commands of masterOf to process, one after the other.
+type fakeServer struct {
+	process func(context.Context, goredis.Cmder) error
+}
+
+func (f fakeServer) masterOf() (*server, error) {
+	return &server{execute: func(ctx context.Context, commands []goredis.Cmder) {
+		for _, cmd := range commands {
+			cmd.SetErr(f.process(ctx, cmd))
+		}
+	}}, nil
+}
+
 // batchOf returns a batch of the hits of one request, a hit for each key.
 func batchOf(l *Limiter, lim *limit.Limit, keys ...string) (*batch, *call) {
-	r := l.newRequest(time.Now(), time.Now(), time.Minute)
+	r := l.newRequest(unitTime, time.Now(), time.Minute)
 	for i, key := range keys {
 		r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: lim, N: 1}, 1)
 	}
 	b := &batch{queue: l.queues[0]}
 	for i := range r.calls[0].hits {
+		r.calls[0].setWindow(i, r.now)
 		b.hits = append(b.hits, hitRef{r.calls[0], i})
 	}
 	return b, r.calls[0]
@@ -75,6 +98,12 @@ type movingNode struct {
 	keys []string
 }
 
+func (m *movingNode) masterOf(context.Context, string) (*server, error) {
+	return fakeServer{m.Process}.masterOf()
+}
+
+func (m *movingNode) reload() {}
+
 func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	if cmd.Args()[2] != 1 {
 		return replyError("TRYAGAIN Multiple keys request during rehashing of slot")
@@ -82,7 +111,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.keys = append(m.keys, *cmd.Args()[firstKey].(*string))
-	c, ok := cmd.(noRetryCmd)
+	c, ok := cmd.(noRetryString)
 	if !ok {
 		return errors.New("go-redis could repeat the command")
 	}
@@ -97,7 +126,7 @@ func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	require.NoError(t, b.send(ctx))
-	assert.ElementsMatch(t, []string{"v1:fw86400:a", "v1:fw86400:b"}, node.keys)
+	assert.ElementsMatch(t, []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, node.keys)
 	for _, a := range c.answers {
 		assert.NoError(t, a.Err)
 		assert.Equal(t, int64(4), a.Remaining)
@@ -111,11 +140,11 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		errs  []string // of hits a and b; empty for none
 	}{
 		"complete":                  {"\x96\x01\x00\x00\x02\x00\x00", []string{"", ""}},
-		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v1:fw86400:b": rate limit backend unavailable: the script's reply can't be read: it ends before this hit`}},
-		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v1:fw86400:b"`}},
+		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the script's reply can't be read: it ends before this hit`}},
+		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v2:fw86400:b@0"`}},
 		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
 		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
-		"an error of one hit":       {"\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE", []string{"", `redis node: counter "v1:fw86400:b": rate limit backend unavailable: NOPE`}},
+		"an error of one hit":       {"\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE", []string{"", `redis node: counter "v2:fw86400:b@0": rate limit backend unavailable: NOPE`}},
 		"an error of no hit":        {"\x98\x01\x00\x00\x00\x00\x00\x03\xa4NOPE", []string{"can't be read", "can't be read"}},
 		"an error without its text": {"\x97\x01\x00\x00\x00\x00\x00\x02", []string{"can't be read", "can't be read"}},
 	} {
@@ -142,7 +171,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	c.hits[1].limit = twenty
 	c.hits[2].limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
 	c.hits[3].allOrNone = true
-	args := b.script.encode(b.hits, 0, false)
+	args := b.script.encode(b.hits, 0, 0, false)
 	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
 	assert.Len(t, args, 3+4+2)
 	many := make([]string, 100)
@@ -150,7 +179,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	for i := range c.hits {
 		c.hits[i].limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
-	b.script.encode(b.hits, 0, false)
+	b.script.encode(b.hits, 0, 0, false)
 	assert.LessOrEqual(t, len(b.script.rows), 100, "rows may repeat, as encode compares with few of them")
 }
 

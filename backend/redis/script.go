@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -46,13 +47,21 @@ const (
 // maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
 const maxRowSearch = 16
 
+// command returns the command that runs the script for hits. See encode.
+func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int64, byText bool) noRetryString {
+	cmd := noRetryString{goredis.NewStringCmd(ctx, s.encode(hits, now, jitter, byText)...)}
+	cmd.SetFirstKeyPos(firstKey)
+	return cmd
+}
+
 // firstKey is the place of the first key in EVALSHA digest numkeys key...
 const firstKey = 3
 
-// encode returns the command that runs the script for hits. It is valid until the next
-// encode. The names lie in the memory of the calls and are passed by pointer: go-redis
-// writes them before the command is done.
-func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
+// encode returns the command that runs the script for hits at a time. now is in microseconds
+// since 1970, or 0 for the clock of Redis. The command is valid until the next encode. The
+// names lie in the memory of the calls and are passed by pointer: go-redis writes them before
+// the command is done.
+func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText bool) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if byText {
 		s.args = append(s.args, "EVAL", scriptText)
@@ -73,7 +82,7 @@ func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
 	}
 
 	b := msgp.AppendArrayHeader(s.packed[:0], uint32(3+5*len(s.rows)+2*len(hits)))
-	b = msgp.AppendInt64(b, hits[0].call.now)
+	b = msgp.AppendInt64(b, now)
 	b = msgp.AppendInt64(b, jitter)
 	b = msgp.AppendInt64(b, int64(len(s.rows)))
 	for _, r := range s.rows {
@@ -103,6 +112,9 @@ func (s *scriptCall) encode(hits []hitRef, jitter int64, byText bool) []any {
 // row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
 func (s *scriptCall) row(h *pendingHit) int64 {
 	r := limitRow{algorithm: h.limit.Algorithm, max: h.limit.Max(), period: h.limit.Period(), capacity: h.limit.Capacity()}
+	if h.hasWindow() {
+		r.period = h.untilEnd
+	}
 	switch {
 	case h.allOrNone:
 		r.mode = modeAllOrNone

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 func TestParseServer(t *testing.T) {
@@ -110,28 +114,62 @@ func TestBudgetIsLessThanTheCallersDeadline(t *testing.T) {
 }
 
 func TestLongKeysAreHashed(t *testing.T) {
-	k := keyspace("rls:{3}" + layoutVersion)
-	assert.Equal(t, "rls:{3}v1:fw60:shop|ip=1", string(k.append(nil, "fw60", []byte("shop|ip=1"))))
-	longest := strings.Repeat("x", maxKey-len("rls:{3}v1:fw60:"))
-	assert.Equal(t, "rls:{3}v1:fw60:"+longest, string(k.append(nil, "fw60", []byte(longest))))
-	hashed := string(k.append(nil, "fw60", []byte(longest+"y")))
-	assert.Len(t, hashed, maxKey)
-	assert.Regexp(t, `^rls:\{3\}v1:fw60#[\w-]{43}:x+$`, hashed)
+	k := keyspace("rls:{3}")
+	name := func(l *limit.Limit, key string) string { return string(k.append(nil, l, []byte(key))) }
+	for start, l := range map[string]*limit.Limit{
+		"rls:{3}v1:tb86400": perDay(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 1}),
+		"rls:{3}v2:fw86400": perDay(t, limit.Spec{Requests: 1}),
+	} {
+		assert.Equal(t, start+":shop|ip=1", name(l, "shop|ip=1"))
+		room := 0
+		if l.Algorithm.CountsWindows() {
+			room = maxWindowName
+		}
+		longest := strings.Repeat("x", maxKey-room-len(start+":"))
+		assert.Equal(t, start+":"+longest, name(l, longest))
+		hashed := name(l, longest+"y")
+		assert.Len(t, hashed, maxKey-room)
+		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashed)
+	}
+}
+
+func TestWindowEndsTheName(t *testing.T) {
+	assert.Equal(t, "name@1763784000", string(appendWindow([]byte("name"), 1_763_784_000_000_000)))
+	assert.Len(t, appendWindow(nil, math.MaxInt64), maxWindowName)
 }
 
 func TestNoTwoCountersHaveOneName(t *testing.T) {
-	k := keyspace(strings.Repeat("p", maxPrefix) + "{16383}" + layoutVersion)
+	k := keyspace(strings.Repeat("p", maxPrefix) + "{16383}")
+	limits := []*limit.Limit{
+		newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Second, Multiplier: 6}),
+		newLimit(t, limit.Spec{Unit: limit.Minute, Algorithm: limit.SlidingWindow}),
+		newLimit(t, limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.TokenBucket, Scope: limit.Instance}),
+	}
+	nameOf := func(l *limit.Limit, key []byte, window int64) []byte {
+		name := k.append(nil, l, key)
+		if l.Algorithm.CountsWindows() {
+			name = appendWindow(name, window*l.Period())
+		}
+		return name
+	}
 	seen := map[string]string{}
 	rapid.Check(t, func(t *rapid.T) {
-		tag := rapid.SampledFrom([]string{"fw60", "fw6", "sw60", "tb315360000i"}).Draw(t, "tag")
+		l := rapid.SampledFrom(limits).Draw(t, "limit")
+		window := rapid.Int64Range(0, 30).Draw(t, "window")
 		key := rapid.OneOf(
 			rapid.SliceOfN(rapid.Byte(), 0, 300),
 			rapid.Custom(func(t *rapid.T) []byte { // a key that looks like a name
-				return k.append(nil, tag, []byte(strings.Repeat(":", rapid.IntRange(0, 300).Draw(t, "n"))))
+				return nameOf(l, []byte(strings.Repeat(":", rapid.IntRange(0, 300).Draw(t, "n"))), window)
+			}),
+			rapid.Custom(func(t *rapid.T) []byte { // a key that looks like the end of a name
+				return appendWindow([]byte("k"), rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
 			}),
 		).Draw(t, "key")
-		name := string(k.append(nil, tag, key))
-		counter := tag + "\x00" + string(key)
+		name := string(nameOf(l, key, window))
+		counter := l.Tag() + "\x00" + string(key)
+		if l.Algorithm.CountsWindows() {
+			counter += fmt.Sprint("\x00", window)
+		}
 		if other, ok := seen[name]; ok && other != counter {
 			t.Fatalf("%q and %q share %q", other, counter, name)
 		}

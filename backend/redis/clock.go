@@ -1,0 +1,89 @@
+package redis
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// serverClock is the clock of a Redis server, estimated by this process. It adds an offset
+// to the time since the start of the process, so changes of this machine's clock have no
+// effect. A new serverClock must be measured before use. It is safe for concurrent use.
+//
+// A measurement is a TIME command. The server has read its clock between the start and the end
+// of the command, so the length of the command bounds the error. The estimate is the middle of
+// the shortest of the last measurements.
+type serverClock struct {
+	offset   atomic.Int64 // microseconds from the time since processStart to the server's time
+	measured atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
+
+	mu           sync.Mutex // guards the field below
+	measurements []measurement
+}
+
+// measurement is a range that contains the offset, in microseconds.
+type measurement struct{ least, most int64 }
+
+const (
+	// maxMeasurements is the number of measurements from which the shortest is chosen.
+	maxMeasurements = 8
+
+	// measureEvery is the time in microseconds after which a busy clock is measured again.
+	measureEvery = 2 * microsPerSecond
+
+	// maxClockAge is the time in microseconds after which a clock must be measured before
+	// its next use. Two clocks of machines drift apart by some microseconds in a second.
+	maxClockAge = 60 * microsPerSecond
+
+	// maxDrift is the drift in microseconds between measurements that is no change of the
+	// server's clock.
+	maxDrift = 2000
+)
+
+var processStart = time.Now()
+
+// sinceStart returns the time since processStart in microseconds. It is never 0.
+func sinceStart() int64 { return time.Since(processStart).Microseconds() + 1 }
+
+// now returns the time of the server in microseconds since 1970.
+func (c *serverClock) now() int64 { return sinceStart() + c.offset.Load() }
+
+// isDue reports whether the clock should be measured again.
+func (c *serverClock) isDue() bool { return sinceStart()-c.measured.Load() >= measureEvery }
+
+// isUsable reports whether the clock has been measured within maxClockAge.
+func (c *serverClock) isUsable() bool {
+	measured := c.measured.Load()
+	return measured != 0 && sinceStart()-measured < maxClockAge
+}
+
+// expire makes a measurement necessary before the next use. It keeps the offset for callers
+// that are using it.
+func (c *serverClock) expire() { c.measured.Store(0) }
+
+// add adds a measurement. The server has reported the time serverMicros between start and end,
+// which are results of sinceStart.
+func (c *serverClock) add(start, end, serverMicros int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	newest := measurement{serverMicros - end, serverMicros - start}
+	for _, m := range c.measurements {
+		if newest.least > m.most+maxDrift || newest.most < m.least-maxDrift {
+			c.measurements = c.measurements[:0] // somebody has set the server's clock
+			break
+		}
+	}
+	if len(c.measurements) == maxMeasurements {
+		copy(c.measurements, c.measurements[1:])
+		c.measurements = c.measurements[:maxMeasurements-1]
+	}
+	c.measurements = append(c.measurements, newest)
+	best := newest
+	for _, m := range c.measurements {
+		if m.most-m.least < best.most-best.least {
+			best = m
+		}
+	}
+	c.offset.Store(best.least + (best.most-best.least)/2)
+	c.measured.Store(end)
+}

@@ -1,0 +1,193 @@
+package redis
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestClockErrorIsAtMostHalfTheShortestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c serverClock
+		offset := rapid.Int64Range(-1e15, 1e15).Draw(t, "offset")
+		shortest := int64(1e9)
+		for at := int64(1); len(c.measurements) < maxMeasurements; at += measureEvery {
+			there, back := rapid.Int64Range(1, 50_000).Draw(t, "there"), rapid.Int64Range(1, 50_000).Draw(t, "back")
+			c.add(at, at+there+back, at+there+offset)
+			shortest = min(shortest, there+back)
+			if e := c.offset.Load() - offset; max(e, -e) > shortest/2+1 {
+				t.Fatalf("error %d µs, shortest round trip %d µs", e, shortest)
+			}
+		}
+	})
+}
+
+func TestClockFollowsServerWhoseClockIsSet(t *testing.T) {
+	var c serverClock
+	for i := range int64(5) {
+		c.add(i*1000, i*1000+10, i*1000+5)
+	}
+	assert.Equal(t, int64(0), c.offset.Load())
+	for _, offset := range []int64{3_600_000_000, -3_600_000_000} {
+		c.add(10_000, 14_000, 12_000+offset)
+		assert.Equal(t, offset, c.offset.Load(), "a slow measurement counts if it contradicts the older ones")
+	}
+}
+
+func TestClockIsMeasuredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c serverClock
+		assert.False(t, c.isUsable())
+		now := sinceStart()
+		c.add(now, now, now)
+		assert.True(t, c.isUsable())
+		assert.False(t, c.isDue())
+		time.Sleep(measureEvery * time.Microsecond)
+		assert.True(t, c.isUsable())
+		assert.True(t, c.isDue())
+		time.Sleep(maxClockAge * time.Microsecond)
+		assert.False(t, c.isUsable())
+		c.add(now, now, now)
+		c.expire()
+		assert.False(t, c.isUsable())
+	})
+}
+
+// openWithSkew returns a Limiter over Redis whose estimate of the clock of Redis is wrong by skew.
+func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
+	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	s := l.pools[0].client.(*servers).single
+	execute := s.execute
+	s.execute = func(ctx context.Context, commands []goredis.Cmder) {
+		execute(ctx, commands)
+		for _, cmd := range commands {
+			if clock, ok := cmd.(*goredis.TimeCmd); ok {
+				clock.SetVal(clock.Val().Add(*skew))
+			}
+		}
+	}
+	return l
+}
+
+// Replicas with wrong clocks put hits into neighbouring windows. The count of each window is
+// exact in any case.
+func TestWindowsAreExactWithClocksApart(t *testing.T) {
+	db := redistest.Open(t)
+	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour, Multiplier: 24 * 30, ChargeDenied: true})
+	require.NoError(t, err)
+	period := time.Duration(lim.Period()) * time.Microsecond
+	skews := []*time.Duration{new(time.Duration), new(time.Duration), new(time.Duration)}
+	*skews[1], *skews[2] = period, -period
+	var replicas []*Limiter
+	for _, skew := range skews {
+		replicas = append(replicas, openWithSkew(t, db, skew))
+	}
+	admitted := func(l *Limiter) (n int) {
+		for range 12 {
+			results := make([]backend.Result, 1)
+			l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("key"), Limit: lim, N: 1}}, results)
+			require.NoError(t, results[0].Err)
+			if results[0].Allowed {
+				n++
+			}
+			assert.Positive(t, results[0].ResetAfter)
+			assert.LessOrEqual(t, results[0].ResetAfter, lim.Period())
+		}
+		return n
+	}
+	for _, l := range replicas {
+		assert.Equal(t, 10, admitted(l), "each replica sees another window")
+	}
+	assert.Len(t, db.Keys(t), 3)
+	for i, l := range replicas {
+		*skews[i] = 0
+		l.pools[0].client.(*servers).single.clock.expire()
+		assert.Zero(t, admitted(l), "all replicas see the same window")
+	}
+	client := db.Client(t)
+	for _, key := range db.Keys(t) {
+		ttl := client.PTTL(t.Context(), key).Val()
+		assert.Positive(t, ttl)
+		assert.LessOrEqual(t, ttl, period+2*10*time.Second)
+	}
+}
+
+// Near the end of a window, clocks that differ by less than a margin still find the key.
+func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
+	db := redistest.Open(t)
+	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Second, ChargeDenied: true})
+	require.NoError(t, err)
+	skew := new(time.Duration)
+	l := openWithSkew(t, db, skew)
+	results := make([]backend.Result, 1)
+	l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("key"), Limit: lim, N: 1}}, results)
+	require.NoError(t, results[0].Err)
+	ttl := db.Client(t).PTTL(t.Context(), db.Keys(t)[0]).Val()
+	assert.Greater(t, ttl, l.options.windowMargin()-time.Second)
+}
+
+func TestExpiryTableRemembersKeysUntilItIsFull(t *testing.T) {
+	table := newExpiryTable(64)
+	name := func(i int) []byte { return []byte{byte(i), byte(i >> 8)} }
+	assert.False(t, table.contains(table.hash(name(1))))
+	for i := range 32 {
+		table.add(table.hash(name(i)))
+		assert.True(t, table.contains(table.hash(name(i))), "the newest key is known")
+	}
+	known := 0
+	for i := range 32 {
+		if table.contains(table.hash(name(i))) {
+			known++
+		}
+	}
+	assert.Greater(t, known, 24, "half a table forgets few keys")
+	for i := range 10_000 {
+		table.add(table.hash(name(i)))
+	}
+	known = 0
+	for i := range 10_000 {
+		if table.contains(table.hash(name(i))) {
+			known++
+		}
+	}
+	assert.LessOrEqual(t, known, 64)
+}
+
+func TestDoubtfulKeysAreSentUntilConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d doubtfulKeys
+		assert.Empty(t, d.takeDue())
+		d.addUnanswered(newDoubtfulKey("a", 1000))
+		keys := d.takeDue()
+		assert.Len(t, keys, 1)
+		d.confirm(keys)
+		assert.Empty(t, d.takeDue(), "not at once again")
+		time.Sleep(doubtPause)
+		keys = d.takeDue()
+		assert.Len(t, keys, 1, "Redis may still execute the charge")
+		time.Sleep(doubtTime)
+		keys[0].command.SetErr(context.DeadlineExceeded)
+		d.confirm(keys)
+		keys = d.takeDue()
+		assert.Len(t, keys, 1, "the command has failed")
+		d.confirm(keys)
+		time.Sleep(doubtPause)
+		assert.Empty(t, d.takeDue(), "Redis has confirmed it")
+		for range maxDoubtfulKeys + 10 {
+			d.addUnanswered(newDoubtfulKey("a", 1000))
+		}
+		assert.Len(t, d.takeDue(), maxDoubtfulKeys)
+	})
+}

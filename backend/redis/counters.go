@@ -1,0 +1,135 @@
+package redis
+
+import "bytes"
+
+// windowCounter is the counter of one window in a batch, with all its hits.
+type windowCounter struct {
+	name        []byte // in the memory of a call
+	hash        uint64 // of name, in the expiry table
+	ttl         int64  // time to live of a new key, in milliseconds
+	first, last int32  // places of hits in the batch; nextHit connects them
+	n           int64  // sum of the hits
+	byScript    bool   // one of the hits needs the script, so the script decides all of them
+	done        bool   // plain commands have nothing left to do
+	plain       plainCommands
+}
+
+// noHit is the place after the last hit of a windowCounter.
+const noHit = -1
+
+// counterSet finds the windowCounters of a batch. It reuses its memory.
+type counterSet struct {
+	all     []*windowCounter // the capacity holds counters for reuse
+	ofHit   []*windowCounter // the counter of each hit of the batch, or nil
+	nextHit []int32          // the next hit of the same counter, for each hit of the batch
+	index   []int32          // a hash table of places in all, from 1
+}
+
+// reset empties the set and makes room for a batch of n hits.
+func (s *counterSet) reset(n int) {
+	clear(s.ofHit)
+	s.all, s.ofHit, s.nextHit = s.all[:0], s.ofHit[:0], s.nextHit[:0]
+	size := 8
+	for size < 2*n {
+		size *= 2
+	}
+	if size > cap(s.index) {
+		s.index = make([]int32, size)
+	}
+	s.index = s.index[:size]
+	clear(s.index)
+}
+
+// add adds the next hit of the batch. c is its counter, or nil for a hit without a window.
+func (s *counterSet) add(c *windowCounter, h *pendingHit) {
+	i := int32(len(s.ofHit))
+	s.ofHit, s.nextHit = append(s.ofHit, c), append(s.nextHit, noHit)
+	if c == nil {
+		return
+	}
+	if c.first == noHit {
+		c.first = i
+	} else {
+		s.nextHit[c.last] = i
+	}
+	c.last = i
+	c.n += h.n
+	if needsScript(h) {
+		c.byScript, c.done = true, true
+	}
+}
+
+// find returns the counter of this name. A counter that is not in the set is added without
+// hits.
+func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
+	mask := uint64(len(s.index) - 1)
+	slot := hash & mask
+	for ; s.index[slot] != 0; slot = (slot + 1) & mask {
+		if c := s.all[s.index[slot]-1]; c.hash == hash && bytes.Equal(c.name, name) {
+			return c
+		}
+	}
+	n := len(s.all)
+	if n < cap(s.all) && s.all[:n+1][n] != nil {
+		s.all = s.all[:n+1]
+	} else {
+		s.all = append(s.all, &windowCounter{})
+	}
+	s.index[slot] = int32(n + 1)
+	c := s.all[n]
+	c.name, c.hash, c.ttl, c.first, c.n, c.byScript, c.done = name, hash, 0, noHit, 0, false, false
+	return c
+}
+
+// needsScript reports whether plain commands can't decide h. A refund must not lower a count
+// below 0, and a charge can depend on its own decision or on other hits.
+func needsScript(h *pendingHit) bool {
+	return h.n < 0 || h.n > 0 && (h.allOrNone || !h.limit.ChargeDenied)
+}
+
+// divide divides the hits into counters for plain commands and hits for the script.
+func (b *batch) divide() {
+	s := &b.counters
+	s.reset(len(b.hits))
+	for _, h := range b.hits {
+		p := h.pending()
+		if !p.hasWindow() {
+			s.add(nil, p)
+			continue
+		}
+		h.call.setWindow(h.i, b.timeOf(h))
+		c := s.find(h.name(), b.queue.expiries.hash(h.name()))
+		if c.first == noHit {
+			c.ttl = b.queue.limiter.options.windowTTL(p.untilEnd)
+		}
+		s.add(c, p)
+	}
+	b.scriptHits = b.scriptHits[:0]
+	for i, h := range b.hits {
+		if c := s.ofHit[i]; c == nil || c.byScript {
+			b.scriptHits = append(b.scriptHits, h)
+		}
+	}
+	b.scriptDone = len(b.scriptHits) == 0
+}
+
+// hitsOf returns the hits of c.
+func (b *batch) hitsOf(c *windowCounter) (hits []hitRef) {
+	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
+		hits = append(hits, b.hits[i])
+	}
+	return hits
+}
+
+// undecided returns the hits without an answer.
+func (b *batch) undecided() (hits []hitRef) {
+	for _, c := range b.counters.all {
+		if !c.done {
+			hits = append(hits, b.hitsOf(c)...)
+		}
+	}
+	if !b.scriptDone {
+		hits = append(hits, b.scriptHits...)
+	}
+	return hits
+}

@@ -1,0 +1,119 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// plainCommands are the commands that charge or read one windowCounter:
+//
+//	SET name 0 PX ttl NX   unless the key is known to have a time to live
+//	INCRBY name n          or, if all hits are peeks, GET name
+//
+// Only the code in this file knows these formats. SET comes first, so the key never lacks a
+// time to live, even if this process dies between the two. The commands point to the other
+// fields, so that each batch can reuse them.
+type plainCommands struct {
+	name string
+	n    int64
+	ttl  int64
+
+	set     noRetryStatus
+	charge  noRetryInt
+	get     noRetryString
+	withSet bool // the last commands include SET
+}
+
+// These commands must not be repeated by go-redis, because Redis may have executed them.
+type (
+	noRetryStatus struct{ *goredis.StatusCmd }
+	noRetryInt    struct{ *goredis.IntCmd }
+	noRetryString struct{ *goredis.StringCmd }
+)
+
+func (noRetryStatus) NoRetry() bool { return true }
+func (noRetryInt) NoRetry() bool    { return true }
+func (noRetryString) NoRetry() bool { return true }
+
+// encode appends the commands of c to commands. They are valid until the next encode, and use
+// the memory of the hits. hasExpiry reports whether the key is known to have a time to live.
+func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry bool) []goredis.Cmder {
+	p := &c.plain
+	if p.charge.IntCmd == nil {
+		ctx := context.Background()
+		p.set = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
+		p.charge = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.n)}
+		p.get = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
+	}
+	p.name, p.n, p.ttl, p.withSet = asString(c.name), c.n, c.ttl, false
+	if c.n == 0 {
+		p.get.SetErr(nil)
+		return append(commands, p.get)
+	}
+	if !hasExpiry {
+		p.withSet = true
+		p.set.SetErr(nil)
+		commands = append(commands, p.set)
+	}
+	p.charge.SetErr(nil)
+	return append(commands, p.charge)
+}
+
+// decode returns the reply to the commands of the last encode: the count before the hits, and
+// whether the key has a time to live.
+func (c *windowCounter) decode() (count int64, hasExpiry bool, err error) {
+	p := &c.plain
+	if c.n == 0 {
+		count, err = decodeCount(p.get.Result())
+		return count, true, err
+	}
+	count, err = p.charge.Result()
+	if err != nil {
+		return 0, false, err
+	}
+	count -= c.n
+	if p.withSet {
+		err := p.set.Err()
+		return count, err == nil || errors.Is(err, goredis.Nil), nil
+	}
+	return count, count != 0, nil // a count of 0 may be that of a new key
+}
+
+// decodeCount returns the count in a reply to GET.
+func decodeCount(text string, err error) (int64, error) {
+	if errors.Is(err, goredis.Nil) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	count, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, noCountError{}
+	}
+	return count, nil
+}
+
+// noCountError is the error of a counter whose key holds another string.
+type noCountError struct{}
+
+func (noCountError) Error() string { return "WRONGTYPE the key holds another string" }
+
+// RedisError marks the error as a reply of Redis (goredis.Error).
+func (noCountError) RedisError() {}
+
+// answer answers the hits of c in their order. count is the count before the first hit.
+func (b *batch) answer(c *windowCounter, count int64) {
+	count = min(max(count, 0), limit.MaxHits)
+	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
+		p, a := b.hits[i].pending(), b.hits[i].answer()
+		*a = answer{Result: backend.Result{Source: backend.SourceRedis}}
+		count, a.Result.Result = p.limit.CountHits(count, p.n, p.untilEnd, true)
+	}
+}

@@ -1,0 +1,357 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/wait"
+)
+
+const (
+	// maxRetryPause is the longest pause before hits that Redis has refused are sent again.
+	maxRetryPause = 16 * time.Millisecond
+
+	// maxParts bounds the parts of a batch that are in flight after redirects.
+	maxParts = 8
+)
+
+// send executes the hits in Redis and answers them. If Redis refuses to execute some of them,
+// send tries these again until ctx ends. It repeats nothing that Redis may have executed. The
+// error is the first one that concerns more than one key, or nil.
+func (b *batch) send(ctx context.Context) error {
+	b.failure, b.byText = nil, false
+	s, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name()))
+	if err == nil {
+		err = b.setNow(ctx, s)
+	}
+	if err != nil {
+		b.reported = 0
+		b.report(err)
+		b.reconnect(s)
+		b.failHits(b.hits, err)
+		return b.failure
+	}
+	b.divide()
+	for pause := time.Millisecond; ; pause = min(2*pause, maxRetryPause) {
+		refusal := b.attempt(ctx, s)
+		if refusal == nil {
+			break
+		}
+		if deadline, _ := ctx.Deadline(); time.Until(deadline) <= pause || !wait.Sleep(ctx, pause) {
+			b.failHits(b.undecided(), refusal)
+			break
+		}
+	}
+	if b.queue.limiter.options.AllOrNone {
+		eachCall(b.hits, markCharged)
+	}
+	return b.failure
+}
+
+// setNow sets the time of the batch. If necessary it measures the clock of s first.
+func (b *batch) setNow(ctx context.Context, s *server) error {
+	if b.queue.limiter.options.CallersClock {
+		return nil
+	}
+	if !s.clock.isUsable() {
+		if err := s.measureClock(ctx); err != nil {
+			return err
+		}
+	}
+	b.now = s.clock.now()
+	return nil
+}
+
+// timeOf returns the time of a hit in microseconds since 1970.
+func (b *batch) timeOf(h hitRef) int64 {
+	if h.call.now != 0 {
+		return h.call.now
+	}
+	return b.now
+}
+
+// attempt sends the undecided hits and answers those that Redis decides. The error is not nil
+// if Redis refuses to decide some hits at the moment.
+func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
+	o, q := &b.queue.limiter.options, b.queue
+	commands := b.commands[:0]
+	for _, c := range b.counters.all {
+		if !c.done {
+			commands = c.encode(commands, q.expiries.contains(c.hash))
+		}
+	}
+	var script noRetryString
+	if !b.scriptDone {
+		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.byText)
+		commands = append(commands, script)
+	}
+	var clock *goredis.TimeCmd
+	if !o.CallersClock && !b.keyByKey && s.clock.isDue() {
+		clock = goredis.NewTimeCmd(ctx, "TIME")
+		commands = append(commands, clock)
+	}
+	doubtful := q.doubtful.takeDue()
+	for _, d := range doubtful {
+		commands = append(commands, d.command)
+	}
+	b.commands, b.reported = commands, 0
+
+	start := sinceStart()
+	b.execute(ctx, s, commands)
+	if clock != nil && clock.Err() == nil {
+		s.clock.add(start, sinceStart(), clock.Val().UnixMicro())
+	}
+	q.doubtful.confirm(doubtful)
+
+	var redirected []hitRef
+	var newKeys []doubtfulKey // without a time to live
+	for _, c := range b.counters.all {
+		if c.done {
+			continue
+		}
+		count, hasExpiry, err := c.decode()
+		c.done = true
+		switch b.outcome(err) {
+		case executed:
+			b.answer(c, count)
+			switch {
+			case hasExpiry && c.n > 0:
+				q.expiries.add(c.hash)
+			case !hasExpiry:
+				newKeys = append(newKeys, newDoubtfulKey(string(c.name), c.ttl))
+			}
+		case redirect:
+			redirected = append(redirected, b.hitsOf(c)...)
+		case refused:
+			c.done, refusal = false, err
+		case rejected:
+			b.failCounter(c, err)
+		case unanswered:
+			b.reconnect(s)
+			if c.n > 0 {
+				q.doubtful.addUnanswered(newDoubtfulKey(string(c.name), c.ttl))
+			}
+			fallthrough
+		default:
+			b.failHits(b.hitsOf(c), err)
+		}
+	}
+	if script.StringCmd != nil {
+		b.scriptDone = true
+		reply, err := script.Bytes()
+		switch b.outcome(err) {
+		case executed:
+			b.script.decode(reply, b.scriptHits, q.pool.name)
+		case redirect:
+			redirected = append(redirected, b.scriptHits...)
+		case refused:
+			b.scriptDone, refusal = false, err
+		case unknownScript:
+			b.scriptDone, b.byText = false, true
+		case unanswered:
+			b.reconnect(s)
+			fallthrough
+		default:
+			b.report(err) // an error of the script concerns all its hits
+			b.failHits(b.scriptHits, err)
+		}
+	}
+	b.setExpiry(ctx, s, newKeys)
+	b.sendKeyByKey(ctx, redirected)
+	if !b.scriptDone && b.byText && refusal == nil {
+		return b.attempt(ctx, s)
+	}
+	return refusal
+}
+
+// scriptTime returns the time for the script: that of the hits, or 0 for the clock of Redis.
+func (b *batch) scriptTime() int64 {
+	if now := b.scriptHits[0].call.now; now != 0 {
+		return now
+	}
+	for _, h := range b.scriptHits {
+		if !h.pending().hasWindow() {
+			return 0
+		}
+	}
+	return b.now
+}
+
+// execute sends the commands, and sets the reply or the error of each.
+func (b *batch) execute(ctx context.Context, s *server, commands []goredis.Cmder) {
+	client, o := b.queue.pool.client, &b.queue.limiter.options
+	switch {
+	case b.keyByKey || len(commands) == 1 && o.WaitReplicas == 0:
+		for _, cmd := range commands {
+			cmd.SetErr(client.Process(ctx, cmd))
+		}
+	case o.WaitReplicas > 0:
+		// WAIT concerns the writes of its own connection, so all commands share one. The
+		// charges stand even if WAIT fails or finds too few replicas.
+		timeout := max(o.Timeout/4, time.Millisecond).Milliseconds()
+		s.execute(ctx, append(commands, goredis.NewIntCmd(ctx, "WAIT", o.WaitReplicas, timeout)))
+	default:
+		s.execute(ctx, commands)
+	}
+}
+
+// setExpiry gives new keys a time to live. Redis has lost these keys while this process knew
+// that they have one.
+func (b *batch) setExpiry(ctx context.Context, s *server, keys []doubtfulKey) {
+	if len(keys) == 0 {
+		return
+	}
+	commands := make([]goredis.Cmder, len(keys))
+	for i, k := range keys {
+		commands[i] = k.command
+	}
+	s.execute(ctx, commands)
+	b.queue.doubtful.confirm(keys)
+}
+
+// sendKeyByKey sends hits of a slot that has moved or is being moved. The hits of each key go
+// alone, so that the client can follow redirects.
+func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
+	if len(hits) == 0 {
+		return
+	}
+	byName := map[string][]hitRef{}
+	for _, h := range hits {
+		name := string(h.name())
+		byName[name] = append(byName[name], h)
+	}
+	var running sync.WaitGroup
+	semaphore := make(chan struct{}, maxParts)
+	for _, hits := range byName {
+		semaphore <- struct{}{}
+		running.Go(func() {
+			part := batch{queue: b.queue, hits: hits, keyByKey: true}
+			_ = part.send(ctx) // the hits have the error
+			<-semaphore
+		})
+	}
+	running.Wait()
+}
+
+// reconnect makes the client find the servers again, and the clock be measured again, after a
+// server has not answered. s is nil if the server is not known.
+func (b *batch) reconnect(s *server) {
+	if s != nil {
+		s.clock.expire()
+	}
+	b.queue.pool.client.reload()
+}
+
+// report tells the observer about an error of more than one key. It reports each kind once for
+// an attempt.
+func (b *batch) report(err error) {
+	if kind := KindOf(err); b.reported&(1<<kind) == 0 {
+		b.reported |= 1 << kind
+		b.queue.limiter.options.Observer.Failed(b.queue.pool.role, kind)
+	}
+}
+
+// failHits answers hits with an error of the whole batch.
+func (b *batch) failHits(hits []hitRef, err error) {
+	if KindOf(err) == KindTimeout {
+		err = fmt.Errorf("%w: %w", backend.ErrLate, err)
+	}
+	err = fmt.Errorf("redis %s: %d hits: %w: %w", b.queue.pool.name, len(hits), backend.ErrUnavailable, err)
+	for _, h := range hits {
+		*h.answer() = answer{Result: backend.Result{Err: err}}
+	}
+	if b.failure == nil {
+		b.failure = err
+	}
+}
+
+// failCounter answers the hits of c with an error that concerns c only.
+func (b *batch) failCounter(c *windowCounter, err error) {
+	for _, h := range b.hitsOf(c) {
+		h.fail(b.queue.pool.name, err)
+	}
+}
+
+// outcome is what a reply means for its hits.
+type outcome int
+
+const (
+	executed      outcome = iota
+	unanswered            // Redis may have executed the command
+	unknownScript         // Redis needs the text of the script
+	redirect              // another server has the key
+	refused               // Redis can't execute the command at the moment
+	rejected              // the key can't be used
+	failed                // Redis executes no command like this
+)
+
+// outcome returns the outcome of a command with this error. It reports the error unless only
+// one key is concerned.
+func (b *batch) outcome(err error) outcome {
+	if err == nil {
+		return executed
+	}
+	code := errorCode(err)
+	switch code {
+	case "WRONGTYPE", "ERR", "OOM":
+		return rejected
+	}
+	b.report(err)
+	switch code {
+	case "":
+		return unanswered
+	case "NOSCRIPT":
+		if b.byText {
+			return failed
+		}
+		return unknownScript
+	case "TRYAGAIN", "ASK", "MOVED":
+		if b.keyByKey {
+			return refused
+		}
+		return redirect
+	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+		return refused
+	}
+	return failed
+}
+
+// errorCode returns the code of an error with which Redis refused to execute a command. It
+// returns "" if the command may have been executed.
+func errorCode(err error) string {
+	var reply goredis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	if strings.Contains(reply.Error(), "non local key") {
+		// The slot is being moved. Redis checked that this node has all keys. Then a
+		// key expired, and the script's first command missed that key.
+		return "TRYAGAIN"
+	}
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	return code
+}
+
+// windowTTL returns the time to live, in milliseconds, of the key of a window that ends after
+// untilEnd microseconds.
+func (o *Options) windowTTL(untilEnd int64) int64 {
+	return (untilEnd+999)/1000 + o.windowMargin().Milliseconds() + o.randomJitter()
+}
+
+// randomJitter returns a random part of Jitter, in milliseconds.
+func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
+
+// windowMargin returns the time for which keys outlive their windows at least. Replicas with a
+// wrong estimate of the clock still charge an old window in this time, and so does a Redis
+// that has stopped for some seconds.
+func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
+
+const minWindowMargin = 10 * time.Second

@@ -1,0 +1,106 @@
+package redis
+
+import (
+	"context"
+	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// client is one Redis with all its servers.
+type client interface {
+	// Process sends cmd and follows the redirects of a Cluster.
+	Process(ctx context.Context, cmd goredis.Cmder) error
+
+	Ping(ctx context.Context) *goredis.StatusCmd
+	Close() error
+
+	// masterOf returns the server that has key.
+	masterOf(ctx context.Context, key string) (*server, error)
+
+	// reload looks for the servers again, in the background.
+	reload()
+}
+
+// server is a Redis process that commands are sent to.
+type server struct {
+	clock serverClock
+
+	// execute sends commands in one step, and sets the reply or the error of each.
+	execute func(ctx context.Context, commands []goredis.Cmder)
+}
+
+// measureClock asks the server for its time.
+func (s *server) measureClock(ctx context.Context) error {
+	cmd := goredis.NewTimeCmd(ctx, "TIME")
+	start := sinceStart()
+	s.execute(ctx, []goredis.Cmder{cmd})
+	if err := cmd.Err(); err != nil {
+		return err
+	}
+	s.clock.add(start, sinceStart(), cmd.Val().UnixMicro())
+	return nil
+}
+
+// servers is a client over go-redis.
+type servers struct {
+	goredis.UniversalClient
+	cluster *goredis.ClusterClient // nil without a Cluster
+	single  *server                // nil in a Cluster
+
+	masters sync.Map // *server by the *goredis.Client of each master of a Cluster
+}
+
+func newServers(c goredis.UniversalClient) *servers {
+	s := &servers{UniversalClient: c}
+	if cluster, ok := c.(*goredis.ClusterClient); ok {
+		s.cluster = cluster
+	} else {
+		s.single = newServer(c)
+	}
+	return s
+}
+
+// newServer returns the server behind c.
+func newServer(c interface{ Pipeline() goredis.Pipeliner }) *server {
+	return &server{execute: func(ctx context.Context, commands []goredis.Cmder) {
+		pipe := c.Pipeline()
+		_ = pipe.BatchProcess(ctx, commands...)
+		_, err := pipe.Exec(ctx)
+		if err == nil {
+			return
+		}
+		for _, cmd := range commands {
+			if cmd.Err() != nil {
+				return
+			}
+		}
+		for _, cmd := range commands { // Redis refused the connection
+			cmd.SetErr(err)
+		}
+	}}
+}
+
+// masterOf implements client.
+func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
+	if s.cluster == nil {
+		return s.single, nil
+	}
+	node, err := s.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if found, ok := s.masters.Load(node); ok {
+		return found.(*server), nil
+	}
+	found, _ := s.masters.LoadOrStore(node, newServer(node))
+	return found.(*server), nil
+}
+
+// reload implements client. go-redis reloads the slots of a Cluster itself only for commands
+// that it may repeat.
+func (s *servers) reload() {
+	if s.cluster != nil {
+		s.cluster.ReloadState(context.Background())
+	}
+}
