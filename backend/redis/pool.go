@@ -69,6 +69,7 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	}
 	return p.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(p.partitions))
 }
+
 // Counter returns the addresses of the Redis that has the counter of h, without secrets, and
 // the key of the counter at this time.
 func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
