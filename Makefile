@@ -7,6 +7,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 # Each folder here has a go.mod of its own.
 NESTED_MODULES = test/deploy test/faults
 
+# INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
+INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
+
 # GOTESTSUM runs go test and prints a line per finished package. The variable is the
 # path of the built program, so that the nested modules can run it too.
 GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons text --format-hide-empty-pkg --
@@ -40,9 +43,10 @@ test-full: test ## Run the tests at full size, and break real Redis servers for 
 test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
 	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
 
-e2e: ## Run the examples on a real Envoy; installs Envoy if it is missing
+e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ratelimit; installs both
 	@scripts/test-tools
 	@test/e2e/need-envoy
+	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 5m -tags e2e ./test/e2e/...
 
 lint: ## Run the linters of .golangci.yml in all modules
@@ -53,8 +57,6 @@ lint: ## Run the linters of .golangci.yml in all modules
 
 bench: ## Measure the hot path; docs/benchmarks.md explains the figures
 	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./bench
-
-INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
 
 bench-redis: build ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
 	@scripts/test-tools

@@ -363,3 +363,26 @@ func BenchmarkDenied(b *testing.B) {
 		}
 	})
 }
+
+func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		spec        limit.Spec
+		first, next int64
+		fromCache   bool
+	}{
+		{"charged hits", limit.Spec{Requests: 10, ChargeDenied: true}, 11, 1, true},
+		{"limit of 0", limit.Spec{ChargeDenied: true}, 1, 1, true},
+		{"as many uncharged hits", limit.Spec{Requests: 10}, 11, 11, true},
+		{"fewer uncharged hits", limit.Spec{Requests: 10}, 11, 1, false},
+		{"sliding_log", limit.Spec{Algorithm: limit.SlidingLog, Requests: 10}, 11, 11, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, lim := New(newCounter(), Options{SizeBytes: 1 << 16}), newLimit(t, c.spec)
+			assert.False(t, take(r, 0, hit("k", lim, c.first))[0].Allowed)
+			got := take(r, 59*time.Minute, hit("k", lim, c.next))[0]
+			assert.Equal(t, c.fromCache, got.Source == backend.SourceDenyCache)
+			assert.NotEqual(t, backend.SourceDenyCache, take(r, time.Hour, hit("k", lim, c.next))[0].Source)
+		})
+	}
+}

@@ -95,7 +95,11 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 // generation.
 func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limit.Result, now int64) {
 	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
-	if r.RetryAfter <= 0 || h.Limit.ChargeDenied && !resetsAtOnce {
+	wait := r.RetryAfter
+	if wait == limit.Never && resetsAtOnce { // fewer hits can pass once the window has ended
+		wait = r.ResetAfter
+	}
+	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtOnce {
 		return
 	}
 	minHits := max(h.N, 1)
@@ -117,7 +121,7 @@ func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limi
 		}
 	}
 	*place = entry{
-		id: id, start: now, end: now + r.RetryAfter, resetTime: now + r.ResetAfter, remaining: r.Remaining,
+		id: id, start: now, end: now + wait, resetTime: now + r.ResetAfter, remaining: r.Remaining,
 		minHits: minHits, max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
 	}
 }

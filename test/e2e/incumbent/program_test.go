@@ -1,0 +1,122 @@
+//go:build e2e
+
+package incumbent_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+)
+
+const root = "../../.."
+
+// maxWait is the longest time that a test waits for a program on a busy machine.
+const maxWait = 30 * time.Second
+
+// program is rls or the incumbent, with metrics for Prometheus.
+type program struct {
+	client      rlsv3.RateLimitServiceClient
+	metricsAddr string
+}
+
+// startRLS builds rls and runs it with limits.
+func startRLS(t *testing.T, limits string, env ...string) *program {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "rls")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./cmd/rls")
+	build.Dir = root
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=rls", "REDIS_TIMEOUT=20s")...)
+}
+
+// startIncumbent runs envoyproxy/ratelimit with limits.
+func startIncumbent(t *testing.T, limits string, env ...string) *program {
+	t.Helper()
+	bin, err := filepath.Abs(filepath.Join(root, ".tools/service_cmd"))
+	require.NoError(t, err)
+	_, err = os.Stat(bin)
+	require.NoError(t, err, "make e2e installs envoyproxy/ratelimit")
+	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=incumbent", "USE_STATSD=false", "STATS_FLUSH_INTERVAL=1s", "LOG_LEVEL=error")...)
+}
+
+// start runs a program and returns when it answers.
+func start(t *testing.T, bin, limits string, env ...string) *program {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "config"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config", "limits.yaml"), []byte(limits), 0o600))
+	grpcPort, httpPort, metricsPort := freePort(t), freePort(t), freePort(t)
+	cmd := exec.CommandContext(t.Context(), bin)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.Env = append(env, "HOME="+dir, "RUNTIME_ROOT="+dir, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
+		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:"+metricsPort, "GRPC_HOST=127.0.0.1", "GRPC_PORT="+grpcPort,
+		"HOST=127.0.0.1", "PORT="+httpPort, "DEBUG_HOST=127.0.0.1", "DEBUG_PORT="+freePort(t))
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("output of %s:\n%s", bin, output.String())
+		}
+	})
+	conn, err := grpc.NewClient("127.0.0.1:"+grpcPort, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	p := &program{rlsv3.NewRateLimitServiceClient(conn), "127.0.0.1:" + metricsPort}
+	polltest.Until(t, maxWait, func() bool {
+		resp, err := http.Get("http://127.0.0.1:" + httpPort + "/healthcheck")
+		if err != nil {
+			return false
+		}
+		return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	})
+	polltest.Until(t, maxWait, func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+grpcPort)
+		return err == nil && conn.Close() == nil
+	})
+	return p
+}
+
+// call sends req over gRPC.
+func (p *program) call(t *testing.T, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return p.client.ShouldRateLimit(t.Context(), req, grpc.WaitForReady(true))
+}
+
+// get returns a page of the metrics listener.
+func (p *program) get(t *testing.T, path string) string {
+	t.Helper()
+	resp, err := http.Get(fmt.Sprint("http://", p.metricsAddr, path))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	return string(body)
+}
+
+// freePort returns a port that no server uses now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
+}
