@@ -90,9 +90,11 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		err := b.send(ctx)
 		cancel()
-		b.queue.limiter.options.Observer.BatchDone(Batch{
+		done := Batch{
 			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
-		})
+		}
+		b.queue.limiter.options.Observer.BatchDone(done)
+		b.trace(done, start)
 	}
 	clear(b.hits)
 	for _, c := range calls {

@@ -78,6 +78,9 @@ type Options struct {
 
 	// Observer learns about each batch; default none.
 	Observer Observer
+
+	// Tracer learns about each batch and its calls; default none.
+	Tracer Tracer
 }
 
 const (

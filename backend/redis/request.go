@@ -14,8 +14,9 @@ import (
 // Take and the workers share a request. The last
 // release recycles the request.
 type request struct {
-	calls    []*call // in use; the capacity holds calls for reuse
-	now      int64   // microseconds; 0 for the clock of Redis
+	ctx      context.Context // of the Take; nil without a Tracer
+	calls    []*call         // in use; the capacity holds calls for reuse
+	now      int64           // microseconds; 0 for the clock of Redis
 	start    time.Time
 	sendBy   time.Time // calls that are still queued then are not sent
 	deadline time.Time
@@ -219,6 +220,7 @@ func (l *Limiter) recycle(r *request) {
 		}
 	}
 	r.calls = r.calls[:0]
+	r.ctx = nil
 	r.cancelled.Store(false)
 	l.requests.Put(r)
 }

@@ -23,6 +23,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	start := time.Now()
 	r := l.newRequest(now, start, l.budget(ctx, start))
+	r.traceBy(l.options.Tracer, ctx)
 	for i := range hits {
 		r.add(l.queues[l.ShardOf(&hits[i])], i, &hits[i], hits[i].N)
 	}
@@ -66,6 +67,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 			if r == nil {
 				start := time.Now()
 				r = l.newRequest(now, start, charged.deadline.Sub(start))
+				r.traceBy(l.options.Tracer, ctx)
 			}
 			r.add(c.queue, h.index, &hits[h.index], -h.n)
 		}

@@ -1,0 +1,52 @@
+package redis_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+type callName struct{}
+
+// contextRecorder is a Tracer that keeps the names of the calls of each batch.
+type contextRecorder struct {
+	mu    sync.Mutex
+	hits  int
+	names [][]string
+}
+
+func (r *contextRecorder) BatchAnswered(b redis.Batch, _ time.Time, calls []context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hits += b.Hits
+	var names []string
+	for _, ctx := range calls {
+		names = append(names, ctx.Value(callName{}).(string))
+	}
+	r.names = append(r.names, names)
+}
+
+func TestTracerReceivesTheCallsOfEachBatch(t *testing.T) {
+	tracer := &contextRecorder{}
+	db := redistest.Open(t)
+	l, err := redis.New(redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout, Tracer: tracer})
+	require.NoError(t, err)
+	lim := perDay(t, 100)
+	for _, name := range []string{"first", "second"} {
+		ctx := context.WithValue(t.Context(), callName{}, name)
+		hits := []backend.Hit{hit("a", lim, 1), hit("b", lim, 1)}
+		l.Take(ctx, time.Now(), hits, make([]backend.Result, len(hits)))
+	}
+	assert.NoError(t, l.Probe(t.Context(), 0))
+	assert.NoError(t, l.Close())
+	assert.Equal(t, [][]string{{"first"}, {"second"}, nil}, tracer.names, "a probe belongs to no call")
+	assert.Equal(t, 5, tracer.hits)
+}
