@@ -1,0 +1,122 @@
+package tracing
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// callSpan is the name of the span of a call.
+const callSpan = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+// callOptions are the options of all spans of calls.
+var callOptions = []trace.SpanStartOption{
+	trace.WithSpanKind(trace.SpanKindServer),
+	trace.WithAttributes(
+		attribute.String("rpc.system", "grpc"),
+		attribute.String("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
+		attribute.String("rpc.method", "ShouldRateLimit"),
+	),
+}
+
+// tracedService makes a span for each call of a service.
+type tracedService struct {
+	rlsv3.RateLimitServiceServer
+	*Tracer
+}
+
+// Service returns a service whose calls have a span. The parent of the span is in the
+// metadata of the call. The service that s calls in the end must report to the Tracer as
+// its Observer.
+func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceServer {
+	return tracedService{s, t}
+}
+
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer.
+func (s tracedService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	ctx = s.propagator.Extract(ctx, incomingMetadata{ctx})
+	ctx, span := s.tracer.Start(ctx, callSpan, callOptions...)
+	defer span.End()
+	return s.RateLimitServiceServer.ShouldRateLimit(ctx, req)
+}
+
+// HTTPContext returns ctx with the parent span that is in the header of an HTTP request.
+func (t *Tracer) HTTPContext(ctx context.Context, header http.Header) context.Context {
+	return t.propagator.Extract(ctx, propagation.HeaderCarrier(header))
+}
+
+// Answered implements service.Observer. It describes the call in its span.
+func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	var rules, sources, reasons []string
+	add := func(list *[]string, text string) {
+		if text != "" && !slices.Contains(*list, text) {
+			*list = append(*list, text)
+		}
+	}
+	for _, rule := range c.Rules {
+		if rule != nil {
+			add(&rules, rule.Path)
+		}
+	}
+	for i := range c.Decisions() {
+		if d := c.Decision(i); d.Result.Err == nil {
+			add(&sources, d.Result.Source.String())
+			add(&reasons, d.Result.Reason.String())
+		}
+	}
+	code := c.Response.GetOverallCode().String()
+	if c.Err != nil {
+		code = "ERROR"
+		span.SetStatus(codes.Error, c.Err.Error())
+		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(status.Code(c.Err))))
+	}
+	span.SetAttributes(
+		attribute.String("rls.domain", c.Request.GetDomain()),
+		attribute.Int("rls.descriptors", len(c.Request.GetDescriptors())),
+		attribute.StringSlice("rls.rules", rules),
+		attribute.String("rls.code", code),
+		attribute.StringSlice("rls.sources", sources),
+	)
+	if len(reasons) > 0 {
+		span.SetAttributes(attribute.StringSlice("rls.degraded_reasons", reasons))
+	}
+}
+
+// incomingMetadata is the metadata of a gRPC call as a carrier. It copies only the values
+// that are read.
+type incomingMetadata struct{ ctx context.Context }
+
+// Get implements propagation.TextMapCarrier.
+func (m incomingMetadata) Get(key string) string {
+	if values := metadata.ValueFromIncomingContext(m.ctx, key); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier. Nothing is sent on.
+func (incomingMetadata) Set(string, string) {}
+
+// Keys implements propagation.TextMapCarrier.
+func (m incomingMetadata) Keys() []string {
+	md, _ := metadata.FromIncomingContext(m.ctx)
+	keys := make([]string, 0, len(md))
+	for key := range md {
+		keys = append(keys, key)
+	}
+	return keys
+}
