@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // Changes is the difference between two Configs: the paths of descriptors with limits,
@@ -99,4 +101,14 @@ func (c *Config) Hash() string {
 		c.hash = hex.EncodeToString(h.Sum(nil)[:6])
 	})
 	return c.hash
+}
+
+// EachDescriptor calls f with each descriptor that has limits, in force or not, in file order.
+// trail has the descriptors from the root of the domain to the descriptor. f must not keep it.
+func (c *Config) EachDescriptor(f func(domain string, trail []*limitsfile.Descriptor)) {
+	c.eachPair(nil, func(n, _ *node, p path) {
+		if n.hasLimits() {
+			f(p.domain, p.trail)
+		}
+	})
 }

@@ -20,10 +20,13 @@ type Options struct {
 	// ShadowMode reports that the service answers OK to all requests.
 	ShadowMode bool
 
+	// Recorder observes the calls of the service.
+	Recorder *Recorder
+
 	// Store has the limits in force.
 	Store *descriptors.Store
 
-	// Limits describes the limits in force.
+	// Limits describes the limits in force. Live sets the fields that it finds in Store.
 	Limits func() Limits
 
 	// Counts returns the hits of all limits since the process has started.
@@ -45,7 +48,7 @@ type Options struct {
 	Events *timeline.Timeline
 
 	// Keys is the mode of TopKeys.
-	Keys string
+	Keys KeyMode
 }
 
 // LimitCounts are the hits on one limit since the process has started.
@@ -57,6 +60,8 @@ type LimitCounts struct {
 
 // Bounds of a Snapshot.
 const (
+	maxRules     = 100
+	maxKeys      = 20 // of each list
 	maxEvents    = 100
 	maxOverrides = 200
 	maxProblems  = 50
@@ -65,18 +70,71 @@ const (
 // Live makes snapshots of the process.
 type Live struct {
 	o       Options
+	hashKey []byte // of hashed keys
 	started time.Time
+	hub     hub
 
-	mu       sync.Mutex
-	snapshot *Snapshot // the last one
+	mu         sync.Mutex // guards the fields below
+	lastSample time.Time
+	samples    int
+	stepStart  time.Time
+	history    history
+	traffic    *traffic
+	book       ruleBook
+	limits     Limits       // the part of the limits in force that Store has
+	overrides  OverrideList // of the limits in force
+	lastRead   time.Time    // of the counts of rules
+	lastViewed time.Time
+	snapshot   *Snapshot // the last one
 }
 
 // New returns a Live. Its figures are empty until Run runs.
-func New(o Options) *Live { return &Live{o: o, started: time.Now()} }
+func New(o Options) *Live {
+	now := time.Now()
+	return &Live{o: o, hashKey: newHashKey(), started: now, lastSample: now, stepStart: now, lastRead: now, traffic: newTraffic()}
+}
 
-// Run samples the figures once a second until ctx is done.
+// Run samples the figures once a second, and sends a snapshot to each viewer, until ctx is
+// done.
 func (l *Live) Run(ctx context.Context) {
-	<-ctx.Done()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			l.sample(time.Now())
+			l.hub.send(l.event)
+		}
+	}
+}
+
+// viewedFor is how long after a view the counts of rules are read each second. Without
+// viewers, they are read at the end of a step only.
+const viewedFor = 10 * time.Second
+
+// sample takes in what happened since the last sample.
+func (l *Live) sample(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seconds := now.Sub(l.lastSample).Seconds()
+	if seconds <= 0 {
+		return
+	}
+	l.lastSample = now
+	l.samples++
+	endsStep := l.samples%stepSeconds == 0
+	calls, redis, uses := l.o.Recorder.collect(seconds)
+	l.history.add(sample{seconds, calls, redis}, endsStep)
+	l.traffic.addUses(uses)
+	if endsStep || now.Sub(l.lastViewed) < viewedFor {
+		l.traffic.add(l.o.Counts(), now.Sub(l.lastRead).Seconds(), endsStep, now.Sub(l.stepStart).Seconds())
+		l.lastRead = now
+	}
+	if endsStep {
+		l.stepStart = now
+	}
 }
 
 // snapshotTTL is how long viewers share a snapshot.
@@ -87,55 +145,123 @@ const snapshotTTL = 500 * time.Millisecond
 func (l *Live) Snapshot() *Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); l.snapshot == nil || now.Sub(l.snapshot.Time) >= snapshotTTL {
+	now := time.Now()
+	l.lastViewed = now
+	if l.snapshot == nil || now.Sub(l.snapshot.Time) >= snapshotTTL {
 		l.snapshot = l.newSnapshot(now)
 	}
 	return l.snapshot
 }
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
+	l.update()
 	s := &Snapshot{
-		Time:     now,
-		Started:  l.started,
-		Version:  l.o.Version,
-		Instance: l.o.Instance,
-		State:    l.state(),
-		Figures:  Figures{StepSeconds: stepSeconds},
-		Rules:    RuleList{Shown: []Rule{}},
-		Keys:     TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, SampledShare: 1},
-		Events:   l.o.Events.Events(),
+		Time:      now,
+		Started:   l.started,
+		Version:   l.o.Version,
+		Instance:  l.o.Instance,
+		State:     l.state(now),
+		Figures:   l.history.figures(),
+		Keys:      l.topKeys(nil),
+		Events:    l.o.Events.Events(),
+		Overrides: l.overrides,
 	}
 	s.Events = s.Events[:min(len(s.Events), maxEvents)]
-	s.Overrides = l.overrides()
-	s.State.describe(now)
+	s.Rules = l.ruleList()
 	return s
 }
 
-// stepSeconds is the length of a step.
-const stepSeconds = 5
-
-func (l *Live) state() State {
-	s := State{Backend: l.o.Backend, Limits: l.o.Limits(), ShadowMode: l.o.ShadowMode, Draining: l.o.Draining()}
+func (l *Live) state(now time.Time) State {
+	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.o.ShadowMode, Draining: l.o.Draining()}
 	if l.o.Redis != nil {
 		s.Redis = l.o.Redis()
 	}
 	if l.o.Replicas != nil {
 		s.Replicas = l.o.Replicas()
 	}
-	problems := s.Limits.Problems
-	s.Limits.Problems = append([]string{}, problems[:min(len(problems), maxProblems)]...)
-	s.Limits.MoreProblems = len(problems) - len(s.Limits.Problems)
+	s.describe(now)
 	return s
 }
 
-func (l *Live) overrides() OverrideList {
-	list := OverrideList{Shown: []Override{}}
-	if l.o.Overrides == nil {
-		return list
+func (l *Live) limitsInForce() Limits {
+	limits := l.o.Limits()
+	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = l.limits.Loaded, l.limits.Hash, l.limits.Domains, l.limits.Rules
+	problems := limits.Problems
+	limits.Problems = append([]string{}, problems[:min(len(problems), maxProblems)]...)
+	limits.MoreProblems = len(problems) - len(limits.Problems)
+	return limits
+}
+
+// ruleList returns the busiest rules.
+func (l *Live) ruleList() RuleList {
+	list := RuleList{Total: len(l.book.rules), Shown: []Rule{}}
+	paths, more := l.traffic.busiest(maxRules)
+	list.More, list.Quiet = more, list.Total-more
+	for _, path := range paths {
+		rule, known := l.book.find(path)
+		if known {
+			list.Quiet--
+		}
+		l.traffic.describe(&rule)
+		list.Shown = append(list.Shown, rule)
 	}
-	all := l.o.Overrides()
-	list.Enabled = true
-	list.Shown = append(list.Shown, all[:min(len(all), maxOverrides)]...)
-	list.More = len(all) - len(list.Shown)
+	list.Quiet = max(list.Quiet, 0)
 	return list
+}
+
+// update reads what changes only with the limits in force.
+func (l *Live) update() {
+	config := l.o.Store.Load()
+	if config == l.book.config && l.overrides.Shown != nil {
+		return
+	}
+	l.limits = Limits{Domains: []string{}}
+	if config != nil {
+		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
+		for _, d := range config.Domains() {
+			l.limits.Domains = append(l.limits.Domains, d.Name)
+		}
+	}
+	l.overrides = OverrideList{Shown: []Override{}}
+	authors := map[string]string{}
+	if l.o.Overrides != nil {
+		all := l.o.Overrides()
+		l.overrides.Enabled = true
+		l.overrides.Shown = append(l.overrides.Shown, all[:min(len(all), maxOverrides)]...)
+		l.overrides.More = len(all) - len(l.overrides.Shown)
+		for _, o := range all {
+			authors[o.Target] = o.Author
+		}
+	}
+	l.book = newRuleBook(config, authors)
+}
+
+// maxFound bounds the answer of Rules.
+const maxFound = 500
+
+// Rules returns the rules of the limits whose path or limit contains text, in any case: up to 500
+// of them in file order, quiet ones too, and the number of further rules.
+func (l *Live) Rules(text string) (rules []Rule, more int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastViewed = time.Now()
+	l.update()
+	rules, more = l.book.search(text, maxFound)
+	for i := range rules {
+		l.traffic.describe(&rules[i])
+	}
+	return rules, more
+}
+
+// Rule returns the rule of that path and its busiest keys. known is false if the path is
+// neither in force nor had any hits.
+func (l *Live) Rule(path string) (rule Rule, keys TopKeys, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastViewed = time.Now()
+	l.update()
+	rule, known = l.book.find(path)
+	l.traffic.describe(&rule)
+	keys = l.topKeys(func(e *entry) bool { return e.rule.Path == path })
+	return rule, keys, known || l.traffic.rules[path] != nil
 }

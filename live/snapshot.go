@@ -195,7 +195,6 @@ type Limit struct {
 	Algorithm string `json:"algorithm,omitempty"`
 	Unlimited bool   `json:"unlimited,omitempty"`
 	Disabled  bool   `json:"disabled,omitempty"`
-	Rates
 }
 
 // RuleOverride is the override that changes a rule.
@@ -205,18 +204,11 @@ type RuleOverride struct {
 	Until  *time.Time `json:"until,omitempty"` // nil: without end
 }
 
-// Modes of TopKeys.
-const (
-	KeysOn     = "on"
-	KeysHashed = "hashed"
-	KeysOff    = "off"
-)
-
 // TopKeys has the keys with the most hits and the most denied hits of the last minutes.
 type TopKeys struct {
-	Mode    string `json:"mode"` // KeysOn, KeysHashed or KeysOff
-	Hottest []Key  `json:"hottest"`
-	Denied  []Key  `json:"denied"`
+	Mode    KeyMode `json:"mode"`
+	Hottest []Key   `json:"hottest"`
+	Denied  []Key   `json:"denied"`
 
 	// SampledShare is the share of the decisions that the lists are computed from. It is
 	// below 1 if there are very many decisions.

@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -37,12 +38,12 @@ type counterBackend struct {
 
 // newBackend returns the backend of the settings. Its goroutines end with ctx. Its close
 // function must be called at the end.
-func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) (*counterBackend, error) {
+func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, events changes, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
 	meter.Local(counters.Keys, counters.Evictions)
 	go counters.Run(ctx, time.Minute)
 	if s.Backend() == env.BackendRedis {
-		return newRedisBackend(ctx, s, counters, health, meter, events, log)
+		return newRedisBackend(ctx, s, counters, health, meter, recorder, events, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
 	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
@@ -54,12 +55,12 @@ const idleProbePause = 10 * time.Second
 
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in localCounters.
-func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, events changes, log *slog.Logger) (*counterBackend, error) {
+func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, events changes, log *slog.Logger) (*counterBackend, error) {
 	roles := []redis.Role{redis.RoleMain}
 	if s.PerSecond {
 		roles = append(roles, redis.RolePerSecond)
 	}
-	client, err := newRedis(s, meter.Redis(roles...))
+	client, err := newRedis(s, redisTrips{meter.Redis(roles...), recorder})
 	if err != nil {
 		return nil, err
 	}

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"iter"
+	"net/http"
 	"os"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/metrics"
@@ -16,21 +18,22 @@ import (
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// newLive returns the Live of the process, which samples until ctx is done. overrides is nil
-// without OVERRIDES_ENABLED.
-func newLive(ctx context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, meter *metrics.Metrics, events changes) *live.Live {
+// newLive returns the Live of the process, which samples until background is done. The process
+// stops when ctx is done. overrides is nil without OVERRIDES_ENABLED.
+func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    buildVersion(),
 		Instance:   cmp.Or(host, "unknown"),
 		Backend:    s.Backend(),
 		ShadowMode: s.ShadowMode,
+		Recorder:   recorder,
 		Store:      l.store,
 		Limits:     func() live.Limits { return limitsInForce(s, l) },
 		Counts:     func() iter.Seq[live.LimitCounts] { return limitCounts(meter) },
 		Draining:   func() bool { return ctx.Err() != nil },
 		Events:     events.Timeline,
-		Keys:       live.KeysOn,
+		Keys:       live.KeyMode(s.TopKeys),
 	}
 	if counters.redis != nil {
 		o.Redis = func() *live.Redis { return redisState(s, counters.redis.Status()) }
@@ -39,29 +42,43 @@ func newLive(ctx context.Context, s *env.Settings, l limits, counters *counterBa
 		o.Overrides = func() []live.Override { return liveOverrides(l.States()) }
 	}
 	all := live.New(o)
-	go all.Run(ctx)
+	go all.Run(background)
 	return all
 }
 
 // livePages returns the pages of the debug listener about the traffic of this moment.
-func livePages(l *live.Live) []server.Page {
+func livePages(s *env.Settings, l *live.Live) []server.Page {
+	isAllowed := privateCaller(s)
+	h := live.Handlers{Live: l, SeesKeys: func(r *http.Request) bool {
+		_, ok := isAllowed(r)
+		return ok
+	}}
 	return []server.Page{
-		{Path: "/live", Help: "the state and the traffic of this moment, as JSON", Handler: l.SnapshotHandler()},
+		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: h.Snapshot()},
+		{Path: live.StreamPath, Help: "the same each second, as server-sent events", Handler: h.Stream(), Stream: true},
+		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: h.Rules()},
+		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: h.Rule()},
 	}
+}
+
+// redisTrips reports batches to the metrics and to the Recorder.
+type redisTrips struct {
+	redis.Observer // the metrics
+	recorder       *live.Recorder
+}
+
+// BatchDone implements redis.Observer.
+func (o redisTrips) BatchDone(b redis.Batch) {
+	o.Observer.BatchDone(b)
+	o.recorder.RedisAnswered(b.Took)
 }
 
 // limitsInForce describes the limits in force.
 func limitsInForce(s *env.Settings, l limits) live.Limits {
 	status := l.Status()
-	in := live.Limits{Source: sourceFile, Domains: []string{}, Problems: status.Problems}
+	in := live.Limits{Source: sourceFile, Since: timeOrNil(status.InForceSince), Problems: status.Problems}
 	if s.ConfigType == env.ConfigXDS {
 		in.Source = sourceXDS
-	}
-	if config := l.store.Load(); config != nil {
-		in.Loaded, in.Since, in.Hash, in.Rules = true, timeOrNil(status.InForceSince), config.Hash(), config.Rules()
-		for _, d := range config.Domains() {
-			in.Domains = append(in.Domains, d.Name)
-		}
 	}
 	return in
 }

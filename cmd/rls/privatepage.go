@@ -15,7 +15,7 @@ import (
 // privatePage returns a page that shows values of requests, or changes this process.
 // Callers of the admin API may open it. If there are none, callers on this host may.
 func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
-	callers, next := adminCallers(s), p.Handler
+	isAllowed, next := privateCaller(s), p.Handler
 	refusal := "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 	code := http.StatusForbidden
 	if hasAdminCallers(s) {
@@ -24,10 +24,7 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 	}
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	p.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, authorized := callers.Name(r)
-		if !authorized && !hasAdminCallers(s) && server.IsLocal(r) {
-			name, authorized = "same host", true
-		}
+		name, authorized := isAllowed(r)
 		if !authorized {
 			if logs.Allow() {
 				log.Warn("page refused", "path", p.Path, "method", r.Method, "from", r.RemoteAddr)
@@ -41,6 +38,19 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
 	})
 	return p
+}
+
+// privateCaller returns a function that reports whether a caller may see values of requests,
+// and the name of the caller.
+func privateCaller(s *env.Settings) func(*http.Request) (name string, ok bool) {
+	callers := adminCallers(s)
+	return func(r *http.Request) (string, bool) {
+		name, ok := callers.Name(r)
+		if !ok && !hasAdminCallers(s) && server.IsLocal(r) {
+			return "same host", true
+		}
+		return name, ok
+	}
 }
 
 // privateHelp says in the list of pages who may open a private page.

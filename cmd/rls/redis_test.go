@@ -28,6 +28,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -200,7 +201,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
+	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), live.NewRecorder(0.5, true), newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
 	require.NoError(t, err)
 	<-pinged
 	b.close()

@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/server"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -72,7 +73,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	if err := followLimits(background, s, limits, health, log); err != nil {
 		return err
 	}
-	counters, err := newBackend(background, s, health, meter, events, log)
+	recorder := live.NewRecorder(s.RedisFallbackRatio, s.TopKeys != string(live.KeysOff))
+	counters, err := newBackend(background, s, health, meter, recorder, events, log)
 	if err != nil {
 		return err
 	}
@@ -89,13 +91,13 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	options := serverOptions(s, health, meter, log)
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
-	rateLimit := newRateLimitService(s, limits, counters, append(decisions.observers, meter.Service(), meter.RuleObserver(ruleOptions(s, log)))...)
+	rateLimit := newRateLimitService(s, limits, counters, append(decisions.observers, recorder, meter.Service(), meter.RuleObserver(ruleOptions(s, log)))...)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	current := newLive(background, s, limits, counters, overrides, meter, events)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), adminPages(s, limits, counters, overrides, log),
+	current := newLive(ctx, background, s, limits, counters, overrides, recorder, meter, events)
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(s, current), adminPages(s, limits, counters, overrides, log),
 		[]server.Page{explainPage(s, newExplainer(s, limits, counters), log), decisions.page(s, log), logLevelPage(s, level, log)})
 	srv, err := server.New(options)
 	if err != nil {

@@ -71,6 +71,7 @@ type Settings struct {
 	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" desc:"File of the decision log. The service opens it again on SIGHUP and when it is moved away. If empty, stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
 	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The log says how many lines were dropped. 0 means no maximum."`
+	TopKeys                 string  `envconfig:"TOP_KEYS" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
 	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
 
 	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`

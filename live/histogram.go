@@ -1,0 +1,68 @@
+package live
+
+import (
+	"math/bits"
+	"time"
+)
+
+// histogram counts durations in buckets. A bucket is 12.5 % longer than the bucket before it
+// at most, so a quantile is that exact. It covers a microsecond to 17 seconds.
+type histogram [histogramBuckets]uint32
+
+const (
+	minDurationBits  = 10 // the first bucket ends at 2^10 ns
+	maxDurationBits  = 34 // the last bucket starts at 2^34 ns
+	bucketBits       = 3  // each power of two has 2^3 buckets
+	histogramBuckets = (maxDurationBits-minDurationBits)<<bucketBits + 2
+)
+
+// bucketOf returns the bucket of d.
+func bucketOf(d time.Duration) int {
+	if d < 1<<minDurationBits {
+		return 0
+	}
+	power := bits.Len64(uint64(d)) - 1
+	if power >= maxDurationBits {
+		return histogramBuckets - 1
+	}
+	part := int(d>>(power-bucketBits)) & (1<<bucketBits - 1)
+	return 1 + (power-minDurationBits)<<bucketBits + part
+}
+
+// bucketStart returns the shortest duration of a bucket.
+func bucketStart(bucket int) time.Duration {
+	if bucket == 0 {
+		return 0
+	}
+	power, part := (bucket-1)>>bucketBits, (bucket-1)&(1<<bucketBits-1)
+	return time.Duration(1<<bucketBits+part) << (power + minDurationBits - bucketBits)
+}
+
+func (h *histogram) add(other *histogram) {
+	for i := range h {
+		h[i] += other[i]
+	}
+}
+
+// quantile returns the duration in seconds that the share q of all durations does not
+// exceed. It is Unknown if h is empty.
+func (h *histogram) quantile(q float64) Value {
+	total := 0.0
+	for _, n := range h {
+		total += float64(n)
+	}
+	if total == 0 {
+		return Unknown
+	}
+	rank := q * total
+	for i, n := range h {
+		if float64(n) < rank || n == 0 {
+			rank -= float64(n)
+			continue
+		}
+		start := bucketStart(i)
+		length := bucketStart(min(i+1, histogramBuckets-1)) - start
+		return Value((float64(start) + rank/float64(n)*float64(length)) / float64(time.Second))
+	}
+	return Value(bucketStart(histogramBuckets - 1).Seconds())
+}

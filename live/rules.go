@@ -1,0 +1,106 @@
+package live
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// ruleBook has the rules of the limits in force.
+type ruleBook struct {
+	config *descriptors.Config
+	rules  []Rule         // without traffic, in file order
+	places map[string]int // in rules, by path
+}
+
+// newRuleBook returns the rules of config, which can be nil. authors has the authors of
+// overrides by target.
+func newRuleBook(config *descriptors.Config, authors map[string]string) ruleBook {
+	b := ruleBook{config: config, places: map[string]int{}}
+	if config == nil {
+		return b
+	}
+	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
+		r := newRule(domain, trail)
+		if r.Override != nil {
+			r.Override.Author = authors[r.Override.Target]
+		}
+		b.places[r.Path] = len(b.rules)
+		b.rules = append(b.rules, r)
+	})
+	return b
+}
+
+// newRule describes the last descriptor of trail.
+func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
+	d := trail[len(trail)-1]
+	r := Rule{
+		Domain: domain, Path: limitsfile.Path(domain, trail), Label: d.Label(), Depth: len(trail),
+		Limits: []Limit{}, Use: Unknown, Marks: []string{}, File: d.File, Line: d.Line,
+	}
+	unlimited, enabled := 0, 0
+	for _, l := range d.Limits {
+		r.Limits = append(r.Limits, newLimit(l))
+		if l.Unlimited {
+			unlimited++
+		}
+		if l.Enabled {
+			enabled++
+		}
+	}
+	mark := func(isSet bool, text string) {
+		if isSet {
+			r.Marks = append(r.Marks, text)
+		}
+	}
+	mark(d.ShadowMode, "shadow")
+	mark(d.QuotaMode, "quota")
+	mark(unlimited > 0, "unlimited")
+	mark(enabled == 0, "disabled")
+	if n := len(d.Overrides); n > 0 {
+		o := d.Overrides[n-1]
+		r.Marks = append(r.Marks, "override")
+		r.Override = &RuleOverride{Target: o.Target}
+		if !o.Expires.IsZero() {
+			r.Override.Until = &o.Expires
+		}
+	}
+	return r
+}
+
+func newLimit(l *limitsfile.Limit) Limit {
+	if l.Unlimited {
+		return Limit{Text: "unlimited", Name: l.Name, Unlimited: true, Disabled: !l.Enabled}
+	}
+	return Limit{Text: l.String(), Name: l.Name, Algorithm: l.Algorithm.String(), Disabled: !l.Enabled}
+}
+
+// find returns the rule of that path, or a Rule with no more than the path if it is not in
+// force now. The limit of a request has such a path.
+func (b *ruleBook) find(path string) (rule Rule, known bool) {
+	if place, ok := b.places[path]; ok {
+		return b.rules[place], true
+	}
+	domain, label, _ := strings.Cut(path, " > ")
+	return Rule{Domain: domain, Path: path, Label: label, Depth: 1, Limits: []Limit{}, Marks: []string{}, Use: Unknown}, false
+}
+
+// search returns up to n rules whose path or limit contains text, in any case, in file
+// order, and the number of further ones.
+func (b *ruleBook) search(text string, n int) (found []Rule, more int) {
+	text = strings.ToLower(text)
+	for i := range b.rules {
+		r := &b.rules[i]
+		if !strings.Contains(strings.ToLower(r.Path), text) && !slices.ContainsFunc(r.Limits, func(l Limit) bool { return strings.Contains(strings.ToLower(l.Text), text) }) {
+			continue
+		}
+		if len(found) == n {
+			more++
+			continue
+		}
+		found = append(found, *r)
+	}
+	return found, more
+}
