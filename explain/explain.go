@@ -318,7 +318,8 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 		*a = Answer{Error: r.Err.Error()}
 		return
 	}
-	if !r.Allowed && r.RetryAfter > 0 {
+	a.Never = !r.Allowed && r.RetryAfter == limit.Never
+	if !r.Allowed && r.RetryAfter > 0 && p.isRetryExact {
 		a.RetryAt = w.after(r.RetryAfter)
 	}
 	switch r.Source {

@@ -23,8 +23,9 @@ type peeker struct {
 
 // peek is what is known of one hit.
 type peek struct {
-	counter backend.Result // the answer to a hit of 0
-	since   time.Time      // of the denial of a cache
+	counter   backend.Result // the answer to a hit of 0
+	since     time.Time      // of the denial of a cache
+	isRetryExact bool           // the RetryAfter of the result is exact, or Never
 }
 
 var _ backend.Limiter = (*peeker)(nil)
@@ -39,32 +40,53 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	}
 	p.o.Counters.Take(ctx, now, peeks, counters)
 	p.peeks = make([]peek, len(hits))
+	cached := make([]bool, len(hits))
+	anyDenied := false // an all-or-none hit is denied
+	for i := range hits {
+		p.peeks[i].counter = counters[i]
+		results[i], p.peeks[i].since, cached[i] = p.cachedDenial(now, &hits[i])
+		p.peeks[i].isRetryExact = cached[i]
+		anyDenied = anyDenied || cached[i] && p.isAllOrNone(&hits[i])
+	}
+	cacheDenied := anyDenied
 	charged := map[string]int64{} // hits of this request, by counter
-	anyDenied := false
 	for i := range hits {
 		h := &hits[i]
-		p.peeks[i].counter = counters[i]
-		counter := h.Limit.Tag() + ":" + string(h.Key)
-		if r, since, ok := p.cachedDenial(now, h); ok {
-			results[i], p.peeks[i].since = r, since
-		} else {
-			results[i] = nextResult(h, counters[i], charged[counter])
-			if results[i].Allowed || h.Limit.ChargeDenied {
-				charged[counter] += h.N
-			}
+		if cached[i] {
+			continue
 		}
-		anyDenied = anyDenied || h.AllOrNone() && results[i].Err == nil && !results[i].Allowed
+		isAllOrNone := p.isAllOrNone(h)
+		charge := &charging{h: h, counter: counters[i], charged: charged[counterName(h)]}
+		charge.deniedToo = h.Limit.ChargeDenied && !isAllOrNone
+		charge.none = cacheDenied && isAllOrNone
+		results[i], p.peeks[i].isRetryExact = charge.result()
+		if results[i].Err == nil && !charge.none && (results[i].Allowed || charge.deniedToo) {
+			charged[counterName(h)] += h.N
+		}
+		anyDenied = anyDenied || isAllOrNone && results[i].Err == nil && !results[i].Allowed
 	}
-	if !p.o.AllOrNone || !anyDenied {
-		return
+	if anyDenied && !cacheDenied {
+		p.undo(hits, results, counters, charged)
+	}
+}
+
+// undo changes the results of all-or-none hits, because one of them is denied.
+func (p *peeker) undo(hits []backend.Hit, results, counters []backend.Result, charged map[string]int64) {
+	for i := range hits {
+		if h := &hits[i]; p.isAllOrNone(h) && results[i].Allowed {
+			charged[counterName(h)] -= h.N
+		}
 	}
 	for i := range hits {
-		if h := &hits[i]; h.AllOrNone() && results[i].Allowed {
-			results[i] = nextResult(h, counters[i], 0)
-			results[i].Remaining += h.N // the hit is not charged
+		if h := &hits[i]; p.isAllOrNone(h) {
+			results[i].Remaining = counters[i].Remaining - charged[counterName(h)]
 		}
 	}
 }
+
+func (p *peeker) isAllOrNone(h *backend.Hit) bool { return p.o.AllOrNone && h.AllOrNone() }
+
+func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.Key) }
 
 // cachedDenial returns the denial of the first cache that denies h.
 func (p *peeker) cachedDenial(now time.Time, h *backend.Hit) (r backend.Result, since time.Time, ok bool) {
@@ -79,33 +101,42 @@ func (p *peeker) cachedDenial(now time.Time, h *backend.Hit) (r backend.Result, 
 	return r, since, false
 }
 
-// nextResult returns the answer to h. counter is the answer to a hit of 0, and charged is
-// the number of hits that the request charges to the counter before h. RetryAfter is a lower
-// bound if the limit charges denied hits and has no aligned window.
-func nextResult(h *backend.Hit, counter backend.Result, charged int64) backend.Result {
-	r := counter
-	if r.Err != nil {
-		return r
-	}
-	if r.Source == backend.SourceFallback && r.Mode != limit.FailLocal {
-		return r // the fallback decides without a counter
+// charging is a hit and the counter that it would charge.
+type charging struct {
+	h       *backend.Hit
+	counter backend.Result // the answer to a hit of 0
+	charged int64          // hits that the request charges to the counter before h
+
+	deniedToo bool // h is charged even if it is denied
+	none      bool // h is not charged
+}
+
+// result returns the answer to the hit. isRetryExact reports whether RetryAfter is the time
+// until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
+func (c *charging) result() (r backend.Result, isRetryExact bool) {
+	r, h := c.counter, c.h
+	if r.Err != nil || r.Source == backend.SourceFallback && r.Mode != limit.FailLocal {
+		return r, true // there is no counter
 	}
 	wasDenied := !r.Allowed
-	r.Remaining -= charged
+	r.Remaining -= c.charged
 	r.Allowed, r.RetryAfter = h.N <= r.Remaining, 0
-	if r.Allowed || h.Limit.ChargeDenied {
+	if !c.none && (r.Allowed || c.deniedToo) {
 		r.Remaining -= h.N
 	}
 	switch {
 	case r.Allowed:
 	case h.N > h.Limit.Capacity():
 		r.RetryAfter = limit.Never
-	case wasDenied && counter.RetryAfter != 0 && charged == 0:
-		r.RetryAfter = counter.RetryAfter
+	case !h.Limit.Algorithm.ResetsAtOnce() && wasDenied && c.charged == 0 && h.N == 1:
+		r.RetryAfter = c.counter.RetryAfter
 	default:
-		r.RetryAfter = r.ResetAfter
+		if r.RetryAfter = r.ResetAfter; r.RetryAfter == 0 {
+			r.RetryAfter = h.Limit.Period() // the hits of this request start a window
+		}
+		return r, h.Limit.Algorithm.ResetsAtOnce()
 	}
-	return r
+	return r, true
 }
 
 // emptyCounters is a backend.Limiter whose counters are always empty.

@@ -190,9 +190,11 @@ type Answer struct {
 	Allowed   bool  `json:"allowed"`
 	Remaining int64 `json:"remaining"` // after the hit; at least 0
 
-	// RetryAt is the earliest time at which a denied hit could pass. It is nil if the hit
-	// passes, or if it can never pass.
+	// RetryAt is the time at which a denied hit would pass if no hit came before. It is nil
+	// if the hit passes, or if the time is unknown. Never reports that it can't pass at any
+	// time.
 	RetryAt *time.Time `json:"retry_at,omitempty"`
+	Never   bool       `json:"never,omitempty"`
 
 	// Source is the part of the service that would answer: redis, local,
 	// deny_cache, guard or fallback. By is its name for people, such as Redis.

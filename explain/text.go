@@ -233,7 +233,7 @@ func (t *textWriter) nextHit(a *Answer, offline bool) {
 		t.line(3, "denied since %s, until %s", t.time(a.Since), t.time(a.Until))
 	case a.RetryAt != nil:
 		t.line(3, "passes again at %s", t.time(a.RetryAt))
-	case !a.Allowed:
+	case a.Never:
 		t.line(3, "never passes, because a hit is more than the whole limit")
 	}
 }
