@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -26,7 +27,7 @@ const (
 	// JoinedText means that key_value is the same text, but divided in another place.
 	JoinedText
 
-	// PartOfPattern means that the value matches the start or the end of the pattern only.
+	// PartOfPattern means that the value matches only a part of the pattern.
 	PartOfPattern
 
 	// SimilarValue and SimilarKey mean that one or two characters differ.
@@ -65,8 +66,7 @@ func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
 		return ExtraSpace
 	case e.value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && e.key+"_"+e.value == d.Key+"_"+d.Value:
 		return JoinedText
-	case sameKey && d.WildcardValue && (valuePattern.Prefix != "" && strings.HasPrefix(e.value, valuePattern.Prefix) ||
-		valuePattern.Suffix != "" && strings.HasSuffix(e.value, valuePattern.Suffix)):
+	case sameKey && d.WildcardValue && partlyMatches(&valuePattern, e.value):
 		return PartOfPattern
 	case sameKey && !d.WildcardValue && similar(e.value, d.Value):
 		return SimilarValue
@@ -76,6 +76,14 @@ func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
 		return SimilarKey
 	}
 	return NotNear
+}
+
+// partlyMatches reports whether text has the start or the end of p, or lacks only the last
+// two bytes of the start: /api lacks a byte of /api/*.
+func partlyMatches(p *limitsfile.Pattern, text string) bool {
+	return p.Prefix != "" && strings.HasPrefix(text, p.Prefix) ||
+		p.Suffix != "" && strings.HasSuffix(text, p.Suffix) ||
+		text != "" && len(p.Prefix)-len(text) <= 2 && strings.HasPrefix(p.Prefix, text)
 }
 
 // similar reports whether b could be a misspelling of a.
@@ -112,23 +120,24 @@ type Change struct {
 // ChangeKind is the kind of a Change.
 type ChangeKind uint8
 
-// The kinds of change.
+// The kinds of change. A rule with a change of a lower kind is closer.
 const (
 	DifferentEntry ChangeKind = iota + 1 // the entry differs from the descriptor
+	LimitsOff                            // all limits of the rule are off
 	LosingMatch                          // another descriptor of the level wins
+	OtherOrder                           // the entries have another order
 	MissingEntry                         // the request has no entry for the descriptor
 	ExtraEntry                           // the rule has no descriptor for the entry
-	OtherOrder                           // the entries have another order
-	LimitsOff                            // all limits of the rule are off
 )
 
 // String returns the kind as JSON shows it.
 func (k ChangeKind) String() string {
-	return [...]string{"", "different_entry", "losing_match", "missing_entry", "extra_entry", "other_order", "limits_off"}[k]
+	return [...]string{"", "different_entry", "limits_off", "losing_match", "other_order", "missing_entry", "extra_entry"}[k]
 }
 
 const (
 	maxNearRules  = 3
+	maxFoundRules = 50      // rules that the search finds before the closest are chosen
 	maxNearVisits = 200_000 // nodes that the search visits
 )
 
@@ -139,12 +148,13 @@ func (d *Domain) nearRules(entries []*ratelimitv3.RateLimitDescriptor_Entry) []N
 		for _, e := range entries {
 			s.compared = append(s.compared, newComparedEntry(e))
 		}
+		s.searchOtherOrders(d)
 		s.search(&d.root, 0, nil, nil)
-		if len(s.found) == 0 && maxChanges == 1 {
-			s.searchOtherOrders(d)
-		}
 		if len(s.found) > 0 {
-			return s.found
+			slices.SortStableFunc(s.found, func(a, b NearRule) int {
+				return cmp.Or(cmp.Compare(len(a.Changes), len(b.Changes)), cmp.Compare(a.Changes[0].Kind, b.Changes[0].Kind))
+			})
+			return s.found[:min(len(s.found), maxNearRules)]
 		}
 	}
 	return nil
@@ -163,7 +173,7 @@ type nearSearch struct {
 // search compares the entries from i on with list. trail leads to the parent of list, and
 // changes are those that were needed so far.
 func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descriptor, changes []Change) {
-	if list == nil || len(s.found) == maxNearRules {
+	if list == nil || len(s.found) == maxFoundRules {
 		return
 	}
 	budget := s.maxChanges - len(changes)
@@ -185,7 +195,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 	}
 	for j := range list.nodes {
 		n := &list.nodes[j]
-		if s.visitsLeft--; s.visitsLeft < 0 || len(s.found) == maxNearRules {
+		if s.visitsLeft--; s.visitsLeft < 0 || len(s.found) == maxFoundRules {
 			return
 		}
 		if i < len(s.entries) && n != winner {
@@ -198,7 +208,9 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
 			}
 		}
-		s.visit(n, i, trail, append(slices.Clip(changes), Change{Kind: MissingEntry, Entry: i, Descriptor: n.Descriptor}))
+		if n.CopiedFrom == nil { // a copy has the same rules as its original
+			s.visit(n, i, trail, append(slices.Clip(changes), Change{Kind: MissingEntry, Entry: i, Descriptor: n.Descriptor}))
+		}
 	}
 }
 
@@ -226,7 +238,7 @@ func (s *nearSearch) visit(n *node, next int, trail []*limitsfile.Descriptor, ch
 func (s *nearSearch) add(trail []*limitsfile.Descriptor, changes []Change) {
 	rule := NearRule{Path: limitsfile.Path(s.domain, trail), Trail: trail, Changes: changes}
 	known := slices.ContainsFunc(s.found, func(r NearRule) bool { return r.Path == rule.Path })
-	if len(changes) > 0 && !known && len(s.found) < maxNearRules {
+	if len(changes) > 0 && !known && len(s.found) < maxFoundRules {
 		s.found = append(s.found, rule)
 	}
 }

@@ -1,6 +1,9 @@
 package descriptors
 
 import (
+	"strconv"
+	"strings"
+
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
@@ -37,8 +40,8 @@ type Step struct {
 	// Their number is at most maxCandidates, besides the winner.
 	Candidates []Candidate
 
-	// OtherValues is the number of descriptors with the same key and another value. Only the
-	// first maxOtherValues of them are candidates.
+	// OtherValues is the number of descriptors with the same key and another value. The first
+	// maxOtherValues of them are candidates if nothing wins.
 	OtherValues int
 
 	// Winner is the candidate that wins, or nil.
@@ -113,7 +116,7 @@ func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) 
 				continue
 			}
 			if c.Near == OtherValue {
-				if step.OtherValues++; step.OtherValues > maxOtherValues {
+				if step.OtherValues++; winner != nil || step.OtherValues > maxOtherValues {
 					continue
 				}
 			}
@@ -155,5 +158,17 @@ func (n *node) matchKind(key, value string) MatchKind {
 
 // Label returns the key and value of the entry for people: `service=checkout`.
 func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	return limitsfile.Printable(e.GetKey() + "=" + e.GetValue())
+	if Quoted(e.GetKey()) != e.GetKey() || Quoted(e.GetValue()) != e.GetValue() {
+		return strconv.Quote(e.GetKey() + "=" + e.GetValue())
+	}
+	return e.GetKey() + "=" + e.GetValue()
+}
+
+// Quoted returns text, in quotes if a terminal would not show all of it: control characters,
+// and spaces at the start or end.
+func Quoted(text string) string {
+	if strings.TrimSpace(text) != text {
+		return strconv.Quote(text)
+	}
+	return limitsfile.Printable(text)
 }

@@ -47,9 +47,6 @@ type Options struct {
 	// FallbackRatio is the ratio of limits without their own ratio.
 	FallbackRatio float64
 
-	// OverrideAuthor returns the name of the caller who set the override of a target, or "".
-	OverrideAuthor func(target string) string
-
 	// AllOrNone, ShadowMode and QuotaMode are those of the service.
 	AllOrNone, ShadowMode, QuotaMode bool
 
@@ -163,6 +160,9 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 			last = trace.Trail[len(trace.Trail)-1]
 		}
 		for _, near := range trace.Near {
+			if near.Trail[len(near.Trail)-1] == last {
+				continue // the summary says that the limits of the match are off
+			}
 			d.NearRules = append(d.NearRules, nearRule(requested.GetEntries(), near))
 		}
 	}
@@ -172,7 +172,7 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 	if last != nil {
 		d.Place = place(last.File, last.Line)
 		for _, applied := range last.Overrides {
-			d.Overrides = append(d.Overrides, w.override(applied))
+			d.Overrides = append(d.Overrides, appliedOverride(applied))
 		}
 	}
 	d.Limits = append(d.Limits, w.limits(c, i, rule, last)...)
@@ -185,13 +185,13 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 	return d
 }
 
-func (w *writer) override(applied limitsfile.AppliedOverride) Override {
-	o := Override{Target: applied.Target, BaseLimits: applied.BaseLimits}
+func appliedOverride(applied limitsfile.AppliedOverride) Override {
+	o := Override{Target: applied.Target, Author: applied.Author, BaseLimits: applied.BaseLimits}
+	if !applied.SetAt.IsZero() {
+		o.SetAt = new(applied.SetAt.UTC())
+	}
 	if !applied.Expires.IsZero() {
 		o.ExpiresAt = new(applied.Expires.UTC())
-	}
-	if w.o.OverrideAuthor != nil {
-		o.By = w.o.OverrideAuthor(applied.Target)
 	}
 	return o
 }
@@ -281,7 +281,7 @@ func replacing(c *service.Call, name string) string {
 			if slices.Contains(l.Replaces, name) {
 				text := rule.Path
 				if l.Name != "" {
-					text = fmt.Sprintf("%s, %s", limitsfile.Printable(l.Name), text)
+					text = fmt.Sprintf("limit %s of %s", limitsfile.Printable(l.Name), text)
 				}
 				return text
 			}
@@ -299,7 +299,10 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 	if inRedis {
 		l.Counter.Server, l.Counter.Key = w.o.RedisKey(hit)
 	}
-	if r := p.counter; r.Err == nil {
+	switch r := p.counter; {
+	case r.Err != nil, r.Degraded() && r.Mode != limit.FailLocal:
+		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
+	default:
 		counted := lim
 		if l.Counter.Degraded = r.Degraded(); l.Counter.Degraded {
 			counted = lim.Scaled(cmp.Or(lim.FallbackRatio, w.o.FallbackRatio, 1))
@@ -308,7 +311,7 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 		l.Counter.Spent = counted.Spent(r.Result)
 		l.Counter.ResetAt = w.after(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			l.Counter.WindowStart = w.after(r.ResetAfter - lim.Period())
+			l.Counter.WindowStart = new(w.at(r.ResetAfter - lim.Period()))
 		}
 	}
 	r := d.Result
@@ -346,7 +349,12 @@ func (w *writer) after(micros int64) *time.Time {
 	if micros == 0 {
 		return nil
 	}
-	return new(w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond))
+	return new(w.at(micros))
+}
+
+// at returns the time micros after now, to the millisecond.
+func (w *writer) at(micros int64) time.Time {
+	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
 }
 
 // decidingLimit returns the index of the limit that the status of descriptor i describes, or

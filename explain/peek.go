@@ -23,8 +23,8 @@ type peeker struct {
 
 // peek is what is known of one hit.
 type peek struct {
-	counter   backend.Result // the answer to a hit of 0
-	since     time.Time      // of the denial of a cache
+	counter      backend.Result // the answer to a hit of 0
+	since        time.Time      // of the denial of a cache
 	isRetryExact bool           // the RetryAfter of the result is exact, or Never
 }
 

@@ -1,7 +1,10 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -46,7 +49,10 @@ func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Desc
 		return "key and value are divided in another place; envoyproxy/ratelimit would match it"
 	case descriptors.PartOfPattern:
 		p := limitsfile.NewPattern(d.Value)
-		if strings.HasPrefix(e.GetValue(), p.Prefix) {
+		switch value := e.GetValue(); {
+		case len(value) < len(p.Prefix) && strings.HasPrefix(p.Prefix, value):
+			return fmt.Sprintf("the value lacks %s, which the pattern has before its *", strconv.Quote(p.Prefix[len(value):]))
+		case strings.HasPrefix(value, p.Prefix):
 			return "the value starts like the pattern, but the rest differs"
 		}
 		return "the value ends like the pattern, but the start differs"
@@ -143,15 +149,15 @@ func limitedSummary(d *Descriptor) string {
 	case counted == 0:
 		return "unlimited by " + d.Rule
 	}
-	text := d.Code
-	if text == "" {
-		text = "limited"
+	text := fmt.Sprintf("%s by %s", cmp.Or(d.Code, "limited"), d.Rule)
+	if d.DecidingLimit != nil && len(d.Limits) > 1 {
+		text += ", limit " + d.Limits[*d.DecidingLimit].Limit
 	}
-	text += " by " + d.Rule
+	isOver := slices.ContainsFunc(d.Limits, func(l Limit) bool { return l.NextHit != nil && l.NextHit.Error == "" && !l.NextHit.Allowed })
 	switch {
-	case d.ShadowMode:
-		text += ", in shadow mode"
-	case d.QuotaMode:
+	case d.ShadowMode && isOver:
+		text += "; the limit is exceeded, but shadow mode never denies"
+	case d.QuotaMode && isOver:
 		text += ", in quota mode"
 	}
 	return text

@@ -108,10 +108,11 @@ type Candidate struct {
 	Reason string `json:"reason"`
 }
 
-// Override is an override in force.
+// Override is an override in force. Author and SetAt are empty if they are unknown.
 type Override struct {
 	Target     string     `json:"target"`
-	By         string     `json:"by,omitempty"` // the caller who set it, if known
+	Author     string     `json:"author,omitempty"`
+	SetAt      *time.Time `json:"set_at,omitempty"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	BaseLimits string     `json:"base_limits"` // the limits without the override
 }
@@ -122,7 +123,7 @@ type Limit struct {
 	Name  string `json:"name,omitempty"`
 	State State  `json:"state"`
 
-	// ReplacedBy is the name of the limit and the path of the rule that replace this limit.
+	// ReplacedBy names the limit that replaces this limit: "limit acme of shop > tenant=acme".
 	ReplacedBy string `json:"replaced_by,omitempty"`
 
 	// The effective values. They are empty for an unlimited limit.
@@ -174,6 +175,9 @@ type Counter struct {
 	// Degraded reports that the backend did not answer. The numbers are then those of the
 	// fallback in this replica, and Capacity is its share of the limit.
 	Degraded bool `json:"degraded,omitempty"`
+
+	// Unknown reports that nobody has read the counter, so that its numbers mean nothing.
+	Unknown bool `json:"unknown,omitempty"`
 
 	Capacity  int64 `json:"capacity"`
 	Spent     int64 `json:"spent"`

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
@@ -43,14 +45,23 @@ func (t *textWriter) line(depth int, format string, args ...any) {
 func (t *textWriter) header(r *Report) {
 	switch {
 	case r.Error != "":
-		t.line(0, "answer: error: %s", r.Error)
+		t.line(0, "next answer: error: %s", r.Error)
 	case r.GlobalShadowMode:
-		t.line(0, "answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
+		t.line(0, "next answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
 	default:
-		t.line(0, "answer: %s", r.Code)
+		t.line(0, "next answer: %s", r.Code)
 	}
 	if r.Offline {
-		t.line(0, "counters: not asked; every counter is taken as empty")
+		t.line(0, "counters: no service was asked; every counter is taken as empty")
+	} else {
+		t.line(0, "time: %s UTC", r.Time.Format(dateTime))
+	}
+	if a := r.outage(); a != nil {
+		text := "Redis: not used, because " + reasonText(a.Reason)
+		if a.Since != nil {
+			text += ", since " + t.time(a.Since)
+		}
+		t.line(0, "%s", text)
 	}
 	domain := limitsfile.Printable(r.Domain)
 	u := r.UnknownDomain
@@ -87,7 +98,7 @@ func at(place string) string {
 }
 
 func (t *textWriter) descriptor(d *Descriptor, offline bool) {
-	t.line(0, "\n%s", limitsfile.Printable(d.Descriptor))
+	t.line(0, "\n%s", descriptors.Quoted(d.Descriptor))
 	t.line(1, "%s", d.Summary)
 	if len(d.Levels) > 0 {
 		t.line(1, "match:")
@@ -130,22 +141,28 @@ func (t *textWriter) level(number int, l *Level) {
 	default:
 		t.line(2, "%d. %s matches none of the %d descriptors here", number, l.Entry, l.Compared)
 	}
-	listed := 0
+	unlisted := l.OtherValues
 	for _, c := range l.Others {
 		t.line(3, "not %s%s: %s", c.Descriptor, at(c.Place), c.Reason)
-		if c.Difference == "other_value" {
-			listed++
+		if c.Difference == descriptors.OtherValue.String() {
+			unlisted--
 		}
 	}
-	if more := l.OtherValues - listed; more > 0 {
-		t.line(3, "and %d more with another value of the key", more)
+	switch {
+	case unlisted == 1:
+		t.line(3, "1 other descriptor has this key and another value")
+	case unlisted > 1:
+		t.line(3, "%d other descriptors have this key and another value", unlisted)
 	}
 }
 
 func (t *textWriter) override(o *Override) {
 	text := "override " + limitsfile.Printable(o.Target)
-	if o.By != "" {
-		text += " by " + limitsfile.Printable(o.By)
+	if o.Author != "" {
+		text += " by " + limitsfile.Printable(o.Author)
+	}
+	if o.SetAt != nil {
+		text += ", set " + t.time(o.SetAt)
 	}
 	if o.ExpiresAt != nil {
 		text += ", until " + t.time(o.ExpiresAt)
@@ -192,7 +209,11 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 	if c.Key != "" {
 		t.line(2, "in Redis %s: %s", c.Server, limitsfile.Printable(c.Key))
 	}
-	if offline || c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil {
+	switch {
+	case c.Unknown:
+		t.line(2, "spent: unknown")
+		return
+	case offline, c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil:
 		return
 	}
 	text := fmt.Sprintf("spent: %d of %d, %d left", c.Spent, c.Capacity, max(c.Remaining, 0))
@@ -201,7 +222,7 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 	}
 	switch {
 	case c.WindowStart != nil:
-		text += fmt.Sprintf("; window from %s to %s", clock(c.WindowStart), t.time(c.ResetAt))
+		text += fmt.Sprintf("; window from %s to %s", t.clock(c.WindowStart), t.time(c.ResetAt))
 	case c.ResetAt != nil:
 		text += "; all is free again at " + t.time(c.ResetAt)
 	}
@@ -220,32 +241,68 @@ func (t *textWriter) nextHit(a *Answer, offline bool) {
 	if !offline {
 		text += ", answered by " + a.By
 	}
-	t.line(2, "%s", text)
-	if a.Reason != "" {
-		text := fmt.Sprintf("Redis is not used: %s, mode %s", strings.ReplaceAll(a.Reason, "_", " "), a.Mode)
-		if a.Since != nil {
-			text += ", failing since " + t.time(a.Since)
-		}
-		t.line(3, "%s", text)
+	switch a.Mode {
+	case "allow", "deny":
+		text += fmt.Sprintf(", which would %s every hit", a.Mode)
 	}
+	t.line(2, "%s", text)
 	switch {
 	case a.Until != nil:
 		t.line(3, "denied since %s, until %s", t.time(a.Since), t.time(a.Until))
 	case a.RetryAt != nil:
 		t.line(3, "passes again at %s", t.time(a.RetryAt))
 	case a.Never:
-		t.line(3, "never passes, because a hit is more than the whole limit")
+		t.line(3, "no hit ever passes, because the limit is 0")
 	}
 }
 
-// clock returns a time of day, with the date if it is not the day of the other time.
-func clock(at *time.Time) string { return at.Format("2006-01-02 15:04:05") }
+const dateTime = "2006-01-02 15:04:05"
 
-// time returns a time and its distance from the report: "2026-01-02 15:04:05 (in 12s)".
-func (t *textWriter) time(at *time.Time) string {
-	distance := at.Sub(t.now).Round(time.Second)
-	if distance < 0 {
-		return fmt.Sprintf("%s UTC (%s ago)", clock(at), -distance)
+// clock returns a time of the day of the report without the date, and any other time with
+// the date.
+func (t *textWriter) clock(at *time.Time) string {
+	const date = "2006-01-02"
+	if at.Format(date) == t.now.Format(date) {
+		return at.Format("15:04:05")
 	}
-	return fmt.Sprintf("%s UTC (in %s)", clock(at), distance)
+	return at.Format(dateTime)
+}
+
+// time returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
+func (t *textWriter) time(at *time.Time) string {
+	switch distance := at.Sub(t.now).Round(time.Second); {
+	case distance < 0:
+		return fmt.Sprintf("%s UTC (%s ago)", t.clock(at), -distance)
+	case distance == 0 && !at.After(t.now):
+		return t.clock(at) + " UTC (just now)"
+	default:
+		return fmt.Sprintf("%s UTC (in %s)", t.clock(at), distance)
+	}
+}
+
+// outage returns the first answer that the fallback would give, or nil.
+func (r *Report) outage() *Answer {
+	for _, d := range r.Descriptors {
+		for _, l := range d.Limits {
+			if l.NextHit != nil && l.NextHit.Source == backend.SourceFallback.String() {
+				return l.NextHit
+			}
+		}
+	}
+	return nil
+}
+
+// reasonText returns a reason of the fallback in words.
+func reasonText(reason string) string {
+	switch reason {
+	case backend.ReasonOutage.String():
+		return "it has just failed"
+	case backend.ReasonBreakerOpen.String():
+		return "it keeps failing (breaker open)"
+	case backend.ReasonLate.String():
+		return "it has not answered in time"
+	case backend.ReasonOverload.String():
+		return "this replica has too many hits in its queue (overload)"
+	}
+	return reason
 }

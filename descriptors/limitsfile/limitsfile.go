@@ -104,6 +104,8 @@ type Descriptor struct {
 type AppliedOverride struct {
 	Target  string
 	Expires time.Time // the zero Time means never
+	Author  string    // empty if unknown
+	SetAt   time.Time // the zero Time means unknown
 
 	// BaseLimits is the Summary of the descriptor without the override.
 	BaseLimits string

@@ -40,6 +40,12 @@ func ParsePatch(target string, value []byte) (*Patch, error) {
 	return p, nil
 }
 
+// Author returns who set the override, and when. Both are zero if the override does not say.
+func (p *Patch) Author() (name string, set time.Time) {
+	set, _ = time.Parse(time.RFC3339, p.fields.field("set_at").text) // checked by read
+	return p.fields.field("set_by").text, set
+}
+
 // PatchProblem returns a problem of the override of target.
 func PatchProblem(target, path, reason string) Problem {
 	return Problem{File: patchFile(target), Path: path, Reason: reason}

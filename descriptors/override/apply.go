@@ -287,8 +287,9 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			}
 			continue
 		}
+		author, setAt := m.Author()
 		patched.Overrides = append(slices.Clip(d.Overrides), limitsfile.AppliedOverride{
-			Target: m.Target.String(), Expires: m.Expires, BaseLimits: d.Summary(),
+			Target: m.Target.String(), Expires: m.Expires, Author: author, SetAt: setAt, BaseLimits: d.Summary(),
 		})
 		patterns := limitsfile.CounterPatterns(trail)
 		patched.CounterPatterns = ownPatterns(patterns, m.singleValues)
