@@ -36,6 +36,10 @@ type Observer interface {
 	// SourceState reports that a source went down, and why, or that it came up if err
 	// is nil. Until the first report a source is down.
 	SourceState(source string, err error)
+
+	// SourceRead reports that a source was read and that its content is in force. The
+	// content can be unchanged.
+	SourceRead(source string)
 }
 
 // LimitsChange describes a change of the limits in force.

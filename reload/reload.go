@@ -109,6 +109,9 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 			r.logInForce([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, changes)
 		}
 	}
+	if u.Outage == nil {
+		r.observer.SourceRead(name)
+	}
 	return nil
 }
 

@@ -30,7 +30,7 @@ type rig struct {
 
 	loaded, rejected, problems int
 	overrides                  string // two numbers: overrides in force and rejected
-	states                     []string
+	states, reads              []string
 	limitsChanges              []reload.LimitsChange
 	overrideChanges            []string // action and target
 	rejectedErr                error
@@ -55,6 +55,7 @@ func (r *rig) OverridesChanged(changes []reload.OverrideChange) {
 		r.overrideChanges = append(r.overrideChanges, string(c.Action)+" "+c.State.Target)
 	}
 }
+func (r *rig) SourceRead(name string) { r.reads = append(r.reads, name) }
 func (r *rig) SourceState(name string, err error) {
 	r.states = append(r.states, fmt.Sprintf("%s: %v", name, err))
 }
@@ -335,4 +336,14 @@ func TestFollowReportsTheFirstOutcome(t *testing.T) {
 		assert.Equal(t, test.want, <-started)
 		assert.Equal(t, 1, r.rejected)
 	}
+}
+
+func TestGoodReadsOfSourcesAreReported(t *testing.T) {
+	r := newRig(t)
+	r.load("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5}}]")
+	require.NoError(t, r.Apply("file", source.Update{}))
+	require.Error(t, r.Apply("file", source.Update{Problem: errors.New("broken")}))
+	require.NoError(t, r.Apply("overrides", source.Update{Outage: errors.New("refused")}))
+	require.NoError(t, r.Apply("overrides", source.Update{Overrides: map[string]string{}}))
+	assert.Equal(t, []string{"file", "file", "overrides"}, r.reads)
 }

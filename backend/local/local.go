@@ -11,6 +11,7 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
@@ -110,6 +111,21 @@ func (l *Limiter) Keys() int {
 	}
 	return n
 }
+
+// Bytes returns the memory of the counters. The memory of logs is an estimate.
+func (l *Limiter) Bytes() int64 {
+	n := int64(len(l.shards)) * int64(unsafe.Sizeof(shard{}))
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		n += s.bytes()
+		s.mu.Unlock()
+	}
+	return n + l.budget.logs.Load()*entriesPerKey*bytesPerLogEntry
+}
+
+// bytesPerLogEntry is the memory of a log entry with its share of the log's spare capacity.
+const bytesPerLogEntry = 32
 
 // Evictions returns how many counters were evicted before they had expired. If the number
 // grows, MaxKeys is too small for the traffic.

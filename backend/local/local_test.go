@@ -2,11 +2,14 @@ package local
 
 import (
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"go.uber.org/goleak"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -17,4 +20,22 @@ func TestLimiter(t *testing.T) {
 
 func TestLimiterAllOrNone(t *testing.T) {
 	backendtest.RunAllOrNone(t, func(*testing.T) backend.Limiter { return New(Options{AllOrNone: true}) })
+}
+
+func TestBytesGrowWithKeysAndLogs(t *testing.T) {
+	l := New(Options{MaxKeys: 1000})
+	empty := l.Bytes()
+	take := func(key string, a limit.Algorithm, n int) {
+		lim := backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: 1000, Unit: limit.Day})
+		for i := range n {
+			l.Take(t.Context(), time.UnixMicro(int64(1_700_000_000_000_000+i)), []backend.Hit{{Key: []byte(key), Limit: lim, N: 1}}, make([]backend.Result, 1))
+		}
+	}
+	take("a", limit.FixedWindow, 5)
+	oneKey := l.Bytes()
+	assert.Greater(t, oneKey, empty)
+	take("a", limit.FixedWindow, 5)
+	assert.Equal(t, oneKey, l.Bytes())
+	take("b", limit.SlidingLog, 100)
+	assert.InDelta(t, oneKey+100*bytesPerLogEntry, l.Bytes(), 1000)
 }

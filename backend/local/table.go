@@ -1,6 +1,8 @@
 package local
 
 import (
+	"unsafe"
+
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -28,6 +30,11 @@ type entry struct {
 type cell struct {
 	hash uint32 // lower half of ID.Lo
 	ref  uint32 // slot + 1; 0 for an empty cell
+}
+
+// bytes returns the memory of the table, without logs.
+func (t *table) bytes() int64 {
+	return int64(cap(t.entries))*int64(unsafe.Sizeof(entry{})) + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
 }
 
 // find returns the slot of id's entry, or -1.

@@ -40,7 +40,7 @@ type counterBackend struct {
 // function must be called at the end.
 func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, events changes, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-	meter.Local(counters.Keys, counters.Evictions)
+	meter.Local(counters.Keys, counters.Evictions, counters.Bytes)
 	go counters.Run(ctx, time.Minute)
 	if s.Backend() == env.BackendRedis {
 		return newRedisBackend(ctx, s, counters, health, meter, recorder, events, log)

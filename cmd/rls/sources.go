@@ -53,6 +53,12 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, e
 	o := reloadObserver{meter.Reload(sources...), s, health, events}
 	o.setHealth(0)
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
+	meter.ConfigHash(func() string {
+		if config := store.Load(); config != nil {
+			return config.Hash()
+		}
+		return ""
+	})
 	return limits{reload.New(reload.Options{Store: store, Observer: o, Log: log}), store}
 }
 

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -26,6 +27,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -143,16 +145,17 @@ func TestObserversDoNotAllocate(t *testing.T) {
 	}))
 }
 
-type localCounters struct{ keys, evictions int }
+type localCounters struct{ keys, evictions, bytes int }
 
 func (c *localCounters) Keys() int        { return c.keys }
 func (c *localCounters) Evictions() int64 { return int64(c.evictions) }
+func (c *localCounters) Bytes() int64     { return int64(c.bytes) }
 
 func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 	m, counters := New(), &localCounters{}
-	m.Local(counters.Keys, counters.Evictions)
-	*counters = localCounters{keys: 5, evictions: 3}
-	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\n", "rls_local_keys", "rls_local_evictions_total")
+	m.Local(counters.Keys, counters.Evictions, counters.Bytes)
+	*counters = localCounters{keys: 5, evictions: 3, bytes: 900}
+	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\nrls_local_memory_bytes 900\n", "rls_local_keys", "rls_local_memory_bytes", "rls_local_evictions_total")
 }
 
 func TestReloadsAreCounted(t *testing.T) {
@@ -164,16 +167,19 @@ func TestReloadsAreCounted(t *testing.T) {
 	r.ConfigProblems(7)
 	r.Overrides(3, 2)
 	r.SourceState("xds", nil)
+	r.LimitsChanged(reload.LimitsChange{Time: time.UnixMilli(1_700_000_000_500), Rules: 12})
 	assertMetrics(t, m, `
 ratelimit_service_config_load_error 2
 ratelimit_service_config_load_success 1
 rls_config_domains 4
+rls_config_in_force_timestamp_seconds 1.7000000005e+09
 rls_config_problems 7
+rls_config_rules 12
 rls_overrides{state="in_force"} 3
 rls_overrides{state="rejected"} 2
 rls_source_up{source="overrides"} 0
 rls_source_up{source="xds"} 1
-`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_overrides", "rls_source_up")
+`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_config_rules", "rls_config_in_force_timestamp_seconds", "rls_overrides", "rls_source_up")
 	r.SourceState("xds", errors.New("connection refused"))
 	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }
@@ -196,7 +202,8 @@ func newFull(t *testing.T) *Metrics {
 	m.RedisStatus(redisStatus{})
 	m.DenyCache()
 	m.DecisionLog()
-	m.Local(new(localCounters).Keys, new(localCounters).Evictions)
+	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
+	m.ConfigHash(func() string { return "abc" })
 	return m
 }
 
@@ -277,4 +284,25 @@ ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2
 			assert.InDelta(t, 20.00003, h.GetSampleSum(), 1e-9)
 		}
 	}
+}
+
+func TestConfigHashIsReadByEachScrape(t *testing.T) {
+	m, hash := New(), ""
+	m.ConfigHash(func() string { return hash })
+	assertMetrics(t, m, "", "rls_config_info")
+	hash = "0a1b"
+	assertMetrics(t, m, "rls_config_info{hash=\"0a1b\"} 1\n", "rls_config_info")
+}
+
+func TestGoodReadsOfSourcesHaveTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		r := m.Reload("file", "overrides")
+		time.Sleep(time.Until(time.Unix(1_700_000_000, 0)))
+		r.SourceRead("file")
+		assertMetrics(t, m, fmt.Sprintf(`
+rls_source_last_success_timestamp_seconds{source="file"} %v
+rls_source_last_success_timestamp_seconds{source="overrides"} 0
+`, 1.7e9), "rls_source_last_success_timestamp_seconds")
+	})
 }

@@ -83,13 +83,18 @@ func (s *Source) Reload() {
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error {
-	return s.poll(ctx, func(n *snapshot) { s.apply(n, apply) })
+	isGood := false // the files of the last snapshot are in force
+	return s.poll(ctx, func(n *snapshot) { isGood = s.apply(n, apply) }, func() {
+		if isGood {
+			_ = apply(source.Update{})
+		}
+	})
 }
 
 // poll calls handle with the files as they are now and after each change, until ctx is
-// done. It reads settled files only, so that handle never gets a file that is being
+// done. After a read that finds the same files it calls handleSame. It reads settled files only, so that handle never gets a file that is being
 // written. The first read is the exception: it happens after startTries in any case.
-func (s *Source) poll(ctx context.Context, handle func(*snapshot)) error {
+func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame func()) error {
 	var (
 		lastSnapshot                     = &snapshot{}
 		lastFingerprint, readFingerprint fingerprint // of the last look and the last read
@@ -114,6 +119,8 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot)) error {
 				if reloadRequested || !n.equal(lastSnapshot) {
 					handle(n)
 					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest} // no files, to free memory
+				} else {
+					handleSame()
 				}
 				readFingerprint, looksSinceRead, unsettledLooks = currentFingerprint, 0, 0
 				firstReadDone, reloadRequested = true, false
@@ -136,16 +143,17 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot)) error {
 	}
 }
 
-// apply parses the files of n and applies the result.
-func (s *Source) apply(n *snapshot, apply func(source.Update) error) {
+// apply parses the files of n and applies the result. It reports whether the result is in
+// force.
+func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	defer source.CollectGarbageOften()()
 	s.logSkipped(n.skipped)
 	if n.err != nil {
 		_ = apply(source.Update{Problem: n.err})
-		return
+		return false
 	}
 	limits, err := limitsfile.Parse(n.files, s.options.Parse)
-	_ = apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}})
+	return apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}}) == nil
 }
 
 // logSkipped logs the skipped entries that are new since the previous snapshot.

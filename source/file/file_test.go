@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,7 +50,7 @@ func begin(t *testing.T, root string, place Place) *follower {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		assert.ErrorIs(t, f.poll(ctx, func(n *snapshot) { f.applied <- n }), context.Canceled)
+		assert.ErrorIs(t, f.poll(ctx, func(n *snapshot) { f.applied <- n }, func() {}), context.Canceled)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -497,4 +498,36 @@ func TestRunParsesFiles(t *testing.T) {
 		cancel()
 		assert.ErrorIs(t, <-done, context.Canceled)
 	})
+}
+
+func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       bool
+	}{
+		{"valid files", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5}}]", true},
+		{"invalid files", "domain: [", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "limits.yaml")
+				require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
+				ctx, cancel := context.WithCancel(t.Context())
+				unchanged := 0
+				var running sync.WaitGroup
+				running.Go(func() {
+					_ = New(Options{Place: Place{Root: path}}).Run(ctx, func(u source.Update) error {
+						if u.Limits == nil && u.Problem == nil {
+							unchanged++
+						}
+						return u.Problem
+					})
+				})
+				time.Sleep(2*fullReadEvery*time.Second + time.Minute)
+				cancel()
+				running.Wait()
+				assert.Equal(t, c.want, unchanged >= 2, "%d reads", unchanged)
+			})
+		})
+	}
 }

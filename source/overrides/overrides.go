@@ -191,10 +191,8 @@ func (s *Store) readAll(ctx context.Context) error {
 	if s.outage != nil {
 		s.options.Log.Info("overrides can be read again")
 	}
-	if u.Overrides != nil || s.outage != nil {
-		s.outage = nil
-		_ = s.apply(u)
-	}
+	s.outage = nil
+	_ = s.apply(u)
 	return nil
 }
 
