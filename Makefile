@@ -17,10 +17,10 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis bench-before faults fuzz docs tidy
+.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis bench-before bench-observers faults fuzz docs tidy
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the process
 	@echo "Serving $(LIMITS). Try in another terminal:"
@@ -67,6 +67,12 @@ bench-redis: build ## Measure rls and envoyproxy/ratelimit with Redis; updates d
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(abspath $(BEFORE)) \
+		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
+
+bench-observers: build ## Compare a build that observes no calls with this one: what metrics and logs cost
+	@scripts/test-tools
+	@$(GO) build -trimpath -ldflags '-X main.observers=off' -o .tools/rls-unobserved ./cmd/rls
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(CURDIR)/.tools/rls-unobserved \
 		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table

@@ -89,9 +89,10 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	}
 
 	options := serverOptions(s, health, meter, log)
+	observeMethods(&options, meter)
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
-	rateLimit := newRateLimitService(s, limits, counters, append(decisions.observers, recorder, meter.Service(), meter.RuleObserver(ruleOptions(s, log)))...)
+	rateLimit := newRateLimitService(s, limits, counters, callObservers(s, meter, log, append(decisions.observers, recorder)...)...)
 	options.JSON = rateLimit
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
@@ -145,16 +146,6 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 	return service.New(o)
 }
 
-func ruleOptions(s *env.Settings, log *slog.Logger) metrics.RuleOptions {
-	return metrics.RuleOptions{
-		NearLimitRatio: float32(s.NearLimitRatio),
-		FallbackRatio:  s.RedisFallbackRatio,
-		AllOrNone:      s.AllOrNone,
-		MaxSeries:      s.MetricsMaxSeries,
-		Log:            log,
-	}
-}
-
 // serverOptions returns the options of the listeners, without services and without pages
 // of limits.
 func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) server.Options {
@@ -172,10 +163,9 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(),
 		}},
-		ObserveMethod: meter.Server(),
-		DrainDelay:    s.DrainDelay,
-		DrainTimeout:  max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
-		Log:           log,
+		DrainDelay:   s.DrainDelay,
+		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
+		Log:          log,
 	}
 	if s.GRPCServerUseTLS {
 		o.GRPC.TLS = &server.TLS{
