@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -45,7 +46,8 @@ func newObservedService(t testing.TB, observed bool) *service.Service {
 		log := slog.New(slog.DiscardHandler)
 		decisions := newDecisions(s, meter, log)
 		t.Cleanup(decisions.close)
-		o.Observers = callObservers(s, meter, log, decisions.observers...)
+		recorder := live.NewRecorder(s.RedisFallbackRatio, s.TopKeys != string(live.KeysOff))
+		o.Observers = callObservers(s, meter, log, append(decisions.observers, recorder)...)
 	}
 	return service.New(o)
 }
