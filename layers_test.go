@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"server":                 {"internal/wait"},
 	"decisionlog":            {"backend", "descriptors", "service"},
 	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "decisionlog", "descriptors", "limit", "reload", "service"},
+	"internal/statsd":        {"internal/metrics"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},
 	"internal/fingerprint":   {},
@@ -55,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/redistest":     {"internal/certtest"},
 	"source/xds/xdstest":     {"internal/certtest"},
 	"test/envoyconf":         {},
-	"cmd/rls/env":            {"backend/redis", "server"},
+	"cmd/rls/env":            {"backend/redis", "internal/statsd", "server"},
 	"bench":                  {},
 
 	strings.TrimSuffix(module, "/"): {}, // the package of this test

@@ -79,6 +79,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 		return err
 	}
 	defer counters.close()
+	defer sendStats(s, meter, log)()
 	var overrides *redisOverrides
 	if s.OverridesEnabled {
 		resets := admin.Resets{Limits: limits.store, Caches: counters.caches}
@@ -161,7 +162,7 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
 		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
 		DebugPages: []server.Page{{
-			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(),
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
 		}},
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
@@ -183,9 +184,9 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 			ClientCertOptional: s.DebugTLSClientCACert != "",
 		}
 	}
-	if s.UsePrometheus {
+	if s.UsePrometheus && !s.DisableStats {
 		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
-		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler()}
+		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler(s.ExtraTags)}
 	}
 	return o
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Metrics holds all metrics of the process. Each package that is in use registers its
@@ -32,10 +33,13 @@ func New() *Metrics {
 	return &Metrics{registry: r, auto: promauto.With(r), rules: newRules()}
 }
 
-// Handler returns the HTTP handler for Prometheus.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+// Handler returns the HTTP handler for Prometheus. Each tag becomes a label of all metrics.
+func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
+	return promhttp.HandlerFor(withExtraLabels(m.registry, extraTags), promhttp.HandlerOpts{})
 }
+
+// Gather implements prometheus.Gatherer.
+func (m *Metrics) Gather() ([]*dto.MetricFamily, error) { return m.registry.Gather() }
 
 func (m *Metrics) newCounter(name, help string) prometheus.Counter {
 	return m.auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

@@ -113,6 +113,26 @@ func (m *Metrics) Rules() []RuleCounts {
 	return all
 }
 
+// KeyCounts are the hits that envoyproxy/ratelimit counts under one metric key.
+type KeyCounts struct {
+	Key string // the domain and the keys of the rule, joined by dots
+	ID  string // tells counts with the same Key apart
+	HitSums
+}
+
+// KeyCounts returns the hits of all rules by metric key.
+func (m *Metrics) KeyCounts() []KeyCounts {
+	var all []KeyCounts
+	for _, l := range m.rules.all(time.Now()) {
+		l.eachSeries(func(s *series) {
+			c := KeyCounts{Key: s.key, ID: s.labels.rule + l.name.flags}
+			c.add(&s.hitCounts)
+			all = append(all, c)
+		})
+	}
+	return all
+}
+
 // PrepareRules connects the limits of c with the counts of the limits in force. It must be
 // called before c comes into force.
 func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }

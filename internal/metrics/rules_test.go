@@ -211,3 +211,16 @@ func TestRemovedRulesAreDeletedWithoutScrapes(t *testing.T) {
 		}
 	})
 }
+
+func TestCountsHaveTheMetricKeysOfTheIncumbent(t *testing.T) {
+	f := newRuleFixture(t, "domain: d\ndescriptors:\n  - {key: a, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}\n", local.New(local.Options{}), RuleOptions{MaxSeries: 2})
+	for range 3 {
+		f.hit(1, "a", "10.0.0.1:80")
+	}
+	f.hit(1, "a", "x")
+	byKey := map[string]uint64{}
+	for _, c := range f.KeyCounts() {
+		byKey[c.Key] += c.Total
+	}
+	assert.Equal(t, map[string]uint64{"d.a_10_0_0_1_80": 3, "d.a_x": 1}, byKey)
+}

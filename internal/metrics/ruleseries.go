@@ -31,7 +31,7 @@ type ruleLabels struct{ domain, key1, key2, rule string }
 
 // newSeries returns the series of l for requests with entries, which match rule.
 func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
-	s := &series{key: plainKey(string(rule.AppendMetricKey(nil, l.domain, entries)))}
+	s := &series{key: PlainKey(string(rule.AppendMetricKey(nil, l.domain, entries)))}
 	path := rule.MetricPath(entries)
 	if l.name.limit != "" {
 		path += " (" + l.name.limit + ")"
@@ -64,9 +64,9 @@ var (
 	ipAddress      = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 )
 
-// plainKey returns a metric key as envoyproxy/ratelimit sends it to statsd: with _ for : and
+// PlainKey returns a metric key as envoyproxy/ratelimit sends it to statsd: with _ for : and
 // |, and for the dots of IPv4 addresses.
-func plainKey(key string) string {
+func PlainKey(key string) string {
 	return ipAddress.ReplaceAllStringFunc(statsdReplacer.Replace(key), func(address string) string {
 		return strings.ReplaceAll(address, ".", "_")
 	})

@@ -43,13 +43,14 @@ func (s *Settings) check() []error {
 	}
 	ps.addIf(s.DebugTLSClientCACert != "" && s.DebugTLSCert == "" && s.DebugTLSKey == "",
 		"DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY, because without TLS there are no client certificates")
-	if s.UsePrometheus {
+	if s.UsePrometheus && !s.DisableStats {
 		_, err := server.ParseAddr(s.PrometheusAddr)
 		ps.addIf(err != nil, "PROMETHEUS_ADDR: %w", err)
 		ps.addIf(!strings.HasPrefix(s.PrometheusPath, "/"), "PROMETHEUS_PATH: got %q, want a path that begins with /", s.PrometheusPath)
 	}
 	ps.addIf(s.LocalGuardRatio > 0 && s.LocalGuardRatio < 1,
 		`LOCAL_GUARD_RATIO: got "%v", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`, s.LocalGuardRatio)
+	s.checkStats(&ps)
 	s.checkRedis(&ps)
 	return ps
 }
@@ -186,6 +187,7 @@ func (s *Settings) warnings() []Warning {
 	if s.Backend() == BackendRedis && s.LocalGuardRatio > 0 && s.AllOrNone {
 		warnUnused("LOCAL_GUARD_RATIO", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off")
 	}
+	s.warnUnusedStats(warnUnused)
 	if s.ConfigType == ConfigXDS {
 		warnUnused(setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
 	}

@@ -99,6 +99,8 @@ var valueKinds = map[reflect.Type]string{
 	reflect.TypeFor[float64]():       "a number",
 	reflect.TypeFor[time.Duration](): "a duration with a unit such as 50ms or 10s,",
 	reflect.TypeFor[headers]():       "a list such as name:value,name:value",
+	reflect.TypeFor[names]():         "a list such as NAME,NAME",
+	reflect.TypeFor[tags]():          "a list such as name:value,name:value",
 	reflect.TypeFor[adminTokens]():   "a token, or a list such as name:token,name:token with different names",
 }
 

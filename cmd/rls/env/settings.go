@@ -58,6 +58,16 @@ type Settings struct {
 	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
 
+	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
+	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
+	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
+	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
+	StatsdProtocol      string        `envconfig:"STATSD_PROTOCOL" default:"tcp" oneof:"tcp udp" desc:"tcp or udp, for USE_STATSD."`
+	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers, which rename metrics for DogStatsD: NAME,NAME. The first mogrifier whose pattern matches applies. See docs/metrics.md."`
+	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags of all metrics: name:value,name:value. They are labels for Prometheus."`
+	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"100ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
+	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
+
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
 	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests that the metrics of one limit tell apart (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 

@@ -1,0 +1,149 @@
+package env
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/statsd"
+)
+
+// The places that StatsSink returns.
+const (
+	SinkNone      = ""
+	SinkStatsd    = "statsd"
+	SinkDogStatsd = "dogstatsd"
+	SinkLog       = "log"
+)
+
+// StatsSink returns where metrics are sent to. Like the incumbent, an explicit
+// USE_STATSD=false without another place means the log.
+func (s *Settings) StatsSink() string {
+	switch {
+	case s.DisableStats:
+		return SinkNone
+	case s.UseDogStatsd:
+		return SinkDogStatsd
+	case s.UseStatsd:
+		return SinkStatsd
+	case os.Getenv("USE_STATSD") != "" && !s.UsePrometheus:
+		return SinkLog
+	}
+	return SinkNone
+}
+
+// checkStats checks the settings of statsd and DogStatsD.
+func (s *Settings) checkStats(ps *problems) {
+	if s.DisableStats {
+		return
+	}
+	ps.addIf(s.UseStatsd && s.UseDogStatsd,
+		"USE_STATSD and USE_DOG_STATSD: got true for both, want true for one, because both send to STATSD_HOST, and the server would count twice")
+	if s.UseDogStatsd {
+		_, errs := s.Mogrifiers()
+		*ps = append(*ps, errs...)
+	}
+}
+
+// warnUnusedStats warns about settings of statsd that other settings turn off.
+func (s *Settings) warnUnusedStats(warnUnused func(variables, reason string)) {
+	switch {
+	case s.DisableStats:
+		warnUnused(setTrue(map[string]bool{"USE_STATSD": s.UseStatsd, "USE_DOG_STATSD": s.UseDogStatsd, "USE_PROMETHEUS": s.UsePrometheus}), "DISABLE_STATS=true turns them off")
+	case s.StatsSink() == SinkNone || s.StatsSink() == SinkLog:
+		warnUnused(setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"), "neither USE_STATSD nor USE_DOG_STATSD is true")
+	case s.UseStatsd:
+		warnUnused(setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
+	case s.StatsdProtocol == "udp":
+	default:
+		warnUnused(setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
+	}
+}
+
+// setTrue returns the names whose value is true.
+func setTrue(values map[string]bool) string {
+	var names []string
+	for name, value := range values {
+		if value {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ",")
+}
+
+// mogrifierPrefix begins the names of the variables of mogrifiers.
+const mogrifierPrefix = "DOG_STATSD_MOGRIFIER_"
+
+// mogrifierParts end the names of the variables of a mogrifier.
+var mogrifierParts = []string{"_PATTERN", "_NAME", "_TAGS"}
+
+// Mogrifiers returns the mogrifiers of USE_DOG_STATSD_MOGRIFIERS.
+func (s *Settings) Mogrifiers() (mogrifiers []statsd.Mogrifier, errs []error) {
+	for _, name := range s.DogStatsdMogrifiers {
+		prefix := mogrifierPrefix + strings.ToUpper(name)
+		m := statsd.Mogrifier{Name: os.Getenv(prefix + "_NAME")}
+		for _, part := range mogrifierParts[:2] {
+			if os.Getenv(prefix+part) == "" {
+				errs = append(errs, fmt.Errorf("%s%s: got no value, want one, because USE_DOG_STATSD_MOGRIFIERS has %s", prefix, part, name))
+			}
+		}
+		pattern, err := regexp.Compile(os.Getenv(prefix + "_PATTERN"))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s_PATTERN: %w", prefix, err))
+		}
+		m.Pattern = pattern
+		if text := os.Getenv(prefix + "_TAGS"); text != "" {
+			if m.Tags, err = parseTags(text); err != nil {
+				errs = append(errs, fmt.Errorf("%s_TAGS: got %q, want a list such as name:$1,name:value", prefix, text))
+			}
+		}
+		mogrifiers = append(mogrifiers, m)
+	}
+	return mogrifiers, errs
+}
+
+// names are names, written NAME,NAME.
+type names []string
+
+// Decode implements envconfig.Decoder.
+func (n *names) Decode(text string) error {
+	*n = nil
+	for item := range strings.SplitSeq(text, ",") {
+		name := strings.TrimSpace(item)
+		if name == "" {
+			return errors.New("empty name")
+		}
+		*n = append(*n, name)
+	}
+	return nil
+}
+
+// tags are tags of metrics, written name:value,name:value.
+type tags map[string]string
+
+// Decode implements envconfig.Decoder.
+func (t *tags) Decode(text string) error {
+	list, err := parseTags(text)
+	*t = tags{}
+	for _, tag := range list {
+		(*t)[tag.Name] = tag.Value
+	}
+	return err
+}
+
+// parseTags parses name:value,name:value. A value can contain colons.
+func parseTags(text string) ([]statsd.Tag, error) {
+	var list []statsd.Tag
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(item, ":")
+		if name, value = strings.TrimSpace(name), strings.TrimSpace(value); name == "" || value == "" {
+			return nil, errors.New("item is not name:value")
+		}
+		list = append(list, statsd.Tag{Name: name, Value: value})
+	}
+	return list, nil
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/statsd"
+)
+
+// sendStats sends metrics to where the settings say. The returned function sends the last
+// changes and stops.
+func sendStats(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (stop func()) {
+	o := statsd.Options{
+		Gatherer:  meter,
+		Rules:     meter.KeyCounts,
+		ExtraTags: s.ExtraTags,
+		Interval:  s.StatsFlushInterval,
+		Log:       log,
+	}
+	switch s.StatsSink() {
+	case env.SinkNone:
+		return func() {}
+	case env.SinkStatsd:
+		o.Server = &statsd.Server{Network: s.StatsdProtocol, Host: s.StatsdHost, Port: s.StatsdPort}
+	case env.SinkDogStatsd:
+		mogrifiers, _ := s.Mogrifiers() // package env has checked them
+		o.Server = &statsd.Server{Network: "udp", Host: s.StatsdHost, Port: s.StatsdPort, DogStatsD: true, Mogrifiers: mogrifiers}
+	}
+	log.Info("metrics sent at intervals", "to", s.StatsSink(), "interval", s.StatsFlushInterval)
+	return statsd.New(o).Close
+}

@@ -1,0 +1,42 @@
+package statsd
+
+import (
+	"regexp"
+	"strconv"
+)
+
+// Mogrifier renames metrics for DogStatsD. Parts of the old name can become tags.
+type Mogrifier struct {
+	Pattern *regexp.Regexp
+	Name    string // $0 is the text that Pattern matches, $1 is its first group
+	Tags    []Tag  // with $0, $1 and so on in their values
+}
+
+// mogrify returns the name and the tags that the first matching Mogrifier gives to a metric.
+func mogrify(mogrifiers []Mogrifier, name string) (string, []Tag) {
+	for _, m := range mogrifiers {
+		groups := m.Pattern.FindStringSubmatch(name)
+		if groups == nil {
+			continue
+		}
+		var tags []Tag
+		for _, t := range m.Tags {
+			tags = append(tags, Tag{t.Name, expand(t.Value, groups)})
+		}
+		return expand(m.Name, groups), tags
+	}
+	return name, nil
+}
+
+var groupNumber = regexp.MustCompile(`\$\d+`)
+
+// expand replaces $0, $1 and so on by the groups. A number without a group stays as it is.
+func expand(text string, groups []string) string {
+	return groupNumber.ReplaceAllStringFunc(text, func(reference string) string {
+		i, err := strconv.Atoi(reference[1:])
+		if err != nil || i >= len(groups) {
+			return reference
+		}
+		return groups[i]
+	})
+}

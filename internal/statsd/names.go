@@ -1,0 +1,77 @@
+package statsd
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Tag is a name with a value.
+type Tag struct{ Name, Value string }
+
+// tagSeparators are the characters that a value of EXTRA_TAGS can't contain.
+var tagSeparators = strings.NewReplacer(".", "_", ":", "_", "|", "_")
+
+// sortedTags returns tags by name, with the values as envoyproxy/ratelimit sends them.
+func sortedTags(tags map[string]string) []Tag {
+	var sorted []Tag
+	for name, value := range tags {
+		sorted = append(sorted, Tag{name, tagSeparators.Replace(value)})
+	}
+	slices.SortFunc(sorted, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
+	return sorted
+}
+
+// plainName returns the name of a metric for servers without tags. The values of its own
+// tags become segments. Extra tags become segments .__name=value.
+func plainName(name string, own, extra []Tag) string {
+	if len(own) == 0 && len(extra) == 0 {
+		return name
+	}
+	var b strings.Builder
+	b.WriteString(name)
+	for _, t := range own {
+		b.WriteString(".")
+		b.WriteString(tagSeparators.Replace(t.Value))
+	}
+	for _, t := range extra {
+		b.WriteString(".__" + t.Name + "=" + t.Value)
+	}
+	return b.String()
+}
+
+// translation is the name in statsd of a metric of Prometheus. The value of its label, if it
+// has one, replaces the * of the name.
+type translation struct{ name, label string }
+
+// translations are the names of envoyproxy/ratelimit. Metrics per rule are not here, because
+// their names are keys of rules.
+var translations = map[string]translation{
+	"ratelimit_service_config_load_success":          {"ratelimit.service.config_load_success", ""},
+	"ratelimit_service_config_load_error":            {"ratelimit.service.config_load_error", ""},
+	"ratelimit_service_global_shadow_mode":           {"ratelimit.service.global_shadow_mode", ""},
+	"ratelimit_service_rate_limit_domain_not_found":  {"ratelimit.service.rate_limit.*.domain_not_found", "domain"},
+	"ratelimit_service_should_rate_limit_error":      {"ratelimit.service.call.should_rate_limit.*", "err_type"},
+	"ratelimit_service_total_requests":               {"ratelimit_server.*.total_requests", "grpc_method"},
+	"ratelimit_service_response_time_seconds":        {"ratelimit_server.*.response_time", "grpc_method"},
+	"ratelimit_redis_pool_cx_active":                 {"ratelimit.redis_pool.cx_active", ""},
+	"ratelimit_redis_pool_cx_total":                  {"ratelimit.redis_pool.cx_total", ""},
+	"ratelimit_redis_pool_cx_local_close":            {"ratelimit.redis_pool.cx_local_close", ""},
+	"ratelimit_redis_per_second_pool_cx_active":      {"ratelimit.redis_per_second_pool.cx_active", ""},
+	"ratelimit_redis_per_second_pool_cx_total":       {"ratelimit.redis_per_second_pool.cx_total", ""},
+	"ratelimit_redis_per_second_pool_cx_local_close": {"ratelimit.redis_per_second_pool.cx_local_close", ""},
+
+	"go_goroutines":                   {"ratelimit.go.numGoroutine", ""},
+	"go_memstats_alloc_bytes":         {"ratelimit.go.alloc", ""},
+	"go_memstats_alloc_bytes_total":   {"ratelimit.go.totalAlloc", ""},
+	"go_memstats_frees_total":         {"ratelimit.go.frees", ""},
+	"go_memstats_heap_alloc_bytes":    {"ratelimit.go.heapAlloc", ""},
+	"go_memstats_heap_idle_bytes":     {"ratelimit.go.heapIdle", ""},
+	"go_memstats_heap_inuse_bytes":    {"ratelimit.go.heapInuse", ""},
+	"go_memstats_heap_objects":        {"ratelimit.go.heapObjects", ""},
+	"go_memstats_heap_released_bytes": {"ratelimit.go.heapReleased", ""},
+	"go_memstats_heap_sys_bytes":      {"ratelimit.go.heapSys", ""},
+	"go_memstats_mallocs_total":       {"ratelimit.go.mallocs", ""},
+	"go_memstats_next_gc_bytes":       {"ratelimit.go.nextGC", ""},
+	"go_memstats_sys_bytes":           {"ratelimit.go.sys", ""},
+}

@@ -1,0 +1,172 @@
+package statsd
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/seed-81f232ab/rls/internal/metrics"
+)
+
+// kind is the kind of a metric.
+type kind string
+
+const (
+	counter kind = "counter"
+	gauge   kind = "gauge"
+	timer   kind = "timer"
+)
+
+// point is what one flush says about a metric.
+type point struct {
+	name  string
+	tags  []Tag // the labels of a metric that only rls has
+	kind  kind
+	value float64       // the growth of a counter since the last flush, or the value of a gauge
+	took  time.Duration // the duration of the calls of a timer
+	calls int           // the number of calls of a timer
+}
+
+// readings turns the metrics of the process into points. It keeps the counts of the last
+// flush.
+type readings struct {
+	gatherer prometheus.Gatherer
+	rules    func() []metrics.KeyCounts
+
+	counts map[string]float64 // by keyOf
+	perKey map[ruleKey]metrics.HitSums
+}
+
+// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd,
+// which adds their counts.
+type ruleKey struct{ key, id string }
+
+// points returns the points since the last call. Counters that did not grow are left out.
+func (r *readings) points() ([]point, error) {
+	families, err := r.gatherer.Gather()
+	points := r.rulePoints()
+	counts := map[string]float64{}
+	for _, f := range families {
+		translation, known := translations[f.GetName()]
+		if !known && !strings.HasPrefix(f.GetName(), "rls_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			p, key := point{name: f.GetName()}, keyOf(f, m)
+			if known {
+				p.name = translation.of(m)
+			} else {
+				p.tags = tagsOf(m)
+			}
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				p.kind = counter
+				p.value = r.growth(counts, key, m.GetCounter().GetValue())
+				if p.value > 0 {
+					points = append(points, p)
+				}
+			case dto.MetricType_GAUGE:
+				p.kind, p.value = gauge, m.GetGauge().GetValue()
+				points = append(points, p)
+			case dto.MetricType_HISTOGRAM:
+				if known {
+					points = append(points, r.timerPoints(counts, p.name, key, m.GetHistogram())...)
+				}
+			}
+		}
+	}
+	r.counts = counts
+	return points, err
+}
+
+// of returns the name of a metric in statsd.
+func (t translation) of(m *dto.Metric) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == t.label {
+			return strings.Replace(t.name, "*", metrics.PlainKey(l.GetValue()), 1)
+		}
+	}
+	return t.name
+}
+
+// separator joins the parts of a key. Names and labels don't contain it.
+const separator = "\xff"
+
+// keyOf returns the key of a metric in readings.counts.
+func keyOf(f *dto.MetricFamily, m *dto.Metric) string {
+	key := f.GetName()
+	for _, l := range m.GetLabel() {
+		key += separator + l.GetValue()
+	}
+	return key
+}
+
+func tagsOf(m *dto.Metric) []Tag {
+	var tags []Tag
+	for _, l := range m.GetLabel() {
+		tags = append(tags, Tag{l.GetName(), l.GetValue()})
+	}
+	return tags
+}
+
+// growth returns how much a counter has grown since the last flush, and stores its value in
+// counts. A counter that is lower now has started again at 0.
+func (r *readings) growth(counts map[string]float64, key string, value float64) float64 {
+	counts[key] = value
+	if last := r.counts[key]; value >= last {
+		return value - last
+	}
+	return value
+}
+
+// timerPoints returns a point for each bucket with new calls. Its time is the middle of the
+// bucket.
+func (r *readings) timerPoints(counts map[string]float64, name, key string, h *dto.Histogram) []point {
+	var points []point
+	below, lowest := 0.0, 0.0 // calls in lower buckets, and the lower bound
+	addBucket := func(bucket string, callsBelow, took float64) {
+		calls := r.growth(counts, key+separator+bucket, callsBelow-below)
+		below = callsBelow
+		if calls > 0 {
+			points = append(points, point{name: name, kind: timer, calls: int(calls), took: time.Duration(took * float64(time.Second))})
+		}
+	}
+	for _, b := range h.GetBucket() {
+		if highest := b.GetUpperBound(); !math.IsInf(highest, 1) {
+			addBucket(formatValue(highest), float64(b.GetCumulativeCount()), (lowest+highest)/2)
+			lowest = highest
+		}
+	}
+	addBucket("", float64(h.GetSampleCount()), lowest)
+	return points
+}
+
+// rulePoints returns the points of all rules.
+func (r *readings) rulePoints() []point {
+	var points []point
+	perKey := make(map[ruleKey]metrics.HitSums, len(r.perKey))
+	for _, now := range r.rules() {
+		key := ruleKey{now.Key, now.ID}
+		last := r.perKey[key]
+		add := func(name string, hits, lastHits uint64) {
+			if hits < lastHits { // the rule has started again at 0
+				lastHits = 0
+			}
+			if hits > lastHits {
+				points = append(points, point{name: "ratelimit.service.rate_limit." + now.Key + name, kind: counter, value: float64(hits - lastHits)})
+			}
+		}
+		add(".total_hits", now.Total, last.Total)
+		add(".within_limit", now.Within, last.Within)
+		add(".near_limit", now.Near, last.Near)
+		add(".over_limit", now.Over, last.Over)
+		add(".over_limit_with_local_cache", now.OverLocal, last.OverLocal)
+		add(".shadow_mode", now.Shadow, last.Shadow)
+		perKey[key] = now.HitSums
+	}
+	r.perKey = perKey
+	return points
+}
