@@ -87,7 +87,7 @@ fuzz: ## Fuzz each target for FUZZTIME (20s)
 	done
 
 docs: ## Write docs/settings.md from the code
-	$(GO) run ./cmd/rls settings > docs/settings.md
+	$(GO) run ./cmd/rls settings --docs > docs/settings.md
 
 tidy: ## Tidy go.mod in all modules; needed after a change of go.mod
 	@for module in . $(NESTED_MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done

@@ -7,8 +7,6 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
-
-	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
 // version is set by the build (-ldflags "-X main.version=…").
@@ -33,15 +31,4 @@ func buildVersion() string {
 		return info.Main.Version
 	}
 	return cmp.Or(version, "unknown")
-}
-
-// newSettings returns the hidden command rls settings, for make docs.
-func newSettings() *cobra.Command {
-	return &cobra.Command{
-		Use:    "settings",
-		Short:  "Print docs/settings.md",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE:   func(cmd *cobra.Command, _ []string) error { return env.WriteDocs(cmd.OutOrStdout()) },
-	}
 }

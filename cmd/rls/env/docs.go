@@ -39,8 +39,20 @@ service named grpc would overwrite GRPC_PORT, and a service named debug would ov
 DEBUG_PORT. The service ignores such a value and logs a warning. To turn these variables
 off, set ` + "`enableServiceLinks: false`" + ` in the pod's spec.
 
-## Settings without effect
+## Variables of envoyproxy/ratelimit
 
+` + "`rls settings`" + ` prints for each variable its value in the environment of the command, and
+what the variable does here. With ` + "`--json`" + `, the output is for programs. Secrets are not shown.
+
+These variables have another effect or another default than in envoyproxy/ratelimit:
+
+| variables | difference |
+|---|---|
+`)
+	for _, s := range changedSettings {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(s.names, " ", "` `"), s.difference)
+	}
+	b.WriteString(`
 These variables of envoyproxy/ratelimit change nothing. If such a variable is set, the
 service logs a warning with the reason.
 
@@ -50,6 +62,7 @@ service logs a warning with the reason.
 	for _, s := range unusedSettings {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(s.names, " ", "` `"), s.reason)
 	}
+	b.WriteString("\nThese variables mean the same: `" + strings.Join(strings.Fields(sameSettings), "`, `") + "`.\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -113,11 +113,11 @@ func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
 
 func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	warnings := unusedWarnings([]string{
-		"USE_STATSD=false", "USE_DOG_STATSD=true", "STATSD_HOST=statsd", "STATSD_PORT=tcp://10.0.0.1:8125", "EXTRA_TAGS=",
+		"USE_STATSD=true", "PROMETHEUS_MAPPER_YAML=/nowhere", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6", "MEMCACHE_TLS=",
 		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
 	})
 	assert.Equal(t, []Warning{
-		{noEffect, "USE_DOG_STATSD,STATSD_HOST", "metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)"},
+		{noEffect, "REDIS_PIPELINE_LIMIT,REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch"},
 		{noEffect, "USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 		{noEffect, "MEMCACHE_SRV", "counters are in Redis or in the process (BACKEND_TYPE)"},
 	}, warnings)
@@ -125,10 +125,10 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 
 func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	for variable, reported := range map[string]bool{
-		"USE_STATSD=0": false, "USE_STATSD=F": false, "USE_STATSD=False": false, "USE_STATSD=1": true, "USE_STATSD=no": true,
 		"TRACING_ENABLED=0": false, "TRACING_ENABLED=t": true,
 		"USE_CALENDAR_MONTH_RATE_LIMIT=F": false, "USE_CALENDAR_MONTH_RATE_LIMIT=T": true,
-		"DISABLE_STATS=T": false, "DISABLE_STATS=0": false, "DISABLE_STATS=2": true,
+		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=False": false, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=no": true,
+		"PROMETHEUS_MAPPER_YAML=env_test.go": true, "PROMETHEUS_MAPPER_YAML=nowhere": false,
 	} {
 		name, value, _ := strings.Cut(variable, "=")
 		assert.Equal(t, reported, unusedReason(name, value) != "", variable)
@@ -161,13 +161,70 @@ RESPONSE_DYNAMIC_METADATA MERGE_DOMAIN_CONFIG TRACING_ENABLED TRACING_SERVICE_NA
 TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT REDIS_POOL_ON_EMPTY_WAIT_DURATION
 REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR USE_CALENDAR_MONTH_RATE_LIMIT GRPC_SERVER_TLS_CA_CERT`
 
-func TestEveryVariableOfTheIncumbentIsDocumented(t *testing.T) {
-	var page strings.Builder
-	require.NoError(t, WriteDocs(&page))
+func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
+	fields := map[string]bool{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		fields[f.Tag.Get("envconfig")] = true
+	}
+	compared := map[string]int{}
+	count := func(names string, wantField bool) {
+		for name := range strings.FieldsSeq(names) {
+			if !strings.Contains(name, "=") { // BACKEND_TYPE=memcache
+				compared[name]++
+				assert.Equal(t, wantField, fields[name] || name == mogrifierPrefix+"*", name)
+			}
+		}
+	}
+	count(sameSettings, true)
+	for _, s := range changedSettings {
+		count(s.names, true)
+	}
+	for _, s := range unusedSettings {
+		count(s.names, false)
+	}
+	for name, times := range compared {
+		assert.Equal(t, 1, times, "%s is listed more than once", name)
+	}
 	for name := range strings.FieldsSeq(incumbents) {
-		unused := unusedReason(name, "x") != ""
-		documented := strings.Contains(page.String(), "`"+name+"`")
-		assert.True(t, unused || documented, "%s is neither a setting nor listed as unused", name)
+		comparison, note := Compare(name)
+		assert.NotEqual(t, OnlyRls, comparison, name)
+		assert.Equal(t, comparison != Same, note != "", name)
+		delete(fields, name)
+	}
+	for name := range fields {
+		comparison, _ := Compare(name)
+		assert.Equal(t, OnlyRls, comparison, name)
+	}
+}
+
+func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
+	t.Setenv("MEMCACHE_SRV", "_memcache._tcp")
+	t.Setenv("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "x")
+	t.Setenv("DOG_STATSD_MOGRIFIER_HITS_NAME", "y")
+	s, _, err := read(t, map[string]string{
+		"REDIS_URL": "redis://user:s3cret@127.0.0.1:6379", "REDIS_AUTH": "s3cret", "EXTRA_TAGS": "a:b", "REDIS_TIMEOUT": "0.07s",
+		"USE_DOG_STATSD": "1", "USE_DOG_STATSD_MOGRIFIERS": "hits",
+	})
+	require.NoError(t, err)
+	found := map[string]Variable{}
+	for _, v := range s.Variables() {
+		assert.NotContains(t, v.Value, "s3cret")
+		v.Meaning, v.Note = "", ""
+		found[v.Name] = v
+	}
+	for _, want := range []Variable{
+		{Name: "REDIS_URL", Value: "(secret)", IsSet: true, Comparison: Different},
+		{Name: "REDIS_AUTH", Value: "(secret)", IsSet: true, Comparison: Same},
+		{Name: "ADMIN_TOKEN", Comparison: OnlyRls},
+		{Name: "REDIS_TIMEOUT", Value: "70ms", IsSet: true, Comparison: Different},
+		{Name: "BACKEND_TYPE", Value: "redis", Comparison: Different},
+		{Name: "EXTRA_TAGS", Value: "a:b", IsSet: true, Comparison: Different},
+		{Name: "PORT", Value: "8080", Comparison: Different},
+		{Name: "DOG_STATSD_MOGRIFIER_HITS_PATTERN", Value: "x", IsSet: true, Comparison: Same},
+		{Name: "MEMCACHE_SRV", Value: "_memcache._tcp", IsSet: true, Comparison: NoEffect},
+		{Name: "MEMCACHE_TLS", Comparison: NoEffect},
+	} {
+		assert.Equal(t, want, found[want.Name])
 	}
 }
 

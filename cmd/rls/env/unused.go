@@ -1,20 +1,21 @@
 package env
 
 import (
+	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// unusedSettings are settings of the incumbent that change nothing here. A * at the end of
+// unusedSettings are variables of the incumbent that change nothing here. A * at the end of
 // a name matches any rest.
 var unusedSettings = []struct{ names, reason string }{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
 
 	{"BACKEND_TYPE=memcache", "rls does not start, because memcached can't charge and check in one step"},
-	{"MEMCACHE_*", "counters are in Redis or in the process (BACKEND_TYPE)"},
+	{"MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "counters are in Redis or in the process (BACKEND_TYPE)"},
 	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 
 	{"REDIS_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a batch share the next batch, without a timer"},
@@ -26,12 +27,8 @@ var unusedSettings = []struct{ names, reason string }{
 	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always closes the connection to a master that has become a replica"},
 	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT applies to both Redis"},
 
-	{
-		"USE_STATSD STATSD_* USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS",
-		"metrics are for Prometheus to scrape (USE_PROMETHEUS, or /metrics of the debug listener)",
-	},
-	{"PROMETHEUS_MAPPER_YAML", "the names of metrics need no mapping"},
-	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "ratelimit_service_response_time_seconds is always in seconds"},
+	{"PROMETHEUS_MAPPER_YAML", "rls can't rename its metrics; use metric_relabel_configs of Prometheus, or DogStatsD with mogrifiers"},
+	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "ratelimit_service_response_time_seconds is in seconds, as its name says; multiply by 1000 in the query"},
 	{"TRACING_* OTEL_EXPORTER_OTLP_*", "there is no tracing yet"},
 }
 
@@ -39,9 +36,6 @@ var unusedSettings = []struct{ names, reason string }{
 // describe what rls does anyway.
 var redundantValues = map[string]string{
 	"USE_CALENDAR_MONTH_RATE_LIMIT":            "false",
-	"USE_STATSD":                               "false",
-	"USE_DOG_STATSD":                           "false",
-	"DISABLE_STATS":                            "true false",
 	"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS": "false",
 	"TRACING_ENABLED":                          "false",
 }
@@ -73,6 +67,9 @@ func unusedReason(name, value string) string {
 	}
 	if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(redundantValues[name]), strconv.FormatBool(b)) {
 		return ""
+	}
+	if _, err := os.Stat(value); name == "PROMETHEUS_MAPPER_YAML" && err != nil {
+		return "" // the incumbent ignores a missing file too
 	}
 	for _, s := range unusedSettings {
 		for pattern := range strings.FieldsSeq(s.names) {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+)
+
+// settings runs rls settings with an environment and returns its output.
+func settings(t *testing.T, env []string, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	cmd := command(t, env, append([]string{"settings"}, args...)...)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run()
+	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestSettingsShowValuesAndEffects(t *testing.T) {
+	t.Parallel()
+	environment := []string{"REDIS_URL=redis://user:s3cret@redis:6379", "MEMCACHE_SRV=x", "DRAIN_DELAY=5s"}
+	out, errOut, code := settings(t, environment)
+	assert.Zero(t, code, errOut)
+	assert.NotContains(t, out, "s3cret")
+	assert.Regexp(t, `(?m)^REDIS_URL +\(secret\) +set +different: no default`, out)
+	assert.Regexp(t, `(?m)^MEMCACHE_SRV +x +set +no effect: counters are in Redis`, out)
+	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s +set +only in rls$`, out)
+	assert.Regexp(t, `(?m)^HOST +0\.0\.0\.0 +default +same$`, out)
+	assert.Regexp(t, `(?m)^REDIS_PIPELINE_LIMIT +not set +no effect: `, out)
+
+	out, _, code = settings(t, environment, "--json", "--set")
+	assert.Zero(t, code)
+	var list []env.Variable
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	var names []string
+	for _, v := range list {
+		names = append(names, v.Name)
+	}
+	assert.Equal(t, []string{"DRAIN_DELAY", "REDIS_URL", "MEMCACHE_SRV"}, names)
+}
+
+func TestSettingsReportProblems(t *testing.T) {
+	t.Parallel()
+	out, errOut, code := settings(t, []string{"GRPC_PORT=http", "DRAIN_DELAY=5s"})
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, `GRPC_PORT: got "http", want a whole number`)
+	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s`, out, "the table is printed all the same")
+}
+
+func TestSettingsPageIsPrintedForMakeDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/settings.md")
+	require.NoError(t, err)
+	out, _, code := settings(t, nil, "--docs")
+	assert.Zero(t, code)
+	assert.Equal(t, string(page), out)
+}

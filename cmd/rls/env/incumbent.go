@@ -1,0 +1,94 @@
+package env
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// Comparison says what a variable of the incumbent does here.
+type Comparison string
+
+// The values of Comparison.
+const (
+	Same      Comparison = "same"
+	Different Comparison = "different"
+	NoEffect  Comparison = "no effect"
+	OnlyRls   Comparison = "only in rls" // the incumbent does not have the variable
+)
+
+// sameSettings are the variables that mean the same as in the incumbent.
+const sameSettings = `
+HOST DEBUG_HOST GRPC_HOST GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
+GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT LOG_FORMAT
+CONFIG_TYPE CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
+CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT
+CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN
+XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_JITTER
+USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* STATSD_HOST STATSD_PORT STATSD_PROTOCOL
+PROMETHEUS_PATH RUNTIME_APPDIRECTORY EXPIRATION_JITTER_MAX_SECONDS NEAR_LIMIT_RATIO
+LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER
+HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
+REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
+REDIS_PERSECOND_TYPE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
+SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG`
+
+// changedSettings are the variables whose effect or default differs from the incumbent's.
+var changedSettings = []struct{ names, difference string }{
+	{"PORT GRPC_PORT DEBUG_PORT", "if another process has the port, rls does not start. The incumbent shares the port"},
+	{"GRPC_UDS", "rls replaces the socket of an ended process. The incumbent does not start"},
+	{"GRPC_CLIENT_TLS_SAN", "without GRPC_CLIENT_TLS_CACERT, rls does not start. The incumbent ignores the name"},
+	{"LOG_LEVEL", "info by default, in place of warn"},
+
+	{"FORCE_START_WITHOUT_INITIAL_CONFIG", "if false, rls does not start without valid limits files. The incumbent starts, and each call fails"},
+	{"RUNTIME_ROOT", "if the directory is missing, rls does not start. With RUNTIME_WATCH_ROOT, the incumbent then limits nothing"},
+	{"RUNTIME_SUBDIRECTORY", "if empty, rls reads RUNTIME_ROOT/RUNTIME_APPDIRECTORY. The incumbent reads no file"},
+	{"RUNTIME_WATCH_ROOT", "rls sees each change of a file. The incumbent sees a replaced link only"},
+	{"RUNTIME_IGNOREDOTFILES", "rls always skips names that start with two dots"},
+	{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1s by default, in place of 10s. Each failure doubles the pause"},
+	{"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the share by which a pause is randomly longer or shorter. In the incumbent, it is the factor of growth"},
+	{"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "16 MiB by default, in place of 4 MiB"},
+
+	{"USE_STATSD", "false by default, in place of true"},
+	{"USE_DOG_STATSD", "needs no USE_STATSD=false"},
+	{"USE_PROMETHEUS", "needs no USE_STATSD=false, and works beside statsd or DogStatsD"},
+	{"PROMETHEUS_ADDR", "if the port is in use, rls does not start. The incumbent has no metrics then"},
+	{"EXTRA_TAGS", "for Prometheus, tags are labels. The incumbent makes them a part of the name"},
+	{"STATS_FLUSH_INTERVAL", "also the interval of timers, which the incumbent sends with each call"},
+	{"DISABLE_STATS", "the debug listener still serves /metrics"},
+
+	{"BACKEND_TYPE", "redis or local. With memcache, rls does not start"},
+	{"LOCAL_CACHE_SIZE_IN_BYTES", "4 MiB by default, in place of 0. At most 16 GiB"},
+	{"CACHE_KEY_PREFIX", "at most 64 bytes. Keys have another layout"},
+	{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a denied request charges none of its descriptors"},
+	{"REDIS_URL REDIS_PERSECOND_URL", "no default, in place of the path of a socket. Without REDIS_URL, rls counts in the process"},
+	{"REDIS_SOCKET_TYPE REDIS_PERSECOND_SOCKET_TYPE", "the URL decides by default, in place of unix. Only tcp and unix are allowed"},
+	{"REDIS_TIMEOUT", "the time limit of a whole operation, 50ms by default. In the incumbent, the time to connect, 10s by default"},
+	{"REDIS_POOL_SIZE REDIS_PERSECOND_POOL_SIZE", "0 by default, in place of 10, which means enough connections for all batches"},
+	{"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "unhealthy while a breaker is open. In the incumbent, while no connection is open"},
+	{"REDIS_PERSECOND", "a call uses both Redis at the same time. The incumbent uses one after the other"},
+	{"RESPONSE_DYNAMIC_METADATA", "works for rules with detailed_metric and value_to_metric too"},
+}
+
+// Compare returns what a variable does here, compared with the incumbent, and the
+// difference or the reason why the variable has no effect.
+func Compare(variable string) (Comparison, string) {
+	for _, s := range changedSettings {
+		if slices.Contains(strings.Fields(s.names), variable) {
+			return Different, s.difference
+		}
+	}
+	for pattern := range strings.FieldsSeq(sameSettings) {
+		if matches, _ := path.Match(pattern, variable); matches {
+			return Same, ""
+		}
+	}
+	for _, s := range unusedSettings {
+		for pattern := range strings.FieldsSeq(s.names) {
+			if matches, _ := path.Match(pattern, variable); matches {
+				return NoEffect, s.reason
+			}
+		}
+	}
+	return OnlyRls, ""
+}
