@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v3/pkg/action"
@@ -26,6 +27,8 @@ type manifests struct {
 	limits     corev1.ConfigMap
 	pdb        *policyv1.PodDisruptionBudget
 	hpa        *autoscalingv2.HorizontalPodAutoscaler
+	metrics    *corev1.Service
+	monitor    *monitoringv1.ServiceMonitor
 }
 
 // template renders the chart with values in YAML, as helm template does, and checks every
@@ -40,7 +43,15 @@ func template(t *testing.T, values string) manifests {
 		case "Deployment":
 			o.decode(t, &m.deployment)
 		case "Service":
-			o.decode(t, &m.service)
+			var service corev1.Service
+			o.decode(t, &service)
+			if strings.HasSuffix(service.Name, "-metrics") {
+				m.metrics = &service
+			} else {
+				m.service = service
+			}
+		case "ServiceMonitor":
+			o.decode(t, &m.monitor)
 		case "ConfigMap":
 			o.decode(t, &m.limits)
 		case "PodDisruptionBudget":
@@ -95,7 +106,11 @@ func (m manifests) checkReferences(t *testing.T) {
 	for _, p := range c.Ports {
 		ports[p.Name] = p.ContainerPort
 	}
-	assert.Equal(t, map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070}, ports)
+	wantPorts := map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070}
+	if m.monitor != nil {
+		wantPorts["metrics"] = 9090
+	}
+	assert.Equal(t, wantPorts, ports)
 	for _, p := range m.service.Spec.Ports {
 		assert.Contains(t, ports, p.TargetPort.StrVal)
 	}
@@ -206,6 +221,31 @@ podAnnotations: {team: edge}
 	assert.EqualValues(t, 5, m.hpa.Spec.MaxReplicas)
 	assert.Equal(t, m.deployment.Name, m.hpa.Spec.ScaleTargetRef.Name)
 	assert.Equal(t, map[string]string{"disk": "fast"}, m.deployment.Spec.Template.Spec.NodeSelector)
+}
+
+func TestServiceMonitorFindsTheMetricsOfAllPods(t *testing.T) {
+	m := template(t, shopFile)
+	assert.Nil(t, m.metrics)
+	assert.Nil(t, m.monitor)
+
+	m = template(t, shopFile+"\nserviceMonitor: {enabled: true, interval: 30s, labels: {release: prometheus}}")
+	require.NotNil(t, m.metrics)
+	require.NotNil(t, m.monitor)
+	assert.Equal(t, m.service.Spec.Selector, m.metrics.Spec.Selector)
+	assert.Equal(t, "metrics", m.metrics.Spec.Ports[0].TargetPort.StrVal)
+	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}, m.env())
+
+	assert.Equal(t, "prometheus", m.monitor.Labels["release"])
+	for name, value := range m.monitor.Spec.Selector.MatchLabels {
+		assert.Equal(t, value, m.metrics.Labels[name], name)
+	}
+	assert.NotEqual(t, m.monitor.Spec.Selector.MatchLabels["app.kubernetes.io/component"], m.service.Labels["app.kubernetes.io/component"],
+		"the main service must not be scraped too")
+	require.Len(t, m.monitor.Spec.Endpoints, 1)
+	endpoint := m.monitor.Spec.Endpoints[0]
+	assert.Equal(t, m.metrics.Spec.Ports[0].Name, endpoint.Port)
+	assert.Equal(t, "/metrics", endpoint.Path)
+	assert.EqualValues(t, "30s", endpoint.Interval)
 }
 
 func TestChartWithXDSNeedsNoLimits(t *testing.T) {
