@@ -92,15 +92,20 @@ type event struct {
 func NewRecorder(fallbackRatio float64, keepKeys bool) *Recorder {
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
-		fallbackRatio: fallbackRatio, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: make([]stripe, stripes),
+		fallbackRatio: fallbackRatio, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: newStripes(stripes),
 		hottest: newSketch(sketchKeys), denied: newSketch(sketchKeys), uses: map[string]float64{},
-	}
-	for i := range r.stripes {
-		r.stripes[i].events = make([]event, 0, stripeEvents)
-		r.stripes[i].keys = make([]byte, 0, stripeBytes)
 	}
 	r.sampling.Store(1)
 	return r
+}
+
+func newStripes(n int) []stripe {
+	stripes := make([]stripe, n)
+	for i := range stripes {
+		stripes[i].events = make([]event, 0, stripeEvents)
+		stripes[i].keys = make([]byte, 0, stripeBytes)
+	}
+	return stripes
 }
 
 // Answered implements service.Observer.

@@ -31,11 +31,15 @@ type entry struct {
 	// rate and deniedRate are hits per second, mostly of the last seconds.
 	rate, deniedRate float64
 
-	key      []byte // cut after maxKeyBytes
-	rule     *descriptors.Rule
-	limit    *descriptors.RateLimit
+	key   []byte // cut after maxKeyBytes
+	rule  *descriptors.Rule
+	limit *descriptors.RateLimit
+
+	// spent and capacity belong to limit. They are the highest in the second in progress if
+	// hasUse is set, else in the last second with hits.
 	spent    int64
 	capacity int64 // 0 if spent is unknown
+	hasUse   bool
 
 	heapPlace int32 // in heap
 }
@@ -63,9 +67,8 @@ func (s *sketch) add(ev *event, key []byte, n float64) {
 	if ev.denied {
 		e.denied += n
 	}
-	e.rule, e.limit = ev.rule, ev.limit
-	if ev.capacity > 0 || !known {
-		e.spent, e.capacity = ev.spent, ev.capacity
+	if use := useOf(ev.spent, ev.capacity); !e.hasUse || use > useOf(e.spent, e.capacity) {
+		e.rule, e.limit, e.spent, e.capacity, e.hasUse = ev.rule, ev.limit, ev.spent, ev.capacity, true
 	}
 	s.down(e.heapPlace)
 }
@@ -149,7 +152,7 @@ func (s *sketch) advance(seconds float64) {
 		e.error *= kept
 		e.rate = e.rate*rateKept + e.second/seconds*(1-rateKept)
 		e.deniedRate = e.deniedRate*rateKept + e.denied/seconds*(1-rateKept)
-		e.second, e.denied = 0, 0
+		e.second, e.denied, e.hasUse = 0, 0, false
 		isForgotten = isForgotten || e.count < minCount
 	}
 	if isForgotten {

@@ -230,8 +230,8 @@ type Key struct {
 	// keys, of the denied hits.
 	Share Value `json:"share"`
 
-	// Spent and Capacity are the count of the limit at the last decision. They are null if
-	// Redis did not decide.
+	// Spent and Capacity are the count of the limit in the last second with hits. They are
+	// null if nobody counted, because the fallback admits or denies all hits.
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
 }

@@ -1,7 +1,6 @@
 package live
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -61,7 +60,7 @@ func (s *State) describe(now time.Time) {
 		}
 	}
 	if problems := len(s.Limits.Problems) + s.Limits.MoreProblems; problems > 0 {
-		what := "the newest limits are not in force"
+		what := "the newest limits or overrides are not in force"
 		if !s.Limits.Loaded {
 			what = "there are no limits"
 		}
@@ -147,8 +146,14 @@ func stopwatch(d time.Duration) string {
 	return text
 }
 
-// seconds returns a duration in its unit.
+// seconds returns a duration with three digits or so.
 func seconds(v Value) string {
 	d := time.Duration(float64(v) * float64(time.Second))
-	return cmp.Or(d.Round(max(d/1000, 1).Round(time.Millisecond)), d).String()
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Millisecond).String()
 }

@@ -1,0 +1,181 @@
+package live
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve serves the pages of r. Only callers with the header Private see keys.
+func (r *rig) serve() *httptest.Server {
+	h := Handlers{Live: r.Live, SeesKeys: func(req *http.Request) bool { return req.Header.Get("Private") != "" }}
+	mux := http.NewServeMux()
+	mux.Handle(SnapshotPath, h.Snapshot())
+	mux.Handle(StreamPath, h.Stream())
+	mux.Handle(RulesPath, h.Rules())
+	mux.Handle(RulePath, h.Rule())
+	s := httptest.NewServer(mux)
+	r.t.Cleanup(s.Close)
+	return s
+}
+
+func open(t testing.TB, ctx context.Context, url string, private bool) *http.Response {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	require.NoError(t, err)
+	if private {
+		req.Header.Set("Private", "yes")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = resp.Body.Close(); http.DefaultClient.CloseIdleConnections() })
+	return resp
+}
+
+func get(t testing.TB, url string, private bool, answer any) *http.Response {
+	resp := open(t, t.Context(), url, private)
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	if resp.StatusCode == http.StatusOK {
+		require.NoError(t, json.Unmarshal(text, answer))
+	}
+	return resp
+}
+
+func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.call("tenant=secret")
+	r.sample(time.Now())
+	s := r.serve()
+	var private, public, again Snapshot
+	resp := get(t, s.URL+SnapshotPath, true, &private)
+	assert.Equal(t, "application/json", resp.Header.Get("Content-Type"))
+	assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+	assert.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
+	assert.Equal(t, "shop|tenant=secret", private.Keys.Hottest[0].Key)
+	get(t, s.URL+SnapshotPath, false, &public)
+	assert.Equal(t, KeysHashed, public.Keys.Mode)
+	assert.Regexp(t, "^#[0-9a-f]{16}$", public.Keys.Hottest[0].Key)
+	get(t, s.URL+SnapshotPath, false, &again)
+	assert.Equal(t, public.Keys.Hottest[0].Key, again.Keys.Hottest[0].Key)
+
+	var rule RuleAnswer
+	get(t, s.URL+RulePath+"?path=shop+%3E+tenant", true, &rule)
+	assert.Equal(t, "shop|tenant=secret", rule.Keys.Hottest[0].Key)
+	assert.Equal(t, "tenant", rule.Rule.Label)
+	get(t, s.URL+RulePath+"?path=shop+%3E+tenant", false, &rule)
+	assert.Equal(t, public.Keys.Hottest[0].Key, rule.Keys.Hottest[0].Key)
+	assert.Equal(t, http.StatusNotFound, get(t, s.URL+RulePath+"?path=none", true, nil).StatusCode)
+
+	hashed := newRig(t, func(o *Options) { o.Keys = KeysHashed })
+	hashed.call("tenant=secret")
+	hashed.sample(time.Now())
+	get(t, hashed.serve().URL+SnapshotPath, true, &private)
+	assert.Equal(t, KeysHashed, private.Keys.Mode)
+	assert.NotEqual(t, public.Keys.Hottest[0].Key, private.Keys.Hottest[0].Key, "each process has its own hashes")
+}
+
+func TestRulesAreFoundByName(t *testing.T) {
+	t.Parallel()
+	s := newRig(t, nil).serve()
+	var answer RulesAnswer
+	get(t, s.URL+RulesPath+"?filter=PATH", false, &answer)
+	require.Len(t, answer.Rules, 1)
+	assert.Equal(t, "shop > tenant > path", answer.Rules[0].Path)
+	get(t, s.URL+RulesPath, false, &answer)
+	assert.Len(t, answer.Rules, 5)
+	get(t, s.URL+RulesPath+"?filter=zzz", false, &answer)
+	assert.Equal(t, RulesAnswer{Rules: []Rule{}}, answer)
+}
+
+// readEvent returns the data of the next event of a stream.
+func readEvent(t *testing.T, stream *bufio.Scanner) (s Snapshot) {
+	for stream.Scan() {
+		if text, ok := strings.CutPrefix(stream.Text(), "data: "); ok {
+			require.NoError(t, json.Unmarshal([]byte(text), &s))
+			return s
+		}
+	}
+	require.NoError(t, stream.Err())
+	t.Fatal("the stream has ended")
+	return s
+}
+
+func newScanner(r io.Reader) *bufio.Scanner {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<20)
+	return s
+}
+
+func TestStreamSendsASnapshotEachSecond(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	s := r.serve()
+	running, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(running) }()
+	defer func() { stop(); <-done }()
+	r.call("tenant=secret")
+	private, public := open(t, t.Context(), s.URL+StreamPath, true), open(t, t.Context(), s.URL+StreamPath, false)
+	assert.Equal(t, "text/event-stream", private.Header.Get("Content-Type"))
+	privateEvents, publicEvents := newScanner(private.Body), newScanner(public.Body)
+	last := readEvent(t, privateEvents)
+	for range 2 {
+		next := readEvent(t, privateEvents)
+		assert.True(t, next.Time.After(last.Time))
+		last = next
+	}
+	assert.Equal(t, "shop|tenant=secret", last.Keys.Hottest[0].Key)
+	readEvent(t, publicEvents)
+	assert.Equal(t, KeysHashed, readEvent(t, publicEvents).Keys.Mode)
+}
+
+func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	s := r.serve()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range MaxViewers {
+		require.Equal(t, http.StatusOK, open(t, ctx, s.URL+StreamPath, true).StatusCode)
+	}
+	refused := open(t, ctx, s.URL+StreamPath, true)
+	text, err := io.ReadAll(refused.Body)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusServiceUnavailable, refused.StatusCode)
+	assert.Contains(t, string(text), "20 viewers are connected, which is the maximum")
+	assert.NotEmpty(t, refused.Header.Get("Retry-After"))
+
+	cancel() // all viewers leave
+	require.Eventually(t, func() bool {
+		r.hub.mu.Lock()
+		defer r.hub.mu.Unlock()
+		return len(r.hub.viewers) == 0
+	}, 30*time.Second, 10*time.Millisecond)
+	assert.Equal(t, http.StatusOK, open(t, t.Context(), s.URL+StreamPath, true).StatusCode)
+}
+
+func TestSlowViewerGetsTheNewestEvent(t *testing.T) {
+	t.Parallel()
+	var h hub
+	v, err := h.join(true)
+	require.NoError(t, err)
+	for _, text := range []string{"1", "2", "3"} {
+		h.send(func(bool) []byte { return []byte(text) })
+	}
+	assert.Equal(t, "3", string(<-v.events))
+	h.leave(v)
+	h.send(func(bool) []byte { t.Error("there is no viewer"); return nil })
+}
