@@ -7,9 +7,9 @@ package metrics
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -27,7 +27,7 @@ func TestCountingHitsDoesNotAllocate(t *testing.T) {
 				store := new(descriptors.Store)
 				store.Set(f.store.Load())
 				s := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers})
-				req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: requestOf(key, value)}
+				req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: entriesOf(key, value)}}}
 				return testing.AllocsPerRun(1000, func() { _, _ = s.ShouldRateLimit(t.Context(), req) })
 			}
 			assert.Equal(t, perCall(), perCall(f.rules), "%s=%s", key, value)

@@ -64,6 +64,15 @@ func (m *boundedMap[T]) publish() {
 	m.misses = 0
 }
 
+// deleteFunc deletes the texts for whose values isOld returns true.
+func (m *boundedMap[T]) deleteFunc(isOld func(*T) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.all, func(_ string, value *T) bool { return isOld(value) })
+	m.publish()
+	m.isFull.Store(len(m.all) >= m.maxTexts)
+}
+
 // values returns all values.
 func (m *boundedMap[T]) values() []*T {
 	m.mu.Lock()

@@ -21,6 +21,10 @@ import (
 // force. Prometheus then has read the last counts, and a rule that comes back soon goes on.
 const removedRuleTTL = 10 * time.Minute
 
+// idleValueTTL is how long a value of requests keeps its series without a hit, if another
+// value could use the series.
+const idleValueTTL = time.Hour
+
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
 	// NearLimitRatio is the share of a limit from which hits are near the limit.
@@ -82,9 +86,15 @@ type limitSeries struct {
 	values boundedMap[series]
 	other  atomic.Pointer[series]
 
-	// removedAt is the time since when the limit is not in force, or zero. It is guarded by
-	// the mutex of rules.
+	// The mutex of rules guards the fields below.
+
+	// removedAt is the time since when the limit is not in force, or zero.
 	removedAt time.Time
+
+	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
+	// sums of the series that checks have deleted.
+	checkedAt   time.Time
+	deletedSums HitSums
 }
 
 func newRules() *rules { return &rules{limits: map[limitName]*limitSeries{}} }
@@ -102,7 +112,7 @@ func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 func (m *Metrics) Rules() []RuleCounts {
 	var all []RuleCounts
 	for _, l := range m.rules.all(time.Now()) {
-		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit}
+		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit, HitSums: l.deletedSums}
 		l.eachSeries(func(s *series) { c.add(&s.hitCounts) })
 		if last := len(all) - 1; last >= 0 && all[last].Rule == c.Rule && all[last].Limit == c.Limit {
 			all[last].HitSums.addSums(c.HitSums) // the flags of the rule have changed
@@ -238,24 +248,42 @@ func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 			l.removedAt = now
 		}
 	}
-	r.deleteRemoved(now)
+	r.deleteOld(now)
 }
 
-// deleteRemoved deletes the counts that were removed removedRuleTTL ago. The caller holds
-// r.mu.
-func (r *rules) deleteRemoved(now time.Time) {
+// deleteOld deletes the counts that were removed removedRuleTTL ago, and the series of idle
+// values. The caller holds r.mu.
+func (r *rules) deleteOld(now time.Time) {
 	for name, l := range r.limits {
 		if !l.removedAt.IsZero() && now.Sub(l.removedAt) >= removedRuleTTL {
 			delete(r.limits, name)
 		}
+		if l.values.isFull.Load() && now.Sub(l.checkedAt) >= idleValueTTL {
+			l.deleteIdleValues(now)
+		}
 	}
+}
+
+// deleteIdleValues deletes the series that have had no hit since the last check. The caller
+// holds the mutex of rules.
+func (l *limitSeries) deleteIdleValues(now time.Time) {
+	l.checkedAt = now
+	l.values.deleteFunc(func(s *series) bool {
+		var sums HitSums
+		sums.add(&s.hitCounts)
+		isIdle := s.checkedTotal == sums.Total
+		if s.checkedTotal = sums.Total; isIdle {
+			l.deletedSums.addSums(sums)
+		}
+		return isIdle
+	})
 }
 
 // all returns the counts of all limits, sorted by name.
 func (r *rules) all(now time.Time) []*limitSeries {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.deleteRemoved(now)
+	r.deleteOld(now)
 	all := make([]*limitSeries, 0, len(r.limits))
 	for _, l := range r.limits {
 		all = append(all, l)

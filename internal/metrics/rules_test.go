@@ -50,16 +50,18 @@ func (f *ruleFixture) load(limits string) {
 
 // hit sends a request of domain d with n hits. entries are keys and values in turn.
 func (f *ruleFixture) hit(n int64, entries ...string) {
-	d := &ratelimitv3.RateLimitDescriptor{HitsAddend: wrapperspb.UInt64(uint64(max(n, -n))), IsNegativeHits: n < 0}
-	for i := 0; i+1 < len(entries); i += 2 {
-		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: entries[i], Value: entries[i+1]})
-	}
-	f.sendTo("d", d)
+	f.sendTo("d", &ratelimitv3.RateLimitDescriptor{
+		Entries: entriesOf(entries...), HitsAddend: wrapperspb.UInt64(uint64(max(n, -n))), IsNegativeHits: n < 0,
+	})
 }
 
-// requestOf returns a descriptor with one entry.
-func requestOf(key, value string) []*ratelimitv3.RateLimitDescriptor {
-	return []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}
+// entriesOf returns the entries with these keys and values in turn.
+func entriesOf(keysAndValues ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for i := 0; i+1 < len(keysAndValues); i += 2 {
+		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: keysAndValues[i], Value: keysAndValues[i+1]})
+	}
+	return entries
 }
 
 // sendTo sends a request of domain.

@@ -22,6 +22,10 @@ type series struct {
 	hitCounts
 	labels ruleLabels
 
+	// checkedTotal is the total at the last check for idle values. The mutex of rules guards
+	// it.
+	checkedTotal uint64
+
 	// key is the metric key without the characters that statsd gives a meaning.
 	key string
 }

@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/local"
-	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 const perValue = `
@@ -132,28 +135,72 @@ func TestUnknownDomainsAreCountedUpToAMaximum(t *testing.T) {
 `, name)
 }
 
-// randomValues is the number of values in a flood.
-const randomValues = 1_000_000
+func TestIdleValuesMakeRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPerValueFixture(t, 2)
+		hitAll := func(values ...string) {
+			for _, value := range values {
+				f.hit(1, "user", value)
+			}
+			_ = f.Rules()
+		}
+		assertValues := func(want ...string) {
+			t.Helper()
+			var got []string
+			for _, s := range f.rules.all(time.Now())[0].values.values() {
+				got = append(got, strings.TrimPrefix(s.labels.key1, "user_"))
+			}
+			assert.ElementsMatch(t, want, got)
+		}
+		hitAll("busy", "idle", "new")
+		assertValues("busy", "idle")
+		time.Sleep(idleValueTTL / 2)
+		hitAll("busy", "new")
+		time.Sleep(idleValueTTL / 2)
+		hitAll()
+		assertValues("busy")
+		hitAll("new", "newer")
+		assertValues("busy", "new")
+		assert.EqualValues(t, 7, f.Rules()[0].Total)
+	})
+}
 
 func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
+	const callers, maxBytes = 4, 1 << 20
+	values := 100_000
+	if os.Getenv("RLS_TEST_FULL") != "" {
+		values = 1_000_000
+	}
 	f := newPerValueFixture(t, 1000)
-	rule := f.store.Load().Domain("d").Match([]*ratelimitv3.RateLimitDescriptor_Entry{{Key: "user"}})
+	rule := f.store.Load().Domain("d").Match(entriesOf("user", "x"))
 	f.hit(1, "user", "first")
 	limit := rule.Limits[0].Metrics.Load().(*limitSeries)
-	var callers sync.WaitGroup
-	for caller := range 4 {
-		callers.Go(func() {
-			entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: "user"}
-			for i := range randomValues / 4 {
-				entry.Value = fmt.Sprint(caller, "-", i)
-				f.rules.seriesOf(limit, "d", rule, []*ratelimitv3.RateLimitDescriptor_Entry{entry}).within.Add(1)
+	before := heapBytes()
+	var running sync.WaitGroup
+	for caller := range callers {
+		running.Go(func() {
+			entries := entriesOf("user", "")
+			for i := range values / callers {
+				entries[0].Value = fmt.Sprintf("00000000-0000-0000-0000-%d-%010d", caller, i)
+				f.rules.seriesOf(limit, "d", rule, entries).within.Add(1)
 			}
 		})
 	}
-	callers.Wait()
+	running.Wait()
+	grown := heapBytes() - before
+	t.Logf("%d bytes for %d values", grown, values)
+	assert.Less(t, grown, int64(maxBytes))
 	assert.Len(t, limit.values.values(), 1000)
-	assert.EqualValues(t, randomValues+1, f.Rules()[0].Total)
-	assert.Greater(t, limit.other.Load().within.Load(), uint64(randomValues-1000))
+	assert.EqualValues(t, values+1, f.Rules()[0].Total)
+	assert.Greater(t, limit.other.Load().within.Load(), uint64(values-1000))
+}
+
+// heapBytes returns the bytes that are in use after a garbage collection.
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
@@ -170,10 +217,6 @@ func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
 	all := f.Rules()
 	require.Len(t, all, 1)
 	assert.EqualValues(t, 8000, all[0].Total)
-	assert.Len(t, f.rules.limits[limitName{rule: "d > user", flags: rulesFlags(f.store, "user")}].values.values(), 50)
-}
-
-// rulesFlags returns the metric flags of the rule for key.
-func rulesFlags(s *descriptors.Store, key string) string {
-	return s.Load().Domain("d").Match([]*ratelimitv3.RateLimitDescriptor_Entry{{Key: key}}).MetricFlags()
+	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
+	assert.Len(t, f.rules.limits[limitName{rule: "d > user", flags: flags}].values.values(), 50)
 }
