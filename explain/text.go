@@ -272,12 +272,23 @@ func (t *textWriter) clock(at *time.Time) string {
 func (t *textWriter) time(at *time.Time) string {
 	switch distance := at.Sub(t.now).Round(time.Second); {
 	case distance < 0:
-		return fmt.Sprintf("%s UTC (%s ago)", t.clock(at), -distance)
+		return fmt.Sprintf("%s UTC (%s ago)", t.clock(at), span(-distance))
 	case distance == 0 && !at.After(t.now):
 		return t.clock(at) + " UTC (just now)"
 	default:
-		return fmt.Sprintf("%s UTC (in %s)", t.clock(at), distance)
+		return fmt.Sprintf("%s UTC (in %s)", t.clock(at), span(distance))
 	}
+}
+
+// span returns a duration in two units: "25d19h", "1h0m" or "8m38s".
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return d.String()
 }
 
 // outage returns the first answer that the fallback would give, or nil.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,6 +117,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		limiter.SetLimit(rate.Inf)
 	}
 	var stats callStats
+	hint := ""
 	for i := 1; calls == 0 || i <= calls; i++ {
 		if limiter.Wait(ctx) != nil {
 			break // interrupted; the summary follows
@@ -127,12 +130,16 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			break
 		}
 		stats.add(resp, err, time.Since(start))
+		hint = cmp.Or(explainHint(req, resp), hint)
 		if !f.quiet {
 			printCall(out, i, req, resp, err)
 		}
 	}
 	if err := stats.print(out); err != nil {
 		return err
+	}
+	if hint != "" {
+		fmt.Fprintln(out, "to see why no rule limits a descriptor:", hint)
 	}
 	switch {
 	case stats.failed > 0:
@@ -164,13 +171,49 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		case st.LimitRemaining > 0: // the rule is unlimited; without a rule it is 0
 			fmt.Fprint(out, "OK, unlimited")
 		default:
-			fmt.Fprint(out, "OK, no limit")
+			fmt.Fprint(out, "OK, "+noLimitText(req))
 		}
 	}
 	for _, h := range resp.ResponseHeadersToAdd {
 		fmt.Fprintf(out, "  %s: %s", h.Key, h.Value)
 	}
 	fmt.Fprintln(out)
+}
+
+// noLimitText is the text for a descriptor without a limit in the answer. A limit can only be
+// replaced if the request has several descriptors.
+func noLimitText(req *rlsv3.RateLimitRequest) string {
+	if len(req.Descriptors) > 1 {
+		return "no rule limits it, or other limits of the request replace its limits"
+	}
+	return "no rule limits it"
+}
+
+// explainHint returns the command that explains the answer, or "" if each descriptor of resp
+// has a limit.
+func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse) string {
+	hasNoLimit := func(st *rlsv3.RateLimitResponse_DescriptorStatus) bool {
+		return st.CurrentLimit == nil && st.LimitRemaining == 0
+	}
+	if resp == nil || !slices.ContainsFunc(resp.Statuses, hasNoLimit) {
+		return ""
+	}
+	words := []string{"rls explain -d", shellQuote(req.Domain)}
+	for _, d := range req.Descriptors {
+		words = append(words, shellQuote(descriptors.FormatEntries(d.Entries)))
+	}
+	return strings.Join(words, " ")
+}
+
+// plainWord matches words that a shell leaves as they are.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
+
+// shellQuote returns text as a word of a shell.
+func shellQuote(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // limitText describes a limit, such as `10 per 15 minutes "name"`.

@@ -60,6 +60,6 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 		if cmd.ProcessState.ExitCode() != int(exitOverLimit) {
 			assert.NoError(t, err, "rls %s\n%s", line, out)
 		}
-		assert.NotContains(t, string(out), "no limit", "rls %s", line)
+		assert.NotContains(t, string(out), "no rule limits", "rls %s", line)
 	}
 }

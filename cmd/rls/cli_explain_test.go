@@ -1,0 +1,188 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+const explainLimits = `domain: shop
+descriptors:
+- key: tenant
+  rate_limit: {unit: year, requests_per_unit: 3}
+  descriptors:
+  - key: path
+    rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding_log}
+`
+
+// explained runs rls explain --json and returns the report.
+func explained(t *testing.T, args ...string) *explain.Report {
+	t.Helper()
+	out, errOut, code := rls(t, append([]string{"explain", "--json", "-d", "shop"}, args...)...)
+	require.Zero(t, code, errOut)
+	report := &explain.Report{}
+	require.NoError(t, json.Unmarshal([]byte(out), report), out)
+	return report
+}
+
+func writeLimits(t *testing.T, text string) (path string) {
+	path = filepath.Join(t.TempDir(), "limits.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func TestExplainAsksLimitsFiles(t *testing.T) {
+	t.Parallel()
+	path := writeLimits(t, explainLimits)
+	report := explained(t, "tenant=a,path=/", "tenent=a", "--limits", path)
+	assert.True(t, report.Offline)
+	assert.Equal(t, "shop > tenant > path", report.Descriptors[0].Rule)
+	assert.Equal(t, path+":6", report.Descriptors[0].Place)
+	assert.Empty(t, report.Descriptors[1].Rule)
+	assert.Equal(t, "shop > tenant", report.Descriptors[1].NearRules[0].Rule)
+
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"missing file":     {[]string{"tenant=a", "--limits", "/no/such/file"}, "/no/such/file"},
+		"bad file":         {[]string{"tenant=a", "--limits", writeLimits(t, "domain: [")}, "limits files have problems:\n"},
+		"two origins":      {[]string{"tenant=a", "--limits", path, "--admin", "localhost:1"}, "--limits and --admin are both given; want one of them"},
+		"bad descriptor":   {[]string{"tenant", "--limits", path}, "entry 1 has no ="},
+		"bad own limit":    {[]string{"tenant=a", "--limits", path, "--limit", "many"}, "limit: got many, want NUMBER/UNIT such as 100/minute"},
+		"nothing listens":  {[]string{"tenant=a", "--admin", "127.0.0.1:1"}, "set --admin to the debug listener"},
+		"no descriptor":    {nil, "requires at least 1 arg(s)"},
+		"two bad limits":   {[]string{"tenant=a", "--limits", path, "--limit", "1/week", "--limit", "x"}, "limit: got x"},
+		"without a domain": {[]string{"tenant=a", "-d", ""}, "domain is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errOut, code := rls(t, append([]string{"explain", "-d", "shop"}, c.args...)...)
+			assert.Equal(t, 1, code)
+			assert.Contains(t, errOut, c.want)
+		})
+	}
+}
+
+// decisionMetric matches metrics that grow with decisions.
+var decisionMetric = regexp.MustCompile(`(?m)^(rls_decisions\S*|ratelimit_\S*|rls_\S*without_redis\S*|rls_\S*fallback\S*) .*$`)
+
+// decisionMetrics returns the metrics that grow with decisions.
+func (r *testService) decisionMetrics() []string {
+	_, body := get(r.t, "http://"+r.debug+"/metrics")
+	return decisionMetric.FindAllString(body, -1)
+}
+
+func TestExplainAsksServiceAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=", "LOCAL_CACHE_SIZE_IN_BYTES=65536"}, "--limits", writeLimits(t, explainLimits))
+	ask := func(descriptor string) (*explain.Descriptor, explain.Limit) {
+		report := explained(t, descriptor, "--admin", r.debug, "--timeout", maxWait.String())
+		d := &report.Descriptors[0]
+		require.NotEmpty(t, d.Limits, d.Summary)
+		return d, d.Limits[0]
+	}
+	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a", "-n", "3")
+	require.Zero(t, code)
+	before := r.decisionMetrics()
+	require.NotEmpty(t, before)
+
+	for range 3 {
+		d, l := ask("tenant=a")
+		assert.Equal(t, "OVER_LIMIT", d.Code)
+		assert.Equal(t, "redis", l.NextHit.Source)
+		assert.EqualValues(t, 3, l.Counter.Spent)
+		assert.Equal(t, redis.Addr, l.Counter.Server)
+		exists, err := redis.Client(t).Exists(t.Context(), l.Counter.Key).Result()
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, exists, l.Counter.Key)
+	}
+	_, l := ask("tenant=new,path=/")
+	exists, err := redis.Client(t).Exists(t.Context(), l.Counter.Key).Result()
+	require.NoError(t, err)
+	assert.Zero(t, exists, "a peek makes no counter")
+	assert.Equal(t, before, r.decisionMetrics())
+
+	_, _, code = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a")
+	require.Equal(t, int(exitOverLimit), code)
+	_, l = ask("tenant=a")
+	assert.Equal(t, "deny_cache", l.NextHit.Source)
+	assert.EqualValues(t, 4, l.Counter.Spent, "the counter of Redis, although the deny cache answers")
+	require.NotNil(t, l.NextHit.Since)
+	assert.Equal(t, l.Counter.ResetAt.Unix(), l.NextHit.Until.Unix())
+
+	redis.Kill()
+	polltest.Until(t, maxWait, func() bool {
+		_, l = ask("tenant=b,path=/")
+		return l.NextHit.Source == "fallback"
+	})
+	assert.True(t, l.Counter.Degraded)
+	assert.Equal(t, "outage", l.NextHit.Reason)
+	polltest.Until(t, maxWait, func() bool {
+		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=b", "-n", "5")
+		_, l = ask("tenant=b,path=/")
+		return l.NextHit.Reason == "breaker_open"
+	})
+	assert.NotNil(t, l.NextHit.Since)
+}
+
+func TestExplainWithoutRedisAsksThisReplica(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", writeLimits(t, explainLimits))
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a", "-n", "2")
+	out, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "-a", r.debug)
+	require.Zero(t, code, errOut)
+	assert.Contains(t, out, "next answer: OK\n")
+	assert.Contains(t, out, "spent: 2 of 3, 1 left; window from ")
+	assert.Contains(t, out, "next hit: OK, then 0 left, answered by this replica\n")
+	assert.NotContains(t, out, "in Redis")
+}
+
+func TestHitSaysHowToAskWhyNoRuleLimits(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", writeLimits(t, explainLimits))
+	for name, c := range map[string]struct {
+		args       []string
+		want, hint string
+	}{
+		"one descriptor":      {[]string{"-d", "shop", "tenent=a"}, "tenent=a: OK, no rule limits it\n", "rls explain -d shop tenent=a"},
+		"unknown domain":      {[]string{"-d", "bank", "tenant=a"}, "tenant=a: OK, no rule limits it\n", "rls explain -d bank tenant=a"},
+		"several descriptors": {[]string{"-d", "shop", "tenant=a", "x=it's"}, "x=it's: OK, no rule limits it, or other limits of the request replace its limits\n", `rls explain -d shop tenant=a 'x=it'\''s'`},
+		"limited":             {[]string{"-d", "shop", "tenant=a"}, "OK 3 per year", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errOut, code := rls(t, append([]string{"hit", "-a", r.grpc}, c.args...)...)
+			require.Zero(t, code, errOut)
+			assert.Contains(t, out, c.want)
+			if c.hint == "" {
+				assert.NotContains(t, out, "explain")
+				return
+			}
+			assert.Contains(t, out, "to see why no rule limits a descriptor: "+c.hint+"\n")
+		})
+	}
+}
+
+func TestExplainPageIsPrivate(t *testing.T) {
+	t.Parallel()
+	r := start(t, []string{"ADMIN_TOKEN=ops:" + adminToken}, "--limits", writeLimits(t, explainLimits))
+	resp, err := http.Get("http://" + r.debug + explain.Path + "?domain=shop&descriptor=tenant=a")
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+	_, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "-a", r.debug)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
+	_, errOut, code = rls(t, "explain", "-d", "shop", "tenant=a", "-a", r.debug, "--token", adminToken)
+	assert.Zero(t, code, errOut)
+}
