@@ -43,6 +43,10 @@ type Options struct {
 	// DynamicMetadata adds the request, and the metadata of the rules that let it pass,
 	// to the dynamic metadata of the response.
 	DynamicMetadata bool
+
+	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata
+	// of the response.
+	RuleMetadata bool
 }
 
 // Service is the rate-limit service. It is safe for concurrent use.
@@ -110,6 +114,9 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	}
 	if s.o.DynamicMetadata {
 		resp.DynamicMetadata = dynamicMetadata(req, c.Rules, resp.Statuses)
+	}
+	if s.o.RuleMetadata {
+		c.addRuleMetadata(resp, headerStatus)
 	}
 	return resp, nil
 }

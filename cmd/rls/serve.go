@@ -140,6 +140,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
+		RuleMetadata:    s.ResponseRuleMetadata,
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}

@@ -134,7 +134,7 @@ func (c config) start() *envoy {
 	file, adminFile := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "admin")
 	require.NoError(c.t, os.WriteFile(file, text, 0o600))
 	e := &envoy{process: start(c.t, nil, envoyBin, "-c", file, "--admin-address-path", adminFile,
-		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")}
+		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", "100")}
 	e.await("admin's address", func() bool {
 		addr, _ := os.ReadFile(adminFile)
 		e.admin = "http://" + string(addr)

@@ -121,6 +121,7 @@ type Settings struct {
 	RemainingHeader         string `envconfig:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with the remaining hits."`
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until the limit resets."`
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the metadata of the matched rules to the dynamic metadata of the response."`
+	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
 
 	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"Place of the counters: redis or local. If empty, redis if REDIS_URL is set, else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
 	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`

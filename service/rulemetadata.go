@@ -1,0 +1,74 @@
+package service
+
+import (
+	"math"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Fields of the dynamic metadata with Options.RuleMetadata.
+const (
+	decisionField  = "decision"  // of the descriptor that the response headers describe
+	decisionsField = "decisions" // of each descriptor, in the order of the request
+)
+
+// addRuleMetadata adds the decision of each descriptor to the dynamic metadata of resp.
+// headerStatus is the status that response headers describe, or nil.
+func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
+	if resp.DynamicMetadata == nil {
+		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	}
+	fields := resp.DynamicMetadata.Fields
+	all := &structpb.ListValue{}
+	firstHit := 0
+	for i, st := range resp.Statuses {
+		next := firstHit
+		for next < len(c.hits) && c.descriptors[next] == i {
+			next++
+		}
+		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, next, st))
+		all.Values = append(all.Values, decision)
+		switch {
+		case st == headerStatus:
+			fields[decisionField] = decision
+		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil:
+			fields[decisionField] = decision // an unlimited or replaced rule is better than none
+		}
+		firstHit = next
+	}
+	fields[decisionsField] = structpb.NewListValue(all)
+}
+
+// decisionMetadata describes the decision about descriptor i, whose hits are those in
+// [firstHit, nextHit).
+func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
+	d := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
+	rule := c.Rules[i]
+	if rule == nil {
+		return d
+	}
+	d.Fields["rule"] = structpb.NewStringValue(rule.Path)
+	if rule.ShadowMode {
+		d.Fields["shadow_mode"] = structpb.NewBoolValue(true)
+	}
+	if firstHit == nextHit {
+		if isUnlimited(rule) {
+			d.Fields["limit"] = structpb.NewStringValue("unlimited")
+		}
+		return d
+	}
+	j := c.mostRestrictive(firstHit, nextHit)
+	l, r := c.limits[j], &c.results[j]
+	d.Fields["limit"] = structpb.NewStringValue(l.String())
+	if l.Name != "" {
+		d.Fields["limit_name"] = structpb.NewStringValue(l.Name)
+	}
+	d.Fields["over_limit"] = structpb.NewBoolValue(!r.Allowed)
+	d.Fields["remaining"] = structpb.NewNumberValue(float64(min(max(r.Remaining, 0), math.MaxUint32)))
+	d.Fields["source"] = structpb.NewStringValue(r.Source.String())
+	if r.Degraded() {
+		d.Fields["reason"] = structpb.NewStringValue(r.Reason.String())
+	}
+	return d
+}
