@@ -151,7 +151,7 @@ func (b *breaker) beginOutage(err error) {
 // awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. It
 // ends the outage if b then stays closed, and goes on otherwise.
 func (b *breaker) awaitRecovery() {
-	l := b.limiter
+	l, countersKept := b.limiter, true
 	for pause := firstProbePause; ; pause = min(2*pause, maxProbePause) {
 		if !wait.Sleep(l.ctx, withJitter(pause)) {
 			return
@@ -160,14 +160,17 @@ func (b *breaker) awaitRecovery() {
 			continue
 		}
 		closedAt := time.Now()
+		if countersKept = countersKept && l.o.KeepsCounters != nil && l.o.KeepsCounters(b.shard); !countersKept {
+			l.currentTally().countersLost.Store(true)
+		}
 		b.mu.Lock()
 		b.setState(Closed, nil)
 		b.mu.Unlock()
-		b.replay()
+		b.replay(countersKept)
 		if !wait.Sleep(l.ctx, maxProbePause) {
 			return
 		}
-		b.replay() // hits of calls that saw the breaker open
+		b.replay(countersKept) // hits of calls that saw the breaker open
 		if b.endOutage(closedAt) {
 			return
 		}
@@ -188,7 +191,9 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	defer l.mu.Unlock()
 	l.shardsDown--
 	if l.shardsDown == 0 {
-		l.lastOutage = l.lockedTally().outage()
+		t := l.lockedTally()
+		l.lastOutage = t.outage()
+		l.lastOutage.CountersKept = !t.countersLost.Load()
 		l.lastOutage.End, l.lastOutage.Err = closedAt, l.downErr
 		l.tally.Store(nil)
 		l.o.Observer.StateChanged(StateChange{Outage: l.lastOutage})

@@ -29,7 +29,7 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode and IdleProbe are required.
+// Options configure a Limiter. All but Mode, IdleProbe and KeepsCounters are required.
 type Options struct {
 	// Primary bounds the time of its Takes itself.
 	Primary, Secondary backend.Limiter
@@ -56,6 +56,11 @@ type Options struct {
 	// failed probe is repeated until a probe succeeds or the breaker opens. So the Limiter
 	// finds an outage without traffic. The default is no such probe.
 	IdleProbe time.Duration
+
+	// KeepsCounters reports after a successful Probe whether the shard has certainly kept its
+	// counters since the successful Probe before. Then the answers to the replay lower the
+	// price of the outage. Without KeepsCounters, nobody knows.
+	KeepsCounters func(shard int) bool
 
 	// Observer receives events.
 	Observer Observer

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Outage is a time in which hits were decided without the primary, and its price. docs/failure.md
@@ -37,8 +38,11 @@ type Outage struct {
 	// Replayed is the number of hits that the primary was charged with after the outage.
 	Replayed int64
 
-	// Limits has the price of each limit, the highest price first. It is empty while the
-	// outage lasts in a StateChange.
+	// CountersKept reports that the primary has kept its counters. It is false while the outage
+	// lasts, and if nobody knows.
+	CountersKept bool
+
+	// Limits has the price of each limit, the highest price first.
 	Limits []LimitPrice
 }
 
@@ -78,6 +82,7 @@ type tally struct {
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
+	countersLost         atomic.Bool // see Outage.CountersKept
 
 	byPointer sync.Map   // *limit.Limit to *limitTally; saves the mutex
 	mu        sync.Mutex // guards the fields below
@@ -90,7 +95,9 @@ type limitName struct{ rule, limit string }
 
 type limitTally struct{ decisions, admittedHits, excessHits atomic.Int64 }
 
-// record adds the decisions that the fallback made in one Take.
+// record adds the decisions that the fallback made in one Take. Hits that the secondary
+// admitted are logged for the replay if they bypassed the primary. Other hits are not
+// logged, because the primary may have charged them.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 	t := l.currentTally()
 	isAdmitted := true
@@ -106,9 +113,14 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 		case !r.Allowed:
 			isAdmitted = isAdmitted && h.Shadow
 		case h.N > 0:
+			excess := h.N
+			if h.Shadow { // a limit in shadow mode admits all hits anyway
+				excess = 0
+			}
 			lt.admittedHits.Add(h.N)
-			if !h.Shadow { // a limit in shadow mode admits all hits anyway
-				lt.excessHits.Add(h.N)
+			lt.excessHits.Add(excess)
+			if r.Mode == limit.FailLocal && r.Reason == backend.ReasonBreakerOpen {
+				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excess})
 			}
 		}
 	}

@@ -263,6 +263,81 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 	})
 }
 
+func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		algorithm  limit.Algorithm
+		keeps      func(int) bool
+		spent      int64 // in the primary before the outage, of 100
+		shadow     bool
+		wantExcess int64 // of 50 admitted hits
+	}{
+		{name: "all hits are within the limit", keeps: always, spent: 50, wantExcess: 0},
+		{name: "some hits are beyond the limit", keeps: always, spent: 70, wantExcess: 20},
+		{name: "all hits are beyond the limit", keeps: always, spent: 100, wantExcess: 50},
+		{name: "counters were lost", keeps: func(int) bool { return false }, spent: 50, wantExcess: 50},
+		{name: "nobody knows", spent: 50, wantExcess: 50},
+		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keeps: always, spent: 50, wantExcess: 50},
+		{name: "shadow limit", keeps: always, spent: 100, shadow: true, wantExcess: 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newFixture(t, func(o *Options) { o.KeepsCounters = c.keeps })
+				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = c.algorithm })
+				r.take("k", lim, c.spent)
+				r.openBreakers(lim, "k") // with peeks
+				for range 70 {
+					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, Shadow: c.shadow}}
+					r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
+				}
+				during := r.Status().Outage
+				if !c.shadow {
+					assert.Equal(t, int64(50), during.MaxExcessHits, "nobody knows while the outage lasts")
+				}
+				r.heal()
+				outage := r.stateChanges()[1].Outage
+				assert.Equal(t, c.wantExcess, outage.MaxExcessHits)
+				assert.Equal(t, int64(50), outage.AdmittedHits)
+				assert.Equal(t, c.keeps != nil && c.keeps(0), outage.CountersKept)
+			})
+		})
+	}
+}
+
+func always(int) bool { return true }
+
+func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) { o.KeepsCounters = always })
+		lim := newLimit(t, 100, limit.Minute)
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+		r.openBreakers(lim, "k")
+		r.take("k", lim, 30)
+		time.Sleep(time.Minute)
+		r.take("k", lim, 7)
+		r.heal()
+		assert.Equal(t, int64(30), r.stateChanges()[1].Outage.MaxExcessHits, "only the 7 hits are known to be within the limit")
+	})
+}
+
+func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {
+	lim := newLimit(t, 100, limit.Minute)
+	second := time.Second.Microseconds()
+	for _, c := range []struct {
+		chargeReset, peekReset int64
+		want                   int64
+	}{
+		{30 * second, 30 * second, 0},
+		{59 * second, 1 * second, 10}, // the window of the primary has just begun
+		{1 * second, 59 * second, 10},
+	} {
+		e := &pendingCharge{limit: lim, n: 10, tally: new(limitTally), excess: 10}
+		e.tally.excessHits.Store(10)
+		e.lowerPrice(10, limit.Result{Remaining: 50, ResetAfter: c.chargeReset}, limit.Result{ResetAfter: c.peekReset})
+		assert.Equal(t, c.want, e.tally.excessHits.Load())
+	}
+}
+
 func TestIdleProbeFindsAnOutageWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, func(o *Options) { o.IdleProbe = 10 * time.Second })

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // replayBatchSize is the number of counters in one Take of a replay.
@@ -13,16 +14,17 @@ const replayBatchSize = 64
 
 // replay empties the log and charges the primary with the entries. It never repeats a
 // batch that failed, because the primary may have charged the hits. If the breaker opens
-// again, the remaining entries go back to the log.
-func (b *breaker) replay() {
+// again, the remaining entries go back to the log. countersKept reports that the primary has
+// kept its counters in the outage.
+func (b *breaker) replay(countersKept bool) {
 	ctx := b.limiter.ctx
 	for batch := range slices.Chunk(b.log.drain(), replayBatchSize) {
 		if !b.isOpen() && ctx.Err() == nil {
-			b.limiter.replayBatch(ctx, batch)
+			b.limiter.replayBatch(ctx, batch, countersKept)
 			continue
 		}
 		for _, e := range batch {
-			b.log.add([]byte(e.key), e.limit, e.n)
+			b.log.add([]byte(e.key), *e)
 		}
 	}
 }
@@ -31,7 +33,7 @@ func (b *breaker) replay() {
 // algorithm. An entry's hits count at most as far as the secondary's counter is spent
 // now. The secondary's counter keeps its value, so that the secondary doesn't grant its
 // share again after each outage of a primary that flaps.
-func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) {
+func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, countersKept bool) {
 	local, shared := backend.NewSubBatch(), backend.NewSubBatch()
 	defer local.Release()
 	defer shared.Release()
@@ -53,6 +55,25 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge) {
 		if shared.Results[j].Err == nil {
 			l.currentTally().replayed.Add(h.N)
 			l.o.Observer.Replayed(h.N)
+			if i := shared.Index[j]; countersKept {
+				entries[i].lowerPrice(h.N, shared.Results[j].Result, local.Results[i].Result)
+			}
 		}
 	}
+}
+
+// lowerPrice takes hits off the price of the outage that are within the limit for certain.
+// charge is the answer of the primary to n hits, and peek the answer of the secondary before.
+//
+// The count of an aligned window has all hits that were admitted in this window. If the count
+// is within the limit after the charge, so are the hits. Otherwise, at most the hits beyond
+// the limit are too many. Counts of other algorithms fall during the outage, so they prove
+// nothing.
+func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
+	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
+	if !e.limit.Algorithm.Aligned() || !isSameWindow {
+		return
+	}
+	excess := min(max(-charge.Remaining, 0), n)
+	e.tally.excessHits.Add(-min(n-excess, e.excess))
 }

@@ -172,7 +172,7 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 		for i := range 3 * replayBatchSize {
 			r.take(fmt.Sprint("k", i), lim, 1)
 		}
-		r.breakers[0].replay()
+		r.breakers[0].replay(false)
 		assert.Zero(t, r.hitsReplayed.Load())
 		r.heal()
 		for i := range 3 * replayBatchSize {
@@ -218,7 +218,7 @@ func TestReplayLogIsBounded(t *testing.T) {
 	log := &replayLog{bytes: new(atomic.Int64)}
 	padding := strings.Repeat("x", 900)
 	for i := range 100_000 {
-		log.add(fmt.Append(nil, i, padding), lim, 1)
+		log.add(fmt.Append(nil, i, padding), pendingCharge{limit: lim, n: 1})
 	}
 	assert.LessOrEqual(t, log.bytes.Load(), int64(maxLogBytes))
 	assert.Greater(t, log.bytes.Load(), int64(maxLogBytes-2000))
@@ -226,7 +226,7 @@ func TestReplayLogIsBounded(t *testing.T) {
 	assert.InDelta(t, maxLogBytes/(900+5+entryOverhead), len(entries), 2000)
 	assert.Zero(t, log.bytes.Load())
 	for _, e := range entries {
-		log.add([]byte(e.key), e.limit, e.n)
+		log.add([]byte(e.key), *e)
 	}
 	assert.Len(t, log.drain(), len(entries), "the log has room again")
 }
@@ -234,9 +234,9 @@ func TestReplayLogIsBounded(t *testing.T) {
 func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	log := &replayLog{bytes: new(atomic.Int64)}
 	lim := newLimit(t, 1000, limit.Year)
-	log.add([]byte("k"), lim, limit.MaxHits*2)
-	log.add([]byte("k"), lim, limit.MaxHits)
-	log.add([]byte("k"), newLimit(t, 7, limit.Day), 1)
+	log.add([]byte("k"), pendingCharge{limit: lim, n: limit.MaxHits * 2})
+	log.add([]byte("k"), pendingCharge{limit: lim, n: limit.MaxHits})
+	log.add([]byte("k"), pendingCharge{limit: newLimit(t, 7, limit.Day), n: 1})
 	entries := log.drain()
 	require.Len(t, entries, 2, "one entry for each Tag")
 	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")

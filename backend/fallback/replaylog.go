@@ -30,9 +30,11 @@ type counterName struct{ key, tag string }
 
 // pendingCharge is the sum of the logged hits of one counter.
 type pendingCharge struct {
-	key   string
-	limit *limit.Limit
-	n     int64
+	key    string
+	limit  *limit.Limit
+	n      int64
+	tally  *limitTally // of the outage
+	excess int64       // hits of n that tally.excessHits contains
 }
 
 const (
@@ -40,15 +42,15 @@ const (
 	maxLogBytes = 32 << 20
 
 	// entryOverhead is the memory of an entry besides its key, in bytes.
-	entryOverhead = 180
+	entryOverhead = 200
 )
 
-// add records that n hits of key were admitted.
-func (g *replayLog) add(key []byte, l *limit.Limit, n int64) {
+// add records that the hits of c were admitted for key. c.key is not used.
+func (g *replayLog) add(key []byte, c pendingCharge) {
 	p := &g.parts[maphash.Bytes(partSeed, key)%uint64(len(g.parts))]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := p.pending[counterName{string(key), l.Tag()}]
+	e := p.pending[counterName{string(key), c.limit.Tag()}]
 	if e == nil {
 		size := int64(len(key) + entryOverhead)
 		if g.bytes.Add(size) > maxLogBytes {
@@ -59,9 +61,13 @@ func (g *replayLog) add(key []byte, l *limit.Limit, n int64) {
 			p.pending = map[counterName]*pendingCharge{}
 		}
 		e = &pendingCharge{key: string(key)}
-		p.pending[counterName{e.key, l.Tag()}] = e
+		p.pending[counterName{e.key, c.limit.Tag()}] = e
 	}
-	e.limit, e.n = l, min(e.n+min(n, limit.MaxHits), limit.MaxHits)
+	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
+	if e.tally != c.tally {
+		e.tally, e.excess = c.tally, 0
+	}
+	e.excess += c.excess
 }
 
 // drain empties the log and returns its entries.

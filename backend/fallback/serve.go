@@ -44,7 +44,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	}
 	l.o.Observer.Served(servedCount)
 	if localBatch != nil {
-		l.serveLocal(ctx, now, localBatch, hits, results)
+		l.serveLocal(ctx, now, localBatch, results)
 		localBatch.Release()
 	}
 	l.record(hits, results)
@@ -70,16 +70,11 @@ func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Res
 	return r
 }
 
-// serveLocal lets the secondary decide the hits of localBatch. Admitted hits are logged for
-// the replay if they bypassed the primary. Other hits are not logged, because the primary
-// may have charged them.
-func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
+// serveLocal lets the secondary decide the hits of localBatch.
+func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, results []backend.Result) {
 	localBatch.Take(ctx, now, l.o.Secondary)
 	for j, i := range localBatch.Index {
-		h, r := &hits[i], localBatch.Results[j]
-		if bypassedPrimary(&results[i]) && h.N > 0 && r.Err == nil && r.Allowed {
-			l.breakerOf(h).log.add(h.Key, h.Limit, h.N)
-		}
+		r := localBatch.Results[j]
 		r.Source, r.Reason, r.Mode = backend.SourceFallback, reasonOf(results[i].Err), limit.FailLocal
 		results[i] = r
 	}

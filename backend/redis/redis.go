@@ -134,6 +134,7 @@ type Limiter struct {
 	pools    []*pool  // the main Redis, then the Redis for limits per second if there is one
 	queues   []*queue // of each shard
 	requests sync.Pool
+	probes   *probes
 	stop     context.CancelFunc
 	workers  sync.WaitGroup
 }
@@ -158,6 +159,7 @@ func New(o Options) (*Limiter, error) {
 		l.Close()
 		return nil, fmt.Errorf("redis: %w", err)
 	}
+	l.probes = newProbes(l.Shards())
 	return l, nil
 }
 

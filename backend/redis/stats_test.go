@@ -150,3 +150,22 @@ func TestShardsAreNamedByRedisAndPartition(t *testing.T) {
 	}
 	assert.Equal(t, []string{"main0", "main1", "main2", "per_second0"}, names)
 }
+
+func TestProbesNoticeLostCounters(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
+	probe := func() bool {
+		require.NoError(t, l.Probe(t.Context(), 0))
+		return l.KeepsCounters(0)
+	}
+	assert.False(t, probe(), "nobody knows after the first probe")
+	assert.True(t, probe())
+	assert.True(t, probe())
+	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
+	assert.False(t, probe())
+	assert.True(t, probe())
+
+	other := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
+	require.NoError(t, other.Probe(t.Context(), 0))
+	assert.False(t, other.KeepsCounters(0), "each process has its own counter")
+}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used
@@ -94,30 +93,4 @@ func failAll(results []backend.Result, err error) {
 	for i := range results {
 		results[i] = backend.Result{Err: err}
 	}
-}
-
-// probeHit is charged even if it is denied, because Redis may be able to read and unable to
-// write. No other hit uses its key.
-var probeHit = func() backend.Hit {
-	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Second, ChargeDenied: true})
-	if err != nil {
-		panic(err) // the Spec is constant and valid
-	}
-	return backend.Hit{Key: []byte("rls:probe"), Limit: l, N: 1, Shadow: true}
-}()
-
-// Probe charges a counter of its own in a shard. It returns nil if Redis charges the counter
-// within the timeout.
-func (l *Limiter) Probe(ctx context.Context, shard int) error {
-	now := time.Now()
-	r := l.newRequest(now, now, l.options.Timeout)
-	r.add(l.queues[shard], 0, &probeHit, probeHit.N)
-	r.send()
-	if err := r.wait(ctx); err != nil {
-		r.cancel(l)
-		return err
-	}
-	err := r.calls[0].answers[0].Err
-	l.recycle(r)
-	return err
 }

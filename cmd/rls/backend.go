@@ -69,15 +69,16 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	observer := &redisObserver{Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events,
 		shards: metrics.ShardsOf(client), breakerLoggedAt: map[int]time.Time{}, log: log}
 	withFallback := fallback.New(fallback.Options{
-		Primary:   client,
-		Secondary: localCounters,
-		Ratio:     s.RedisFallbackRatio,
-		Mode:      mode,
-		Shards:    client.Shards(),
-		ShardOf:   client.ShardOf,
-		Probe:     client.Probe,
-		IdleProbe: idleProbePause,
-		Observer:  observer,
+		Primary:       client,
+		Secondary:     localCounters,
+		Ratio:         s.RedisFallbackRatio,
+		Mode:          mode,
+		Shards:        client.Shards(),
+		ShardOf:       client.ShardOf,
+		Probe:         client.Probe,
+		IdleProbe:     idleProbePause,
+		KeepsCounters: client.KeepsCounters,
+		Observer:      observer,
 	})
 	observer.fallback.Store(withFallback)
 	meter.RedisStatus(client)

@@ -58,7 +58,8 @@ func (o *redisObserver) StateChanged(c fallback.StateChange) {
 	}
 	o.stopProgress()
 	o.health.Note("redis", "")
-	o.log.LogAttrs(o.ctx, slog.LevelInfo, "Redis outage ended", append(priceLogAttrs(&c.Outage), slog.Int64("hits_replayed", c.Outage.Replayed))...)
+	o.log.LogAttrs(o.ctx, slog.LevelInfo, "Redis outage ended", append(priceLogAttrs(&c.Outage),
+		slog.Int64("hits_replayed", c.Outage.Replayed), slog.Bool("counters_kept", c.Outage.CountersKept))...)
 }
 
 // logProgress logs the price of the outage each minute until ctx is done.
