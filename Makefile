@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis bench-before bench-observers faults fuzz docs tidy
+.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis bench-before bench-observers faults attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,9 @@ test: ## Run the tests with the race detector
 	@packages=$$(scripts/alloc-packages) && $(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$packages
 
 test-full: export RLS_TEST_FULL = 1
-test-full: test ## Run the tests at full size, and break real Redis servers for a second each
+test-full: test ## Run the tests at full size, break real Redis servers, and attack the service
 	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
+	@RLS_ATTACKS=2s $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./test/attacks
 
 test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
 	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
@@ -78,6 +79,10 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full
+
+attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
+	@scripts/test-tools
+	RLS_ATTACKS=10s $(GO) test -count=1 -timeout 10m -v ./test/attacks
 
 fuzz: ## Fuzz each target for FUZZTIME (20s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \

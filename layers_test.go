@@ -44,9 +44,10 @@ var mayImport = map[string][]string{
 	"tracing":                {"backend/redis", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},
-	"server":                 {"internal/wait"},
+	"server":                 {"internal/admission", "internal/wait"},
+	"internal/admission":     {},
 	"decisionlog":            {"backend", "descriptors", "service"},
-	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "decisionlog", "descriptors", "limit", "reload", "service"},
+	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/redis", "decisionlog", "descriptors", "internal/admission", "limit", "reload", "service"},
 	"internal/statsd":        {"internal/metrics"},
 	"internal/clienttls":     {},
 	"internal/wait":          {},
@@ -57,6 +58,7 @@ var mayImport = map[string][]string{
 	"source/xds/xdstest":     {"internal/certtest"},
 	"test/envoyconf":         {},
 	"cmd/rls/env":            {"backend/redis", "internal/statsd", "server"},
+	"test/attacks":           {},
 	"bench":                  {},
 
 	strings.TrimSuffix(module, "/"): {}, // the package of this test

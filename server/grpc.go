@@ -7,9 +7,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+
+	"github.com/seed-81f232ab/rls/internal/admission"
 )
 
 // handshakeTimeout bounds the setup of TLS and HTTP/2. GracefulStop and Stop both wait
@@ -23,8 +26,11 @@ func newGRPCServer(o *Options, certs *tlsReloader, drainCtx context.Context) *gr
 	isStream := make(map[string]bool) // by full method name; filled below
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(o.GRPC.MaxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle:     o.GRPC.MaxConnectionIdle,
 			MaxConnectionAge:      o.GRPC.MaxConnectionAge,
 			MaxConnectionAgeGrace: o.GRPC.MaxConnectionAgeGrace,
 		}),
@@ -42,9 +48,11 @@ func newGRPCServer(o *Options, certs *tlsReloader, drainCtx context.Context) *gr
 		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
 		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
 	}
+	creds := insecure.NewCredentials()
 	if certs != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(certs.config())))
+		creds = credentials.NewTLS(certs.config())
 	}
+	opts = append(opts, grpc.Creds(admission.Credentials(creds)))
 
 	s := grpc.NewServer(opts...)
 	registrar := callRegistrar{s, o.ObserveMethod, o.Log}

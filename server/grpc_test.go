@@ -81,14 +81,14 @@ func TestTooLargeMessageIsRejected(t *testing.T) {
 	assert.NoError(t, err, "the connection goes on")
 }
 
-func TestDefaultAcceptsMessagesUpTo4MiB(t *testing.T) {
+func TestDefaultAcceptsMessagesUpTo128KiB(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
 	client := r.client(t)
 
-	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 4<<20-10)})
+	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 128<<10-10)})
 	assert.NoError(t, err)
-	_, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 4<<20)})
+	_, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 128<<10)})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
 }
 

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -16,21 +18,65 @@ import (
 func httpHandler(o *Options) http.Handler {
 	mux := http.NewServeMux()
 	if o.JSON != nil {
-		mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) {
-			serveJSON(w, r, o.JSON, int64(o.GRPC.MaxMessageBytes))
-		})
+		j := &jsonHandler{
+			service:    o.JSON,
+			refunds:    o.JSONRefunds,
+			maxBytes:   int64(o.GRPC.MaxMessageBytes),
+			largeSlots: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
+		}
+		// Pages of other sites must not spend a visitor's limits.
+		mux.Handle("/json", http.NewCrossOriginProtection().Handler(j))
 	}
 	mux.Handle("/healthcheck", healthHandler(o.Health))
 	return mux
 }
 
-// serveJSON answers ShouldRateLimit for callers without gRPC. It takes a
+const (
+	// smallBody is the size up to which a body needs no slot.
+	smallBody = 4 << 10
+
+	// maxLargeBodyBytes bounds the memory of all larger bodies that are being read.
+	maxLargeBodyBytes = 16 << 20
+)
+
+// jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
 // RateLimitRequest as JSON by any method and answers a RateLimitResponse as JSON. The
 // status is the decision: 200 is OK and 429 is OVER_LIMIT.
-func serveJSON(w http.ResponseWriter, r *http.Request, service rlsv3.RateLimitServiceServer, maxBytes int64) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
+type jsonHandler struct {
+	service    rlsv3.RateLimitServiceServer
+	refunds    bool
+	maxBytes   int64
+	largeSlots chan struct{} // has an element for each large body that is being read
+}
+
+var errManyLargeBodies = errors.New("too many large bodies at once; try again")
+
+// readBody returns the body of r.
+func (j *jsonHandler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	rest := http.MaxBytesReader(w, r.Body, j.maxBytes)
+	body, err := io.ReadAll(io.LimitReader(rest, smallBody))
+	if err != nil || len(body) < smallBody {
+		return body, err
+	}
+	select {
+	case j.largeSlots <- struct{}{}:
+		defer func() { <-j.largeSlots }()
+	default:
+		return nil, errManyLargeBodies
+	}
+	more, err := io.ReadAll(rest)
+	return append(body, more...), err
+}
+
+// ServeHTTP implements http.Handler.
+func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := j.readBody(w, r)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))
+		return
+	}
+	if errors.Is(err, errManyLargeBodies) {
+		httpError(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	var req rlsv3.RateLimitRequest
@@ -41,7 +87,11 @@ func serveJSON(w http.ResponseWriter, r *http.Request, service rlsv3.RateLimitSe
 		httpError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	resp, err := service.ShouldRateLimit(r.Context(), &req)
+	if !j.refunds && hasRefund(&req) {
+		httpError(w, http.StatusBadRequest, "refunds (is_negative_hits) are turned off for /json; JSON_REFUNDS=true turns them on")
+		return
+	}
+	resp, err := j.service.ShouldRateLimit(r.Context(), &req)
 	if err != nil {
 		// The incumbent answers 400 to every failed call, and its callers expect 400.
 		httpError(w, http.StatusBadRequest, status.Convert(err).Message())
@@ -56,6 +106,11 @@ func serveJSON(w http.ResponseWriter, r *http.Request, service rlsv3.RateLimitSe
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus(resp.GetOverallCode()))
 	_, _ = w.Write(answer) // an error means that the caller has gone
+}
+
+// hasRefund reports whether a descriptor of req is a refund.
+func hasRefund(req *rlsv3.RateLimitRequest) bool {
+	return slices.ContainsFunc(req.GetDescriptors(), func(d *ratelimitv3.RateLimitDescriptor) bool { return d.GetIsNegativeHits() })
 }
 
 func httpStatus(code rlsv3.RateLimitResponse_Code) int {

@@ -3,16 +3,20 @@ package server
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
 )
 
 // byDomain gives the answer that the domain of the request names.
@@ -142,4 +146,74 @@ func TestHTTPListenerServesNoDebugPages(t *testing.T) {
 		code, _, _ := request(t, http.MethodGet, r.HTTPAddr(), path, "")
 		assert.Equal(t, http.StatusNotFound, code, path)
 	}
+}
+
+func TestJSONRefundsNeedPermission(t *testing.T) {
+	t.Parallel()
+	const refund = `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"isNegativeHits":true,"hitsAddend":3}]}`
+	for allowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
+		r := start(t, Options{Services: register(byDomain), JSON: byDomain, JSONRefunds: allowed})
+		code, _, body := request(t, http.MethodPost, r.HTTPAddr(), "/json", refund)
+		assert.Equal(t, want, code, body)
+		if !allowed {
+			assert.Contains(t, body, "JSON_REFUNDS=true")
+		}
+	}
+}
+
+func TestJSONRejectsPostsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{Services: register(byDomain), JSON: byDomain})
+	for name, tt := range map[string]struct {
+		header, value string
+		want          int
+	}{
+		"no browser":               {"User-Agent", "curl", http.StatusOK},
+		"origin of another site":   {"Origin", "https://evil.example", http.StatusForbidden},
+		"origin of the same host":  {"Origin", "http://" + r.HTTPAddr().String(), http.StatusOK},
+		"browser says cross-site":  {"Sec-Fetch-Site", "cross-site", http.StatusForbidden},
+		"browser says same-origin": {"Sec-Fetch-Site", "same-origin", http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.HTTPAddr().String()+"/json", strings.NewReader(`{"domain":"shop"}`))
+			require.NoError(t, err)
+			req.Header.Set(tt.header, tt.value)
+			resp, err := http.DefaultClient.Do(req)
+			require.NoError(t, err)
+			_ = resp.Body.Close()
+			assert.Equal(t, tt.want, resp.StatusCode)
+		})
+	}
+}
+
+func TestJSONBoundsLargeBodiesAtOnce(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{Services: register(byDomain), JSON: byDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
+	large := `{"domain":"` + strings.Repeat("x", 2*smallBody) + `"}`
+	half := func() *io.PipeWriter {
+		body, writer := io.Pipe()
+		go func() {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.HTTPAddr().String()+"/json", body)
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		_, err := io.WriteString(writer, large[:len(large)-1])
+		require.NoError(t, err)
+		return writer
+	}
+	first, second := half(), half()
+	polltest.Until(t, maxWait, func() bool {
+		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", large)
+		return code == http.StatusServiceUnavailable
+	}, "both slots are in use")
+	code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", `{"domain":"shop"}`)
+	assert.Equal(t, http.StatusOK, code, "small bodies need no slot")
+	_, _ = io.WriteString(first, "}")
+	_ = first.Close()
+	_ = second.CloseWithError(io.ErrUnexpectedEOF)
+	polltest.Until(t, maxWait, func() bool {
+		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", large)
+		return code == http.StatusOK
+	}, "a read body frees its slot")
 }

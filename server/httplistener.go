@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/admission"
 )
 
 // httpListener is an HTTP server with an address of its own.
@@ -18,12 +20,16 @@ type httpListener struct {
 	server   *http.Server
 }
 
-// listenHTTP binds address a. The listener speaks plain text if certs is nil. A panic in
+// listenHTTP binds address a. The listener speaks plain text if certs is nil, and admits all
+// connections if gate is nil. A panic in
 // h is answered with 500.
-func listenHTTP(name string, a Addr, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
+func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
 	l, err := net.Listen("tcp", a.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s listener: %w", name, err)
+	}
+	if gate != nil {
+		l = gate.Listener(l)
 	}
 	if certs != nil {
 		l = tls.NewListener(l, certs.config())
@@ -31,11 +37,15 @@ func listenHTTP(name string, a Addr, certs *tlsReloader, h http.Handler, log *sl
 	return &httpListener{name, l, &http.Server{
 		Handler:           recoverHTTP(log, h),
 		ReadHeaderTimeout: 5 * time.Second, // also bounds the TLS handshake
-		ReadTimeout:       30 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		MaxHeaderBytes:    maxHeaderBytes,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}, nil
 }
+
+// maxHeaderBytes bounds the headers of a request, also with gRPC.
+const maxHeaderBytes = 32 << 10
 
 // addr returns the address of the listener, or nil if l is nil.
 func (l *httpListener) addr() net.Addr {

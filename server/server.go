@@ -16,6 +16,8 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+
+	"github.com/seed-81f232ab/rls/internal/admission"
 )
 
 // Options are the options of New. Only Services is required.
@@ -27,11 +29,18 @@ type Options struct {
 	// JSON answers /json; without it the page is missing.
 	JSON rlsv3.RateLimitServiceServer
 
+	// JSONRefunds allows refunds over /json.
+	JSONRefunds bool
+
 	// Health answers probes; by default it is healthy until shutdown.
 	Health *Health
 
 	GRPC GRPC
 	HTTP Addr // of /json and /healthcheck
+
+	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener; nil
+	// means no bound.
+	HTTPGate, DebugGate *admission.Gate
 
 	Debug      Addr
 	DebugTLS   *TLS   // nil means plain text
@@ -61,8 +70,18 @@ type GRPC struct {
 	UDS string // path of a unix socket, used instead of Addr
 	TLS *TLS   // nil means plain text
 
-	// MaxMessageBytes is the largest request, also for /json; default 4 MiB.
+	// MaxMessageBytes is the largest request, also for /json; default 128 KiB.
 	MaxMessageBytes int
+
+	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
+	MaxStreams uint32
+
+	// Gate bounds what all clients together can take; nil means no bound.
+	Gate *admission.Gate
+
+	// MaxConnectionIdle is the time after which a connection without calls is closed; 0 means
+	// never.
+	MaxConnectionIdle time.Duration
 
 	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that
 	// load spreads over new replicas. It varies by ±10 %; 0 means never.
@@ -82,7 +101,8 @@ func (o *Options) setDefaults() {
 		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
 	}
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
-	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 4<<20)
+	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 128<<10)
+	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
 }
 
 // Server is a set of listeners. New makes it, and Serve runs it once.
@@ -133,11 +153,14 @@ func New(o Options) (_ *Server, err error) {
 	if s.grpcListener, err = listenGRPC(&o.GRPC); err != nil {
 		return nil, fmt.Errorf("gRPC listener: %w", err)
 	}
+	if o.GRPC.Gate != nil {
+		s.grpcListener = o.GRPC.Gate.Listener(s.grpcListener)
+	}
 	s.grpc = newGRPCServer(&o, grpcCerts, s.drainCtx)
-	if s.http, err = listenHTTP("HTTP", o.HTTP, nil, httpHandler(&o), o.Log); err != nil {
+	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o), o.Log); err != nil {
 		return nil, err
 	}
-	if s.debug, err = listenHTTP("debug", o.Debug, debugCerts, debugHandler(o.DebugPages, s.streamCtx), o.Log); err != nil {
+	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, s.streamCtx), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
 	} else {
 		s.debug.server.RegisterOnShutdown(s.endStreams)
@@ -146,7 +169,7 @@ func New(o Options) (_ *Server, err error) {
 	if m := o.Metrics; m != nil {
 		// Unlike missing debug pages, missing metrics would be noticed only when they are
 		// needed. So an address in use is an error.
-		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
+		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
 			return nil, err
 		}
 		s.optional = append(s.optional, s.metrics)

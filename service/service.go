@@ -37,6 +37,10 @@ type Options struct {
 	// QuotaMode puts every descriptor in quota mode.
 	QuotaMode bool
 
+	// MaxDescriptors bounds the descriptors of a request, and MaxEntries the entries of a
+	// descriptor. 0 means no bound.
+	MaxDescriptors, MaxEntries int
+
 	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
@@ -94,6 +98,9 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	case limits == nil:
 		return nil, errNoLimits
 	}
+	if err := s.checkSize(req); err != nil {
+		return nil, err
+	}
 	if err := c.match(limits, req); err != nil {
 		return nil, err
 	}
@@ -119,6 +126,21 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		c.addRuleMetadata(resp, headerStatus)
 	}
 	return resp, nil
+}
+
+// checkSize returns an error if req exceeds MaxDescriptors or MaxEntries.
+func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
+	if n, bound := len(req.Descriptors), s.o.MaxDescriptors; bound > 0 && n > bound {
+		return status.Errorf(codes.InvalidArgument, "descriptors: got %d, want at most %d (MAX_DESCRIPTORS)", n, bound)
+	}
+	if bound := s.o.MaxEntries; bound > 0 {
+		for i, d := range req.Descriptors {
+			if n := len(d.GetEntries()); n > bound {
+				return status.Errorf(codes.InvalidArgument, "descriptors[%d].entries: got %d, want at most %d (MAX_ENTRIES)", i, n, bound)
+			}
+		}
+	}
+	return nil
 }
 
 // statusError turns the error of a hit into a gRPC error.

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -218,4 +220,21 @@ func newBenchService(b *testing.B) *Service {
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
 	return New(Options{Limits: store, Limiter: local.New(local.Options{})})
+}
+
+func TestTooLargeRequestsAreRejected(t *testing.T) {
+	r := newFixture(t, tenPerMinute, func(o *Options) { o.MaxDescriptors, o.MaxEntries = 3, 2 })
+	for message, ds := range map[string][]*ratelimitv3.RateLimitDescriptor{
+		"":                                   repeat(3, desc("a=1", "b=2")),
+		"descriptors: got 4, want at most 3": repeat(4, desc("a=1")),
+		"descriptors[1].entries: got 3, want at most 2": {desc("a=1"), desc("a=1", "b=2", "c=3")},
+	} {
+		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
+		if message == "" {
+			assert.NoError(t, err)
+			continue
+		}
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+		assert.ErrorContains(t, err, message)
+	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/admission"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/server"
@@ -94,7 +95,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
 	rateLimit := newRateLimitService(s, limits, counters, callObservers(s, meter, log, append(decisions.observers, recorder)...)...)
-	options.JSON = rateLimit
+	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
@@ -141,6 +142,8 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
 		RuleMetadata:    s.ResponseRuleMetadata,
+		MaxDescriptors:  s.MaxDescriptors,
+		MaxEntries:      s.MaxEntries,
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
@@ -154,14 +157,22 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 	o := server.Options{
 		Health: health,
 		GRPC: server.GRPC{
-			Addr:                  server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
-			UDS:                   s.GRPCUDS,
-			MaxMessageBytes:       s.GRPCMaxMessageBytes,
+			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
+			UDS:               s.GRPCUDS,
+			MaxMessageBytes:   s.GRPCMaxMessageBytes,
+			MaxStreams:        uint32(s.GRPCMaxStreams),
+			MaxConnectionIdle: s.GRPCMaxConnectionIdle,
+			Gate: newGate("grpc", admission.Options{
+				MaxPendingBytes: s.GRPCMaxPendingBytes,
+				MaxPeerResets:   s.GRPCMaxPeerResets,
+			}, s, meter, log),
 			MaxConnectionAge:      s.GRPCMaxConnectionAge,
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
 		},
-		HTTP:  server.Addr{Host: s.Host, Port: s.Port},
-		Debug: server.Addr{Host: s.DebugHost, Port: s.DebugPort},
+		HTTP:      server.Addr{Host: s.Host, Port: s.Port},
+		HTTPGate:  newGate("http", admission.Options{}, s, meter, log),
+		Debug:     server.Addr{Host: s.DebugHost, Port: s.DebugPort},
+		DebugGate: newGate("debug", admission.Options{}, s, meter, log),
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
 		}},
@@ -190,4 +201,14 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler(s.ExtraTags)}
 	}
 	return o
+}
+
+// newGate returns the gate of a listener. It adds the bounds on connections to o.
+func newGate(listener string, o admission.Options, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *admission.Gate {
+	o.Listener, o.Log = listener, log
+	o.MaxConnections, o.MaxPeerConnections = s.MaxConnections, s.MaxPeerConnections
+	o.Refused = meter.Refused(listener)
+	gate := admission.New(o)
+	meter.Admission(listener, gate.Connections, gate.PendingBytes)
+	return gate
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/admission"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/service"
@@ -158,6 +159,24 @@ func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\nrls_local_memory_bytes 900\n", "rls_local_keys", "rls_local_memory_bytes", "rls_local_evictions_total")
 }
 
+func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
+	m := New()
+	refused := m.Refused("grpc")
+	refused(admission.PendingBytes)
+	refused(admission.PendingBytes)
+	m.Refused("http")(admission.Connections)
+	assertMetrics(t, m, `
+rls_connections_refused_total{listener="grpc",reason="connections"} 0
+rls_connections_refused_total{listener="grpc",reason="peer_connections"} 0
+rls_connections_refused_total{listener="grpc",reason="peer_resets"} 0
+rls_connections_refused_total{listener="grpc",reason="pending_bytes"} 2
+rls_connections_refused_total{listener="http",reason="connections"} 1
+rls_connections_refused_total{listener="http",reason="peer_connections"} 0
+rls_connections_refused_total{listener="http",reason="peer_resets"} 0
+rls_connections_refused_total{listener="http",reason="pending_bytes"} 0
+`, "rls_connections_refused_total")
+}
+
 func TestReloadsAreCounted(t *testing.T) {
 	m := New()
 	r := m.Reload("xds", "overrides")
@@ -202,6 +221,9 @@ func newFull(t *testing.T) *Metrics {
 	m.RedisStatus(redisStatus{})
 	m.DenyCache()
 	m.DecisionLog()
+	gate := admission.New(admission.Options{})
+	m.Admission("grpc", gate.Connections, gate.PendingBytes)
+	m.Refused("grpc")
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
 	return m

@@ -1,0 +1,352 @@
+package attacks
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// maxMemory is the promise of docs/security.md for the resident memory under each attack.
+const maxMemory = 200 << 20
+
+// attackTime is the length of each attack: RLS_ATTACKS, or 0 to skip the attacks, which need
+// the machine for themselves.
+var attackTime, _ = time.ParseDuration(os.Getenv("RLS_ATTACKS"))
+
+// attack is a row of the table.
+type attack struct {
+	name string
+
+	// run attacks the service until ctx is done.
+	run func(ctx context.Context, s *service)
+
+	// refused is the reason of the refused connections, or empty if the attack is legal.
+	refused string
+}
+
+var allAttacks = []attack{
+	{name: "none"},
+	{"300 half-sent messages of 4 MB on each of 3 connections", halfSent(3, 300, 4<<20), ""},
+	{"300 half-sent messages of 1 MB on each of 3 connections", halfSent(3, 300, 1<<20), ""},
+	{"6,000 half-sent messages of 50 KB on each of 3 connections", halfSent(3, 6000, 50_000), "pending_bytes"},
+	{"half-sent messages in frames of one byte on 20 connections", oneByteFrames(20), "pending_bytes"},
+	{"150 unfinished posts of 4 MB to /json", unfinishedPosts(150, 4<<20), ""},
+	{"500 unfinished posts of 100 KB to /json", unfinishedPosts(500, 100_000), ""},
+	{"10,000 idle connections", idleConnections(10_000), "peer_connections"},
+	{"calls that are reset at once on 8 connections", resets(8), "peer_resets"},
+	{"4 calls of 1,000 descriptors in flight from each of 4 clients", largeCalls(4, 4, 1000), ""},
+	{"4 calls of 256 descriptors in flight from each of 4 clients", largeCalls(4, 4, 256), ""},
+}
+
+func TestServiceSurvivesAttacks(t *testing.T) {
+	if attackTime == 0 {
+		t.Skip("make test-full and make attacks run the attacks")
+	}
+	program := build(t)
+	for _, a := range allAttacks {
+		t.Run(a.name, func(t *testing.T) {
+			s := startService(t, program)
+			ctx, cancel := context.WithTimeout(t.Context(), attackTime)
+			defer cancel()
+			var attackers sync.WaitGroup
+			if a.run != nil {
+				attackers.Go(func() { a.run(ctx, s) })
+			}
+			answers := s.otherClient(ctx)
+			attackers.Wait()
+			refused := s.refused()
+
+			slices.Sort(answers.times)
+			at := func(q float64) time.Duration { return answers.times[int(q*float64(len(answers.times)-1))] }
+			row := fmt.Sprintf("| %s | %d | %.1f | %.1f | %d of %d | %s |", a.name, s.peakMemory()>>20,
+				at(0.5).Seconds()*1000, at(0.99).Seconds()*1000, answers.failed, len(answers.times), strings.Join(refused, ", "))
+			table.rows = append(table.rows, row)
+			assert.Zero(t, answers.failed, "the other client gets all answers")
+			assert.LessOrEqual(t, s.peakMemory(), int64(maxMemory))
+			if a.refused != "" {
+				assert.Contains(t, strings.Join(refused, " "), a.refused)
+			} else {
+				assert.NotContains(t, strings.Join(refused, " "), "connections")
+			}
+			assert.NotContains(t, s.log(), "panic")
+			assert.NotContains(t, s.log(), "outage")
+		})
+	}
+}
+
+// table has the rows that TestMain prints.
+var table struct{ rows []string }
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if len(table.rows) > 0 {
+		fmt.Println("\n| attack | peak memory, MiB | other client p50, ms | p99, ms | failed | refused connections |\n|---|---|---|---|---|---|")
+		fmt.Println(strings.Join(table.rows, "\n"))
+	}
+	os.Exit(code)
+}
+
+// answers are what the other client got.
+type answers struct {
+	times  []time.Duration
+	failed int
+}
+
+// otherClient sends 60 calls a second until ctx is done.
+func (s *service) otherClient(ctx context.Context) (a answers) {
+	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(s.t, err)
+	defer func() { _ = conn.Close() }()
+	client := rlsv3.NewRateLimitServiceClient(conn)
+	tick := time.NewTicker(time.Second / 60)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return a
+		case <-tick.C:
+		}
+		start := time.Now()
+		callCtx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+		_, err := client.ShouldRateLimit(callCtx, request("other", 1))
+		cancel()
+		a.times = append(a.times, time.Since(start))
+		if err != nil {
+			a.failed++
+			s.t.Log(err)
+		}
+	}
+}
+
+// request returns a request of n descriptors.
+func request(value string, n int) *rlsv3.RateLimitRequest {
+	r := &rlsv3.RateLimitRequest{Domain: "d"}
+	for i := range n {
+		r.Descriptors = append(r.Descriptors, &ratelimitv3.RateLimitDescriptor{
+			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: fmt.Sprint(value, i)}},
+		})
+	}
+	return r
+}
+
+// frames is an HTTP/2 connection that sends what a grpc client would not.
+type frames struct {
+	*http2.Framer
+	conn    net.Conn
+	headers bytes.Buffer
+	encoder *hpack.Encoder
+	stream  uint32
+}
+
+// dialFrames connects to addr and discards what the service sends.
+func dialFrames(ctx context.Context, addr string) (*frames, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	f := &frames{Framer: http2.NewFramer(conn, nil), conn: conn, stream: 1}
+	f.encoder = hpack.NewEncoder(&f.headers)
+	if _, err = io.WriteString(conn, http2.ClientPreface); err == nil {
+		err = f.WriteSettings()
+	}
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	return f, err
+}
+
+// open starts a call of ShouldRateLimit.
+func (f *frames) open() (stream uint32, err error) {
+	f.headers.Reset()
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+		{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+	} {
+		_ = f.encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	stream = f.stream
+	f.stream += 2
+	return stream, f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.headers.Bytes(), EndHeaders: true})
+}
+
+// messagePrefix announces a message of size bytes.
+func messagePrefix(size int) []byte {
+	return binary.BigEndian.AppendUint32([]byte{0}, uint32(size))
+}
+
+// onEach runs f on n connections, and on a new one after each error, until ctx is done.
+func onEach(ctx context.Context, n int, addr string, f func(*frames) error) {
+	var running sync.WaitGroup
+	for range n {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				c, err := dialFrames(ctx, addr)
+				for err == nil && ctx.Err() == nil {
+					err = f(c)
+				}
+				if c != nil {
+					_ = c.conn.Close()
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+	}
+	running.Wait()
+}
+
+// halfSent sends all but the last byte of messages, and then holds them.
+func halfSent(conns, messages, size int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		onEach(ctx, conns, s.grpc, func(f *frames) error {
+			for range messages {
+				stream, err := f.open()
+				data := append(messagePrefix(size), make([]byte, size-1)...)
+				for chunk := range slices.Chunk(data, 16<<10) {
+					if err == nil {
+						err = f.WriteData(stream, false, chunk)
+					}
+				}
+				if err != nil {
+					return err
+				}
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}
+}
+
+// oneByteFrames sends messages byte by byte.
+func oneByteFrames(conns int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		onEach(ctx, conns, s.grpc, func(f *frames) error {
+			stream, err := f.open()
+			if err == nil {
+				err = f.WriteData(stream, false, messagePrefix(100_000))
+			}
+			for range 50_000 {
+				if err == nil {
+					err = f.WriteData(stream, false, []byte{0})
+				}
+			}
+			return err
+		})
+	}
+}
+
+// unfinishedPosts sends all but the last byte of bodies to /json.
+func unfinishedPosts(posts, size int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		var running sync.WaitGroup
+		for range posts {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.http)
+					if err != nil {
+						return
+					}
+					stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+					_, _ = fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
+					_, _ = conn.Write(make([]byte, size-1))
+					_, _ = io.Copy(io.Discard, conn)
+					stop()
+					_ = conn.Close()
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+		}
+		running.Wait()
+	}
+}
+
+// idleConnections opens connections and holds those that the service admits.
+func idleConnections(n int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		for range n {
+			if _, err := dialFrames(ctx, s.grpc); err != nil {
+				return
+			}
+		}
+		<-ctx.Done()
+	}
+}
+
+// resets opens calls and resets each at once.
+func resets(conns int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		onEach(ctx, conns, s.grpc, func(f *frames) error {
+			stream, err := f.open()
+			if err == nil {
+				err = f.WriteRSTStream(stream, http2.ErrCodeCancel)
+			}
+			return err
+		})
+	}
+}
+
+// largeCalls sends calls of n descriptors from clients, each with some calls in flight.
+func largeCalls(clients, inFlight, n int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		var running sync.WaitGroup
+		var answered, rejected atomic.Int64
+		for c := range clients {
+			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			require.NoError(s.t, err)
+			defer func() { _ = conn.Close() }()
+			for i := range inFlight {
+				req := request(fmt.Sprint(c, i), n)
+				running.Go(func() {
+					for ctx.Err() == nil {
+						_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req)
+						switch status.Code(err) {
+						case codes.OK:
+							answered.Add(1)
+						case codes.InvalidArgument:
+							rejected.Add(1)
+						}
+					}
+				})
+			}
+		}
+		running.Wait()
+		s.t.Logf("%d large calls answered, %d rejected", answered.Load(), rejected.Load())
+	}
+}
+
+// refused returns the counts of refused connections by reason.
+func (s *service) refused() (counts []string) {
+	resp, err := http.Get("http://" + s.debug + "/metrics")
+	require.NoError(s.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(s.t, err)
+	for line := range strings.Lines(string(body)) {
+		name, count, _ := strings.Cut(strings.TrimSpace(line), "} ")
+		if rest, ok := strings.CutPrefix(name, "rls_connections_refused_total{"); ok && count != "0" {
+			_, reason, _ := strings.Cut(rest, `reason="`)
+			counts = append(counts, count+" "+strings.Trim(reason, `"`))
+		}
+	}
+	return counts
+}

@@ -1,0 +1,4 @@
+// Package attacks lets hostile clients take what they can from a running service. It
+// checks the memory of the service and the answers that another client gets. make attacks
+// prints a table, which docs/security.md shows.
+package attacks
