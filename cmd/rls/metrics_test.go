@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
@@ -27,8 +30,14 @@ func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 	assert.Contains(t, metrics, `rls_decisions_total{result="ok",source="redis"} 2`)
 	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="redis"} 1`)
 	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="deny_cache"} 47`)
+	const labels = `{domain="shop",key1="tenant",key2="",rule="shop > tenant"}`
+	for name, want := range map[string]int{
+		"total_hits": 50, "within_limit": 2, "near_limit": 1, "over_limit": 48, "over_limit_with_local_cache": 47, "shadow_mode": 48,
+	} {
+		assert.Contains(t, metrics, fmt.Sprintf("ratelimit_service_rate_limit_%s%s %d\n", name, labels, want))
+	}
 	assert.Contains(t, metrics, "rls_deny_cache_denials_total 47")
-	assert.Contains(t, metrics, "rls_redis_batch_hits_sum 3\n")
+	assert.Contains(t, metrics, "rls_redis_batch_hits_sum{server=\"main\"} 3\n")
 }
 
 func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
@@ -49,4 +58,20 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 		_, metrics := get(t, "http://"+r.debug+"/metrics")
 		return !strings.Contains(metrics, "rls_redis_down_seconds_total 0\n")
 	})
+}
+
+func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
+	t.Parallel()
+	docs, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(t, err)
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all", "LOCAL_GUARD_RATIO=1.2"}, "--limits", file(t, "limits.yaml", threePerYear))
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	rls(t, "hit", "-a", r.grpc, "-d", "unknown", "tenant=acme")
+	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	types := regexp.MustCompile(`(?m)^# TYPE ((?:rls|ratelimit)_\w+) (\w+)$`).FindAllStringSubmatch(metrics, -1)
+	assert.Greater(t, len(types), 30)
+	for _, m := range types {
+		assert.Regexp(t, "\\| `"+m[1]+"(\\{[a-z0-9_,]+\\})?` \\| "+m[2]+" \\|", string(docs))
+	}
 }
