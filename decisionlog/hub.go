@@ -79,19 +79,19 @@ func (s *Subscription) Close() {
 }
 
 // Answered implements service.Observer.
-func (h *Hub) Answered(_ context.Context, c *service.Call) {
+func (h *Hub) Answered(ctx context.Context, c *service.Call) {
 	subscribers := *h.subscribers.Load()
 	if len(subscribers) == 0 {
 		return
 	}
 	duration := h.now().Sub(c.Start)
 	for _, s := range subscribers {
-		s.send(c, duration)
+		s.send(ctx, c, duration)
 	}
 }
 
 // send puts the records of a call into the buffer.
-func (s *Subscription) send(c *service.Call, duration time.Duration) {
+func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.Duration) {
 	for o := firstOutcome(c); o.next(); {
 		if !s.filter.selects(&o) {
 			continue
@@ -100,7 +100,7 @@ func (s *Subscription) send(c *service.Call, duration time.Duration) {
 			s.dropped.Add(1)
 			continue
 		}
-		record := o.record(duration)
+		record := o.record(ctx, duration)
 		s.hub.hash.replaceValues(&record)
 		select {
 		case s.records <- record:

@@ -11,6 +11,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
@@ -39,12 +40,14 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 	h := NewHub(now, nil)
 	s := subscribe(t, h, Filter{}, 10)
 	svc := newService(t, now, nil, h)
-	_, err := svc.ShouldRateLimit(t.Context(), request("tenant=acme"))
+	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}}))
+	_, err := svc.ShouldRateLimit(ctx, request("tenant=acme"))
 	require.NoError(t, err)
 	assert.Equal(t, []Record{{
 		Time: testStart, Domain: "shop", Descriptor: []Entry{{"tenant", "acme"}},
 		Rule: "shop > tenant", Limit: "2 per minute", LimitName: "two", RequestsPerUnit: 2,
 		Code: OK, OverallCode: OK, Hits: 1, Remaining: 1, Source: "local", DurationMicros: 1000,
+		TraceID: "ab000000000000000000000000000000",
 	}}, drain(s))
 }
 

@@ -96,7 +96,7 @@ func (l *Log) Reopen() {
 }
 
 // Answered implements service.Observer.
-func (l *Log) Answered(_ context.Context, c *service.Call) {
+func (l *Log) Answered(ctx context.Context, c *service.Call) {
 	var now time.Time // read at the first record
 	for o := firstOutcome(c); o.next(); {
 		if o.code == OK && !l.o.All {
@@ -112,7 +112,7 @@ func (l *Log) Answered(_ context.Context, c *service.Call) {
 			continue
 		}
 		select {
-		case l.records <- o.record(now.Sub(c.Start)):
+		case l.records <- o.record(ctx, now.Sub(c.Start)):
 		default:
 			l.droppedByBuffer.Add(1)
 		}

@@ -9,9 +9,11 @@
 package decisionlog
 
 import (
+	"context"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/service"
@@ -71,6 +73,9 @@ type Record struct {
 
 	// DurationMicros is the time that the call took.
 	DurationMicros int64 `json:"duration_us"`
+
+	// TraceID is the trace of the call. It is empty without tracing.
+	TraceID string `json:"trace_id,omitempty"`
 }
 
 // Entry is a key and a value of a descriptor.
@@ -188,8 +193,8 @@ func (o *outcome) source() string {
 	return o.decision.Result.Source.String()
 }
 
-// record returns the Record of o. The call took duration.
-func (o *outcome) record(duration time.Duration) Record {
+// record returns the Record of o. The call with context ctx took duration.
+func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	c := o.call
 	r := Record{
 		Time:           c.Start.UTC(),
@@ -200,6 +205,9 @@ func (o *outcome) record(duration time.Duration) Record {
 		OverallCode:    overallCode(c),
 		Source:         o.source(),
 		DurationMicros: duration.Microseconds(),
+	}
+	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
+		r.TraceID = span.TraceID().String()
 	}
 	if r.Rule != "" {
 		r.Shadow = c.Rules[o.descriptor].ShadowMode || c.GlobalShadow

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ func httpHandler(o *Options) http.Handler {
 		j := &jsonHandler{
 			service:    o.JSON,
 			refunds:    o.JSONRefunds,
+			context:    o.JSONContext,
 			maxBytes:   int64(o.GRPC.MaxMessageBytes),
 			largeSlots: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
 		}
@@ -45,6 +47,7 @@ const (
 type jsonHandler struct {
 	service    rlsv3.RateLimitServiceServer
 	refunds    bool
+	context    func(context.Context, http.Header) context.Context // may be nil
 	maxBytes   int64
 	largeSlots chan struct{} // has an element for each large body that is being read
 }
@@ -91,7 +94,11 @@ func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httpError(w, http.StatusBadRequest, "refunds (is_negative_hits) are turned off for /json; JSON_REFUNDS=true turns them on")
 		return
 	}
-	resp, err := j.service.ShouldRateLimit(r.Context(), &req)
+	ctx := r.Context()
+	if j.context != nil {
+		ctx = j.context(ctx, r.Header)
+	}
+	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
 		// The incumbent answers 400 to every failed call, and its callers expect 400.
 		httpError(w, http.StatusBadRequest, status.Convert(err).Message())

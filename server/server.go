@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -31,6 +32,10 @@ type Options struct {
 
 	// JSONRefunds allows refunds over /json.
 	JSONRefunds bool
+
+	// JSONContext returns the context of a call of JSON. The default is the context of the
+	// request.
+	JSONContext func(context.Context, http.Header) context.Context
 
 	// Health answers probes; by default it is healthy until shutdown.
 	Health *Health

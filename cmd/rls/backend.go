@@ -38,12 +38,12 @@ type counterBackend struct {
 
 // newBackend returns the backend of the settings. Its goroutines end with ctx. Its close
 // function must be called at the end.
-func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, events changes, log *slog.Logger) (*counterBackend, error) {
+func newBackend(ctx context.Context, s *env.Settings, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, tracer redis.Tracer, events changes, log *slog.Logger) (*counterBackend, error) {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
 	meter.Local(counters.Keys, counters.Evictions, counters.Bytes)
 	go counters.Run(ctx, time.Minute)
 	if s.Backend() == env.BackendRedis {
-		return newRedisBackend(ctx, s, counters, health, meter, recorder, events, log)
+		return newRedisBackend(ctx, s, counters, health, meter, recorder, tracer, events, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
 	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
@@ -55,12 +55,12 @@ const idleProbePause = 10 * time.Second
 
 // newRedisBackend returns a backend that counts in Redis. While Redis is down, it counts
 // in localCounters.
-func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, events changes, log *slog.Logger) (*counterBackend, error) {
+func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.Limiter, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, tracer redis.Tracer, events changes, log *slog.Logger) (*counterBackend, error) {
 	roles := []redis.Role{redis.RoleMain}
 	if s.PerSecond {
 		roles = append(roles, redis.RolePerSecond)
 	}
-	client, err := newRedis(s, redisTrips{meter.Redis(roles...), recorder})
+	client, err := newRedis(s, redisTrips{meter.Redis(roles...), recorder}, tracer)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	return b, nil
 }
 
-func newRedis(s *env.Settings, observer redis.Observer) (*redis.Limiter, error) {
+func newRedis(s *env.Settings, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
 	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
 		return nil, err
@@ -129,6 +129,7 @@ func newRedis(s *env.Settings, observer redis.Observer) (*redis.Limiter, error) 
 		MaxQueueSize:       s.RedisMaxQueueSize,
 		WaitReplicas:       s.RedisWaitReplicas,
 		Observer:           observer,
+		Tracer:             tracer,
 	}
 	if s.PerSecond {
 		perSecond, err := withTLS(s, s.PerSecondRedis(), s.PerSecondTLS)

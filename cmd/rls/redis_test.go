@@ -201,7 +201,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), live.NewRecorder(0.5, true), newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
+	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), live.NewRecorder(0.5, true), nil, newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
 	require.NoError(t, err)
 	<-pinged
 	b.close()

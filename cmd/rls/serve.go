@@ -75,7 +75,12 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 		return err
 	}
 	recorder := live.NewRecorder(s.RedisFallbackRatio, s.TopKeys != string(live.KeysOff))
-	counters, err := newBackend(background, s, health, meter, recorder, events, log)
+	traced, err := startTraces(background, s, log)
+	if err != nil {
+		return err
+	}
+	defer traced.close()
+	counters, err := newBackend(background, s, health, meter, recorder, traced.batches(), events, log)
 	if err != nil {
 		return err
 	}
@@ -94,7 +99,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	observeMethods(&options, meter)
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
-	rateLimit := newRateLimitService(s, limits, counters, callObservers(s, meter, log, append(decisions.observers, recorder)...)...)
+	observers := slices.Concat(decisions.observers, traced.observers(), []service.Observer{recorder})
+	rateLimit := traced.wrap(newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...), &options)
 	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },

@@ -51,6 +51,9 @@ func (s *Settings) check() []error {
 	ps.addIf(s.LocalGuardRatio > 0 && s.LocalGuardRatio < 1,
 		`LOCAL_GUARD_RATIO: got "%v", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`, s.LocalGuardRatio)
 	s.checkStats(&ps)
+	hasScheme := strings.HasPrefix(s.OTELEndpoint, "http://") || strings.HasPrefix(s.OTELEndpoint, "https://")
+	ps.addIf(s.TracesCalls() && s.OTELEndpoint != "" && !hasScheme,
+		"OTEL_EXPORTER_OTLP_ENDPOINT: got %q, want a URL such as http://localhost:4317", s.OTELEndpoint)
 	s.checkRedis(&ps)
 	return ps
 }
@@ -161,6 +164,20 @@ func redisVariables() string {
 	return setVariables(names...)
 }
 
+// setTracingVariables returns the names of set variables that only describe traces.
+func setTracingVariables() string {
+	var names []string
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		isTracing := strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_")
+		if isTracing && value != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ",")
+}
+
 // setVariables returns those of the names that are set.
 func setVariables(names ...string) string {
 	unset := func(name string) bool { return os.Getenv(name) == "" }
@@ -190,6 +207,9 @@ func (s *Settings) warnings() []Warning {
 	s.warnUnusedStats(warnUnused)
 	if s.ConfigType == ConfigXDS {
 		warnUnused(setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
+	}
+	if !s.TracesCalls() {
+		warnUnused(setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
 	}
 	for _, f := range s.tlsFiles() {
 		if !f.used {

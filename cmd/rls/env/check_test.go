@@ -94,6 +94,13 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 			},
 			[]string{`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="` + own.CertFile + `" and CONFIG_GRPC_XDS_CLIENT_TLS_KEY="` + text + `" are not a certificate and its key: tls: failed to find any PEM data in key input`},
 		},
+		"collector of traces": {
+			map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4317", "TRACING_EXPORTER_PROTOCOL": "udp"},
+			[]string{
+				`TRACING_EXPORTER_PROTOCOL: got "udp", want one of http, grpc`,
+				`OTEL_EXPORTER_OTLP_ENDPOINT: got "localhost:4317", want a URL such as http://localhost:4317`,
+			},
+		},
 		"metrics": {
 			map[string]string{"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
 			[]string{
@@ -146,6 +153,9 @@ func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 		"certificates without TLS":      {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY,GRPC_CLIENT_TLS_CACERT: GRPC_SERVER_USE_TLS is not true"},
 		"certificates for plain xDS":    {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
 		"certificates for no xDS":       {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
+		"traces without tracing":        {map[string]string{"TRACING_SAMPLING_RATE": "0.1", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, "setting without effect: OTEL_EXPORTER_OTLP_ENDPOINT,TRACING_SAMPLING_RATE: tracing is off"},
+		"tracing that is turned off":    {map[string]string{"TRACING_ENABLED": "true", "OTEL_TRACES_EXPORTER": "none", "TRACING_SERVICE_NAME": "x"}, "setting without effect: TRACING_SERVICE_NAME: tracing is off"},
+		"tracing":                       {map[string]string{"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, ""},
 		"certificates for plain Redis":  {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: REDIS_TLS is not true"},
 		"counting in the process alone": {map[string]string{"BACKEND_TYPE": "local"}, ""},
 		"guard with all or none":        {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true"}, "LOCAL_GUARD_RATIO: STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off"},

@@ -114,7 +114,7 @@ func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
 func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	warnings := unusedWarnings([]string{
 		"USE_STATSD=true", "PROMETHEUS_MAPPER_YAML=/nowhere", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6", "MEMCACHE_TLS=",
-		"TRACING_ENABLED=false", "USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
+		"USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
 	})
 	assert.Equal(t, []Warning{
 		{noEffect, "REDIS_PIPELINE_LIMIT,REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch"},
@@ -125,7 +125,6 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 
 func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	for variable, reported := range map[string]bool{
-		"TRACING_ENABLED=0": false, "TRACING_ENABLED=t": true,
 		"USE_CALENDAR_MONTH_RATE_LIMIT=F": false, "USE_CALENDAR_MONTH_RATE_LIMIT=T": true,
 		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=False": false, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=no": true,
 		"PROMETHEUS_MAPPER_YAML=env_test.go": true, "PROMETHEUS_MAPPER_YAML=nowhere": false,

@@ -93,6 +93,18 @@ type Settings struct {
 	TopKeys                 string  `envconfig:"TOP_KEYS" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
 	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
 
+	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
+	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If empty, OTEL_SERVICE_NAME, or else RateLimit."`
+	TracingServiceNamespace  string  `envconfig:"TRACING_SERVICE_NAMESPACE" desc:"Service namespace in traces."`
+	TracingServiceInstanceID string  `envconfig:"TRACING_SERVICE_INSTANCE_ID" desc:"Id of this replica in traces. If empty, a random UUID."`
+	TracingExporterProtocol  string  `envconfig:"TRACING_EXPORTER_PROTOCOL" oneof:"http grpc" desc:"Protocol of the collector: http or grpc. If empty, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL, or else http."`
+	TracingSamplingRate      float64 `envconfig:"TRACING_SAMPLING_RATE" default:"1" desc:"Share of the traces to record, from 0 to 1, if Envoy has not decided. If empty and OTEL_TRACES_SAMPLER is set, that sampler decides."`
+	OTELSDKDisabled          bool    `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Turn tracing off."`
+	OTELTracesExporter       string  `envconfig:"OTEL_TRACES_EXPORTER" oneof:"otlp none" desc:"otlp turns tracing on, and none turns it off."`
+	OTELEndpoint             string  `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"URL of the collector, such as http://localhost:4318 for http or http://localhost:4317 for grpc. With https the connection uses TLS."`
+	OTELTracesProtocol       string  `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
+	OTELProtocol             string  `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
+
 	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
@@ -219,6 +231,18 @@ func (s *Settings) PerSecondRedis() redis.Server {
 		SentinelAuth: s.PerSecondSentinelAuth,
 		PoolSize:     s.PerSecondPoolSize,
 	}
+}
+
+// TracesCalls reports whether calls are traced.
+func (s *Settings) TracesCalls() bool {
+	on := s.TracingEnabled || s.OTELTracesExporter == "otlp"
+	return on && s.OTELTracesExporter != "none" && !s.OTELSDKDisabled
+}
+
+// TracingProtocol returns the protocol of the collector, http or grpc.
+func (s *Settings) TracingProtocol() string {
+	protocol := cmp.Or(s.TracingExporterProtocol, s.OTELTracesProtocol, s.OTELProtocol, "http")
+	return strings.TrimSuffix(protocol, "/protobuf")
 }
 
 // logLevels are the levels of LOG_LEVEL.

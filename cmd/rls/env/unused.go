@@ -29,7 +29,6 @@ var unusedSettings = []struct{ names, reason string }{
 
 	{"PROMETHEUS_MAPPER_YAML", "rls can't rename its metrics; use metric_relabel_configs of Prometheus, or DogStatsD with mogrifiers"},
 	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "ratelimit_service_response_time_seconds is in seconds, as its name says; multiply by 1000 in the query"},
-	{"TRACING_* OTEL_EXPORTER_OTLP_*", "there is no tracing yet"},
 }
 
 // redundantValues are the booleans of unused settings that need no warning, because they
@@ -37,7 +36,6 @@ var unusedSettings = []struct{ names, reason string }{
 var redundantValues = map[string]string{
 	"USE_CALENDAR_MONTH_RATE_LIMIT":            "false",
 	"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS": "false",
-	"TRACING_ENABLED":                          "false",
 }
 
 // unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
