@@ -1,0 +1,211 @@
+package deploy
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/rules"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const alertsFile = "deploy/prometheus/alerts.yaml"
+
+// readAlerts returns the alerts by name.
+func readAlerts(t *testing.T) map[string]rulefmt.Rule {
+	t.Helper()
+	groups, errs := rulefmt.Parse([]byte(read(t, alertsFile)), false, model.UTF8Validation, parser.NewParser(parser.Options{}))
+	require.Empty(t, errs)
+	alerts := map[string]rulefmt.Rule{}
+	for _, g := range groups.Groups {
+		for _, r := range g.Rules {
+			assert.NotContains(t, alerts, r.Alert, "two alerts have one name")
+			alerts[r.Alert] = r
+		}
+	}
+	require.NotEmpty(t, alerts)
+	return alerts
+}
+
+func TestAlertsUseExportedMetrics(t *testing.T) {
+	exported := exportedMetrics(t)
+	for _, a := range readAlerts(t) {
+		assertExported(t, exported, a.Expr)
+	}
+}
+
+func TestAlertsHaveSeverityAndRunbook(t *testing.T) {
+	page := read(t, "docs/observability.md")
+	for name, a := range readAlerts(t) {
+		assert.Contains(t, []string{"critical", "warning", "info"}, a.Labels["severity"], name)
+		assert.NotEmpty(t, a.Annotations["summary"], name)
+		assert.Equal(t, "docs/observability.md#"+strings.ToLower(name), a.Annotations["runbook"], name)
+		assert.True(t, strings.Contains(page, "\n### "+name+"\n"), "docs/observability.md does not explain %s", name)
+	}
+}
+
+// TestAlertsFire evaluates each alert each minute with the series of a sick and of a healthy
+// process. The number in front of a series is its growth in 15 seconds, or its value.
+func TestAlertsFire(t *testing.T) {
+	const target = `job="rls", instance="a"`
+	alerts := readAlerts(t)
+	tested := map[string]bool{}
+	for _, c := range []struct {
+		alert         string
+		sick, healthy []string
+		want          string // what the summary contains
+	}{
+		{
+			alert: "RlsNotScraped", want: "at a",
+			sick:    []string{"up{" + target + "} 0x200", "rls_build_info{" + target + "} 1x4"},
+			healthy: []string{"up{" + target + "} 1x200", "rls_build_info{" + target + "} 1x200"},
+		},
+		{
+			alert: "RlsCallsFail", want: "10% of the calls fail",
+			sick:    []string{`ratelimit_service_should_rate_limit_error{err_type="redis_error", ` + target + `} 0+10x200`, `ratelimit_service_total_requests{grpc_method="ShouldRateLimit", ` + target + `} 0+100x200`},
+			healthy: []string{`ratelimit_service_should_rate_limit_error{err_type="redis_error", ` + target + `} 0+0x200`, `ratelimit_service_total_requests{grpc_method="ShouldRateLimit", ` + target + `} 0+100x200`},
+		},
+		{
+			alert: "RlsCallsSlow", want: "longer than",
+			sick:    histogram("ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit", `+target, 90, 100, 100),
+			healthy: histogram("ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit", `+target, 100, 100, 100),
+		},
+		{
+			alert: "RlsRedisDown", want: "a can't use Redis",
+			sick: []string{"rls_redis_up{" + target + "} 0x200"}, healthy: []string{"rls_redis_up{" + target + "} 1x200"},
+		},
+		{
+			alert: "RlsRedisFlaps", want: "lost Redis",
+			sick:    []string{`rls_redis_state_changes_total{state="down", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_redis_state_changes_total{state="down", ` + target + `} 0x100 1x100`},
+		},
+		{
+			alert: "RlsRedisSlow", want: "in Redis",
+			sick:    histogram("rls_redis_batch_duration_seconds", `server="main", `+target, 90, 100, 100),
+			healthy: histogram("rls_redis_batch_duration_seconds", `server="main", `+target, 100, 100, 100),
+		},
+		{
+			alert: "RlsRedisErrors", want: "errors of the kind readonly",
+			sick:    []string{`rls_redis_errors_total{kind="readonly", server="main", ` + target + `} 0+15x200`},
+			healthy: []string{`rls_redis_errors_total{kind="noscript", server="main", ` + target + `} 0+15x200`},
+		},
+		{
+			alert: "RlsDecidesWithoutRedis", want: "though Redis is up",
+			sick:    []string{`rls_decisions_without_redis_total{reason="late", mode="local", code="OK", ` + target + `} 0+1x200`, "rls_redis_up{" + target + "} 1x200"},
+			healthy: []string{`rls_decisions_without_redis_total{reason="late", mode="local", code="OK", ` + target + `} 0+1x200`, "rls_redis_up{" + target + "} 0x200"},
+		},
+		{
+			alert: "RlsOverloaded", want: "The queue of a",
+			sick:    []string{`rls_decisions_without_redis_total{reason="overload", mode="local", code="OK", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_decisions_without_redis_total{reason="outage", mode="local", code="OK", ` + target + `} 0+1x200`},
+		},
+		{
+			alert: "RlsOutageExpensive", want: "20k hits",
+			sick:    []string{"rls_outage_max_excess_hits{" + target + "} 20000x200", "rls_redis_up{" + target + "} 0x200"},
+			healthy: []string{"rls_outage_max_excess_hits{" + target + "} 20000x200", "rls_redis_up{" + target + "} 1x200"},
+		},
+		{
+			alert: "RlsLimitsRejected", want: "2 problems",
+			sick: []string{"rls_config_problems{" + target + "} 2x200"}, healthy: []string{"rls_config_problems{" + target + "} 0x200"},
+		},
+		{
+			alert: "RlsLimitsDiffer", want: "2 different sets",
+			sick:    []string{`rls_config_info{hash="1", ` + target + `} 1x200`, `rls_config_info{hash="2", job="rls", instance="b"} 1x200`},
+			healthy: []string{`rls_config_info{hash="1", ` + target + `} 1x200`, `rls_config_info{hash="1", job="rls", instance="b"} 1x200`},
+		},
+		{
+			alert: "RlsSourceDown", want: "the source xds",
+			sick: []string{`rls_source_up{source="xds", ` + target + `} 0x200`}, healthy: []string{`rls_source_up{source="xds", ` + target + `} 1x200`},
+		},
+		{
+			alert: "RlsUnknownDomain", want: "the domain shop",
+			sick:    []string{`ratelimit_service_rate_limit_domain_not_found{domain="shop", ` + target + `} 0+1x200`},
+			healthy: []string{`ratelimit_service_rate_limit_domain_not_found{domain="shop", ` + target + `} 7x200`},
+		},
+		{
+			alert: "RlsRuleDeniesMost", want: "The rule shop > tenant denies 90% of its hits",
+			sick:    ruleHits(100, 90, 0),
+			healthy: ruleHits(100, 90, 80),
+		},
+		{
+			alert: "RlsDecisionLogIncomplete", want: "lacks records: write_error",
+			sick:    []string{`rls_decision_log_dropped_total{reason="write_error", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_decision_log_dropped_total{reason="rate", ` + target + `} 0+1x200`},
+		},
+		{
+			alert: "RlsCountersEvicted", want: "a evicts",
+			sick:    []string{"rls_local_evictions_total{" + target + "} 0+15x200"},
+			healthy: []string{"rls_local_evictions_total{" + target + "} 9x200"},
+		},
+	} {
+		t.Run(c.alert, func(t *testing.T) {
+			require.Contains(t, alerts, c.alert)
+			firing := evaluate(t, alerts[c.alert], c.sick)
+			assert.Contains(t, strings.Join(firing, "\n"), c.want)
+			assert.Empty(t, evaluate(t, alerts[c.alert], c.healthy))
+		})
+		tested[c.alert] = true
+	}
+	for name := range alerts {
+		assert.True(t, tested[name], "%s has no test", name)
+	}
+}
+
+// histogram returns the series of a histogram: the calls in 15 seconds that take at most
+// 10 ms, at most 100 ms, and all.
+func histogram(name, labels string, in10ms, in100ms, all int) []string {
+	grow := func(le string, calls int) string {
+		return fmt.Sprintf("%s_bucket{le=%q, %s} 0+%dx200", name, le, labels, calls)
+	}
+	return []string{grow("0.01", in10ms), grow("0.1", in100ms), grow("+Inf", all)}
+}
+
+// ruleHits returns the series of a rule with these hits in 15 seconds.
+func ruleHits(total, over, shadow int) []string {
+	grow := func(name string, hits int) string {
+		return fmt.Sprintf(`ratelimit_service_rate_limit_%s{domain="shop", rule="shop > tenant", key1="tenant", job="rls", instance="a"} 0+%dx200`, name, hits)
+	}
+	return []string{grow("total_hits", total), grow("over_limit", over), grow("shadow_mode", shadow)}
+}
+
+// evaluate evaluates an alert each minute for 40 minutes and returns the summaries of the
+// alerts that then fire. The series have a sample each 15 seconds.
+func evaluate(t *testing.T, alert rulefmt.Rule, series []string) (summaries []string) {
+	t.Helper()
+	storage := promqltest.LoadedStorage(t, "load 15s\n  "+strings.Join(series, "\n  ")+"\n")
+	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
+	query := rules.EngineQueryFunc(engine, storage)
+	rule := rules.NewAlertingRule(alert.Alert, parseQuery(t, alert.Expr), time.Duration(alert.For), 0,
+		labels.FromMap(alert.Labels), labels.FromMap(alert.Annotations), labels.EmptyLabels(), "", true, promslog.NewNopLogger())
+	for minute := range 41 {
+		_, err := rule.Eval(t.Context(), 0, time.Unix(int64(minute)*60, 0), query, nil, 0)
+		require.NoError(t, err)
+	}
+	for _, a := range rule.ActiveAlerts() {
+		if a.State == rules.StateFiring {
+			summaries = append(summaries, a.Annotations.Get("summary"))
+		}
+	}
+	slices.Sort(summaries)
+	return summaries
+}
+
+// TestPromtoolAcceptsAlerts runs promtool if it is installed.
+func TestPromtoolAcceptsAlerts(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed")
+	}
+	out, err := exec.Command(promtool, "check", "rules", path(alertsFile)).CombinedOutput()
+	assert.NoError(t, err, string(out))
+}
