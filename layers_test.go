@@ -38,6 +38,8 @@ var mayImport = map[string][]string{
 	"backend/backendtest":    {"backend", "internal/wait", "limit"},
 	"lua":                    {},
 	"timeline":               {},
+	"page":                   {"descriptors", "explain", "live", "timeline"},
+	"page/pagetest":          {"live", "timeline"},
 	"live":                   {"backend", "descriptors", "descriptors/limitsfile", "limit", "service", "timeline"},
 	"service":                {"backend", "descriptors", "limit"},
 	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
@@ -70,7 +72,7 @@ const wiring = "cmd/rls"
 // testOnly lists the packages that the program must not contain.
 var testOnly = []string{
 	"backend/backendtest", "internal/redistest", "internal/certtest", "internal/polltest",
-	"source/xds/xdstest", "admin/admintest", "test/envoyconf",
+	"source/xds/xdstest", "admin/admintest", "test/envoyconf", "page/pagetest",
 }
 
 // redisClients lists the packages that may import go-redis.

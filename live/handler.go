@@ -63,6 +63,18 @@ type Handlers struct {
 	SeesKeys func(*http.Request) bool
 }
 
+// SnapshotFor returns the Snapshot for the caller of r.
+func (h Handlers) SnapshotFor(r *http.Request) *Snapshot { return h.snapshotFor(h.SeesKeys(r)) }
+
+// RuleFor returns the rule of a path, and its busiest keys for the caller of r.
+func (h Handlers) RuleFor(r *http.Request, path string) (rule Rule, keys TopKeys, known bool) {
+	rule, keys, known = h.Live.Rule(path)
+	if known && !h.SeesKeys(r) {
+		keys = h.hashedKeys(keys)
+	}
+	return rule, keys, known
+}
+
 // Snapshot answers with the Snapshot as JSON.
 func (h Handlers) Snapshot() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,13 +94,10 @@ func (h Handlers) Rules() http.Handler {
 // Rule answers with the rule of the parameter path, and with its busiest keys.
 func (h Handlers) Rule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rule, keys, known := h.Live.Rule(r.URL.Query().Get("path"))
+		rule, keys, known := h.RuleFor(r, r.URL.Query().Get("path"))
 		if !known {
 			http.Error(w, "no rule in force has this path; /live/rules lists all rules", http.StatusNotFound)
 			return
-		}
-		if !h.SeesKeys(r) {
-			keys = h.hashedKeys(keys)
 		}
 		respondJSON(w, RuleAnswer{rule, keys})
 	})

@@ -46,13 +46,17 @@ func newLive(ctx, background context.Context, s *env.Settings, l limits, counter
 	return all
 }
 
-// livePages returns the pages of the debug listener about the traffic of this moment.
-func livePages(s *env.Settings, l *live.Live) []server.Page {
+// newLiveHandlers returns the handlers for viewers of l.
+func newLiveHandlers(s *env.Settings, l *live.Live) live.Handlers {
 	isAllowed := privateCaller(s)
-	h := live.Handlers{Live: l, SeesKeys: func(r *http.Request) bool {
+	return live.Handlers{Live: l, SeesKeys: func(r *http.Request) bool {
 		_, ok := isAllowed(r)
 		return ok
 	}}
+}
+
+// livePages returns the pages of the debug listener about the traffic of this moment.
+func livePages(h live.Handlers) []server.Page {
 	return []server.Page{
 		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: h.Snapshot()},
 		{Path: live.StreamPath, Help: "the same each second, as server-sent events", Handler: h.Stream(), Stream: true},

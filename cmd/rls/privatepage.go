@@ -16,10 +16,8 @@ import (
 // Callers of the admin API may open it. If there are none, callers on this host may.
 func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 	isAllowed, next := privateCaller(s), p.Handler
-	refusal := "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 	code := http.StatusForbidden
 	if hasAdminCallers(s) {
-		refusal = "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
 		code = http.StatusUnauthorized
 	}
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
@@ -32,7 +30,7 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 			if code == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
 			}
-			http.Error(w, http.StatusText(code)+": "+refusal, code)
+			http.Error(w, http.StatusText(code)+": "+privateRefusal(s), code)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
@@ -51,6 +49,14 @@ func privateCaller(s *env.Settings) func(*http.Request) (name string, ok bool) {
 		}
 		return name, ok
 	}
+}
+
+// privateRefusal says who may open a private page.
+func privateRefusal(s *env.Settings) string {
+	if hasAdminCallers(s) {
+		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
+	}
+	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 }
 
 // privateHelp says in the list of pages who may open a private page.

@@ -105,9 +105,10 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	current := newLive(ctx, background, s, limits, counters, overrides, recorder, meter, events)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(s, current), adminPages(s, limits, counters, overrides, log),
-		[]server.Page{explainPage(s, newExplainer(s, limits, counters), log), decisions.page(s, log), logLevelPage(s, level, log)})
+	current := newLiveHandlers(s, newLive(ctx, background, s, limits, counters, overrides, recorder, meter, events))
+	explainer := newExplainer(s, limits, counters)
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), livePage(s, current, explainer, log), adminPages(s, limits, counters, overrides, log),
+		[]server.Page{explainPage(s, explainer, log), decisions.page(s, log), logLevelPage(s, level, log)})
 	srv, err := server.New(options)
 	if err != nil {
 		return err

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/page"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// defaultGRPCPort is the port that rls hit asks by default.
+const defaultGRPCPort = 8081
+
+// livePage returns the live page and its assets.
+func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.Logger) []server.Page {
+	isAllowed := privateCaller(s)
+	o := page.Options{
+		Snapshot: h.SnapshotFor,
+		Rules:    h.Live.Rules,
+		Rule:     h.RuleFor,
+		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
+			if _, ok := isAllowed(r); !ok {
+				return nil, errors.New("explain shows counters: " + privateRefusal(s) + ". The command rls explain --admin URL sends a token")
+			}
+			req, err := explain.NewRequest(domain, []string{descriptor}, "")
+			if err != nil {
+				return nil, err
+			}
+			return x.Explain(r.Context(), req), nil
+		},
+		Links: []page.Link{
+			{Href: "/rlconfig", Name: "Limits"}, {Href: "/rlconfig/problems", Name: "Problems"},
+			{Href: "/metrics", Name: "Metrics"}, {Href: "/endpoints", Name: "All pages"},
+		},
+		Log: log,
+	}
+	for _, source := range backend.Sources {
+		o.Sources = append(o.Sources, source.String())
+	}
+	switch {
+	case s.GRPCUDS != "":
+		o.GRPCAddr = "unix://" + s.GRPCUDS
+	case s.GRPCPort != defaultGRPCPort:
+		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
+	}
+	return []server.Page{
+		{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
+		{Path: page.AssetsPath, Handler: page.Assets()},
+	}
+}

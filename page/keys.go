@@ -1,0 +1,112 @@
+package page
+
+import (
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/live"
+)
+
+// keyList is a list of keys.
+type keyList struct {
+	ID, Caption, RateName string
+	Rows                  []keyRow
+	Empty                 string // shown without rows
+}
+
+// keyRow is a key in a list.
+type keyRow struct {
+	Text, Rule, Limit string
+	Href              string // address of explain with this key; empty if the key is hashed
+
+	Rate, DeniedRate, Share, Used string
+}
+
+func hitRate(k live.Key) live.Value    { return k.Rate }
+func deniedRate(k live.Key) live.Value { return k.DeniedRate }
+
+func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key, rate func(live.Key) live.Value) keyList {
+	l := keyList{ID: id, Caption: caption, RateName: rateName, Empty: "None in the last minutes."}
+	if mode == live.KeysOff {
+		l.Empty = "Off. TOP_KEYS=on shows keys, and TOP_KEYS=hashed shows hashes of keys."
+	}
+	for _, k := range keys {
+		l.Rows = append(l.Rows, newKeyRow(mode, k, rate(k)))
+	}
+	return l
+}
+
+func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
+	row := keyRow{Text: k.Key, Rule: k.Rule, Limit: k.Limit, Rate: formatRate(rate), DeniedRate: formatRate(k.DeniedRate), Share: formatShare(k.Share), Used: "–"}
+	if mode == live.KeysOn {
+		domain, entries := splitKey(k.Key)
+		row.Text = strings.Join(entries, ", ")
+		row.Href = explainHref(domain, descriptorOf(k.Key))
+	}
+	if k.Spent != nil && k.Capacity != nil {
+		row.Used = formatCount(*k.Spent) + " of " + formatCount(*k.Capacity)
+	}
+	return row
+}
+
+// splitKey returns the domain and the entries in the name of a counter, in readable form.
+func splitKey(key string) (domain string, entries []string) {
+	parts := strings.Split(key, "|")
+	for i, part := range parts {
+		parts[i] = readable(part)
+	}
+	return parts[0], parts[1:]
+}
+
+// readable returns the text of a part of a key. If the text has invisible characters or
+// characters that change the direction of others, the result is part, which has %XX instead.
+func readable(part string) string {
+	text, err := url.PathUnescape(part)
+	if err != nil || !utf8.ValidString(text) {
+		return part
+	}
+	for _, r := range text {
+		if r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) {
+			return part
+		}
+	}
+	return text
+}
+
+// zeroWidthJoiner joins emojis to one.
+const zeroWidthJoiner = '\u200d'
+
+// descriptorOf returns the descriptor of the name of a counter, as the form of explain takes
+// it. It is empty if the name can't be parsed.
+func descriptorOf(key string) string {
+	t, err := descriptors.ParseTarget(key)
+	if err != nil {
+		return ""
+	}
+	return descriptors.FormatEntries(t.Entries)
+}
+
+// explainHref returns the address of the page with the form of explain filled in.
+func explainHref(domain, descriptor string) string {
+	return "/?" + url.Values{"domain": {domain}, "descriptor": {descriptor}}.Encode() + "#explain"
+}
+
+// escapeEntry escapes an entry for the form of explain and makes up text for a wildcard.
+var escapeEntry = strings.NewReplacer(`\`, `\\`, ",", `\,`, "*", "example")
+
+// exampleDescriptor returns a descriptor that the rule of path matches, for the form of
+// explain: a value is made up where the rule takes any.
+func exampleDescriptor(path string) string {
+	parts := strings.Split(path, separator)[1:]
+	for i, part := range parts {
+		part = escapeEntry.Replace(part)
+		if !strings.Contains(part, "=") {
+			part += "=example"
+		}
+		parts[i] = part
+	}
+	return strings.Join(parts, ",")
+}
