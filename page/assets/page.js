@@ -614,7 +614,6 @@ function listen() {
 }
 
 localTimes(document);
-for (const link of document.querySelectorAll('[data-sort]')) link.draggable = false;
 listen();
 connect();
 findRules();
