@@ -27,7 +27,7 @@ func figures(s *live.Snapshot) []figure {
 	calls.Second = formatRate(f.Errors.Now)
 	calls.Spark = newSpark("Calls per second", f, formatRate, f.Calls.Points, nil)
 
-	denied := figure{ID: "denied", Name: "Denied", Value: "–", Unit: "%", SecondName: "per second"}
+	denied := figure{ID: "denied", Name: "Denied", Value: "–", Unit: "%", SecondName: "calls/s"}
 	if f.DeniedShare.Now.Known() {
 		denied.Value = formatNumber(float64(f.DeniedShare.Now) * 100)
 		if f.DeniedShare.Now > 0 {

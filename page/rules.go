@@ -18,6 +18,7 @@ type ruleTable struct {
 	Columns   []column
 	Rows      []ruleRow
 	More      string // says that there are more rules than rows
+	HasQuiet  bool
 	Quiet     string // the text of the link to quiet rules
 	QuietHref string
 }
@@ -220,15 +221,14 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, details *ruleDetails, c c
 	if n := len(rows) - maxRows; n > 0 {
 		t.More = fmt.Sprintf("%s more rules. The filter finds them.", formatCount(int64(n)))
 	}
-	if s.Rules.Quiet > 0 && c.Filter == "" {
-		other := c
-		other.Quiet = !c.Quiet
-		t.QuietHref = other.href()
-		t.Quiet = fmt.Sprintf("Show %s quiet rules", formatCount(int64(s.Rules.Quiet)))
-		if c.Quiet {
-			t.Quiet = "Hide quiet rules"
-		}
+	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
+	t.Quiet = fmt.Sprintf("Show %s quiet rules", formatCount(int64(s.Rules.Quiet)))
+	if c.Quiet {
+		t.Quiet = "Hide quiet rules"
 	}
+	other := c
+	other.Quiet = !c.Quiet
+	t.QuietHref = other.href()
 	return t
 }
 

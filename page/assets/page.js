@@ -420,7 +420,7 @@ function showOverrides(s) {
     setText(field(tr, 'limits'), x.limits || '');
     setText(field(tr, 'base'), 'instead of ' + x.base_limits);
     field(tr, 'base').hidden = !x.base_limits;
-    setText(field(tr, 'problem'), `${x.state}: ${x.problem}`);
+    setText(field(tr, 'problem'), `${x.state}: ${x.problem || ''}`);
     field(tr, 'problem').hidden = !x.problem;
     setText(field(tr, 'author'), x.author || '');
     if (x.until) {
