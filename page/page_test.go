@@ -1,20 +1,43 @@
 package page_test
 
 import (
-	"fmt"
+	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/explain"
 	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/page"
 	"github.com/seed-81f232ab/rls/page/pagetest"
 )
+
+// optionsFor returns options of a page that shows s. The page has one quiet rule.
+func optionsFor(s *live.Snapshot) page.Options {
+	return page.Options{
+		Snapshot: func(*http.Request) *live.Snapshot { return s },
+		Rules: func(filter string) ([]live.Rule, int) {
+			quiet := pagetest.Rule("shop > tenant=it's", "5 per second", "fixed_window", 0, 0, 0)
+			if !strings.Contains(quiet.Path, strings.ToLower(filter)) {
+				return nil, 0
+			}
+			return []live.Rule{quiet}, 0
+		},
+		Rule: func(_ *http.Request, path string) (live.Rule, live.TopKeys, bool) {
+			for _, r := range s.Rules.Shown {
+				if r.Path == path {
+					return r, s.Keys, true
+				}
+			}
+			return live.Rule{}, live.TopKeys{}, false
+		},
+	}
+}
 
 func get(t *testing.T, o page.Options, address string) (http.Header, string) {
 	t.Helper()
@@ -24,21 +47,110 @@ func get(t *testing.T, o page.Options, address string) (http.Header, string) {
 	return w.Header(), w.Body.String()
 }
 
-func of(s *live.Snapshot) page.Options {
-	return page.Options{Snapshot: func(*http.Request) *live.Snapshot { return s }}
+func TestPageLoadsFromItsServerOnly(t *testing.T) {
+	header, body := get(t, optionsFor(pagetest.Busy()), "/")
+	assert.Equal(t, "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'", header.Get("Content-Security-Policy"))
+	assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
+	assert.Equal(t, "no-store", header.Get("Cache-Control"))
+	for _, inline := range []string{"://", "<style", " style=", "<script>", "onclick", "ZgotmplZ"} {
+		assert.NotContains(t, body, inline)
+	}
 }
 
-func TestBudget(t *testing.T) {
-	_, body := get(t, of(pagetest.Busy()), "/")
-	total := len(body)
-	for _, f := range []string{"assets/page.css", "assets/page.js", "assets/icon.svg"} {
-		b, _ := os.ReadFile(f)
-		total += len(b)
-		fmt.Println(f, len(b))
+func TestTextsAreEscaped(t *testing.T) {
+	s := pagetest.Hostile()
+	s.Instance = "<b>"
+	_, body := get(t, optionsFor(s), "/?filter=%22%3E%3Cb%3E&domain=%3Cb%3E&descriptor=%3Cb%3E&rule=%3Cb%3E")
+	assert.NotContains(t, body, "<script>alert")
+	assert.NotContains(t, body, "<b>")
+	assert.NotContains(t, body, "<img")
+}
+
+func TestHintHasACommandForARule(t *testing.T) {
+	o := optionsFor(pagetest.Quiet())
+	_, body := get(t, o, "/")
+	assert.Contains(t, body, `rls hit -d shop &#39;tenant=it&#39;\&#39;&#39;s&#39; -n 8`)
+	o.GRPCAddr = "localhost:9000"
+	_, body = get(t, o, "/")
+	assert.Contains(t, body, `rls hit -a localhost:9000 -d shop`)
+	o.Rules = func(string) ([]live.Rule, int) { return nil, 0 }
+	_, body = get(t, o, "/")
+	assert.NotContains(t, body, "rls hit")
+	_, body = get(t, optionsFor(pagetest.NoLimits()), "/")
+	assert.Contains(t, body, "No limits are loaded")
+}
+
+func TestFilterFindsQuietRules(t *testing.T) {
+	_, body := get(t, optionsFor(pagetest.Busy()), "/?filter=TENANT")
+	assert.Contains(t, body, `data-path="shop &gt; tenant=acme"`)
+	assert.Contains(t, body, `data-path="shop &gt; tenant=it&#39;s"`)
+	assert.NotContains(t, body, `data-path="shop &gt; remote_address"`)
+
+	_, body = get(t, optionsFor(pagetest.Busy()), "/?filter=burst+100")
+	assert.Contains(t, body, `data-path="shop &gt; path=/api/*"`, "the filter finds limits too")
+}
+
+func TestOpenRuleHasItsDetails(t *testing.T) {
+	for _, address := range []string{"/?rule=shop+%3E+tenant%3Dacme", "/?part=rule&rule=shop+%3E+tenant%3Dacme"} {
+		_, body := get(t, optionsFor(pagetest.Busy()), address)
+		for _, text := range []string{"limits.yaml:12", "shop|tenant=acme", "dana", "6,000 per minute", "descriptor=tenant%3Dacme"} {
+			assert.Contains(t, body, text)
+		}
 	}
-	fmt.Println(len(body), total)
-	_, body = get(t, of(pagetest.Quiet()), "/")
-	fmt.Println(len(body))
-	assert.NotContains(t, body, "ZgotmplZ")
-	fmt.Println(strings.Count(body, "\n"))
+	_, body := get(t, optionsFor(pagetest.Busy()), "/?part=rule&rule=gone")
+	assert.Contains(t, body, "gone")
+}
+
+// TestKeysLinkToExplain follows the link of a key whose value has the characters that the
+// form of explain escapes.
+func TestKeysLinkToExplain(t *testing.T) {
+	s := pagetest.Busy()
+	s.Keys.Hottest = []live.Key{pagetest.Key(`shop|path=/a,b\|k%3D1=v%3D2`, "shop > path", 1, 1)}
+	s.Keys.Denied = nil
+	_, body := get(t, optionsFor(s), "/")
+	i := strings.Index(body, "descriptor=path")
+	require.Positive(t, i)
+	query, err := url.ParseQuery(strings.ReplaceAll(body[i:i+strings.IndexByte(body[i:], '#')], "&amp;", "&"))
+	require.NoError(t, err)
+	assert.Equal(t, url.Values{"domain": {"shop"}, "descriptor": {`path=/a\,b\\,k\=1=v=2`}}, query)
+
+	s.Keys.Mode = live.KeysHashed
+	_, body = get(t, optionsFor(s), "/")
+	assert.NotContains(t, body, "descriptor=path", "a hash links to nothing")
+}
+
+func TestExplainAnswersTheForm(t *testing.T) {
+	o := optionsFor(pagetest.Busy())
+	asked := ""
+	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
+		asked = domain + "|" + descriptor
+		if descriptor == "bad" {
+			return nil, errors.New("no = found")
+		}
+		return &explain.Report{UnknownDomain: &explain.UnknownDomain{Nearest: "shop"}}, nil
+	}
+	_, _ = get(t, o, "/")
+	assert.Empty(t, asked, "an empty form explains nothing")
+	_, body := get(t, o, "/?domain=shp&descriptor=a%3Db")
+	assert.Equal(t, "shp|a=b", asked)
+	assert.Contains(t, body, "The nearest domain is")
+	_, body = get(t, o, "/?domain=shop&descriptor=bad")
+	assert.Contains(t, body, "no = found")
+}
+
+func TestAssetsAreKeptUntilTheyChange(t *testing.T) {
+	ask := func(path, tag string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("If-None-Match", tag)
+		w := httptest.NewRecorder()
+		page.Assets().ServeHTTP(w, r)
+		return w
+	}
+	for _, name := range []string{"page.css", "page.js", "icon.svg"} {
+		first := ask("/assets/"+name, "")
+		assert.Equal(t, http.StatusOK, first.Code)
+		assert.Equal(t, http.StatusNotModified, ask("/assets/"+name, first.Header().Get("ETag")).Code)
+	}
+	assert.Equal(t, http.StatusNotFound, ask("/assets/", "").Code)
+	assert.Equal(t, http.StatusNotFound, ask("/assets/../page.html", "").Code)
 }
