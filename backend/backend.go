@@ -14,9 +14,10 @@ import (
 // the backend was unreachable, too slow or overloaded.
 var ErrUnavailable = errors.New("rate limit backend unavailable")
 
-// ErrOverloaded is wrapped, besides ErrUnavailable, by the error of a hit that was
-// never sent to the backend. Such an error says nothing about the backend's health.
-var ErrOverloaded = errors.New("hit not sent to the backend")
+// ErrOverloaded is wrapped, besides ErrUnavailable, by the error of a hit that this process
+// could not handle in time: it was never sent, or its answer was not read. Such an error
+// says nothing about the backend's health.
+var ErrOverloaded = errors.New("this process is overloaded")
 
 // ErrLate is wrapped, besides ErrUnavailable, by the error of a hit that was sent to the
 // backend and not answered within the time limit. The hit may be charged.

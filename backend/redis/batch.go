@@ -39,6 +39,8 @@ type batch struct {
 	hits   []hitRef
 	queued int // hits that wait in the queue
 
+	deadline time.Time // of the call that waits longest
+
 	now        int64      // of hits without a time of their own, in microseconds since 1970
 	counters   counterSet // of the hits with windows
 	scriptHits []hitRef   // the hits that the script decides
@@ -66,7 +68,8 @@ func (h hitRef) name() []byte         { return h.call.name(h.i) }
 func (b *batch) run(ctx context.Context, calls []*call) {
 	b.hits = b.hits[:0]
 	start := time.Now()
-	var firstStart, deadline time.Time
+	var firstStart time.Time
+	b.deadline = time.Time{}
 	for _, c := range calls {
 		switch {
 		case c.cancelled.Load():
@@ -79,15 +82,15 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 		if len(b.hits) == 0 || c.start.Before(firstStart) {
 			firstStart = c.start
 		}
-		if c.deadline.After(deadline) {
-			deadline = c.deadline
+		if c.deadline.After(b.deadline) {
+			b.deadline = c.deadline
 		}
 		for i := range c.hits {
 			b.hits = append(b.hits, hitRef{c, i})
 		}
 	}
 	if len(b.hits) > 0 {
-		ctx, cancel := context.WithDeadline(ctx, deadline)
+		ctx, cancel := context.WithDeadline(ctx, b.deadline)
 		err := b.send(ctx)
 		cancel()
 		done := Batch{

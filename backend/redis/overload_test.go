@@ -159,3 +159,69 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 		}
 	})
 }
+
+// A process without CPU time notices its deadlines late. Redis may have answered in time.
+func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			deadline   time.Duration // before the moment of its notice
+			overloaded bool
+		}{
+			{0, false},
+			{starvedAfter, false},
+			{starvedAfter + time.Millisecond, true},
+		} {
+			l := newUnitLimiter(&slowNode{})
+			now := time.Now()
+			r := l.newRequest(now, now.Add(-time.Second-c.deadline), time.Second)
+			err := r.wait(t.Context())
+			assert.ErrorIs(t, err, backend.ErrLate)
+			assert.Equal(t, c.overloaded, errors.Is(err, backend.ErrOverloaded), "the Take, %v", c.deadline)
+
+			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
+			b.deadline = now.Add(-c.deadline)
+			b.failHits(b.hits, context.DeadlineExceeded)
+			err = queuedCall.answers[0].Err
+			assert.ErrorIs(t, err, backend.ErrUnavailable)
+			assert.Equal(t, c.overloaded, errors.Is(err, backend.ErrOverloaded), "the batch, %v", c.deadline)
+		}
+	})
+}
+
+func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
+	q := &queue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
+	push := func(hits int) {
+		assert.NoError(t, q.push(&call{request: &request{}, hits: make([]pendingHit, hits)}))
+	}
+	for range 5 {
+		push(256)
+	}
+	for range 100 {
+		push(1)
+	}
+	var got [][]int
+	for q.hits > 0 {
+		batch, queued := q.pop(nil)
+		var sizes []int
+		for _, c := range batch {
+			if n := len(sizes); n > 0 && len(c.hits) == 1 && sizes[n-1] < 256 {
+				sizes[n-1]++
+				continue
+			}
+			sizes = append(sizes, len(c.hits))
+		}
+		got = append(got, sizes)
+		assert.Equal(t, q.hits, queued)
+	}
+	assert.Equal(t, [][]int{{64}, {256}, {36}, {256}, {256}, {256}, {256}}, got)
+}
+
+func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
+	q := &queue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
+	for _, hits := range []int{20, 1, 30, 2} {
+		assert.NoError(t, q.push(&call{request: &request{}, hits: make([]pendingHit, hits)}))
+	}
+	batch, queued := q.pop(nil)
+	assert.Len(t, batch, 4)
+	assert.Zero(t, queued)
+}

@@ -33,10 +33,19 @@ type queue struct {
 
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond  // signals a call or the close to workers
-	calls   []*call
-	hits    int // of calls
+	small   []*call    // calls of at most smallCallHits
+	large   []*call    // the other calls
+	hits    int        // of all calls
 	closed  bool
+
+	// largeNext makes large calls go first in the next batch. Batches alternate, so a call
+	// with many hits delays the others by one batch at most.
+	largeNext bool
 }
+
+// smallCallHits is the number of hits up to which a call is small. Nearly all calls of Envoy
+// are.
+const smallCallHits = 16
 
 // startQueue returns a queue with its workers.
 func (l *Limiter) startQueue(ctx context.Context, p *pool, k keyspace) *queue {
@@ -62,7 +71,11 @@ func (q *queue) push(c *call) error {
 	case q.hits > 0 && q.hits+len(c.hits) > q.limiter.options.MaxQueueSize:
 		return errFull
 	}
-	q.calls = append(q.calls, c)
+	if len(c.hits) <= smallCallHits {
+		q.small = append(q.small, c)
+	} else {
+		q.large = append(q.large, c)
+	}
 	q.hits += len(c.hits)
 	q.changed.Signal()
 	return nil
@@ -74,20 +87,35 @@ func (q *queue) push(c *call) error {
 func (q *queue) pop(batch []*call) (_ []*call, queued int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.calls) == 0 && !q.closed {
+	for len(q.small)+len(q.large) == 0 && !q.closed {
 		q.changed.Wait()
 	}
-	n, hits := 0, 0
-	for _, c := range q.calls {
-		if hits += len(c.hits); hits > q.limiter.options.MaxBatchSize && n > 0 {
+	first, second := &q.small, &q.large
+	if q.largeNext {
+		first, second = second, first
+	}
+	q.largeNext = !q.largeNext && len(q.large) > 0
+	before := q.hits
+	batch = q.move(batch, first, before)
+	batch = q.move(batch, second, before)
+	return batch, q.hits
+}
+
+// move moves calls from the front of list to batch, as long as the batch has at most
+// MaxBatchSize hits or no other call. before is the number of hits that waited before the
+// batch. The caller holds q.mu.
+func (q *queue) move(batch []*call, list *[]*call, before int) []*call {
+	n := 0
+	for _, c := range *list {
+		if before-q.hits+len(c.hits) > q.limiter.options.MaxBatchSize && len(batch) > 0 {
 			break
 		}
 		q.hits -= len(c.hits)
+		batch = append(batch, c)
 		n++
 	}
-	batch = append(batch, q.calls[:n]...)
-	q.calls = slices.Delete(q.calls, 0, n)
-	return batch, q.hits
+	*list = slices.Delete(*list, 0, n)
+	return batch
 }
 
 func (q *queue) work(ctx context.Context) {

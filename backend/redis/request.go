@@ -163,9 +163,19 @@ func (c *call) release() {
 	}
 }
 
-var errLate = fmt.Errorf("redis: %w: %w", backend.ErrLate, backend.ErrUnavailable)
+var (
+	errLate    = fmt.Errorf("redis: %w: %w", backend.ErrLate, backend.ErrUnavailable)
+	errStarved = fmt.Errorf("redis: this process got no CPU time: %w: %w", backend.ErrOverloaded, errLate)
+)
 
-// wait returns nil once all calls are answered. It returns errLate when the time is up,
+// starvedAfter is how late a deadline must be noticed to show that this process got no CPU
+// time. The answer of Redis may then wait in its socket.
+const starvedAfter = 10 * time.Millisecond
+
+// isStarved reports whether a deadline that has passed was noticed late.
+func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
+
+// wait returns nil once all calls are answered. It returns an ErrLate when the time is up,
 // and another error when ctx has ended. After an error the caller must call cancel.
 func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.deadline))
@@ -176,13 +186,16 @@ func (r *request) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
 	case <-r.timer.C:
+		if isStarved(r.deadline) {
+			return errStarved
+		}
 		return errLate
 	}
 }
 
-// copyResults copies the answers to results. A hit that was sent and has no answer gets
-// errLate. copyResults reports whether an all-or-none hit is denied.
-func (r *request) copyResults(results []backend.Result) (denied bool) {
+// copyResults copies the answers to results. A hit that was sent and has no answer gets the
+// error late. copyResults reports whether an all-or-none hit is denied.
+func (r *request) copyResults(results []backend.Result, late error) (denied bool) {
 	for _, c := range r.calls {
 		stage := c.stage.Load()
 		for i := range c.hits {
@@ -192,7 +205,7 @@ func (r *request) copyResults(results []backend.Result) (denied bool) {
 				results[h.index] = c.answers[i].Result
 				denied = denied || h.allOrNone && c.answers[i].Err == nil && !c.answers[i].Allowed
 			case stageSent:
-				results[h.index] = backend.Result{Err: errLate}
+				results[h.index] = backend.Result{Err: late}
 			default:
 				results[h.index] = backend.Result{Err: errExpired}
 			}

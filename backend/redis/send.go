@@ -233,7 +233,7 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	for _, hits := range byName {
 		semaphore <- struct{}{}
 		running.Go(func() {
-			part := batch{queue: b.queue, hits: hits, keyByKey: true}
+			part := batch{queue: b.queue, hits: hits, keyByKey: true, deadline: b.deadline}
 			_ = part.send(ctx) // the hits have the error
 			<-semaphore
 		})
@@ -263,6 +263,9 @@ func (b *batch) report(err error) {
 func (b *batch) failHits(hits []hitRef, err error) {
 	if KindOf(err) == KindTimeout {
 		err = fmt.Errorf("%w: %w", backend.ErrLate, err)
+		if isStarved(b.deadline) {
+			err = fmt.Errorf("%w: %w", backend.ErrOverloaded, err)
+		}
 	}
 	err = fmt.Errorf("redis %s: %d hits: %w: %w", b.queue.pool.name, len(hits), backend.ErrUnavailable, err)
 	for _, h := range hits {
