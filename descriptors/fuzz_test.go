@@ -62,6 +62,13 @@ func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, parentEntr
 		}
 		if r := n.rule; r != nil {
 			r.AppendKey(nil, d.Name, entryList)
+			r.AppendMetricKey(nil, d.Name, entryList)
+			if path := r.MetricPath(entryList); !r.MetricKeyVaries() && path != r.Path {
+				t.Fatalf("got %q, want %q", path, r.Path)
+			}
+			if others := r.OtherEntries(entryList, "other"); len(others) != len(entryList) {
+				t.Fatalf("%s: got %d entries, want %d", at, len(others), len(entryList))
+			}
 			for _, limit := range r.Limits {
 				if _, err := proto.Marshal(limit.Response); err != nil {
 					t.Fatal(err)

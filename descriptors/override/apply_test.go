@@ -575,3 +575,27 @@ descriptors:
 		}
 	})
 }
+
+func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
+	base := compile(t, shopLimits)
+	for _, c := range []struct {
+		target  string
+		request []string
+		path    string // with the override
+	}{
+		{"shop|tenant=acme", []string{"tenant", "acme"}, "shop > tenant=acme"},
+		{"shop|tenant=acme|path=/a", []string{"tenant", "acme", "path", "/a"}, "shop > tenant=acme > path=/a"},
+		{"shop|api=/v1/a", []string{"api", "/v1/a"}, "shop > api=/v1/a"},
+		{"shop|x1=y", []string{"x1", "y"}, "shop > x1"},
+	} {
+		t.Run(c.target, func(t *testing.T) {
+			changed, outcomes := base.with(override(t, c.target, `{"requests_per_unit": 9}`))
+			require.Empty(t, outcomes[0].problems)
+			request := entries(c.request...)
+			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
+			assert.NotSame(t, before, after)
+			assert.Equal(t, string(before.AppendMetricKey(nil, "shop", request)), string(after.AppendMetricKey(nil, "shop", request)))
+			assert.Equal(t, c.path, after.MetricPath(request))
+		})
+	}
+}
