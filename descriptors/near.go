@@ -52,13 +52,11 @@ func newComparedEntry(e *ratelimitv3.RateLimitDescriptor_Entry) comparedEntry {
 
 // difference returns the difference of the entry from d, which it does not match.
 func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
-	keyPattern, valuePattern := limitsfile.NewPattern(d.Key), limitsfile.NewPattern(d.Value)
 	anyValue := d.Value == ""
 	matches := func(key, value, dKey, dValue string) bool {
-		k, v := limitsfile.NewPattern(dKey), limitsfile.NewPattern(dValue)
-		return k.Match(key) && (anyValue || v.Match(value))
+		return matchText(dKey, key) && (anyValue || matchText(dValue, value))
 	}
-	sameKey := keyPattern.Match(e.key)
+	sameKey := matchText(d.Key, e.key)
 	switch {
 	case matches(e.lowerKey, e.lowerValue, strings.ToLower(d.Key), strings.ToLower(d.Value)):
 		return OtherCase
@@ -66,21 +64,31 @@ func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
 		return ExtraSpace
 	case e.value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && e.key+"_"+e.value == d.Key+"_"+d.Value:
 		return JoinedText
-	case sameKey && d.WildcardValue && partlyMatches(&valuePattern, e.value):
+	case sameKey && d.WildcardValue && partlyMatches(d.Value, e.value):
 		return PartOfPattern
 	case sameKey && !d.WildcardValue && similar(e.value, d.Value):
 		return SimilarValue
 	case sameKey:
 		return OtherValue
-	case !d.WildcardKey && similar(e.key, d.Key) && (anyValue || valuePattern.Match(e.value)):
+	case !d.WildcardKey && similar(e.key, d.Key) && (anyValue || matchText(d.Value, e.value)):
 		return SimilarKey
 	}
 	return NotNear
 }
 
-// partlyMatches reports whether text has the start or the end of p, or lacks only the last
-// two bytes of the start: /api lacks a byte of /api/*.
-func partlyMatches(p *limitsfile.Pattern, text string) bool {
+// matchText reports whether pattern, which has a * or not, matches text.
+func matchText(pattern, text string) bool {
+	if !strings.Contains(pattern, "*") {
+		return pattern == text
+	}
+	p := limitsfile.NewPattern(pattern)
+	return p.Match(text)
+}
+
+// partlyMatches reports whether text has the start or the end of a pattern, or lacks only the
+// last two bytes of the start: /api lacks a byte of /api/*.
+func partlyMatches(pattern, text string) bool {
+	p := limitsfile.NewPattern(pattern)
 	return p.Prefix != "" && strings.HasPrefix(text, p.Prefix) ||
 		p.Suffix != "" && strings.HasSuffix(text, p.Suffix) ||
 		text != "" && len(p.Prefix)-len(text) <= 2 && strings.HasPrefix(p.Prefix, text)

@@ -144,8 +144,7 @@ func (n *node) matchKind(key, value string) MatchKind {
 		return ExactMatch
 	}
 	if n.WildcardKey || n.WildcardValue {
-		keyPattern, valuePattern := limitsfile.NewPattern(n.Key), limitsfile.NewPattern(n.Value)
-		if keyPattern.Match(key) && (n.Value == "" || valuePattern.Match(value)) {
+		if matchText(n.Key, key) && (n.Value == "" || matchText(n.Value, value)) {
 			return PatternMatch
 		}
 		return NoMatch

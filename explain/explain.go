@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -55,18 +56,26 @@ type Options struct {
 }
 
 // Explainer explains requests. It is safe for concurrent use.
-type Explainer struct{ o Options }
+type Explainer struct {
+	o Options
+
+	// mu lets one explanation run at a time. An explanation compares all rules of a level, so
+	// many at once could slow calls.
+	mu sync.Mutex
+}
 
 // New returns an Explainer.
 func New(o Options) *Explainer {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Explainer{o}
+	return &Explainer{o: o}
 }
 
 // Explain returns the report about a request.
 func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	o := x.o
 	now := o.Now()
 	r := &Report{
