@@ -208,7 +208,7 @@ func checkReport(t *rapid.T, report *explain.Report, resp *rlsv3.RateLimitRespon
 			switch {
 			case r.Allowed || l.NextHit.Never:
 				require.Nil(t, l.NextHit.RetryAt)
-			case l.NextHit.RetryAt != nil && !l.ChargeDenied && !(allOrNone && r.Source == backend.SourceLocal):
+			case l.NextHit.RetryAt != nil && !l.ChargeDenied && (!allOrNone || r.Source != backend.SourceLocal):
 				retryAt := now.Add(time.Duration(r.RetryAfter) * time.Microsecond)
 				require.WithinDuration(t, retryAt, *l.NextHit.RetryAt, time.Millisecond)
 			default:

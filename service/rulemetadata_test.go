@@ -38,6 +38,7 @@ func TestRuleMetadataDescribesEachDecision(t *testing.T) {
 	}
 	two := map[string]any{"rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": false, "remaining": 1.0, "source": "local"}
 	b := map[string]any{"rule": "d > b", "limit": "50 per hour", "over_limit": false, "remaining": 49.0, "source": "local"}
+	over := map[string]any{"code": "OVER_LIMIT", "rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": true, "remaining": 2.0, "source": "local"}
 	for name, c := range map[string]struct {
 		descriptors []*ratelimitv3.RateLimitDescriptor
 		all         []any
@@ -48,7 +49,7 @@ func TestRuleMetadataDescribesEachDecision(t *testing.T) {
 		},
 		"over the limit": {
 			[]*ratelimitv3.RateLimitDescriptor{withHits(3, desc("a=1")), desc("b=1")},
-			[]any{map[string]any{"code": "OVER_LIMIT", "rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": true, "remaining": 2.0, "source": "local"}, ok(b)}, 0,
+			[]any{over, ok(b)}, 0,
 		},
 		"shadow mode": {
 			[]*ratelimitv3.RateLimitDescriptor{desc("trial=1")},
