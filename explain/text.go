@@ -11,6 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // EncodeJSON writes v as JSON for people and programs.
@@ -173,7 +174,7 @@ func (t *textWriter) override(o *Override) {
 }
 
 func (t *textWriter) limit(l *Limit, offline bool) {
-	text := "limit: " + l.Limit
+	text := "limit: " + l.Limit + strings.Join(extraFields(l), "")
 	if l.Name != "" {
 		text += fmt.Sprintf(" (named %s)", limitsfile.Printable(l.Name))
 	}
@@ -202,6 +203,19 @@ func (t *textWriter) limit(l *Limit, offline bool) {
 		t.counter(l.Counter, offline)
 		t.nextHit(l.NextHit, offline)
 	}
+}
+
+// extraFields returns the fields of l that differ from their defaults and that l.Limit leaves
+// out.
+func extraFields(l *Limit) []string {
+	algorithm, ok := limit.ParseAlgorithm(l.Algorithm)
+	if !ok {
+		return nil // l is unlimited
+	}
+	mode, _ := limit.ParseFailureMode(l.OnBackendFailure)
+	return limitsfile.ExtraFields(&limit.Limit{Spec: limit.Spec{
+		Algorithm: algorithm, ChargeDenied: l.ChargeDenied, OnBackendFailure: mode, FallbackRatio: l.FallbackRatio,
+	}}, ", %s %v")
 }
 
 func (t *textWriter) counter(c *Counter, offline bool) {

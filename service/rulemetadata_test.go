@@ -49,20 +49,24 @@ func TestRuleMetadataDescribesEachDecision(t *testing.T) {
 		},
 		"over the limit": {
 			[]*ratelimitv3.RateLimitDescriptor{withHits(3, desc("a=1")), desc("b=1")},
-			[]any{over, ok(b)}, 0,
+			[]any{over, ok(b)},
+			0,
 		},
 		"shadow mode": {
 			[]*ratelimitv3.RateLimitDescriptor{desc("trial=1")},
-			[]any{ok(map[string]any{"rule": "d > trial", "limit": "0 per hour", "over_limit": true, "remaining": 0.0, "source": "local", "shadow_mode": true})}, 0,
+			[]any{ok(map[string]any{"rule": "d > trial", "limit": "0 per hour", "over_limit": true, "remaining": 0.0, "source": "local", "shadow_mode": true})},
+			0,
 		},
 		"no rule": {[]*ratelimitv3.RateLimitDescriptor{desc("none=1")}, []any{ok(nil)}, nil},
 		"unlimited and replaced": {
 			[]*ratelimitv3.RateLimitDescriptor{desc("none=1"), desc("free=1"), desc("replaced=1")},
-			[]any{ok(nil), ok(map[string]any{"rule": "d > free", "limit": "unlimited"}), ok(map[string]any{"rule": "d > replaced"})}, 1,
+			[]any{ok(nil), ok(map[string]any{"rule": "d > free", "limit": "unlimited"}), ok(map[string]any{"rule": "d > replaced"})},
+			1,
 		},
 		"limit of the request": {
 			[]*ratelimitv3.RateLimitDescriptor{withLimit(desc("x=1"), 7, typev3.RateLimitUnit_MINUTE)},
-			[]any{ok(map[string]any{"rule": "d > the request's own limit", "limit": "7 per minute", "over_limit": false, "remaining": 6.0, "source": "local"})}, 0,
+			[]any{ok(map[string]any{"rule": "d > the request's own limit", "limit": "7 per minute", "over_limit": false, "remaining": 6.0, "source": "local"})},
+			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
