@@ -107,15 +107,21 @@ func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) Step {
 	step := Step{Entry: e, Siblings: len(s.nodes)}
 	compared := newComparedEntry(e)
-	others := 0
+	others, similarValues := 0, 0
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		c := Candidate{Descriptor: n.Descriptor, Kind: n.matchKind(e.GetKey(), e.GetValue())}
 		if c.Kind == NoMatch {
-			if c.Near = compared.difference(n.Descriptor); c.Near == NotNear {
-				continue
+			c.Near = compared.difference(n.Descriptor)
+			if c.Near == SimilarValue && (winner != nil && winner.Value == e.GetValue() || similarValues == maxOtherValues) {
+				c.Near = OtherValue
 			}
-			if c.Near == OtherValue {
+			switch c.Near {
+			case NotNear:
+				continue
+			case SimilarValue:
+				similarValues++
+			case OtherValue:
 				if step.OtherValues++; winner != nil || step.OtherValues > maxOtherValues {
 					continue
 				}

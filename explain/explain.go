@@ -168,11 +168,10 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 		if len(trace.Trail) == len(requested.GetEntries()) && len(trace.Trail) > 0 {
 			last = trace.Trail[len(trace.Trail)-1]
 		}
-		for _, near := range trace.Near {
-			if near.Trail[len(near.Trail)-1] == last {
-				continue // the summary says that the limits of the match are off
+		if last == nil || len(last.Limits) == 0 { // otherwise the limits of the match are off
+			for _, near := range trace.Near {
+				d.NearRules = append(d.NearRules, nearRule(requested.GetEntries(), near))
 			}
-			d.NearRules = append(d.NearRules, nearRule(requested.GetEntries(), near))
 		}
 	}
 	if rule != nil {

@@ -117,7 +117,7 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 		t.line(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
 	}
 	for _, o := range d.Overrides {
-		t.override(&o)
+		t.line(1, "%s", t.override(&o))
 	}
 	for i := range d.Limits {
 		t.limit(&d.Limits[i], offline)
@@ -157,8 +157,9 @@ func (t *textWriter) level(number int, l *Level) {
 	}
 }
 
-func (t *textWriter) override(o *Override) {
-	text := "override " + limitsfile.Printable(o.Target)
+// override returns the text about an override.
+func (t *textWriter) override(o *Override) string {
+	text := "override: " + limitsfile.Printable(o.Target)
 	if o.Author != "" {
 		text += " by " + limitsfile.Printable(o.Author)
 	}
@@ -170,7 +171,7 @@ func (t *textWriter) override(o *Override) {
 	} else {
 		text += ", without an end"
 	}
-	t.line(2, "%s; without it: %s", text, o.BaseLimits)
+	return text + "; without it: " + o.BaseLimits
 }
 
 func (t *textWriter) limit(l *Limit, offline bool) {

@@ -47,7 +47,12 @@ func (l *Limit) fieldsFrom(o *object) fieldSet {
 }
 
 // DefaultFields returns the names of the fields that come from the defaults of the domain.
-func (l *Limit) DefaultFields() []string { return l.defaultFields.names() }
+func (l *Limit) DefaultFields() []string {
+	if l.Unlimited { // an override can have covered the other fields
+		return (l.defaultFields & findRow("enabled").fieldSet()).names()
+	}
+	return l.defaultFields.names()
+}
 
 // OverrideFields returns the names of the fields that come from an override.
 func (l *Limit) OverrideFields() []string { return l.overrideFields.names() }
