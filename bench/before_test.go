@@ -46,12 +46,12 @@ func TestBeforeAndAfter(t *testing.T) {
 			cmd, addr := program(t, path, env...)
 			pids[i], addrs[i] = cmd.Process.Pid, addr
 		}
-		for _, l := range []load{{1, 1, 10_000}, {64, 1, 10_000}, {64, 4, 10_000}} {
+		for _, l := range []load{{inFlight: 1, descriptors: 1, keys: 10_000}, {inFlight: 64, descriptors: 1, keys: 10_000}, {inFlight: 64, descriptors: 4, keys: 10_000}} {
 			var results [2][]figures
 			for round := range rounds {
 				for turn := range builds {
 					i := (round + turn) % len(builds)
-					results[i] = append(results[i], run(t, addrs[i], pids[i], redis.PID(), l))
+					results[i] = append(results[i], run(t, addrs[i], pids[i], []int{redis.PID()}, l, 2*time.Second))
 				}
 			}
 			writeRatios(&table, backend, l, results)
