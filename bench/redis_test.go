@@ -111,6 +111,14 @@ type target struct {
 	ownDomains bool // the server knows the domains of the loads
 }
 
+// own returns l with a domain that the server knows.
+func (t target) own(l load) load {
+	if l.domain == "" || !t.ownDomains {
+		l.domain = "bench"
+	}
+	return l
+}
+
 // bench has the servers of a run and the processes of their Redis.
 type bench struct {
 	t         *testing.T
@@ -161,14 +169,13 @@ func (b *bench) startIncumbent(env ...string) {
 // server.
 func (b *bench) measure(l load) map[string]figures {
 	results := map[string][]figures{}
+	for _, target := range b.targets { // all keys exist in the rounds
+		send(b.t, target.addr, target.own(l), 0)
+	}
 	for round := range b.rounds {
 		for turn := range b.targets {
 			target := b.targets[(round+turn)%len(b.targets)]
-			own := l
-			if own.domain == "" || !target.ownDomains {
-				own.domain = "bench"
-			}
-			results[target.name] = append(results[target.name], run(b.t, target.addr, target.pid, b.redisPIDs, own, b.perLoad))
+			results[target.name] = append(results[target.name], run(b.t, target.addr, target.pid, b.redisPIDs, target.own(l), b.perLoad))
 		}
 	}
 	medians := map[string]figures{}
@@ -360,7 +367,7 @@ func send(t *testing.T, addr string, l load, d time.Duration) []time.Duration {
 		}
 		return true
 	}
-	if l.rate > 0 {
+	if l.rate > 0 && d > 0 {
 		for i, due := 0, time.Now(); due.Before(until); i, due = i+1, due.Add(time.Second/time.Duration(l.rate)) {
 			time.Sleep(time.Until(due))
 			workers.Go(func() {
@@ -375,7 +382,7 @@ func send(t *testing.T, addr string, l load, d time.Duration) []time.Duration {
 		return took
 	}
 	var next atomic.Int64
-	for w := range l.inFlight {
+	for w := range max(l.inFlight, 1) {
 		workers.Go(func() {
 			var mine []time.Duration
 			for i := w * 7919; ; i++ {

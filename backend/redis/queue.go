@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -87,8 +88,13 @@ func (q *queue) push(c *call) error {
 func (q *queue) pop(batch []*call) (_ []*call, queued int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.small)+len(q.large) == 0 && !q.closed {
-		q.changed.Wait()
+	for yielded := false; q.hits == 0 && !q.closed || !yielded; {
+		if q.hits == 0 && !q.closed {
+			q.changed.Wait()
+			continue
+		}
+		q.yield() // another worker may take the calls meanwhile
+		yielded = true
 	}
 	first, second := &q.small, &q.large
 	if q.largeNext {
@@ -116,6 +122,23 @@ func (q *queue) move(batch []*call, list *[]*call, before int) []*call {
 	}
 	*list = slices.Delete(*list, 0, n)
 	return batch
+}
+
+// yields is how often a worker lets other goroutines run before it takes a batch.
+const yields = 2
+
+// yield lets callers that are ready add their calls to the batch. It costs an idle process
+// nothing, and in a busy process it doubles the batch. The caller has the lock, which yield
+// releases for a time.
+func (q *queue) yield() {
+	if q.closed || q.hits >= q.limiter.options.MaxBatchSize {
+		return
+	}
+	q.mu.Unlock()
+	for range yields {
+		runtime.Gosched()
+	}
+	q.mu.Lock()
 }
 
 func (q *queue) work(ctx context.Context) {

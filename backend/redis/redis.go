@@ -53,8 +53,8 @@ type Options struct {
 	// Timeout is the budget of a Take; default 50 ms.
 	Timeout time.Duration
 
-	// MaxBatchSize bounds the hits of a batch, which Redis executes without a break;
-	// default 64. A single request with more hits is one batch.
+	// MaxBatchSize bounds the hits of a batch; default 256. Redis executes the script for
+	// a batch without a break. A single request with more hits is one batch.
 	MaxBatchSize int
 
 	// MaxInflightBatches is the number of batches of one partition that can be in
@@ -96,7 +96,7 @@ func (o *Options) setDefaults() error {
 		max          int
 	}{
 		{"Partitions", &o.Partitions, 16, maxPartitions},
-		{"MaxBatchSize", &o.MaxBatchSize, 64, maxCallHits},
+		{"MaxBatchSize", &o.MaxBatchSize, 256, maxCallHits},
 		{"MaxInflightBatches", &o.MaxInflightBatches, 1, 1024},
 		{"MaxQueueSize", &o.MaxQueueSize, 4096, 1 << 20},
 	} {

@@ -162,7 +162,7 @@ type Settings struct {
 	RedisFallbackRatio      float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis is down; above 0, at most 1. See docs/failure.md."`
 	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis is down: local (count in this process), allow or deny. See docs/failure.md."`
 	RedisPartitions         int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"16" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
-	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"64" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
+	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
 	RedisMaxInflightBatches int           `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
 	RedisMaxQueueSize       int           `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
 	RedisWaitReplicas       int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
