@@ -12,30 +12,30 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return s.count, period, retry
 end
 
-return {
+return simple({
   step = step,
 
-  open = function(_, raw)
-    if not raw then return { count = 0 } end
-    if not raw:find('^%d+$') then return { err = 'WRONGTYPE the key holds another string' } end
-    return { count = math.min(tonumber(raw), maxHits) }
-  end,
-
-  copy = function(s) return { count = s.count } end,
-
-  -- Writes s if it differs from raw. A key lives until its time is up, even with a count of 0.
-  -- Thus a replica that has seen the key can use INCRBY without setting a time to live.
-  save = function(s, key, raw, _, ttl)
-    local reply
+  -- Sets s to the count stored in raw. Returns an error message if raw is no count.
+  read = function(s, raw)
     if not raw then
-      if s.count == 0 then return end
-      reply = redis.pcall('SET', key, string.format('%d', s.count), 'PX', ttl(s.expires), 'NX')
-      if not reply then return 'WRONGTYPE the key holds another type' end
-    else
-      local change = s.count - tonumber(raw)
-      if change == 0 then return end
-      reply = redis.pcall('INCRBY', key, string.format('%d', change))
+      s.count, s.stored = 0, 0
+      return
     end
-    return type(reply) == 'table' and reply.err
+    if not raw:find('^%d+$') then return 'WRONGTYPE the key holds another string' end
+    s.stored = tonumber(raw)
+    s.count = math.min(s.stored, maxHits)
   end,
-}
+
+  -- Returns the change of the count and the end of the window, or nil without a change.
+  encode = function(s)
+    if s.count == s.stored then return nil end
+    return string.format('%d', s.count - s.stored), s.expires
+  end,
+
+  -- Writes what encode returned. A key lives until its time is up, even with a count of 0. So
+  -- a replica that has seen the key can use INCRBY without setting a time to live.
+  write = function(key, raw, value, expires, ttl)
+    if not raw then return redis.pcall('SET', key, value, 'PX', ttl(expires), 'NX') end
+    return redis.pcall('INCRBY', key, value)
+  end,
+})

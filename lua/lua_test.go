@@ -115,7 +115,14 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		}
 		packed = pack(sizes...)
 	}
-	head := []any{now, jitter.Milliseconds(), int64(len(seen))}
+	distinct, keys := int64(1), map[string]bool{}
+	for _, h := range hits {
+		if keys[h.key] {
+			distinct = 0
+		}
+		keys[h.key] = true
+	}
+	head := []any{now, jitter.Milliseconds(), distinct, int64(len(seen))}
 	return append(args, pack(slices.Concat(head, rows, numbers)...), packed)
 }
 

@@ -1,3 +1,38 @@
+-- Returns the error message in the reply to a write, or nil. SET NX has no reply if a key
+-- exists that MGET did not return.
+local function writeError(reply)
+  if not reply then return 'WRONGTYPE the key holds another type' end
+  return type(reply) == 'table' and reply.err or nil
+end
+
+-- simple returns an algorithm whose state is stored in one string. take reads many such states
+-- into the same table, one after the other. simple adds open, copy and save, which take needs
+-- for keys that occur more than once.
+local function simple(algorithm)
+  local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
+
+  -- Returns the state stored in raw. The state has err if raw can't be used.
+  algorithm.open = function(_, raw)
+    local s = {}
+    s.err = read(s, raw)
+    return s
+  end
+
+  algorithm.copy = function(s)
+    local c = {}
+    for k, v in pairs(s) do c[k] = v end
+    return c
+  end
+
+  -- Writes s. Returns an error message if the write failed.
+  algorithm.save = function(s, key, raw, period, ttl)
+    local value, expires = encode(s, period)
+    if value == nil then return end
+    return writeError(write(key, raw, value, expires, ttl))
+  end
+  return algorithm
+end
+
 -- packed returns an algorithm whose state is up to three numbers, a, b and c. The numbers
 -- are stored as a string of little-endian doubles. If a is 0, the state is zero and the key
 -- does not exist.
@@ -7,46 +42,58 @@
 -- expiry  function(period, a, b, c) returns the time at which a nonzero state is forgotten
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
+--
+-- A key can live up to expiryStep microseconds longer than its state. So most writes need not
+-- change the time to live, which costs Redis as much as the write.
+local expiryStep = 2 ^ 22
+
 local function packed(format, size, expiry, step)
   local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
-  return {
+
+  -- Returns the time at which a key expires whose state is forgotten at a time.
+  local function keyExpiry(time) return time + -time % expiryStep end
+
+  return simple({
     step = step,
 
-    -- Returns the state stored in raw. The state has err if raw has another format.
-    open = function(_, raw)
-      if not raw then return { a = 0, b = 0, c = 0 } end
-      if #raw ~= size then return { err = 'WRONGTYPE the key holds another string' } end
+    -- Sets s to the state stored in raw. Returns an error message if raw has another format.
+    read = function(s, raw)
+      if not raw then
+        s.a, s.b, s.c, s.storedA = 0, 0, 0, 0
+        return
+      end
+      if #raw ~= size then return 'WRONGTYPE the key holds another string' end
       local a, b, c = unpack(format, raw)
       if not (a > 0 and a < exact and b >= 0 and b < exact and a % 1 == 0 and b % 1 == 0) then
-        return { err = 'WRONGTYPE the key holds another string' }
+        return 'WRONGTYPE the key holds another string'
       end
-      return { a = a, b = b, c = c }
+      s.a, s.b, s.c, s.storedA, s.storedB, s.storedC = a, b, c, a, b, c
     end,
 
-    copy = function(s) return { a = s.a, b = s.b, c = s.c } end,
-
-    -- Writes s if it differs from raw. Returns an error message if the write failed.
-    save = function(s, key, raw, period, ttl)
-      local reply
-      if s.a == 0 then
-        if not raw then return end
-        reply = redis.pcall('DEL', key)
-      else
-        local new = pack(format, s.a, s.b, s.c)
-        if new == raw then return end
-        local expires = expiry(period, s.a, s.b, s.c)
-        if not raw then
-          reply = redis.pcall('SET', key, new, 'PX', ttl(expires), 'NX')
-          if not reply then return 'WRONGTYPE the key holds another type' end
-        elseif expires == expiry(period, unpack(format, raw)) then -- keeps the time to live
-          reply = redis.pcall('SETRANGE', key, '0', new)
-        else
-          reply = redis.pcall('SET', key, new, 'PX', ttl(expires))
-        end
+    -- Returns the string for s, and its expiry if the time to live changes. Returns nil if s is
+    -- stored already, and false if the key must not exist.
+    encode = function(s, period)
+      local a, b, c, storedA = s.a, s.b, s.c, s.storedA
+      if a == 0 then
+        if storedA == 0 then return nil end
+        return false
       end
-      return type(reply) == 'table' and reply.err
+      if a == storedA and b == s.storedB and (size == 16 or c == s.storedC) then return nil end
+      local expires = keyExpiry(expiry(period, a, b, c))
+      if storedA > 0 and expires == keyExpiry(expiry(period, storedA, s.storedB, s.storedC)) then
+        expires = nil
+      end
+      return pack(format, a, b, c), expires
     end,
-  }
+
+    -- Writes what encode returned. Returns the reply of Redis.
+    write = function(key, raw, value, expires, ttl)
+      if not value then return redis.pcall('DEL', key) end
+      if not raw then return redis.pcall('SET', key, value, 'PX', ttl(expires), 'NX') end
+      if expires then return redis.pcall('SET', key, value, 'PX', ttl(expires)) end
+      return redis.pcall('SETRANGE', key, '0', value)
+    end,
+  })
 end
 
 local maxHits = 2 ^ 34 -- the maximum of a count

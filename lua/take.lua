@@ -3,10 +3,11 @@
 --
 -- KEYS     The counter of each hit. A key may occur many times: a later hit sees the
 --          charge of an earlier one.
--- ARGV[1]  MessagePack array: now, jitter, L, then 5 values for each of L limits, then 2
+-- ARGV[1]  MessagePack array: now, jitter, distinct, L, then 5 values for each of L limits, then 2
 --          values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
 --            jitter    milliseconds to add to each time to live
+--            distinct  1 if no key occurs twice, otherwise 0
 --          Of a limit:
 --            name      the script of its algorithm
 --            max       hits per window, below 2^32
@@ -35,7 +36,7 @@
 
 local args = cmsgpack.unpack(ARGV[1])
 local now, jitter = args[1], args[2]
-local hitOffset = 3 + 5 * args[3] -- hit i is at args[hitOffset + 2 * i - 1] and the next place
+local hitOffset = 4 + 5 * args[4] -- hit i is at args[hitOffset + 2 * i - 1] and the next place
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -52,18 +53,25 @@ local algorithms = {} -- by name; compile makes an algorithm (see lua.Take)
 local states, firstHits = {}, {} -- the state of each key; the first hit of each state
 
 -- Returns the place of hit i's limit in args: args[row] is its name, and so on.
-local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] - 1 end
+local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] end
+
+-- Returns the named algorithm, or nil.
+local function find(name)
+  local algorithm = algorithms[name] or compile[name] and compile[name]()
+  algorithms[name] = algorithm
+  return algorithm
+end
+
+local function unknown(name) return 'ERR no script is named ' .. tostring(name) end
 
 -- Returns the state of hit i's counter. The state has err if the counter can't be used.
 local function open(i, row)
-  local name = args[row]
-  local algorithm = algorithms[name] or compile[name] and compile[name]()
-  algorithms[name] = algorithm
+  local algorithm = find(args[row])
   local state
   if algorithm then
     state = algorithm.open(KEYS[i], storedValues[i])
   else
-    state = { err = 'ERR no script is named ' .. tostring(name) }
+    state = { err = unknown(args[row]) }
   end
   states[KEYS[i]] = state
   firstHits[#firstHits + 1] = i
@@ -72,22 +80,45 @@ end
 
 local reply = {}
 
+-- What to write for each hit, if no key occurs twice: the value, its expiry and the function.
+local values, expiries, writes = {}, {}, {}
+local errors = {} -- the errors of these hits
+
 if ARGV[2] == '' then
-  local previousRow, step, max, period, capacity, chargeDenied
+  local isDistinct = args[3] == 1
+  local scratch = {} -- the state of one hit after the other
+  local previousRow, step, read, encode, write, max, period, capacity, chargeDenied
   for i = 1, #KEYS do
-    local row = rowOf(i)
-    local state = states[KEYS[i]] or open(i, row)
+    local place = hitOffset + 2 * i - 1
+    local row = 5 * args[place]
     if row ~= previousRow then
-      local algorithm = algorithms[args[row]]
+      local algorithm = find(args[row])
       previousRow, step = row, algorithm and algorithm.step
+      read, encode, write = nil, nil, nil
+      if algorithm and isDistinct then read, encode, write = algorithm.read, algorithm.encode, algorithm.write end
       max, period, capacity, chargeDenied = args[row + 1], args[row + 2], args[row + 3], args[row + 4] == 1
     end
+    local state, err = scratch
+    if read then
+      err = read(scratch, storedValues[i])
+      if err then
+        errors[i] = err
+        errors.exist = true
+      end
+    else
+      state = states[KEYS[i]] or open(i, row)
+      err = state.err
+    end
     local replyEnd = 3 * i -- the place of the last number of hit i
-    if state.err then
+    if err then
       reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = 0, 0, 0
     else
       reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] =
-        step(state, now, args[hitOffset + 2 * i], max, period, capacity, chargeDenied)
+        step(state, now, args[place + 1], max, period, capacity, chargeDenied)
+      if read then
+        local value, expires = encode(scratch, period)
+        if value ~= nil then values[i], expiries[i], writes[i] = value, expires, write end
+      end
     end
   end
 else
@@ -131,7 +162,15 @@ else
   end
 end
 
-local failed = false
+for i = 1, #KEYS do
+  local write = writes[i]
+  local err = write and writeError(write(KEYS[i], storedValues[i], values[i], expiries[i], ttl))
+  if err then
+    if err:find('^READONLY') then return { err = err } end
+    errors[i] = err
+    errors.exist = true
+  end
+end
 for _, i in ipairs(firstHits) do
   local key = KEYS[i]
   local state = states[key]
@@ -143,11 +182,12 @@ for _, i in ipairs(firstHits) do
       state.err = err
     end
   end
-  failed = failed or state.err
+  errors.exist = errors.exist or state.err
 end
-if failed then
+if errors.exist then
   for i = 1, #KEYS do
-    local err = states[KEYS[i]].err
+    local state = states[KEYS[i]]
+    local err = errors[i] or state and state.err
     if err then
       reply[#reply + 1] = i
       reply[#reply + 1] = err

@@ -45,6 +45,7 @@ type batch struct {
 	counters   counterSet // of the hits with windows
 	scriptHits []hitRef   // the hits that the script decides
 	script     scriptCall
+	isDistinct bool // each of the scriptHits has its own counter
 	scriptDone bool
 	byText     bool // Redis needs the text of the script
 	keyByKey   bool // sends each command alone, so that the client follows redirects

@@ -2,7 +2,8 @@ package redis
 
 import "bytes"
 
-// windowCounter is the counter of one window in a batch, with all its hits.
+// windowCounter is a counter in a batch with all its hits. A fixed window has a counter of its
+// own for each window.
 type windowCounter struct {
 	name        []byte // in the memory of a call
 	hash        uint64 // of name, in the expiry table
@@ -20,7 +21,7 @@ const noHit = -1
 // counterSet finds the windowCounters of a batch. It reuses its memory.
 type counterSet struct {
 	all     []*windowCounter // the capacity holds counters for reuse
-	ofHit   []*windowCounter // the counter of each hit of the batch, or nil
+	ofHit   []*windowCounter // the counter of each hit of the batch
 	nextHit []int32          // the next hit of the same counter, for each hit of the batch
 	index   []int32          // a hash table of places in all, from 1
 }
@@ -40,13 +41,10 @@ func (s *counterSet) reset(n int) {
 	clear(s.index)
 }
 
-// add adds the next hit of the batch. c is its counter, or nil for a hit without a window.
+// add adds the next hit of the batch. c is its counter.
 func (s *counterSet) add(c *windowCounter, h *pendingHit) {
 	i := int32(len(s.ofHit))
 	s.ofHit, s.nextHit = append(s.ofHit, c), append(s.nextHit, noHit)
-	if c == nil {
-		return
-	}
 	if c.first == noHit {
 		c.first = i
 	} else {
@@ -84,7 +82,7 @@ func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 // needsScript reports whether plain commands can't decide h. A refund must not lower a count
 // below 0, and a charge can depend on its own decision or on other hits.
 func needsScript(h *pendingHit) bool {
-	return h.n < 0 || h.n > 0 && (h.allOrNone || !h.limit.ChargeDenied)
+	return !h.hasWindow() || h.n < 0 || h.n > 0 && (h.allOrNone || !h.limit.ChargeDenied)
 }
 
 // divide divides the hits into counters for plain commands and hits for the script.
@@ -93,21 +91,20 @@ func (b *batch) divide() {
 	s.reset(len(b.hits))
 	for _, h := range b.hits {
 		p := h.pending()
-		if !p.hasWindow() {
-			s.add(nil, p)
-			continue
+		if p.hasWindow() {
+			h.call.setWindow(h.i, b.timeOf(h))
 		}
-		h.call.setWindow(h.i, b.timeOf(h))
 		c := s.find(h.name(), b.queue.expiries.hash(h.name()))
-		if c.first == noHit {
+		if c.first == noHit && p.hasWindow() {
 			c.ttl = b.queue.limiter.options.windowTTL(p.untilEnd)
 		}
 		s.add(c, p)
 	}
-	b.scriptHits = b.scriptHits[:0]
+	b.scriptHits, b.isDistinct = b.scriptHits[:0], true
 	for i, h := range b.hits {
-		if c := s.ofHit[i]; c == nil || c.byScript {
+		if c := s.ofHit[i]; c.byScript {
 			b.scriptHits = append(b.scriptHits, h)
+			b.isDistinct = b.isDistinct && c.first == c.last
 		}
 	}
 	b.scriptDone = len(b.scriptHits) == 0

@@ -171,7 +171,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	c.hits[1].limit = twenty
 	c.hits[2].limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
 	c.hits[3].allOrNone = true
-	args := b.script.encode(b.hits, 0, 0, false)
+	args := b.script.encode(b.hits, 0, 0, false, true)
 	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
 	assert.Len(t, args, 3+4+2)
 	many := make([]string, 100)
@@ -179,7 +179,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	for i := range c.hits {
 		c.hits[i].limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
-	b.script.encode(b.hits, 0, 0, false)
+	b.script.encode(b.hits, 0, 0, false, true)
 	assert.LessOrEqual(t, len(b.script.rows), 100, "rows may repeat, as encode compares with few of them")
 }
 

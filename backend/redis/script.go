@@ -48,8 +48,8 @@ const (
 const maxRowSearch = 16
 
 // command returns the command that runs the script for hits. See encode.
-func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int64, byText bool) noRetryString {
-	cmd := noRetryString{goredis.NewStringCmd(ctx, s.encode(hits, now, jitter, byText)...)}
+func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int64, byText, isDistinct bool) noRetryString {
+	cmd := noRetryString{goredis.NewStringCmd(ctx, s.encode(hits, now, jitter, byText, isDistinct)...)}
 	cmd.SetFirstKeyPos(firstKey)
 	return cmd
 }
@@ -58,10 +58,10 @@ func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int
 const firstKey = 3
 
 // encode returns the command that runs the script for hits at a time. now is in microseconds
-// since 1970, or 0 for the clock of Redis. The command is valid until the next encode. The
-// names lie in the memory of the calls and are passed by pointer: go-redis writes them before
-// the command is done.
-func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText bool) []any {
+// since 1970, or 0 for the clock of Redis. isDistinct reports whether no counter has two of
+// the hits. The command is valid until the next encode. The names lie in the memory of the
+// calls and are passed by pointer: go-redis writes them before the command is done.
+func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText, isDistinct bool) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if byText {
 		s.args = append(s.args, "EVAL", scriptText)
@@ -81,9 +81,10 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText bool) []any
 		s.args = append(s.args, &s.names[i])
 	}
 
-	b := msgp.AppendArrayHeader(s.packed[:0], uint32(3+5*len(s.rows)+2*len(hits)))
+	b := msgp.AppendArrayHeader(s.packed[:0], uint32(4+5*len(s.rows)+2*len(hits)))
 	b = msgp.AppendInt64(b, now)
 	b = msgp.AppendInt64(b, jitter)
+	b = msgp.AppendInt64(b, flag(isDistinct))
 	b = msgp.AppendInt64(b, int64(len(s.rows)))
 	for _, r := range s.rows {
 		b = msgp.AppendString(b, r.algorithm.String())
@@ -128,6 +129,14 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 	}
 	s.rows = append(s.rows, r)
 	return int64(len(s.rows))
+}
+
+// flag returns 1 or 0.
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // asString returns b as a string. It is valid as long as b does not change.

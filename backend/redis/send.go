@@ -90,7 +90,7 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 	}
 	var script noRetryString
 	if !b.scriptDone {
-		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.byText)
+		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.byText, b.isDistinct)
 		commands = append(commands, script)
 	}
 	var clock *goredis.TimeCmd
