@@ -75,6 +75,7 @@ func newRule(d *limitsfile.Descriptor, p path) *Rule {
 		Limits:         limits,
 		ShadowMode:     d.ShadowMode,
 		QuotaMode:      d.QuotaMode,
+		NoRefunds:      d.NoRefunds,
 		Metadata:       d.Metadata,
 		sharedPatterns: limitsfile.CounterPatterns(p.trail),
 		metricKey:      newMetricKey(p),

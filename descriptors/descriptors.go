@@ -95,6 +95,9 @@ type Rule struct {
 
 	ShadowMode, QuotaMode bool
 
+	// NoRefunds rejects requests that refund hits of the rule.
+	NoRefunds bool
+
 	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
 

@@ -38,7 +38,7 @@ type TLS struct {
 	// The comparison ignores case and knows no wildcards. ClientSAN needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is how often the listener reads the files; default 10s. Unlike
+	// ReloadEvery is how often the listener reads the files; default 1s. Unlike
 	// notifications, polling sees every kind of replacement: a rename, a write in place,
 	// the symlink swap of a Kubernetes secret, a network mount.
 	ReloadEvery time.Duration
@@ -68,7 +68,7 @@ func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
 	if opts.CertFile == "" || opts.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
 	}
-	opts.ReloadEvery = cmp.Or(opts.ReloadEvery, 10*time.Second)
+	opts.ReloadEvery = cmp.Or(opts.ReloadEvery, time.Second)
 	r := &tlsReloader{opts: opts, log: log}
 	if _, err := r.load(); err != nil {
 		return nil, err

@@ -125,6 +125,21 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 	return nil
 }
 
+// checkRefunds returns an error if the request has a refund and may not have it. none
+// rejects all refunds.
+func (c *Call) checkRefunds(none bool) error {
+	for i, d := range c.Request.Descriptors {
+		switch rule := c.Rules[i]; {
+		case !d.GetIsNegativeHits() || rule == nil:
+		case none:
+			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: refunds (is_negative_hits) are turned off (NEGATIVE_HITS)", i)
+		case rule.NoRefunds:
+			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: rule %s has refunds: false", i, rule.Path)
+		}
+	}
+	return nil
+}
+
 // firstError returns the first error of the results.
 func (c *Call) firstError() error {
 	for j := range c.results {

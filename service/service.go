@@ -41,6 +41,9 @@ type Options struct {
 	// descriptor. 0 means no bound.
 	MaxDescriptors, MaxEntries int
 
+	// NoRefunds rejects requests with a refund.
+	NoRefunds bool
+
 	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
@@ -74,7 +77,8 @@ var (
 )
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT
-// for an invalid request and FAILED_PRECONDITION while no limits are loaded. If a hit
+// for an invalid request and FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that
+// is turned off. If a hit
 // could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
@@ -102,6 +106,9 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		return nil, err
 	}
 	if err := c.match(limits, req); err != nil {
+		return nil, err
+	}
+	if err := c.checkRefunds(s.o.NoRefunds); err != nil {
 		return nil, err
 	}
 	if len(c.hits) > 0 {

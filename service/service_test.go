@@ -238,3 +238,28 @@ func TestTooLargeRequestsAreRejected(t *testing.T) {
 		assert.ErrorContains(t, err, message)
 	}
 }
+
+func TestRefundsCanBeRejected(t *testing.T) {
+	limits := `
+domain: d
+descriptors:
+  - {key: login, refunds: false, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - {key: upload, refunds: true, rate_limit: {unit: hour, requests_per_unit: 5}}
+`
+	for _, none := range []bool{false, true} {
+		r := newFixture(t, limits, func(o *Options) { o.NoRefunds = none })
+		r.request(withHits(4, desc("login=x")), withHits(4, desc("upload=x")))
+		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+			withRefund(2, desc("upload=x")), withRefund(3, desc("login=x")),
+		}})
+		assert.Equal(t, codes.PermissionDenied, status.Code(err))
+		if !none {
+			assert.ErrorContains(t, err, "descriptors[1]: rule d > login has refunds: false")
+		}
+		resp := r.request(withHits(0, desc("login=x")), withHits(0, desc("upload=x")))
+		assert.EqualValues(t, []uint32{1, 1}, []uint32{resp.Statuses[0].LimitRemaining, resp.Statuses[1].LimitRemaining}, "a rejected request refunds nothing")
+
+		_, err = r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("upload=x"))}})
+		assert.Equal(t, none, err != nil)
+	}
+}

@@ -150,6 +150,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		DynamicMetadata: s.ResponseDynamicMetadata,
 		RuleMetadata:    s.ResponseRuleMetadata,
 		MaxDescriptors:  s.MaxDescriptors,
+		NoRefunds:       s.NegativeHits == "refuse",
 		MaxEntries:      s.MaxEntries,
 	}
 	if s.ResponseHeadersEnabled {

@@ -133,6 +133,8 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").flag, o.field("quota_mode").flag
 	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").flag, o.field("value_to_metric").flag
 	desc.WildcardKey, desc.WildcardValue = strings.Contains(desc.Key, "*"), strings.Contains(desc.Value, "*")
+	refunds := o.field("refunds")
+	desc.NoRefunds = refunds.given() && !refunds.flag
 	share := o.field("share_threshold")
 	desc.ShareThreshold = share.flag
 	if share.flag && !desc.WildcardKey && !desc.WildcardValue {

@@ -29,6 +29,7 @@ func (d *Descriptor) Summary() string {
 		{d.ValueToMetric, "value_to_metric"},
 		{d.DetailedMetric, "detailed_metric"},
 		{d.Metadata != nil, "metadata"},
+		{d.NoRefunds, "refunds: false"},
 	} {
 		if f.on {
 			flags = append(flags, f.name)

@@ -78,6 +78,7 @@ type Descriptor struct {
 	ShadowMode, QuotaMode         bool
 	DetailedMetric, ValueToMetric bool
 	ShareThreshold                bool
+	NoRefunds                     bool // refunds: false
 
 	Metadata    *structpb.Struct
 	Limits      []*Limit

@@ -94,6 +94,7 @@ var schema = [...]row{
 	{name: "value_to_metric", kind: flagKind, levels: descriptorLevel},
 	{name: "share_threshold", kind: flagKind, levels: descriptorLevel},
 	{name: "metadata", kind: freeKind, levels: descriptorLevel},
+	{name: "refunds", kind: flagKind, levels: descriptorLevel, extension: true},
 
 	{name: "unit", kind: textKind, levels: limitLevels},
 	{name: "requests_per_unit", kind: countKind, levels: limitLevels},

@@ -43,6 +43,7 @@ type Settings struct {
 	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
 	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" default:"false" desc:"Allow refunds (is_negative_hits) over /json."`
+	NegativeHits              string        `envconfig:"NEGATIVE_HITS" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
 	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"256" min:"1" desc:"Maximum number of descriptors in a request."`
 	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"64" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
 	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 means never."`
