@@ -2,7 +2,10 @@ package decisionlog
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -16,7 +19,11 @@ const (
 	// maxStreamWrite is the number of records that one write to the reader can have.
 	maxStreamWrite = 256
 
-	// dropsPause is the time between two reports of dropped records.
+	// perSecondParam is the parameter of the query with the most records per second.
+	perSecondParam = "per_second"
+
+	// dropsPause is the time between two reports of dropped records. It is a second, because
+	// perSecondParam counts between two reports.
 	dropsPause = time.Second
 
 	// HeartbeatPause is the time after which a stream without records sends an empty line.
@@ -27,20 +34,25 @@ const (
 )
 
 // ServeHTTP streams live records as lines of JSON, until the client leaves. The query is
-// that of ParseFilter. The stream tells how many records were dropped because the client
-// was too slow.
+// that of ParseFilter. With per_second=N in the query, the stream sends at most N records per
+// second. A line reports how many records were dropped, because the client was too slow or
+// because there were more than N.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
 		http.Error(w, "decisions: got method "+r.Method+", want GET", http.StatusMethodNotAllowed)
 		return
 	}
-	filter, err := ParseFilter(r.URL.Query())
-	if err != nil {
+	query := r.URL.Query()
+	perSecond, err := parsePerSecond(query.Get(perSecondParam))
+	query.Del(perSecondParam)
+	filter, filterErr := ParseFilter(query)
+	if err = cmp.Or(err, filterErr); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s, err := h.Subscribe(filter, streamBuffer)
+	// A smaller buffer drops earlier, so the records of a capped stream are new.
+	s, err := h.Subscribe(filter, cmp.Or(perSecond, streamBuffer))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -49,8 +61,20 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	st := stream{Subscription: s, controller: http.NewResponseController(w), w: w}
+	st := stream{Subscription: s, controller: http.NewResponseController(w), w: w, perSecond: perSecond}
 	st.run(r)
+}
+
+// parsePerSecond parses the value of perSecondParam. An empty text is 0, which means no cap.
+func parsePerSecond(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > streamBuffer {
+		return 0, fmt.Errorf("%s: got %q, want a number from 1 to %d", perSecondParam, text, streamBuffer)
+	}
+	return n, nil
 }
 
 // stream writes a Subscription to a client.
@@ -60,6 +84,7 @@ type stream struct {
 	controller *http.ResponseController
 	lines      bytes.Buffer
 	reported   uint64 // of the dropped records
+	perSecond  int    // maximum of records per second; 0 means no maximum
 }
 
 // run writes until the client leaves.
@@ -68,20 +93,32 @@ func (s *stream) run(r *http.Request) {
 	defer drops.Stop()
 	heartbeat := time.NewTicker(HeartbeatPause)
 	defer heartbeat.Stop()
+	sent := 0 // records since the last tick of drops
+	reason := "reader too slow"
+	if s.perSecond > 0 {
+		reason = fmt.Sprintf("more than %d per second", s.perSecond)
+	}
 	for s.write() {
+		records := s.records
+		if s.perSecond > 0 && sent >= s.perSecond {
+			records = nil // until the next tick
+		}
 		select {
 		case <-r.Context().Done():
 			return
-		case record := <-s.records:
+		case record := <-records:
 			appendLine(&s.lines, &record)
-			for n := 1; n < maxStreamWrite && len(s.records) > 0; n++ {
+			sent++
+			for n := 1; n < maxStreamWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond); n++ {
 				record = <-s.records
 				appendLine(&s.lines, &record)
+				sent++
 			}
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-drops.C:
+			sent = 0
 			if dropped := s.Dropped(); dropped > s.reported {
-				appendLine(&s.lines, Drops{now.UTC(), dropped - s.reported, "reader too slow"})
+				appendLine(&s.lines, Drops{now.UTC(), dropped - s.reported, reason})
 				s.reported = dropped
 			}
 		case <-heartbeat.C:

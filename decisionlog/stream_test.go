@@ -52,6 +52,7 @@ func TestStreamRejectsWrongRequests(t *testing.T) {
 	}{
 		{"POST", "", 0, 405, "decisions: got method POST, want GET\n"},
 		{"GET", "?codes=OK", 0, 400, "filter: got \"codes\", want domain, rule, code, source or entry\n"},
+		{"GET", "?per_second=0", 0, 400, "per_second: got \"0\", want a number from 1 to 4096\n"},
 		{"GET", "", MaxSubscribers, 503, "live decisions: got 17 subscribers, want at most 16; close another one\n"},
 	} {
 		for range c.subscribers {
@@ -110,6 +111,53 @@ func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 		start := time.Now()
 		assert.Equal(t, "\n", readLine())
 		assert.LessOrEqual(t, time.Since(start), HeartbeatPause)
+		r.Close()
+		<-done
+	})
+}
+
+func TestCappedStreamSendsNewRecordsOfEachSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHub(nil, nil)
+		svc := newService(t, nil, nil, h)
+		r, w := io.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h.ServeHTTP(pipeWriter{w}, httptest.NewRequest(http.MethodGet, "/decisions?per_second=5", nil))
+		}()
+		lines := make(chan Line, 1000)
+		go func() {
+			for in := bufio.NewScanner(r); in.Scan(); {
+				var l Line
+				if len(in.Bytes()) > 0 && assert.NoError(t, json.Unmarshal(in.Bytes(), &l)) {
+					lines <- l
+				}
+			}
+		}()
+		var dropped uint64
+		for second := range 3 {
+			synctest.Wait()
+			for range 100 {
+				_, err := svc.ShouldRateLimit(t.Context(), request("other=x"))
+				require.NoError(t, err)
+				synctest.Wait()
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			records := 0
+			for len(lines) > 0 {
+				l := <-lines
+				if l.Dropped > 0 {
+					dropped += l.Dropped
+					assert.Equal(t, "more than 5 per second", l.Reason)
+				} else {
+					records++
+				}
+			}
+			assert.Contains(t, []int{5, 10}, records, "second %d", second) // 5 wait for the next second
+		}
+		assert.EqualValues(t, 3*100-15-5, dropped, "all that were not sent")
 		r.Close()
 		<-done
 	})
