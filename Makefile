@@ -5,7 +5,7 @@ GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lin
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Each folder here has a go.mod of its own.
-NESTED_MODULES = test/deploy test/faults
+NESTED_MODULES = test/deploy test/faults test/page
 
 # INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: help run build test test-full test-deploy e2e lint bench bench-redis bench-before bench-observers faults attacks fuzz docs tidy
+.PHONY: help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-before bench-observers faults attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,11 @@ test-full: test ## Run the tests at full size, break real Redis servers, and att
 
 test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
 	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
+
+test-page: ## Test the live page in headless Chromium, and keep screenshots; installs Chromium if it is missing
+	@scripts/test-tools
+	@test/page/need-chromium
+	@cd test/page && $(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 8m ./...
 
 e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ratelimit; installs both
 	@scripts/test-tools

@@ -6,6 +6,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/live"
 )
@@ -42,23 +44,18 @@ func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key
 func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
 	row := keyRow{Text: k.Key, Rule: k.Rule, Limit: k.Limit, Rate: formatRate(rate), DeniedRate: formatRate(k.DeniedRate), Share: formatShare(k.Share), Used: "–"}
 	if mode == live.KeysOn {
-		domain, entries := splitKey(k.Key)
-		row.Text = strings.Join(entries, ", ")
+		entries := strings.Split(k.Key, "|")
+		domain := unescape(entries[0])
+		for i, entry := range entries {
+			entries[i] = readable(entry)
+		}
+		row.Text = strings.Join(entries[1:], ", ")
 		row.Href = explainHref(domain, descriptorOf(k.Key))
 	}
 	if k.Spent != nil && k.Capacity != nil {
 		row.Used = formatCount(*k.Spent) + " of " + formatCount(*k.Capacity)
 	}
 	return row
-}
-
-// splitKey returns the domain and the entries in the name of a counter, in readable form.
-func splitKey(key string) (domain string, entries []string) {
-	parts := strings.Split(key, "|")
-	for i, part := range parts {
-		parts[i] = readable(part)
-	}
-	return parts[0], parts[1:]
 }
 
 // readable returns the text of a part of a key. If the text has invisible characters or
@@ -80,13 +77,23 @@ func readable(part string) string {
 const zeroWidthJoiner = '\u200d'
 
 // descriptorOf returns the descriptor of the name of a counter, as the form of explain takes
-// it. It is empty if the name can't be parsed.
+// it.
 func descriptorOf(key string) string {
-	t, err := descriptors.ParseTarget(key)
-	if err != nil {
-		return ""
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for _, part := range strings.Split(key, "|")[1:] {
+		k, v, _ := strings.Cut(part, "=")
+		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(k), Value: unescape(v)})
 	}
-	return descriptors.FormatEntries(t.Entries)
+	return descriptors.FormatEntries(entries)
+}
+
+// unescape returns the text of a part of the name of a counter.
+func unescape(part string) string {
+	text, err := url.PathUnescape(part)
+	if err != nil {
+		return part
+	}
+	return text
 }
 
 // explainHref returns the address of the page with the form of explain filled in.

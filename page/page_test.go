@@ -105,14 +105,14 @@ func TestOpenRuleHasItsDetails(t *testing.T) {
 // form of explain escapes.
 func TestKeysLinkToExplain(t *testing.T) {
 	s := pagetest.Busy()
-	s.Keys.Hottest = []live.Key{pagetest.Key(`shop|path=/a,b\|k%3D1=v%3D2`, "shop > path", 1, 1)}
+	s.Keys.Hottest = []live.Key{pagetest.Key(`shop|path=/a,b\%2A|k%3D1=v%3D2`, "shop > path", 1, 1)}
 	s.Keys.Denied = nil
 	_, body := get(t, optionsFor(s), "/")
 	i := strings.Index(body, "descriptor=path")
 	require.Positive(t, i)
 	query, err := url.ParseQuery(strings.ReplaceAll(body[i:i+strings.IndexByte(body[i:], '#')], "&amp;", "&"))
 	require.NoError(t, err)
-	assert.Equal(t, url.Values{"domain": {"shop"}, "descriptor": {`path=/a\,b\\,k\=1=v=2`}}, query)
+	assert.Equal(t, url.Values{"domain": {"shop"}, "descriptor": {`path=/a\,b\\*,k\=1=v=2`}}, query)
 
 	s.Keys.Mode = live.KeysHashed
 	_, body = get(t, optionsFor(s), "/")

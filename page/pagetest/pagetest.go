@@ -150,7 +150,7 @@ func Hostile() *live.Snapshot {
 	s := Busy()
 	script := "<script>alert(1)</script><img src=x onerror=alert(2)>"
 	s.Keys.Hottest = []live.Key{
-		Key("shop|path=%3Cscript%3Ealert(1)%3C/script%3E%3Cimg%20src%3Dx%20onerror%3Dalert(2)%3E", "shop > path="+script, 12, 0.4),
+		Key("shop|path=<script>alert(1)</script><img%20src%3Dx%20onerror%3Dalert(2)>", "shop > path="+script, 12, 0.4),
 		Key("shop|tenant=%D8%B4%D8%B1%D9%83%D8%A9%20%D8%A7%D9%84%D8%B3%D9%84%D8%A7%D9%85", "shop > tenant=شركة السلام", 8, 0.3),
 		Key("shop|tenant=%F0%9F%9B%92%F0%9F%91%A9%E2%80%8D%F0%9F%92%BB", "shop > tenant=🛒👩‍💻", 4, 0.1),
 		Key("shop|path="+strings.Repeat("long-path/", 30), "shop > path", 3, 0.1),

@@ -1,0 +1,322 @@
+package page_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/page/pagetest"
+)
+
+// content is the page as lines: each element with its attributes and each text. Times and
+// the parts that only the script has are left out.
+const content = `(() => {
+  const lines = [];
+  const walk = node => {
+    if (node.nodeType === Node.TEXT_NODE) {
+      if (node.textContent.trim()) lines.push(node.textContent.trim().replace(/override until.*/, 'override until')); // in local time
+      return;
+    }
+    if (node.nodeType !== Node.ELEMENT_NODE || node.matches('time, template, noscript, #announcement, #connection, .decisions, #hint')) return;
+    const attributes = [...node.attributes].filter(a => a.value !== '' && a.name !== 'title').map(a => {
+      const value = a.name === 'href' && a.value.includes('?') ? [...new URL(a.value, location).searchParams].join() : a.value.trim();
+      return a.name + '=' + value;
+    });
+    lines.push(node.tagName + ' ' + attributes.sort().join(' '));
+    node.childNodes.forEach(walk);
+  };
+  walk(document.querySelector('main'));
+  return lines;
+})()`
+
+// TestScriptShowsWhatServerRenders updates a page from one state to another, and compares
+// the result with a page that the server renders in the other state.
+func TestScriptShowsWhatServerRenders(t *testing.T) {
+	others := pagetest.Busy()
+	others.Rules.Shown = others.Rules.Shown[2:5]
+	others.Keys.Hottest = others.Keys.Hottest[:4]
+	others.Keys.Denied = []live.Key{}
+	others.Keys.Mode = live.KeysHashed
+	others.Keys.SampledShare = 0.1234
+	others.Overrides.Shown = []live.Override{}
+	others.Figures.Calls.Points = others.Figures.Calls.Points[30:]
+	others.Figures.P50.Points[7], others.Figures.P50.Points[9] = live.Unknown, live.Unknown
+	others.Rules.Shown[0].Use = live.Unknown
+	others.Figures.Calls.Now = 99_960
+	others.Figures.P50.Now, others.Figures.P99.Now = 0.9996, 0.00099951
+
+	for name, s := range map[string]*live.Snapshot{
+		"busy": pagetest.Busy(), "away": pagetest.RedisAway(), "refused": pagetest.Refused(), "hostile": pagetest.Hostile(),
+		"many": pagetest.Many(300), "others": others,
+	} {
+		queries := []string{""}
+		if name == "busy" || name == "others" {
+			queries = append(queries, "?sort=ok", "?sort=use&filter=path", "?sort=rule&quiet=show")
+		}
+		for _, query := range queries {
+			t.Run(name+query, func(t *testing.T) {
+				t.Parallel()
+				f := serve(t, pagetest.Quiet())
+				b := open(t, f.URL+"/"+query, look{})
+				b.until(updated)
+				f.send(s)
+				polltest.Until(t, maxWait, func() bool { return b.text("#headline") == s.State.Headline })
+				// Rows keep their place for some time, so the sort is chosen again.
+				eval[bool](b, `(choose({}), show(snapshot), true)`)
+				rendered := open(t, f.URL+"/"+query, look{noScript: true})
+				want := eval[[]string](rendered, content)
+				polltest.Until(t, maxWait, func() bool { return len(eval[[]string](b, content)) == len(want) }, "number of elements and texts")
+				assert.Equal(t, want, eval[[]string](b, content))
+				assert.Greater(t, len(want), 300)
+			})
+		}
+	}
+}
+
+// TestNothingMovesWhenFiguresChange sums the layout shifts that the browser measures.
+func TestNothingMovesWhenFiguresChange(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	eval[bool](b, `(window.shifts = [], new PerformanceObserver(list => {
+		for (const e of list.getEntries()) window.shifts.push(e.value + ' ' + e.sources.map(s => s.node?.outerHTML?.slice(0, 80)));
+	}).observe({type: 'layout-shift'}), true)`)
+	for i := range 8 {
+		s := pagetest.Busy()
+		factor := live.Value([]float64{0.001, 9.99, 0.37, 120, 0, 1, 3.3, 10}[i])
+		s.Figures.Calls.Now *= factor
+		s.Figures.DeniedShare.Now *= min(factor, 30)
+		s.Figures.P50.Now *= factor
+		s.Figures.P99.Now *= factor
+		s.Figures.RedisP50.Now *= factor
+		for j := range s.Rules.Shown {
+			r := &s.Rules.Shown[j]
+			r.OK, r.Denied, r.Shadow, r.Use = r.OK*factor, r.Denied*factor, r.Shadow*factor, r.Use*min(factor, 12)
+		}
+		for j := range s.Keys.Hottest {
+			s.Keys.Hottest[j].Rate *= factor
+		}
+		s.State.Headline = "Counting in Redis · " + strings.Repeat("x", i)
+		f.send(s)
+		b.until(`document.querySelector('#headline').textContent === ` + quote(s.State.Headline))
+		eval[bool](b, `new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(() => resolve(true))))`)
+	}
+	assert.Empty(t, eval[[]string](b, `window.shifts`))
+}
+
+func TestSortAndFilterSurviveUpdates(t *testing.T) {
+	f := serve(t, pagetest.Many(3000))
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	assert.Equal(t, 200, eval[int](b, `document.querySelectorAll('#rules-body tr').length`))
+	assert.Equal(t, "descending", eval[string](b, `document.querySelector('[data-sort=denied]').closest('th').ariaSort`))
+
+	b.do(chromedp.SendKeys(chromedp.CSS("#filter"), "svc-0599"), chromedp.Click(chromedp.CSS("[data-sort=rule]")))
+	paths := `[...document.querySelectorAll('#rules-body tr')].map(e => e.dataset.path)`
+	want := []string{}
+	for _, item := range []string{"0", "1", "2", "3", "4"} {
+		want = append(want, "shop > service=svc-0599 > path=/v1/items/"+item)
+	}
+	polltest.Until(t, maxWait, func() bool { return len(eval[[]string](b, paths)) == len(want) }, "five rules")
+	assert.Equal(t, want, eval[[]string](b, paths))
+	assert.Contains(t, eval[string](b, `location.href`), "filter=svc-0599&sort=rule")
+
+	s := pagetest.Many(3000)
+	s.State.Headline = "later"
+	f.send(s)
+	b.until(`document.querySelector('#headline').textContent === 'later'`)
+	assert.Equal(t, want, eval[[]string](b, paths))
+	assert.Equal(t, "svc-0599", eval[string](b, `document.querySelector('#filter').value`))
+
+	again := open(t, eval[string](b, `location.href`), look{})
+	assert.Equal(t, want, eval[[]string](again, paths), "the address keeps the choice")
+}
+
+func TestQuietRulesUnfold(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	assert.NotContains(t, b.text("#rules-body"), "quiet=1")
+	b.do(chromedp.Click(chromedp.CSS("#quiet-toggle")))
+	b.until(`document.querySelector('#rules-body').textContent.includes('quiet=1')`)
+	assert.Equal(t, "Hide quiet rules", b.text("#quiet-toggle"))
+	b.do(chromedp.Click(chromedp.CSS("#quiet-toggle")))
+	b.until(`!document.querySelector('#rules-body').textContent.includes('quiet=1')`)
+}
+
+// TestRuleOpensByKeyboard moves the focus with the tab key only.
+func TestRuleOpensByKeyboard(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	for range 40 {
+		b.press("Tab", 9)
+		if eval[bool](b, `document.activeElement.matches('.c-rule a[aria-expanded]')`) {
+			break
+		}
+	}
+	assert.Equal(t, "shop > remote_address", eval[string](b, `document.activeElement.title`))
+	assert.NotEqual(t, "0px", eval[string](b, `getComputedStyle(document.activeElement).outlineWidth`), "the focus is visible")
+	b.press("Enter", 13)
+	b.until(`document.querySelector('tr.opened')`)
+	for _, text := range []string{"limits.yaml:12", "1,000 per hour", "sliding_window", "remote_address=10.0.0.0"} {
+		assert.Contains(t, b.text("tr.opened"), text)
+	}
+	assert.Equal(t, "/?descriptor=remote_address%3Dexample&domain=shop#explain", eval[string](b, `[...document.querySelectorAll('tr.opened a')].at(-1).getAttribute('href')`))
+	b.screenshot("opened-light-1280")
+
+	s := pagetest.Busy()
+	s.State.Headline = "later"
+	f.send(s)
+	b.until(`document.querySelector('#headline').textContent === 'later'`)
+	assert.True(t, eval[bool](b, `!!document.querySelector('tr.opened')`), "an update closes no rule")
+	assert.Equal(t, "shop > remote_address", eval[string](b, `document.activeElement.title`), "an update keeps the focus")
+	b.press("Enter", 13)
+	b.until(`!document.querySelector('tr.opened')`)
+}
+
+// press presses a key.
+func (b *tab) press(key string, code int64) {
+	b.Helper()
+	text := ""
+	if key == "Enter" {
+		text = "\r"
+	}
+	b.do(
+		call(input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Code: key, Text: text, WindowsVirtualKeyCode: code}),
+		call(input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyUp, Key: key, Code: key, WindowsVirtualKeyCode: code}),
+	)
+}
+
+func TestFocusFollowsReadingOrder(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	var tops []float64
+	for range 200 {
+		b.press("Tab", 9)
+		if eval[bool](b, `document.activeElement === document.body`) {
+			break
+		}
+		tops = append(tops, eval[float64](b, `[...document.querySelectorAll('*')].indexOf(document.activeElement)`))
+	}
+	assert.Greater(t, len(tops), 40)
+	assert.IsIncreasing(t, tops)
+}
+
+func TestExplainIsRememberedInAddress(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	f.report = &explain.Report{Code: "OVER_LIMIT", Descriptors: []explain.Descriptor{{
+		Descriptor: "remote_address=10.0.0.1,path=/login", Code: "OVER_LIMIT", Summary: "3 per 15 minutes is spent until 14:15:00.",
+		Rule: "shop > remote_address > path=/login", Place: "limits.yaml:19",
+		Levels: []explain.Level{{
+			Entry: "remote_address=10.0.0.1", Compared: 2, OtherValues: 1,
+			Winner: &explain.Candidate{Descriptor: "remote_address", Place: "limits.yaml:9", Match: "any_value", Reason: "matches any value"},
+			Others: []explain.Candidate{{Descriptor: "remote_address=127.0.0.1", Match: "no_match", Reason: "another value"}},
+		}},
+		Limits: []explain.Limit{{
+			Limit: "3 per 15 minutes", Name: "login", State: explain.Counted, Algorithm: "sliding_log", Place: "limits.yaml:20",
+			Counter: &explain.Counter{Name: "shop|remote_address=10.0.0.1|path=/login", Tag: "sl900", Capacity: 3, Spent: 3, ResetAt: &pagetest.Now},
+			NextHit: &explain.Answer{By: "Redis", RetryAt: &pagetest.Now},
+		}},
+		NearRules: []explain.NearRule{{Rule: "shop > path=/login", Limits: "5 per second", Changes: []explain.Change{{Reason: "entry 1 is not path"}}}},
+	}}}
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	b.do(
+		chromedp.SendKeys(chromedp.CSS("[name=domain]"), "shop"),
+		chromedp.SendKeys(chromedp.CSS("[name=descriptor]"), "remote_address=10.0.0.1,path=/login\r"),
+	)
+	b.until(`document.querySelector('.verdict')`)
+	assert.Contains(t, eval[string](b, `location.href`), "/?domain=shop&descriptor=remote_address%3D10.0.0.1%2Cpath%3D%2Flogin#explain")
+	assert.Equal(t, "shop", eval[string](b, `document.querySelector('[name=domain]').value`))
+	for _, text := range []string{"✕ Denied", "is spent until", "limits.yaml:19", "3 of 3", "matches any value", "another value", "entry 1 is not path"} {
+		assert.Contains(t, b.text("#explain"), text)
+	}
+	b.until(updated)
+	for suffix, l := range looks {
+		b.look(l)
+		assert.Empty(t, eval[[]string](b, lowContrast), suffix)
+		assert.LessOrEqual(t, eval[int](b, overflow), 0, suffix)
+		b.screenshot("explain-" + suffix)
+	}
+
+	f.report = nil
+	wrong := open(t, f.URL+"/?domain=shop&descriptor=nonsense#explain", look{})
+	assert.Contains(t, wrong.text("#explain [role=alert]"), `got "nonsense", want KEY=VALUE`)
+}
+
+func TestDecisionsPauseUnderPointer(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	lines := `{"time":"2026-03-14T14:02:31Z","domain":"shop","descriptor":[{"key":"path","value":"/a‮b"}],"rule":"shop > path","limit":"5 per second","code":"OVER_LIMIT","remaining":0,"source":"fallback","reason":"outage","duration_us":1234}
+{"time":"2026-03-14T14:02:31Z","domain":"shop","rule":"shop > tenant=trial","limit":"10 per minute","code":"OVER_LIMIT","shadow":true,"remaining":0,"source":"redis","duration_us":40}
+{"time":"2026-03-14T14:02:31Z","domain":"nowhere","code":"OK","duration_us":3}
+
+{"time":"2026-03-14T14:02:32Z","dropped":7,"reason":"reader too slow"}
+`
+	f.decide(lines)
+	b := open(t, f.URL+"/", look{})
+	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
+	b.until(`document.querySelectorAll('#decisions tr').length === 3`)
+	for _, text := range []string{"✕ denied", "✕ shadow", "✓ OK", "no rule in nowhere", `path=/a\u{202e}b`, "fallback (outage)", "1.23"} {
+		assert.Contains(t, b.text("#decisions"), text)
+	}
+	assert.Contains(t, b.text("#decisions-note"), "7 more")
+	b.screenshot("decisions-light-1280")
+
+	b.hover("#decisions-box")
+	b.until(`document.querySelector('#decisions-note').textContent.includes('Paused')`)
+	f.decide(lines)
+	polltest.Until(t, maxWait, func() bool { return f.sent() == 2 })
+	b.until(`feed.waiting.length === 3`)
+	assert.Equal(t, 3, eval[int](b, `document.querySelectorAll('#decisions tr').length`))
+	b.hover("#decisions-title")
+	b.until(`document.querySelectorAll('#decisions tr').length === 6`)
+
+	b.do(chromedp.SetValue(chromedp.CSS("#decisions-form [name=code]"), "OVER_LIMIT"))
+	eval[bool](b, `document.querySelector('#decisions-form').dispatchEvent(new Event('input'))`)
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(f.decisionQuery(), "code=OVER_LIMIT") })
+}
+
+// hover moves the pointer to the middle of an element.
+func (b *tab) hover(selector string) {
+	b.Helper()
+	middle := eval[[]float64](b, `(() => { const e = document.querySelector(`+quote(selector)+`); e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`)
+	b.do(call(input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseMoved, X: middle[0], Y: middle[1]}))
+}
+
+func TestManyViewersAreTold(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	f.refusal = "live stream: 20 viewers are connected, which is the maximum"
+	b := open(t, f.URL+"/", look{})
+	b.allowed = []string{"503"}
+	b.until(`!document.querySelector('#connection').hidden`)
+	assert.Contains(t, b.text("#connection"), "20 viewers are connected")
+	assert.Regexp(t, `^Figures of .*\d\d:02:31, trying again\.`, b.text("#connection"))
+}
+
+func TestMotionIsReduced(t *testing.T) {
+	style, err := os.ReadFile("../../page/assets/page.css")
+	assert.NoError(t, err)
+	assert.NotContains(t, string(style), "animation", "the page has no animation")
+	assert.NotContains(t, string(style), "transition", "the page has no transition")
+}
+
+// TestPageIsSmall counts the bytes of the page without rows, the style and the script.
+func TestPageIsSmall(t *testing.T) {
+	const budget = 60 << 10
+	f := serve(t, pagetest.Quiet())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	total := eval[int](b, `Promise.all(['/', '/assets/page.css', '/assets/page.js', '/assets/icon.svg'].map(async path => (await (await fetch(path)).arrayBuffer()).byteLength)).then(sizes => sizes.reduce((a, b) => a + b))`)
+	assert.Greater(t, total, budget/4)
+	assert.LessOrEqual(t, total, budget)
+	t.Logf("page, style, script and icon: %d bytes", total)
+}
