@@ -67,6 +67,11 @@ type Override struct {
 	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
 	ExpiresAt string `json:"expires_at,omitempty"`
 
+	// SetBy is the name of the caller who set the override at the time SetAt, in UTC (RFC
+	// 3339). They are empty if the override was not set through this API.
+	SetBy string `json:"set_by,omitempty"`
+	SetAt string `json:"set_at,omitempty"`
+
 	// OldOverride is the stored JSON that a change has replaced or deleted, if any.
 	OldOverride json.RawMessage `json:"old_override,omitempty"`
 }
@@ -117,12 +122,13 @@ type Limit struct {
 // overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
 	o := Override{
-		Target: s.Target, Override: rawJSON(s.Value), State: InForce, Path: s.Path,
+		Target: s.Target, Override: rawJSON(override.WithoutAuthor(s.Value)), State: InForce, Path: s.Path,
 		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
 	}
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
+	o.setAuthor(s.Value)
 	for _, err := range s.AlsoRejected {
 		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
 	}
@@ -133,6 +139,15 @@ func overrideAnswer(s *override.State) Override {
 		o.State = Expired
 	}
 	return o
+}
+
+// setAuthor sets the author that a stored value has.
+func (o *Override) setAuthor(stored string) {
+	name, set := override.Author(stored)
+	o.SetBy = name
+	if !set.IsZero() {
+		o.SetAt = set.UTC().Format(time.RFC3339)
+	}
 }
 
 // countersWord returns the word for Override.Counters.

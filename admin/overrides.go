@@ -80,16 +80,21 @@ func (h *handler) putOverride(c *call) answer {
 		return answer{http.StatusOK, o}
 	}
 
+	stored := override.WithAuthor(value, c.by, time.Now())
+	if len(stored) > override.MaxBytes {
+		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
+	}
+	o.setAuthor(stored)
 	before := h.state(c.target())
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	old, existed, err := h.o.Overrides.Put(ctx, c.target(), value)
+	old, existed, err := h.o.Overrides.Put(ctx, c.target(), stored)
 	if err != nil {
 		return h.notStored(c, "put", value, err)
 	}
 	limitsBefore := o.BaseLimits
 	if existed {
-		o.OldOverride = rawJSON(old)
+		o.OldOverride = rawJSON(override.WithoutAuthor(old))
 		limitsBefore = cmp.Or(h.replaced(before, c.target(), old).Limits, limitsBefore)
 	}
 	h.auditChange(c, "put", old, value, limitsBefore, &o)
@@ -109,7 +114,7 @@ func (h *handler) deleteOverride(c *call) answer {
 	}
 	before = h.replaced(before, c.target(), old)
 	deleted := Override{
-		Target: c.target(), State: Deleted, OldOverride: rawJSON(old), Path: before.Path,
+		Target: c.target(), State: Deleted, OldOverride: rawJSON(override.WithoutAuthor(old)), Path: before.Path,
 		BaseLimits: cmp.Or(before.Limits, before.BaseLimits), Limits: before.BaseLimits, Counters: countersWord(before),
 	}
 	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted)
@@ -117,7 +122,7 @@ func (h *handler) deleteOverride(c *call) answer {
 }
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override) {
-	h.audit(c, action, "old", old, "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters)
+	h.audit(c, action, "old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters)
 }
 
 // replaced returns the state of the override that a change has replaced. before is the state

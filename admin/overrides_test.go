@@ -30,12 +30,15 @@ func TestOverrideCanBePutReadAndDeleted(t *testing.T) {
 	value := `{"factor":10,"expires_at":"` + expiresAt + `"}`
 	want := admin.Override{
 		Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
-		BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept", ExpiresAt: expiresAt,
+		BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept", ExpiresAt: expiresAt, SetBy: "ops",
 	}
 	var got admin.Override
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, value+"\n", &got))
 	assert.JSONEq(t, value, string(got.Override))
-	got.Override = nil
+	setAt, err := time.Parse(time.RFC3339, got.SetAt)
+	require.NoError(t, err)
+	assert.WithinRange(t, setAt, time.Now().Add(-time.Minute), time.Now())
+	got.Override, got.SetAt = nil, ""
 	assert.Equal(t, want, got)
 
 	t.Run("PUT returns the override that it replaced", func(t *testing.T) {

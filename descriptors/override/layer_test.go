@@ -1,10 +1,12 @@
 package override
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 )
@@ -123,4 +125,31 @@ func TestDryRunChangesNothing(t *testing.T) {
 	if assert.Len(t, tried.AlsoRejected, 1) {
 		assert.ErrorContains(t, tried.AlsoRejected[0], "override shop|bucket=b: shop > bucket=b: burst is only for")
 	}
+}
+
+func TestAuthorIsKeptWithTheOverride(t *testing.T) {
+	set := time.Date(2026, 11, 20, 14, 2, 0, 0, time.UTC)
+	for _, value := range []string{`{"factor": 2}`, "{\n \"factor\": 2\n}", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}]}`} {
+		stored := WithAuthor(value, `a "b"`, set)
+		o, err := Parse("shop|tenant", []byte(stored))
+		require.NoError(t, err)
+		assert.NotNil(t, o)
+		name, at := Author(stored)
+		assert.Equal(t, `a "b"`, name)
+		assert.Equal(t, set, at)
+		assert.Equal(t, value, WithoutAuthor(stored))
+		assert.Equal(t, value, WithoutAuthor(value), "a value without an author stays as it is")
+
+		again := WithAuthor(stored, "c", set)
+		name, _ = Author(again)
+		assert.Equal(t, "c", name)
+		assert.Equal(t, 1, strings.Count(again, "set_by"))
+	}
+	_, err := Parse("shop|tenant", []byte(`{"set_by": "a", "set_at": "2030-01-31T12:00:00Z"}`))
+	assert.ErrorContains(t, err, "changes nothing")
+	_, err = Parse("shop|tenant", []byte(`{"factor": 2, "set_at": "noon"}`))
+	assert.ErrorContains(t, err, `set_at: got "noon"`)
+	name, at := Author("not JSON")
+	assert.Empty(t, name)
+	assert.Zero(t, at)
 }

@@ -13,6 +13,8 @@ package override
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -58,6 +60,37 @@ func Author(value string) (name string, set time.Time) {
 	}
 	_ = json.Unmarshal([]byte(value), &v)
 	return v.SetBy, v.SetAt
+}
+
+// WithAuthor returns value, the JSON of a valid override, with its author and the time at
+// which the author sets it. They replace the author and the time that value has.
+func WithAuthor(value, author string, set time.Time) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal([]byte(value), &fields) != nil || len(fields) == 0 {
+		return value
+	}
+	count := len(fields)
+	delete(fields, "set_by")
+	delete(fields, "set_at")
+	if len(fields) < count {
+		others, _ := json.Marshal(fields)
+		value = string(others)
+	}
+	return strings.TrimSuffix(strings.TrimSpace(value), "}") + authorSuffix(author, set)
+}
+
+// WithoutAuthor returns the value of which WithAuthor has made value.
+func WithoutAuthor(value string) string {
+	if plain, ok := strings.CutSuffix(value, authorSuffix(Author(value))); ok {
+		return plain + "}"
+	}
+	return value
+}
+
+// authorSuffix returns the end of the JSON of an override with an author.
+func authorSuffix(author string, set time.Time) string {
+	name, _ := json.Marshal(author)
+	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, set.UTC().Format(time.RFC3339))
 }
 
 // Ended reports whether value is an override that has ended at now.
