@@ -80,6 +80,7 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 	@$(GO) build -trimpath -ldflags '-X main.observers=off' -o .tools/rls-unobserved ./cmd/rls
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(CURDIR)/.tools/rls-unobserved \
 		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
+	$(GO) test -run '^$$' -bench BenchmarkObservers -count 5 -cpu 1 ./cmd/rls
 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
