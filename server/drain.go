@@ -11,23 +11,30 @@ import (
 // drain stops the listeners in order. Debug and metrics stop last, so that operators can
 // inspect a drain that hangs and Prometheus can scrape the last calls.
 func (s *Server) drain() {
+	start, calls := time.Now(), s.calls.count()
+	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", s.opts.DrainDelay, "drain_timeout", s.opts.DrainTimeout)
+	s.opts.Observer.DrainStarted(calls)
 	s.opts.Health.Set("server", false, "shutting down")
 	time.Sleep(s.opts.DrainDelay)
 
 	s.startDrain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
 	defer cancel()
+	var cut int64 // calls in flight at the timeout
+	countCut := sync.OnceFunc(func() { cut = s.calls.count() })
 	var stopping sync.WaitGroup
-	stopping.Go(func() { s.stopGRPC(ctx) })
-	if s.http.stop(ctx) != nil {
+	stopping.Go(func() { s.stopGRPC(ctx, countCut) })
+	if s.http.stop(ctx, countCut) != nil {
 		s.opts.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
 	}
 	stopping.Wait()
+	s.opts.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cut)
+	s.opts.Observer.DrainFinished(cut)
 
 	ctx, cancelOptional := context.WithTimeout(context.Background(), optionalTimeout)
 	defer cancelOptional()
 	for _, l := range s.optional {
-		stopping.Go(func() { _ = l.stop(ctx) })
+		stopping.Go(func() { _ = l.stop(ctx, func() {}) })
 	}
 	stopping.Wait()
 }
@@ -36,7 +43,8 @@ func (s *Server) drain() {
 // flight. An operator's change gets its answer, while a long profile may be cut.
 const optionalTimeout = 3 * time.Second
 
-func (s *Server) stopGRPC(ctx context.Context) {
+// stopGRPC waits for calls in flight. When ctx is done, it calls beforeCut and cuts them.
+func (s *Server) stopGRPC(ctx context.Context, beforeCut func()) {
 	done := make(chan struct{})
 	go func() {
 		s.grpc.GracefulStop()
@@ -45,6 +53,7 @@ func (s *Server) stopGRPC(ctx context.Context) {
 	select {
 	case <-done:
 	case <-ctx.Done():
+		beforeCut()
 		s.opts.Log.Warn("gRPC calls cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
 		// Stop does not wait for handlers. GracefulStop still does.
 		s.grpc.Stop()

@@ -22,7 +22,7 @@ const handshakeTimeout = 5 * time.Second
 
 // newGRPCServer returns a server with the services of o, health and reflection. When
 // drainCtx is done, the server cancels all streams.
-func newGRPCServer(o *Options, certs *tlsReloader, drainCtx context.Context) *grpc.Server {
+func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx context.Context) *grpc.Server {
 	isStream := make(map[string]bool) // by full method name; filled below
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
@@ -55,7 +55,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, drainCtx context.Context) *gr
 	opts = append(opts, grpc.Creds(admission.Credentials(creds)))
 
 	s := grpc.NewServer(opts...)
-	registrar := callRegistrar{s, o.ObserveMethod, o.Log}
+	registrar := callRegistrar{s, o.ObserveMethod, calls, o.Log}
 	for _, register := range o.Services {
 		register(registrar)
 	}

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/health"
@@ -21,6 +23,7 @@ type Health struct {
 	grpc *health.Server
 
 	mu     sync.Mutex
+	log    *slog.Logger      // gets changes of the state of the process; nil before logTo
 	faults map[string]string // by component
 	notes  map[string]string // by component
 }
@@ -38,6 +41,7 @@ func NewHealth() *Health {
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	wasReady := len(h.faults) == 0
 	if ok {
 		delete(h.faults, component)
 	} else {
@@ -50,6 +54,28 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	for _, name := range healthServices {
 		h.grpc.SetServingStatus(name, state)
 	}
+	if ready := len(h.faults) == 0; h.log != nil && ready != wasReady {
+		h.logState()
+	}
+}
+
+// logTo logs later changes of the state of the process, and the present state if the
+// process is not healthy.
+func (h *Health) logTo(log *slog.Logger) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = log
+	if len(h.faults) > 0 {
+		h.logState()
+	}
+}
+
+func (h *Health) logState() {
+	if len(h.faults) == 0 {
+		h.log.Info("readiness changed", "ready", true)
+		return
+	}
+	h.log.Warn("readiness changed", "ready", false, "reason", strings.Join(sortedLines(h.faults), "; "))
 }
 
 // Note records a remark on a component, which /healthcheck shows to operators. A note
@@ -74,6 +100,11 @@ func (h *Health) Notes() []string { return h.lines(h.notes) }
 func (h *Health) lines(texts map[string]string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return sortedLines(texts)
+}
+
+// sortedLines returns "component: text" for each text.
+func sortedLines(texts map[string]string) []string {
 	all := make([]string, 0, len(texts))
 	for _, component := range slices.Sorted(maps.Keys(texts)) {
 		all = append(all, component+": "+texts[component])

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"testing"
 
@@ -84,6 +86,26 @@ func TestProbesFollowHealth(t *testing.T) {
 
 	_, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
 	assert.Equal(t, codes.NotFound, status.Code(err))
+}
+
+func TestChangesOfReadinessAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	health := NewHealth()
+	health.Set("config", false, "no limits loaded")
+	health.logTo(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})))
+	health.Set("redis", false, "refused")
+	health.Set("config", true, "")
+	health.Set("redis", true, "")
+	health.Set("redis", true, "")
+	assert.Equal(t, `level=WARN msg="readiness changed" ready=false reason="config: no limits loaded"
+level=INFO msg="readiness changed" ready=true
+`, log.String())
 }
 
 func TestHealthWatchSeesEveryChange(t *testing.T) {

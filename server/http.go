@@ -16,13 +16,14 @@ import (
 )
 
 // httpHandler serves /json and /healthcheck.
-func httpHandler(o *Options) http.Handler {
+func httpHandler(o *Options, calls *inflight) http.Handler {
 	mux := http.NewServeMux()
 	if o.JSON != nil {
 		j := &jsonHandler{
 			service:    o.JSON,
 			refunds:    o.JSONRefunds,
 			context:    o.JSONContext,
+			inflight:   calls,
 			maxBytes:   int64(o.GRPC.MaxMessageBytes),
 			largeSlots: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
 		}
@@ -49,6 +50,7 @@ type jsonHandler struct {
 	refunds    bool
 	context    func(context.Context, http.Header) context.Context // may be nil
 	maxBytes   int64
+	inflight   *inflight
 	largeSlots chan struct{} // has an element for each large body that is being read
 }
 
@@ -73,6 +75,7 @@ func (j *jsonHandler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, 
 
 // ServeHTTP implements http.Handler.
 func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer j.inflight.end(j.inflight.begin())
 	body, err := j.readBody(w, r)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))

@@ -70,11 +70,12 @@ func (l *httpListener) close() {
 	_ = l.listener.Close()
 }
 
-// stop closes the listener. It waits for requests in flight and cuts them when ctx is
-// done, which is an error.
-func (l *httpListener) stop(ctx context.Context) error {
+// stop closes the listener. It waits for requests in flight. When ctx is done, it calls
+// beforeCut and cuts them, which is an error.
+func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 	err := l.server.Shutdown(ctx)
 	if err != nil {
+		beforeCut()
 		l.close()
 	}
 	return err

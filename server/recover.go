@@ -23,6 +23,7 @@ import (
 type callRegistrar struct {
 	grpc.ServiceRegistrar
 	observeMethod func(name string) (observeCall func(took time.Duration))
+	inflight      *inflight
 	log           *slog.Logger
 }
 
@@ -33,8 +34,11 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for i, m := range service.Methods {
 		observeCall := r.observeMethod(m.MethodName)
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
-			start := time.Now()
-			defer func() { observeCall(time.Since(start)) }()
+			start, part := time.Now(), r.inflight.begin()
+			defer func() {
+				r.inflight.end(part)
+				observeCall(time.Since(start))
+			}()
 			defer r.recoverCall(ctx, m.MethodName, &err)
 			return m.Handler(srv, ctx, decode, interceptor)
 		}

@@ -66,6 +66,9 @@ type Options struct {
 	// The server then cuts them. A client that never finishes connecting can add 5s.
 	DrainTimeout time.Duration
 
+	// Observer learns of rare events; default none.
+	Observer Observer
+
 	Log *slog.Logger // default slog.Default()
 }
 
@@ -105,6 +108,10 @@ func (o *Options) setDefaults() {
 	if o.ObserveMethod == nil {
 		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
 	}
+	if o.Observer == nil {
+		o.Observer = noObserver{}
+	}
+	o.Health.logTo(o.Log)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
 	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 128<<10)
 	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
@@ -121,6 +128,8 @@ type Server struct {
 	debug        *httpListener   // nil if its address was in use
 	metrics      *httpListener   // nil without Options.Metrics
 	optional     []*httpListener // debug and metrics, unless nil
+
+	calls inflight // of gRPC and /json
 
 	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
@@ -161,8 +170,8 @@ func New(o Options) (_ *Server, err error) {
 	if o.GRPC.Gate != nil {
 		s.grpcListener = o.GRPC.Gate.Listener(s.grpcListener)
 	}
-	s.grpc = newGRPCServer(&o, grpcCerts, s.drainCtx)
-	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o), o.Log); err != nil {
+	s.grpc = newGRPCServer(&o, grpcCerts, &s.calls, s.drainCtx)
+	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
 		return nil, err
 	}
 	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, s.streamCtx), o.Log); err != nil {
@@ -188,7 +197,7 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
 	}
-	certs, err := newTLSReloader(*o, s.opts.Log.With("listener", listener))
+	certs, err := newTLSReloader(*o, func(subject string, err error) { s.opts.Observer.TLSReloaded(listener, subject, err) }, s.opts.Log.With("listener", listener))
 	if err != nil {
 		return nil, fmt.Errorf("%s TLS: %w", listener, err)
 	}

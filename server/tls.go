@@ -50,6 +50,7 @@ type TLS struct {
 // directory and starts without them. It logs the private key of a bad pair.
 type tlsReloader struct {
 	opts    TLS
+	observe func(subject string, err error)
 	log     *slog.Logger
 	current atomic.Pointer[tls.Config]
 
@@ -58,7 +59,7 @@ type tlsReloader struct {
 }
 
 // newTLSReloader reads the files and returns an error for any fault.
-func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
+func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
 	if opts.ClientSAN != "" && opts.ClientCAFile == "" {
 		return nil, errors.New("a client SAN needs a client CA, without which no client certificate is verified")
 	}
@@ -69,7 +70,7 @@ func newTLSReloader(opts TLS, log *slog.Logger) (*tlsReloader, error) {
 		return nil, errors.New("certificate and key are both required")
 	}
 	opts.ReloadEvery = cmp.Or(opts.ReloadEvery, time.Second)
-	r := &tlsReloader{opts: opts, log: log}
+	r := &tlsReloader{opts: opts, observe: observe, log: log}
 	if _, err := r.load(); err != nil {
 		return nil, err
 	}
@@ -101,11 +102,13 @@ func (r *tlsReloader) reload() {
 	case err != nil && err.Error() != r.lastErr:
 		r.lastErr = err.Error()
 		r.log.Error("TLS files rejected; the former files stay in force", "error", err)
+		r.observe("", err)
 	case err == nil:
 		r.lastErr = ""
 		if changed {
 			leaf := r.current.Load().Certificates[0].Leaf
 			r.log.Info("TLS files reloaded", "subject", leaf.Subject.String(), "not_after", leaf.NotAfter)
+			r.observe(leaf.Subject.String(), nil)
 		}
 	}
 }

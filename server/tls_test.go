@@ -184,7 +184,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
 	replace(t, files.ClientCAFile, content(t, ca.File))
-	r := start(t, Options{GRPC: GRPC{TLS: &files}})
+	events := &eventRecorder{}
+	r := start(t, Options{GRPC: GRPC{TLS: &files}, Observer: events})
 
 	clientCert, clientKey := issue(t, ca, "client")
 	client := clientTLS(t, ca, clientCert, clientKey)
@@ -203,6 +204,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	replace(t, files.CertFile, []byte("no certificate"))
 	r.logs(t, "failed to find any PEM data")
+	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, events.all())
 	serves("second")
 	require.NoError(t, os.Remove(files.KeyFile))
 	r.logs(t, "no such file")
@@ -237,7 +239,7 @@ func TestTLSFileFaultIsLoggedOnce(t *testing.T) {
 	cert := issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
 	var log logBuffer
-	r, err := newTLSReloader(files, slog.New(slog.NewTextHandler(&log, nil)))
+	r, err := newTLSReloader(files, func(string, error) {}, slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
 
 	lines := func() int { return strings.Count(log.String(), "\n") }

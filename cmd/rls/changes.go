@@ -36,6 +36,25 @@ func (c changes) started(s *env.Settings) {
 	}})
 }
 
+// DrainStarted implements server.Observer.
+func (c changes) DrainStarted(callsInFlight int64) {
+	c.Add(timeline.Event{Kind: timeline.Drain, Text: "drain started", Attrs: attr("calls in flight", strconv.FormatInt(callsInFlight, 10))})
+}
+
+// DrainFinished implements server.Observer.
+func (c changes) DrainFinished(cut int64) {
+	c.Add(timeline.Event{Kind: timeline.Drain, Failed: cut > 0, Text: "drain finished", Attrs: attr("calls cut", strconv.FormatInt(cut, 10))})
+}
+
+// TLSReloaded implements server.Observer.
+func (c changes) TLSReloaded(listener, subject string, err error) {
+	e := timeline.Event{Kind: timeline.Certificate, Text: "TLS files reloaded: " + listener, Attrs: attr("subject", subject)}
+	if err != nil {
+		e.Failed, e.Text, e.Attrs = true, "TLS files rejected: "+listener, attr("error", err.Error())
+	}
+	c.Add(e)
+}
+
 // limitsChanged records that other limits came into force.
 func (c changes) limitsChanged(change reload.LimitsChange) {
 	e := timeline.Event{Time: change.Time, Kind: timeline.Reload, Text: "limits in force"}

@@ -85,6 +85,14 @@ func TestLogLevelChangesAtRunTime(t *testing.T) {
 		assert.Equal(t, c.code, code)
 		assert.Equal(t, c.want, body)
 	}
+	foreign, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader("error"))
+	require.NoError(t, err)
+	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
+	resp, err := http.DefaultClient.Do(foreign)
+	require.NoError(t, err)
+	resp.Body.Close()
+	assert.Equal(t, http.StatusForbidden, resp.StatusCode, "from a page of another site")
+
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	r.awaitLog(`level=DEBUG msg="call answered" domain=shop descriptors="tenant=acme" code=OK rules="shop > tenant" source=local duration=`)
 	request(t, "PUT", url, "ERROR\n", "")

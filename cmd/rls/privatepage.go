@@ -13,9 +13,10 @@ import (
 )
 
 // privatePage returns a page that shows values of requests, or changes this process.
-// Callers of the admin API may open it. If there are none, callers on this host may.
+// Callers of the admin API may open it. If there are none, callers on this host may. A page
+// of another site can't change anything through the browser of such a caller.
 func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
-	isAllowed, next := privateCaller(s), p.Handler
+	isAllowed, next := privateCaller(s), http.NewCrossOriginProtection().Handler(p.Handler)
 	code := http.StatusForbidden
 	if hasAdminCallers(s) {
 		code = http.StatusUnauthorized

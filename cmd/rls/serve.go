@@ -66,6 +66,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	meter.Build(buildVersion(), runtime.Version())
 	events := newChanges()
 	events.started(s)
+	logStart(s, log)
 	limits := newLimits(s, health, meter, events, log)
 
 	// Calls in flight outlive ctx, and so does the background work that they need.
@@ -96,6 +97,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	}
 
 	options := serverOptions(s, health, meter, log)
+	options.Observer = events
 	observeMethods(&options, meter)
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
@@ -118,6 +120,15 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	}
 	log.Info("service stopped")
 	return nil
+}
+
+// logStart logs the version and the settings that differ from their defaults.
+func logStart(s *env.Settings, log *slog.Logger) {
+	var changed []any
+	for _, v := range s.ChangedVariables() {
+		changed = append(changed, slog.String(v.Name, v.Value))
+	}
+	log.Info("service started", "version", buildVersion(), "go", runtime.Version(), slog.Group("settings", changed...))
 }
 
 // setMemoryLimits sets how the garbage collector uses memory.

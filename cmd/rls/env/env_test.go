@@ -227,6 +227,20 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 	}
 }
 
+func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
+	t.Setenv("MEMCACHE_SRV", "_memcache._tcp")
+	s, _, err := read(t, map[string]string{
+		"REDIS_URL": "redis://user:s3cret@127.0.0.1:6379", "REDIS_TIMEOUT": "0.05s", "GRPC_MAX_CONNECTION_AGE": "1440m", "PORT": "8080",
+		"LOG_LEVEL": "DEBUG", "DRAIN_DELAY": "5s", "DECISION_LOG_HASH_KEY": "s3cret",
+	})
+	require.NoError(t, err)
+	var changed []string
+	for _, v := range s.ChangedVariables() {
+		changed = append(changed, v.Name+"="+v.Value)
+	}
+	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=(secret)"}, changed)
+}
+
 func TestSettingsPageIsUpToDate(t *testing.T) {
 	var want strings.Builder
 	require.NoError(t, WriteDocs(&want))

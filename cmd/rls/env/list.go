@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Variable is a variable of the environment that has a meaning for the service.
@@ -47,6 +48,22 @@ func (s *Settings) Variables() []Variable {
 		}
 	}
 	return append(list, unusedVariables()...)
+}
+
+// ChangedVariables returns the variables of Settings that are set to another value than
+// their default.
+func (s *Settings) ChangedVariables() []Variable {
+	defaults := map[string]string{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		text := f.Tag.Get("default")
+		if d, err := time.ParseDuration(text); err == nil && f.Type == reflect.TypeFor[time.Duration]() {
+			text = d.String()
+		}
+		defaults[f.Tag.Get("envconfig")] = text
+	}
+	return slices.DeleteFunc(s.Variables(), func(v Variable) bool {
+		return !v.IsSet || v.Comparison == NoEffect || v.Value == defaults[v.Name]
+	})
 }
 
 // unusedVariables returns the variables of the incumbent that have no effect.
