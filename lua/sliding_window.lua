@@ -25,9 +25,13 @@ local function retryAt(start, current, previous, maxSpent, period, tick, ticks)
   return start + math.min((ticks - coveredTicks) * tick, period)
 end
 
+local cachedPeriod, tick, ticks -- a window and its ticks, which most hits of a batch have
+
 local function step(s, now, n, max, period, capacity, chargeDenied)
-  local tick = ceilDiv(period, maxTicks)
-  local ticks = ceilDiv(period, tick)
+  if period ~= cachedPeriod then
+    cachedPeriod, tick = period, ceilDiv(period, maxTicks)
+    ticks = ceilDiv(period, tick)
+  end
   local start, current, previous = s.a, s.b, s.c
   local aligned = now - now % period
   if aligned == start + period then
@@ -39,7 +43,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   end
   local coveredTicks = ticks -- of the previous window
   if now > start then coveredTicks = ticks - floor((now - start) / tick) end
-  local previousHits = ceilDiv(previous * coveredTicks, ticks)
+  local previousHits = previous > 0 and ceilDiv(previous * coveredTicks, ticks) or 0
 
   local allowed, retry, reset = true, 0, 0
   if n < 0 then
@@ -51,7 +55,9 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     previousHits = ceilDiv(previous * coveredTicks, ticks)
   else
     if current + previousHits + (n > 0 and n or 1) > max then allowed = false end
-    if allowed or chargeDenied then
+    if allowed then
+      current = current + n
+    elseif chargeDenied then
       current = math.max(current, math.min(current + n, 2 * max - previousHits)) -- bounds the debt
     end
   end

@@ -64,25 +64,57 @@ local function fromRate(us, frac, oldMax, max, period, capacity, fullUs, fullFra
   return us, frac
 end
 
+-- These are the spans of one limit, which most hits of a batch have. cachedMax, cachedPeriod
+-- and cachedCapacity are the limit. fullUs + fullFrac/max is the time to fill the bucket, and
+-- oneUs + oneFrac/max the time to refill a token.
+local cachedMax, cachedPeriod, cachedCapacity
+local fullUs, fullFrac, oneUs, oneFrac
+
+local function cacheSpans(max, period, capacity)
+  cachedMax, cachedPeriod, cachedCapacity = max, period, capacity
+  fullUs, fullFrac = refillTime(capacity, max, period)
+  oneUs, oneFrac = refillTime(1, max, period)
+end
+
 local function step(s, now, n, max, period, capacity, chargeDenied)
   if max == 0 then
     if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- a reset
     if n < 0 then return 0, 0, 0 end
     return 0, 0, -1
   end
-  local fullUs, fullFrac = refillTime(capacity, max, period)
-  local maxSpentUs = fullUs + period -- a debt of one window; its fraction is fullFrac
+  if max ~= cachedMax or period ~= cachedPeriod or capacity ~= cachedCapacity then
+    cacheSpans(max, period, capacity)
+  end
 
   -- us and frac are the spent time: the time until the bucket is full.
-  local us, frac = s.a, s.b
-  if s.c ~= max and frac > 0 then us, frac = us + 1, 0 end
+  local us, frac, oldMax = s.a, s.b, s.c
+
+  -- This part decides one hit that passes, with the same results as the rest.
+  if n == 1 and (oldMax == max or oldMax == 0) then
+    us = us - now
+    if us < 0 then us, frac = 0, 0 end
+    us, frac = us + oneUs, frac + oneFrac
+    if frac >= max then us, frac = us + 1, frac - max end
+    if us < fullUs or us == fullUs and frac <= fullFrac then
+      local product = us * max + frac + period - 1
+      s.a, s.b, s.c = now + us, frac, max
+      if product < exact then
+        return (product - product % period) / period, frac > 0 and us + 1 or us, 0
+      end
+      return tokens(us, frac, max, period), ceil(us, frac), 0
+    end
+    us, frac = s.a, s.b
+  end
+
+  local maxSpentUs = fullUs + period -- a debt of one window; its fraction is fullFrac
+  if oldMax ~= max and frac > 0 then us, frac = us + 1, 0 end
   us = us - now
   if us < 0 then
     us, frac = 0, 0
   elseif less(maxSpentUs, fullFrac, us, frac) then
     us, frac = maxSpentUs, fullFrac
   end
-  if s.c ~= max and us > 0 then us, frac = fromRate(us, frac, s.c, max, period, capacity, fullUs, fullFrac) end
+  if oldMax ~= max and us > 0 then us, frac = fromRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac) end
 
   local allowed, retry = true, 0
   if n < 0 then
