@@ -49,7 +49,7 @@ func BenchmarkCluster(b *testing.B) {
 
 func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*goredis.Client) {
 	l := open(b, o)
-	lim := newLimit(b, limit.Spec{Requests: 1_000_000, Unit: limit.Minute})
+	lim := newLimit(b, limit.Spec{Requests: 1_000_000, Unit: limit.Hour, ChargeDenied: true})
 	var keys [10_000][]byte
 	for i := range keys {
 		keys[i] = fmt.Appendf(nil, "shop|ip=192.0.%d.%d", i/256, i%256)

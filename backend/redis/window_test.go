@@ -141,6 +141,9 @@ func TestBothPathsShareCountersExactly(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) { checkSharedCounters(rt, plain, grouped) })
 		})
 	}
+	for _, s := range cluster.Masters {
+		assert.NotContains(t, s.Client(t).Info(t.Context(), "errorstats").Val(), "CROSSSLOT")
+	}
 }
 
 func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {

@@ -1,0 +1,142 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// countingNode is a Redis that executes plain commands. refuse returns the error for a command of
+// a pipeline, or nil. Commands that come alone are always executed.
+type countingNode struct {
+	client
+	refuse func(name string) error
+
+	mu       sync.Mutex
+	counts   map[string]int64
+	commands []string
+}
+
+func (n *countingNode) masterOf(context.Context, string) (*server, error) {
+	return fakeServer{func(ctx context.Context, cmd goredis.Cmder) error {
+		if err := n.refuse(cmd.Args()[0].(string)); err != nil {
+			return err
+		}
+		return n.Process(ctx, cmd)
+	}}.masterOf()
+}
+
+func (n *countingNode) reload() {}
+
+func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.counts == nil {
+		n.counts = map[string]int64{}
+	}
+	name := ""
+	switch key := cmd.Args()[1].(type) {
+	case string:
+		name = key
+	case *string:
+		name = *key
+	}
+	n.commands = append(n.commands, fmt.Sprint(cmd.Args()[0], " ", name))
+	if c, ok := cmd.(noRetryInt); ok {
+		n.counts[name] += *cmd.Args()[2].(*int64)
+		c.SetVal(n.counts[name])
+	}
+	return nil
+}
+
+func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *call, error) {
+	l := newUnitLimiter(node)
+	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), keys...)
+	b.deadline = time.Now().Add(time.Second)
+	ctx, cancel := context.WithDeadline(t.Context(), b.deadline)
+	defer cancel()
+	return l, c, b.send(ctx)
+}
+
+func TestPlainHitsFollowRedirectsKeyByKey(t *testing.T) {
+	for _, redirect := range []error{replyError("MOVED 1 127.0.0.1:1"), replyError("ASK 1 127.0.0.1:1"), replyError("TRYAGAIN later")} {
+		node := &countingNode{refuse: func(string) error { return redirect }}
+		_, c, err := sendPlain(t, node, "a", "b", "a")
+		require.NoError(t, err)
+		for i, want := range []int64{4, 4, 3} {
+			require.NoError(t, c.answers[i].Err)
+			assert.Equal(t, want, c.answers[i].Remaining)
+		}
+		assert.ElementsMatch(t, []string{"SET v2:fw86400:a@0", "INCRBY v2:fw86400:a@0", "SET v2:fw86400:b@0", "INCRBY v2:fw86400:b@0"}, node.commands)
+	}
+}
+
+func TestRefusedPlainHitsAreSentAgain(t *testing.T) {
+	refusals := 3
+	node := &countingNode{refuse: func(string) error {
+		if refusals > 0 {
+			refusals--
+			return replyError("LOADING Redis is loading the dataset in memory")
+		}
+		return nil
+	}}
+	_, c, err := sendPlain(t, node, "a", "b")
+	require.NoError(t, err)
+	assert.Equal(t, int64(4), c.answers[0].Remaining)
+	assert.Equal(t, int64(4), c.answers[1].Remaining)
+	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
+}
+
+func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
+	node := &countingNode{refuse: func(name string) error {
+		if name == "INCRBY" {
+			return errors.New("connection reset")
+		}
+		return nil
+	}}
+	l, c, err := sendPlain(t, node, "a", "b")
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	for _, a := range c.answers {
+		assert.ErrorIs(t, a.Err, backend.ErrUnavailable)
+	}
+	assert.Empty(t, node.counts)
+	assert.Len(t, l.queues[0].doubtful.takeDue(), 2, "their keys get a time to live later")
+}
+
+func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
+	node := &countingNode{refuse: func(name string) error {
+		if name == "SET" {
+			return replyError("OOM command not allowed")
+		}
+		return nil
+	}}
+	l, c, err := sendPlain(t, node, "a")
+	require.NoError(t, err)
+	assert.NoError(t, c.answers[0].Err)
+	assert.Equal(t, []string{"INCRBY v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
+	assert.Empty(t, l.queues[0].doubtful.takeDue())
+}
+
+// The results must equal those of the script, which stops at MaxHits.
+func TestPlainCountStopsAtMaxHits(t *testing.T) {
+	l := newUnitLimiter(nil)
+	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
+	c.hits[0].n, c.hits[1].n = limit.MaxHits, 0
+	b.divide()
+	require.Len(t, b.counters.all, 1)
+	b.answer(b.counters.all[0], 3*limit.MaxHits)
+	for _, a := range c.answers {
+		assert.Equal(t, int64(5-limit.MaxHits), a.Remaining)
+		assert.False(t, a.Allowed)
+	}
+}
