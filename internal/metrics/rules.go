@@ -112,8 +112,7 @@ func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 func (m *Metrics) Rules() []RuleCounts {
 	var all []RuleCounts
 	for _, l := range m.rules.all(time.Now()) {
-		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit, HitSums: l.deletedSums}
-		l.eachSeries(func(s *series) { c.add(&s.hitCounts) })
+		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit, HitSums: m.rules.sumsOf(l)}
 		if last := len(all) - 1; last >= 0 && all[last].Rule == c.Rule && all[last].Limit == c.Limit {
 			all[last].HitSums.addSums(c.HitSums) // the flags of the rule have changed
 			continue
@@ -204,6 +203,15 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 			"reason", "further values of requests count as "+otherValue)
 	}
 	return l.other.Load()
+}
+
+// sumsOf returns the sums of all series that l has or had.
+func (r *rules) sumsOf(l *limitSeries) HitSums {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sums := l.deletedSums
+	l.eachSeries(func(s *series) { sums.add(&s.hitCounts) })
+	return sums
 }
 
 // eachSeries calls f with each series of l.
