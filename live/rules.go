@@ -74,7 +74,8 @@ func newLimit(l *limitsfile.Limit) Limit {
 	if l.Unlimited {
 		return Limit{Text: "unlimited", Name: l.Name, Unlimited: true, Disabled: !l.Enabled}
 	}
-	return Limit{Text: l.String(), Name: l.Name, Algorithm: l.Algorithm.String(), Disabled: !l.Enabled}
+	text := strings.Replace(l.String(), ", "+l.Algorithm.String(), "", 1) // Algorithm has it
+	return Limit{Text: text, Name: l.Name, Algorithm: l.Algorithm.String(), Disabled: !l.Enabled}
 }
 
 // find returns the rule of that path, or a Rule with no more than the path if it is not in

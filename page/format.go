@@ -55,6 +55,14 @@ func formatCount(n int64) string {
 	return digits
 }
 
+// counted returns n and its noun.
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return formatCount(int64(n)) + " " + noun
+}
+
 // formatRate returns a rate, or a dash if it is unknown.
 func formatRate(v live.Value) string {
 	if !v.Known() {

@@ -219,10 +219,10 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, details *ruleDetails, c c
 	}
 	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
 	if n := len(rows) - maxRows; n > 0 {
-		t.More = fmt.Sprintf("%s more rules. The filter finds them.", formatCount(int64(n)))
+		t.More = counted(n, "more rule") + ". The filter finds all rules."
 	}
 	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
-	t.Quiet = fmt.Sprintf("Show %s quiet rules", formatCount(int64(s.Rules.Quiet)))
+	t.Quiet = "Show " + counted(s.Rules.Quiet, "quiet rule")
 	if c.Quiet {
 		t.Quiet = "Hide quiet rules"
 	}

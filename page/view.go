@@ -1,7 +1,6 @@
 package page
 
 import (
-	"fmt"
 	"html/template"
 	"slices"
 	"strings"
@@ -60,7 +59,7 @@ func limitsNote(l *live.Limits) string {
 	if !l.Loaded {
 		return "No limits in force"
 	}
-	note := fmt.Sprintf("%s rules in %s domains from %s", formatCount(int64(l.Rules)), formatCount(int64(len(l.Domains))), l.Source)
+	note := counted(l.Rules, "rule") + " in " + counted(len(l.Domains), "domain") + ", from " + l.Source
 	if l.Hash != "" {
 		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
 	}
@@ -86,6 +85,7 @@ var functions = template.FuncMap{
 	"utc":   formatUTC,
 	"stamp": func(t any) string { return timeOf(t).UTC().Format(time.RFC3339Nano) },
 	"count": formatCount,
+	"left":  func(n int64) string { return formatCount(max(n, 0)) }, // a negative count is debt
 	"join": func(texts []string) string {
 		return strings.Join(slices.DeleteFunc(slices.Clone(texts), isEmpty), ", ")
 	},

@@ -46,7 +46,7 @@ func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.
 	switch {
 	case s.GRPCUDS != "":
 		o.GRPCAddr = "unix://" + s.GRPCUDS
-	case s.GRPCPort != defaultGRPCPort:
+	case s.GRPCPort != defaultGRPCPort && s.GRPCPort != 0:
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
 	return []server.Page{

@@ -36,6 +36,7 @@ function formatDecimals(x, decimals) {
   return (Math.floor(x * scale + 0.5) / scale).toFixed(decimals).replace(/\.?0+$/, '');
 }
 function formatCount(n) { return String(n).replace(/\B(?=(\d{3})+$)/g, ','); }
+function counted(n, noun) { return formatCount(n) + ' ' + noun + (n === 1 ? '' : 's'); }
 function formatRate(v) { return isKnown(v) ? formatNumber(v) : '–'; }
 function formatShare(v) { return isKnown(v) ? formatNumber(v * 100) + thinSpace + '%' : '–'; }
 function formatSeconds(v) {
@@ -246,10 +247,10 @@ function showRules(s, now) {
   setText(byId('rules-count'), `${formatCount(s.rules.shown.length + s.rules.more)} of ${formatCount(s.rules.total)} with traffic`);
   const more = all.length - rows.length;
   byId('rules-more').hidden = more <= 0;
-  setText(byId('rules-more'), more > 0 ? `${formatCount(more)} more rules. The filter finds them.` : '');
+  setText(byId('rules-more'), more > 0 ? counted(more, 'more rule') + '. The filter finds all rules.' : '');
   byId('rules-quiet').hidden = !s.rules.quiet || choice.filter !== '';
   const toggle = byId('quiet-toggle');
-  setText(toggle, choice.quiet ? 'Hide quiet rules' : `Show ${formatCount(s.rules.quiet)} quiet rules`);
+  setText(toggle, choice.quiet ? 'Hide quiet rules' : 'Show ' + counted(s.rules.quiet, 'quiet rule'));
   setAttribute(toggle, 'href', address({quiet: !choice.quiet}));
   const hint = byId('hint');
   if (hint && s.rules.shown.length) hint.hidden = true;
@@ -404,7 +405,7 @@ function showChanges(s) {
   }
   while (list.children.length > 100) list.lastElementChild.remove();
   const l = s.state.limits;
-  setText(byId('limits-note'), l.loaded ? `${formatCount(l.rules)} rules in ${formatCount(l.domains.length)} domains from ${l.source}` + (l.hash ? ', hash ' + l.hash.slice(0, 8) : '') : 'No limits in force');
+  setText(byId('limits-note'), l.loaded ? `${counted(l.rules, 'rule')} in ${counted(l.domains.length, 'domain')}, from ${l.source}` + (l.hash ? ', hash ' + l.hash.slice(0, 8) : '') : 'No limits in force');
 }
 
 let shownOverrides = '';

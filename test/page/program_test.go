@@ -1,0 +1,164 @@
+package page_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+const limits = `domain: shop
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: hour, requests_per_unit: 5}
+  - key: tenant
+    rate_limit: {name: tenants, unit: minute, requests_per_unit: 100000, algorithm: sliding_window}
+  - key: tenant
+    value: trial
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: quiet
+    rate_limit: {unit: hour, requests_per_unit: 1}
+`
+
+// TestPageFollowsTheProgram runs mixed traffic, sets an override, makes a bad edit, kills
+// Redis and starts it again, and at last kills the program. Each is visible on one open page.
+func TestPageFollowsTheProgram(t *testing.T) {
+	redis := redistest.Start(t)
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
+	env := []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true"}
+	s := startService(t, file, env...)
+	other := startService(t, file, append(env, "ADMIN_TOKEN=dana:secret")...)
+
+	b := open(t, s.debug+"/", look{})
+	b.until(updated)
+	assert.Contains(t, b.text("#headline"), "Counting in Redis")
+	assert.Contains(t, b.text("#hint"), "rls hit -d shop remote_address=example -n 8")
+	assert.Contains(t, b.text("#rules-count"), "0 of 4")
+	b.screenshot("program-start")
+
+	stop := sendTraffic(t, s.http)
+	defer stop()
+	row := func(path string) string { return fmt.Sprintf(`document.querySelector('[data-path="shop > %s"]')`, path) }
+	b.until(row("remote_address") + `?.querySelector('[data-denied].hot')`)
+	b.until(row("tenant") + `?.querySelector('[data-ok]').textContent > 0`)
+	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].hot')`)
+	b.until(`parseFloat(document.querySelector('#figure-calls [data-value]').textContent) > 1`)
+	b.until(`document.querySelector('#figure-duration [data-unit]').textContent`)
+	b.until(`document.querySelector('#figure-redis [data-unit]').textContent`)
+	b.until(`document.querySelector('#hottest').textContent.includes('tenant=acme')`)
+	b.until(`document.querySelector('#most-denied').textContent.includes('remote_address=10.0.0.1')`)
+	b.until(`document.querySelector('#hint').hidden`)
+	assert.Contains(t, b.text("#rules-quiet"), "Show 1 quiet rule")
+
+	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
+	b.until(`document.querySelector('#decisions').textContent.includes('✕ denied')`)
+	b.until(`document.querySelector('#decisions').textContent.includes('✕ shadow')`)
+
+	details := open(t, s.debug+"/?rule=shop+%3E+remote_address", look{})
+	assert.Contains(t, details.text("tr.opened"), file+":3")
+	assert.Contains(t, details.text("tr.opened"), "remote_address=10.0.0.1")
+
+	why := open(t, s.debug+"/?domain=shop&descriptor=remote_address%3D10.0.0.1#explain", look{})
+	assert.Contains(t, why.text(".verdict"), "Denied")
+	assert.Contains(t, why.text(".report"), "shop > remote_address")
+	why.screenshot("program-explain")
+
+	set := exec.Command(rlsBin, "limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "--for", "1h", "-a", other.debug)
+	set.Env = append(os.Environ(), "ADMIN_TOKEN=dana:secret")
+	out, err := set.CombinedOutput()
+	require.NoError(t, err, string(out))
+	b.until(`document.querySelector('#overrides').textContent.includes('tenant=acme')`)
+	b.until(`document.querySelector('#changes').textContent.includes('override')`)
+	b.until(row("tenant=acme") + `?.querySelector('[data-marks]').textContent.includes('override until')`)
+
+	require.NoError(t, os.WriteFile(file, []byte(limits+"  - key: [\n"), 0o600))
+	b.until(`document.querySelector('#state').dataset.level === 'warning'`)
+	b.until(`document.querySelector('#changes .failed')?.textContent.includes('limits.yaml')`)
+	b.screenshot("program-bad-edit")
+	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
+	b.until(`document.querySelector('#state').dataset.level === 'well'`)
+
+	redis.Kill()
+	b.until(`document.querySelector('#headline').textContent.startsWith('Redis away for')`)
+	b.until(`document.querySelector('#headline').textContent.includes('decided without Redis')`)
+	assert.Equal(t, "trouble", eval[string](b, `document.querySelector('#state').dataset.level`))
+	b.until(`document.querySelector('#announcement').textContent.includes('Redis away')`)
+	b.screenshot("program-redis-away")
+	redis.Restart(t)
+	b.until(`document.querySelector('#headline').textContent.startsWith('Counting in Redis')`)
+	b.until(`document.querySelector('#details').textContent.includes('without Redis')`)
+	for _, kind := range []string{"start", "override", "refusal", "reload", "breaker"} {
+		assert.Contains(t, b.text("#changes"), kind)
+	}
+	for suffix, l := range looks {
+		b.look(l)
+		b.screenshot("program-" + suffix)
+	}
+
+	stop()
+	for _, viewer := range []*tab{b, details, why} {
+		viewer.mu.Lock()
+		viewer.allowed = []string{"net::ERR_"} // of the lost connection
+		viewer.mu.Unlock()
+	}
+	s.kill()
+	b.until(`!document.querySelector('#connection').hidden`)
+	assert.Regexp(t, `^Figures of \d\d:\d\d:\d\d, trying again\.`, b.text("#connection"))
+	b.look(look{})
+	b.screenshot("program-lost")
+}
+
+// TestCallersWithoutTokenSeeHashesOnly opens the page of a service with ADMIN_TOKEN.
+func TestCallersWithoutTokenSeeHashesOnly(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
+	s := startService(t, file, "ADMIN_TOKEN=secret")
+	stop := sendTraffic(t, s.http)
+	defer stop()
+	b := open(t, s.debug+"/?domain=shop&descriptor=tenant%3Dacme#explain", look{})
+	b.allowed = []string{"401"}
+	b.until(`document.querySelectorAll('#hottest tbody tr').length > 1`)
+	assert.Contains(t, b.text("#explain [role=alert]"), "send a token")
+	assert.NotContains(t, b.text(".keys"), "acme")
+	assert.Contains(t, b.text("#keys-note"), "hashed")
+	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
+	b.until(`document.querySelector('#decisions-note').textContent.includes('rls tail')`)
+}
+
+// sendTraffic sends calls until stop is called.
+func sendTraffic(t *testing.T, address string) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			descriptor := []string{`{"key":"remote_address","value":"10.0.0.1"}`, `{"key":"tenant","value":"acme"}`, `{"key":"tenant","value":"trial"}`, `{"key":"tenant","value":"beta"}`}[i%4]
+			body := fmt.Sprintf(`{"domain":"shop","descriptors":[{"entries":[%s]}]}`, descriptor)
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, address+"/json", bytes.NewReader([]byte(body)))
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				resp.Body.Close()
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+	})
+}
