@@ -52,7 +52,9 @@ func TestPageFollowsTheProgram(t *testing.T) {
 
 	stop := sendTraffic(t, s.http)
 	defer stop()
-	row := func(path string) string { return fmt.Sprintf(`document.querySelector('[data-path="shop > %s"]')`, path) }
+	row := func(path string) string {
+		return fmt.Sprintf(`document.querySelector('[data-path="shop > %s"]')`, path)
+	}
 	b.until(row("remote_address") + `?.querySelector('[data-denied].hot')`)
 	b.until(row("tenant") + `?.querySelector('[data-ok]').textContent > 0`)
 	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].hot')`)
