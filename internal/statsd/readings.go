@@ -51,7 +51,7 @@ func (r *readings) points() ([]point, error) {
 	counts := map[string]float64{}
 	for _, f := range families {
 		translation, known := translations[f.GetName()]
-		if !known && !strings.HasPrefix(f.GetName(), "rls_") {
+		if !known && !isOurs(f.GetName()) {
 			continue
 		}
 		for _, m := range f.GetMetric() {
@@ -80,6 +80,12 @@ func (r *readings) points() ([]point, error) {
 	}
 	r.counts = counts
 	return points, err
+}
+
+// isOurs reports whether only rls has a metric, and the metric has a value. The value of an
+// info metric is always 1.
+func isOurs(name string) bool {
+	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
 // of returns the name of a metric in statsd.

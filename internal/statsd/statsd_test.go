@@ -78,6 +78,7 @@ func TestLabelsBecomeSegmentsOfNames(t *testing.T) {
 	notFound.WithLabelValues("a_b").Add(2)
 	p.counterVec("rls_decisions_total", "source").WithLabelValues("deny.cache").Inc()
 	p.counter("promhttp_requests_total").Inc()
+	p.counterVec("rls_config_info", "hash").WithLabelValues("abc").Inc()
 	p.exporter(&server.Server, nil).flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.call.should_rate_limit.redis_error:1|c",

@@ -100,14 +100,13 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{`rls_redis_errors_total{kind="noscript", server="main", ` + target + `} 0+15x200`},
 		},
 		{
-			alert: "RlsDecidesWithoutRedis", want: "though Redis is up",
-			sick:    []string{`rls_decisions_without_redis_total{reason="late", mode="local", code="OK", ` + target + `} 0+1x200`, "rls_redis_up{" + target + "} 1x200"},
-			healthy: []string{`rls_decisions_without_redis_total{reason="late", mode="local", code="OK", ` + target + `} 0+1x200`, "rls_redis_up{" + target + "} 0x200"},
+			alert: "RlsDecidesWithoutRedis", want: "1% of its decisions without Redis",
+			sick:    append(decisions("late", 1, 100), "rls_redis_up{"+target+"} 1x200"),
+			healthy: append(decisions("late", 1, 100), "rls_redis_up{"+target+"} 0x200"),
 		},
 		{
-			alert: "RlsOverloaded", want: "The queue of a",
-			sick:    []string{`rls_decisions_without_redis_total{reason="overload", mode="local", code="OK", ` + target + `} 0+1x200`},
-			healthy: []string{`rls_decisions_without_redis_total{reason="outage", mode="local", code="OK", ` + target + `} 0+1x200`},
+			alert: "RlsOverloaded", want: "no room in its queue to Redis for 1% of its decisions",
+			sick: decisions("overload", 1, 100), healthy: decisions("overload", 1, 10_000),
 		},
 		{
 			alert: "RlsOutageExpensive", want: "20k hits",
@@ -168,6 +167,14 @@ func histogram(name, labels string, in10ms, in100ms, all int) []string {
 		return fmt.Sprintf("%s_bucket{le=%q, %s} 0+%dx200", name, le, labels, calls)
 	}
 	return []string{grow("0.01", in10ms), grow("0.1", in100ms), grow("+Inf", all)}
+}
+
+// decisions returns the series of a process with these decisions in 15 seconds.
+func decisions(reason string, withoutRedis, all int) []string {
+	return []string{
+		fmt.Sprintf(`rls_decisions_without_redis_total{reason=%q, mode="local", code="OK", job="rls", instance="a"} 0+%dx200`, reason, withoutRedis),
+		fmt.Sprintf(`rls_decisions_total{source="redis", result="ok", job="rls", instance="a"} 0+%dx200`, all),
+	}
 }
 
 // ruleHits returns the series of a rule with these hits in 15 seconds.

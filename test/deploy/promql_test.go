@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -66,7 +66,7 @@ func assertExported(t *testing.T, exported map[string][]string, query string) {
 			assert.True(t, found, "rls does not export %s, which is in %s", n.Name, query)
 			usable = append(usable, metricLabels...)
 			for _, m := range n.LabelMatchers {
-				known := m.Name == labels.MetricName || slices.Contains(targetLabels, m.Name) || slices.Contains(metricLabels, m.Name)
+				known := m.Name == model.MetricNameLabel || slices.Contains(targetLabels, m.Name) || slices.Contains(metricLabels, m.Name)
 				assert.True(t, known, "%s has no label %s, which is in %s", n.Name, m.Name, query)
 			}
 		case *parser.AggregateExpr:

@@ -51,10 +51,12 @@ func startIncumbent(t *testing.T, limits string, env ...string) *program {
 	require.NoError(t, err)
 	_, err = os.Stat(bin)
 	require.NoError(t, err, "make e2e installs envoyproxy/ratelimit")
-	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=incumbent", "USE_STATSD=false", "STATS_FLUSH_INTERVAL=1s", "LOG_LEVEL=error")...)
+	env = append([]string{"USE_STATSD=false", "STATS_FLUSH_INTERVAL=1s"}, env...)
+	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=incumbent", "LOG_LEVEL=error")...)
 }
 
-// start runs a program and returns when it answers.
+// start runs a program and returns when it answers. Of two settings with one name in env, the
+// last applies.
 func start(t *testing.T, bin, limits string, env ...string) *program {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,8 +66,9 @@ func start(t *testing.T, bin, limits string, env ...string) *program {
 	cmd := exec.CommandContext(t.Context(), bin)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.Env = append(env, "HOME="+dir, "RUNTIME_ROOT="+dir, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
-		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:"+metricsPort, "GRPC_HOST=127.0.0.1", "GRPC_PORT="+grpcPort,
+	cmd.Env = append([]string{"USE_PROMETHEUS=true"}, env...)
+	cmd.Env = append(cmd.Env, "HOME="+dir, "RUNTIME_ROOT="+dir, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
+		"PROMETHEUS_ADDR=127.0.0.1:"+metricsPort, "GRPC_HOST=127.0.0.1", "GRPC_PORT="+grpcPort,
 		"HOST=127.0.0.1", "PORT="+httpPort, "DEBUG_HOST=127.0.0.1", "DEBUG_PORT="+freePort(t))
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
