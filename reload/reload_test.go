@@ -56,6 +56,7 @@ func (r *rig) OverridesChanged(changes []reload.OverrideChange) {
 	}
 }
 func (r *rig) SourceRead(name string) { r.reads = append(r.reads, name) }
+
 func (r *rig) SourceState(name string, err error) {
 	r.states = append(r.states, fmt.Sprintf("%s: %v", name, err))
 }

@@ -204,10 +204,10 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 // minIdleProbePause is the least pause between the probes of two shards.
 const minIdleProbePause = 50 * time.Millisecond
 
-// probeIdleShards probes one shard after the other, each once in Options.IdleProbe.
+// probeIdleShards probes one shard after the other, each once in Options.IdleProbe. The first
+// round is faster.
 func (l *Limiter) probeIdleShards() {
-	pause := max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause)
-	for {
+	for pause := minIdleProbePause; ; pause = max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
 		for _, b := range l.breakers {
 			if !wait.Sleep(l.ctx, withJitter(pause)) {
 				return

@@ -34,11 +34,12 @@ type fixture struct {
 func newFixture(t *testing.T, change func(*Options)) *fixture {
 	r := &fixture{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
 	r.primary = backendtest.NewFlaky(r.shared)
-	o := Options{
+	var o Options
+	o = Options{
 		Primary: r.primary, Secondary: r.secondary, Ratio: 0.5, Observer: r.recorder,
 		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
 		Probe: func(context.Context, int) error {
-			return takeOne(r.o.Primary, "probe", newLimit(t, 1, limit.Second), 1).Err
+			return takeOne(o.Primary, "probe", newLimit(t, 1, limit.Second), 1).Err
 		},
 	}
 	if change != nil {

@@ -66,8 +66,10 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	}
 	redis.LogTo(log)
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
-	observer := &redisObserver{Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events,
-		shards: metrics.ShardsOf(client), breakerLoggedAt: map[int]time.Time{}, log: log}
+	observer := &redisObserver{
+		Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events,
+		shards: metrics.ShardsOf(client), breakerLoggedAt: map[int]time.Time{}, log: log,
+	}
 	withFallback := fallback.New(fallback.Options{
 		Primary:       client,
 		Secondary:     localCounters,

@@ -58,6 +58,33 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 		_, metrics := get(t, "http://"+r.debug+"/metrics")
 		return !strings.Contains(metrics, "rls_redis_down_seconds_total 0\n")
 	})
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other")
+	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	assert.Contains(t, metrics, `rls_redis_breakers{server="main",shard="0",state="open"} 1`)
+	assert.Contains(t, metrics, `rls_outage_limit_max_excess_hits{limit="3 per year",rule="shop > tenant"} `)
+	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="breaker_open"} [1-9]`, metrics)
+	assert.Regexp(t, `rls_redis_errors_total{kind="(refused|reset)",server="main"} [1-9]`, metrics)
+	assert.Regexp(t, `rls_outage_admitted_hits [1-9]`, metrics)
+
+	redis.Restart(t)
+	r.awaitLog("Redis outage ended")
+	assert.Regexp(t, `Redis outage ended.* calls=[1-9].* most_beyond_limits=[1-9].* counters_kept=false`, r.logged(), "Redis has lost its counters")
+}
+
+// Two failures don't open a breaker.
+func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", file(t, "limits.yaml", threePerYear))
+	r.awaitLog("counting in Redis")
+	redis.Pause()
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "2", "--timeout", "20s")
+	redis.Resume()
+	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="late"} [12]\n`, metrics, "counted at once")
+	r.awaitLog("hits decided without Redis for a short time")
+	assert.Regexp(t, `for a short time.* calls=[12] .* most_beyond_limits=[12] late=[12]`, r.logged())
+	assert.Zero(t, r.count("Redis outage started"))
 }
 
 func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
