@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,19 +36,18 @@ func (c *dropCounter) RecordsWritten(count uint64) { c.written += count }
 
 func (c *dropCounter) RecordsDropped(reason DropReason, count uint64) { c.dropped[reason] += count }
 
-// testWriter is a Writer that can fail.
-type testWriter struct {
+// fullDisk is a Writer that writes the first bytes of a line and fails, until it is freed.
+type fullDisk struct {
 	bytes.Buffer
-	err   error
-	bytes int // written before err
+	freed atomic.Bool
 }
 
-func (w *testWriter) Write(p []byte) (int, error) {
-	if w.err != nil {
-		n, _ := w.Buffer.Write(p[:min(w.bytes, len(p))])
-		return n, w.err
+func (w *fullDisk) Write(p []byte) (int, error) {
+	if w.freed.Load() {
+		return w.Buffer.Write(p)
 	}
-	return w.Buffer.Write(p)
+	n, _ := w.Buffer.Write(p[:min(10, len(p))])
+	return n, errors.New("no space left on device")
 }
 
 // logFixture is a running Log inside a bubble of synctest.
@@ -208,10 +208,10 @@ func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 
 func TestWriteErrorsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := &testWriter{err: errors.New("no space left on device"), bytes: 10}
+		out := &fullDisk{}
 		f := startLog(t, LogOptions{Sample: 1, Writer: out})
 		f.call("trial=x", "trial=y", "trial=z")
-		out.err = nil
+		out.freed.Store(true)
 		time.Sleep(time.Second)
 		f.call("trial=after")
 		f.stop()

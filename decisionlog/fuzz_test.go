@@ -1,0 +1,46 @@
+package decisionlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzFilter checks that a Filter has the same meaning after it was written as a query.
+func FuzzFilter(f *testing.F) {
+	f.Add("code=over_limit&source=Redis&entry=tenant%3Da&entry=b&rule=shop+%3E&domain=")
+	f.Add("entry=%3D&entry=a%3D%3D")
+	f.Fuzz(func(t *testing.T, text string) {
+		query, err := url.ParseQuery(text)
+		if err != nil {
+			return
+		}
+		filter, err := ParseFilter(query)
+		if err != nil {
+			return
+		}
+		again, err := ParseFilter(filter.Query())
+		require.NoError(t, err)
+		assert.Equal(t, filter, again)
+	})
+}
+
+// FuzzEncodeLine checks that each line is one line of printable JSON.
+func FuzzEncodeLine(f *testing.F) {
+	f.Add("a\nb\x1b[2J\u009b\u2028\U000e0001\ufffd\xff")
+	f.Fuzz(func(t *testing.T, text string) {
+		line := EncodeLine(Record{Domain: text, Descriptor: []Entry{{text, text}}})
+		require.True(t, json.Valid(line), "%q", line)
+		for _, r := range string(bytes.TrimSuffix(line, []byte("\n"))) {
+			require.True(t, strconv.IsPrint(r), "%q in %q", r, line)
+		}
+		var l Line
+		require.NoError(t, json.Unmarshal(line, &l))
+		assert.Equal(t, []rune(text), []rune(l.Domain), "invalid UTF-8 becomes U+FFFD")
+	})
+}
