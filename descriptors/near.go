@@ -154,15 +154,15 @@ func (d *Domain) nearRules(entries []*ratelimitv3.RateLimitDescriptor_Entry) []N
 	for _, maxChanges := range []int{1, 2} {
 		s := nearSearch{domain: d.Name, entries: entries, maxChanges: maxChanges, visitsLeft: maxNearVisits}
 		for _, e := range entries {
-			s.compared = append(s.compared, newComparedEntry(e))
+			s.comparedEntries = append(s.comparedEntries, newComparedEntry(e))
 		}
 		s.searchOtherOrders(d)
 		s.search(&d.root, 0, nil, nil)
-		if len(s.found) > 0 {
-			slices.SortStableFunc(s.found, func(a, b NearRule) int {
+		if len(s.foundRules) > 0 {
+			slices.SortStableFunc(s.foundRules, func(a, b NearRule) int {
 				return cmp.Or(cmp.Compare(len(a.Changes), len(b.Changes)), cmp.Compare(a.Changes[0].Kind, b.Changes[0].Kind))
 			})
-			return s.found[:min(len(s.found), maxNearRules)]
+			return s.foundRules[:min(len(s.foundRules), maxNearRules)]
 		}
 	}
 	return nil
@@ -170,18 +170,18 @@ func (d *Domain) nearRules(entries []*ratelimitv3.RateLimitDescriptor_Entry) []N
 
 // nearSearch is a search for rules that need at most maxChanges changes.
 type nearSearch struct {
-	domain     string
-	entries    []*ratelimitv3.RateLimitDescriptor_Entry
-	compared   []comparedEntry // of the entries
-	maxChanges int
-	visitsLeft int
-	found      []NearRule
+	domain          string
+	entries         []*ratelimitv3.RateLimitDescriptor_Entry
+	comparedEntries []comparedEntry // of entries
+	maxChanges      int
+	visitsLeft      int
+	foundRules      []NearRule
 }
 
 // search compares the entries from i on with list. trail leads to the parent of list, and
 // changes are those that were needed so far.
 func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descriptor, changes []Change) {
-	if list == nil || len(s.found) == maxFoundRules {
+	if list == nil || len(s.foundRules) == maxFoundRules {
 		return
 	}
 	budget := s.maxChanges - len(changes)
@@ -203,7 +203,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 	}
 	for j := range list.nodes {
 		n := &list.nodes[j]
-		if s.visitsLeft--; s.visitsLeft < 0 || len(s.found) == maxFoundRules {
+		if s.visitsLeft--; s.visitsLeft < 0 || len(s.foundRules) == maxFoundRules {
 			return
 		}
 		if i < len(s.entries) && n != winner {
@@ -211,7 +211,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 			if n.matchKind(s.entries[i].GetKey(), s.entries[i].GetValue()) != NoMatch {
 				c.Winner = winner.Descriptor
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
-			} else if c.Difference = s.compared[i].difference(n.Descriptor); c.Difference != NotNear && c.Difference != OtherValue {
+			} else if c.Difference = s.comparedEntries[i].difference(n.Descriptor); c.Difference != NotNear && c.Difference != OtherValue {
 				c.Kind = DifferentEntry
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
 			}
@@ -245,9 +245,9 @@ func (s *nearSearch) visit(n *node, next int, trail []*limitsfile.Descriptor, ch
 // add records the rule at the end of trail. A rule without changes is the match itself.
 func (s *nearSearch) add(trail []*limitsfile.Descriptor, changes []Change) {
 	rule := NearRule{Path: limitsfile.Path(s.domain, trail), Trail: trail, Changes: changes}
-	known := slices.ContainsFunc(s.found, func(r NearRule) bool { return r.Path == rule.Path })
-	if len(changes) > 0 && !known && len(s.found) < maxFoundRules {
-		s.found = append(s.found, rule)
+	known := slices.ContainsFunc(s.foundRules, func(r NearRule) bool { return r.Path == rule.Path })
+	if len(changes) > 0 && !known && len(s.foundRules) < maxFoundRules {
+		s.foundRules = append(s.foundRules, rule)
 	}
 }
 

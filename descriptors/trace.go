@@ -106,13 +106,13 @@ func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 // step returns the comparison of e with s. winner is the node that e matches, or nil.
 func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) Step {
 	step := Step{Entry: e, Siblings: len(s.nodes)}
-	compared := newComparedEntry(e)
-	others, similarValues := 0, 0
+	entry := newComparedEntry(e)
+	otherCandidates, similarValues := 0, 0
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		c := Candidate{Descriptor: n.Descriptor, Kind: n.matchKind(e.GetKey(), e.GetValue())}
 		if c.Kind == NoMatch {
-			c.Near = compared.difference(n.Descriptor)
+			c.Near = entry.difference(n.Descriptor)
 			if c.Near == SimilarValue && (winner != nil && winner.Value == e.GetValue() || similarValues == maxOtherValues) {
 				c.Near = OtherValue
 			}
@@ -128,10 +128,10 @@ func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) 
 			}
 		}
 		if n != winner {
-			if others == maxCandidates {
+			if otherCandidates == maxCandidates {
 				continue
 			}
-			others++
+			otherCandidates++
 		}
 		step.Candidates = append(step.Candidates, c)
 	}

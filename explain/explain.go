@@ -152,25 +152,25 @@ func (w *writer) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 
 // descriptor explains descriptor i of c.
 func (w *writer) descriptor(c *service.Call, i int) Descriptor {
-	requested := c.Request.Descriptors[i]
-	d := Descriptor{Descriptor: descriptors.FormatEntries(requested.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
+	request := c.Request.Descriptors[i]
+	d := Descriptor{Descriptor: descriptors.FormatEntries(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
 	var rule *descriptors.Rule
 	if i < len(c.Rules) {
 		rule = c.Rules[i]
 	}
 	var last *limitsfile.Descriptor
 	var trace descriptors.Trace
-	if w.domain != nil && requested.GetLimit() == nil {
-		trace = w.domain.Trace(requested.GetEntries())
+	if w.domain != nil && request.GetLimit() == nil {
+		trace = w.domain.Trace(request.GetEntries())
 		for j := range trace.Steps {
 			d.Levels = append(d.Levels, level(&trace.Steps[j]))
 		}
-		if len(trace.Trail) == len(requested.GetEntries()) && len(trace.Trail) > 0 {
+		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
 			last = trace.Trail[len(trace.Trail)-1]
 		}
 		if last == nil || len(last.Limits) == 0 { // otherwise the limits of the match are off
 			for _, near := range trace.Near {
-				d.NearRules = append(d.NearRules, nearRule(requested.GetEntries(), near))
+				d.NearRules = append(d.NearRules, nearRule(request.GetEntries(), near))
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 		d.Code, d.Remaining = st.Code.String(), st.LimitRemaining
 		d.DecidingLimit = w.decidingLimit(c, i, rule)
 	}
-	d.Summary = w.summary(requested, &d, rule, last, &trace)
+	d.Summary = w.summary(request, &d, rule, last, &trace)
 	return d
 }
 
@@ -205,7 +205,8 @@ func appliedOverride(applied limitsfile.AppliedOverride) Override {
 }
 
 // limits explains the limits of descriptor i. rule can be nil. last is the descriptor of the
-// limits files, or nil if the request has its own limit.
+// limits files that the last entry matches. It is nil if no descriptor matches, or if the
+// request has its own limit.
 func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *limitsfile.Descriptor) []Limit {
 	var inForce []*descriptors.RateLimit // the limits of rule that are not written yet
 	if rule != nil {
@@ -228,18 +229,18 @@ func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *li
 		}
 		return all
 	}
-	for _, stated := range last.Limits {
+	for _, fileLimit := range last.Limits {
 		var l Limit
-		if stated.Enabled && len(inForce) > 0 {
+		if fileLimit.Enabled && len(inForce) > 0 {
 			l = next()
 		} else {
-			l = values(stated.Limit)
-			l.Name, l.State = stated.Name, Off
+			l = values(fileLimit.Limit)
+			l.Name, l.State = fileLimit.Name, Off
 		}
-		if stated.Line > 0 {
-			l.Place = place(last.File, stated.Line)
+		if fileLimit.Line > 0 {
+			l.Place = place(last.File, fileLimit.Line)
 		}
-		l.FromOverride, l.FromDefaults = stated.OverrideFields(), stated.DefaultFields()
+		l.FromOverride, l.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
 		if len(l.FromDefaults) > 0 {
 			l.DefaultsPlace = place(w.domain.Source().DefaultsPlace())
 		}
@@ -262,21 +263,21 @@ func values(l *limit.Limit) Limit {
 
 // limit explains l, a limit in force of descriptor i.
 func (w *writer) limit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
-	explained := values(l.Limit)
-	explained.Name = l.Name
+	limitReport := values(l.Limit)
+	limitReport.Name = l.Name
 	for j := range c.Decisions() {
 		if d := c.Decision(j); d.Descriptor == i && d.Limit == l {
-			explained.State = Counted
-			w.setCounter(&explained, &d, &w.peeker.peeks[j])
-			return explained
+			limitReport.State = Counted
+			w.setCounter(&limitReport, &d, &w.peeker.peeks[j])
+			return limitReport
 		}
 	}
-	explained.State = Unlimited
+	limitReport.State = Unlimited
 	if !l.Unlimited {
-		explained.State = Replaced
-		explained.ReplacedBy = replacing(c, l.Name)
+		limitReport.State = Replaced
+		limitReport.ReplacedBy = replacing(c, l.Name)
 	}
-	return explained
+	return limitReport
 }
 
 // replacing returns the limit of the request that replaces the limit of that name.
@@ -311,12 +312,12 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 	case r.Err != nil, r.Degraded() && r.Mode != limit.FailLocal:
 		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
 	default:
-		counted := lim
+		countedLimit := lim
 		if l.Counter.Degraded = r.Degraded(); l.Counter.Degraded {
-			counted = lim.Scaled(cmp.Or(lim.FallbackRatio, w.o.FallbackRatio, 1))
+			countedLimit = lim.Scaled(cmp.Or(lim.FallbackRatio, w.o.FallbackRatio, 1))
 		}
-		l.Counter.Capacity, l.Counter.Remaining = counted.Capacity(), r.Remaining
-		l.Counter.Spent = counted.Spent(r.Result)
+		l.Counter.Capacity, l.Counter.Remaining = countedLimit.Capacity(), r.Remaining
+		l.Counter.Spent = countedLimit.Spent(r.Result)
 		l.Counter.ResetAt = w.after(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
 			l.Counter.WindowStart = new(w.at(r.ResetAfter - lim.Period()))
@@ -393,14 +394,14 @@ func level(s *descriptors.Step) Level {
 	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		explained := Candidate{
+		candidate := Candidate{
 			Descriptor: c.Label(), Place: place(c.File, c.Line), Match: c.Kind.String(), Difference: c.Near.String(),
 			Reason: candidateReason(s, c),
 		}
 		if c == s.Winner {
-			l.Winner = &explained
+			l.Winner = &candidate
 		} else {
-			l.Others = append(l.Others, explained)
+			l.Others = append(l.Others, candidate)
 		}
 	}
 	return l

@@ -40,46 +40,46 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	}
 	p.o.Counters.Take(ctx, now, peeks, counters)
 	p.peeks = make([]peek, len(hits))
-	cached := make([]bool, len(hits))
+	isCached := make([]bool, len(hits))
 	anyDenied := false // an all-or-none hit is denied
 	for i := range hits {
 		p.peeks[i].counter = counters[i]
-		results[i], p.peeks[i].since, cached[i] = p.cachedDenial(now, &hits[i])
-		p.peeks[i].isRetryExact = cached[i]
-		anyDenied = anyDenied || cached[i] && p.isAllOrNone(&hits[i])
+		results[i], p.peeks[i].since, isCached[i] = p.cachedDenial(now, &hits[i])
+		p.peeks[i].isRetryExact = isCached[i]
+		anyDenied = anyDenied || isCached[i] && p.isAllOrNone(&hits[i])
 	}
 	cacheDenied := anyDenied
-	charged := map[string]int64{} // hits of this request, by counter
+	chargedHits := map[string]int64{} // hits of this request, by counter
 	for i := range hits {
 		h := &hits[i]
-		if cached[i] {
+		if isCached[i] {
 			continue
 		}
 		isAllOrNone := p.isAllOrNone(h)
-		charge := &charging{h: h, counter: counters[i], charged: charged[counterName(h)]}
-		charge.deniedToo = h.Limit.ChargeDenied && !isAllOrNone
-		charge.none = cacheDenied && isAllOrNone
+		charge := &plannedCharge{h: h, counter: counters[i], earlierHits: chargedHits[counterName(h)]}
+		charge.chargesDenied = h.Limit.ChargeDenied && !isAllOrNone
+		charge.isSkipped = cacheDenied && isAllOrNone
 		results[i], p.peeks[i].isRetryExact = charge.result()
-		if results[i].Err == nil && !charge.none && (results[i].Allowed || charge.deniedToo) {
-			charged[counterName(h)] += h.N
+		if results[i].Err == nil && !charge.isSkipped && (results[i].Allowed || charge.chargesDenied) {
+			chargedHits[counterName(h)] += h.N
 		}
 		anyDenied = anyDenied || isAllOrNone && results[i].Err == nil && !results[i].Allowed
 	}
 	if anyDenied && !cacheDenied {
-		p.undo(hits, results, counters, charged)
+		p.undo(hits, results, counters, chargedHits)
 	}
 }
 
 // undo changes the results of all-or-none hits, because one of them is denied.
-func (p *peeker) undo(hits []backend.Hit, results, counters []backend.Result, charged map[string]int64) {
+func (p *peeker) undo(hits []backend.Hit, results, counters []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
 		if h := &hits[i]; p.isAllOrNone(h) && results[i].Allowed {
-			charged[counterName(h)] -= h.N
+			chargedHits[counterName(h)] -= h.N
 		}
 	}
 	for i := range hits {
 		if h := &hits[i]; p.isAllOrNone(h) {
-			results[i].Remaining = counters[i].Remaining - charged[counterName(h)]
+			results[i].Remaining = counters[i].Remaining - chargedHits[counterName(h)]
 		}
 	}
 }
@@ -101,34 +101,34 @@ func (p *peeker) cachedDenial(now time.Time, h *backend.Hit) (r backend.Result, 
 	return r, since, false
 }
 
-// charging is a hit and the counter that it would charge.
-type charging struct {
-	h       *backend.Hit
-	counter backend.Result // the answer to a hit of 0
-	charged int64          // hits that the request charges to the counter before h
+// plannedCharge is a hit and the counter that it would charge.
+type plannedCharge struct {
+	h           *backend.Hit
+	counter     backend.Result // the answer to a hit of 0
+	earlierHits int64          // hits that the request charges to the counter before h
 
-	deniedToo bool // h is charged even if it is denied
-	none      bool // h is not charged
+	chargesDenied bool // h is charged even if it is denied
+	isSkipped     bool // h is not charged
 }
 
 // result returns the answer to the hit. isRetryExact reports whether RetryAfter is the time
 // until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
-func (c *charging) result() (r backend.Result, isRetryExact bool) {
+func (c *plannedCharge) result() (r backend.Result, isRetryExact bool) {
 	r, h := c.counter, c.h
 	if r.Err != nil || r.Source == backend.SourceFallback && r.Mode != limit.FailLocal {
 		return r, true // there is no counter
 	}
 	wasDenied := !r.Allowed
-	r.Remaining -= c.charged
+	r.Remaining -= c.earlierHits
 	r.Allowed, r.RetryAfter = h.N <= r.Remaining, 0
-	if !c.none && (r.Allowed || c.deniedToo) {
+	if !c.isSkipped && (r.Allowed || c.chargesDenied) {
 		r.Remaining -= h.N
 	}
 	switch {
 	case r.Allowed:
 	case h.N > h.Limit.Capacity():
 		r.RetryAfter = limit.Never
-	case !h.Limit.Algorithm.ResetsAtOnce() && wasDenied && c.charged == 0 && h.N == 1:
+	case !h.Limit.Algorithm.ResetsAtOnce() && wasDenied && c.earlierHits == 0 && h.N == 1:
 		r.RetryAfter = c.counter.RetryAfter
 	default:
 		if r.RetryAfter = r.ResetAfter; r.RetryAfter == 0 {

@@ -93,18 +93,18 @@ func changeReason(entries []*ratelimitv3.RateLimitDescriptor_Entry, c descriptor
 }
 
 // summary returns the outcome for one descriptor in one sentence.
-func (w *writer) summary(requested *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, last *limitsfile.Descriptor, trace *descriptors.Trace) string {
+func (w *writer) summary(request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, last *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {
 	case w.domain == nil:
 		return "no limit: the domain is unknown"
-	case requested.GetLimit() != nil && rule == nil:
+	case request.GetLimit() != nil && rule == nil:
 		return w.report.Error
-	case requested.GetLimit() != nil && len(rule.Limits) == 0:
+	case request.GetLimit() != nil && len(rule.Limits) == 0:
 		return "no limit: the defaults of the domain turn the request's own limit off (enabled: false)"
-	case len(requested.GetEntries()) == 0:
+	case len(request.GetEntries()) == 0:
 		return "no limit: the descriptor has no entries"
-	case rule == nil && len(trace.Trail) < len(requested.GetEntries()):
-		return w.noMatch(requested.GetEntries(), trace)
+	case rule == nil && len(trace.Trail) < len(request.GetEntries()):
+		return w.noMatch(request.GetEntries(), trace)
 	case rule == nil && len(last.Limits) > 0:
 		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.path(trace.Trail))
 	case rule == nil && len(last.Descriptors) > 0:
@@ -121,12 +121,12 @@ func (w *writer) path(trail []*limitsfile.Descriptor) string {
 
 // noMatch returns the summary for entries that do not all match.
 func (w *writer) noMatch(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
-	matched := len(trace.Trail)
-	entry := descriptors.Label(entries[matched])
+	matchCount := len(trace.Trail)
+	entry := descriptors.Label(entries[matchCount])
 	switch {
-	case matched == 0:
+	case matchCount == 0:
 		return fmt.Sprintf("no limit: no descriptor of the domain matches %s", entry)
-	case len(trace.Steps) == matched:
+	case len(trace.Steps) == matchCount:
 		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", w.path(trace.Trail), entry)
 	}
 	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.path(trace.Trail), entry)
@@ -134,19 +134,19 @@ func (w *writer) noMatch(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace
 
 // limitedSummary returns the summary for a descriptor with limits in force.
 func limitedSummary(d *Descriptor) string {
-	counted, replaced := 0, 0
+	countedLimits, replacedLimits := 0, 0
 	for _, l := range d.Limits {
 		switch l.State {
 		case Counted:
-			counted++
+			countedLimits++
 		case Replaced:
-			replaced++
+			replacedLimits++
 		}
 	}
 	switch {
-	case counted == 0 && replaced > 0:
+	case countedLimits == 0 && replacedLimits > 0:
 		return "not counted: other limits of the request replace all limits of " + d.Rule
-	case counted == 0:
+	case countedLimits == 0:
 		return "unlimited by " + d.Rule
 	}
 	text := fmt.Sprintf("%s by %s", cmp.Or(d.Code, "limited"), d.Rule)

@@ -142,18 +142,18 @@ func (t *textWriter) level(number int, l *Level) {
 	default:
 		t.line(2, "%d. %s matches none of the %d descriptors here", number, l.Entry, l.Compared)
 	}
-	unlisted := l.OtherValues
+	unlistedCount := l.OtherValues
 	for _, c := range l.Others {
 		t.line(3, "not %s%s: %s", c.Descriptor, at(c.Place), c.Reason)
 		if c.Difference == descriptors.OtherValue.String() {
-			unlisted--
+			unlistedCount--
 		}
 	}
 	switch {
-	case unlisted == 1:
+	case unlistedCount == 1:
 		t.line(3, "1 other descriptor has this key and another value")
-	case unlisted > 1:
-		t.line(3, "%d other descriptors have this key and another value", unlisted)
+	case unlistedCount > 1:
+		t.line(3, "%d other descriptors have this key and another value", unlistedCount)
 	}
 }
 
