@@ -60,7 +60,7 @@ func (c changes) limitsChanged(change reload.LimitsChange) {
 	e := timeline.Event{Time: change.Time, Kind: timeline.Reload, Text: "limits in force"}
 	switch {
 	case change.First:
-		e.Text = fmt.Sprintf("limits in force: %d rules in %d domains", change.Rules, change.Domains)
+		e.Text = "limits in force: " + countedText(change.Rules, "rule") + " in " + countedText(change.Domains, "domain")
 	case change.Cause == "":
 		e.Text = "limits in force without an expired override"
 	case change.Cause == sourceOverrides:
@@ -79,6 +79,14 @@ func (c changes) limitsChanged(change reload.LimitsChange) {
 		e.Attrs = append(e.Attrs, attr("counters", counters)...)
 	}
 	c.Add(e)
+}
+
+// countedText returns n with its noun.
+func countedText(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
 }
 
 // pathsText returns the first of paths, one a line.
@@ -122,7 +130,7 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 	s := &change.State
 	e := timeline.Event{Kind: timeline.Override, Text: "override " + string(change.Action) + ": " + s.Target}
 	author, _ := override.Author(s.Value)
-	e.Attrs = append(e.Attrs, attr("by", author)...)
+	e.Attrs = append(e.Attrs, attr("set by", author)...)
 	if !s.Expires.IsZero() {
 		e.Attrs = append(e.Attrs, attr("until", s.Expires.UTC().Format(time.RFC3339))...)
 	}

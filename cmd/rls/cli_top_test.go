@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/reload"
+	"github.com/seed-81f232ab/rls/timeline"
+)
+
+// testSnapshot has traffic, hostile texts and unknown figures.
+func testSnapshot() *live.Snapshot {
+	start := time.Date(2026, 11, 20, 14, 2, 0, 0, time.UTC)
+	spent, capacity := int64(21), int64(20)
+	return &live.Snapshot{
+		Time: start.Add(90 * time.Second), Started: start, Version: "v1", Instance: "pod-1",
+		State: live.State{Level: live.Trouble, Headline: "Redis away for 00:41", Details: []string{"a detail"}, Redis: &live.Redis{}},
+		Figures: live.Figures{
+			Calls:       live.Series{Now: 1204, Points: []live.Value{0, live.Unknown, 5, 10}},
+			DeniedShare: live.Series{Now: 0.125}, P50: live.Series{Now: 0.00024}, P99: live.Series{Now: live.Unknown},
+		},
+		Rules: live.RuleList{Total: 45, More: 2, Quiet: 41, Shown: []live.Rule{
+			{
+				Path: "shop > \x1b]0;evil\x07 > 日本", Limits: []live.Limit{{Text: "20 per minute"}, {Text: "5 per day"}},
+				Rates: live.Rates{OK: 3.456, Denied: 99.5}, Use: 1.05, Marks: []string{"override"},
+				Override: &live.RuleOverride{Until: &start},
+			},
+			{Path: "shop > " + strings.Repeat("x", 300) + " > end", Use: live.Unknown},
+		}},
+		Keys: live.TopKeys{
+			Mode:    live.KeysOn,
+			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity}},
+			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
+		},
+		Events: []timeline.Event{{Time: start, Text: "limits rejected", Failed: true, Attrs: []timeline.Attr{{Name: "problem", Value: "a\nb\x1b[2J"}}}},
+	}
+}
+
+func TestTopScreenShowsTheSnapshot(t *testing.T) {
+	screen := topScreen{width: 160, location: time.UTC}
+	text := strings.Join(screen.lines(testSnapshot(), ""), "\n")
+	for _, want := range []string{
+		"rls v1 · pod-1 · up 1m30s", "14:03:30", "✗ Redis away for 00:41", "a detail",
+		"1204/s", "▁█", "p50    240µs  p99        –", "12%",
+		"日本", "20 per minute and 5 per day", "3.46", "99.5", "105%", "override until 14:02", "> end",
+		"2 more rules with traffic, 41 quiet rules", "1.0M", "25%", "21/20", "shop|denied", "14:02:00 limits rejected · problem a; b",
+	} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, "\x1b")
+	assert.NotContains(t, text, "\x07")
+	assert.NotContains(t, text, "\u202e")
+}
+
+func TestTopScreenFitsTheTerminal(t *testing.T) {
+	s := testSnapshot()
+	for range 50 {
+		s.Rules.Shown = append(s.Rules.Shown, s.Rules.Shown[0])
+		s.Keys.Hottest = append(s.Keys.Hottest, s.Keys.Hottest[0])
+		s.Events = append(s.Events, s.Events[0])
+	}
+	for _, size := range [][2]int{{200, 60}, {100, 24}, {80, 24}, {40, 12}, {20, 5}, {1, 1}} {
+		screen := topScreen{width: size[0], height: size[1], location: time.UTC}
+		lines := screen.lines(s, "connection refused")
+		assert.LessOrEqual(t, len(lines), size[1])
+		for _, line := range lines {
+			assert.LessOrEqual(t, textWidth(line), max(size[0], 30), "%v: %q", size, line)
+		}
+		if size[0] >= 80 {
+			text := strings.Join(lines, "\n")
+			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "RULE", "DENIED KEYS", "CHANGES"} {
+				assert.Contains(t, text, want, size)
+			}
+		}
+	}
+}
+
+func TestTopScreenIsInColourOnlyIfAsked(t *testing.T) {
+	screen := topScreen{width: 100, colour: true, location: time.UTC}
+	assert.Contains(t, strings.Join(screen.lines(testSnapshot(), ""), "\n"), red+"✗ Redis away for 00:41"+noColour)
+}
+
+func TestTopScreenSaysWhichKeysItHides(t *testing.T) {
+	s := testSnapshot()
+	screen := topScreen{width: 120, location: time.UTC}
+	s.Keys = live.TopKeys{Mode: live.KeysOff}
+	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "HOTTEST KEYS (off: TOP_KEYS)")
+	s.Keys = live.TopKeys{Mode: live.KeysHashed}
+	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "HOTTEST KEYS (hashed)")
+}
+
+func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
+	var isBroken atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if isBroken.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		assert.NoError(t, json.NewEncoder(w).Encode(testSnapshot()))
+	}))
+	defer s.Close()
+	top := &top{adminClient: adminClient{debugConnection: debugConnection{addr: s.URL}, timeout: maxWait}}
+	first, err := top.fetch(t.Context())
+	require.NoError(t, err)
+	assert.False(t, first.Figures.P99.Now.Known())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var width atomic.Int64
+	width.Store(100)
+	out := &syncBuffer{}
+	done := make(chan error)
+	go func() {
+		done <- top.show(ctx, first, func() (int, int) { return int(width.Load()), 30 }, out)
+	}()
+	await := func(text string) {
+		t.Helper()
+		polltest.Until(t, maxWait, func() bool { return strings.Contains(out.String(), text) }, text)
+	}
+	await("✗ Redis away")
+	isBroken.Store(true)
+	await("trying again")
+	width.Store(30)
+	await("figures of " + first.Time.In(time.Local).Format("15:04:05") + ", trying a…")
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func TestSparklineLeavesUnknownPointsFree(t *testing.T) {
+	points := []live.Value{1, 1, 1, live.Unknown, live.Unknown, live.Unknown, 4, live.Unknown, 2, 8, 8, 8}
+	assert.Equal(t, strings.Repeat(" ", 16)+"▂ ▅█", sparkline(points, 20))
+	assert.Equal(t, " ▁", sparkline([]live.Value{0}, 2))
+}
+
+func TestKeyQuitsTop(t *testing.T) {
+	for input, want := range map[string]bool{"q": true, "xyzQ": true, "\x03": true, "abc": false} {
+		quit := false
+		quitOnKey(strings.NewReader(input), func() { quit = true })
+		assert.Equal(t, want, quit, "%q", input)
+	}
+}
+
+func TestTopPrintsOneScreenOrJSON(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
+	polltest.Until(t, maxWait, func() bool {
+		out, errOut, code := rls(t, "top", "--admin", r.debug, "--once")
+		require.Zero(t, code, errOut)
+		assert.NotContains(t, out, "\x1b")
+		return strings.Contains(out, "shop|tenant=acme") && strings.Contains(out, "Counting in this process")
+	})
+	out, _, code := rls(t, "top", "--admin", r.debug, "--json")
+	require.Zero(t, code)
+	var s live.Snapshot
+	require.NoError(t, json.Unmarshal([]byte(out), &s))
+	assert.Equal(t, 1, s.Rules.Total)
+
+	_, errOut, code := rls(t, "top", "--admin", "127.0.0.1:1")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "set --admin to the debug listener")
+}
+
+// TestChangesAreVisibleInTheSnapshot makes each change that an operator asks about.
+func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := startReplicas(t, 1, redis, threePerYear)[0]
+	snapshot := func() (s live.Snapshot) {
+		out, errOut, code := rls(t, "top", "--admin", r.debug, "--json", "--token", adminToken)
+		require.Zero(t, code, errOut)
+		require.NoError(t, json.Unmarshal([]byte(out), &s))
+		return s
+	}
+	await := func(what string, isVisible func(*live.Snapshot) bool) {
+		t.Helper()
+		polltest.Until(t, maxWait, func() bool { s := snapshot(); return isVisible(&s) }, what)
+	}
+	hasEvent := func(kind timeline.Kind, text string) func(*live.Snapshot) bool {
+		return func(s *live.Snapshot) bool {
+			for _, e := range s.Events {
+				if e.Kind == kind && strings.Contains(e.Text, text) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	await("start", hasEvent(timeline.Start, "service started"))
+	await("reload", hasEvent(timeline.Reload, "1 rule in 1 domain"))
+
+	_, errOut, code := rls(t, "limits", "set", "--addr", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
+	require.Zero(t, code, errOut)
+	await("override", hasEvent(timeline.Override, "override set: shop|tenant=acme"))
+	s := snapshot()
+	require.Len(t, s.Overrides.Shown, 1)
+	assert.Equal(t, "tester", s.Overrides.Shown[0].Author)
+	assert.NotNil(t, s.Overrides.Shown[0].Until)
+	assert.NotNil(t, s.Overrides.Shown[0].Set)
+
+	redis.Kill()
+	await("outage", func(s *live.Snapshot) bool {
+		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "3")
+		return !s.State.Redis.Up && s.State.Level == live.Trouble && s.State.Redis.Outage.Calls > 0 && strings.Contains(s.State.Headline, "Redis away")
+	})
+	await("outage", hasEvent(timeline.Breaker, "Redis outage started"))
+}
+
+func TestRefusalOfLimitsIsVisibleInTheSnapshot(t *testing.T) {
+	t.Parallel()
+	path := file(t, "limits.yaml", threePerYear)
+	r := start(t, nil, "--limits", path)
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(threePerYear, "unit: year", "unit: yeer")), 0o600))
+	polltest.Until(t, maxWait, func() bool {
+		screen, _, _ := rls(t, "top", "--admin", r.debug, "--once")
+		snapshot, _, _ := rls(t, "top", "--admin", r.debug, "--json")
+		return strings.Contains(screen, "▲ Counting in this process") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
+	})
+}
+
+func TestManyChangedOverridesAreOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newChanges()
+		c.overridesChanged(make([]reload.OverrideChange, 30))
+		require.Len(t, c.Events(), 1)
+		assert.Equal(t, "30 overrides changed", c.Events()[0].Text)
+	})
+}

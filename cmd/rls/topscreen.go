@@ -1,0 +1,364 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"golang.org/x/text/width"
+
+	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/timeline"
+)
+
+// topScreen draws snapshots as text.
+type topScreen struct {
+	width    int
+	height   int // 0: as many lines as there are
+	colour   bool
+	location *time.Location
+}
+
+// draw writes a screen. Each line replaces the line that the screen before had there.
+func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error {
+	var b strings.Builder
+	b.WriteString(cursorHome)
+	for i, line := range t.lines(s, problem) {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		b.WriteString(line + clearLine)
+	}
+	b.WriteString(clearBelow)
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// lines returns the lines of a screen. problem is the reason why s is old, or empty.
+func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
+	lines := append(t.head(s, problem), "")
+	rules := t.rules(&s.Rules)
+	keys := t.keys(&s.Keys)
+	changes := t.changes(s.Events)
+	if t.height > 0 {
+		// The changes get a quarter of the rest, the keys a third, the rules what is left.
+		rest := max(t.height-len(lines)-2, 0)
+		changes = changes[:min(len(changes), max(rest/4, 2))]
+		keys = keys[:min(len(keys), max(rest/3, 2))]
+		rules = rules[:min(len(rules), max(rest-len(keys)-len(changes), 2))]
+	}
+	lines = append(append(append(append(append(lines, rules...), ""), keys...), ""), changes...)
+	if t.height > 0 {
+		lines = lines[:min(len(lines), t.height)]
+	}
+	return lines
+}
+
+// head describes the state and the figures.
+func (t *topScreen) head(s *live.Snapshot, problem string) []string {
+	title := fmt.Sprintf("rls %s · %s · up %s", s.Version, s.Instance, s.Time.Sub(s.Started).Round(time.Second))
+	clock := s.Time.In(t.location).Format("15:04:05")
+	lines := []string{t.paint(dim, t.fit(title, t.width-len(clock)-1)+" "+clock)}
+	if problem != "" {
+		lines = append(lines, t.paint(red, t.cut("figures of "+clock+", trying again: "+problem, t.width)))
+	}
+	symbol, colour := "✓", green
+	switch s.State.Level {
+	case live.Warning:
+		symbol, colour = "▲", yellow
+	case live.Trouble:
+		symbol, colour = "✗", red
+	}
+	lines = append(lines, t.paint(colour, t.cut(symbol+" "+s.State.Headline, t.width)))
+	for i, detail := range s.State.Details {
+		if i == 3 {
+			break
+		}
+		lines = append(lines, t.cut("  "+detail, t.width))
+	}
+	f := &s.Figures
+	spark := func(x live.Series) string { return sparkline(x.Points, 20) }
+	lines = append(lines, "",
+		t.cut(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
+		t.cut(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
+	if s.State.Redis != nil {
+		lines = append(lines, t.cut(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
+			durationText(f.RedisP50.Now), spark(f.RedisP50), durationText(f.RedisP99.Now), rateText(f.WithoutRedis.Now)), t.width))
+	}
+	return lines
+}
+
+// rules describes the busiest rules.
+func (t *topScreen) rules(list *live.RuleList) []string {
+	const numbers = 56 // width of the columns behind the limit
+	limitWidth := min(max(t.width/5, 12), 28)
+	pathWidth := max(t.width-limitWidth-numbers-2, 16)
+	row := func(path, limit, ok, denied, shadow, use, marks string) string {
+		return t.cut(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", t.fitEnd(path, pathWidth), t.fit(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
+	}
+	lines := []string{t.paint(dim, row("RULE", "LIMIT", "OK/s", "DENIED/s", "SHADOW/s", "USE", ""))}
+	for i := range list.Shown {
+		r := &list.Shown[i]
+		var limits []string
+		for _, l := range r.Limits {
+			limits = append(limits, l.Text)
+		}
+		marks := strings.Join(r.Marks, " ")
+		if r.Override != nil && r.Override.Until != nil {
+			marks += " until " + r.Override.Until.In(t.location).Format("15:04")
+		}
+		line := row(r.Path, strings.Join(limits, " and "), rateText(r.OK), rateText(r.Denied), rateText(r.Shadow), percentText(r.Use), marks)
+		switch {
+		case r.Denied > 0:
+			line = t.paint(red, line)
+		case r.Shadow > 0:
+			line = t.paint(yellow, line)
+		}
+		lines = append(lines, line)
+	}
+	var more []string
+	if list.More > 0 {
+		more = append(more, countedText(list.More, "more rule")+" with traffic")
+	}
+	if list.Quiet > 0 {
+		more = append(more, countedText(list.Quiet, "quiet rule"))
+	}
+	if len(more) > 0 {
+		lines = append(lines, t.paint(dim, t.cut(strings.Join(more, ", "), t.width)))
+	}
+	return lines
+}
+
+// narrowWidth is the width below which two lists don't fit side by side.
+const narrowWidth = 100
+
+// keys describes the hottest and the most denied keys, side by side. A narrow screen has the
+// most denied keys, or without them the hottest keys.
+func (t *topScreen) keys(keys *live.TopKeys) []string {
+	half := (t.width - 2) / 2
+	if t.width < narrowWidth {
+		half = t.width
+	}
+	hottest := t.keyList("HOTTEST KEYS", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
+	denied := t.keyList("MOST DENIED KEYS", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
+	var lines []string
+	if t.width < narrowWidth {
+		list := denied
+		if len(keys.Denied) == 0 {
+			list = hottest
+		}
+		lines = append(lines, t.paint(dim, list[0]))
+		return append(lines, list[1:]...)
+	}
+	for i := range max(len(hottest), len(denied)) {
+		left, right := "", ""
+		if i < len(hottest) {
+			left = hottest[i]
+		}
+		if i < len(denied) {
+			right = denied[i]
+		}
+		line := t.fit(left, half) + "  " + t.fit(right, half)
+		if i == 0 {
+			line = t.paint(dim, line)
+		}
+		lines = append(lines, strings.TrimRight(line, " "))
+	}
+	return lines
+}
+
+func (t *topScreen) keyList(title string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
+	switch mode {
+	case live.KeysOff:
+		return []string{title + " (off: TOP_KEYS)"}
+	case live.KeysHashed:
+		title += " (hashed)"
+	}
+	row := func(key, perSecond, share, used string) string {
+		return fmt.Sprintf("%s %7s %6s %11s", t.fit(key, max(columns-27, 8)), perSecond, share, used)
+	}
+	lines := []string{row(title, "HITS/s", "SHARE", "USED")}
+	for i := range keys {
+		k := &keys[i]
+		used := "–"
+		if k.Spent != nil && k.Capacity != nil {
+			used = strconv.FormatInt(*k.Spent, 10) + "/" + strconv.FormatInt(*k.Capacity, 10)
+		}
+		lines = append(lines, row(k.Key, rateText(keyRate(k)), percentText(k.Share), used))
+	}
+	if len(keys) == 0 {
+		lines = append(lines, "none in the last minutes")
+	}
+	return lines
+}
+
+// changes describes the last events, one a line.
+func (t *topScreen) changes(events []timeline.Event) []string {
+	lines := []string{t.paint(dim, "CHANGES")}
+	for i := range events {
+		e := &events[i]
+		text := e.Time.In(t.location).Format("15:04:05") + " " + e.Text
+		for _, a := range e.Attrs {
+			text += " · " + a.Name + " " + strings.ReplaceAll(a.Value, "\n", "; ")
+		}
+		line := t.cut(text, t.width)
+		if e.Failed {
+			line = t.paint(red, line)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// paint returns text in a colour.
+func (t *topScreen) paint(colour, text string) string {
+	if !t.colour {
+		return text
+	}
+	return colour + text + noColour
+}
+
+// fit returns text cut or filled with spaces to that many columns.
+func (t *topScreen) fit(text string, columns int) string {
+	text = t.cut(text, columns)
+	return text + strings.Repeat(" ", max(columns-textWidth(text), 0))
+}
+
+// fitEnd is fit for a text whose end matters most, such as the path of a rule.
+func (t *topScreen) fitEnd(text string, columns int) string {
+	text = harmless(text)
+	runes := []rune(text)
+	for textWidth(string(runes)) > columns-1 && textWidth(text) > columns {
+		runes = runes[1:]
+	}
+	if len(string(runes)) < len(text) {
+		text = "…" + string(runes)
+	}
+	return t.fit(text, columns)
+}
+
+// cut returns text cut to that many columns. It replaces what could control the terminal.
+func (t *topScreen) cut(text string, columns int) string {
+	text = harmless(text)
+	if textWidth(text) <= columns {
+		return text
+	}
+	used := 0
+	for i, r := range text {
+		if used+runeWidth(r) > columns-1 {
+			return text[:i] + "…"
+		}
+		used += runeWidth(r)
+	}
+	return text
+}
+
+// harmless returns text with a mark in place of each rune that could control a terminal, or
+// change the order of the other runes.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}
+
+func textWidth(text string) int {
+	columns := 0
+	for _, r := range text {
+		columns += runeWidth(r)
+	}
+	return columns
+}
+
+// runeWidth returns the columns that a terminal uses for r.
+func runeWidth(r rune) int {
+	if unicode.In(r, unicode.Mn, unicode.Me) {
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// sparkline draws the last points in that many columns. Unknown points are spaces.
+func sparkline(points []live.Value, columns int) string {
+	const bars = "▁▂▃▄▅▆▇█"
+	levels := []rune(bars)
+	perColumn := 60 / columns
+	highest := 0.0
+	for _, p := range points {
+		if p.Known() {
+			highest = max(highest, float64(p))
+		}
+	}
+	text := make([]rune, columns)
+	for i := range text {
+		end := len(points) - (columns-1-i)*perColumn
+		value, known := 0.0, false
+		for _, p := range points[max(min(end-perColumn, len(points)), 0):max(end, 0)] {
+			if p.Known() {
+				value, known = max(value, float64(p)), true
+			}
+		}
+		switch {
+		case !known:
+			text[i] = ' '
+		case highest == 0:
+			text[i] = levels[0]
+		default:
+			text[i] = levels[min(int(value/highest*float64(len(levels))), len(levels)-1)]
+		}
+	}
+	return string(text)
+}
+
+// rateText returns a number with three significant digits or so.
+func rateText(v live.Value) string {
+	x := float64(v)
+	switch {
+	case !v.Known():
+		return "–"
+	case x == 0:
+		return "0"
+	case x < 0.01:
+		return "<0.01"
+	case x < 10:
+		return strconv.FormatFloat(x, 'f', 2, 64)
+	case x < 100:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	case x < 1e5:
+		return strconv.FormatFloat(math.Round(x), 'f', 0, 64)
+	case x < 1e6:
+		return strconv.FormatFloat(x/1e3, 'f', 0, 64) + "k"
+	}
+	return strconv.FormatFloat(x/1e6, 'f', 1, 64) + "M"
+}
+
+func percentText(v live.Value) string {
+	if !v.Known() {
+		return "–"
+	}
+	return strconv.FormatFloat(float64(v)*100, 'f', cmp.Or(map[bool]int{true: 1}[v < 0.1 && v > 0], 0), 64) + "%"
+}
+
+func durationText(v live.Value) string {
+	switch x := float64(v); {
+	case !v.Known():
+		return "–"
+	case x < 0.001:
+		return strconv.FormatFloat(x*1e6, 'f', 0, 64) + "µs"
+	case x < 1:
+		return strconv.FormatFloat(x*1e3, 'f', 1, 64) + "ms"
+	default:
+		return strconv.FormatFloat(x, 'f', 2, 64) + "s"
+	}
+}
