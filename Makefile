@@ -52,6 +52,7 @@ test-page: ## Test the live page in headless Chromium, and keep screenshots; ins
 e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ratelimit; installs both
 	@scripts/test-tools
 	@test/e2e/need-envoy
+	@test/e2e/need-promtool
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 5m -tags e2e ./test/e2e/...
 

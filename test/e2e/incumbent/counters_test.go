@@ -100,6 +100,13 @@ func randomRequest(random *rand.Rand) *rlsv3.RateLimitRequest {
 	return req
 }
 
+// request returns a request with one descriptor of one entry.
+func request(domain, key, value string) *rlsv3.RateLimitRequest {
+	return &rlsv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}},
+	}}
+}
+
 func TestCountersEqualThoseOfTheIncumbent(t *testing.T) {
 	for name, env := range map[string][]string{
 		"without local cache": {"LOCAL_CACHE_SIZE_IN_BYTES=0"},
