@@ -150,7 +150,7 @@ func (b *bench) startRLS(env ...string) {
 		text = strings.Replace(text, "1000000}", "1000000, algorithm: "+algorithm+"}", 1)
 		require.NoError(b.t, os.WriteFile(filepath.Join(own, domain+".yaml"), []byte(text), 0o644))
 	}
-	cmd, addr := program(b.t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+own, "CACHE_KEY_PREFIX=a", "LOG_LEVEL=error", "REDIS_TIMEOUT=1s")...)
+	cmd, addr := program(b.t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+own, "CACHE_KEY_PREFIX=a", "LOG_LEVEL=error", "REDIS_TIMEOUT=1s", "MAX_DESCRIPTORS=4096")...)
 	b.targets = append(b.targets, target{"rls", addr, cmd.Process.Pid, true})
 }
 

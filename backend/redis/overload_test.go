@@ -28,7 +28,7 @@ func (n *slowNode) masterOf(context.Context, string) (*server, error) {
 	return fakeServer{n.Process}.masterOf()
 }
 
-func (n *slowNode) reload() {}
+func (n *slowNode) reload(*server) {}
 
 func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	hits := cmd.Args()[2].(int)

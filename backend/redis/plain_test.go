@@ -36,7 +36,7 @@ func (n *countingNode) masterOf(context.Context, string) (*server, error) {
 	}}.masterOf()
 }
 
-func (n *countingNode) reload() {}
+func (n *countingNode) reload(*server) {}
 
 func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	n.mu.Lock()

@@ -102,7 +102,7 @@ func (m *movingNode) masterOf(context.Context, string) (*server, error) {
 	return fakeServer{m.Process}.masterOf()
 }
 
-func (m *movingNode) reload() {}
+func (m *movingNode) reload(*server) {}
 
 func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	if cmd.Args()[2] != 1 {

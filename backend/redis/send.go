@@ -49,6 +49,9 @@ func (b *batch) send(ctx context.Context) error {
 			b.failHits(b.undecided(), refusal)
 			break
 		}
+		if master, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name())); err == nil {
+			s = master
+		}
 	}
 	if b.queue.limiter.options.AllOrNone {
 		eachCall(b.hits, markCharged)
@@ -247,7 +250,7 @@ func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
 	}
-	b.queue.pool.client.reload()
+	b.queue.pool.client.reload(s)
 }
 
 // report tells the observer about an error of more than one key. It reports each kind once for

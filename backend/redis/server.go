@@ -18,12 +18,14 @@ type client interface {
 	// masterOf returns the server that has key.
 	masterOf(ctx context.Context, key string) (*server, error)
 
-	// reload looks for the servers again, in the background.
-	reload()
+	// reload looks for the servers again, in the background. failed has not answered, or is
+	// nil.
+	reload(failed *server)
 }
 
 // server is a Redis process that commands are sent to.
 type server struct {
+	node  any // the client of go-redis
 	clock serverClock
 
 	// execute sends commands in one step, and sets the reply or the error of each.
@@ -63,7 +65,7 @@ func newServers(c goredis.UniversalClient) *servers {
 
 // newServer returns the server behind c.
 func newServer(c interface{ Pipeline() goredis.Pipeliner }) *server {
-	return &server{execute: func(ctx context.Context, commands []goredis.Cmder) {
+	return &server{node: c, execute: func(ctx context.Context, commands []goredis.Cmder) {
 		pipe := c.Pipeline()
 		_ = pipe.BatchProcess(ctx, commands...)
 		_, err := pipe.Exec(ctx)
@@ -98,9 +100,12 @@ func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 }
 
 // reload implements client. go-redis reloads the slots of a Cluster itself only for commands
-// that it may repeat.
-func (s *servers) reload() {
+// that it may repeat. A server that is gone for good needs no memory.
+func (s *servers) reload(failed *server) {
 	if s.cluster != nil {
+		if failed != nil {
+			s.masters.Delete(failed.node)
+		}
 		s.cluster.ReloadState(context.Background())
 	}
 }
