@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Tag is a name with a value.
@@ -11,6 +12,20 @@ type Tag struct{ Name, Value string }
 
 // tagSeparators are the characters that a value of EXTRA_TAGS can't contain.
 var tagSeparators = strings.NewReplacer(".", "_", ":", "_", "|", "_")
+
+// oneLine returns text with _ for control characters. Domains and values of requests can
+// contain them, and a line break would end the line.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '_'
+		}
+		return r
+	}, text)
+}
+
+// dogSeparators are the characters that end a tag in a line of DogStatsD.
+var dogSeparators = strings.NewReplacer(",", "_", "|", "_")
 
 // sortedTags returns tags by name, with the values as envoyproxy/ratelimit sends them.
 func sortedTags(tags map[string]string) []Tag {

@@ -80,16 +80,16 @@ func (s *server) send(points []point) error {
 // rename returns the name and the tags of a point for this server.
 func (s *server) rename(p point) (string, []client.Tag) {
 	if !s.isDog {
-		return plainName(p.name, p.tags, s.extraTags), nil
+		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil
 	}
 	name, tags := mogrify(s.mogrifiers, p.name)
 	var all []client.Tag
 	for _, group := range [][]Tag{s.extraTags, p.tags, tags} {
 		for _, t := range group {
-			all = append(all, client.Tag{t.Name, t.Value})
+			all = append(all, client.Tag{t.Name, oneLine(dogSeparators.Replace(t.Value))})
 		}
 	}
-	return name, all
+	return oneLine(name), all
 }
 
 // packetWriter collects lines to packets. It implements client.Sender.

@@ -241,3 +241,24 @@ func TestLogHasALineForEachChange(t *testing.T) {
 		`INFO msg="metric flushed" name="rls_redis_up.__dc=eu" type=gauge value=0`,
 	}, lines)
 }
+
+// FuzzLines checks that the text of a request neither ends a line early nor forges a counter.
+func FuzzLines(f *testing.F) {
+	for _, text := range []string{"shop", "a\nx:1|c", "10.0.0.1:80|#t:x,y", "\r\n\x00,", "é|@0.1"} {
+		f.Add(text, false)
+		f.Add(text, true)
+	}
+	f.Fuzz(func(t *testing.T, text string, isDog bool) {
+		s := &server{isDog: isDog, mogrifiers: []Mogrifier{{Pattern: regexp.MustCompile(`(?s)^(.*)\.total_hits$`), Name: "$0", Tags: []Tag{{"rule", "$1"}}}}}
+		key := metrics.PlainKey(text)
+		name, tags := s.rename(point{name: key + ".total_hits", tags: []Tag{{"domain", text}}, kind: counter})
+		for _, part := range []string{name, fmt.Sprint(tags)} {
+			assert.NotContains(t, part, "\n")
+			assert.NotContains(t, part, "|")
+		}
+		assert.NotContains(t, name, ":")
+		for _, tag := range tags {
+			assert.NotContains(t, tag[1], ",")
+		}
+	})
+}
