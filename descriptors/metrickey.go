@@ -54,8 +54,8 @@ func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
 // MetricKeyVaries reports whether requests that match r can have different metric keys.
 func (r *Rule) MetricKeyVaries() bool { return r.metricKey == nil || r.metricKey.varies }
 
-// MetricFlags returns a text that is different if the flags that change the metric key are
-// different. It is empty for a rule without such flags.
+// MetricFlags returns a text for the flags that change the metric key. It is empty for a rule
+// without such flags.
 func (r *Rule) MetricFlags() string {
 	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasMetricFlag) {
 		return ""

@@ -68,11 +68,10 @@ type hitRules struct {
 	allOrNone     bool
 }
 
-// count counts n hits on l with the result r, like envoyproxy/ratelimit. isShadow reports
-// whether the rule is in shadow mode.
+// count counts n hits on l with the result r, like envoyproxy/ratelimit. n is above 0.
+// isShadow reports whether the rule is in shadow mode.
 func (h *hitRules) count(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) {
 	switch {
-	case n <= 0:
 	case r.Err != nil:
 		c.others.Add(uint64(n))
 	case r.Allowed:

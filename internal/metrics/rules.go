@@ -50,8 +50,8 @@ type RuleCounts struct {
 	Domain string
 	Rule   string // the path of the rule
 
-	// Limit tells the limits of a rule apart: its name, or its window and algorithm. It is
-	// empty if the rule has a single limit.
+	// Limit is the name of the limit, or its window and algorithm. It is empty if the rule has
+	// a single limit.
 	Limit string
 
 	HitSums
@@ -154,7 +154,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 	}
 	for i := range c.Decisions() {
 		d := c.Decision(i)
-		if d.N <= 0 {
+		if d.N <= 0 { // a peek or a refund
 			continue
 		}
 		l, _ := d.Limit.Metrics.Load().(*limitSeries)
