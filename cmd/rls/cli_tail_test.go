@@ -139,8 +139,10 @@ func TestTailFailsIfTheFirstConnectionFails(t *testing.T) {
 		want    string
 	}{
 		"another service": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, "got no stream of decisions; check that --admin is the debug listener of an rls with /decisions"},
-		"no token":        {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Unauthorized: send a token", 401) }, "Unauthorized: send a token"},
-		"hostile answer":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "\x1b[2J", 500) }, `"\x1b[2J"`},
+		"no token": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "Unauthorized: send a token", http.StatusUnauthorized)
+		}, "Unauthorized: send a token"},
+		"hostile answer": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "\x1b[2J", http.StatusInternalServerError) }, `"\x1b[2J"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(c.handler)
