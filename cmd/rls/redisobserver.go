@@ -32,8 +32,14 @@ type redisObserver struct {
 	fallback     atomic.Pointer[fallback.Limiter] // nil at the start
 	stopProgress context.CancelFunc               // of the outage in progress
 
-	mu              sync.Mutex
-	breakerLoggedAt map[int]time.Time // by shard
+	mu           sync.Mutex
+	breakerLines map[int]breakerLine // by shard
+}
+
+// breakerLine is the last opening of a breaker in the log.
+type breakerLine struct {
+	openedAt time.Time
+	isOpen   bool // the log has no closing since then
 }
 
 // progressPause is the pause between two log lines about an outage that lasts.
@@ -88,12 +94,13 @@ func (o *redisObserver) BreakerChanged(c fallback.BreakerChange) {
 	shard := o.shards[c.Shard]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	loggedAt, isLogged := o.breakerLoggedAt[c.Shard]
+	last := o.breakerLines[c.Shard]
 	switch {
-	case c.Open && time.Since(loggedAt) >= breakerLogPause:
-		o.breakerLoggedAt[c.Shard] = time.Now()
+	case c.Open && time.Since(last.openedAt) >= breakerLogPause:
+		o.breakerLines[c.Shard] = breakerLine{openedAt: time.Now(), isOpen: true}
 		o.log.Warn("Redis breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(c.Err).String(), "error", c.Err)
-	case !c.Open && isLogged:
+	case !c.Open && last.isOpen:
+		o.breakerLines[c.Shard] = breakerLine{openedAt: last.openedAt}
 		o.log.Info("Redis breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", c.OpenFor.Round(time.Millisecond))
 	}
 }
