@@ -90,18 +90,20 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			rule = live.Rule{Path: c.Rule}
 		}
 		details = newRuleDetails(&rule, &keys)
+		details.Effective = p.effectiveLimits(r, &rule)
 	}
 	if query.Get("part") == "rule" {
 		p.render(w, "opened", details)
 		return
 	}
 	s := p.o.Snapshot(r)
-	rules := s.Rules.Shown
+	rules, more := s.Rules.Shown, s.Rules.More
 	if c.Quiet || c.Filter != "" {
-		found, _ := p.o.Rules(c.Filter)
+		var found []live.Rule
+		found, more = p.o.Rules(c.Filter)
 		rules = addRules(rules, found)
 	}
-	v := newView(s, newRuleTable(s, rules, details, c), c)
+	v := newView(s, newRuleTable(s, rules, more, details, c), c)
 	v.Links, v.Sources = p.o.Links, p.o.Sources
 	v.Hint = p.hint(s)
 	v.Explain = p.explain(r, query.Get("domain"), query.Get("descriptor"))
@@ -151,6 +153,19 @@ func shellWord(word string) string {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// effectiveLimits returns the limits of a rule with the origin of their fields. It returns
+// nil if the caller may not ask, or if an example of a request gets another rule.
+func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit {
+	if p.o.Explain == nil {
+		return nil
+	}
+	report, err := p.o.Explain(r, rule.Domain, exampleDescriptor(rule.Path))
+	if err != nil || len(report.Descriptors) == 0 || report.Descriptors[0].Rule != rule.Path {
+		return nil
+	}
+	return report.Descriptors[0].Limits
 }
 
 // explain returns the form of explain, and the answer if the form is filled in.

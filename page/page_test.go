@@ -90,6 +90,15 @@ func TestFilterFindsQuietRules(t *testing.T) {
 	assert.Contains(t, body, `data-path="shop &gt; path=/api/*"`, "the filter finds limits too")
 }
 
+func TestTableSaysHowManyRulesItLeavesOut(t *testing.T) {
+	s := pagetest.Many(250)
+	s.Rules.More = 1000
+	_, body := get(t, optionsFor(s), "/")
+	assert.Contains(t, body, "1,050 more rules.")
+	_, body = get(t, optionsFor(s), "/?filter=svc-0001")
+	assert.NotContains(t, body, "more rules.")
+}
+
 func TestOpenRuleHasItsDetails(t *testing.T) {
 	for _, address := range []string{"/?rule=shop+%3E+tenant%3Dacme", "/?part=rule&rule=shop+%3E+tenant%3Dacme"} {
 		_, body := get(t, optionsFor(pagetest.Busy()), address)
@@ -99,6 +108,24 @@ func TestOpenRuleHasItsDetails(t *testing.T) {
 	}
 	_, body := get(t, optionsFor(pagetest.Busy()), "/?part=rule&rule=gone")
 	assert.Contains(t, body, "gone")
+}
+
+func TestOpenRuleSaysWhereItsFieldsComeFrom(t *testing.T) {
+	o, rule := optionsFor(pagetest.Busy()), "shop > tenant=acme"
+	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
+		assert.Equal(t, []string{"shop", "tenant=acme"}, []string{domain, descriptor})
+		return &explain.Report{Descriptors: []explain.Descriptor{{Rule: rule, Limits: []explain.Limit{{
+			Limit: "6000 per minute", Algorithm: "fixed_window", Burst: 7, Place: "limits.yaml:14", FromDefaults: []string{"scope"}, DefaultsPlace: "limits.yaml:2", FromOverride: []string{"requests_per_unit"},
+		}}}}}, nil
+	}
+	_, body := get(t, o, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
+	for _, text := range []string{"burst 7", "limits.yaml:14", "from the defaults: scope", "limits.yaml:2", "from an override: requests_per_unit"} {
+		assert.Contains(t, body, text)
+	}
+	rule = "shop > tenant" // the example gets another rule
+	_, body = get(t, o, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
+	assert.NotContains(t, body, "burst 7")
+	assert.Contains(t, body, "6,000 per minute")
 }
 
 // TestKeysLinkToExplain follows the link of a key whose value has the characters that the

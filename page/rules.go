@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/seed-81f232ab/rls/explain"
 	"github.com/seed-81f232ab/rls/live"
 )
 
@@ -191,9 +192,9 @@ func contains(r *live.Rule, filter string) bool {
 		slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return strings.Contains(strings.ToLower(l.Text), filter) })
 }
 
-// newRuleTable returns the table of the rules that c chooses. details are of the open rule,
-// or nil.
-func newRuleTable(s *live.Snapshot, rules []live.Rule, details *ruleDetails, c choice) ruleTable {
+// newRuleTable returns the table of the rules that c chooses. more is the number of further
+// rules that rules lacks. details are of the open rule, or nil.
+func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
 	t := ruleTable{Columns: columns(c)}
 	paths := make([]string, len(rules))
 	var chosen []int
@@ -218,7 +219,7 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, details *ruleDetails, c c
 		t.Rows = append(t.Rows, row)
 	}
 	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
-	if n := len(rows) - maxRows; n > 0 {
+	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
 		t.More = counted(n, "more rule") + ". The filter finds all rules."
 	}
 	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
@@ -276,6 +277,10 @@ type ruleDetails struct {
 	Override    *live.RuleOverride
 	Keys        []keyRow
 	Explain     string // address of explain with this rule filled in
+
+	// Effective has the limits with the origin of their fields. It is nil if the caller may
+	// not ask.
+	Effective []explain.Limit
 }
 
 func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {

@@ -139,7 +139,7 @@ const choice = {
   sort: ['ok', 'use', 'rule'].includes(query.get('sort')) ? query.get('sort') : 'denied',
   quiet: query.get('quiet') === 'show',
 };
-let found = []; // rules that the filter finds or that are quiet; fetched if the viewer wants them
+let found = {rules: [], more: 0}; // rules that the filter finds or that are quiet; fetched if the viewer wants them
 let ordered = 0; // time of the last order of rows
 
 function treeRows(rules, score) {
@@ -193,7 +193,7 @@ function chosenRules(s) {
   let rules = s.rules.shown;
   if (choice.quiet || choice.filter) {
     const shown = new Set(rules.map(r => r.path));
-    rules = rules.concat(found.filter(r => !shown.has(r.path)));
+    rules = rules.concat(found.rules.filter(r => !shown.has(r.path)));
   }
   const filter = choice.filter.toLowerCase();
   const contains = r => [r.path, ...r.limits.map(l => l.text)].some(text => text.toLowerCase().includes(filter));
@@ -245,7 +245,7 @@ function showRules(s, now) {
   }
   byId('rules-table').hidden = !body.children.length;
   setText(byId('rules-count'), `${formatCount(s.rules.shown.length + s.rules.more)} of ${formatCount(s.rules.total)} with traffic`);
-  const more = all.length - rows.length;
+  const more = all.length - rows.length + (choice.quiet || choice.filter ? found.more : s.rules.more);
   byId('rules-more').hidden = more <= 0;
   setText(byId('rules-more'), more > 0 ? counted(more, 'more rule') + '. The filter finds all rules.' : '');
   byId('rules-quiet').hidden = !s.rules.quiet || choice.filter !== '';
@@ -331,7 +331,7 @@ async function findRules() {
   const filter = choice.filter;
   const response = await fetch('/live/rules?filter=' + encodeURIComponent(filter)).catch(() => null);
   if (!response?.ok || filter !== choice.filter) return;
-  found = (await response.json()).rules;
+  found = await response.json();
   if (snapshot) showRules(snapshot, true);
 }
 
