@@ -24,12 +24,13 @@ type boundedMap[T any] struct {
 // find returns the value of text. If text is new, find adds the result of create. find
 // returns nil for a new text if the map is full.
 func (m *boundedMap[T]) find(text []byte, create func() *T) *T {
+	isFull := m.isFull.Load() // before published, which has all texts if the map is full
 	if published := m.published.Load(); published != nil {
 		if value := (*published)[string(text)]; value != nil {
 			return value
 		}
 	}
-	if m.isFull.Load() {
+	if isFull {
 		return nil
 	}
 	return m.findOrAdd(text, create)
