@@ -51,7 +51,7 @@ func recall(s *sketch, n int) float64 {
 func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
 	t.Parallel()
 	const keys = 1_000_000
-	for seed := range uint64(2) {
+	for seed := range uint64(1) {
 		s, z := newSketch(sketchKeys), newZipf(keys, 1.1, seed)
 		for range 60 { // seconds
 			for range maxEventsPerSecond {

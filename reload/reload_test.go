@@ -43,13 +43,15 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) LimitsLoaded(int)                { r.loaded++ }
-func (r *rig) LimitsRejected(err error)        { r.rejected++; r.rejectedErr = err }
+func (r *rig) LimitsRejected(err error)        { r.rejected, r.rejectedErr = r.rejected+1, err }
 func (r *rig) ConfigProblems(count int)        { r.problems = count }
 func (r *rig) Overrides(inForce, rejected int) { r.overrides = fmt.Sprint(inForce, " ", rejected) }
+
 func (r *rig) LimitsChanged(c reload.LimitsChange) {
 	c.Time = time.Time{}
 	r.limitsChanges = append(r.limitsChanges, c)
 }
+
 func (r *rig) OverridesChanged(changes []reload.OverrideChange) {
 	for _, c := range changes {
 		r.overrideChanges = append(r.overrideChanges, string(c.Action)+" "+c.State.Target)
