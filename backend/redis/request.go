@@ -69,13 +69,12 @@ func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i]
 func (h *pendingHit) hasWindow() bool { return h.windowStart > 0 }
 
 // setWindow completes the name of hit i with the window that holds now (microseconds since
-// 1970), and returns the window's end. A second call replaces the window.
-func (c *call) setWindow(i int, now int64) (end int64) {
+// 1970). A second call replaces the window.
+func (c *call) setWindow(i int, now int64) {
 	h := &c.hits[i]
 	start := now - now%h.limit.Period()
 	h.nameEnd = len(appendWindow(c.names[:h.windowStart], start))
 	h.untilEnd = start + h.limit.Period() - now
-	return now + h.untilEnd
 }
 
 // newRequest returns an empty request whose deadline is start + budget.

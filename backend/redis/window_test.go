@@ -178,7 +178,7 @@ func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
 					groupIsDenied = groupIsDenied || replica == grouped && hits[i].AllOrNone() && !r.Allowed
 				}
 				for i, r := range results {
-					if r.Allowed && !(groupIsDenied && hits[i].AllOrNone()) {
+					if r.Allowed && (!groupIsDenied || !hits[i].AllOrNone()) {
 						admitted[slices.IndexFunc(keys[:], func(k []byte) bool { return bytes.Equal(k, hits[i].Key) })].Add(hits[i].N)
 					}
 				}
