@@ -35,8 +35,10 @@ func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.
 			return x.Explain(r.Context(), req), nil
 		},
 		Links: []page.Link{
-			{Href: "/rlconfig", Name: "Limits"}, {Href: "/rlconfig/problems", Name: "Problems"},
-			{Href: "/metrics", Name: "Metrics"}, {Href: "/endpoints", Name: "All pages"},
+			{Href: "/rlconfig", Name: "Limits"},
+			{Href: "/rlconfig/problems", Name: "Problems"},
+			{Href: "/metrics", Name: "Metrics"},
+			{Href: "/endpoints", Name: "All pages"},
 		},
 		Log: log,
 	}

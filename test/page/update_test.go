@@ -255,7 +255,7 @@ func TestExplainIsRememberedInAddress(t *testing.T) {
 
 func TestDecisionsPauseUnderPointer(t *testing.T) {
 	f := serve(t, pagetest.Busy())
-	lines := `{"time":"2026-03-14T14:02:31Z","domain":"shop","descriptor":[{"key":"path","value":"/a‮b"}],"rule":"shop > path","limit":"5 per second","code":"OVER_LIMIT","remaining":0,"source":"fallback","reason":"outage","duration_us":1234}
+	lines := `{"time":"2026-03-14T14:02:31Z","domain":"shop","descriptor":[{"key":"path","value":"/a\u202eb"}],"rule":"shop > path","limit":"5 per second","code":"OVER_LIMIT","remaining":0,"source":"fallback","reason":"outage","duration_us":1234}
 {"time":"2026-03-14T14:02:31Z","domain":"shop","rule":"shop > tenant=trial","limit":"10 per minute","code":"OVER_LIMIT","shadow":true,"remaining":0,"source":"redis","duration_us":40}
 {"time":"2026-03-14T14:02:31Z","domain":"nowhere","code":"OK","duration_us":3}
 
