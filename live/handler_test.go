@@ -44,7 +44,7 @@ func open(t testing.TB, ctx context.Context, url string, private bool) *http.Res
 }
 
 func get(t testing.TB, url string, private bool, answer any) (code int, header http.Header) {
-	resp := open(t, t.Context(), url, private)
+	resp := open(t, t.Context(), url, private) //nolint:bodyclose // open closes it at the end of the test
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	if resp.StatusCode == http.StatusOK {
@@ -129,7 +129,7 @@ func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 	go func() { defer close(done); r.Run(running) }()
 	defer func() { stop(); <-done }()
 	r.call("tenant=secret")
-	private, public := open(t, t.Context(), s.URL+StreamPath, true), open(t, t.Context(), s.URL+StreamPath, false)
+	private, public := open(t, t.Context(), s.URL+StreamPath, true), open(t, t.Context(), s.URL+StreamPath, false) //nolint:bodyclose // open closes them
 	assert.Equal(t, "text/event-stream", private.Header.Get("Content-Type"))
 	privateEvents, publicEvents := newScanner(private.Body), newScanner(public.Body)
 	last := readEvent(t, privateEvents)
@@ -150,9 +150,9 @@ func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range MaxViewers {
-		require.Equal(t, http.StatusOK, open(t, ctx, s.URL+StreamPath, true).StatusCode)
+		require.Equal(t, http.StatusOK, open(t, ctx, s.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
 	}
-	refused := open(t, ctx, s.URL+StreamPath, true)
+	refused := open(t, ctx, s.URL+StreamPath, true) //nolint:bodyclose // open closes it
 	text, err := io.ReadAll(refused.Body)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusServiceUnavailable, refused.StatusCode)
@@ -165,7 +165,7 @@ func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 		defer r.hub.mu.Unlock()
 		return len(r.hub.viewers) == 0
 	}, 30*time.Second, 10*time.Millisecond)
-	assert.Equal(t, http.StatusOK, open(t, t.Context(), s.URL+StreamPath, true).StatusCode)
+	assert.Equal(t, http.StatusOK, open(t, t.Context(), s.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
 }
 
 func TestSlowViewerGetsTheNewestEvent(t *testing.T) {

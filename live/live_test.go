@@ -178,30 +178,37 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"no limits":   {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
 		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Counting in this process · stopping · limits of 14:02 UTC in force", nil},
 		"global shadow": {
-			State{Limits: loaded, ShadowMode: true}, Warning,
+			State{Limits: loaded, ShadowMode: true},
+			Warning,
 			"Counting in this process · the whole service is in shadow mode: it denies nothing · limits of 14:02 UTC in force", nil,
 		},
 		"outage": {
-			State{Redis: &Redis{Since: ago(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loaded}, Trouble,
+			State{Redis: &Redis{Since: ago(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loaded},
+			Trouble,
 			"Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", nil,
 		},
 		"outage of hours in mode deny": {
-			State{Redis: &Redis{Since: ago(2*time.Hour + time.Second), Mode: "deny"}, Limits: loaded}, Trouble,
+			State{Redis: &Redis{Since: ago(2*time.Hour + time.Second), Mode: "deny"}, Limits: loaded},
+			Trouble,
 			"Redis away for 2:00:01 · denying all hits · limits of 14:02 UTC in force", nil,
 		},
 		"outage in mode allow": {State{Redis: &Redis{Mode: "allow"}, Limits: loaded}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", nil},
 		"past outage": {
-			State{Redis: &Redis{Up: true, Outage: &Outage{End: ago(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loaded}, Well,
+			State{Redis: &Redis{Up: true, Outage: &Outage{End: ago(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loaded},
+			Well,
 			"Counting in Redis · limits of 14:02 UTC in force",
 			[]string{"Last outage of Redis ended at 15:01 UTC and lasted 41.5s: 1 call decided without Redis, no hit too many"},
 		},
 		"failing breaker": {
-			State{Redis: &Redis{Up: true, Breakers: Breakers{Failing: 1}}, Limits: loaded}, Warning, "Counting in Redis · limits of 14:02 UTC in force",
+			State{Redis: &Redis{Up: true, Breakers: Breakers{Failing: 1}}, Limits: loaded},
+			Warning, "Counting in Redis · limits of 14:02 UTC in force",
 			[]string{"Redis fails some calls now; this process decides those calls"},
 		},
 		"refused limits": {
-			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}}, Warning,
-			"Counting in this process · limits of 14:02 UTC in force", []string{"3 problems, so the newest limits or overrides are not in force: a.yaml:1: wrong"},
+			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
+			Warning,
+			"Counting in this process · limits of 14:02 UTC in force",
+			[]string{"3 problems, so the newest limits or overrides are not in force: a.yaml:1: wrong"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

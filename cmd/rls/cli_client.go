@@ -47,7 +47,7 @@ type adminClient struct {
 // addFlags adds the flags of the client to cmd and its subcommands.
 func (c *adminClient) addFlags(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
-	c.debugConnection.addFlags(fs, "addr", "a")
+	c.debugConnection.addFlags(fs, "addr")
 	c.addAnswerFlags(fs)
 }
 
@@ -57,11 +57,10 @@ func (c *adminClient) addAnswerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
 
-// addFlags adds the flags of the connection. addrFlag and shorthand name the flag of the
-// address.
-func (c *debugConnection) addFlags(fs *pflag.FlagSet, addrFlag, shorthand string) {
+// addFlags adds the flags of the connection. addrFlag names the flag of the address.
+func (c *debugConnection) addFlags(fs *pflag.FlagSet, addrFlag string) {
 	c.addrFlag = "--" + addrFlag
-	fs.StringVarP(&c.addr, addrFlag, shorthand, "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
+	fs.StringVarP(&c.addr, addrFlag, "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
 	addTLSFlags(fs, &c.tls, "https")
 }

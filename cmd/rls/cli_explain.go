@@ -65,7 +65,7 @@ func newExplain() *cobra.Command {
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files, to read in place of a running service")
 	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
 	fs.StringVar(&ownLimit, "limit", "", "limit that the request states for each descriptor, such as 100/minute")
-	client.debugConnection.addFlags(fs, "admin", "a")
+	client.debugConnection.addFlags(fs, "admin")
 	client.addAnswerFlags(fs)
 	return cmd
 }

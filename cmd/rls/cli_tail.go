@@ -57,7 +57,7 @@ func newTail() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	t.addFlags(fs, "admin", "a")
+	t.addFlags(fs, "admin")
 	fs.StringVarP(&domain, "domain", "d", "", "only this domain")
 	fs.StringVar(&rule, "rule", "", "only rules whose path contains this text, such as 'shop > tenant'")
 	fs.StringVar(&code, "code", "", "only this code: OK, OVER_LIMIT or ERROR")

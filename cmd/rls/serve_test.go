@@ -159,7 +159,7 @@ func TestEachProblemAtStartIsLogged(t *testing.T) {
 		"settings": {[]string{"PORT=http", "REDIS_AUTH=s3cret", "LOG_LEVEL=fatal"}, []string{
 			`PORT: got "http", want a whole number`, "REDIS_URL is empty",
 		}},
-		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes)}, []string{
+		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes), "LOG_LEVEL=error"}, []string{
 			"bad.yaml:3:", "bad.yaml:4:", "no limits to start with",
 		}},
 		"listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{

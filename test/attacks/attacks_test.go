@@ -180,8 +180,12 @@ func dialFrames(ctx context.Context, addr string) (*frames, error) {
 func (f *frames) open() (stream uint32, err error) {
 	f.headers.Reset()
 	for _, h := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
-		{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+		{":authority", "x"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
 	} {
 		_ = f.encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
