@@ -25,6 +25,10 @@ type Batch struct {
 	Wait   time.Duration // time from the first hit's Take until the batch was sent
 	Took   time.Duration // time until Redis answered
 	Err    error         // nil if Redis has executed the batch
+
+	// Unconfirmed reports that fewer replicas than Options.WaitReplicas have certainly the
+	// charges.
+	Unconfirmed bool
 }
 
 type noObserver struct{}
@@ -41,17 +45,18 @@ type batch struct {
 
 	deadline time.Time // of the call that waits longest
 
-	now        int64      // of hits without a time of their own, in microseconds since 1970
-	counters   counterSet // of the hits with windows
-	scriptHits []hitRef   // the hits that the script decides
-	script     scriptCall
-	isDistinct bool // each of the scriptHits has its own counter
-	scriptDone bool
-	byText     bool // Redis needs the text of the script
-	keyByKey   bool // sends each command alone, so that the client follows redirects
-	commands   []goredis.Cmder
-	failure    error  // the first error of more than one key
-	reported   uint32 // a bit for each ErrorKind that the observer knows of this attempt
+	now         int64      // of hits without a time of their own, in microseconds since 1970
+	counters    counterSet // of the hits with windows
+	scriptHits  []hitRef   // the hits that the script decides
+	script      scriptCall
+	isDistinct  bool // each of the scriptHits has its own counter
+	scriptDone  bool
+	byText      bool // Redis needs the text of the script
+	keyByKey    bool // sends each command alone, so that the client follows redirects
+	commands    []goredis.Cmder
+	failure     error  // the first error of more than one key
+	unconfirmed bool   // see Batch.Unconfirmed
+	reported    uint32 // a bit for each ErrorKind that the observer knows of this attempt
 }
 
 // hitRef refers to a hit of a call.
@@ -96,6 +101,7 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 		cancel()
 		done := Batch{
 			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
+			Unconfirmed: b.unconfirmed,
 		}
 		b.queue.limiter.options.Observer.BatchDone(done)
 		b.trace(done, start)

@@ -69,7 +69,8 @@ type Options struct {
 	// WaitReplicas is the number of replicas that must have the charges of a batch
 	// before its answer; default 0. A failover to one of these replicas loses no
 	// charge. If they take longer than a quarter of Timeout, or if the slot is being
-	// moved, the answer comes without them.
+	// moved, the answer comes without them. Then the batch is Unconfirmed, and batches of
+	// the next second don't wait.
 	WaitReplicas int
 
 	// CallersClock makes Redis use the now of Take as the time. It is for tests: the

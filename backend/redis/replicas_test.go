@@ -3,6 +3,7 @@ package redis_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 func TestWaitsForReplicas(t *testing.T) {
@@ -36,3 +39,63 @@ func TestWaitsForReplicas(t *testing.T) {
 	assert.Equal(t, int64(998), got.Remaining)
 	assert.Less(t, time.Since(start), testTimeout/2)
 }
+
+func TestMissingReplicasCostNoDecision(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		start func(t *testing.T, s *redistest.Server) (replica *redistest.Server)
+	}{
+		{"no replica", func(*testing.T, *redistest.Server) *redistest.Server { return nil }},
+		{"stopped replica", func(t *testing.T, s *redistest.Server) *redistest.Server {
+			replica := redistest.Start(t, "--replicaof", strings.Replace(s.Addr, ":", " ", 1))
+			s.AwaitReplica(t)
+			replica.Pause()
+			return replica
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t, "--hz", "1", "--dynamic-hz", "no") // WAIT of an idle Redis ends up to a second late
+			replica := c.start(t, s)
+			seen := &unconfirmedRecorder{}
+			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: seen})
+			lim := perDay(t, 1000)
+			start := time.Now()
+			calls := int64(0)
+			for time.Since(start) < 3*time.Second { // several pauses and waits
+				calls++
+				for key, a := range map[string]*limit.Limit{"script": lim, "plain": charging(t, 1000)} {
+					r := take(l, hit(key, a, 1))[0]
+					require.NoError(t, r.Err)
+					require.Equal(t, 1000-min(calls, 1000), r.Remaining)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			assert.Equal(t, 2*calls, seen.batches.Load())
+			assert.Equal(t, 2*calls, seen.unconfirmed.Load(), "each batch is counted")
+			if replica == nil {
+				return
+			}
+			replica.Resume()
+			s.AwaitReplica(t)
+			polltest.Until(t, testTimeout, func() bool {
+				before := seen.unconfirmed.Load()
+				require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
+				return seen.unconfirmed.Load() == before
+			})
+		})
+	}
+}
+
+// unconfirmedRecorder counts batches and unconfirmed batches.
+type unconfirmedRecorder struct{ batches, unconfirmed atomic.Int64 }
+
+func (r *unconfirmedRecorder) BatchDone(b redis.Batch) {
+	r.batches.Add(1)
+	if b.Unconfirmed {
+		r.unconfirmed.Add(1)
+	}
+}
+
+func (*unconfirmedRecorder) Failed(redis.Role, redis.ErrorKind) {}

@@ -27,7 +27,7 @@ const (
 // send tries these again until ctx ends. It repeats nothing that Redis may have executed. The
 // error is the first one that concerns more than one key, or nil.
 func (b *batch) send(ctx context.Context) error {
-	b.failure, b.byText = nil, false
+	b.failure, b.byText, b.unconfirmed = nil, false, false
 	s, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name()))
 	if err == nil {
 		err = b.setNow(ctx, s)
@@ -197,10 +197,7 @@ func (b *batch) execute(ctx context.Context, s *server, commands []goredis.Cmder
 			cmd.SetErr(client.Process(ctx, cmd))
 		}
 	case o.WaitReplicas > 0:
-		// WAIT concerns the writes of its own connection, so all commands share one. The
-		// charges stand even if WAIT fails or finds too few replicas.
-		timeout := max(o.Timeout/4, time.Millisecond).Milliseconds()
-		s.execute(ctx, append(commands, goredis.NewIntCmd(ctx, "WAIT", o.WaitReplicas, timeout)))
+		b.executeWithReplicas(ctx, s, commands)
 	default:
 		s.execute(ctx, commands)
 	}
@@ -226,6 +223,7 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	if len(hits) == 0 {
 		return
 	}
+	b.unconfirmed = b.unconfirmed || b.queue.limiter.options.WaitReplicas > 0 // the parts don't wait
 	byName := map[string][]hitRef{}
 	for _, h := range hits {
 		name := string(h.name())

@@ -25,8 +25,9 @@ type client interface {
 
 // server is a Redis process that commands are sent to.
 type server struct {
-	node  any // the client of go-redis
-	clock serverClock
+	node     *goredis.Client
+	clock    serverClock
+	replicas replicaState
 
 	// execute sends commands in one step, and sets the reply or the error of each.
 	execute func(ctx context.Context, commands []goredis.Cmder)
@@ -58,29 +59,32 @@ func newServers(c goredis.UniversalClient) *servers {
 	if cluster, ok := c.(*goredis.ClusterClient); ok {
 		s.cluster = cluster
 	} else {
-		s.single = newServer(c)
+		s.single = newServer(c.(*goredis.Client))
 	}
 	return s
 }
 
 // newServer returns the server behind c.
-func newServer(c interface{ Pipeline() goredis.Pipeliner }) *server {
-	return &server{node: c, execute: func(ctx context.Context, commands []goredis.Cmder) {
-		pipe := c.Pipeline()
-		_ = pipe.BatchProcess(ctx, commands...)
-		_, err := pipe.Exec(ctx)
-		if err == nil {
+func newServer(c *goredis.Client) *server {
+	return &server{node: c, execute: func(ctx context.Context, commands []goredis.Cmder) { executeIn(ctx, c, commands) }}
+}
+
+// executeIn sends commands to c in one step, and sets the reply or the error of each.
+func executeIn(ctx context.Context, c interface{ Pipeline() goredis.Pipeliner }, commands []goredis.Cmder) {
+	pipe := c.Pipeline()
+	_ = pipe.BatchProcess(ctx, commands...)
+	_, err := pipe.Exec(ctx)
+	if err == nil {
+		return
+	}
+	for _, cmd := range commands {
+		if cmd.Err() != nil {
 			return
 		}
-		for _, cmd := range commands {
-			if cmd.Err() != nil {
-				return
-			}
-		}
-		for _, cmd := range commands { // Redis refused the connection
-			cmd.SetErr(err)
-		}
-	}}
+	}
+	for _, cmd := range commands { // Redis refused the connection
+		cmd.SetErr(err)
+	}
 }
 
 // masterOf implements client.

@@ -69,12 +69,16 @@ func livePages(h live.Handlers) []server.Page {
 type redisTrips struct {
 	redis.Observer // the metrics
 	recorder       *live.Recorder
+	unconfirmed    *unconfirmedLog
 }
 
 // BatchDone implements redis.Observer.
 func (o redisTrips) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
 	o.recorder.RedisAnswered(b.Took)
+	if b.Unconfirmed {
+		o.unconfirmed.add(b.Role)
+	}
 }
 
 // limitsInForce describes the limits in force.

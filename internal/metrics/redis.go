@@ -16,6 +16,7 @@ type redisServers [len(redis.Roles)]*redisServer
 type redisServer struct {
 	errors             []prometheus.Counter // by redis.ErrorKind
 	failedBatches      prometheus.Counter
+	unconfirmedBatches prometheus.Counter
 	hits, queuedHits   prometheus.Observer
 	waitTime, duration prometheus.Observer // in seconds
 }
@@ -34,6 +35,9 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	failedBatches := m.auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "rls_redis_batch_errors_total", Help: "Batches that Redis did not execute, or whose answer was lost.",
 	}, []string{"server"})
+	unconfirmedBatches := m.auto.NewCounterVec(prometheus.CounterOpts{
+		Name: "rls_redis_unconfirmed_batches_total", Help: "Batches that fewer replicas of Redis than REDIS_WAIT_REPLICAS had before the answer.",
+	}, []string{"server"})
 	hits := newHistogram("rls_redis_batch_hits", "Hits in a batch.", counts)
 	queuedHits := newHistogram("rls_redis_queued_hits", "Hits that wait in the queue while a batch is sent.", counts)
 	waitTime := newHistogram("rls_redis_batch_wait_seconds", "Time that the first hit of a batch waits until the batch is sent.", seconds)
@@ -42,11 +46,12 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	for _, role := range roles {
 		server := role.String()
 		s := &redisServer{
-			failedBatches: failedBatches.WithLabelValues(server),
-			hits:          hits.WithLabelValues(server),
-			queuedHits:    queuedHits.WithLabelValues(server),
-			waitTime:      waitTime.WithLabelValues(server),
-			duration:      duration.WithLabelValues(server),
+			failedBatches:      failedBatches.WithLabelValues(server),
+			unconfirmedBatches: unconfirmedBatches.WithLabelValues(server),
+			hits:               hits.WithLabelValues(server),
+			queuedHits:         queuedHits.WithLabelValues(server),
+			waitTime:           waitTime.WithLabelValues(server),
+			duration:           duration.WithLabelValues(server),
 		}
 		for _, kind := range redis.ErrorKinds() {
 			s.errors = append(s.errors, errors.WithLabelValues(server, kind))
@@ -65,6 +70,9 @@ func (r *redisServers) BatchDone(b redis.Batch) {
 	s.duration.Observe(b.Took.Seconds())
 	if b.Err != nil {
 		s.failedBatches.Inc()
+	}
+	if b.Unconfirmed {
+		s.unconfirmedBatches.Inc()
 	}
 }
 

@@ -1,0 +1,54 @@
+package redis
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	// confirmPause is the time without WAIT after too few replicas have confirmed a batch. So
+	// hits don't spend their budget on replicas that are gone.
+	confirmPause = time.Second
+
+	// waitMargin is the time that Redis gets to send its answer to WAIT. An idle Redis ends
+	// WAIT only at its next timer, up to 100 ms late. Then the connection is closed.
+	waitMargin = time.Millisecond
+)
+
+// replicaState is the state of the replicas of a server.
+type replicaState struct {
+	pausedUntil atomic.Int64 // result of sinceStart; no WAIT before this time
+}
+
+// executeWithReplicas executes commands, and then waits until enough replicas have the charges.
+// The wait changes no reply, because the charges stand without it. It ends early enough for
+// the answers to reach their callers.
+func (b *batch) executeWithReplicas(ctx context.Context, s *server, commands []goredis.Cmder) {
+	if sinceStart() < s.replicas.pausedUntil.Load() {
+		b.unconfirmed = true
+		s.execute(ctx, commands)
+		return
+	}
+	conn := s.node.Conn() // WAIT concerns the writes of its own connection
+	defer conn.Close()
+	executeIn(ctx, conn, commands)
+	if !b.confirm(ctx, conn) {
+		b.unconfirmed = true
+		s.replicas.pausedUntil.Store(sinceStart() + confirmPause.Microseconds())
+	}
+}
+
+// confirm reports whether enough replicas have the charges of the connection. It takes at most
+// a quarter of Timeout, and half of the time that is left for the batch.
+func (b *batch) confirm(ctx context.Context, conn *goredis.Conn) bool {
+	o := &b.queue.limiter.options
+	deadline, _ := ctx.Deadline()
+	limit := min(o.Timeout/4, time.Until(deadline)/2) - waitMargin
+	ctx, cancel := context.WithTimeout(ctx, limit+waitMargin)
+	defer cancel()
+	cmd := goredis.NewIntCmd(ctx, "WAIT", o.WaitReplicas, max(limit.Milliseconds(), 1))
+	return conn.Process(ctx, cmd) == nil && cmd.Val() >= int64(o.WaitReplicas)
+}
