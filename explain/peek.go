@@ -123,6 +123,9 @@ func (c *plannedCharge) result() (r backend.Result, isRetryExact bool) {
 	r.Allowed, r.RetryAfter = h.N <= r.Remaining, 0
 	if !c.isSkipped && (r.Allowed || c.chargesDenied) {
 		r.Remaining -= h.N
+		if h.N < 0 { // a refund returns no more than what is spent
+			r.Remaining = min(r.Remaining, h.Limit.Capacity())
+		}
 	}
 	switch {
 	case r.Allowed:

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/limitstest"
+	filesource "github.com/seed-81f232ab/rls/source/file"
+)
+
+// exitUnusable is the exit code of a command whose input has mistakes.
+const exitUnusable exitCode = 2
+
+// testFileSuffix ends the names of test files in a directory.
+const testFileSuffix = "_test.yaml"
+
+// newTest returns the command rls test.
+func newTest() *cobra.Command {
+	o := testOptions{}
+	cmd := &cobra.Command{
+		Use:   "test PATH…",
+		Short: "Run unit tests of limits",
+		Long: "Runs the tests in all PATHs: test files, or directories, of which all files *_test.yaml\n" +
+			"are read. A test sends requests at given times of a virtual clock and states the wanted\n" +
+			"answers. docs/testing-limits.md describes test files.\n" +
+			"Exit code: 0 if all tests pass, 1 if a test fails or the coverage is too low, 2 if a file\n" +
+			"has mistakes.",
+		Example: "  rls test examples/limits_test.yaml\n" +
+			"  rls test examples --coverage-min 90 --json",
+		Args: func(cmd *cobra.Command, paths []string) error {
+			return unusable(cmd, cobra.MinimumNArgs(1)(cmd, paths))
+		},
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if o.watch {
+				return o.watchFiles(cmd.Context(), paths)
+			}
+			_, err := o.run(cmd.Context(), paths)
+			return err
+		},
+	}
+	cmd.SetFlagErrorFunc(unusable)
+	fs := cmd.Flags()
+	fs.BoolVarP(&o.verbose, "verbose", "v", false, "list passed tests too")
+	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
+	fs.StringVar(&o.junit, "junit", "", "file to write the report to as JUnit XML")
+	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "least percentage of the rules that the tests must meet")
+	fs.BoolVarP(&o.watch, "watch", "w", false, "run the tests again after each change of a file, until interrupted")
+	return cmd
+}
+
+// unusable prints err and returns exitUnusable. It returns nil if err is nil.
+func unusable(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "rls:", err)
+	return exitUnusable
+}
+
+// testOptions are the options of rls test.
+type testOptions struct {
+	out, errOut            io.Writer
+	verbose, asJSON, watch bool
+	junit                  string
+	coverageMin            float64
+}
+
+// run runs the tests once. It returns the paths of all files and directories that it read.
+func (o *testOptions) run(ctx context.Context, paths []string) (read []string, err error) {
+	testFiles, err := findTestFiles(paths)
+	read = slices.Concat(paths, testFiles)
+	if err != nil {
+		fmt.Fprintln(o.errOut, err)
+		return read, exitUnusable
+	}
+	failed := false
+	loader := limitsLoader{}
+	var coverage limitstest.Coverage
+	var reports []limitstest.FileReport
+	for _, path := range testFiles {
+		f, config, err := loader.load(path)
+		if err != nil {
+			reports = append(reports, limitstest.FileReport{File: path, Error: err.Error()})
+			failed = true
+			continue
+		}
+		reports = append(reports, f.Run(ctx, config, &coverage))
+	}
+	read = append(read, loader.paths...)
+	if ctx.Err() != nil {
+		return read, ctx.Err()
+	}
+	report := limitstest.NewReport(reports, &coverage)
+	if err := o.write(report); err != nil {
+		fmt.Fprintln(o.errOut, err)
+		failed = true
+	}
+	if failed {
+		return read, exitUnusable
+	}
+	return read, o.verdict(report)
+}
+
+// write writes the report in all formats.
+func (o *testOptions) write(r *limitstest.Report) error {
+	if o.junit != "" {
+		var junit bytes.Buffer
+		if err := r.WriteJUnit(&junit); err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.junit, junit.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	if o.asJSON {
+		return explain.EncodeJSON(o.out, r)
+	}
+	return r.WriteText(o.out, o.verbose)
+}
+
+// verdict returns the exit code of a report whose files have no mistakes.
+func (o *testOptions) verdict(r *limitstest.Report) error {
+	if r.Coverage.Percent < o.coverageMin {
+		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", r.Coverage.Percent, o.coverageMin)
+		return exitCode(1)
+	}
+	if r.Failed > 0 {
+		return exitCode(1)
+	}
+	return nil
+}
+
+// findTestFiles returns the test files in all paths, each once. The error names every path
+// without test files.
+func findTestFiles(paths []string) ([]string, error) {
+	var found []string
+	var errs []error
+	for _, path := range paths {
+		before := len(found)
+		err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+			isTest := err == nil && !entry.IsDir() && (name == path || strings.HasSuffix(name, testFileSuffix))
+			if isTest {
+				found = append(found, filepath.Clean(name))
+			}
+			return err
+		})
+		if err == nil && len(found) == before {
+			err = fmt.Errorf("%s: got no test file, want a file *%s", path, testFileSuffix)
+		}
+		errs = append(errs, err)
+	}
+	slices.Sort(found)
+	return slices.Compact(found), errors.Join(errs...)
+}
+
+// limitsLoader loads limits files, each set of files once.
+type limitsLoader struct {
+	configs map[string]*descriptors.Config
+	paths   []string // of limits files
+}
+
+// load reads a test file and its limits files.
+func (l *limitsLoader) load(path string) (*limitstest.File, *descriptors.Config, error) {
+	data, err := readBounded(path, limitstest.MaxFileBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := limitstest.Parse(path, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	var names []string
+	for _, name := range f.Limits {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		names = append(names, name)
+	}
+	l.paths = append(l.paths, names...)
+	key := fmt.Sprintf("%t %q", f.Merge, names)
+	if config := l.configs[key]; config != nil {
+		return f, config, nil
+	}
+	config, err := loadLimits(names, limitsfile.Options{MergeDomains: f.Merge})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
+	}
+	if l.configs == nil {
+		l.configs = map[string]*descriptors.Config{}
+	}
+	l.configs[key] = config
+	return f, config, nil
+}
+
+// loadLimits reads the limits files in all paths. A test file beside limits files is no limits
+// file.
+func loadLimits(paths []string, o limitsfile.Options) (*descriptors.Config, error) {
+	var files []limitsfile.File
+	for _, path := range paths {
+		found, _, err := filesource.Place{Root: path}.Read()
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			if f.Name == path || !strings.HasSuffix(f.Name, testFileSuffix) {
+				files = append(files, f)
+			}
+		}
+	}
+	set, err := limitsfile.Parse(files, o)
+	if err != nil {
+		return nil, err
+	}
+	return descriptors.Compile(set), nil
+}
+
+// readBounded reads a file of at most maxBytes.
+func readBounded(path string, maxBytes int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && int64(len(data)) > maxBytes {
+		err = fmt.Errorf("%s: file is larger than %d bytes", path, maxBytes)
+	}
+	return data, err
+}
+
+// watchInterval is the time between two looks at the watched files.
+const watchInterval = 300 * time.Millisecond
+
+// watchFiles runs the tests now and after each change of a file, until ctx ends.
+func (o *testOptions) watchFiles(ctx context.Context, paths []string) error {
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	watched, last := paths, ""
+	for {
+		if state := filesState(watched); state != last {
+			read, err := o.run(ctx, paths)
+			var code exitCode
+			if err != nil && !errors.As(err, &code) && ctx.Err() == nil {
+				return err
+			}
+			if !slices.Equal(read, watched) {
+				watched, state = read, filesState(read)
+			}
+			last = state
+			fmt.Fprintf(o.errOut, "%s: waiting for changes\n", time.Now().Format(time.TimeOnly))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// filesState returns a text that changes with the names, sizes and times of all files at or
+// below paths.
+func filesState(paths []string) string {
+	var state strings.Builder
+	for _, path := range paths {
+		_ = filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
+			info, statErr := os.Stat(name) // of the target of a link
+			if err == nil && statErr == nil {
+				fmt.Fprintf(&state, "%s %d %d\n", name, info.Size(), info.ModTime().UnixNano())
+			} else {
+				fmt.Fprintf(&state, "%s is unreadable\n", name)
+			}
+			return nil
+		})
+	}
+	return state.String()
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/limitstest"
+)
+
+// testFolder returns a folder with the limits threePerYear and a test file.
+func testFolder(t *testing.T, tests string) string {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yaml"), []byte(threePerYear), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits_test.yaml"), []byte("limits: limits.yaml\ndomain: shop\ntests: "+tests+"\n"), 0o600))
+	return dir
+}
+
+func TestTestsOfExampleLimitsMeetEveryRule(t *testing.T) {
+	t.Parallel()
+	out, errOut, code := rls(t, "test", "../../examples/limits_test.yaml", "--coverage-min", "100")
+	assert.Zero(t, code, out+errOut)
+	assert.Contains(t, out, "(100.0 %)")
+	assert.Empty(t, errOut)
+}
+
+func TestWrongNumberFailsWithExplanation(t *testing.T) {
+	t.Parallel()
+	dir := testFolder(t, "[{name: three, requests: [{descriptor: tenant=a, repeat: 4, want: {admitted: 4}}]}]")
+	junit := filepath.Join(dir, "report.xml")
+	out, errOut, code := rls(t, "test", dir, "--junit", junit)
+	assert.Equal(t, 1, code)
+	assert.Empty(t, errOut)
+	for _, want := range []string{"limits_test.yaml:3: three\n", "admitted: got 3, want 4", "spent: 3 of 3, 0 left", "next hit: OVER_LIMIT"} {
+		assert.Contains(t, out, want)
+	}
+	text, err := os.ReadFile(junit)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `<failure message="admitted: got 3, want 4">`)
+}
+
+func TestReportOfTestsIsJSON(t *testing.T) {
+	t.Parallel()
+	dir := testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {code: OK}}]}, {name: two, requests: [{descriptor: tenant=a, want: {remaining: 0}}]}]")
+	out, _, code := rls(t, "test", dir, "--json")
+	assert.Equal(t, 1, code)
+	var r limitstest.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	assert.Equal(t, 1, r.Passed)
+	assert.Equal(t, 1, r.Failed)
+	assert.Equal(t, limitstest.Mismatch{Field: "remaining", Got: "2", Want: "0"}, r.Files[0].Tests[1].Failures[0].Mismatches[0])
+	assert.NotNil(t, r.Files[0].Tests[1].Failures[0].Explanation)
+}
+
+func TestLowCoverageFailsTests(t *testing.T) {
+	t.Parallel()
+	dir := testFolder(t, "[{name: one, requests: [{descriptor: other=a, want: {rule: none}}]}]")
+	_, _, code := rls(t, "test", dir)
+	assert.Zero(t, code)
+	out, errOut, code := rls(t, "test", dir, "--coverage-min", "1")
+	assert.Equal(t, 1, code)
+	assert.Equal(t, "coverage: got 0.0 %, want at least 1 %\n", errOut)
+	assert.Contains(t, out, "no test meets shop > tenant (")
+}
+
+func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
+	t.Parallel()
+	good := filepath.Join(testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {code: OK}}]}]"), "limits_test.yaml")
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"mistake in the tests":  {[]string{testFolder(t, "[{nam: x}]")}, "limits_test.yaml:3:10: unknown key nam in test"},
+		"missing limits":        {[]string{file(t, "a_test.yaml", "limits: none.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "none.yaml: no such file"},
+		"mistake in the limits": {[]string{file(t, "a_test.yaml", "limits: a_test.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "a_test.yaml:1:1: d: unknown key limits"},
+		"no file":               {[]string{"/no/such"}, "/no/such: no such file"},
+		"no test file":          {[]string{t.TempDir()}, "got no test file, want a file *_test.yaml"},
+		"no path":               {nil, "requires at least 1 arg"},
+		"unknown flag":          {[]string{good, "--covrage"}, "unknown flag: --covrage"},
+		"unwritable report":     {[]string{good, "--junit", "/no/such/file"}, "/no/such/file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, errOut, code := rls(t, append([]string{"test"}, c.args...)...)
+			assert.Equal(t, 2, code)
+			assert.Contains(t, out+errOut, c.want)
+		})
+	}
+}
+
+func TestWatchRunsTestsAfterEachChange(t *testing.T) {
+	t.Parallel()
+	dir := testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {remaining: 2}}]}]")
+	cmd := command(t, nil, "test", "-w", dir)
+	out := &lockedBuffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, cmd.Start())
+	waitFor := func(text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, maxWait, 10*time.Millisecond, "%s", out)
+	}
+	waitFor("1 of 1 tests passed")
+	waitFor("waiting for changes")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yaml"), []byte(strings.ReplaceAll(threePerYear, "3", "77")), 0o600))
+	waitFor("remaining: got 76, want 2")
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.NoError(t, cmd.Wait())
+}
+
+// lockedBuffer is a bytes.Buffer for a process that writes while a test reads.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
