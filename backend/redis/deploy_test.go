@@ -59,11 +59,6 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// rights are the rights that docs/redis.md gives to the user of rls. clusterRights are the
-// additional rights for a Cluster.
-const rights, clusterRights = "resetkeys ~myprefix:* resetchannels -@all +ping +hello +select +eval +evalsha +time +get +incrby +mget +set +setrange +del +llen +lrange +ltrim +rpush +pexpire +wait",
-	" +cluster|slots +asking"
-
 func setUser(t *testing.T, c *goredis.Client, rights string) {
 	t.Helper()
 	args := []any{"ACL", "SETUSER", "rls", "on", ">secret-1"}

@@ -17,6 +17,7 @@ import (
 // pool is one Redis: a single one, the master of Sentinel, or a Cluster.
 type pool struct {
 	name       string // addresses without secrets, for errors
+	address    address
 	role       Role
 	opened     atomic.Int64 // connections that were ever opened
 	client     client
@@ -37,7 +38,7 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 		}
 		tags = hashTags(l.options.Partitions)
 	}
-	p := &pool{name: a.name(), role: Roles[len(l.pools)], firstShard: len(l.queues), partitions: len(tags)}
+	p := &pool{name: a.name(), address: a, role: Roles[len(l.pools)], firstShard: len(l.queues), partitions: len(tags)}
 	o := a.limiterOptions(l.options)
 	o.OnConnect = func(context.Context, *goredis.Conn) error {
 		p.opened.Add(1)

@@ -223,3 +223,20 @@ func TestProbeChargesEvenIfDenied(t *testing.T) {
 	assert.True(t, hit.Limit.ChargeDenied)
 	assert.False(t, hit.AllOrNone())
 }
+
+func TestCheckComparesClocks(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, c := range []struct {
+		ahead, took time.Duration
+		want        string
+	}{
+		{0, 0, ""},
+		{900 * time.Millisecond, 0, ""},
+		{1500 * time.Millisecond, 2 * time.Second, ""}, // the difference may be 0.5 s only
+		{5 * time.Second, 0, "the clock of Redis is 5s ahead of the clock of this machine"},
+		{-time.Hour, 0, "the clock of Redis is 1h0m0s behind the clock of this machine"},
+	} {
+		assert.Equal(t, c.want, clockDifference(now.Add(c.ahead), now, c.took))
+	}
+}

@@ -90,6 +90,8 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	}
 	pingCtx, stopPings := context.WithCancel(ctx)
 	go watchRedis(pingCtx, client.Ping, s.RedisHealthCheckActive, health, log)
+	checks := &redisCheck{check: client.Check, report: meter.RedisCheck(roles...), health: health, log: log}
+	go checks.run(pingCtx)
 
 	b := &counterBackend{
 		uncached: scope.New(withFallback.Peeker(), localCounters),

@@ -219,6 +219,7 @@ func newFull(t *testing.T) *Metrics {
 	})
 	m.Redis(redis.Roles[:]...)
 	m.RedisStatus(redisStatus{})
+	m.RedisCheck(redis.Roles[:]...)
 	m.DenyCache()
 	m.DecisionLog()
 	gate := admission.New(admission.Options{})

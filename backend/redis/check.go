@@ -1,0 +1,318 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// The checks of Limiter.Check.
+const (
+	CheckConnection  = "connection"
+	CheckRights      = "rights"
+	CheckVersion     = "version"
+	CheckRole        = "role"
+	CheckMemory      = "memory"
+	CheckPersistence = "persistence"
+	CheckReplicas    = "replicas"
+	CheckClock       = "clock"
+	CheckCluster     = "cluster"
+)
+
+// Checks lists all checks.
+var Checks = [...]string{
+	CheckConnection, CheckRights, CheckVersion, CheckRole, CheckMemory, CheckPersistence, CheckReplicas, CheckClock, CheckCluster,
+}
+
+// Level is the weight of a Finding.
+type Level string
+
+// The levels.
+const (
+	LevelProblem Level = "problem" // rls can't count, or not all of the time
+	LevelWarning Level = "warning" // rls counts, but may lose counters or decide late
+	LevelNote    Level = "note"    // a choice that operators should know
+)
+
+// Finding is something about a Redis that operators should know.
+type Finding struct {
+	Role    Role
+	Address string // of the server, without secrets
+	Check   string // one of Checks
+	Level   Level
+	Text    string // a sentence without a capital and a full stop
+	Advice  string // how to repair it, or ""
+}
+
+const (
+	// oldestVersion is the oldest major version of Redis that rls supports.
+	oldestVersion = 5
+
+	// maxClockDifference is the difference between the clock of Redis and the clock of this
+	// machine that is no Finding.
+	maxClockDifference = time.Second
+)
+
+// noContext is the context of commands that get their real context when they are sent.
+var noContext = context.Background()
+
+// Check examines each server of each Redis: the rights of the user, the settings and the
+// state. It charges no counter. It writes only two keys of its own, and deletes them.
+func (l *Limiter) Check(ctx context.Context) []Finding {
+	var all []Finding
+	for _, p := range l.pools {
+		servers, err := l.serversOf(ctx, p)
+		if err != nil {
+			all = append(all, p.found(p.name, connectionFinding(err))...)
+		}
+		for _, k := range slices.Sorted(maps.Keys(servers)) {
+			c := serverCheck{options: &l.options, pool: p, server: servers[k], keyspace: k}
+			all = append(all, p.found(p.addressOf(c.server), c.run(ctx)...)...)
+		}
+	}
+	return all
+}
+
+// serversOf returns each server of p, by the keyspace of one of its partitions. The error is
+// that of a partition without a server.
+func (l *Limiter) serversOf(ctx context.Context, p *pool) (servers map[keyspace]*server, err error) {
+	servers = map[keyspace]*server{}
+	seen := map[*server]bool{}
+	for _, q := range l.queues[p.firstShard : p.firstShard+p.partitions] {
+		s, failed := p.client.masterOf(ctx, string(q.keyspace)+layoutState)
+		if failed != nil {
+			err = failed
+			continue
+		}
+		if !seen[s] {
+			seen[s], servers[q.keyspace] = true, s
+		}
+	}
+	return servers, err
+}
+
+// addressOf returns the address of a server of p.
+func (p *pool) addressOf(s *server) string {
+	if p.address.kind == Cluster {
+		return s.node.Options().Addr
+	}
+	return p.name
+}
+
+// found adds the server to findings.
+func (p *pool) found(address string, findings ...Finding) []Finding {
+	for i := range findings {
+		findings[i].Role, findings[i].Address = p.role, address
+	}
+	return findings
+}
+
+// connectionFinding describes an error of the connection.
+func connectionFinding(err error) Finding {
+	f := Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error()}
+	switch KindOf(err) {
+	case KindAuth:
+		f.Advice = "check REDIS_AUTH, and the user in Redis (ACL GETUSER)"
+	case KindTLS:
+		f.Advice = "check REDIS_TLS and the certificates of both sides"
+	case KindTimeout:
+		f.Advice = "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away"
+	case KindCluster:
+		f.Advice = "run redis-cli --cluster check on a node"
+	case KindLoading:
+		f.Advice = "wait until Redis has read its data"
+	default:
+		f.Advice = "check that Redis runs, and that REDIS_URL has its address"
+	}
+	return f
+}
+
+// serverCheck examines one server.
+type serverCheck struct {
+	options  *Options
+	pool     *pool
+	server   *server
+	keyspace keyspace // of one of the server's partitions
+	findings []Finding
+}
+
+func (c *serverCheck) add(check string, level Level, text, advice string) {
+	c.findings = append(c.findings, Finding{Check: check, Level: level, Text: text, Advice: advice})
+}
+
+// run returns the findings of all checks.
+func (c *serverCheck) run(ctx context.Context) []Finding {
+	a := c.pool.address
+	var commands []goredis.Cmder
+	var runs []*goredis.Cmd
+	var ofRun []Right
+	keyOf := map[*goredis.Cmd]string{}
+	for _, layout := range []string{layoutState, layoutCount} {
+		for _, r := range rights {
+			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys {
+				continue
+			}
+			start := string(c.keyspace) + layout
+			cmd := r.run(start+"rls:check", strconv.Itoa(a.db))
+			commands, runs, ofRun = append(commands, cmd), append(runs, cmd), append(ofRun, r)
+			keyOf[cmd] = start + "*"
+		}
+	}
+	started := time.Now()
+	c.server.execute(ctx, commands)
+	took := time.Since(started)
+
+	reply := map[string]*goredis.Cmd{} // the last by command
+	var missing missingRights
+	for i, cmd := range runs {
+		if err := cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
+			return []Finding{connectionFinding(err)}
+		}
+		missing.add(cmd.Err(), ofRun[i].Command, keyOf[cmd])
+		reply[ofRun[i].Command] = cmd
+	}
+	if f, ok := missing.finding(a.login.user); ok {
+		c.findings = append(c.findings, f)
+	}
+	if err := reply["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
+		return append(c.findings, connectionFinding(err)) // for example NOAUTH or LOADING
+	}
+	c.checkWrite(reply["set"].Err())
+	c.checkClock(reply["time"], started, took)
+	c.checkCoverage(reply["cluster|slots"])
+	c.checkInfo(infoOf(reply["hello"], reply["info"]))
+	return c.findings
+}
+
+// checkWrite examines why Redis refused to write.
+func (c *serverCheck) checkWrite(err error) {
+	switch code := errorCode(err); code {
+	case "OOM":
+		c.add(CheckMemory, LevelProblem, "Redis has no memory left for new counters", "raise maxmemory")
+	case "MISCONF":
+		c.add(CheckPersistence, LevelProblem, "Redis rejects writes because it can't save its data", "see the log of Redis; free its disk")
+	case "NOREPLICAS":
+		c.add(CheckReplicas, LevelProblem, "Redis rejects writes because it has too few replicas", "start replicas, or lower min-replicas-to-write")
+	case "CLUSTERDOWN", "MOVED", "TRYAGAIN":
+		c.add(CheckCluster, LevelProblem, "Redis rejects writes: "+err.Error(), "run redis-cli --cluster check on a node")
+	}
+}
+
+// checkClock compares the clock of Redis with the clock of this machine. Redis has read its clock
+// between started and the end of took.
+func (c *serverCheck) checkClock(cmd *goredis.Cmd, started time.Time, took time.Duration) {
+	parts, err := cmd.StringSlice()
+	if err != nil || len(parts) < 2 {
+		return
+	}
+	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
+	micros, _ := strconv.ParseInt(parts[1], 10, 64)
+	if text := clockDifference(time.Unix(seconds, micros*1000), started, took); text != "" {
+		c.add(CheckClock, LevelWarning, text, "set both clocks with NTP; windows begin and end by the clock of Redis")
+	}
+}
+
+// clockDifference describes how far the clock of Redis is from the clock of this machine. It is
+// "" if the difference is small.
+func clockDifference(redisTime, started time.Time, took time.Duration) string {
+	ahead := redisTime.Sub(started.Add(took / 2))
+	if ahead.Abs()-took/2 <= maxClockDifference {
+		return ""
+	}
+	direction := "ahead of"
+	if ahead < 0 {
+		direction = "behind"
+	}
+	return fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction)
+}
+
+// checkCoverage counts the slots that have a master.
+func (c *serverCheck) checkCoverage(cmd *goredis.Cmd) {
+	if cmd == nil || cmd.Err() != nil {
+		return
+	}
+	ranges, _ := cmd.Slice()
+	covered := int64(0)
+	for _, r := range ranges {
+		if slots, ok := r.([]any); ok && len(slots) > 2 {
+			first, _ := slots[0].(int64)
+			last, _ := slots[1].(int64)
+			covered += last - first + 1
+		}
+	}
+	if covered < clusterSlots {
+		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", clusterSlots-covered, clusterSlots),
+			"run redis-cli --cluster fix on a node; limits of these slots count without Redis")
+	}
+}
+
+// infoOf returns the fields of INFO. Without the right to run it, HELLO has some of them.
+func infoOf(hello, info *goredis.Cmd) map[string]string {
+	fields := map[string]string{}
+	if pairs, err := hello.Slice(); err == nil {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			fields[fmt.Sprint("hello_", pairs[i])] = fmt.Sprint(pairs[i+1])
+		}
+		fields["redis_version"], fields["role"] = fields["hello_version"], fields["hello_role"]
+		if fields["role"] == "replica" {
+			fields["role"] = "slave"
+		}
+		if fields["hello_mode"] == "cluster" {
+			fields["cluster_enabled"] = "1"
+		}
+	}
+	text, _ := info.Text()
+	for line := range strings.SplitSeq(text, "\n") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// checkInfo examines the fields of infoOf.
+func (c *serverCheck) checkInfo(info map[string]string) {
+	if version := info["redis_version"]; version != "" {
+		major, _, _ := strings.Cut(version, ".")
+		if n, err := strconv.Atoi(major); err == nil && n < oldestVersion {
+			c.add(CheckVersion, LevelProblem, "Redis has version "+version, fmt.Sprintf("use Redis %d or later", oldestVersion))
+		}
+	}
+	if info["role"] == "slave" {
+		c.add(CheckRole, LevelProblem, "this server is a replica, which rejects writes", "set REDIS_URL to the master, or use REDIS_TYPE=sentinel")
+	}
+	if isCluster := info["cluster_enabled"] == "1"; isCluster && c.pool.address.kind != Cluster {
+		c.add(CheckCluster, LevelProblem, "this server is a node of a Cluster, but REDIS_TYPE is "+string(c.pool.address.kind), "set REDIS_TYPE=cluster")
+	}
+	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
+		c.add(CheckMemory, LevelWarning, "a full Redis deletes counters (maxmemory-policy "+policy+"); a deleted counter starts again at 0",
+			"set maxmemory-policy noeviction, or give Redis enough memory")
+	}
+	for field, name := range map[string]string{"rdb_last_bgsave_status": "snapshot", "aof_last_write_status": "append-only file"} {
+		if status := info[field]; status != "" && status != "ok" {
+			c.add(CheckPersistence, LevelWarning, "the last write of the "+name+" failed", "see the log of Redis; free its disk")
+		}
+	}
+	replicas, err := strconv.Atoi(info["connected_slaves"])
+	if err != nil {
+		return
+	}
+	if replicas < c.options.WaitReplicas {
+		c.add(CheckReplicas, LevelWarning, fmt.Sprintf("got %d replicas, want %d (REDIS_WAIT_REPLICAS)", replicas, c.options.WaitReplicas),
+			"start replicas, or lower REDIS_WAIT_REPLICAS; until then a failover can lose charges")
+	}
+	if info["aof_enabled"] == "0" && replicas == 0 {
+		c.add(CheckPersistence, LevelNote, "Redis has no append-only file and no replicas; a restart can lose counters", "set appendonly yes to keep them")
+	}
+}
+
+// IsUnreachable reports whether f says that a server did not answer, so that nothing else is
+// known about it.
+func (f Finding) IsUnreachable() bool { return f.Check == CheckConnection }

@@ -1,0 +1,234 @@
+package redis_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/source"
+	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+// ownKeys are the first rules of a user with the prefix myprefix:.
+const ownKeys = "resetkeys ~myprefix:* resetchannels -@all"
+
+// rulesFor returns the ACL rules for the rights of these uses.
+func rulesFor(uses ...redis.RightUse) string {
+	var rules strings.Builder
+	for _, r := range redis.Rights() {
+		if slices.Contains(uses, r.Use) {
+			rules.WriteString(" +" + r.Command)
+		}
+	}
+	return rules.String()
+}
+
+// rights are the rules that docs/redis.md gives to the user of rls. clusterRights are the
+// additional rules for a Cluster.
+var (
+	rights        = ownKeys + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks)
+	clusterRights = rulesFor(redis.RightOfCluster)
+)
+
+func TestDocumentedRightsAreThoseInUse(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/redis.md")
+	require.NoError(t, err)
+	section := between(t, string(page), "\n## Rights\n", "\n## ")
+	commands := func(text string) (all []string) {
+		for word := range strings.FieldsSeq(text) {
+			if name, ok := strings.CutPrefix(strings.Trim(word, "`."), "+"); ok {
+				all = append(all, "+"+name)
+			}
+		}
+		return all
+	}
+	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks)),
+		commands(between(t, section, "ACL SETUSER rls", "\n\n")))
+	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(between(t, section, "A Cluster also needs", ".")))
+	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(between(t, section, "also need:", "")))
+}
+
+// between returns the part of text after start and before the next end.
+func between(t *testing.T, text, start, end string) string {
+	t.Helper()
+	_, text, ok := strings.Cut(text, start)
+	require.True(t, ok, start)
+	if end != "" {
+		text, _, ok = strings.Cut(text, end)
+		require.True(t, ok, end)
+	}
+	return text
+}
+
+// problems returns the findings without notes.
+func problems(t *testing.T, l *redis.Limiter) (found []redis.Finding) {
+	for _, f := range l.Check(t.Context()) {
+		if f.Level != redis.LevelNote {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func TestCheckNamesEachMissingRight(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	redistest.Start(t, "--replicaof", strings.Replace(s.Addr, ":", " ", 1))
+	s.AwaitReplica(t)
+	c := s.Client(t)
+	setUser(t, c, rights)
+	o := redis.Options{Main: redis.Server{URL: "redis://" + s.Addr + "/1", Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", WaitReplicas: 1, Timeout: testTimeout}
+	require.Empty(t, problems(t, open(t, o)))
+	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no key")
+
+	for command := range strings.FieldsSeq(strings.TrimPrefix(rights, ownKeys)) {
+		if command == "+hello" { // Redis 7 allows HELLO to everyone
+			continue
+		}
+		setUser(t, c, rights+" -"+command[1:])
+		require.NoError(t, c.Do(t.Context(), "CLIENT", "KILL", "USER", "rls").Err())
+		found := problems(t, open(t, o))
+		if assert.Len(t, found, 1, command) {
+			assert.Equal(t, redis.CheckRights, found[0].Check)
+			assert.Contains(t, found[0].Text, "may not run "+command[1:])
+			assert.Equal(t, "run ACL SETUSER rls "+command, found[0].Advice)
+			assert.Equal(t, command == "+info", found[0].Level == redis.LevelWarning)
+		}
+	}
+
+	for _, c2 := range []struct{ keys, missing string }{{"~myprefix:v2:*", "~myprefix:v1:*"}, {"~myprefix:v1:*", "~myprefix:v2:*"}} {
+		setUser(t, c, strings.Replace(rights, "~myprefix:*", c2.keys, 1))
+		found := problems(t, open(t, o))
+		if assert.Len(t, found, 1) {
+			assert.Equal(t, "run ACL SETUSER rls "+c2.missing, found[0].Advice)
+		}
+	}
+
+	o.Main.Auth = "rls:secret-2"
+	found := problems(t, open(t, o))
+	if assert.Len(t, found, 1) {
+		assert.Equal(t, redis.CheckConnection, found[0].Check)
+		assert.Contains(t, found[0].Advice, "REDIS_AUTH")
+		assert.NotContains(t, found[0].Text, "secret")
+	}
+}
+
+func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	setUser(t, s.Client(t), rights+" ~myprefix:rls:overrides &myprefix:rls:*"+rulesFor(redis.RightOfOverrides))
+	client, _, err := redis.Connect(redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, testTimeout)
+	require.NoError(t, err)
+	defer client.Close()
+	reset := make(chan string, 1)
+	updates := make(chan source.Update, 100)
+	store := overrides.New(overrides.Options{
+		Client: client, Prefix: "myprefix:", Log: slog.New(slog.DiscardHandler),
+		Expired: func(value string, _ time.Time) bool { return value == "expired" },
+		OnReset: func(counter string) {
+			select {
+			case reset <- counter:
+			default:
+			}
+		},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = store.Run(ctx, func(u source.Update) error { updates <- u; return nil }) })
+	defer running.Wait()
+	defer stop()
+	_, _, err = store.Put(ctx, "target", "value")
+	require.NoError(t, err)
+	_, _, err = store.Put(ctx, "old", "expired")
+	require.NoError(t, err)
+	_, _, err = store.Delete(ctx, "target")
+	require.NoError(t, err)
+	polltest.Until(t, testTimeout, func() bool {
+		require.NoError(t, store.PublishReset(ctx, "counter"))
+		return len(reset) > 0
+	})
+	for len(updates) > 0 {
+		require.NoError(t, (<-updates).Outage)
+	}
+}
+
+func TestCheckNamesMissingRightsInACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, false)
+	for _, s := range cluster.Masters {
+		setUser(t, s.Client(t), rights+clusterRights)
+	}
+	o := redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL(), Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout}
+	l := open(t, o)
+	require.Empty(t, problems(t, l))
+
+	broken := cluster.Masters[1]
+	setUser(t, broken.Client(t), rights+clusterRights+" -asking -mget")
+	found := problems(t, l)
+	require.Len(t, found, 1)
+	assert.Equal(t, broken.Addr, found[0].Address)
+	assert.Contains(t, found[0].Text, "may not run mget, asking")
+
+	setUser(t, broken.Client(t), rights+clusterRights)
+	require.NoError(t, cluster.Masters[0].Client(t).Do(t.Context(), "CLUSTER", "DELSLOTS", "0", "1").Err())
+	polltest.Until(t, testTimeout, func() bool {
+		return slices.ContainsFunc(problems(t, l), func(f redis.Finding) bool {
+			return f.Check == redis.CheckCluster && strings.Contains(f.Text, "2 of 16384 slots have no master")
+		})
+	})
+}
+
+func TestCheckFindsUnfitServers(t *testing.T) {
+	t.Parallel()
+	plain, full := redistest.Start(t), redistest.Start(t, "--maxmemory", "1kb")
+	evicting := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	durable := redistest.Start(t, "--appendonly", "yes")
+	replica := redistest.Start(t, "--replicaof", strings.Replace(plain.Addr, ":", " ", 1))
+	needsReplica := redistest.Start(t, "--min-replicas-to-write", "1")
+	node := redistest.Start(t, "--cluster-enabled", "yes")
+	dead := redistest.Start(t)
+	dead.Kill()
+	plain.AwaitReplica(t)
+	for _, c := range []struct {
+		name    string
+		options redis.Options
+		want    []string // level, check and the start of the text
+	}{
+		{"fit", redis.Options{Main: redis.Server{URL: durable.Addr}}, nil},
+		{"without files", redis.Options{Main: redis.Server{URL: evicting.Addr}}, []string{
+			"warning memory a full Redis deletes counters (maxmemory-policy allkeys-lru)", "note persistence Redis has no append-only file",
+		}},
+		{"full", redis.Options{Main: redis.Server{URL: full.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
+		{"replica", redis.Options{Main: redis.Server{URL: replica.Addr}}, []string{"problem role this server is a replica", "note persistence "}},
+		{"too few replicas for Redis", redis.Options{Main: redis.Server{URL: needsReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
+		{"too few replicas", redis.Options{Main: redis.Server{URL: plain.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
+		{"node of a Cluster", redis.Options{Main: redis.Server{URL: node.Addr}}, []string{
+			"problem cluster Redis rejects writes: CLUSTERDOWN", "problem cluster this server is a node of a Cluster", "note persistence ",
+		}},
+		{"dead", redis.Options{Main: redis.Server{URL: dead.Addr}}, []string{"problem connection Redis can't be used"}},
+		{"two servers", redis.Options{Main: redis.Server{URL: durable.Addr}, PerSecond: &redis.Server{URL: dead.Addr}}, []string{"problem connection "}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.options.Timeout = testTimeout
+			found := open(t, c.options).Check(t.Context())
+			require.Len(t, found, len(c.want), "%+v", found)
+			for i, f := range found {
+				assert.Contains(t, string(f.Level)+" "+f.Check+" "+f.Text, c.want[i])
+				assert.NotEmpty(t, f.Advice)
+				assert.NotEmpty(t, f.Address)
+			}
+		})
+	}
+}

@@ -1,0 +1,159 @@
+package redis
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// RightUse is the feature that needs a right.
+type RightUse uint8
+
+// The uses.
+const (
+	RightOfAll       RightUse = iota // needed in each deployment
+	RightOfDatabase                  // for a database other than 0
+	RightOfReplicas                  // for Options.WaitReplicas
+	RightOfChecks                    // for Limiter.Check only
+	RightOfCluster                   // in a Cluster
+	RightOfOverrides                 // for package overrides, on its own keys and channels
+)
+
+// Right is the right to run a command.
+type Right struct {
+	Command string // in lower case; a subcommand follows a bar
+	Use     RightUse
+
+	args    string // of a harmless run; KEY stands for the key of the check
+	hasKeys bool   // args has a key
+}
+
+// rights lists all commands that rls sends. The order of the harmless runs matters. SET comes
+// first, so that the key of the check has a time to live. DEL comes last.
+var rights = []Right{
+	{Command: "ping"},
+	{Command: "hello"},
+	{Command: "select", Use: RightOfDatabase, args: "DB"},
+	{Command: "eval", args: "return 0"},
+	{Command: "evalsha", args: "0000000000000000000000000000000000000000 0"},
+	{Command: "time"},
+	{Command: "set", args: "KEY 0 PX 60000", hasKeys: true},
+	{Command: "incrby", args: "KEY 0", hasKeys: true},
+	{Command: "get", args: "KEY", hasKeys: true},
+	{Command: "mget", args: "KEY", hasKeys: true},
+	{Command: "setrange", args: "KEY 0 0", hasKeys: true},
+	{Command: "llen", args: "KEY", hasKeys: true},
+	{Command: "lrange", args: "KEY 0 0", hasKeys: true},
+	{Command: "ltrim", args: "KEY 0 0", hasKeys: true},
+	{Command: "rpush", args: "KEY 0", hasKeys: true},
+	{Command: "pexpire", args: "KEY 60000", hasKeys: true},
+	{Command: "del", args: "KEY", hasKeys: true},
+	{Command: "wait", Use: RightOfReplicas, args: "0 1"},
+	{Command: "info", Use: RightOfChecks},
+	{Command: "cluster|slots", Use: RightOfCluster},
+	{Command: "asking", Use: RightOfCluster},
+	{Command: "hgetall", Use: RightOfOverrides},
+	{Command: "hget", Use: RightOfOverrides},
+	{Command: "hset", Use: RightOfOverrides},
+	{Command: "hdel", Use: RightOfOverrides},
+	{Command: "publish", Use: RightOfOverrides},
+	{Command: "subscribe", Use: RightOfOverrides},
+}
+
+// Rights returns all rights that rls can need.
+func Rights() []Right { return slices.Clone(rights) }
+
+// run returns the command of a harmless run on key.
+func (r Right) run(key, db string) *goredis.Cmd {
+	var args []any
+	for word := range strings.SplitSeq(r.Command, "|") {
+		args = append(args, word)
+	}
+	if r.Command == "eval" {
+		return goredis.NewCmd(noContext, append(args, r.args, 0)...)
+	}
+	for word := range strings.FieldsSeq(r.args) {
+		switch word {
+		case "KEY":
+			word = key
+		case "DB":
+			word = db
+		}
+		args = append(args, word)
+	}
+	return goredis.NewCmd(noContext, args...)
+}
+
+// isNeeded reports whether a Limiter with these options needs r for this Redis.
+func (r Right) isNeeded(o *Options, a address) bool {
+	switch r.Use {
+	case RightOfDatabase:
+		return a.db != 0
+	case RightOfReplicas:
+		return o.WaitReplicas > 0
+	case RightOfCluster:
+		return a.kind == Cluster
+	case RightOfOverrides:
+		return false // package overrides reports errors itself
+	}
+	return true
+}
+
+// missingRights are the rights that the user of a server does not have.
+type missingRights struct {
+	commands []string
+	keys     []string // starts of keys
+}
+
+// deniedCommand matches the name of the command in a refusal of Redis.
+var deniedCommand = regexp.MustCompile(`'([a-z|]+)' command`)
+
+// add adds the right that is missing according to err. command and key are of the harmless run.
+func (m *missingRights) add(err error, command, key string) {
+	if KindOf(err) != KindNoPerm {
+		return
+	}
+	if strings.Contains(err.Error(), "access") { // the command is allowed, but not with this key
+		if !slices.Contains(m.keys, key) {
+			m.keys = append(m.keys, key)
+		}
+		return
+	}
+	if match := deniedCommand.FindStringSubmatch(err.Error()); match != nil {
+		command = match[1]
+	}
+	if !slices.Contains(m.commands, command) {
+		m.commands = append(m.commands, command)
+	}
+}
+
+// finding returns what is missing, and the ACL rules that repair it.
+func (m *missingRights) finding(user string) (f Finding, ok bool) {
+	var rules, texts []string
+	if len(m.commands) > 0 {
+		texts = append(texts, "may not run "+strings.Join(m.commands, ", "))
+	}
+	if len(m.keys) > 0 {
+		texts = append(texts, "may not use the keys "+strings.Join(m.keys, ", "))
+	}
+	for _, key := range m.keys {
+		rules = append(rules, "~"+key)
+	}
+	for _, c := range m.commands {
+		rules = append(rules, "+"+c)
+	}
+	user = cmp.Or(user, "default")
+	f = Finding{
+		Check: CheckRights, Level: LevelProblem,
+		Text:   "the user " + user + " " + strings.Join(texts, ", and "),
+		Advice: "run ACL SETUSER " + user + " " + strings.Join(rules, " "),
+	}
+	if len(m.keys) == 0 && slices.Equal(m.commands, []string{"info"}) {
+		f.Level = LevelWarning
+		f.Text += ", so eviction, persistence and replicas are not checked"
+	}
+	return f, len(rules) > 0
+}

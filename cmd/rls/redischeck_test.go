@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
+	var out bytes.Buffer
+	var found, reported []redis.Finding
+	c := &redisCheck{
+		check:  func(context.Context) []redis.Finding { return found },
+		report: func(all []redis.Finding) { reported = all },
+		health: server.NewHealth(), log: slog.New(slog.NewTextHandler(&out, nil)),
+	}
+	rights := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
+	changed := rights
+	changed.Text = "may not run mget, set"
+	away := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
+	for _, step := range []struct {
+		name  string
+		found []redis.Finding
+		lines []string
+	}{
+		{"nothing", nil, nil},
+		{"a problem", []redis.Finding{rights}, []string{`level=ERROR msg="Redis check failed" check=rights server=main address=a:1 finding="may not run mget" advice="allow mget"`}},
+		{"the same", []redis.Finding{rights}, nil},
+		{"more", []redis.Finding{changed}, []string{`finding="may not run mget, set"`}},
+		{"no answer", []redis.Finding{away}, []string{`check=connection`}},
+		{"an answer", []redis.Finding{changed}, []string{`level=INFO msg="Redis check passed again" check=connection`}},
+		{"repaired", nil, []string{`level=INFO msg="Redis check passed again" check=rights`}},
+	} {
+		out.Reset()
+		found = step.found
+		c.runOnce(t.Context())
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(step.lines) == 0 {
+			assert.Empty(t, out.String(), step.name)
+			continue
+		}
+		if assert.Len(t, lines, len(step.lines), step.name) {
+			for i, line := range step.lines {
+				assert.Contains(t, lines[i], line, step.name)
+			}
+		}
+		assert.GreaterOrEqual(t, len(reported), len(step.found))
+	}
+}

@@ -1,0 +1,30 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+)
+
+// RedisCheck registers the metric of the checks of Redis. The result sets the metric to the
+// findings of a check. roles has each Redis that is in use.
+func (m *Metrics) RedisCheck(roles ...redis.Role) func([]redis.Finding) {
+	problems := m.auto.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "rls_redis_check_problems", Help: "Problems and warnings that the last check of Redis found. The log has each with advice.",
+	}, []string{"server", "check"})
+	report := func(found []redis.Finding) {
+		for _, role := range roles {
+			count := map[string]int{}
+			for _, f := range found {
+				if f.Role == role && f.Level != redis.LevelNote {
+					count[f.Check]++
+				}
+			}
+			for _, check := range redis.Checks {
+				problems.WithLabelValues(role.String(), check).Set(float64(count[check]))
+			}
+		}
+	}
+	report(nil)
+	return report
+}
