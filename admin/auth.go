@@ -21,21 +21,39 @@ type Callers struct {
 	ClientCerts bool
 }
 
-// Name returns the name of an authorized caller. Hashes have the same length, so the time
-// of a comparison does not depend on the token.
+// Name returns the name of an authorized caller.
 func (c *Callers) Name(r *http.Request) (name string, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
-		hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
-			allowed := sha256.Sum256([]byte(c.Tokens[name]))
-			if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
-				return name, true
-			}
+		if name, ok := c.ofToken(strings.TrimSpace(token)); ok {
+			return name, true
 		}
 	}
 	if c.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return subject(r.TLS.VerifiedChains[0][0]), true
+	}
+	return "", false
+}
+
+// Reader returns the name of an authorized caller, or of a browser that reads a page. Browsers
+// can send a token only as the password of basic authentication. They add it to each request,
+// also for pages of other sites. So it authorizes nothing but reading.
+func (c *Callers) Reader(r *http.Request) (name string, ok bool) {
+	if _, token, isBasic := r.BasicAuth(); isBasic && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		return c.ofToken(token)
+	}
+	return c.Name(r)
+}
+
+// ofToken returns the name of the caller with that token. Hashes have the same length, so the
+// time of a comparison does not depend on the token.
+func (c *Callers) ofToken(token string) (name string, ok bool) {
+	hash := sha256.Sum256([]byte(token))
+	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
+		allowed := sha256.Sum256([]byte(c.Tokens[name]))
+		if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
+			return name, true
+		}
 	}
 	return "", false
 }

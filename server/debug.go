@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
@@ -76,10 +77,22 @@ func streamUntil(stopping context.Context, h http.Handler) http.Handler {
 	})
 }
 
-// IsLocal reports whether r comes from this host. A kubectl port-forward does.
+// IsLocal reports whether r comes from this host, and addresses localhost or an IP address.
+// A kubectl port-forward does. A page of another site addresses its own name, even if that
+// name resolves to this host (DNS rebinding).
 func IsLocal(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && from.Addr().Unmap().IsLoopback()
+	return err == nil && from.Addr().Unmap().IsLoopback() && namesNoSite(r.Host)
+}
+
+// namesNoSite reports whether host, with or without a port, is localhost or an IP address.
+func namesNoSite(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	_, err = netip.ParseAddr(name)
+	return err == nil || strings.EqualFold(strings.TrimSuffix(name, "."), "localhost")
 }
 
 // onlyLocal answers 403 to callers from other hosts.

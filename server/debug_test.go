@@ -50,19 +50,27 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 
 func TestOnlyLocalCallersGetProfiles(t *testing.T) {
 	t.Parallel()
-	for from, want := range map[string]int{
-		"127.0.0.1:4711":        200,
-		"[::1]:4711":            200,
-		"[::ffff:127.0.0.1]:80": 200,
-		"10.0.0.7:4711":         403,
-		"[2001:db8::1]:4711":    403,
-		"":                      403,
+	for _, tt := range []struct {
+		from, host string
+		want       int
+	}{
+		{"127.0.0.1:4711", "localhost:6070", 200},
+		{"[::1]:4711", "[::1]:6070", 200},
+		{"[::1]:4711", "[::1]", 200},
+		{"[::ffff:127.0.0.1]:80", "127.0.0.1", 200},
+		{"127.0.0.1:4711", "LOCALHOST.:6070", 200},
+		{"10.0.0.7:4711", "localhost:6070", 403},
+		{"[2001:db8::1]:4711", "localhost:6070", 403},
+		{"", "localhost:6070", 403},
+		{"127.0.0.1:4711", "evil.example:6070", 403},
+		{"127.0.0.1:4711", "localhost.evil.example", 403},
+		{"127.0.0.1:4711", "", 403},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil)
-		r.RemoteAddr = from
+		r.RemoteAddr, r.Host = tt.from, tt.host
 		w := httptest.NewRecorder()
 		onlyLocal(func(w http.ResponseWriter, _ *http.Request) {}).ServeHTTP(w, r)
-		assert.Equal(t, want, w.Code, from)
+		assert.Equal(t, tt.want, w.Code, tt)
 	}
 }
 

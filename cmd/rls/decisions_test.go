@@ -114,6 +114,29 @@ func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 	r.awaitLog(`level=WARN msg="page refused"`)
 }
 
+func TestBrowserSignsInForReadingOnly(t *testing.T) {
+	t.Parallel()
+	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	send := func(method, path, password string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.debug+path, strings.NewReader("warn"))
+		require.NoError(t, err)
+		req.SetBasicAuth("anybody", password)
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		return resp
+	}
+	refused := send("GET", signInPath, "wrong")
+	assert.Equal(t, http.StatusUnauthorized, refused.StatusCode)
+	assert.Contains(t, refused.Header.Get("WWW-Authenticate"), "Basic")
+	signedIn := send("GET", signInPath, opsToken)
+	assert.Equal(t, http.StatusSeeOther, signedIn.StatusCode)
+	assert.Equal(t, "/", signedIn.Header.Get("Location"))
+	assert.Equal(t, http.StatusOK, send("GET", logLevelPath, opsToken).StatusCode)
+	assert.Equal(t, http.StatusUnauthorized, send("PUT", logLevelPath, opsToken).StatusCode)
+	assert.Equal(t, http.StatusUnauthorized, send("GET", "/admin/overrides", opsToken).StatusCode)
+}
+
 // request sends a request, with a token unless it is empty.
 func request(t *testing.T, method, url, body, token string) (code int, answer string) {
 	t.Helper()

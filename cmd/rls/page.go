@@ -26,7 +26,7 @@ func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
 			if _, ok := isAllowed(r); !ok {
-				return nil, errors.New("explain shows counters: " + privateRefusal(s) + ". The command rls explain --admin URL sends a token")
+				return nil, errors.New("explain shows counters: " + privateRefusal(s) + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
 			if err != nil {
@@ -51,8 +51,11 @@ func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.
 	case s.GRPCPort != defaultGRPCPort && s.GRPCPort != 0:
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
-	return []server.Page{
+	if len(s.AdminTokens) > 0 {
+		o.Links = append(o.Links, page.Link{Href: signInPath, Name: "Sign in"})
+	}
+	return append(signInPage(s), []server.Page{
 		{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
 		{Path: page.AssetsPath, Handler: page.Assets()},
-	}
+	}...)
 }

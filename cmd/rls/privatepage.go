@@ -9,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/page"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -44,7 +45,7 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 func privateCaller(s *env.Settings) func(*http.Request) (name string, ok bool) {
 	callers := adminCallers(s)
 	return func(r *http.Request) (string, bool) {
-		name, ok := callers.Name(r)
+		name, ok := callers.Reader(r)
 		if !ok && !hasAdminCallers(s) && server.IsLocal(r) {
 			return "same host", true
 		}
@@ -66,6 +67,30 @@ func privateHelp(s *env.Settings) string {
 		return "needs a token or a client certificate"
 	}
 	return "only for callers on the same host"
+}
+
+// signInPath is the page that makes a browser ask for a token.
+const signInPath = "/signin"
+
+// signInPage returns the page that signs a browser in, or none if there are no tokens. The
+// browser then sends the token to all pages of the debug listener.
+func signInPage(s *env.Settings) []server.Page {
+	if len(s.AdminTokens) == 0 {
+		return nil
+	}
+	isAllowed := privateCaller(s)
+	return []server.Page{{
+		Path: signInPath,
+		Help: "asks a browser for a token of ADMIN_TOKEN, as the password of any user",
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, ok := isAllowed(r); !ok {
+				w.Header().Set("WWW-Authenticate", `Basic realm="rls: any user, and a token of ADMIN_TOKEN as the password", charset="UTF-8"`)
+				http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
+				return
+			}
+			http.Redirect(w, r, page.Path, http.StatusSeeOther)
+		}),
+	}}
 }
 
 // callerKey is the key of the caller's name in the context of a private page.
