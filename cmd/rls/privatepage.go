@@ -9,7 +9,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/page"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -88,7 +87,7 @@ func signInPage(s *env.Settings) []server.Page {
 				http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 				return
 			}
-			http.Redirect(w, r, page.Path, http.StatusSeeOther)
+			http.Redirect(w, r, "/", http.StatusSeeOther)
 		}),
 	}}
 }
