@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"live":                   {"backend", "descriptors", "descriptors/limitsfile", "limit", "service", "timeline"},
 	"service":                {"backend", "descriptors", "limit"},
 	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
+	"limitsdiff":             {"descriptors", "descriptors/limitsfile", "limit"},
 	"limitstest":             {"backend/local", "descriptors", "descriptors/limitsfile", "explain", "limit", "service"},
 	"tracing":                {"backend/redis", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/limitsdiff"
+)
+
+// diffExitCodes are the exit codes of rls diff, by the kind of all changes together.
+var diffExitCodes = map[limitsdiff.Kind]exitCode{limitsdiff.Same: 2, limitsdiff.Looser: 3, limitsdiff.Tighter: 4, limitsdiff.Mixed: 4}
+
+// newDiff returns the command rls diff.
+func newDiff() *cobra.Command {
+	var asJSON bool
+	var o limitsfile.Options
+	cmd := &cobra.Command{
+		Use:   "diff OLD NEW",
+		Short: "Compare limits files and say what changes for whom",
+		Long: "Compares the limits files OLD and NEW (files or directories): rules that are new, gone,\n" +
+			"looser or tighter, counters that are kept or new, and requests that meet another rule.\n" +
+			"Exit code: 0 without changes, 1 on an error, 2 if the same requests pass (names, metadata,\n" +
+			"metrics), 3 if limits only get looser, 4 if a limit gets tighter or can deny other requests.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			old, err := loadLimits(args[:1], o)
+			if err != nil {
+				return fmt.Errorf("old limits files have mistakes:\n%w", err)
+			}
+			current, err := loadLimits(args[1:], o)
+			if err != nil {
+				return fmt.Errorf("new limits files have mistakes:\n%w", err)
+			}
+			r := limitsdiff.Compare(old, current)
+			write := r.WriteText
+			if asJSON {
+				write = func(w io.Writer) error { return explain.EncodeJSON(w, r) }
+			}
+			if err := write(cmd.OutOrStdout()); err != nil || len(r.Changes) == 0 {
+				return err
+			}
+			return diffExitCodes[r.Kind]
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	return cmd
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/limitsdiff"
+)
+
+func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
+	t.Parallel()
+	old := file(t, "old.yaml", threePerYear)
+	for _, c := range []struct {
+		name, from, to string
+		code           int
+		want           string
+	}{
+		{"no change", "", "", 0, "no change: the same requests pass\n"},
+		{"mistake", "domain: shop", "domian: shop", 1, "new limits files have mistakes:\n"},
+		{"name", "yearly", "annual", 2, "- the name of the limit becomes annual\n"},
+		{"looser", "requests_per_unit: 3", "requests_per_unit: 4", 3, "- 3 per year becomes 4 per year\n    counters: kept\n1 change: 0 tighter, 1 looser,"},
+		{"tighter", "requests_per_unit: 3", "requests_per_unit: 2", 4, "tighter  shop > tenant: changed\n"},
+		{"mixed", "unit: year, requests_per_unit: 3", "unit: day, requests_per_unit: 1", 4, "mixed    shop > tenant: changed\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			current := file(t, "new.yaml", strings.Replace(threePerYear, c.from, c.to, 1))
+			out, errOut, code := rls(t, "diff", old, current)
+			assert.Equal(t, c.code, code)
+			assert.Contains(t, out+errOut, c.want)
+		})
+	}
+}
+
+func TestDiffSpeaksJSON(t *testing.T) {
+	t.Parallel()
+	old, current := file(t, "old.yaml", threePerYear), file(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
+	out, _, code := rls(t, "diff", old, current, "--json")
+	assert.Equal(t, 4, code)
+	var r limitsdiff.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.Len(t, r.Changes, 1)
+	assert.Equal(t, limitsdiff.Rule{Path: "shop > tenant", Place: current + ":4", Limits: "2 per year (named yearly)"}, *r.Changes[0].New)
+	assert.Equal(t, limitsdiff.Tighter, r.Kind)
+}
