@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/certtest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// runDoctor runs rls doctor with an environment.
+func runDoctor(t *testing.T, env []string, args ...string) (out string, code int) {
+	t.Helper()
+	cmd := command(t, append([]string{"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0"}, env...),
+		append([]string{"doctor"}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run()
+	assert.Empty(t, stderr.String())
+	return stdout.String(), cmd.ProcessState.ExitCode()
+}
+
+func doctorLimits(t *testing.T) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "limits.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("domain: shop\ndescriptors:\n  - key: ip\n    rate_limit: {unit: minute, requests_per_unit: 5}\n"), 0o600))
+	return path
+}
+
+func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
+	t.Parallel()
+	s, limits := redistest.Start(t, "--appendonly", "yes"), doctorLimits(t)
+	environment := []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=1s"}
+	out, code := runDoctor(t, environment, "--strict", "--limits", limits)
+	assert.NotContains(t, out, "problem ")
+	assert.Zero(t, code, out)
+	assert.Equal(t, 3, strings.Count(out, "it is free"), out)
+	assert.Contains(t, out, "connection, rights, role and state are good")
+
+	r := start(t, environment, "--limits", limits)
+	for variable, address := range map[string]string{"GRPC_PORT=": r.grpc, "PORT=": r.http, "DEBUG_PORT=": r.debug} {
+		_, port, err := net.SplitHostPort(address)
+		require.NoError(t, err)
+		environment = append(environment, variable+port)
+	}
+	out, code = runDoctor(t, environment, "--limits", limits)
+	assert.Zero(t, code, out)
+	assert.Equal(t, 3, strings.Count(out, "rls serves it"), out)
+}
+
+func TestDoctorNamesEachProblem(t *testing.T) {
+	t.Parallel()
+	s, limits := redistest.Start(t), doctorLimits(t)
+	require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
+	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors:\n  - kex: ip\n"), 0o600))
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer other.Close()
+	go func() {
+		for {
+			c, err := other.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	_, port, err := net.SplitHostPort(other.Addr().String())
+	require.NoError(t, err)
+	out, code := runDoctor(t, []string{
+		"REDIS_URL=redis://" + s.Addr, "REDIS_TIMEOUT=10s", "PORT=" + port, "MEMCACHE_SRV=x",
+	}, "--json", "--limits", limits)
+	assert.Equal(t, 1, code)
+	var results []diagnosis
+	require.NoError(t, json.Unmarshal([]byte(out), &results), out)
+	has := func(level redis.Level, area, subject, text, advice string) {
+		t.Helper()
+		for _, r := range results {
+			if r.Level == level && r.Area == area && strings.Contains(r.Subject, subject) && strings.Contains(r.Text, text) && strings.Contains(r.Advice, advice) {
+				return
+			}
+		}
+		assert.Fail(t, "result missing", "%s %s %s\n%s", area, subject, text, out)
+	}
+	has(redis.LevelWarning, "settings", "MEMCACHE_SRV", "", "")
+	has(redis.LevelProblem, "limits", limits, "kex", "")
+	has(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, "another program uses it", "set another port")
+	has(redis.LevelProblem, "redis", s.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
+
+	out, code = runDoctor(t, []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=x"}, "--limits", limits)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "problem  settings: environment: REDIS_TIMEOUT")
+}
+
+func TestDoctorChecksCertificates(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
+	pair, other := ca.Issue("rls.test"), ca.Issue("rls.test")
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	require.NoError(t, os.Chmod(pair.KeyFile, 0o600))
+	for _, c := range []struct {
+		name      string
+		cert, key string
+		after     time.Duration // from now until the doctor looks
+		want      []string      // level and start of the text
+	}{
+		{"good", pair.CertFile, pair.KeyFile, 0, []string{"warning a certificate expires in "}},
+		{"expired", pair.CertFile, pair.KeyFile, 10 * 365 * 24 * time.Hour, []string{"problem a certificate has expired at "}},
+		{"not yet valid", pair.CertFile, pair.KeyFile, -10 * 365 * 24 * time.Hour, []string{"problem a certificate is valid only from "}},
+		{"key of another certificate", pair.CertFile, other.KeyFile, 0, []string{"warning a certificate expires in ", "problem the key can't be used"}},
+		{"missing", empty + "x", pair.KeyFile, 0, []string{"problem open ", "problem the key can't be used"}},
+		{"empty", empty, pair.KeyFile, 0, []string{"problem the file has no certificate", "problem the key can't be used"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, os.Chmod(other.KeyFile, 0o600))
+			d := &doctor{settings: &env.Settings{DebugTLSCert: c.cert, DebugTLSKey: c.key}, now: time.Now().Add(c.after)}
+			d.checkCertificates()
+			require.Len(t, d.results, len(c.want), "%+v", d.results)
+			for i, r := range d.results {
+				assert.Contains(t, string(r.Level)+" "+r.Text, c.want[i])
+			}
+		})
+	}
+	for mode, want := range map[os.FileMode]redis.Level{0o604: redis.LevelNote, 0o620: redis.LevelWarning} {
+		require.NoError(t, os.Chmod(pair.KeyFile, mode))
+		d := &doctor{settings: &env.Settings{}, now: time.Now()}
+		d.checkKeyRights("key", pair.KeyFile)
+		if assert.Len(t, d.results, 1) {
+			assert.Equal(t, want, d.results[0].Level)
+		}
+	}
+}

@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/server"
+)
+
+// levelOK is the level of a diagnosis that needs no attention. The other levels are those of
+// package redis.
+const levelOK redis.Level = "ok"
+
+// diagnosis is a result of rls doctor.
+type diagnosis struct {
+	Level   redis.Level `json:"level"`
+	Area    string      `json:"area"`    // settings, limits, listeners, certificates, files or redis
+	Subject string      `json:"subject"` // a setting, a file or an address
+	Text    string      `json:"text"`
+	Advice  string      `json:"advice,omitempty"`
+}
+
+// doctor examines what a service with these settings needs.
+type doctor struct {
+	settings *env.Settings
+	now      time.Time
+	results  []diagnosis
+}
+
+func (d *doctor) add(level redis.Level, area, subject, text, advice string) {
+	d.results = append(d.results, diagnosis{level, area, subject, text, advice})
+}
+
+// run returns the results of all checks. warnings and problems are those of the settings.
+func (d *doctor) run(ctx context.Context, warnings []env.Warning, problems error) []diagnosis {
+	d.checkSettings(warnings, problems)
+	d.checkLimits()
+	d.checkListeners(ctx)
+	d.checkCertificates()
+	if problems == nil {
+		d.checkRedis(ctx)
+	}
+	return d.results
+}
+
+func (d *doctor) checkSettings(warnings []env.Warning, problems error) {
+	for _, w := range warnings {
+		d.add(redis.LevelWarning, "settings", w.Setting, w.Message+": "+w.Reason, "")
+	}
+	if problems == nil {
+		d.add(levelOK, "settings", "environment", "the settings are valid", "")
+		return
+	}
+	for line := range strings.SplitSeq(problems.Error(), "\n") {
+		d.add(redis.LevelProblem, "settings", "environment", line, "")
+	}
+}
+
+func (d *doctor) checkLimits() {
+	const area = "limits"
+	s := d.settings
+	if s.ConfigType == env.ConfigXDS {
+		d.add(redis.LevelNote, area, s.XDSServer, "limits come from the xDS server, and are not checked here", "")
+		return
+	}
+	place := limitsPlace(s)
+	subject := filepath.Join(place.Root, place.Subdirectory, place.AppDirectory)
+	files, _, err := place.Read()
+	if err != nil {
+		d.add(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
+		return
+	}
+	set, err := limitsfile.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig})
+	if list := (limitsfile.Problems)(nil); errors.As(err, &list) {
+		for _, p := range list {
+			d.add(redis.LevelProblem, area, subject, p.String(), "")
+		}
+		return
+	}
+	if err != nil {
+		d.add(redis.LevelProblem, area, subject, err.Error(), "")
+		return
+	}
+	for _, w := range set.Warnings {
+		d.add(redis.LevelWarning, area, subject, w.String(), "")
+	}
+	d.add(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(set.Domains)), "")
+	for _, f := range files {
+		if info, err := os.Stat(f.Name); err == nil && info.Mode().Perm()&0o002 != 0 {
+			d.add(redis.LevelWarning, "files", f.Name, "every user of this machine can change the limits", "run chmod o-w")
+		}
+	}
+}
+
+// checkListeners examines whether the addresses of the service are free, or rls serves them.
+func (d *doctor) checkListeners(ctx context.Context) {
+	s := d.settings
+	if s.GRPCUDS != "" {
+		d.checkListener(ctx, "GRPC_UDS", "unix", s.GRPCUDS, isRLSOverGRPC(s.GRPCServerUseTLS))
+	} else {
+		d.checkListener(ctx, "GRPC_PORT", "tcp", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC(s.GRPCServerUseTLS))
+	}
+	d.checkListener(ctx, "PORT", "tcp", server.Addr{Host: s.Host, Port: s.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
+	scheme := "http"
+	if s.DebugTLSCert != "" {
+		scheme = "https"
+	}
+	d.checkListener(ctx, "DEBUG_PORT", "tcp", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
+	if s.UsePrometheus && !s.DisableStats {
+		d.checkListener(ctx, "PROMETHEUS_ADDR", "tcp", s.PrometheusAddr, isRLSOverHTTP("http", s.PrometheusPath, "rls_build_info"))
+	}
+}
+
+func (d *doctor) checkListener(ctx context.Context, setting, network, address string, isRLS func(context.Context, string) bool) {
+	const area = "listeners"
+	subject := setting + " " + address
+	target := address
+	if network == "unix" {
+		target = "unix:" + address
+		if _, err := os.Stat(address); err == nil && isRLS(ctx, target) {
+			d.add(levelOK, area, subject, "rls serves it", "")
+			return
+		}
+		directory := filepath.Dir(address)
+		if info, err := os.Stat(directory); err != nil || !info.IsDir() {
+			d.add(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
+			return
+		}
+		d.add(levelOK, area, subject, "no rls serves it now", "")
+		return
+	}
+	listener, err := net.Listen(network, address)
+	switch {
+	case err == nil:
+		_ = listener.Close()
+		d.add(levelOK, area, subject, "it is free", "")
+	case !errors.Is(err, syscall.EADDRINUSE):
+		d.add(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
+	case isRLS(ctx, dialable(address)):
+		d.add(levelOK, area, subject, "rls serves it", "")
+	default:
+		d.add(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
+	}
+}
+
+// dialable returns the address of a listener with a host that clients can dial.
+func dialable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// askTimeout bounds a request to a listener.
+const askTimeout = 3 * time.Second
+
+// isRLSOverGRPC returns a function that reports whether rls serves gRPC at an address. A server
+// that rejects the certificate of this client counts as rls if it needs TLS.
+func isRLSOverGRPC(useTLS bool) func(context.Context, string) bool {
+	return func(ctx context.Context, address string) bool {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		transport := insecure.NewCredentials()
+		if useTLS {
+			transport = credentials.NewTLS(anyCertificate())
+		}
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: "ratelimit"})
+		return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
+	}
+}
+
+// isRLSOverHTTP returns a function that reports whether rls answers at a path. Its answer to an
+// empty GET contains want.
+func isRLSOverHTTP(scheme, path, want string) func(context.Context, string) bool {
+	return func(ctx context.Context, address string) bool {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		transport := &http.Transport{TLSClientConfig: anyCertificate(), DisableKeepAlives: true}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+path, http.NoBody)
+		if err != nil {
+			return false
+		}
+		response, err := (&http.Client{Transport: transport}).Do(request)
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(io.LimitReader(response.Body, 16<<20))
+		return strings.Contains(string(body), want)
+	}
+}
+
+// anyCertificate returns a configuration that accepts each server. The doctor sends no secret,
+// and only asks who listens on this machine.
+func anyCertificate() *tls.Config { return &tls.Config{InsecureSkipVerify: true} } //nolint:gosec // see above
+
+// soon is the time before the end of a certificate in which the doctor warns.
+const soon = 14 * 24 * time.Hour
+
+// checkCertificates examines the files of certificates and keys.
+func (d *doctor) checkCertificates() {
+	s := d.settings
+	for _, c := range []struct{ setting, cert, keySetting, key string }{
+		{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert, "GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey},
+		{"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert, "", ""},
+		{"DEBUG_TLS_CERT", s.DebugTLSCert, "DEBUG_TLS_KEY", s.DebugTLSKey},
+		{"DEBUG_TLS_CLIENT_CACERT", s.DebugTLSClientCACert, "", ""},
+		{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert, "REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey},
+		{"REDIS_TLS_CACERT", s.RedisTLSCACert, "", ""},
+		{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey},
+		{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert, "", ""},
+	} {
+		if c.cert == "" {
+			continue
+		}
+		d.checkCertificate(c.setting+" "+c.cert, c.cert)
+		if c.key == "" {
+			continue
+		}
+		if _, err := tls.LoadX509KeyPair(c.cert, c.key); err != nil {
+			d.add(redis.LevelProblem, "certificates", c.keySetting+" "+c.key, "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
+		}
+		d.checkKeyRights(c.keySetting+" "+c.key, c.key)
+	}
+}
+
+// checkCertificate examines the dates of all certificates in a PEM file.
+func (d *doctor) checkCertificate(subject, path string) {
+	const area = "certificates"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		d.add(redis.LevelProblem, area, subject, err.Error(), "check the path, and let the user of rls read it")
+		return
+	}
+	var earliest time.Time
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			d.add(redis.LevelProblem, area, subject, err.Error(), "replace the certificate")
+			return
+		}
+		if d.now.Before(c.NotBefore) {
+			d.add(redis.LevelProblem, area, subject, "a certificate is valid only from "+c.NotBefore.UTC().Format(time.RFC3339), "check the clock of this machine")
+			return
+		}
+		if earliest.IsZero() || c.NotAfter.Before(earliest) {
+			earliest = c.NotAfter
+		}
+	}
+	until := earliest.UTC().Format(time.RFC3339)
+	switch left := earliest.Sub(d.now); {
+	case earliest.IsZero():
+		d.add(redis.LevelProblem, area, subject, "the file has no certificate", "replace the file by a PEM file")
+	case left <= 0:
+		d.add(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
+	case left < soon:
+		d.add(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(left)+", at "+until, "replace the certificate")
+	default:
+		d.add(levelOK, area, subject, "it is valid until "+until, "")
+	}
+}
+
+// checkKeyRights examines who can use the file of a key.
+func (d *doctor) checkKeyRights(subject, path string) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return
+	}
+	switch mode := info.Mode().Perm(); {
+	case mode&0o022 != 0:
+		d.add(redis.LevelWarning, "files", subject, "other users can change the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600")
+	case mode&0o004 != 0:
+		d.add(redis.LevelNote, "files", subject, "every user of this machine can read the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600 if others use this machine")
+	}
+}
+
+// checkRedis runs the checks of Redis that the service also runs.
+func (d *doctor) checkRedis(ctx context.Context) {
+	const area = "redis"
+	s := d.settings
+	if s.Backend() != env.BackendRedis {
+		d.add(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
+		return
+	}
+	client, err := newRedis(s, nil, nil)
+	if err != nil {
+		d.add(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
+		return
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	good := true
+	for _, f := range client.Check(ctx) {
+		good = good && f.Level == redis.LevelNote
+		d.add(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
+	}
+	if good {
+		d.add(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
+	}
+}
