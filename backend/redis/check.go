@@ -60,6 +60,9 @@ const (
 	maxClockDifference = time.Second
 )
 
+// checkKey is the end of the keys that Limiter.Check writes.
+const checkKey = "rls:check"
+
 // noContext is the context of commands that get their real context when they are sent.
 var noContext = context.Background()
 
@@ -153,16 +156,21 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	var commands []goredis.Cmder
 	var runs []*goredis.Cmd
 	var ofRun []Right
-	keyOf := map[*goredis.Cmd]string{}
+	ruleOf := map[*goredis.Cmd]string{}
+	names := runNames{
+		db:      strconv.Itoa(a.db),
+		hash:    c.options.KeyPrefix + "rls:overrides",
+		channel: c.options.KeyPrefix + "rls:check",
+	}
 	for _, layout := range []string{layoutState, layoutCount} {
 		for _, r := range rights {
-			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys {
+			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys || r.Use == RightOfOverrides && c.pool.role != RoleMain || r.Command == "subscribe" {
 				continue
 			}
-			start := string(c.keyspace) + layout
-			cmd := r.run(start+"rls:check", strconv.Itoa(a.db))
+			names.key = string(c.keyspace) + layout + checkKey
+			cmd, rule := r.run(names)
 			commands, runs, ofRun = append(commands, cmd), append(runs, cmd), append(ofRun, r)
-			keyOf[cmd] = start + "*"
+			ruleOf[cmd] = rule
 		}
 	}
 	started := time.Now()
@@ -175,8 +183,11 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		if err := cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
 			return []Finding{connectionFinding(err)}
 		}
-		missing.add(cmd.Err(), ofRun[i].Command, keyOf[cmd])
+		missing.add(cmd.Err(), ofRun[i].Command, ruleOf[cmd])
 		reply[ofRun[i].Command] = cmd
+	}
+	if c.options.Overrides && c.pool.role == RoleMain {
+		missing.add(c.subscribe(ctx, names.channel), "subscribe", "&"+c.options.KeyPrefix+"rls:*")
 	}
 	if f, ok := missing.finding(a.login.user); ok {
 		c.findings = append(c.findings, f)
@@ -189,6 +200,17 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.checkCoverage(reply["cluster|slots"])
 	c.checkInfo(infoOf(reply["hello"], reply["info"]))
 	return c.findings
+}
+
+// subscribe subscribes to channel for a moment.
+func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
+	subscription := c.server.node.Subscribe(ctx)
+	defer subscription.Close()
+	if err := subscription.Subscribe(ctx, channel); err != nil {
+		return err
+	}
+	_, err := subscription.ReceiveTimeout(ctx, c.options.Timeout)
+	return err
 }
 
 // checkWrite examines why Redis refused to write.

@@ -116,6 +116,28 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		}
 	}
 
+	o.Overrides = true
+	own, pattern, channel := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:overrides", " &myprefix:rls:*"
+	keys := strings.Replace(rights, "~myprefix:*", "~myprefix:v1:* ~myprefix:v2:*", 1)
+	setUser(t, c, keys+own+pattern+channel)
+	require.Empty(t, problems(t, open(t, o)))
+	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no override")
+	for rule := range strings.FieldsSeq(own) {
+		setUser(t, c, keys+own+pattern+channel+" -"+rule[1:])
+		found := problems(t, open(t, o))
+		if assert.Len(t, found, 1, rule) {
+			assert.Equal(t, "run ACL SETUSER rls "+rule, found[0].Advice)
+		}
+	}
+	for rules, missing := range map[string]string{keys + own + channel: pattern, keys + own + pattern: channel} {
+		setUser(t, c, rules)
+		found := problems(t, open(t, o))
+		if assert.Len(t, found, 1, missing) {
+			assert.Equal(t, "run ACL SETUSER rls"+missing, found[0].Advice)
+		}
+	}
+	o.Overrides = false
+
 	o.Main.Auth = "rls:secret-2"
 	found := problems(t, open(t, o))
 	if assert.Len(t, found, 1) {

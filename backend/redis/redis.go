@@ -73,6 +73,9 @@ type Options struct {
 	// the next second don't wait.
 	WaitReplicas int
 
+	// Overrides makes Check examine the rights for overrides, which are in Main.
+	Overrides bool
+
 	// CallersClock makes Redis use the now of Take as the time. It is for tests: the
 	// clocks of several replicas differ.
 	CallersClock bool

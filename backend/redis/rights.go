@@ -27,8 +27,16 @@ type Right struct {
 	Command string // in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // of a harmless run; KEY stands for the key of the check
-	hasKeys bool   // args has a key
+	args    string // of a harmless run; see runNames
+	hasKeys bool   // args has the key of the check
+}
+
+// runNames are the names in the harmless runs of a server.
+type runNames struct {
+	key     string // KEY, the key of the check
+	db      string // DB, the number of the database
+	hash    string // HASH, the key of the overrides
+	channel string // CHANNEL, which has no subscribers
 }
 
 // rights lists all commands that rls sends. The order of the harmless runs matters. SET comes
@@ -55,36 +63,40 @@ var rights = []Right{
 	{Command: "info", Use: RightOfChecks},
 	{Command: "cluster|slots", Use: RightOfCluster},
 	{Command: "asking", Use: RightOfCluster},
-	{Command: "hgetall", Use: RightOfOverrides},
-	{Command: "hget", Use: RightOfOverrides},
-	{Command: "hset", Use: RightOfOverrides},
-	{Command: "hdel", Use: RightOfOverrides},
-	{Command: "publish", Use: RightOfOverrides},
-	{Command: "subscribe", Use: RightOfOverrides},
+	{Command: "hgetall", Use: RightOfOverrides, args: "HASH"},
+	{Command: "hget", Use: RightOfOverrides, args: "HASH rls:check"},
+	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // without the last value, so Redis sets nothing
+	{Command: "hdel", Use: RightOfOverrides, args: "HASH rls:check"},
+	{Command: "publish", Use: RightOfOverrides, args: "CHANNEL 0"},
+	{Command: "subscribe", Use: RightOfOverrides}, // needs a connection of its own; see serverCheck.subscribe
 }
 
 // Rights returns all rights that rls can need.
 func Rights() []Right { return slices.Clone(rights) }
 
-// run returns the command of a harmless run on key.
-func (r Right) run(key, db string) *goredis.Cmd {
+// run returns the command of a harmless run, and the ACL rule for its key or channel.
+func (r Right) run(names runNames) (cmd *goredis.Cmd, rule string) {
 	var args []any
 	for word := range strings.SplitSeq(r.Command, "|") {
 		args = append(args, word)
 	}
 	if r.Command == "eval" {
-		return goredis.NewCmd(noContext, append(args, r.args, 0)...)
+		return goredis.NewCmd(noContext, append(args, r.args, 0)...), ""
 	}
 	for word := range strings.FieldsSeq(r.args) {
 		switch word {
 		case "KEY":
-			word = key
+			word, rule = names.key, "~"+strings.TrimSuffix(names.key, checkKey)+"*"
 		case "DB":
-			word = db
+			word = names.db
+		case "HASH":
+			word, rule = names.hash, "~"+names.hash
+		case "CHANNEL":
+			word, rule = names.channel, "&"+strings.TrimSuffix(names.channel, "check")+"*"
 		}
 		args = append(args, word)
 	}
-	return goredis.NewCmd(noContext, args...)
+	return goredis.NewCmd(noContext, args...), rule
 }
 
 // isNeeded reports whether a Limiter with these options needs r for this Redis.
@@ -97,7 +109,7 @@ func (r Right) isNeeded(o *Options, a address) bool {
 	case RightOfCluster:
 		return a.kind == Cluster
 	case RightOfOverrides:
-		return false // package overrides reports errors itself
+		return o.Overrides
 	}
 	return true
 }
@@ -105,20 +117,21 @@ func (r Right) isNeeded(o *Options, a address) bool {
 // missingRights are the rights that the user of a server does not have.
 type missingRights struct {
 	commands []string
-	keys     []string // starts of keys
+	patterns []string // ACL rules for keys and channels
 }
 
 // deniedCommand matches the name of the command in a refusal of Redis.
 var deniedCommand = regexp.MustCompile(`'([a-z|]+)' command`)
 
-// add adds the right that is missing according to err. command and key are of the harmless run.
-func (m *missingRights) add(err error, command, key string) {
+// add adds the right that is missing according to err. pattern is the ACL rule for the key or
+// channel of the command.
+func (m *missingRights) add(err error, command, pattern string) {
 	if KindOf(err) != KindNoPerm {
 		return
 	}
-	if strings.Contains(err.Error(), "access") { // the command is allowed, but not with this key
-		if !slices.Contains(m.keys, key) {
-			m.keys = append(m.keys, key)
+	if strings.Contains(err.Error(), "access") { // the command is allowed, but not with this key or channel
+		if !slices.Contains(m.patterns, pattern) {
+			m.patterns = append(m.patterns, pattern)
 		}
 		return
 	}
@@ -136,11 +149,9 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	if len(m.commands) > 0 {
 		texts = append(texts, "may not run "+strings.Join(m.commands, ", "))
 	}
-	if len(m.keys) > 0 {
-		texts = append(texts, "may not use the keys "+strings.Join(m.keys, ", "))
-	}
-	for _, key := range m.keys {
-		rules = append(rules, "~"+key)
+	if len(m.patterns) > 0 {
+		texts = append(texts, "may not use "+strings.Join(m.patterns, ", "))
+		rules = append(rules, m.patterns...)
 	}
 	for _, c := range m.commands {
 		rules = append(rules, "+"+c)
@@ -151,7 +162,7 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 		Text:   "the user " + user + " " + strings.Join(texts, ", and "),
 		Advice: "run ACL SETUSER " + user + " " + strings.Join(rules, " "),
 	}
-	if len(m.keys) == 0 && slices.Equal(m.commands, []string{"info"}) {
+	if len(m.patterns) == 0 && slices.Equal(m.commands, []string{"info"}) {
 		f.Level = LevelWarning
 		f.Text += ", so eviction, persistence and replicas are not checked"
 	}

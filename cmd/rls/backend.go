@@ -132,6 +132,7 @@ func newRedis(s *env.Settings, observer redis.Observer, tracer redis.Tracer) (*r
 		MaxInflightBatches: s.RedisMaxInflightBatches,
 		MaxQueueSize:       s.RedisMaxQueueSize,
 		WaitReplicas:       s.RedisWaitReplicas,
+		Overrides:          s.OverridesEnabled,
 		Observer:           observer,
 		Tracer:             tracer,
 	}
