@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -21,17 +22,21 @@ func newDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Compare limits files and say what changes for whom",
-		Long: "Compares the limits files OLD and NEW (files or directories): rules that are new, gone,\n" +
-			"looser or tighter, counters that are kept or new, and requests that meet another rule.\n" +
+		Long: "Compares the limits files OLD and NEW (files or directories, or - for the standard input):\n" +
+			"rules that are new, gone, looser or tighter, counters that are kept or new, and requests\n" +
+			"that meet another rule.\n" +
 			"Exit code: 0 without changes, 1 on an error, 2 if the same requests pass (names, metadata,\n" +
 			"metrics), 3 if limits only get looser, 4 if a limit gets tighter or can deny other requests.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			old, err := loadLimits(args[:1], o)
+			if args[0] == stdinPath && args[1] == stdinPath {
+				return errors.New("the path - is given twice; want it once")
+			}
+			old, err := loadLimits(cmd.InOrStdin(), args[:1], o)
 			if err != nil {
 				return fmt.Errorf("old limits files have mistakes:\n%w", err)
 			}
-			current, err := loadLimits(args[1:], o)
+			current, err := loadLimits(cmd.InOrStdin(), args[1:], o)
 			if err != nil {
 				return fmt.Errorf("new limits files have mistakes:\n%w", err)
 			}

@@ -36,6 +36,18 @@ func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	}
 }
 
+func TestDiffReadsStandardInput(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, nil, "diff", "-", file(t, "new.yaml", threePerYear))
+	cmd.Stdin = strings.NewReader(strings.Replace(threePerYear, "3,", "2,", 1))
+	out, _ := cmd.CombinedOutput()
+	assert.Equal(t, 3, cmd.ProcessState.ExitCode())
+	assert.Contains(t, string(out), "before: 2 per year (named yearly) (stdin:4)\n")
+	_, errOut, code := rls(t, "diff", "-", "-")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "the path - is given twice; want it once")
+}
+
 func TestDiffSpeaksJSON(t *testing.T) {
 	t.Parallel()
 	old, current := file(t, "old.yaml", threePerYear), file(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,6 +98,62 @@ func TestCheckSkipsDotFilesIfRequested(t *testing.T) {
 	assert.Contains(t, errOut, ".old.yaml")
 	_, errOut, code = rls(t, "check", "--ignore-dot-files", dir)
 	assert.Zero(t, code, errOut)
+}
+
+func TestCheckReadsStandardInput(t *testing.T) {
+	t.Parallel()
+	check := func(input string, args ...string) (output string, code int) {
+		cmd := command(t, nil, append([]string{"check"}, args...)...)
+		cmd.Stdin = strings.NewReader(input)
+		out, _ := cmd.CombinedOutput()
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	out, code := check(threePerYear, "-")
+	assert.Zero(t, code)
+	assert.Contains(t, out, "tenant: 3 per year (named yearly)")
+	out, code = check("domain: shop\ndescriptors: [{kay: k}]\n", "-")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "stdin:2:16: shop > descriptor 1: unknown key kay")
+	out, code = check(threePerYear, "-", "-")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "the path - is given twice; want it once")
+	out, code = check(strings.Repeat("#", 16<<20)+"\n", "-")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "stdin: file is 16777217 bytes; maximum is 16777216")
+}
+
+func TestCheckSpeaksJSON(t *testing.T) {
+	t.Parallel()
+	check := func(yaml string, args ...string) (c limitsCheck, path string, code int) {
+		path = file(t, "limits.yaml", yaml)
+		out, errOut, code := rls(t, append([]string{"check", "--json", path}, args...)...)
+		assert.Empty(t, errOut)
+		require.NoError(t, json.Unmarshal([]byte(out), &c))
+		return c, path, code
+	}
+	c, path, code := check(threePerYear)
+	assert.Zero(t, code)
+	assert.Equal(t, limitsCheck{
+		OK: true, Problems: []checkProblem{}, Warnings: []checkProblem{},
+		Rules: []checkedRule{{"shop > tenant", path + ":4", "3 per year (named yearly)"}},
+	}, c)
+
+	c, path, code = check("domain: d\ndescriptors: [{key: k, value: a, valu: b}]\n", "/no/such/file")
+	assert.Equal(t, 1, code)
+	assert.False(t, c.OK)
+	require.Len(t, c.Problems, 2)
+	assert.Equal(t, "/no/such/file: no such file or directory", c.Problems[0].Reason)
+	assert.Equal(t, path, c.Problems[1].File)
+	assert.Equal(t, "d > k=a", c.Problems[1].Path)
+	assert.Equal(t, [2]int{2, 34}, [2]int{c.Problems[1].Line, c.Problems[1].Column})
+
+	const warned = "domain: d\nunit: day\n"
+	c, _, code = check(warned)
+	assert.Zero(t, code)
+	assert.Len(t, c.Warnings, 1)
+	c, _, code = check(warned, "--strict")
+	assert.Equal(t, 1, code)
+	assert.False(t, c.OK)
 }
 
 func TestHitRejectsBadArguments(t *testing.T) {

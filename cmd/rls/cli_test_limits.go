@@ -196,7 +196,7 @@ func (l *limitsLoader) load(path string) (*limitstest.File, *descriptors.Config,
 	if config := l.configs[key]; config != nil {
 		return f, config, nil
 	}
-	config, err := loadLimits(names, limitsfile.Options{MergeDomains: f.Merge})
+	config, err := loadLimits(nil, names, limitsfile.Options{MergeDomains: f.Merge})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
 	}
@@ -208,10 +208,18 @@ func (l *limitsLoader) load(path string) (*limitstest.File, *descriptors.Config,
 }
 
 // loadLimits reads the limits files in all paths. A test file beside limits files is no limits
-// file.
-func loadLimits(paths []string, o limitsfile.Options) (*descriptors.Config, error) {
+// file. The path - is stdin, unless stdin is nil.
+func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descriptors.Config, error) {
 	var files []limitsfile.File
 	for _, path := range paths {
+		if path == stdinPath && stdin != nil {
+			f, err := readStdin(stdin)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, f)
+			continue
+		}
 		found, _, err := filesource.Place{Root: path}.Read()
 		if err != nil {
 			return nil, err
