@@ -233,3 +233,17 @@ func TestReportSurvivesJSON(t *testing.T) {
 	assert.Equal(t, explain.Counted, got.Descriptors[0].Limits[0].State)
 	assert.Equal(t, limit.FixedWindow.String(), got.Descriptors[0].Limits[0].Algorithm)
 }
+
+func TestRefundLeavesAtMostTheCapacity(t *testing.T) {
+	t.Parallel()
+	r := newReplica(t, nil)
+	req, err := explain.NewRequest("shop", []string{"tenant=bob"}, "")
+	require.NoError(t, err)
+	req.Descriptors[0].IsNegativeHits = true
+	report := r.explainer.Explain(t.Context(), req)
+	answer, err := r.service.ShouldRateLimit(t.Context(), req)
+	require.NoError(t, err)
+	l := report.Descriptors[0].Limits[0]
+	assert.Equal(t, l.Counter.Capacity, l.NextHit.Remaining)
+	assert.EqualValues(t, answer.Statuses[0].LimitRemaining, l.NextHit.Remaining)
+}
