@@ -205,7 +205,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 // subscribe subscribes to channel for a moment.
 func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	subscription := c.server.node.Subscribe(ctx)
-	defer subscription.Close()
+	defer func() { _ = subscription.Close() }()
 	if err := subscription.Subscribe(ctx, channel); err != nil {
 		return err
 	}

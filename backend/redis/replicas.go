@@ -33,7 +33,7 @@ func (b *batch) executeWithReplicas(ctx context.Context, s *server, commands []g
 		return
 	}
 	conn := s.node.Conn() // WAIT concerns the writes of its own connection
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	executeIn(ctx, conn, commands)
 	if !b.confirm(ctx, conn) {
 		b.unconfirmed = true

@@ -103,6 +103,22 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	assert.Contains(t, out, "problem  settings: environment: REDIS_TIMEOUT")
 }
 
+func TestDoctorExaminesSocket(t *testing.T) {
+	t.Parallel()
+	directory, limits := t.TempDir(), doctorLimits(t)
+	socket, file := filepath.Join(directory, "rls.sock"), filepath.Join(directory, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	look := func(path string) string {
+		out, _ := runDoctor(t, []string{"GRPC_UDS=" + path}, "--limits", limits)
+		return out
+	}
+	assert.Contains(t, look(socket), "ok       listeners: GRPC_UDS "+socket+": it is free")
+	assert.Contains(t, look(file), "problem  listeners: GRPC_UDS "+file+": the path has a file that is no socket")
+	assert.Contains(t, look(directory+"/none/rls.sock"), "the directory of the socket does not exist")
+	start(t, []string{"GRPC_UDS=" + socket}, "--limits", limits)
+	assert.Contains(t, look(socket), "ok       listeners: GRPC_UDS "+socket+": rls serves it")
+}
+
 func TestDoctorChecksCertificates(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)

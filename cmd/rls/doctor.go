@@ -117,40 +117,26 @@ func (d *doctor) checkLimits() {
 func (d *doctor) checkListeners(ctx context.Context) {
 	s := d.settings
 	if s.GRPCUDS != "" {
-		d.checkListener(ctx, "GRPC_UDS", "unix", s.GRPCUDS, isRLSOverGRPC(s.GRPCServerUseTLS))
+		d.checkSocket(ctx, "GRPC_UDS", s.GRPCUDS, isRLSOverGRPC(s.GRPCServerUseTLS))
 	} else {
-		d.checkListener(ctx, "GRPC_PORT", "tcp", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC(s.GRPCServerUseTLS))
+		d.checkListener(ctx, "GRPC_PORT", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC(s.GRPCServerUseTLS))
 	}
-	d.checkListener(ctx, "PORT", "tcp", server.Addr{Host: s.Host, Port: s.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
+	d.checkListener(ctx, "PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
 	scheme := "http"
 	if s.DebugTLSCert != "" {
 		scheme = "https"
 	}
-	d.checkListener(ctx, "DEBUG_PORT", "tcp", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
+	d.checkListener(ctx, "DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
 	if s.UsePrometheus && !s.DisableStats {
-		d.checkListener(ctx, "PROMETHEUS_ADDR", "tcp", s.PrometheusAddr, isRLSOverHTTP("http", s.PrometheusPath, "rls_build_info"))
+		d.checkListener(ctx, "PROMETHEUS_ADDR", s.PrometheusAddr, isRLSOverHTTP("http", s.PrometheusPath, "rls_build_info"))
 	}
 }
 
-func (d *doctor) checkListener(ctx context.Context, setting, network, address string, isRLS func(context.Context, string) bool) {
+// checkListener examines an address, which is the value of setting.
+func (d *doctor) checkListener(ctx context.Context, setting, address string, isRLS func(context.Context, string) bool) {
 	const area = "listeners"
 	subject := setting + " " + address
-	target := address
-	if network == "unix" {
-		target = "unix:" + address
-		if _, err := os.Stat(address); err == nil && isRLS(ctx, target) {
-			d.add(levelOK, area, subject, "rls serves it", "")
-			return
-		}
-		directory := filepath.Dir(address)
-		if info, err := os.Stat(directory); err != nil || !info.IsDir() {
-			d.add(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
-			return
-		}
-		d.add(levelOK, area, subject, "no rls serves it now", "")
-		return
-	}
-	listener, err := net.Listen(network, address)
+	listener, err := net.Listen("tcp", address)
 	switch {
 	case err == nil:
 		_ = listener.Close()
@@ -161,6 +147,27 @@ func (d *doctor) checkListener(ctx context.Context, setting, network, address st
 		d.add(levelOK, area, subject, "rls serves it", "")
 	default:
 		d.add(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
+	}
+}
+
+// checkSocket examines the path of a unix socket. It does not listen, as this would replace the
+// socket.
+func (d *doctor) checkSocket(ctx context.Context, setting, path string, isRLS func(context.Context, string) bool) {
+	const area = "listeners"
+	subject, directory := setting+" "+path, filepath.Dir(path)
+	socket, socketErr := os.Stat(path)
+	info, err := os.Stat(directory)
+	switch {
+	case err != nil || !info.IsDir():
+		d.add(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
+	case socketErr != nil:
+		d.add(levelOK, area, subject, "it is free", "")
+	case socket.Mode().Type() != os.ModeSocket:
+		d.add(redis.LevelProblem, area, subject, "the path has a file that is no socket", "remove the file, or set another path")
+	case isRLS(ctx, "unix:"+path):
+		d.add(levelOK, area, subject, "rls serves it", "")
+	default:
+		d.add(redis.LevelNote, area, subject, "the path has a socket that no rls serves", "rls replaces the socket if its process has ended")
 	}
 }
 

@@ -27,8 +27,10 @@ func TestRedisCheckCountsProblemsByCheck(t *testing.T) {
 	}
 	assert.Zero(t, count(redis.CheckRights))
 	report([]redis.Finding{
-		{Check: redis.CheckMemory, Level: redis.LevelWarning}, {Check: redis.CheckMemory, Level: redis.LevelProblem},
-		{Check: redis.CheckPersistence, Level: redis.LevelNote}, {Role: redis.RolePerSecond, Check: redis.CheckRights, Level: redis.LevelProblem},
+		{Check: redis.CheckMemory, Level: redis.LevelWarning},
+		{Check: redis.CheckMemory, Level: redis.LevelProblem},
+		{Check: redis.CheckPersistence, Level: redis.LevelNote},
+		{Role: redis.RolePerSecond, Check: redis.CheckRights, Level: redis.LevelProblem},
 	})
 	assert.Equal(t, 2.0, count(redis.CheckMemory))
 	assert.Zero(t, count(redis.CheckPersistence), "a note is no problem")
