@@ -27,7 +27,7 @@ func (u *unconfirmedLog) add(role redis.Role) {
 	if logged != 0 && now-logged < int64(time.Minute) || !s.logged.CompareAndSwap(logged, now) {
 		return
 	}
-	u.log.Warn("replicas of Redis not in step; a failover can lose charges",
+	u.log.Warn("charges not confirmed by replicas of Redis",
 		"server", role.String(), "batches", s.batches.Swap(0), "replicas_wanted", u.replicas,
-		"advice", "check the replicas with INFO replication, and the right +wait")
+		"advice", "check the replicas (INFO replication) and the right +wait; until then a failover can lose charges")
 }
