@@ -100,6 +100,11 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{`rls_redis_errors_total{kind="noscript", server="main", ` + target + `} 0+15x200`},
 		},
 		{
+			alert: "RlsRedisCheckFailed", want: "1 problems of Redis in its check rights",
+			sick:    []string{`rls_redis_check_problems{check="rights", server="main", ` + target + `} 1x200`},
+			healthy: []string{`rls_redis_check_problems{check="rights", server="main", ` + target + `} 0x200`},
+		},
+		{
 			alert: "RlsDecidesWithoutRedis", want: "1% of its decisions without Redis",
 			sick:    append(decisions("late", 1, 100), "rls_redis_up{"+target+"} 1x200"),
 			healthy: append(decisions("late", 1, 100), "rls_redis_up{"+target+"} 0x200"),
