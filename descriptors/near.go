@@ -16,7 +16,7 @@ type Difference uint8
 
 // The differences.
 const (
-	NotNear Difference = iota
+	Unrelated Difference = iota // the entry does not almost match the descriptor
 
 	// OtherCase means that upper and lower case differ.
 	OtherCase
@@ -24,7 +24,7 @@ const (
 	// ExtraSpace means that a space at the start or end differs.
 	ExtraSpace
 
-	// JoinedText means that key_value is the same text, but divided in another place.
+	// JoinedText means that key, "_" and value make the same text, but the key ends elsewhere.
 	JoinedText
 
 	// PartOfPattern means that the value matches only a part of the pattern.
@@ -50,7 +50,7 @@ func newComparedEntry(e *ratelimitv3.RateLimitDescriptor_Entry) comparedEntry {
 	return comparedEntry{e.GetKey(), e.GetValue(), strings.ToLower(e.GetKey()), strings.ToLower(e.GetValue())}
 }
 
-// difference returns the difference of the entry from d, which it does not match.
+// difference returns how the entry differs from d. The entry must not match d.
 func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
 	anyValue := d.Value == ""
 	matches := func(key, value, dKey, dValue string) bool {
@@ -73,10 +73,11 @@ func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
 	case !d.WildcardKey && similar(e.key, d.Key) && (anyValue || matchText(d.Value, e.value)):
 		return SimilarKey
 	}
-	return NotNear
+	return Unrelated
 }
 
-// matchText reports whether pattern, which has a * or not, matches text.
+// matchText reports whether pattern matches text. A pattern without a * matches only the same
+// text.
 func matchText(pattern, text string) bool {
 	if !strings.Contains(pattern, "*") {
 		return pattern == text
@@ -85,8 +86,8 @@ func matchText(pattern, text string) bool {
 	return p.Match(text)
 }
 
-// partlyMatches reports whether text has the start or the end of a pattern, or lacks only the
-// last two bytes of the start: /api lacks a byte of /api/*.
+// partlyMatches reports whether text starts or ends like pattern. The last one or two bytes of
+// the start may be missing: /api is a part of /api/*.
 func partlyMatches(pattern, text string) bool {
 	p := limitsfile.NewPattern(pattern)
 	return p.Prefix != "" && strings.HasPrefix(text, p.Prefix) ||
@@ -113,9 +114,9 @@ type NearRule struct {
 // Change is a reason why a near rule does not match.
 type Change struct {
 	Kind  ChangeKind
-	Entry int // its place in the request
+	Entry int // the index of the entry in the request
 
-	// Descriptor is the descriptor of the near rule that is concerned, if any.
+	// Descriptor is the descriptor of the near rule that the change is about, or nil.
 	Descriptor *limitsfile.Descriptor
 
 	// Winner is the descriptor that the entry matches instead, for a LosingMatch.
@@ -178,8 +179,8 @@ type nearSearch struct {
 	foundRules      []NearRule
 }
 
-// search compares the entries from i on with list. trail leads to the parent of list, and
-// changes are those that were needed so far.
+// search compares the entries from i on with list. trail has the descriptors above list.
+// changes has the changes that were needed for trail.
 func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descriptor, changes []Change) {
 	if list == nil || len(s.foundRules) == maxFoundRules {
 		return
@@ -211,7 +212,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 			if n.matchKind(s.entries[i].GetKey(), s.entries[i].GetValue()) != NoMatch {
 				c.Winner = winner.Descriptor
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
-			} else if c.Difference = s.comparedEntries[i].difference(n.Descriptor); c.Difference != NotNear && c.Difference != OtherValue {
+			} else if c.Difference = s.comparedEntries[i].difference(n.Descriptor); c.Difference != Unrelated && c.Difference != OtherValue {
 				c.Kind = DifferentEntry
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
 			}
@@ -232,12 +233,12 @@ func (s *nearSearch) visit(n *node, next int, trail []*limitsfile.Descriptor, ch
 		case n.hasLimits() && len(changes) < s.maxChanges:
 			s.add(trail, append(slices.Clip(changes), Change{Kind: LimitsOff, Entry: next - 1, Descriptor: n.Descriptor}))
 		}
-	} else if rest := len(s.entries) - next; n.rule != nil && len(changes)+rest <= s.maxChanges {
+	} else if entriesLeft := len(s.entries) - next; n.rule != nil && len(changes)+entriesLeft <= s.maxChanges {
 		for i := next; i < len(s.entries); i++ {
 			changes = append(slices.Clip(changes), Change{Kind: ExtraEntry, Entry: i})
 		}
 		s.add(trail, changes)
-		changes = changes[:len(changes)-rest]
+		changes = changes[:len(changes)-entriesLeft]
 	}
 	s.search(n.children, next, trail, changes)
 }
@@ -245,8 +246,8 @@ func (s *nearSearch) visit(n *node, next int, trail []*limitsfile.Descriptor, ch
 // add records the rule at the end of trail. A rule without changes is the match itself.
 func (s *nearSearch) add(trail []*limitsfile.Descriptor, changes []Change) {
 	rule := NearRule{Path: limitsfile.Path(s.domain, trail), Trail: trail, Changes: changes}
-	known := slices.ContainsFunc(s.foundRules, func(r NearRule) bool { return r.Path == rule.Path })
-	if len(changes) > 0 && !known && len(s.foundRules) < maxFoundRules {
+	isFound := slices.ContainsFunc(s.foundRules, func(r NearRule) bool { return r.Path == rule.Path })
+	if len(changes) > 0 && !isFound && len(s.foundRules) < maxFoundRules {
 		s.foundRules = append(s.foundRules, rule)
 	}
 }
@@ -259,10 +260,10 @@ func (s *nearSearch) searchOtherOrders(d *Domain) {
 	if len(s.entries) > maxReordered {
 		return
 	}
-	var try func(list *siblings, used []int, trail []*limitsfile.Descriptor)
-	try = func(list *siblings, used []int, trail []*limitsfile.Descriptor) {
+	var searchOrder func(list *siblings, usedEntries []int, trail []*limitsfile.Descriptor)
+	searchOrder = func(list *siblings, usedEntries []int, trail []*limitsfile.Descriptor) {
 		for i, e := range s.entries {
-			if list == nil || slices.Contains(used, i) {
+			if list == nil || slices.Contains(usedEntries, i) {
 				continue
 			}
 			n := list.find(e.GetKey(), e.GetValue())
@@ -276,8 +277,8 @@ func (s *nearSearch) searchOtherOrders(d *Domain) {
 				}
 				continue
 			}
-			try(n.children, append(slices.Clip(used), i), trail)
+			searchOrder(n.children, append(slices.Clip(usedEntries), i), trail)
 		}
 	}
-	try(&d.root, nil, nil)
+	searchOrder(&d.root, nil, nil)
 }

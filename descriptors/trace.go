@@ -9,10 +9,10 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Source returns the domain as its source states it.
+// Source returns the domain as the limits files or the xDS server state it.
 func (d *Domain) Source() *limitsfile.Domain { return d.source }
 
-// Trace is a Match with its steps.
+// Trace is the result of Match and the steps that lead to it.
 type Trace struct {
 	// Rule is the rule that Match returns, or nil.
 	Rule *Rule
@@ -24,9 +24,9 @@ type Trace struct {
 	// Trail has the winners of all steps.
 	Trail []*limitsfile.Descriptor
 
-	// Near has the rules that almost match, the closest first. It is empty if Rule is not
-	// nil.
-	Near []NearRule
+	// NearRules has the rules that almost match, the closest first. It is empty if Rule is
+	// not nil.
+	NearRules []NearRule
 }
 
 // Step is the comparison of one entry with the descriptors of one level.
@@ -37,7 +37,7 @@ type Step struct {
 	Siblings int
 
 	// Candidates has the descriptors that match the entry or come close, in file order.
-	// Their number is at most maxCandidates, besides the winner.
+	// It has at most maxCandidates besides the winner.
 	Candidates []Candidate
 
 	// OtherValues is the number of descriptors with the same key and another value. The first
@@ -57,8 +57,8 @@ type Candidate struct {
 	// Kind is the way in which the descriptor matches, or NoMatch.
 	Kind MatchKind
 
-	// Near is the reason why the descriptor comes close, if it does not match.
-	Near Difference
+	// Difference is set if Kind is NoMatch.
+	Difference Difference
 }
 
 // MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
@@ -78,7 +78,7 @@ func (k MatchKind) String() string {
 	return [...]string{"", "exact", "pattern", "any_value", "no_match"}[k]
 }
 
-// Trace returns Match with its steps. It costs much more than Match.
+// Trace returns the result of Match and its steps. Trace costs much more than Match.
 func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 	var t Trace
 	list := &d.root
@@ -98,7 +98,7 @@ func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 		list = n.children
 	}
 	if t.Rule == nil {
-		t.Near = d.nearRules(entries)
+		t.NearRules = d.nearRules(entries)
 	}
 	return t
 }
@@ -112,12 +112,14 @@ func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) 
 		n := &s.nodes[i]
 		c := Candidate{Descriptor: n.Descriptor, Kind: n.matchKind(e.GetKey(), e.GetValue())}
 		if c.Kind == NoMatch {
-			c.Near = entry.difference(n.Descriptor)
-			if c.Near == SimilarValue && (winner != nil && winner.Value == e.GetValue() || similarValues == maxOtherValues) {
-				c.Near = OtherValue
+			c.Difference = entry.difference(n.Descriptor)
+			// A similar value is no misspelling if the entry has the winner's exact value.
+			isMisspelling := winner == nil || winner.Value != e.GetValue()
+			if c.Difference == SimilarValue && (!isMisspelling || similarValues == maxOtherValues) {
+				c.Difference = OtherValue
 			}
-			switch c.Near {
-			case NotNear:
+			switch c.Difference {
+			case Unrelated:
 				continue
 			case SimilarValue:
 				similarValues++
@@ -143,8 +145,8 @@ func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) 
 	return step
 }
 
-// matchKind returns the way in which n matches an entry. It states the rules of find for one
-// node, and a test compares both.
+// matchKind returns the way in which n matches an entry. It must agree with find; a test
+// compares both functions.
 func (n *node) matchKind(key, value string) MatchKind {
 	if value != "" && n.Key == key && n.Value == value {
 		return ExactMatch
@@ -169,8 +171,8 @@ func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
-// Quoted returns text, in quotes if a terminal would not show all of it: control characters,
-// and spaces at the start or end.
+// Quoted returns text. It adds quotes if text has control characters, or spaces at the start
+// or end, because a terminal does not show these.
 func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)

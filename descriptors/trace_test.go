@@ -24,22 +24,22 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 		"pattern without last slash": {"key: path, value: '/api/*'", "path", "/api", PartOfPattern},
 		"similar value":              {"key: tenant, value: acme", "tenant", "acne", SimilarValue},
 		"similar key":                {"key: tenant", "tenat", "acme", SimilarKey},
-		"similar key, other value":   {"key: tenant, value: big", "tenat", "acme", NotNear},
+		"similar key, other value":   {"key: tenant, value: big", "tenat", "acme", Unrelated},
 		"other value":                {"key: tenant, value: big", "tenant", "acme", OtherValue},
 		"short values":               {"key: k, value: a", "k", "b", OtherValue},
-		"nothing alike":              {"key: tenant", "path", "/", NotNear},
+		"nothing alike":              {"key: tenant", "path", "/", Unrelated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := compileFiles(t, "domain: d\ndescriptors: [{"+c.descriptor+", "+tenAMinute+"}]").Domain("d")
 			step := d.Trace(entries(c.key, c.value)).Steps[0]
 			require.Nil(t, step.Winner)
-			if c.want == NotNear {
+			if c.want == Unrelated {
 				assert.Empty(t, step.Candidates)
 				return
 			}
 			require.Len(t, step.Candidates, 1)
 			assert.Equal(t, NoMatch, step.Candidates[0].Kind)
-			assert.Equal(t, c.want.String(), step.Candidates[0].Near.String())
+			assert.Equal(t, c.want.String(), step.Candidates[0].Difference.String())
 		})
 	}
 }
@@ -56,9 +56,9 @@ func TestTraceIsBoundedInLargeDomains(t *testing.T) {
 	assert.Equal(t, "/0500", trace.Steps[0].Winner.Value)
 	assert.Equal(t, 4999, trace.Steps[0].OtherValues)
 	assert.LessOrEqual(t, len(trace.Steps[0].Candidates), maxCandidates+1)
-	require.NotEmpty(t, trace.Near)
-	assert.Equal(t, "d > Path=/0500 > user", trace.Near[0].Path)
-	assert.LessOrEqual(t, len(trace.Near), maxNearRules)
+	require.NotEmpty(t, trace.NearRules)
+	assert.Equal(t, "d > Path=/0500 > user", trace.NearRules[0].Path)
+	assert.LessOrEqual(t, len(trace.NearRules), maxNearRules)
 
 	assert.Empty(t, d.Trace(nil).Steps)
 	deep := d.Trace(entries(strings.Fields(strings.Repeat("path /0500 ", 1000))...))

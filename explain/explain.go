@@ -91,17 +91,17 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 		sameConfig.Set(config)
 	}
 	p := &peeker{o: &o}
-	w := &writer{o: &o, now: now, report: r, peeker: p, config: config}
+	w := &reporter{o: &o, now: now, report: r, peeker: p, config: config}
 	s := service.New(service.Options{
 		Limits: &sameConfig, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode,
 	})
-	_, _ = s.ShouldRateLimit(ctx, req) // w gets the response
+	_, _ = s.ShouldRateLimit(ctx, req) // the reporter gets the response
 	return r
 }
 
-// writer is a service.Observer that writes the report.
-type writer struct {
+// reporter is a service.Observer that fills the report.
+type reporter struct {
 	o      *Options
 	now    time.Time
 	report *Report
@@ -111,7 +111,7 @@ type writer struct {
 }
 
 // Answered implements service.Observer.
-func (w *writer) Answered(_ context.Context, c *service.Call) {
+func (w *reporter) Answered(_ context.Context, c *service.Call) {
 	r := w.report
 	if c.Err != nil {
 		r.Error = status.Convert(c.Err).Message()
@@ -131,7 +131,7 @@ func (w *writer) Answered(_ context.Context, c *service.Call) {
 	}
 }
 
-func (w *writer) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
+func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	const maxNames = 20
 	all := w.config.Domains()
 	u := &UnknownDomain{Domains: []string{}, Count: len(all)}
@@ -151,7 +151,7 @@ func (w *writer) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 }
 
 // descriptor explains descriptor i of c.
-func (w *writer) descriptor(c *service.Call, i int) Descriptor {
+func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	request := c.Request.Descriptors[i]
 	d := Descriptor{Descriptor: descriptors.FormatEntries(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
 	var rule *descriptors.Rule
@@ -168,8 +168,9 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
 			last = trace.Trail[len(trace.Trail)-1]
 		}
-		if last == nil || len(last.Limits) == 0 { // otherwise the limits of the match are off
-			for _, near := range trace.Near {
+		// If last has limits, they are in force or off, and rules nearby explain nothing.
+		if last == nil || len(last.Limits) == 0 {
+			for _, near := range trace.NearRules {
 				d.NearRules = append(d.NearRules, nearRule(request.GetEntries(), near))
 			}
 		}
@@ -180,7 +181,7 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 	if last != nil {
 		d.Place = place(last.File, last.Line)
 		for _, applied := range last.Overrides {
-			d.Overrides = append(d.Overrides, appliedOverride(applied))
+			d.Overrides = append(d.Overrides, newOverride(applied))
 		}
 	}
 	d.Limits = append(d.Limits, w.limits(c, i, rule, last)...)
@@ -193,7 +194,7 @@ func (w *writer) descriptor(c *service.Call, i int) Descriptor {
 	return d
 }
 
-func appliedOverride(applied limitsfile.AppliedOverride) Override {
+func newOverride(applied limitsfile.AppliedOverride) Override {
 	o := Override{Target: applied.Target, Author: applied.Author, BaseLimits: applied.BaseLimits}
 	if !applied.SetAt.IsZero() {
 		o.SetAt = new(applied.SetAt.UTC())
@@ -204,15 +205,15 @@ func appliedOverride(applied limitsfile.AppliedOverride) Override {
 	return o
 }
 
-// limits explains the limits of descriptor i. rule can be nil. last is the descriptor of the
-// limits files that the last entry matches. It is nil if no descriptor matches, or if the
-// request has its own limit.
-func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *limitsfile.Descriptor) []Limit {
-	var inForce []*descriptors.RateLimit // the limits of rule that are not written yet
+// limits explains the limits of descriptor i. rule can be nil. last is the descriptor in the
+// limits files that matches the last entry. If no descriptor matches, or if the request has
+// its own limit, last is nil.
+func (w *reporter) limits(c *service.Call, i int, rule *descriptors.Rule, last *limitsfile.Descriptor) []Limit {
+	var inForce []*descriptors.RateLimit // the limits of rule that the report does not have yet
 	if rule != nil {
 		inForce = rule.Limits
 	}
-	next := func() Limit {
+	nextLimit := func() Limit {
 		l := w.limit(c, i, inForce[0])
 		inForce = inForce[1:]
 		return l
@@ -220,7 +221,7 @@ func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *li
 	var all []Limit
 	if last == nil {
 		for len(inForce) > 0 {
-			l := next()
+			l := nextLimit()
 			l.FromRequest = true
 			if file, line := w.domain.Source().DefaultsPlace(); file != "" {
 				l.DefaultsPlace, l.FromDefaults = place(file, line), w.domain.Source().RequestLimitDefaults()
@@ -232,9 +233,9 @@ func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *li
 	for _, fileLimit := range last.Limits {
 		var l Limit
 		if fileLimit.Enabled && len(inForce) > 0 {
-			l = next()
+			l = nextLimit()
 		} else {
-			l = values(fileLimit.Limit)
+			l = effectiveValues(fileLimit.Limit)
 			l.Name, l.State = fileLimit.Name, Off
 		}
 		if fileLimit.Line > 0 {
@@ -249,8 +250,8 @@ func (w *writer) limits(c *service.Call, i int, rule *descriptors.Rule, last *li
 	return all
 }
 
-// values returns a Limit with the effective values of l, which is nil for an unlimited limit.
-func values(l *limit.Limit) Limit {
+// effectiveValues returns a Limit with the values of l. If l is nil, the limit is unlimited.
+func effectiveValues(l *limit.Limit) Limit {
 	if l == nil {
 		return Limit{Limit: "unlimited"}
 	}
@@ -262,8 +263,8 @@ func values(l *limit.Limit) Limit {
 }
 
 // limit explains l, a limit in force of descriptor i.
-func (w *writer) limit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
-	limitReport := values(l.Limit)
+func (w *reporter) limit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
+	limitReport := effectiveValues(l.Limit)
 	limitReport.Name = l.Name
 	for j := range c.Decisions() {
 		if d := c.Decision(j); d.Descriptor == i && d.Limit == l {
@@ -275,13 +276,13 @@ func (w *writer) limit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
 	limitReport.State = Unlimited
 	if !l.Unlimited {
 		limitReport.State = Replaced
-		limitReport.ReplacedBy = replacing(c, l.Name)
+		limitReport.ReplacedBy = replacingLimit(c, l.Name)
 	}
 	return limitReport
 }
 
-// replacing returns the limit of the request that replaces the limit of that name.
-func replacing(c *service.Call, name string) string {
+// replacingLimit returns the name and rule of the limit that replaces the limits called name.
+func replacingLimit(c *service.Call, name string) string {
 	for _, rule := range c.Rules {
 		if rule == nil {
 			continue
@@ -300,7 +301,7 @@ func replacing(c *service.Call, name string) string {
 }
 
 // setCounter sets the counter and the next answer of l.
-func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
+func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
 	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Rule.ShadowMode}
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
@@ -318,9 +319,9 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 		}
 		l.Counter.Capacity, l.Counter.Remaining = countedLimit.Capacity(), r.Remaining
 		l.Counter.Spent = countedLimit.Spent(r.Result)
-		l.Counter.ResetAt = w.after(r.ResetAfter)
+		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			l.Counter.WindowStart = new(w.at(r.ResetAfter - lim.Period()))
+			l.Counter.WindowStart = new(w.timeAt(r.ResetAfter - lim.Period()))
 		}
 	}
 	r := d.Result
@@ -332,7 +333,7 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 	}
 	a.Never = !r.Allowed && r.RetryAfter == limit.Never
 	if !r.Allowed && r.RetryAfter > 0 && p.isRetryExact {
-		a.RetryAt = w.after(r.RetryAfter)
+		a.RetryAt = w.timeAfter(r.RetryAfter)
 	}
 	switch r.Source {
 	case backend.SourceLocal:
@@ -353,22 +354,22 @@ func (w *writer) setCounter(l *Limit, d *service.Decision, p *peek) {
 	}
 }
 
-// after returns the time micros after now, to the millisecond. It returns nil for 0.
-func (w *writer) after(micros int64) *time.Time {
+// timeAfter returns now plus micros, to the millisecond, or nil if micros is 0.
+func (w *reporter) timeAfter(micros int64) *time.Time {
 	if micros == 0 {
 		return nil
 	}
-	return new(w.at(micros))
+	return new(w.timeAt(micros))
 }
 
-// at returns the time micros after now, to the millisecond.
-func (w *writer) at(micros int64) time.Time {
+// timeAt returns now plus micros, to the millisecond.
+func (w *reporter) timeAt(micros int64) time.Time {
 	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
 }
 
 // decidingLimit returns the index of the limit that the status of descriptor i describes, or
 // nil.
-func (w *writer) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
+func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
 	st := c.Response.Statuses[i]
 	if rule == nil || st.CurrentLimit == nil {
 		return nil
@@ -395,7 +396,7 @@ func level(s *descriptors.Step) Level {
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
 		candidate := Candidate{
-			Descriptor: c.Label(), Place: place(c.File, c.Line), Match: c.Kind.String(), Difference: c.Near.String(),
+			Descriptor: c.Label(), Place: place(c.File, c.Line), Match: c.Kind.String(), Difference: c.Difference.String(),
 			Reason: candidateReason(s, c),
 		}
 		if c == s.Winner {

@@ -16,7 +16,7 @@ import (
 // candidateReason returns why c wins or loses in s.
 func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 	if c.Kind == descriptors.NoMatch {
-		return differenceText(s.Entry, c.Descriptor, c.Near)
+		return differenceText(s.Entry, c.Descriptor, c.Difference)
 	}
 	text := [...]string{
 		descriptors.ExactMatch:   "same key and value",
@@ -46,12 +46,12 @@ func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Desc
 	case descriptors.ExtraSpace:
 		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(e), descriptorText(d))
 	case descriptors.JoinedText:
-		return "key and value are divided in another place; envoyproxy/ratelimit would match it"
+		return "key_value is the same text, but the key ends elsewhere; envoyproxy/ratelimit matches this descriptor"
 	case descriptors.PartOfPattern:
 		p := limitsfile.NewPattern(d.Value)
 		switch value := e.GetValue(); {
 		case len(value) < len(p.Prefix) && strings.HasPrefix(p.Prefix, value):
-			return fmt.Sprintf("the value lacks %s, which the pattern has before its *", strconv.Quote(p.Prefix[len(value):]))
+			return fmt.Sprintf("the value ends before the * of the pattern: %s is missing", strconv.Quote(p.Prefix[len(value):]))
 		case strings.HasPrefix(value, p.Prefix):
 			return "the value starts like the pattern, but the rest differs"
 		}
@@ -79,11 +79,11 @@ func changeReason(entries []*ratelimitv3.RateLimitDescriptor_Entry, c descriptor
 		return fmt.Sprintf("%s matches %s first, and the search never goes back to %s", entry, c.Winner.Label(), c.Descriptor.Label())
 	case descriptors.MissingEntry:
 		if c.Entry >= len(entries) {
-			return fmt.Sprintf("the rule is deeper: the request has no entry for %s after %s", c.Descriptor.Label(), descriptors.Label(entries[len(entries)-1]))
+			return fmt.Sprintf("the rule is longer: the request has no entry for %s after %s", c.Descriptor.Label(), descriptors.Label(entries[len(entries)-1]))
 		}
-		return fmt.Sprintf("the rule is deeper: the request has no entry for %s before %s", c.Descriptor.Label(), entry)
+		return fmt.Sprintf("the rule is longer: the request has no entry for %s before %s", c.Descriptor.Label(), entry)
 	case descriptors.ExtraEntry:
-		return fmt.Sprintf("the rule is shallower: it has no descriptor for %s, and a rule limits requests of its own depth only", entry)
+		return fmt.Sprintf("the rule is shorter: it has no descriptor for %s, and a request needs as many entries as the rule", entry)
 	case descriptors.OtherOrder:
 		return "the entries of the request have another order than the rule"
 	case descriptors.LimitsOff:
@@ -93,7 +93,7 @@ func changeReason(entries []*ratelimitv3.RateLimitDescriptor_Entry, c descriptor
 }
 
 // summary returns the outcome for one descriptor in one sentence.
-func (w *writer) summary(request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, last *limitsfile.Descriptor, trace *descriptors.Trace) string {
+func (w *reporter) summary(request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, last *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {
 	case w.domain == nil:
 		return "no limit: the domain is unknown"
@@ -115,12 +115,12 @@ func (w *writer) summary(request *ratelimitv3.RateLimitDescriptor, d *Descriptor
 	return limitedSummary(d)
 }
 
-func (w *writer) path(trail []*limitsfile.Descriptor) string {
+func (w *reporter) path(trail []*limitsfile.Descriptor) string {
 	return limitsfile.Path(w.domain.Name, trail)
 }
 
 // noMatch returns the summary for entries that do not all match.
-func (w *writer) noMatch(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
+func (w *reporter) noMatch(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
 	matchCount := len(trace.Trail)
 	entry := descriptors.Label(entries[matchCount])
 	switch {
@@ -163,7 +163,7 @@ func limitedSummary(d *Descriptor) string {
 	return text
 }
 
-// entryText and descriptorText return key and value as they are.
+// entryText and descriptorText return key and value without quotes.
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }

@@ -47,11 +47,11 @@ type Descriptor struct {
 	// Descriptor is the text of the descriptor: "service=checkout,path=/orders".
 	Descriptor string `json:"descriptor"`
 
-	// Code, Remaining and LimitIndex are the status in the response. Limit -1 means that no
-	// limit was counted.
+	// Code and Remaining are the status in the response. DecidingLimit is the index of the
+	// limit in Limits that the status describes. It is nil if no limit was counted.
 	Code          string `json:"code,omitempty"`
 	Remaining     uint32 `json:"remaining"`
-	DecidingLimit *int   `json:"deciding_limit,omitempty"` // index in Limits
+	DecidingLimit *int   `json:"deciding_limit,omitempty"`
 
 	// Summary is the outcome in one sentence.
 	Summary string `json:"summary"`

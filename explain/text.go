@@ -53,7 +53,7 @@ func (t *textWriter) header(r *Report) {
 		t.line(0, "next answer: %s", r.Code)
 	}
 	if r.Offline {
-		t.line(0, "counters: no service was asked; every counter is taken as empty")
+		t.line(0, "counters: empty, because no service was asked")
 	} else {
 		t.line(0, "time: %s UTC", r.Time.Format(dateTime))
 	}
@@ -67,7 +67,7 @@ func (t *textWriter) header(r *Report) {
 	domain := limitsfile.Printable(r.Domain)
 	u := r.UnknownDomain
 	if u == nil {
-		t.line(0, "domain: %s%s", domain, at(r.Place))
+		t.line(0, "domain: %s%s", domain, inBrackets(r.Place))
 		return
 	}
 	t.line(0, "domain: %s is unknown, so nothing in it is limited", domain)
@@ -90,8 +90,8 @@ func (t *textWriter) header(r *Report) {
 	t.line(1, "loaded domains: %s", strings.Join(names, ", "))
 }
 
-// at returns a place in brackets, or "" without a place.
-func at(place string) string {
+// inBrackets returns " (place)", or "" without a place.
+func inBrackets(place string) string {
 	if place == "" {
 		return ""
 	}
@@ -108,7 +108,7 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 		t.level(i+1, &l)
 	}
 	if d.Rule != "" {
-		t.line(1, "rule: %s%s", d.Rule, at(d.Place))
+		t.line(1, "rule: %s%s", d.Rule, inBrackets(d.Place))
 	}
 	if d.ShadowMode {
 		t.line(2, "shadow mode: the rule counts and never denies")
@@ -126,7 +126,7 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 		if i == 0 {
 			t.line(1, "nearest rules:")
 		}
-		t.line(2, "%s%s: %s", n.Rule, at(n.Place), n.Limits)
+		t.line(2, "%s%s: %s", n.Rule, inBrackets(n.Place), n.Limits)
 		for _, c := range n.Changes {
 			t.line(3, "%s", c.Reason)
 		}
@@ -136,7 +136,7 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 func (t *textWriter) level(number int, l *Level) {
 	switch {
 	case l.Winner != nil:
-		t.line(2, "%d. %s matches %s%s: %s", number, l.Entry, l.Winner.Descriptor, at(l.Winner.Place), l.Winner.Reason)
+		t.line(2, "%d. %s matches %s%s: %s", number, l.Entry, l.Winner.Descriptor, inBrackets(l.Winner.Place), l.Winner.Reason)
 	case l.Compared == 1:
 		t.line(2, "%d. %s does not match the only descriptor here", number, l.Entry)
 	default:
@@ -144,7 +144,7 @@ func (t *textWriter) level(number int, l *Level) {
 	}
 	unlistedCount := l.OtherValues
 	for _, c := range l.Others {
-		t.line(3, "not %s%s: %s", c.Descriptor, at(c.Place), c.Reason)
+		t.line(3, "not %s%s: %s", c.Descriptor, inBrackets(c.Place), c.Reason)
 		if c.Difference == descriptors.OtherValue.String() {
 			unlistedCount--
 		}
@@ -182,20 +182,20 @@ func (t *textWriter) limit(l *Limit, offline bool) {
 	if l.FromRequest {
 		text += ", stated in the request"
 	}
-	t.line(1, "%s%s", text, at(l.Place))
+	t.line(1, "%s%s", text, inBrackets(l.Place))
 	var notes []string
 	if len(l.FromOverride) > 0 {
 		notes = append(notes, strings.Join(l.FromOverride, ", ")+" from the override")
 	}
 	if len(l.FromDefaults) > 0 {
-		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), at(l.DefaultsPlace)))
+		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), inBrackets(l.DefaultsPlace)))
 	}
 	if len(notes) > 0 {
 		t.line(2, "%s", strings.Join(notes, "; "))
 	}
 	switch l.State {
 	case Off:
-		t.line(2, "off (enabled: false): neither counted nor denied")
+		t.line(2, "not counted: off (enabled: false)")
 	case Unlimited:
 		t.line(2, "every hit passes; nothing is counted")
 	case Replaced:
@@ -239,7 +239,7 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 	case c.WindowStart != nil:
 		text += fmt.Sprintf("; window from %s to %s", t.clock(c.WindowStart), t.time(c.ResetAt))
 	case c.ResetAt != nil:
-		text += "; all is free again at " + t.time(c.ResetAt)
+		text += fmt.Sprintf("; all %d left again at %s", c.Capacity, t.time(c.ResetAt))
 	}
 	t.line(2, "%s", text)
 }
@@ -273,25 +273,24 @@ func (t *textWriter) nextHit(a *Answer, offline bool) {
 
 const dateTime = "2006-01-02 15:04:05"
 
-// clock returns a time of the day of the report without the date, and any other time with
-// the date.
-func (t *textWriter) clock(at *time.Time) string {
+// clock returns the time of day. It adds the date if the report is from another day.
+func (t *textWriter) clock(moment *time.Time) string {
 	const date = "2006-01-02"
-	if at.Format(date) == t.now.Format(date) {
-		return at.Format("15:04:05")
+	if moment.Format(date) == t.now.Format(date) {
+		return moment.Format("15:04:05")
 	}
-	return at.Format(dateTime)
+	return moment.Format(dateTime)
 }
 
 // time returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
-func (t *textWriter) time(at *time.Time) string {
-	switch distance := at.Sub(t.now).Round(time.Second); {
+func (t *textWriter) time(moment *time.Time) string {
+	switch distance := moment.Sub(t.now).Round(time.Second); {
 	case distance < 0:
-		return fmt.Sprintf("%s UTC (%s ago)", t.clock(at), span(-distance))
-	case distance == 0 && !at.After(t.now):
-		return t.clock(at) + " UTC (just now)"
+		return fmt.Sprintf("%s UTC (%s ago)", t.clock(moment), span(-distance))
+	case distance == 0 && !moment.After(t.now):
+		return t.clock(moment) + " UTC (just now)"
 	default:
-		return fmt.Sprintf("%s UTC (in %s)", t.clock(at), span(distance))
+		return fmt.Sprintf("%s UTC (in %s)", t.clock(moment), span(distance))
 	}
 }
 
