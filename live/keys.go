@@ -24,16 +24,17 @@ func newHashKey() []byte {
 	return key
 }
 
-// topKeys returns the busiest keys that chosen accepts. nil accepts all.
-func (l *Live) topKeys(chosen func(*entry) bool) TopKeys {
+// topKeys returns the busiest keys that accept reports true for. If accept is nil, topKeys
+// returns the busiest of all keys.
+func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	r := l.o.Recorder
 	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, SampledShare: Value(r.sampledShare())}
 	if l.o.Keys == KeysOff {
 		return top
 	}
 	r.mu.Lock()
-	hottest, hottestTotal := r.hottest.top(maxKeys, chosen), r.hottest.total
-	denied, deniedTotal := r.denied.top(maxKeys, chosen), r.denied.total
+	hottest, hottestTotal := r.hotKeys.top(maxKeys, accept), r.hotKeys.total
+	denied, deniedTotal := r.deniedKeys.top(maxKeys, accept), r.deniedKeys.total
 	r.mu.Unlock()
 	for i := range hottest {
 		top.Hottest = append(top.Hottest, l.newKey(&hottest[i], hottestTotal))
@@ -48,7 +49,7 @@ func (l *Live) topKeys(chosen func(*entry) bool) TopKeys {
 func (l *Live) newKey(e *entry, total float64) Key {
 	k := Key{
 		Key: l.keyText(e.key), Rule: e.rule.Path, Limit: e.limit.String(),
-		Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value((e.count - e.error) / total),
+		Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value((e.count - e.overcount) / total),
 	}
 	if e.capacity > 0 {
 		spent, capacity := e.spent, e.capacity

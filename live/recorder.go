@@ -18,16 +18,16 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Bounds of the memory of a Recorder. docs/observability.md states the sums.
+// Bounds of the memory of a Recorder. docs/observability.md has the resulting memory.
 const (
 	maxStripes   = 64
 	stripeEvents = 32      // events of a stripe that wait for the sketches
 	stripeBytes  = 4 << 10 // keys of these events
-	sketchKeys   = 2560    // of each sketch
+	sketchKeys   = 2560    // keys of each sketch
 )
 
 // maxEventsPerSecond bounds what the sketches cost. If there are more decisions, a random
-// sample of the calls takes part, and each call of the sample counts for several.
+// sample of the calls is used, and each call of the sample counts for several calls.
 const maxEventsPerSecond = 20_000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
@@ -37,15 +37,15 @@ type Recorder struct {
 	seed          maphash.Seed
 	stripes       []stripe // their number is a power of two
 
-	sampling atomic.Uint32 // one in this many calls takes part in the sketches
+	sampleInterval atomic.Uint32 // one call of sampleInterval calls is in the sketches
 
 	redisMu    sync.Mutex
 	redisTrips histogram // since the last collect
 
-	mu      sync.Mutex // guards the fields below
-	hottest *sketch
-	denied  *sketch
-	uses    map[string]float64 // highest use of each rule since the last collect, by path
+	mu         sync.Mutex // guards the fields below
+	hotKeys    *sketch
+	deniedKeys *sketch
+	ruleUses   map[string]float64 // highest use of each rule since the last collect, by path
 }
 
 // stripe is a part of a Recorder. A call uses any stripe that is free, so that calls don't
@@ -93,9 +93,9 @@ func NewRecorder(fallbackRatio float64, keepKeys bool) *Recorder {
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
 		fallbackRatio: fallbackRatio, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: newStripes(stripes),
-		hottest: newSketch(sketchKeys), denied: newSketch(sketchKeys), uses: map[string]float64{},
+		hotKeys: newSketch(sketchKeys), deniedKeys: newSketch(sketchKeys), ruleUses: map[string]float64{},
 	}
-	r.sampling.Store(1)
+	r.sampleInterval.Store(1)
 	return r
 }
 
@@ -111,21 +111,21 @@ func newStripes(n int) []stripe {
 // Answered implements service.Observer.
 func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	random := rand.Uint64()
-	took := bucketOf(time.Since(c.Start))
+	bucket := bucketOf(time.Since(c.Start))
 	s := r.lockStripe(int(random))
 	defer s.mu.Unlock()
 	s.calls++
-	s.latency[took]++
+	s.latency[bucket]++
 	switch {
 	case c.Err != nil:
 		s.errors++
 	case c.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
 		s.denied++
 	}
-	sampling := r.sampling.Load()
-	isSampled := sampling <= 1 || uint32(random>>32)%sampling == 0
+	interval := r.sampleInterval.Load()
+	isSampled := interval <= 1 || uint32(random>>32)%interval == 0
 	for i := 0; i < c.Decisions(); {
-		i = r.recordDescriptor(s, c, i, isSampled, float64(sampling))
+		i = r.recordDescriptor(s, c, i, isSampled, float64(interval))
 	}
 }
 
@@ -182,7 +182,7 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, isSampled
 	return i
 }
 
-// useOf returns the spent share of a capacity. It is -1 if it is unknown.
+// useOf returns spent / capacity, or -1 if the capacity is 0.
 func useOf(spent, capacity int64) float64 {
 	if capacity <= 0 {
 		return -1
@@ -207,13 +207,13 @@ func (r *Recorder) spent(d *service.Decision) (spent, capacity int64) {
 	return max(l.Spent(d.Result.Result), 0), l.Capacity()
 }
 
-// push appends an event to a stripe. A full stripe hands its events to the sketches.
+// push appends an event to a stripe. If the stripe is full, push moves its events first.
 func (r *Recorder) push(s *stripe, ev event, key []byte) {
 	ev.hash = maphash.Bytes(r.seed, key)
 	key = key[:min(len(key), maxKeyBytes)]
 	if len(s.events) == cap(s.events) || len(s.keys)+len(key) > cap(s.keys) {
 		r.mu.Lock()
-		r.take(s)
+		r.moveEvents(s)
 		r.mu.Unlock()
 	}
 	if r.keepKeys {
@@ -223,30 +223,31 @@ func (r *Recorder) push(s *stripe, ev event, key []byte) {
 	s.events = append(s.events, ev)
 }
 
-// take moves the events of s to the sketches. The caller holds the mutexes of both.
-func (r *Recorder) take(s *stripe) {
+// moveEvents moves the events of s to the sketches. The caller holds r.mu and s.mu.
+func (r *Recorder) moveEvents(s *stripe) {
 	start := 0
 	for i := range s.events {
 		ev := &s.events[i]
 		key := s.keys[start:ev.keyEnd]
 		start = ev.keyEnd
-		if u := useOf(ev.spent, ev.capacity); u > r.uses[ev.rule.Path] {
-			r.uses[ev.rule.Path] = u
+		if u := useOf(ev.spent, ev.capacity); u > r.ruleUses[ev.rule.Path] {
+			r.ruleUses[ev.rule.Path] = u
 		}
 		if !r.keepKeys || ev.weight == 0 {
 			continue
 		}
-		r.hottest.add(ev, key, ev.weight)
+		r.hotKeys.add(ev, key, ev.weight)
 		if ev.denied {
-			r.denied.add(ev, key, ev.weight)
+			r.deniedKeys.add(ev, key, ev.weight)
 		}
 	}
 	clear(s.events) // limits that are no longer in force can be freed
 	s.events, s.keys = s.events[:0], s.keys[:0]
 }
 
-// collect returns the calls and the round trips to Redis since the last collect, which was
-// that many seconds ago, and the highest use of each rule. It moves all events to the sketches.
+// collect returns the calls, the round trips to Redis and the highest use of each rule since
+// the last call of collect. seconds is the time since this call. collect moves all events to
+// the sketches.
 func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram, uses map[string]float64) {
 	for i := range r.stripes {
 		s := &r.stripes[i]
@@ -254,7 +255,7 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 		counts.add(&s.callCounts)
 		s.callCounts = callCounts{}
 		r.mu.Lock()
-		r.take(s)
+		r.moveEvents(s)
 		r.mu.Unlock()
 		s.mu.Unlock()
 	}
@@ -262,15 +263,15 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 	redis, r.redisTrips = r.redisTrips, histogram{}
 	r.redisMu.Unlock()
 	if seconds > 0 {
-		r.sampling.Store(uint32(max(math.Ceil(float64(counts.decisions)/seconds/maxEventsPerSecond), 1)))
+		r.sampleInterval.Store(uint32(max(math.Ceil(float64(counts.decisions)/seconds/maxEventsPerSecond), 1)))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hottest.advance(seconds)
-	r.denied.advance(seconds)
-	uses, r.uses = r.uses, make(map[string]float64, len(r.uses))
+	r.hotKeys.advance(seconds)
+	r.deniedKeys.advance(seconds)
+	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
 	return counts, redis, uses
 }
 
-// sampledShare returns the share of the calls that takes part in the sketches.
-func (r *Recorder) sampledShare() float64 { return 1 / float64(r.sampling.Load()) }
+// sampledShare returns the share of the calls that is in the sketches.
+func (r *Recorder) sampledShare() float64 { return 1 / float64(r.sampleInterval.Load()) }

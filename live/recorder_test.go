@@ -99,7 +99,7 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(0.5, false) })
 		r.call("tenant=secret")
-		assert.Zero(t, r.o.Recorder.hottest.total)
+		assert.Zero(t, r.o.Recorder.hotKeys.total)
 		for i := range r.o.Recorder.stripes {
 			assert.Empty(t, r.o.Recorder.stripes[i].keys)
 		}
@@ -133,8 +133,8 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 					random := rand.Uint64()
 					s := r.lockStripe(int(random))
 					s.calls, s.decisions = s.calls+1, s.decisions+1
-					if sampling := r.sampling.Load(); uint32(random>>32)%sampling == 0 {
-						r.push(s, event{rule: rule, limit: rateLimit, weight: float64(sampling)}, strconv.AppendInt(nil, int64(number), 10))
+					if interval := r.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
+						r.push(s, event{rule: rule, limit: rateLimit, weight: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
 					}
 					s.mu.Unlock()
 				}
@@ -146,7 +146,7 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 	}
 	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
 	found := 0
-	top := r.hottest.top(20, nil)
+	top := r.hotKeys.top(20, nil)
 	for i := range top {
 		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
 			found++
@@ -178,8 +178,8 @@ func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 	used := heapBytes() - before
 	assert.Less(t, used, 4<<20)
 	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), len(key))
-	assert.Len(t, r.hottest.entries, sketchKeys)
-	assert.Len(t, r.denied.entries, sketchKeys)
+	assert.Len(t, r.hotKeys.entries, sketchKeys)
+	assert.Len(t, r.deniedKeys.entries, sketchKeys)
 	runtime.KeepAlive(r)
 }
 
@@ -205,10 +205,10 @@ func TestAnsweredAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkAnswered(b *testing.B) {
-	for _, sampling := range []uint32{1, 10} {
-		b.Run(fmt.Sprintf("one of %d calls sampled", sampling), func(b *testing.B) {
+	for _, interval := range []uint32{1, 10} {
+		b.Run(fmt.Sprintf("one of %d calls sampled", interval), func(b *testing.B) {
 			r := newRig(b, nil)
-			r.o.Recorder.sampling.Store(sampling)
+			r.o.Recorder.sampleInterval.Store(interval)
 			r.answered(func(c *service.Call) {
 				b.ReportAllocs()
 				b.ResetTimer()

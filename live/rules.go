@@ -64,7 +64,7 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 		r.Marks = append(r.Marks, "override")
 		r.Override = &RuleOverride{Target: o.Target}
 		if !o.Expires.IsZero() {
-			r.Override.Until = &o.Expires
+			r.Override.ExpiresAt = &o.Expires
 		}
 	}
 	return r

@@ -9,24 +9,25 @@ import (
 )
 
 // sketch finds the keys with the highest counts of the last minutes in bounded memory. It is
-// the space-saving algorithm: a key without an entry takes the entry with the lowest count,
-// and inherits this count as its error. So a key is missing only if its count is below the
-// sum of all counts divided by the number of entries. Old counts decay.
+// the space-saving algorithm. If the sketch is full, a new key replaces the key with the
+// lowest count. The count of the new key starts at this lowest count, so it can be too high
+// by this number. A key can be missing only if its count is below the sum of all counts
+// divided by the number of entries. Old counts decay.
 //
 // A sketch isn't safe for concurrent use.
 type sketch struct {
 	entries []entry
-	heap    []int32          // places in entries, a heap: the lowest count first
-	places  map[uint64]int32 // in entries, by hash
-	total   float64          // the sum of all counts, also of the keys that have no entry
+	heap    []int32          // indexes of entries, as a heap with the lowest count first
+	places  map[uint64]int32 // indexes of entries, by hash
+	total   float64          // the sum of all counts, with the keys that have no entry
 }
 
 // entry is a key in a sketch.
 type entry struct {
-	hash         uint64
-	count, error float64 // decayed; count - error is a lower bound
-	second       float64 // hits in the second in progress
-	denied       float64 // denied hits in the second in progress
+	hash             uint64
+	count, overcount float64 // decayed; the real count is at least count - overcount
+	newHits          float64 // hits since the last advance
+	newDenied        float64 // denied hits since the last advance
 
 	// rate and deniedRate are hits per second, mostly of the last seconds.
 	rate, deniedRate float64
@@ -35,13 +36,13 @@ type entry struct {
 	rule  *descriptors.Rule
 	limit *descriptors.RateLimit
 
-	// spent and capacity belong to limit. They are the highest in the second in progress if
-	// hasUse is set, else in the last second with hits.
+	// spent and capacity belong to limit. They have the highest use since the last advance.
+	// Without a hit since then, hasUse is false, and the old values stay.
 	spent    int64
 	capacity int64 // 0 if spent is unknown
 	hasUse   bool
 
-	heapPlace int32 // in heap
+	heapPlace int32 // index in heap
 }
 
 // maxKeyBytes is the part of a key that a sketch keeps.
@@ -56,21 +57,21 @@ func newSketch(entries int) *sketch {
 // add counts n hits of the key of ev.
 func (s *sketch) add(ev *event, key []byte, n float64) {
 	s.total += n
-	place, known := s.places[ev.hash]
-	if !known {
+	place, isKnown := s.places[ev.hash]
+	if !isKnown {
 		place = s.newPlace(ev.hash)
 		s.entries[place].key = append(s.entries[place].key[:0], key...)
 	}
 	e := &s.entries[place]
 	e.count += n
-	e.second += n
+	e.newHits += n
 	if ev.denied {
-		e.denied += n
+		e.newDenied += n
 	}
 	if use := useOf(ev.spent, ev.capacity); !e.hasUse || use > useOf(e.spent, e.capacity) {
 		e.rule, e.limit, e.spent, e.capacity, e.hasUse = ev.rule, ev.limit, ev.spent, ev.capacity, true
 	}
-	s.down(e.heapPlace)
+	s.siftDown(e.heapPlace)
 }
 
 // newPlace returns the place of a new entry, which may take over the entry with the lowest
@@ -81,22 +82,22 @@ func (s *sketch) newPlace(hash uint64) int32 {
 		s.entries = append(s.entries, entry{hash: hash, heapPlace: place})
 		s.heap = append(s.heap, place)
 		s.places[hash] = place
-		s.up(place)
+		s.siftUp(place)
 		return place
 	}
 	place := s.heap[0]
 	lowest := &s.entries[place]
 	delete(s.places, lowest.hash)
 	s.places[hash] = place
-	*lowest = entry{hash: hash, count: lowest.count, error: lowest.count, key: lowest.key}
+	*lowest = entry{hash: hash, count: lowest.count, overcount: lowest.count, key: lowest.key}
 	return place
 }
 
 // countAt returns the count of an entry by its place in the heap.
 func (s *sketch) countAt(heapPlace int32) float64 { return s.entries[s.heap[heapPlace]].count }
 
-// up moves an entry towards the root of the heap.
-func (s *sketch) up(heapPlace int32) {
+// siftUp moves an entry towards the root of the heap.
+func (s *sketch) siftUp(heapPlace int32) {
 	for heapPlace > 0 {
 		parent := (heapPlace - 1) / 2
 		if s.countAt(parent) <= s.countAt(heapPlace) {
@@ -107,8 +108,8 @@ func (s *sketch) up(heapPlace int32) {
 	}
 }
 
-// down moves an entry away from the root of the heap.
-func (s *sketch) down(heapPlace int32) {
+// siftDown moves an entry away from the root of the heap.
+func (s *sketch) siftDown(heapPlace int32) {
 	for {
 		lowest := heapPlace
 		for child := 2*heapPlace + 1; child <= 2*heapPlace+2; child++ {
@@ -132,30 +133,30 @@ func (s *sketch) swap(a, b int32) {
 // Half-lives in seconds.
 const (
 	countHalfLife = 60 // of counts
-	rateHalfLife  = 2  // of the past in rates
+	rateHalfLife  = 2  // of the weight of older hits in a rate
 )
 
-var rateKept = math.Exp2(-1.0 / rateHalfLife)
+var rateDecay = math.Exp2(-1.0 / rateHalfLife)
 
-// advance ends a second, which has lasted for that many seconds. Counts decay, and rates
-// take in the hits of the second. Forgotten entries leave the sketch.
+// advance lets counts decay, adds the new hits to the rates, and removes forgotten entries.
+// seconds is the time since the last advance, about one second.
 func (s *sketch) advance(seconds float64) {
 	if seconds <= 0 {
 		return
 	}
-	kept := math.Exp2(-seconds / countHalfLife)
-	s.total *= kept
-	isForgotten := false
+	countDecay := math.Exp2(-seconds / countHalfLife)
+	s.total *= countDecay
+	hasForgotten := false
 	for i := range s.entries {
 		e := &s.entries[i]
-		e.count *= kept
-		e.error *= kept
-		e.rate = e.rate*rateKept + e.second/seconds*(1-rateKept)
-		e.deniedRate = e.deniedRate*rateKept + e.denied/seconds*(1-rateKept)
-		e.second, e.denied, e.hasUse = 0, 0, false
-		isForgotten = isForgotten || e.count < minCount
+		e.count *= countDecay
+		e.overcount *= countDecay
+		e.rate = e.rate*rateDecay + e.newHits/seconds*(1-rateDecay)
+		e.deniedRate = e.deniedRate*rateDecay + e.newDenied/seconds*(1-rateDecay)
+		e.newHits, e.newDenied, e.hasUse = 0, 0, false
+		hasForgotten = hasForgotten || e.count < minCount
 	}
-	if isForgotten {
+	if hasForgotten {
 		s.forget()
 	}
 }
@@ -177,16 +178,17 @@ func (s *sketch) forget() {
 	}
 }
 
-// top returns up to n entries with the highest lower bounds that chosen accepts, the highest
-// first. nil accepts all. The result shares no memory with s.
-func (s *sketch) top(n int, chosen func(*entry) bool) []entry {
+// top returns up to n entries that accept reports true for. A nil accept accepts all entries.
+// The entries have the highest lower bounds of their counts, the highest first. The result
+// shares no memory with s.
+func (s *sketch) top(n int, accept func(*entry) bool) []entry {
 	byBound := func(a, b entry) int {
-		return cmp.Or(cmp.Compare(b.count-b.error, a.count-a.error), cmp.Compare(a.hash, b.hash))
+		return cmp.Or(cmp.Compare(b.count-b.overcount, a.count-a.overcount), cmp.Compare(a.hash, b.hash))
 	}
 	best := make([]entry, 0, n+1)
 	for i := range s.entries {
 		e := &s.entries[i]
-		if e.count <= e.error || len(best) == n && byBound(*e, best[n-1]) > 0 || chosen != nil && !chosen(e) {
+		if e.count <= e.overcount || len(best) == n && byBound(*e, best[n-1]) > 0 || accept != nil && !accept(e) {
 			continue
 		}
 		place, _ := slices.BinarySearchFunc(best, *e, byBound)

@@ -7,7 +7,7 @@
 //   - snapshot: a description of one moment, which all viewers of this moment share;
 //   - step: the time between two points of a sparkline;
 //   - quiet: a rule is quiet if it had no hits in the last five minutes;
-//   - use: the spent share of a limit, of the busiest key; 1 is the whole limit.
+//   - use: the share of a limit that its busiest key has spent; 1 is the whole limit.
 package live
 
 import (
@@ -108,7 +108,7 @@ type LimitPrice struct {
 	MaxExcessHits int64  `json:"max_excess_hits"`
 }
 
-// Limits describes the limits in force and what keeps newer limits out of force.
+// Limits describes the limits in force, and the problems for which newer limits were rejected.
 type Limits struct {
 	Loaded  bool       `json:"loaded"`
 	Since   *time.Time `json:"since,omitempty"` // when the limits came into force
@@ -121,8 +121,8 @@ type Limits struct {
 	MoreProblems int      `json:"more_problems,omitempty"`
 }
 
-// Figures are the traffic of the process. Points are means of one step. The newest point is
-// the last.
+// Figures are the traffic of the process. Each point is the mean of one step. The last point
+// is the newest.
 type Figures struct {
 	StepSeconds int `json:"step_seconds"`
 
@@ -164,7 +164,7 @@ type Rule struct {
 	// the most denied hits.
 	Limits []Limit `json:"limits"`
 	Rates
-	Use Value `json:"use"` // null without a count in the last ten seconds
+	Use Value `json:"use"` // null if no hit was counted in the last ten seconds
 
 	// OKPoints and DeniedPoints are rates for each step of Figures. They are empty for a
 	// quiet rule.
@@ -183,7 +183,7 @@ type Rule struct {
 // not in OK or Denied.
 type Rates struct {
 	OK     Value `json:"ok"`
-	Near   Value `json:"near"` // those of OK that are near the limit
+	Near   Value `json:"near"` // the part of OK that is near the limit
 	Denied Value `json:"denied"`
 	Shadow Value `json:"shadow"`
 }
@@ -199,9 +199,9 @@ type Limit struct {
 
 // RuleOverride is the override that changes a rule.
 type RuleOverride struct {
-	Target string     `json:"target"`
-	Author string     `json:"author,omitempty"`
-	Until  *time.Time `json:"until,omitempty"` // nil: without end
+	Target    string     `json:"target"`
+	Author    string     `json:"author,omitempty"`
+	ExpiresAt *time.Time `json:"until,omitempty"` // nil: without end
 }
 
 // TopKeys has the keys with the most hits and the most denied hits of the last minutes.
@@ -226,8 +226,8 @@ type Key struct {
 	Rate       Value `json:"rate"`
 	DeniedRate Value `json:"denied_rate"`
 
-	// Share is the share of the hits of all keys in the last minutes; for the most denied
-	// keys, of the denied hits.
+	// Share is the share of all hits of the last minutes. In TopKeys.Denied it is the share
+	// of all denied hits.
 	Share Value `json:"share"`
 
 	// Spent and Capacity are the count of the limit in the last second with hits. They are
@@ -243,7 +243,7 @@ type OverrideList struct {
 	More    int        `json:"more"`  // overrides that Shown leaves out
 }
 
-// Override is an override.
+// Override describes an override.
 type Override struct {
 	Target string     `json:"target"`
 	Path   string     `json:"path,omitempty"` // of the descriptor
@@ -251,8 +251,9 @@ type Override struct {
 	Limits string     `json:"limits,omitempty"`
 	Base   string     `json:"base_limits,omitempty"` // without the override
 	Author string     `json:"author,omitempty"`
-	Set    *time.Time `json:"set,omitempty"`
-	Until  *time.Time `json:"until,omitempty"` // nil: without end
+	SetAt  *time.Time `json:"set,omitempty"`
+
+	ExpiresAt *time.Time `json:"until,omitempty"` // nil: without end
 
 	Problem string `json:"problem,omitempty"`
 }

@@ -117,8 +117,8 @@ func newRuleRow(s *live.Snapshot, r *live.Rule, place treeRow) ruleRow {
 func marks(r *live.Rule) []string {
 	var words []string
 	for _, m := range r.Marks {
-		if m == "override" && r.Override != nil && r.Override.Until != nil {
-			m = "override until " + r.Override.Until.UTC().Format("15:04 UTC")
+		if m == "override" && r.Override != nil && r.Override.ExpiresAt != nil {
+			m = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
 		}
 		words = append(words, m)
 	}

@@ -37,7 +37,7 @@ func testSnapshot() *live.Snapshot {
 			{
 				Path: "shop > \x1b]0;evil\x07 > 日本", Limits: []live.Limit{{Text: "20 per minute"}, {Text: "5 per day"}},
 				Rates: live.Rates{OK: 3.456, Denied: 99.5}, Use: 1.05, Marks: []string{"override"},
-				Override: &live.RuleOverride{Until: &start},
+				Override: &live.RuleOverride{ExpiresAt: &start},
 			},
 			{Path: "shop > " + strings.Repeat("x", 300) + " > end", Use: live.Unknown},
 		}},
@@ -209,8 +209,8 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	s := snapshot()
 	require.Len(t, s.Overrides.Shown, 1)
 	assert.Equal(t, "tester", s.Overrides.Shown[0].Author)
-	assert.NotNil(t, s.Overrides.Shown[0].Until)
-	assert.NotNil(t, s.Overrides.Shown[0].Set)
+	assert.NotNil(t, s.Overrides.Shown[0].ExpiresAt)
+	assert.NotNil(t, s.Overrides.Shown[0].SetAt)
 
 	redis.Kill()
 	await("outage", func(s *live.Snapshot) bool {

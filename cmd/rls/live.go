@@ -160,7 +160,7 @@ func liveOverrides(states []override.State) []live.Override {
 		author, set := override.Author(s.Value)
 		all[i] = live.Override{
 			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
-			Author: author, Set: timeOrNil(set), Until: timeOrNil(s.Expires),
+			Author: author, SetAt: timeOrNil(set), ExpiresAt: timeOrNil(s.Expires),
 		}
 		switch {
 		case s.Problem != nil:

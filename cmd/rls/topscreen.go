@@ -109,8 +109,8 @@ func (t *topScreen) rules(list *live.RuleList) []string {
 			limits = append(limits, l.Text)
 		}
 		marks := strings.Join(r.Marks, " ")
-		if r.Override != nil && r.Override.Until != nil {
-			marks += " until " + r.Override.Until.In(t.location).Format("15:04")
+		if r.Override != nil && r.Override.ExpiresAt != nil {
+			marks += " until " + r.Override.ExpiresAt.In(t.location).Format("15:04")
 		}
 		line := row(r.Path, strings.Join(limits, " and "), rateText(r.OK), rateText(r.Denied), rateText(r.Shadow), percentText(r.Use), marks)
 		switch {

@@ -55,7 +55,7 @@ func Busy() *live.Snapshot {
 	set := Now.Add(-12 * time.Minute)
 	acme := Rule("shop > tenant=acme", "6,000 per minute", "fixed_window", 96, 0, 0.71)
 	acme.Marks = []string{"override"}
-	acme.Override = &live.RuleOverride{Target: "shop|tenant=acme", Author: "dana", Until: &until}
+	acme.Override = &live.RuleOverride{Target: "shop|tenant=acme", Author: "dana", ExpiresAt: &until}
 	trial := Rule("shop > tenant=trial", "10 per minute", "fixed_window", 0, 0, 1.4)
 	trial.Shadow, trial.Marks = 2.31, []string{"shadow"}
 	address := Rule("shop > remote_address", "5 per second", "fixed_window", 812, 31.2, 1)
@@ -91,7 +91,7 @@ func Busy() *live.Snapshot {
 	}, s.Events...)
 	s.Overrides.Shown = []live.Override{{
 		Target: "shop|tenant=acme", Path: "shop > tenant=acme", State: "in force", Limits: "6000 per minute", Base: "60 per minute",
-		Author: "dana", Set: &set, Until: &until,
+		Author: "dana", SetAt: &set, ExpiresAt: &until,
 	}}
 	return s
 }
