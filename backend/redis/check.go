@@ -167,7 +167,11 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys || r.Use == RightOfOverrides && c.pool.role != RoleMain || r.Command == "subscribe" {
 				continue
 			}
-			names.key = string(c.keyspace) + layout + checkKey
+			start := string(c.keyspace) + layout
+			names.key, names.pattern = start+checkKey, start+"*"
+			if a.kind == Cluster {
+				names.pattern = c.options.KeyPrefix + "{*" // all hash tags
+			}
 			cmd, rule := r.run(names)
 			commands, runs, ofRun = append(commands, cmd), append(runs, cmd), append(ofRun, r)
 			ruleOf[cmd] = rule

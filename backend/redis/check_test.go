@@ -203,6 +203,11 @@ func TestCheckNamesMissingRightsInACluster(t *testing.T) {
 	assert.Equal(t, broken.Addr, found[0].Address)
 	assert.Contains(t, found[0].Text, "may not run mget, asking")
 
+	setUser(t, broken.Client(t), strings.Replace(rights, "~myprefix:*", "~other:*", 1)+clusterRights)
+	found = problems(t, l)
+	require.Len(t, found, 1)
+	assert.Equal(t, "run ACL SETUSER rls ~myprefix:{*", found[0].Advice)
+
 	setUser(t, broken.Client(t), rights+clusterRights)
 	require.NoError(t, cluster.Masters[0].Client(t).Do(t.Context(), "CLUSTER", "DELSLOTS", "0", "1").Err())
 	polltest.Until(t, testTimeout, func() bool {

@@ -34,6 +34,7 @@ type Right struct {
 // runNames are the names in the harmless runs of a server.
 type runNames struct {
 	key     string // KEY, the key of the check
+	pattern string // of all keys that rls needs like key
 	db      string // DB, the number of the database
 	hash    string // HASH, the key of the overrides
 	channel string // CHANNEL, which has no subscribers
@@ -86,7 +87,7 @@ func (r Right) run(names runNames) (cmd *goredis.Cmd, rule string) {
 	for word := range strings.FieldsSeq(r.args) {
 		switch word {
 		case "KEY":
-			word, rule = names.key, "~"+strings.TrimSuffix(names.key, checkKey)+"*"
+			word, rule = names.key, "~"+names.pattern
 		case "DB":
 			word = names.db
 		case "HASH":
