@@ -25,7 +25,7 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 	duration := time.Since(c.Start)
 	var descriptors, rules, sources []string
 	last := -1 // the descriptor of the last outcome
-	for o := firstOutcome(c); o.next(); {
+	for o := outcomesOf(c); o.next(); {
 		if source := o.source(); source != "" && !slices.Contains(sources, source) {
 			sources = append(sources, source)
 		}

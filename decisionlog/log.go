@@ -62,7 +62,7 @@ var DropReasons = []DropReason{DroppedByRate, DroppedByBuffer, DroppedByWrite}
 // Log writes records as lines of JSON. It is a service.Observer. A call only puts its
 // records into a buffer, and Run writes them.
 type Log struct {
-	o       LogOptions
+	options LogOptions
 	records chan Record
 	reopen  chan struct{}
 	rate    rateCap
@@ -82,7 +82,7 @@ func NewLog(o LogOptions) *Log {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	l := &Log{o: o, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
+	l := &Log{options: o, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
 	l.rate.max = uint64(max(o.MaxPerSecond, 0))
 	return l
 }
@@ -98,15 +98,15 @@ func (l *Log) Reopen() {
 // Answered implements service.Observer.
 func (l *Log) Answered(ctx context.Context, c *service.Call) {
 	var now time.Time // read at the first record
-	for o := firstOutcome(c); o.next(); {
-		if o.code == OK && !l.o.All {
+	for o := outcomesOf(c); o.next(); {
+		if o.code == OK && !l.options.All {
 			continue
 		}
 		if now.IsZero() {
-			if l.o.Sample < 1 && rand.Float64() >= l.o.Sample {
+			if l.options.Sample < 1 && rand.Float64() >= l.options.Sample {
 				return
 			}
-			now = l.o.Now()
+			now = l.options.Now()
 		}
 		if !l.rate.allow(now) {
 			continue
@@ -121,7 +121,7 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 
 // Run writes records until ctx is done, and then the records that are in the buffer.
 func (l *Log) Run(ctx context.Context) {
-	w := logWriter{Log: l, out: &output{path: l.o.Path, w: l.o.Writer, log: l.o.Log}}
+	w := logWriter{Log: l, out: &output{path: l.options.Path, w: l.options.Writer, log: l.options.Log}}
 	w.out.open()
 	defer w.out.close()
 	tick := time.NewTicker(time.Second)
@@ -138,7 +138,7 @@ func (l *Log) Run(ctx context.Context) {
 		case <-l.reopen:
 			w.out.reopen()
 		case <-tick.C:
-			w.out.followPath()
+			w.out.reopenIfMoved()
 			w.reportDrops()
 		case <-ctx.Done():
 			for len(l.records) > 0 {
@@ -159,12 +159,12 @@ type logWriter struct {
 	lines bytes.Buffer
 	count uint64 // of records in lines
 
-	reportedByRate, reportedByBuffer uint64
-	droppedByWrite                   uint64 // since the last report
+	reportedRateDrops, reportedBufferDrops uint64
+	droppedByWrite                         uint64 // since the last report
 }
 
 func (w *logWriter) add(r *Record) {
-	w.o.Hash.replaceValues(r)
+	w.options.Hash.replaceValues(r)
 	appendLine(&w.lines, r)
 	w.count++
 }
@@ -175,23 +175,22 @@ func (w *logWriter) write() {
 		return
 	}
 	if w.out.write(w.lines.Bytes()) {
-		w.o.Observer.RecordsWritten(w.count)
+		w.options.Observer.RecordsWritten(w.count)
 	} else {
 		w.droppedByWrite += w.count
-		w.o.Observer.RecordsDropped(DroppedByWrite, w.count)
+		w.options.Observer.RecordsDropped(DroppedByWrite, w.count)
 	}
 	w.lines.Reset()
 	w.count = 0
 }
 
-// reportDrops writes a line for each reason for which records were dropped since the last
-// report.
+// reportDrops writes a line for each reason with drops since the last report.
 func (w *logWriter) reportDrops() {
-	byRate, byBuffer := w.rate.refused(w.o.Now()), w.droppedByBuffer.Load()
-	w.countDrops(DroppedByRate, byRate-w.reportedByRate)
-	w.countDrops(DroppedByBuffer, byBuffer-w.reportedByBuffer)
-	w.reportedByRate, w.reportedByBuffer = byRate, byBuffer
-	w.addDrops(DroppedByWrite, w.droppedByWrite)
+	byRate, byBuffer := w.rate.refusedCount(w.options.Now()), w.droppedByBuffer.Load()
+	w.countDrops(DroppedByRate, byRate-w.reportedRateDrops)
+	w.countDrops(DroppedByBuffer, byBuffer-w.reportedBufferDrops)
+	w.reportedRateDrops, w.reportedBufferDrops = byRate, byBuffer
+	w.addDropsLine(DroppedByWrite, w.droppedByWrite)
 	if w.lines.Len() > 0 && w.out.write(w.lines.Bytes()) {
 		w.droppedByWrite = 0
 	}
@@ -200,13 +199,13 @@ func (w *logWriter) reportDrops() {
 
 func (w *logWriter) countDrops(reason DropReason, count uint64) {
 	if count > 0 {
-		w.o.Observer.RecordsDropped(reason, count)
+		w.options.Observer.RecordsDropped(reason, count)
 	}
-	w.addDrops(reason, count)
+	w.addDropsLine(reason, count)
 }
 
-func (w *logWriter) addDrops(reason DropReason, count uint64) {
+func (w *logWriter) addDropsLine(reason DropReason, count uint64) {
 	if count > 0 {
-		appendLine(&w.lines, Drops{w.o.Now().UTC(), count, string(reason)})
+		appendLine(&w.lines, Drops{w.options.Now().UTC(), count, string(reason)})
 	}
 }

@@ -48,9 +48,9 @@ func (o *output) reopen() {
 	}
 }
 
-// followPath opens the path again if the file is not open, or if the path no longer names
+// reopenIfMoved opens the path again if the file is not open, or if the path no longer names
 // the open file, because a program has moved or removed the file.
-func (o *output) followPath() {
+func (o *output) reopenIfMoved() {
 	if o.path == "" {
 		return
 	}

@@ -49,8 +49,8 @@ func (c *rateCap) excess(state uint64) uint64 {
 	return count - min(count, c.max)
 }
 
-// refused returns the number of all refused records.
-func (c *rateCap) refused(now time.Time) uint64 {
+// refusedCount returns the number of all refused records.
+func (c *rateCap) refusedCount(now time.Time) uint64 {
 	if c.max == 0 {
 		return 0
 	}

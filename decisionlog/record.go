@@ -56,16 +56,16 @@ type Record struct {
 	Hits      int64 `json:"hits"`
 	Remaining int64 `json:"remaining"`
 
-	// Source is the part of the service that decided. Degraded reports whether it was the
-	// fallback. Reason is then why the backend did not decide, and Mode is how the fallback
+	// Source is the part of the service that decided. Degraded reports whether the fallback
+	// decided. If so, Reason is why the backend did not decide, and Mode is how the fallback
 	// decided.
 	Source   string `json:"source,omitempty"`
 	Degraded bool   `json:"degraded"`
 	Reason   string `json:"reason,omitempty"`
 	Mode     string `json:"mode,omitempty"`
 
-	// Shadow reports that a denial does not deny the request, because the rule or the
-	// service is in shadow mode.
+	// Shadow reports that the rule or the service is in shadow mode. The request then passes
+	// even if Code is OverLimit.
 	Shadow bool `json:"shadow"`
 
 	// Error is why the code is Failed.
@@ -102,12 +102,12 @@ type outcome struct {
 	decided    bool
 	decision   service.Decision // undefined unless decided
 
-	decisions int // the number of decisions so far
+	decisionsRead int // number of decisions that next has returned
 }
 
-// firstOutcome returns the place before the first outcome of c. The first call of next
-// moves it to the first outcome.
-func firstOutcome(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
+// outcomesOf returns an iterator of the outcomes of c. The first call of next moves the
+// iterator to the first outcome.
+func outcomesOf(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
 
 // next moves o to the next outcome of its call. It reports false after the last outcome.
 func (o *outcome) next() bool {
@@ -130,14 +130,14 @@ func (o *outcome) next() bool {
 
 // nextDecision moves o to the next decision about the descriptor of o, if any.
 func (o *outcome) nextDecision() bool {
-	if o.decisions >= o.call.Decisions() {
+	if o.decisionsRead >= o.call.Decisions() {
 		return false
 	}
-	d := o.call.Decision(o.decisions)
+	d := o.call.Decision(o.decisionsRead)
 	if d.Descriptor != o.descriptor {
 		return false
 	}
-	o.decisions++
+	o.decisionsRead++
 	o.decided, o.decision = true, d
 	switch {
 	case d.Result.Err != nil:
@@ -150,6 +150,7 @@ func (o *outcome) nextDecision() bool {
 	return true
 }
 
+// undecidedCode returns the code of a descriptor without a decision.
 func (o *outcome) undecidedCode() Code {
 	if o.call.Err != nil {
 		return Failed

@@ -84,7 +84,7 @@ func (b *breaker) recordFailure(err error) {
 	switch b.loadState() {
 	case Closed:
 		b.failures, b.failingSince = 1, now
-		b.limiter.holdBlip()
+		b.limiter.endBlip()
 		b.setState(Failing, err)
 	case Failing:
 		b.failures++
@@ -144,7 +144,7 @@ func (b *breaker) beginOutage(err error) {
 	l.shardsDown++
 	if l.shardsDown == 1 {
 		l.downErr = err
-		l.o.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.lockedTally().start, Err: err}})
+		l.o.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.currentTallyLocked().start, Err: err}})
 	}
 }
 
@@ -191,7 +191,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	defer l.mu.Unlock()
 	l.shardsDown--
 	if l.shardsDown == 0 {
-		t := l.lockedTally()
+		t := l.currentTallyLocked()
 		l.lastOutage = t.outage()
 		l.lastOutage.CountersKept = !t.countersLost.Load()
 		l.lastOutage.End, l.lastOutage.Err = closedAt, l.downErr

@@ -118,12 +118,12 @@ type Limiter struct {
 
 	tally atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
 
-	mu         sync.Mutex  // guards the fields below
-	shardsDown int         // shards in an outage, which ends after the replay
-	downErr    error       // failure that opened the first breaker of the outage in progress
-	lastOutage Outage      // that has ended
-	heldBlip   Outage      // blips without a report yet, but for those in tally
-	blipTimer  *time.Timer // runs reportBlip; nil if no blip waits for its report
+	mu             sync.Mutex  // guards the fields below
+	shardsDown     int         // shards in an outage, which ends after the replay
+	downErr        error       // failure that opened the first breaker of the outage in progress
+	lastOutage     Outage      // that has ended
+	unreportedBlip Outage      // blips without a report yet, but for those in tally
+	blipTimer      *time.Timer // runs reportBlip; nil if no blip waits for its report
 
 	lastBlip       Outage // with a report
 	lastBlipReport time.Time

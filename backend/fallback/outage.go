@@ -11,17 +11,17 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Outage is a time in which hits were decided without the primary, and its price. docs/failure.md
-// explains why MaxExcessHits is an upper bound.
+// Outage is a time in which hits were decided without the primary, and its price: the calls and
+// hits that were admitted. docs/failure.md explains why MaxExcessHits is an upper bound.
 type Outage struct {
 	Start time.Time // first decision without the primary
-	End   time.Time // zero while the outage lasts; the last decision of a blip
+	End   time.Time // zero while the outage lasts; for a blip, the time of its last decision
 
 	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
 	Err error
 
-	// Calls is the number of Takes with a decision without the primary, and AdmittedCalls
-	// the number of those that no such decision denied.
+	// Calls is the number of calls of Take with a decision without the primary. AdmittedCalls
+	// is the number of these calls that no such decision denied.
 	Calls, AdmittedCalls int64
 
 	// Decisions is the number of hits decided without the primary. ByReason has the number
@@ -38,8 +38,8 @@ type Outage struct {
 	// Replayed is the number of hits that the primary was charged with after the outage.
 	Replayed int64
 
-	// CountersKept reports that the primary has kept its counters. It is false while the outage
-	// lasts, and if nobody knows.
+	// CountersKept reports that the primary has kept its counters. CountersKept is false while
+	// the outage lasts, and if the fallback could not find out.
 	CountersKept bool
 
 	// Limits has the price of each limit, the highest price first.
@@ -55,7 +55,7 @@ type LimitPrice struct {
 	MaxExcessHits int64
 }
 
-// OtherRules is the Rule of the limits beyond maxPricedLimits, together.
+// OtherRules is the Rule of the LimitPrice that sums the limits beyond maxPricedLimits.
 const OtherRules = "other"
 
 // Duration returns the length of o until End, or until now while o lasts.
@@ -67,7 +67,7 @@ func (o *Outage) Duration() time.Duration {
 }
 
 const (
-	// maxPricedLimits bounds the limits that have a price of their own.
+	// maxPricedLimits is the maximum number of limits with their own LimitPrice.
 	maxPricedLimits = 1000
 
 	// maxTallyPointers bounds the memory of tally.byPointer. A limit that is part of a
@@ -84,7 +84,7 @@ type tally struct {
 	replayed             atomic.Int64
 	countersLost         atomic.Bool // see Outage.CountersKept
 
-	byPointer sync.Map   // *limit.Limit to *limitTally; saves the mutex
+	byPointer sync.Map   // *limit.Limit to *limitTally; most calls find their limit here without mu
 	mu        sync.Mutex // guards the fields below
 	pointers  int        // number of pointers in byPointer
 	byName    map[limitName]*limitTally
@@ -107,7 +107,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 			continue
 		}
 		t.byReason[r.Reason].Add(1)
-		lt := t.limitOf(h)
+		lt := t.limitTallyOf(h)
 		lt.decisions.Add(1)
 		switch {
 		case !r.Allowed:
@@ -131,8 +131,8 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 	}
 }
 
-// limitOf returns the counts of h's limit. A limit that is reloaded keeps its counts.
-func (t *tally) limitOf(h *backend.Hit) *limitTally {
+// limitTallyOf returns the counts of h's limit. A limit that is reloaded keeps its counts.
+func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
 	if known, ok := t.byPointer.Load(h.Limit); ok {
 		return known.(*limitTally)
 	}
@@ -223,9 +223,9 @@ func (o *Outage) add(later *Outage) {
 	o.sortLimits()
 }
 
-// A blip is a short time with decisions without the primary in which no breaker opens. Its
-// report comes blipReportDelay after its first decision, and at least blipReportPause after
-// the report before.
+// A blip is a short time with decisions without the primary in which no breaker opens. A blip
+// is reported blipReportDelay after its first decision, and at least blipReportPause after the
+// previous report.
 const (
 	blipReportDelay = time.Second
 	blipReportPause = 10 * time.Second
@@ -239,11 +239,11 @@ func (l *Limiter) currentTally() *tally {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lockedTally()
+	return l.currentTallyLocked()
 }
 
-// lockedTally is currentTally for a caller that holds l.mu.
-func (l *Limiter) lockedTally() *tally {
+// currentTallyLocked is currentTally for a caller that holds l.mu.
+func (l *Limiter) currentTallyLocked() *tally {
 	if t := l.tally.Load(); t != nil {
 		return t
 	}
@@ -259,22 +259,23 @@ func (l *Limiter) lockedTally() *tally {
 	return t
 }
 
-// holdBlip keeps a blip for its report and starts a new tally. It is called at the first
-// failure of a breaker, which can become an outage. So the outage does not contain the blip.
-func (l *Limiter) holdBlip() {
+// endBlip ends a blip that has lasted blipReportDelay, so that an outage that starts now does
+// not contain this blip. The blip waits for its report. endBlip is called at the first failure
+// of a breaker.
+func (l *Limiter) endBlip() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t := l.tally.Load(); t != nil && l.shardsDown == 0 && time.Since(t.start) >= blipReportDelay {
-		l.moveToHeldBlip(t)
+		l.addToUnreportedBlip(t)
 	}
 }
 
-// moveToHeldBlip adds t to the blip that is held, and ends t. The caller holds l.mu.
-func (l *Limiter) moveToHeldBlip(t *tally) {
+// addToUnreportedBlip adds t to unreportedBlip, and ends t. The caller holds l.mu.
+func (l *Limiter) addToUnreportedBlip(t *tally) {
 	l.tally.Store(nil)
 	blip := t.outage()
 	blip.End = t.start.Add(time.Duration(t.lastNanos.Load()))
-	l.heldBlip.add(&blip)
+	l.unreportedBlip.add(&blip)
 }
 
 // reportBlip reports the blips since the last report. A tally that has become an outage is
@@ -287,12 +288,12 @@ func (l *Limiter) reportBlip() {
 		return
 	}
 	if t := l.tally.Load(); t != nil && l.shardsDown == 0 {
-		l.moveToHeldBlip(t)
+		l.addToUnreportedBlip(t)
 	}
-	if l.heldBlip.Start.IsZero() {
+	if l.unreportedBlip.Start.IsZero() {
 		return
 	}
-	l.lastBlip, l.heldBlip = l.heldBlip, Outage{}
+	l.lastBlip, l.unreportedBlip = l.unreportedBlip, Outage{}
 	l.lastBlipReport = time.Now()
 	l.o.Observer.BlipEnded(l.lastBlip)
 }
@@ -332,7 +333,7 @@ func (l *Limiter) Status() Status {
 	defer l.mu.Unlock()
 	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
 	if s.Down {
-		s.Outage = l.lockedTally().outage()
+		s.Outage = l.currentTallyLocked().outage()
 		s.Outage.Err = l.downErr
 	}
 	return s

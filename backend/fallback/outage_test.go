@@ -221,19 +221,19 @@ func TestOutageDoesNotContainAnEarlierBlip(t *testing.T) {
 	})
 }
 
-func TestHeldBlipsHaveBoundedLimits(t *testing.T) {
-	var held Outage
+func TestSumOfBlipsHasBoundedLimits(t *testing.T) {
+	var sum Outage
 	for i := range 3 {
 		blip := Outage{Start: time.Unix(int64(i+1), 0), End: time.Unix(int64(i+1), 0), Decisions: maxPricedLimits}
 		for n := range maxPricedLimits {
 			blip.Limits = append(blip.Limits, LimitPrice{Rule: fmt.Sprint(i, n), Decisions: 1, MaxExcessHits: 1})
 		}
-		held.add(&blip)
+		sum.add(&blip)
 	}
-	assert.Len(t, held.Limits, maxPricedLimits+1)
-	assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 2 * maxPricedLimits, MaxExcessHits: 2 * maxPricedLimits}, held.Limits[0])
-	assert.Equal(t, int64(3*maxPricedLimits), held.Decisions)
-	assert.Equal(t, 2*time.Second, held.Duration())
+	assert.Len(t, sum.Limits, maxPricedLimits+1)
+	assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 2 * maxPricedLimits, MaxExcessHits: 2 * maxPricedLimits}, sum.Limits[0])
+	assert.Equal(t, int64(3*maxPricedLimits), sum.Decisions)
+	assert.Equal(t, 2*time.Second, sum.Duration())
 }
 
 func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {

@@ -14,29 +14,29 @@ import (
 // of the command, so the length of the command bounds the error. The estimate is the middle of
 // the shortest of the last measurements.
 type serverClock struct {
-	offset   atomic.Int64 // microseconds from the time since processStart to the server's time
-	measured atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
+	offset     atomic.Int64 // microseconds from the time since processStart to the server's time
+	measuredAt atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
 
 	mu           sync.Mutex // guards the field below
 	measurements []measurement
 }
 
 // measurement is a range that contains the offset, in microseconds.
-type measurement struct{ least, most int64 }
+type measurement struct{ minOffset, maxOffset int64 }
 
 const (
 	// maxMeasurements is the number of measurements from which the shortest is chosen.
 	maxMeasurements = 8
 
-	// measureEvery is the time in microseconds after which a busy clock is measured again.
-	measureEvery = 2 * microsPerSecond
+	// measureInterval is the time in microseconds after which a busy clock is measured again.
+	measureInterval = 2 * microsPerSecond
 
 	// maxClockAge is the time in microseconds after which a clock must be measured before
 	// its next use. Two clocks of machines drift apart by some microseconds in a second.
 	maxClockAge = 60 * microsPerSecond
 
-	// maxDrift is the drift in microseconds between measurements that is no change of the
-	// server's clock.
+	// maxDrift is the maximum drift in microseconds between two measurements. If two measurements
+	// differ more, somebody has set the server's clock.
 	maxDrift = 2000
 )
 
@@ -49,17 +49,17 @@ func sinceStart() int64 { return time.Since(processStart).Microseconds() + 1 }
 func (c *serverClock) now() int64 { return sinceStart() + c.offset.Load() }
 
 // isDue reports whether the clock should be measured again.
-func (c *serverClock) isDue() bool { return sinceStart()-c.measured.Load() >= measureEvery }
+func (c *serverClock) isDue() bool { return sinceStart()-c.measuredAt.Load() >= measureInterval }
 
 // isUsable reports whether the clock has been measured within maxClockAge.
 func (c *serverClock) isUsable() bool {
-	measured := c.measured.Load()
-	return measured != 0 && sinceStart()-measured < maxClockAge
+	measuredAt := c.measuredAt.Load()
+	return measuredAt != 0 && sinceStart()-measuredAt < maxClockAge
 }
 
 // expire makes a measurement necessary before the next use. It keeps the offset for callers
 // that are using it.
-func (c *serverClock) expire() { c.measured.Store(0) }
+func (c *serverClock) expire() { c.measuredAt.Store(0) }
 
 // add adds a measurement. The server has reported the time serverMicros between start and end,
 // which are results of sinceStart.
@@ -68,7 +68,7 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 	defer c.mu.Unlock()
 	newest := measurement{serverMicros - end, serverMicros - start}
 	for _, m := range c.measurements {
-		if newest.least > m.most+maxDrift || newest.most < m.least-maxDrift {
+		if newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift {
 			c.measurements = c.measurements[:0] // somebody has set the server's clock
 			break
 		}
@@ -80,10 +80,10 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 	c.measurements = append(c.measurements, newest)
 	best := newest
 	for _, m := range c.measurements {
-		if m.most-m.least < best.most-best.least {
+		if m.maxOffset-m.minOffset < best.maxOffset-best.minOffset {
 			best = m
 		}
 	}
-	c.offset.Store(best.least + (best.most-best.least)/2)
-	c.measured.Store(end)
+	c.offset.Store(best.minOffset + (best.maxOffset-best.minOffset)/2)
+	c.measuredAt.Store(end)
 }

@@ -15,8 +15,8 @@ import (
 // it again. The table keeps a hash of each key, and a full bucket forgets one of its keys. A
 // forgotten key gets its time to live once more. The table has no lock.
 //
-// Two keys share a hash with a chance of about 2^-64. Then the reply to the first charge shows
-// that the key is new.
+// Two keys have the same hash with a probability of about 2^-64. If the second key is new in
+// Redis, the reply to its first charge shows so, and the key gets its time to live.
 type expiryTable struct {
 	seed    maphash.Seed
 	buckets []expiryBucket // a power of two
@@ -67,19 +67,20 @@ func (t *expiryTable) add(hash uint64) {
 	bucket[rand.IntN(len(bucket))].Store(hash)
 }
 
-// doubtfulKeys are keys that may lack a time to live. Either Redis lost such a key after the
-// key got its time to live, or Redis may execute an unanswered charge after the key's end. The
-// next batches set the time to live until Redis confirms it. It is safe for concurrent use.
+// doubtfulKeys are keys that may lack a time to live. There are two causes. Redis lost the key
+// after SET. Or Redis did not answer a charge, and may execute the charge after the key has
+// expired. The next batches set the time to live until Redis confirms the command. doubtfulKeys
+// is safe for concurrent use.
 type doubtfulKeys struct {
 	count atomic.Int64 // of keys
 
-	mu         sync.Mutex // guards the fields below
-	keys       []doubtfulKey
-	due        time.Time // when the keys shall be sent
-	unanswered time.Time // when a key was last added with an unanswered charge
+	mu             sync.Mutex // guards the fields below
+	keys           []doubtfulKey
+	sendAfter      time.Time // the keys are not sent earlier
+	lastUnanswered time.Time // when a key was last added with an unanswered charge
 }
 
-// doubtfulKey is a command that gives a key a time to live.
+// doubtfulKey is a key with the command that sets its time to live.
 type doubtfulKey struct{ command *goredis.BoolCmd }
 
 // newDoubtfulKey returns the key of this name, with a time to live in milliseconds.
@@ -88,26 +89,26 @@ func newDoubtfulKey(name string, ttl int64) doubtfulKey {
 }
 
 const (
-	// maxDoubtfulKeys bounds the keys of a queue.
+	// maxDoubtfulKeys is the maximum number of keys in doubtfulKeys. Further keys are dropped.
 	maxDoubtfulKeys = 4096
 
-	// doubtTime is the time after an unanswered charge in which Redis may still execute
-	// the charge. A confirmation in this time is not enough.
-	doubtTime = time.Second
+	// lateChargeTime is the time after an unanswered charge in which Redis may still execute the
+	// charge. A key that is confirmed in this time is sent again.
+	lateChargeTime = time.Second
 
-	// doubtPause is the pause before the keys are sent again.
-	doubtPause = 250 * time.Millisecond
+	// resendPause is the pause before the keys are sent again.
+	resendPause = 250 * time.Millisecond
 )
 
 // addUnanswered adds a key whose charge was sent and not answered.
 func (d *doubtfulKeys) addUnanswered(k doubtfulKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.unanswered = time.Now()
+	d.lastUnanswered = time.Now()
 	d.add(k)
 }
 
-// add needs the lock.
+// add adds k, unless there are too many keys. The caller holds d.mu.
 func (d *doubtfulKeys) add(k doubtfulKey) {
 	if len(d.keys) < maxDoubtfulKeys {
 		d.keys = append(d.keys, k)
@@ -115,7 +116,7 @@ func (d *doubtfulKeys) add(k doubtfulKey) {
 	}
 }
 
-// takeDue removes the keys if they are due, and returns them.
+// takeDue removes and returns the keys. It returns nil before sendAfter.
 func (d *doubtfulKeys) takeDue() (keys []doubtfulKey) {
 	if d.count.Load() == 0 {
 		return nil
@@ -123,23 +124,24 @@ func (d *doubtfulKeys) takeDue() (keys []doubtfulKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	if now.Before(d.due) {
+	if now.Before(d.sendAfter) {
 		return nil
 	}
-	d.due = now.Add(doubtPause)
+	d.sendAfter = now.Add(resendPause)
 	keys, d.keys = d.keys, nil
 	d.count.Store(0)
 	return keys
 }
 
-// confirm adds those keys again whose commands failed or came too early.
-func (d *doubtfulKeys) confirm(keys []doubtfulKey) {
+// addUnconfirmed adds keys again after their commands were sent. It leaves out keys whose
+// command succeeded, unless Redis may still execute an unanswered charge.
+func (d *doubtfulKeys) addUnconfirmed(keys []doubtfulKey) {
 	if len(keys) == 0 {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	isEarly := time.Since(d.unanswered) < doubtTime
+	isEarly := time.Since(d.lastUnanswered) < lateChargeTime
 	for _, k := range keys {
 		if isEarly || k.command.Err() != nil {
 			k.command.SetErr(nil)

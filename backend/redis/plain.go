@@ -17,8 +17,8 @@ import (
 //	INCRBY name n          or, if all hits are peeks, GET name
 //
 // Only the code in this file knows these formats. SET comes first, so the key never lacks a
-// time to live, even if this process dies between the two. The commands point to the other
-// fields, so that each batch can reuse them.
+// time to live, even if this process dies between SET and INCRBY. The commands point to name, n
+// and ttl, so each batch can reuse the commands with other values.
 type plainCommands struct {
 	name string
 	n    int64
@@ -41,8 +41,9 @@ func (noRetryStatus) NoRetry() bool { return true }
 func (noRetryInt) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
-// encode appends the commands of c to commands. They are valid until the next encode, and use
-// the memory of the hits. hasExpiry reports whether the key is known to have a time to live.
+// encode appends the commands of c to commands. The commands are valid until the next encode.
+// Their key points into the memory of the hits. hasExpiry reports whether the key is known to
+// have a time to live.
 func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry bool) []goredis.Cmder {
 	p := &c.plain
 	if p.charge.IntCmd == nil {
@@ -82,7 +83,7 @@ func (c *windowCounter) decode() (count int64, hasExpiry bool, err error) {
 		err := p.set.Err()
 		return count, err == nil || errors.Is(err, goredis.Nil), nil
 	}
-	return count, count != 0, nil // a count of 0 may be that of a new key
+	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
 // decodeCount returns the count in a reply to GET.
@@ -95,21 +96,22 @@ func decodeCount(text string, err error) (int64, error) {
 	}
 	count, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, noCountError{}
+		return 0, wrongTypeError{}
 	}
 	return count, nil
 }
 
-// noCountError is the error of a counter whose key holds another string.
-type noCountError struct{}
+// wrongTypeError is the error of a counter whose key holds a string that is not a number.
+type wrongTypeError struct{}
 
-func (noCountError) Error() string { return "WRONGTYPE the key holds another string" }
+func (wrongTypeError) Error() string { return "WRONGTYPE the key holds another string" }
 
 // RedisError marks the error as a reply of Redis (goredis.Error).
-func (noCountError) RedisError() {}
+func (wrongTypeError) RedisError() {}
 
-// answer answers the hits of c in their order. count is the count before the first hit.
-func (b *batch) answer(c *windowCounter, count int64) {
+// answerHits sets the answers of the hits of c, in their order. count is the count before the
+// first hit.
+func (b *batch) answerHits(c *windowCounter, count int64) {
 	count = min(max(count, 0), limit.MaxHits)
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
 		p, a := b.hits[i].pending(), b.hits[i].answer()

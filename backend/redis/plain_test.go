@@ -134,7 +134,7 @@ func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	c.hits[0].n, c.hits[1].n = limit.MaxHits, 0
 	b.divide()
 	require.Len(t, b.counters.all, 1)
-	b.answer(b.counters.all[0], 3*limit.MaxHits)
+	b.answerHits(b.counters.all[0], 3*limit.MaxHits)
 	for _, a := range c.answers {
 		assert.Equal(t, int64(5-limit.MaxHits), a.Remaining)
 		assert.False(t, a.Allowed)

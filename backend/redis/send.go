@@ -112,7 +112,7 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 	if clock != nil && clock.Err() == nil {
 		s.clock.add(start, sinceStart(), clock.Val().UnixMicro())
 	}
-	q.doubtful.confirm(doubtful)
+	q.doubtful.addUnconfirmed(doubtful)
 
 	var redirected []hitRef
 	var newKeys []doubtfulKey // without a time to live
@@ -124,7 +124,7 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 		c.done = true
 		switch b.outcome(err) {
 		case executed:
-			b.answer(c, count)
+			b.answerHits(c, count)
 			switch {
 			case hasExpiry && c.n > 0:
 				q.expiries.add(c.hash)
@@ -214,7 +214,7 @@ func (b *batch) setExpiry(ctx context.Context, s *server, keys []doubtfulKey) {
 		commands[i] = k.command
 	}
 	s.execute(ctx, commands)
-	b.queue.doubtful.confirm(keys)
+	b.queue.doubtful.addUnconfirmed(keys)
 }
 
 // sendKeyByKey sends hits of a slot that has moved or is being moved. The hits of each key go

@@ -68,7 +68,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
 	observer := &redisObserver{
 		Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events,
-		shards: metrics.ShardsOf(client), breakerLines: map[int]breakerLine{}, log: log,
+		shards: metrics.ShardsOf(client), loggedOpenings: map[int]loggedOpening{}, log: log,
 	}
 	withFallback := fallback.New(fallback.Options{
 		Primary:       client,

@@ -32,20 +32,20 @@ type redisObserver struct {
 	fallback     atomic.Pointer[fallback.Limiter] // nil at the start
 	stopProgress context.CancelFunc               // of the outage in progress
 
-	mu           sync.Mutex
-	breakerLines map[int]breakerLine // by shard
+	mu             sync.Mutex
+	loggedOpenings map[int]loggedOpening // by shard
 }
 
-// breakerLine is the last opening of a breaker in the log.
-type breakerLine struct {
+// loggedOpening is the last line in the log that says that a breaker opened.
+type loggedOpening struct {
 	openedAt time.Time
-	isOpen   bool // the log has no closing since then
+	isOpen   bool // no later line says that the breaker closed
 }
 
 // progressPause is the pause between two log lines about an outage that lasts.
 const progressPause = time.Minute
 
-// breakerLogPause is the least pause between two openings of a breaker that are logged.
+// breakerLogPause is the minimum pause between two log lines about openings of a breaker.
 const breakerLogPause = 10 * time.Second
 
 // StateChanged implements fallback.Observer.
@@ -84,8 +84,8 @@ func (o *redisObserver) BlipEnded(blip fallback.Outage) {
 	o.log.LogAttrs(o.ctx, slog.LevelWarn, "hits decided without Redis for a short time", priceLogAttrs(&blip)...)
 }
 
-// BreakerChanged implements fallback.Observer. If there is only one breaker, the lines about
-// outages say enough.
+// BreakerChanged implements fallback.Observer. If there is only one breaker, BreakerChanged logs
+// nothing, because the lines about outages have the same times.
 func (o *redisObserver) BreakerChanged(c fallback.BreakerChange) {
 	o.Observer.BreakerChanged(c)
 	if len(o.shards) == 1 {
@@ -94,13 +94,13 @@ func (o *redisObserver) BreakerChanged(c fallback.BreakerChange) {
 	shard := o.shards[c.Shard]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	last := o.breakerLines[c.Shard]
+	last := o.loggedOpenings[c.Shard]
 	switch {
 	case c.Open && time.Since(last.openedAt) >= breakerLogPause:
-		o.breakerLines[c.Shard] = breakerLine{openedAt: time.Now(), isOpen: true}
+		o.loggedOpenings[c.Shard] = loggedOpening{openedAt: time.Now(), isOpen: true}
 		o.log.Warn("Redis breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(c.Err).String(), "error", c.Err)
 	case !c.Open && last.isOpen:
-		o.breakerLines[c.Shard] = breakerLine{openedAt: last.openedAt}
+		o.loggedOpenings[c.Shard] = loggedOpening{openedAt: last.openedAt}
 		o.log.Info("Redis breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", c.OpenFor.Round(time.Millisecond))
 	}
 }

@@ -32,7 +32,7 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				o := &redisObserver{
-					Observer: metrics.New().Fallback(), ctx: t.Context(), shards: c.shards, breakerLines: map[int]breakerLine{},
+					Observer: metrics.New().Fallback(), ctx: t.Context(), shards: c.shards, loggedOpenings: map[int]loggedOpening{},
 					log: slog.New(slog.NewTextHandler(&log, nil)),
 				}
 				shard := len(c.shards) - 1

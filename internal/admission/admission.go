@@ -19,8 +19,8 @@ type Options struct {
 	// Listener is the name of the listener in the log.
 	Listener string
 
-	// MaxConnections bounds the open connections. MaxPeerConnections bounds those of one IP
-	// address. Connections of unix sockets have no address.
+	// MaxConnections bounds the open connections. MaxPeerConnections bounds the open
+	// connections of one IP address. Connections of unix sockets have no address.
 	MaxConnections, MaxPeerConnections int
 
 	// MaxPendingBytes bounds the request bytes of unanswered calls over all connections.
@@ -29,7 +29,7 @@ type Options struct {
 
 	// MaxPeerResets bounds the streams that the clients of one IP address reset in a second.
 	// Beyond the bound, a reset cuts its connection, unless most calls of the address were
-	// answered in that second. A unix socket counts as one address for each connection.
+	// answered in that second. Each connection of a unix socket counts as its own address.
 	MaxPeerResets int64
 
 	// Refused is called for each connection that is refused or cut. It can be nil.
@@ -62,22 +62,22 @@ type Gate struct {
 	o Options
 
 	pendingBytes atomic.Int64
-	cutting      sync.Mutex // held while a connection is cut for its pending bytes
+	cutMu        sync.Mutex // held while a connection is cut for its pending bytes
 
 	mu    sync.Mutex // guards the fields below
 	conns map[*conn]struct{}
 	peers map[string]*peer
 
-	reports [len(Reasons)]report
+	refusals [len(Reasons)]refusals
 }
 
 // peer has the connections and the resets of one address.
 type peer struct {
 	conns int // guarded by Gate.mu
 
-	// The counts are of the second that has the number second.
-	second           atomic.Int64
-	resets, answered atomic.Int64
+	// resets and answers count the calls of one second. second is the Unix time of this second.
+	second          atomic.Int64
+	resets, answers atomic.Int64
 }
 
 // New returns a Gate without connections.
@@ -146,15 +146,15 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPending adds n pending bytes. If they exceed the bound, it cuts the connection with the
-// most of them.
+// addPending adds n pending bytes. If the pending bytes of all connections exceed the bound,
+// addPending cuts the connection with the most pending bytes.
 func (g *Gate) addPending(n int64) {
 	total := g.pendingBytes.Add(n)
 	if n < 0 || g.o.MaxPendingBytes == 0 || total <= g.o.MaxPendingBytes {
 		return
 	}
-	g.cutting.Lock()
-	defer g.cutting.Unlock()
+	g.cutMu.Lock()
+	defer g.cutMu.Unlock()
 	if g.pendingBytes.Load() <= g.o.MaxPendingBytes {
 		return // another call has cut a connection
 	}
@@ -163,7 +163,8 @@ func (g *Gate) addPending(n int64) {
 	}
 }
 
-// mostPending returns the connection with the most pending bytes, or nil if none has any.
+// mostPending returns the connection with the most pending bytes, or nil if no connection has
+// pending bytes.
 func (g *Gate) mostPending() (most *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -183,18 +184,18 @@ func (g *Gate) addReset(c *conn) {
 	}
 	p := c.peer
 	p.advance(time.Now())
-	if resets := p.resets.Add(1); resets > g.o.MaxPeerResets && resets > p.answered.Load() {
+	if resets := p.resets.Add(1); resets > g.o.MaxPeerResets && resets > p.answers.Load() {
 		g.cut(c, PeerResets)
 	}
 }
 
-// advance sets the counts to 0 if now is in a new second. Concurrent calls may lose a few
-// counts at its start.
+// advance sets the counts to 0 if now is in a new second. Concurrent calls at the start of a
+// second may lose a few counts.
 func (p *peer) advance(now time.Time) {
 	second := now.Unix()
 	if previous := p.second.Load(); previous != second && p.second.CompareAndSwap(previous, second) {
 		p.resets.Store(0)
-		p.answered.Store(0)
+		p.answers.Store(0)
 	}
 }
 
@@ -208,20 +209,21 @@ func (g *Gate) cut(c *conn, reason Reason) {
 // report counts a refusal, and logs at most one line a minute for each reason.
 func (g *Gate) report(reason Reason, address string) {
 	g.o.Refused(reason)
-	r := &g.reports[reason]
+	r := &g.refusals[reason]
 	r.count.Add(1)
 	now := time.Now()
-	last := r.logged.Load()
-	if now.UnixNano()-last < int64(time.Minute) && last != 0 || !r.logged.CompareAndSwap(last, now.UnixNano()) {
+	last := r.lastLogged.Load()
+	if now.UnixNano()-last < int64(time.Minute) && last != 0 || !r.lastLogged.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
 	g.o.Log.Warn("connections refused", "reason", reason.String(), "count", r.count.Swap(0), "listener", g.o.Listener, "last_address", address)
 }
 
-// report has what was refused for one reason since its last log line.
-type report struct{ count, logged atomic.Int64 }
+// refusals has the number of refusals for one reason since the last log line, and the time of
+// this line in nanoseconds since 1970, or 0.
+type refusals struct{ count, lastLogged atomic.Int64 }
 
-// peerAddress returns the IP address of the client, or nothing for a unix socket.
+// peerAddress returns the IP address of the client, or an empty string for a unix socket.
 func peerAddress(c net.Conn) string {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return a.IP.String()

@@ -256,10 +256,10 @@ func BenchmarkSmallRequest(b *testing.B) {
 	data = appendFrame(data, frame{length: 120, kind: frameData, flags: 1, stream: 1})
 	answer := appendFrame(nil, frame{length: 20, kind: frameHeaders, flags: 5, stream: 1})
 	c := newStreamConn(nil, &conn{gate: New(Options{}), peer: &peer{}})
-	c.in.skip = 0
+	c.readFrames.skip = 0
 	b.ReportAllocs()
 	for b.Loop() {
-		c.in.scan(data, c.received)
-		c.out.scan(answer, c.sent)
+		c.readFrames.scan(data, c.countRequest)
+		c.writeFrames.scan(answer, c.countResponse)
 	}
 }

@@ -37,7 +37,7 @@ func Credentials(inner credentials.TransportCredentials) credentials.TransportCr
 	return gatedCredentials{inner}
 }
 
-// gatedCredentials reads frames behind the handshake, where they are plain text.
+// gatedCredentials counts the frames of a connection after TLS has decrypted them.
 type gatedCredentials struct {
 	credentials.TransportCredentials
 }
@@ -61,7 +61,7 @@ func (t gatedCredentials) Clone() credentials.TransportCredentials {
 	return gatedCredentials{t.TransportCredentials.Clone()}
 }
 
-// conn is an admitted connection, as it is on the wire.
+// conn is an admitted connection. With TLS, its bytes are encrypted.
 type conn struct {
 	net.Conn
 	gate    *Gate
@@ -69,14 +69,14 @@ type conn struct {
 	peer    *peer
 
 	pendingBytes atomic.Int64 // of streams; 0 after Close
-	closing      sync.Once
+	closeOnce    sync.Once
 	closed       atomic.Bool
 }
 
 // Close implements net.Conn. Further calls return net.ErrClosed.
 func (c *conn) Close() error {
 	err := net.ErrClosed
-	c.closing.Do(func() {
+	c.closeOnce.Do(func() {
 		c.closed.Store(true)
 		err = c.Conn.Close()
 		c.gate.release(c)
@@ -111,18 +111,18 @@ const (
 // streamConn is a connection after its handshake. It follows the frames of both directions.
 type streamConn struct {
 	net.Conn
-	outer    *conn
-	in, out  frameScanner
-	counting atomic.Bool // pending is not empty
+	admittedConn            *conn
+	readFrames, writeFrames frameScanner
+	hasPending              atomic.Bool // pending is not empty
 
-	mu       sync.Mutex       // guards the fields below
-	pending  map[uint32]int64 // bytes by stream
-	answered [rememberedStreams]uint32
-	next     int // place in answered
+	mu              sync.Mutex       // guards the fields below
+	pending         map[uint32]int64 // bytes by stream
+	answeredStreams [rememberedStreams]uint32
+	oldestAnswered  int // index of the next stream to replace in answeredStreams
 }
 
-func newStreamConn(plain net.Conn, outer *conn) *streamConn {
-	return &streamConn{Conn: plain, outer: outer, in: frameScanner{skip: len(clientPreface)}, pending: map[uint32]int64{}}
+func newStreamConn(plain net.Conn, admittedConn *conn) *streamConn {
+	return &streamConn{Conn: plain, admittedConn: admittedConn, readFrames: frameScanner{skip: len(clientPreface)}, pending: map[uint32]int64{}}
 }
 
 // clientPreface is what an HTTP/2 client sends before its first frame (RFC 9113, 3.4).
@@ -131,9 +131,9 @@ const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 // Read implements net.Conn.
 func (c *streamConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.in.scan(p[:n], c.received)
-	if c.outer.closed.Load() {
-		return 0, net.ErrClosed // grpc need not handle what led to the cut
+	c.readFrames.scan(p[:n], c.countRequest)
+	if c.admittedConn.closed.Load() {
+		return 0, net.ErrClosed // grpc must not handle the bytes of a cut connection
 	}
 	return n, err
 }
@@ -141,29 +141,30 @@ func (c *streamConn) Read(p []byte) (int, error) {
 // Write implements net.Conn.
 func (c *streamConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.out.scan(p[:n], c.sent)
+	c.writeFrames.scan(p[:n], c.countResponse)
 	return n, err
 }
 
-// received counts a frame of the client.
-func (c *streamConn) received(f frame) {
+// countRequest counts a frame from the client.
+func (c *streamConn) countRequest(f frame) {
 	switch f.kind {
 	case frameData:
-		if f.length <= smallRequest && f.endStream() && !c.counting.Load() {
+		if f.length <= smallRequest && f.endStream() && !c.hasPending.Load() {
 			return
 		}
 		c.add(f)
 	case frameReset:
 		c.remove(f.stream)
-		c.outer.gate.addReset(c.outer)
+		c.admittedConn.gate.addReset(c.admittedConn)
 	}
 }
 
-// sent ends the stream of a frame that is the last one of its stream.
-func (c *streamConn) sent(f frame) {
+// countResponse counts a frame to the client. If the frame ends its stream, countResponse removes
+// the pending bytes of the stream.
+func (c *streamConn) countResponse(f frame) {
 	switch {
 	case f.kind == frameHeaders && f.endStream():
-		c.outer.peer.answered.Add(1)
+		c.admittedConn.peer.answers.Add(1)
 		c.remove(f.stream)
 	case f.kind == frameReset:
 		c.remove(f.stream)
@@ -175,32 +176,32 @@ func (c *streamConn) add(f frame) {
 	c.mu.Lock()
 	bytes, known := c.pending[f.stream]
 	small := !known && f.length <= smallRequest && f.endStream()
-	if small || slices.Contains(c.answered[:], f.stream) {
+	if small || slices.Contains(c.answeredStreams[:], f.stream) {
 		c.mu.Unlock()
 		return
 	}
 	n := int64(f.length) + frameOverhead
 	c.pending[f.stream] = bytes + n
-	c.counting.Store(true)
+	c.hasPending.Store(true)
 	c.mu.Unlock()
-	c.outer.addPending(n)
+	c.admittedConn.addPending(n)
 }
 
 // remove forgets the bytes of a stream.
 func (c *streamConn) remove(stream uint32) {
-	if !c.counting.Load() {
+	if !c.hasPending.Load() {
 		return
 	}
 	c.mu.Lock()
 	bytes, known := c.pending[stream]
 	if known {
 		delete(c.pending, stream)
-		c.counting.Store(len(c.pending) > 0)
-		c.answered[c.next] = stream
-		c.next = (c.next + 1) % len(c.answered)
+		c.hasPending.Store(len(c.pending) > 0)
+		c.answeredStreams[c.oldestAnswered] = stream
+		c.oldestAnswered = (c.oldestAnswered + 1) % len(c.answeredStreams)
 	}
 	c.mu.Unlock()
 	if known {
-		c.outer.addPending(-bytes)
+		c.admittedConn.addPending(-bytes)
 	}
 }

@@ -44,7 +44,7 @@ func (c *ruleCollector) Describe(descs chan<- *prometheus.Desc) {
 // Prometheus would reject the whole scrape if a series came twice.
 func (c *ruleCollector) Collect(metrics chan<- prometheus.Metric) {
 	sums := map[ruleLabels]*HitSums{}
-	for _, l := range c.rules.all(time.Now()) {
+	for _, l := range c.rules.sortedLimits(time.Now()) {
 		l.eachSeries(func(s *series) {
 			sum := sums[s.labels]
 			if sum == nil {

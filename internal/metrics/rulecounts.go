@@ -61,8 +61,8 @@ func (s *HitSums) addSums(other HitSums) {
 	s.Shadow += other.Shadow
 }
 
-// hitRules are the settings that decide what a hit counts as.
-type hitRules struct {
+// hitClassifier decides whether a hit counts as within, near or over its limit.
+type hitClassifier struct {
 	nearRatio     float32
 	fallbackRatio float64 // of limits without a ratio
 	allOrNone     bool
@@ -70,7 +70,7 @@ type hitRules struct {
 
 // count counts n hits on l with the result r, like envoyproxy/ratelimit. n is above 0.
 // isShadow reports whether the rule is in shadow mode.
-func (h *hitRules) count(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) {
+func (h *hitClassifier) count(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) {
 	switch {
 	case r.Err != nil:
 		c.others.Add(uint64(n))
@@ -96,7 +96,7 @@ func (h *hitRules) count(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r
 
 // nearHits returns how far the counter of l is beyond the near limit, if r allowed hits. The
 // fallback knows only the counter of this replica, so its near limit is a share of the limit.
-func (h *hitRules) nearHits(l *limit.Limit, r *backend.Result) int64 {
+func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
 	if r.Source == backend.SourceFallback {
 		if r.Mode != limit.FailLocal {
 			return 0
@@ -109,7 +109,7 @@ func (h *hitRules) nearHits(l *limit.Limit, r *backend.Result) int64 {
 // overHits returns how many of n denied hits are beyond the limit. If denied hits are
 // charged, the first of them can fill the limit up. Those hits are not over, and overHits
 // counts them in c.near if they are near the limit.
-func (h *hitRules) overHits(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) int64 {
+func (h *hitClassifier) overHits(c *hitCounts, l *limit.Limit, n int64, isShadow bool, r *backend.Result) int64 {
 	if !l.ChargeDenied || h.allOrNone && !isShadow {
 		return n
 	}
@@ -135,11 +135,11 @@ func (h *hitRules) overHits(c *hitCounts, l *limit.Limit, n int64, isShadow bool
 
 // nearLimit returns the count from which hits on l are near the limit. It has the single
 // precision of envoyproxy/ratelimit.
-func (h *hitRules) nearLimit(l *limit.Limit) int64 {
+func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
 	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
 }
 
 // fallbackShare returns the limit that the fallback applies in place of l.
-func (h *hitRules) fallbackShare(l *limit.Limit) *limit.Limit {
+func (h *hitClassifier) fallbackShare(l *limit.Limit) *limit.Limit {
 	return l.Scaled(cmp.Or(l.FallbackRatio, h.fallbackRatio))
 }

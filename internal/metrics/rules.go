@@ -18,7 +18,8 @@ import (
 )
 
 // removedRuleTTL is how long the metrics keep the counts of a rule that is no longer in
-// force. Prometheus then has read the last counts, and a rule that comes back soon goes on.
+// force. In this time Prometheus can read the last counts. A rule that comes back in this
+// time keeps its counts.
 const removedRuleTTL = 10 * time.Minute
 
 // idleValueTTL is how long a value of requests keeps its series without a hit, if another
@@ -27,7 +28,7 @@ const idleValueTTL = time.Hour
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
-	// NearLimitRatio is the share of a limit from which hits are near the limit.
+	// NearLimitRatio × the limit is the count at which hits begin to be near the limit.
 	NearLimitRatio float32
 
 	// FallbackRatio is the share of a limit that the fallback grants if the limit has no
@@ -59,7 +60,7 @@ type RuleCounts struct {
 
 // rules counts the hits of all rules.
 type rules struct {
-	hitRules
+	hitClassifier
 	options        RuleOptions
 	unknownDomains *unknownDomains
 
@@ -73,22 +74,22 @@ type limitName struct {
 	flags       string // see descriptors.Rule.MetricFlags
 }
 
-// limitSeries has the series of one limit. The Attachment of the limit has it, so a call
-// needs no lookup.
+// limitSeries has the series of one limit. RateLimit.Metrics of the limit has a pointer to its
+// limitSeries, so a call needs no lookup.
 type limitSeries struct {
 	domain string
 	name   limitName
 
 	single *series // nil if the series vary with the values of requests
 
-	// values has a series for each metric key. Hits whose keys are not in values count for
-	// other, which is made by the first of them.
+	// values has a series for each metric key. If the key of a hit has no place in values, the
+	// hit counts for other. The first such hit makes other.
 	values boundedMap[series]
 	other  atomic.Pointer[series]
 
 	// The mutex of rules guards the fields below.
 
-	// removedAt is the time since when the limit is not in force, or zero.
+	// removedAt is the time at which the limit was removed, or zero if it is in force.
 	removedAt time.Time
 
 	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
@@ -102,7 +103,7 @@ func newRules() *rules { return &rules{limits: map[limitName]*limitSeries{}} }
 // RuleObserver registers the metrics of rules and returns their Observer.
 func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 	m.rules.options = o
-	m.rules.hitRules = hitRules{nearRatio: o.NearLimitRatio, fallbackRatio: o.FallbackRatio, allOrNone: o.AllOrNone}
+	m.rules.hitClassifier = hitClassifier{nearRatio: o.NearLimitRatio, fallbackRatio: o.FallbackRatio, allOrNone: o.AllOrNone}
 	m.rules.unknownDomains = m.newUnknownDomains(o.MaxSeries)
 	m.registry.MustRegister(newRuleCollector(m.rules))
 	return m.rules
@@ -111,7 +112,7 @@ func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 // Rules returns the counts of the limits that have had a hit, by domain and rule.
 func (m *Metrics) Rules() []RuleCounts {
 	var all []RuleCounts
-	for _, l := range m.rules.all(time.Now()) {
+	for _, l := range m.rules.sortedLimits(time.Now()) {
 		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit, HitSums: m.rules.sumsOf(l)}
 		if last := len(all) - 1; last >= 0 && all[last].Rule == c.Rule && all[last].Limit == c.Limit {
 			all[last].HitSums.addSums(c.HitSums) // the flags of the rule have changed
@@ -125,14 +126,14 @@ func (m *Metrics) Rules() []RuleCounts {
 // KeyCounts are the hits that envoyproxy/ratelimit counts under one metric key.
 type KeyCounts struct {
 	Key string // the domain and the keys of the rule, joined by dots
-	ID  string // tells counts with the same Key apart
+	ID  string // differs between counts with the same Key
 	HitSums
 }
 
 // KeyCounts returns the hits of all rules by metric key.
 func (m *Metrics) KeyCounts() []KeyCounts {
 	var all []KeyCounts
-	for _, l := range m.rules.all(time.Now()) {
+	for _, l := range m.rules.sortedLimits(time.Now()) {
 		l.eachSeries(func(s *series) {
 			c := KeyCounts{Key: s.key, ID: s.labels.rule + l.name.flags}
 			c.add(&s.hitCounts)
@@ -287,8 +288,8 @@ func (l *limitSeries) deleteIdleValues(now time.Time) {
 	})
 }
 
-// all returns the counts of all limits, sorted by name.
-func (r *rules) all(now time.Time) []*limitSeries {
+// sortedLimits returns the counts of all limits, sorted by name.
+func (r *rules) sortedLimits(now time.Time) []*limitSeries {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deleteOld(now)
@@ -320,8 +321,8 @@ func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 	return name
 }
 
-// kindOf returns what two limits of one rule never have in common: window, algorithm and
-// scope. A changed number of requests doesn't change it.
+// kindOf returns the window, algorithm and scope of l. Two limits of one rule have different
+// kinds. A change of the number of requests keeps the kind.
 func kindOf(l *limit.Limit) string {
 	kind := "per " + l.Window()
 	if l.Algorithm != limit.DefaultAlgorithm {

@@ -147,7 +147,7 @@ func TestIdleValuesMakeRoomForOthers(t *testing.T) {
 		assertValues := func(want ...string) {
 			t.Helper()
 			var got []string
-			for _, s := range f.rules.all(time.Now())[0].values.values() {
+			for _, s := range f.rules.sortedLimits(time.Now())[0].values.values() {
 				got = append(got, strings.TrimPrefix(s.labels.key1, "user_"))
 			}
 			assert.ElementsMatch(t, want, got)

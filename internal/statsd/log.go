@@ -30,7 +30,7 @@ func (l *logLines) send(points []point) error {
 		name := plainName(p.name, p.tags, l.extraTags)
 		switch p.kind {
 		case timer:
-			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.took, "calls", p.calls)
+			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
 			continue
 		case gauge:
 			if last, written := l.gauges[name]; written && last == p.value {

@@ -20,24 +20,24 @@ const (
 	timer   kind = "timer"
 )
 
-// point is what one flush says about a metric.
+// point is the value of one metric in one flush.
 type point struct {
-	name  string
-	tags  []Tag // the labels of a metric that only rls has
-	kind  kind
-	value float64       // the growth of a counter since the last flush, or the value of a gauge
-	took  time.Duration // the duration of the calls of a timer
-	calls int           // the number of calls of a timer
+	name     string
+	tags     []Tag // the labels of a metric that only rls has
+	kind     kind
+	value    float64       // the growth of a counter since the last flush, or the value of a gauge
+	duration time.Duration // the duration of the calls of a timer
+	calls    int           // the number of calls of a timer
 }
 
-// readings turns the metrics of the process into points. It keeps the counts of the last
+// pointReader reads the metrics of the process as points. It keeps the counts of the last
 // flush.
-type readings struct {
+type pointReader struct {
 	gatherer prometheus.Gatherer
 	rules    func() []metrics.KeyCounts
 
-	counts map[string]float64 // by keyOf
-	perKey map[ruleKey]metrics.HitSums
+	counts   map[string]float64 // by keyOf
+	ruleSums map[ruleKey]metrics.HitSums
 }
 
 // ruleKey names the counts of a rule. Rules with the same key have the same name in statsd,
@@ -45,7 +45,7 @@ type readings struct {
 type ruleKey struct{ key, id string }
 
 // points returns the points since the last call. Counters that did not grow are left out.
-func (r *readings) points() ([]point, error) {
+func (r *pointReader) points() ([]point, error) {
 	families, err := r.gatherer.Gather()
 	points := r.rulePoints()
 	counts := map[string]float64{}
@@ -57,7 +57,7 @@ func (r *readings) points() ([]point, error) {
 		for _, m := range f.GetMetric() {
 			p, key := point{name: f.GetName()}, keyOf(f, m)
 			if known {
-				p.name = translation.of(m)
+				p.name = translation.nameOf(m)
 			} else {
 				p.tags = tagsOf(m)
 			}
@@ -82,14 +82,14 @@ func (r *readings) points() ([]point, error) {
 	return points, err
 }
 
-// isOurs reports whether only rls has a metric, and the metric has a value. The value of an
-// info metric is always 1.
+// isOurs reports whether a metric is sent under its own name. It excludes info metrics, because
+// their value is always 1.
 func isOurs(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
-// of returns the name of a metric in statsd.
-func (t translation) of(m *dto.Metric) string {
+// nameOf returns the name of a metric in statsd.
+func (t translation) nameOf(m *dto.Metric) string {
 	for _, l := range m.GetLabel() {
 		if l.GetName() == t.label {
 			return strings.Replace(t.name, "*", metrics.PlainKey(l.GetValue()), 1)
@@ -120,7 +120,7 @@ func tagsOf(m *dto.Metric) []Tag {
 
 // growth returns how much a counter has grown since the last flush, and stores its value in
 // counts. A counter that is lower now has started again at 0.
-func (r *readings) growth(counts map[string]float64, key string, value float64) float64 {
+func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if last := r.counts[key]; value >= last {
 		return value - last
@@ -130,49 +130,49 @@ func (r *readings) growth(counts map[string]float64, key string, value float64) 
 
 // timerPoints returns a point for each bucket with new calls. Its time is the middle of the
 // bucket.
-func (r *readings) timerPoints(counts map[string]float64, name, key string, h *dto.Histogram) []point {
+func (r *pointReader) timerPoints(counts map[string]float64, name, key string, h *dto.Histogram) []point {
 	var points []point
-	below, lowest := 0.0, 0.0 // calls in lower buckets, and the lower bound
-	addBucket := func(bucket string, callsBelow, took float64) {
-		calls := r.growth(counts, key+separator+bucket, callsBelow-below)
-		below = callsBelow
+	previousCount, lowerBound := 0.0, 0.0
+	addBucket := func(bucket string, cumulativeCount, seconds float64) {
+		calls := r.growth(counts, key+separator+bucket, cumulativeCount-previousCount)
+		previousCount = cumulativeCount
 		if calls > 0 {
-			points = append(points, point{name: name, kind: timer, calls: int(calls), took: time.Duration(took * float64(time.Second))})
+			points = append(points, point{name: name, kind: timer, calls: int(calls), duration: time.Duration(seconds * float64(time.Second))})
 		}
 	}
 	for _, b := range h.GetBucket() {
-		if highest := b.GetUpperBound(); !math.IsInf(highest, 1) {
-			addBucket(formatValue(highest), float64(b.GetCumulativeCount()), (lowest+highest)/2)
-			lowest = highest
+		if upperBound := b.GetUpperBound(); !math.IsInf(upperBound, 1) {
+			addBucket(formatValue(upperBound), float64(b.GetCumulativeCount()), (lowerBound+upperBound)/2)
+			lowerBound = upperBound
 		}
 	}
-	addBucket("", float64(h.GetSampleCount()), lowest)
+	addBucket("", float64(h.GetSampleCount()), lowerBound)
 	return points
 }
 
 // rulePoints returns the points of all rules.
-func (r *readings) rulePoints() []point {
+func (r *pointReader) rulePoints() []point {
 	var points []point
-	perKey := make(map[ruleKey]metrics.HitSums, len(r.perKey))
-	for _, now := range r.rules() {
-		key := ruleKey{now.Key, now.ID}
-		last := r.perKey[key]
+	sums := make(map[ruleKey]metrics.HitSums, len(r.ruleSums))
+	for _, current := range r.rules() {
+		key := ruleKey{current.Key, current.ID}
+		last := r.ruleSums[key]
 		add := func(name string, hits, lastHits uint64) {
 			if hits < lastHits { // the rule has started again at 0
 				lastHits = 0
 			}
 			if hits > lastHits {
-				points = append(points, point{name: "ratelimit.service.rate_limit." + now.Key + name, kind: counter, value: float64(hits - lastHits)})
+				points = append(points, point{name: "ratelimit.service.rate_limit." + current.Key + name, kind: counter, value: float64(hits - lastHits)})
 			}
 		}
-		add(".total_hits", now.Total, last.Total)
-		add(".within_limit", now.Within, last.Within)
-		add(".near_limit", now.Near, last.Near)
-		add(".over_limit", now.Over, last.Over)
-		add(".over_limit_with_local_cache", now.OverLocal, last.OverLocal)
-		add(".shadow_mode", now.Shadow, last.Shadow)
-		perKey[key] = now.HitSums
+		add(".total_hits", current.Total, last.Total)
+		add(".within_limit", current.Within, last.Within)
+		add(".near_limit", current.Near, last.Near)
+		add(".over_limit", current.Over, last.Over)
+		add(".over_limit_with_local_cache", current.OverLocal, last.OverLocal)
+		add(".shadow_mode", current.Shadow, last.Shadow)
+		sums[key] = current.HitSums
 	}
-	r.perKey = perKey
+	r.ruleSums = sums
 	return points
 }

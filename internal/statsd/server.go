@@ -61,7 +61,7 @@ func (s *server) send(points []point) error {
 			err = stats.Raw(name, formatValue(p.value)+"|g", 1, tags...)
 		case timer:
 			for calls := p.calls; calls > 0 && err == nil; calls -= maxCallsPerLine {
-				err = stats.TimingDuration(name, p.took, 1/float32(min(calls, maxCallsPerLine)), tags...)
+				err = stats.TimingDuration(name, p.duration, 1/float32(min(calls, maxCallsPerLine)), tags...)
 			}
 		}
 		if err != nil {

@@ -60,7 +60,7 @@ type sink interface {
 
 // Exporter sends the metrics at intervals.
 type Exporter struct {
-	readings readings
+	reader   pointReader
 	sink     sink
 	interval time.Duration
 	log      *slog.Logger
@@ -86,7 +86,7 @@ func New(o Options) *Exporter {
 
 // newExporter returns an Exporter that does not run.
 func newExporter(o Options) *Exporter {
-	e := &Exporter{readings: readings{gatherer: o.Gatherer, rules: o.Rules}, interval: o.Interval, log: o.Log}
+	e := &Exporter{reader: pointReader{gatherer: o.Gatherer, rules: o.Rules}, interval: o.Interval, log: o.Log}
 	tags := sortedTags(o.ExtraTags)
 	if o.Server == nil {
 		e.sink = &logLines{log: o.Log, extraTags: tags, gauges: map[string]float64{}}
@@ -140,6 +140,6 @@ func (e *Exporter) tryFlush(ctx context.Context) error {
 	if err := e.sink.open(ctx); err != nil {
 		return err
 	}
-	points, err := e.readings.points()
+	points, err := e.reader.points()
 	return errors.Join(err, e.sink.send(points))
 }
