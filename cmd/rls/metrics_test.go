@@ -79,7 +79,7 @@ func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--timeout", "20s")
 	redis.Resume()
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
-	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="(late|overload)"} 1\n`, metrics, "counted at once")
+	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="(late|overload)"} 1\n`, metrics, "counted while they happen")
 	// One call is a blip. With failed probes it can be an outage.
 	price := regexp.MustCompile(`(for a short time|outage ended).* calls=1 calls_admitted=1 hits_admitted=1 most_beyond_limits=1 (late|overload)=1`)
 	polltest.Until(t, maxWait, func() bool { return price.MatchString(r.logged()) })

@@ -42,7 +42,7 @@ type loggedOpening struct {
 	isOpen   bool // no later line says that the breaker closed
 }
 
-// progressPause is the pause between two log lines about an outage that lasts.
+// progressPause is the pause between two log lines about the current outage.
 const progressPause = time.Minute
 
 // breakerLogPause is the minimum pause between two log lines about openings of a breaker.

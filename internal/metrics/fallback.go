@@ -87,7 +87,7 @@ type withoutRedis [len(backend.Reasons) + 1][limit.FailDeny + 1]struct{ ok, over
 func (m *Metrics) newWithoutRedis() *withoutRedis {
 	vec := m.auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "rls_decisions_without_redis_total",
-		Help: "Decisions that this process made in place of Redis, counted at once, by their reason, by the failure mode of the limit, and by their code.",
+		Help: "Decisions that this process made without Redis, counted while they happen, by their reason, by the failure mode of the limit, and by their code.",
 	}, []string{"reason", "mode", "code"})
 	w := &withoutRedis{}
 	for _, reason := range backend.Reasons {
@@ -128,14 +128,14 @@ func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) 
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
-	last := " in the outage that lasts, or else in the last outage."
+	last := " in the current outage, or else in the last outage."
 	m.registry.MustRegister(&fallbackStatus{
 		status:         status,
 		shards:         boundedShards(shards),
 		breakers:       desc("rls_redis_breakers", "Breakers in each state.", "server", "shard", "state"),
 		breakerSeconds: desc("rls_redis_breaker_seconds_total", "Time that the breaker has spent in each state.", "server", "shard", "state"),
-		start:          desc("rls_outage_start_timestamp_seconds", "Start of the outage of Redis that lasts, or else of the last outage. 0 if there was none."),
-		seconds:        desc("rls_outage_duration_seconds", "Length of the outage of Redis that lasts, or else of the last outage."),
+		start:          desc("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was none."),
+		seconds:        desc("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage."),
 		calls:          desc("rls_outage_calls", "Calls with a decision without Redis"+last),
 		admittedCalls:  desc("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+last),
 		admittedHits:   desc("rls_outage_admitted_hits", "Hits admitted without Redis"+last),
