@@ -96,7 +96,7 @@ func sparkLine(points []live.Value, f *live.Figures, highest float64) string {
 	x, last := slots(f)-len(points), 0
 	drawing := false
 	for _, v := range points {
-		y := sparkHeight - 1 - roundHalfUp(known(v)/highest*(sparkHeight-4))
+		y := sparkHeight - 1 - roundHalfUp(numberOrZero(v)/highest*(sparkHeight-4))
 		switch {
 		case v.Known() && drawing:
 			fmt.Fprintf(&b, " 1 %d", y-last)

@@ -49,17 +49,17 @@ func TestTreeKeepsRulesBelowTheirParent(t *testing.T) {
 	scores := []float64{1, 9, 2, 3, 0}
 	rows := treeRows(paths, []int{0, 1, 2, 3, 4}, func(i int) float64 { return scores[i] })
 	assert.Equal(t, []treeRow{
-		{place: 2, depth: 0, above: "shop > ", label: "b"}, // a rule below it has the highest score
-		{place: 1, depth: 1, above: "c > ", label: "d"},
-		{place: 3, depth: 0, above: "other > x > ", label: "y"},
-		{place: 0, depth: 0, above: "shop > ", label: "a"},
-		{place: 4, depth: 1, above: "", label: "z"},
+		{index: 2, depth: 0, pathStart: "shop > ", label: "b"}, // a rule below it has the highest score
+		{index: 1, depth: 1, pathStart: "c > ", label: "d"},
+		{index: 3, depth: 0, pathStart: "other > x > ", label: "y"},
+		{index: 0, depth: 0, pathStart: "shop > ", label: "a"},
+		{index: 4, depth: 1, pathStart: "", label: "z"},
 	}, rows)
 
 	rows = treeRows(paths, []int{1, 4}, func(int) float64 { return 0 })
 	assert.Equal(t, []treeRow{
-		{place: 1, depth: 0, above: "shop > b > c > ", label: "d"}, // its parents are not chosen
-		{place: 4, depth: 0, above: "shop > a > ", label: "z"},
+		{index: 1, depth: 0, pathStart: "shop > b > c > ", label: "d"}, // its parents are not chosen
+		{index: 4, depth: 0, pathStart: "shop > a > ", label: "z"},
 	}, rows)
 }
 

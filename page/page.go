@@ -25,8 +25,8 @@ type Options struct {
 	// Snapshot returns what the page shows to a caller. The page does not change it.
 	Snapshot func(*http.Request) *live.Snapshot
 
-	// Rules returns rules whose path or limit contains the filter, quiet rules too, and the
-	// number of further ones.
+	// Rules returns rules whose path or limit contains the filter, with quiet rules. more is
+	// the number of further rules.
 	Rules func(filter string) (rules []live.Rule, more int)
 
 	// Rule returns the rule of a path and its busiest keys, as the caller may see them.
@@ -36,8 +36,8 @@ type Options struct {
 	// ask or why the descriptor can't be parsed.
 	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
 
-	// GRPCAddr is the address that rls hit needs to reach the service. It is empty if the
-	// default of rls hit does.
+	// GRPCAddr is the address that rls hit needs to reach the service. It is empty if rls hit
+	// reaches the service by default.
 	GRPCAddr string
 
 	// Sources has the names of the parts that make decisions.
@@ -99,9 +99,9 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := p.o.Snapshot(r)
 	rules, more := s.Rules.Shown, s.Rules.More
 	if c.Quiet || c.Filter != "" {
-		var found []live.Rule
-		found, more = p.o.Rules(c.Filter)
-		rules = addRules(rules, found)
+		var filtered []live.Rule
+		filtered, more = p.o.Rules(c.Filter)
+		rules = addRules(rules, filtered)
 	}
 	v := newView(s, newRuleTable(s, rules, more, details, c), c)
 	v.Links, v.Sources = p.o.Links, p.o.Sources
@@ -127,8 +127,8 @@ func (p *Page) hint(s *live.Snapshot) *hint {
 	return h
 }
 
-// hitCommand returns a command that sends calls that a rule limits, or nothing if no rule
-// denies.
+// hitCommand returns a command that sends calls to a rule with a limit. It returns "" if there
+// is no such rule.
 func (p *Page) hitCommand() string {
 	rules, _ := p.o.Rules("")
 	for i := range rules {
@@ -156,7 +156,7 @@ func shellWord(word string) string {
 }
 
 // effectiveLimits returns the limits of a rule with the origin of their fields. It returns
-// nil if the caller may not ask, or if an example of a request gets another rule.
+// nil if the caller has no right to use explain, or if another rule limits the example.
 func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit {
 	if p.o.Explain == nil {
 		return nil

@@ -29,7 +29,7 @@ type column struct {
 	Name, Class string
 	Sort        string // value of choice.Sort; empty if the column does not sort
 	Href        string
-	Sorted      string // aria-sort
+	AriaSort    string // value of aria-sort; empty if the table has another order
 }
 
 func columns(c choice) []column {
@@ -49,15 +49,15 @@ func columns(c choice) []column {
 		if col.Sort == "" {
 			continue
 		}
-		other := c
-		other.Sort = col.Sort
-		col.Href = other.href()
+		linked := c
+		linked.Sort = col.Sort
+		col.Href = linked.href()
 		switch {
 		case col.Sort != c.Sort:
 		case col.Sort == sortRule:
-			col.Sorted = "ascending"
+			col.AriaSort = "ascending"
 		default:
-			col.Sorted = "descending"
+			col.AriaSort = "descending"
 		}
 	}
 	return list
@@ -65,10 +65,10 @@ func columns(c choice) []column {
 
 // ruleRow is a row of the table of rules.
 type ruleRow struct {
-	Path, Above, Label string
-	Depth              int
-	Href               string
-	Opened             *ruleDetails // nil unless the row is open
+	Path, PathStart, Label string // see treeRow
+	Depth                  int
+	Href                   string
+	Details                *ruleDetails // nil unless the row is open
 
 	Limits, Algorithms       []string
 	OK, Near, Denied, Shadow figureCell
@@ -78,7 +78,7 @@ type ruleRow struct {
 	Marks                    []string
 }
 
-// figureCell is a rate in a table. Class is "zero" if it is none.
+// figureCell is a rate in a table. Class is "zero" if the rate is 0 or unknown.
 type figureCell struct{ Text, Class string }
 
 func newCell(v live.Value, class string) figureCell {
@@ -88,15 +88,15 @@ func newCell(v live.Value, class string) figureCell {
 	return figureCell{formatRate(v), class}
 }
 
-// bar is the bar of the used share of a limit.
+// bar shows the used share of a limit.
 type bar struct {
 	Width int // percent
 	Full  bool
 }
 
-func newRuleRow(s *live.Snapshot, r *live.Rule, place treeRow) ruleRow {
+func newRuleRow(s *live.Snapshot, r *live.Rule, position treeRow) ruleRow {
 	row := ruleRow{
-		Path: r.Path, Above: place.above, Label: place.label, Depth: place.depth,
+		Path: r.Path, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
 		OK: newCell(r.OK, ""), Near: newCell(r.Near, ""), Denied: newCell(r.Denied, "hot"), Shadow: newCell(r.Shadow, "hot"),
 		Use: "–",
 	}
@@ -125,7 +125,7 @@ func marks(r *live.Rule) []string {
 	return words
 }
 
-// choice is what a viewer has chosen, as the address of the page has it.
+// choice has the choices of a viewer. The query of the page's address contains them.
 type choice struct {
 	Filter, Sort string
 	Quiet        bool
@@ -171,7 +171,7 @@ func (c choice) href() string {
 	return "/?" + query.Encode() + "#rules"
 }
 
-// addRules returns rules and the rules of more that rules lacks.
+// addRules returns rules, and after them the rules of more with other paths.
 func addRules(rules, more []live.Rule) []live.Rule {
 	known := make(map[string]bool, len(rules))
 	for i := range rules {
@@ -192,8 +192,9 @@ func contains(r *live.Rule, filter string) bool {
 		slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return strings.Contains(strings.ToLower(l.Text), filter) })
 }
 
-// newRuleTable returns the table of the rules that c chooses. more is the number of further
-// rules that rules lacks. details are of the open rule, or nil.
+// newRuleTable returns the table of the rules that c chooses. more is the number of rules that
+// match too, but are not in rules. details describes the open rule. It is nil if no rule is
+// open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
 	t := ruleTable{Columns: columns(c)}
 	paths := make([]string, len(rules))
@@ -206,16 +207,16 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 		}
 	}
 	rows := treeRows(paths, chosen, scores(rules, c.Sort))
-	for _, place := range rows[:min(len(rows), maxRows)] {
-		r := &rules[place.place]
-		row := newRuleRow(s, r, place)
-		other := c
-		other.Rule = r.Path
+	for _, position := range rows[:min(len(rows), maxRows)] {
+		r := &rules[position.index]
+		row := newRuleRow(s, r, position)
+		linked := c
+		linked.Rule = r.Path
 		if c.Rule == r.Path {
-			other.Rule = ""
-			row.Opened = details
+			linked.Rule = ""
+			row.Details = details
 		}
-		row.Href = other.href()
+		row.Href = linked.href()
 		t.Rows = append(t.Rows, row)
 	}
 	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
@@ -227,19 +228,20 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	if c.Quiet {
 		t.Quiet = "Hide quiet rules"
 	}
-	other := c
-	other.Quiet = !c.Quiet
-	t.QuietHref = other.href()
+	linked := c
+	linked.Quiet = !c.Quiet
+	t.QuietHref = linked.href()
 	return t
 }
 
-// scores returns a function from the place of a rule to its score for sorting.
-func scores(rules []live.Rule, sort string) func(place int) float64 {
+// scores returns a function that returns the score of a rule by its index in rules. The table
+// shows the highest score first.
+func scores(rules []live.Rule, sort string) func(index int) float64 {
 	switch sort {
 	case sortOK:
 		return func(i int) float64 { return sum(rules[i].OKPoints) }
 	case sortUse:
-		return func(i int) float64 { return known(rules[i].Use) }
+		return func(i int) float64 { return numberOrZero(rules[i].Use) }
 	case sortRule:
 		order := make([]int, len(rules))
 		for i := range order {
@@ -247,8 +249,8 @@ func scores(rules []live.Rule, sort string) func(place int) float64 {
 		}
 		slices.SortFunc(order, func(a, b int) int { return strings.Compare(rules[a].Path, rules[b].Path) })
 		score := make([]float64, len(rules))
-		for i, place := range order {
-			score[place] = -float64(i)
+		for i, index := range order {
+			score[index] = -float64(i)
 		}
 		return func(i int) float64 { return score[i] }
 	}
@@ -257,20 +259,20 @@ func scores(rules []live.Rule, sort string) func(place int) float64 {
 
 func sum(points []live.Value) (total float64) {
 	for _, v := range points {
-		total += known(v)
+		total += numberOrZero(v)
 	}
 	return total
 }
 
-// known returns v, or 0 if v is unknown.
-func known(v live.Value) float64 {
+// numberOrZero returns v, or 0 if v is unknown.
+func numberOrZero(v live.Value) float64 {
 	if v.Known() {
 		return float64(v)
 	}
 	return 0
 }
 
-// ruleDetails is what an open row shows.
+// ruleDetails has the details in an open row.
 type ruleDetails struct {
 	Path, Place string
 	Limits      []live.Limit
@@ -278,8 +280,8 @@ type ruleDetails struct {
 	Keys        []keyRow
 	Explain     string // address of explain with this rule filled in
 
-	// Effective has the limits with the origin of their fields. It is nil if the caller may
-	// not ask.
+	// Effective has the limits with the origin of their fields. It is nil if the caller
+	// has no right to use explain.
 	Effective []explain.Limit
 }
 

@@ -12,32 +12,33 @@ const separator = " > "
 // branch is a rule in the tree of the rules that the page shows.
 type branch struct {
 	path     string
-	place    int     // of the rule in the snapshot
+	index    int     // of the rule in the snapshot
 	score    float64 // of the rule, later the highest score of the rule and of the rules below
 	children []*branch
 }
 
 // treeRow is a row of the table of rules.
 type treeRow struct {
-	place int // of the rule in the snapshot
+	index int // of the rule in the snapshot
 	depth int
 
-	// above is the part of the path that no row shows. label is the end of the path.
-	above, label string
+	// pathStart and label make up the path without the path of the parent row. label is the
+	// last part.
+	pathStart, label string
 }
 
 // treeRows returns the rows of a tree with the paths of chosen. A rule stands below the next
 // rule on its path that is chosen too. Rules at one level are sorted by the highest score
-// among the rule and the rules below it, then by their place.
-func treeRows(paths []string, chosen []int, score func(place int) float64) []treeRow {
+// among the rule and the rules below it, then by their index in paths.
+func treeRows(paths []string, chosen []int, score func(index int) float64) []treeRow {
 	byPath := make(map[string]*branch, len(chosen))
-	for _, place := range chosen {
-		byPath[paths[place]] = &branch{path: paths[place], place: place, score: score(place)}
+	for _, index := range chosen {
+		byPath[paths[index]] = &branch{path: paths[index], index: index, score: score(index)}
 	}
 	root := &branch{}
-	for _, place := range chosen {
-		b := byPath[paths[place]]
-		if b.place != place {
+	for _, index := range chosen {
+		b := byPath[paths[index]]
+		if b.index != index {
 			continue // a second rule of the same path
 		}
 		parent := parentOf(byPath, b.path)
@@ -71,7 +72,7 @@ func (b *branch) sort() {
 		b.score = max(b.score, child.score)
 	}
 	slices.SortStableFunc(b.children, func(x, y *branch) int {
-		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.place, y.place))
+		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.index, y.index))
 	})
 }
 
@@ -86,7 +87,7 @@ func (b *branch) appendRows(rows []treeRow, depth int) []treeRow {
 		if end := strings.LastIndex(rest, separator); end >= 0 {
 			start = end + len(separator)
 		}
-		rows = append(rows, treeRow{place: child.place, depth: depth, above: rest[:start], label: rest[start:]})
+		rows = append(rows, treeRow{index: child.index, depth: depth, pathStart: rest[:start], label: rest[start:]})
 		rows = child.appendRows(rows, min(depth+1, 4))
 	}
 	return rows

@@ -4,7 +4,7 @@
 // Terms:
 //
 //   - base: the limits of the source, without overrides;
-//   - rejected: limits or an override with problems; the last good ones stay in force;
+//   - rejected: limits or an override with problems; the previous value stays in force;
 //   - outage: a time in which a source can't be read.
 package reload
 
@@ -53,10 +53,10 @@ type Reloader struct {
 
 	inForceSince   time.Time                 // when the limits in force last changed or were loaded
 	overridesRead  bool                      // the overrides were read at least once
-	overrideStates map[string]override.State // reported last, by target; nil before overridesRead
+	overrideStates map[string]override.State // of the last report, by target; nil before the first report
 
-	loggedWarnings map[string]bool   // warnings of limits that the log has
-	loggedProblems map[string]string // problems of overrides that the log has, by target
+	loggedWarnings map[string]bool   // the warnings of the limits in force, which are in the log
+	loggedProblems map[string]string // the problems of overrides, which are in the log; by target
 }
 
 // New returns a Reloader without limits.
@@ -70,8 +70,8 @@ func New(o Options) *Reloader {
 }
 
 // Follow runs s and puts its updates in force until ctx is done. name is the source in
-// reports to the Observer. firstOutcome has capacity 1, or is nil. It gets nil if the
-// first update is in force, else why it is not.
+// reports to the Observer. If firstOutcome is not nil, it has capacity 1. Follow sends
+// nil to it if the first update comes into force, else the reason why not.
 func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, firstOutcome chan<- error) error {
 	return s.Run(ctx, func(u source.Update) error {
 		err := r.Apply(name, u)
@@ -87,7 +87,7 @@ func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, fir
 func (r *Reloader) Apply(name string, u source.Update) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.setState(name, u.Outage)
+	r.setOutage(name, u.Outage)
 	if u.Problem != nil {
 		r.reject(u.Problem)
 		return u.Problem
@@ -115,11 +115,11 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	return nil
 }
 
-// setState records why a source can't be read; nil if it can.
-func (r *Reloader) setState(name string, err error) {
-	last, known := r.outages[name]
+// setOutage records why the source can't be read. If err is nil, the source can be read.
+func (r *Reloader) setOutage(name string, err error) {
+	oldErr, isKnown := r.outages[name]
 	r.outages[name] = err
-	if !known || (last == nil) != (err == nil) {
+	if !isKnown || (oldErr == nil) != (err == nil) {
 		r.observer.SourceState(name, err)
 	}
 }
@@ -276,8 +276,8 @@ func (r *Reloader) reportOverrides() {
 	r.reportOverrideChanges()
 }
 
-// reportOverrideChanges reports the overrides that have changed since the last report. The
-// overrides that were set before the process started are no changes.
+// reportOverrideChanges reports the overrides that have changed since the last report. The first
+// overrides that are read are not reported, because they were set before the process started.
 func (r *Reloader) reportOverrideChanges() {
 	if !r.overridesRead {
 		return

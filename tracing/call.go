@@ -19,8 +19,8 @@ import (
 // callSpan is the name of the span of a call.
 const callSpan = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// callOptions are the options of all spans of calls.
-var callOptions = []trace.SpanStartOption{
+// callSpanOptions are the options of the spans of all calls.
+var callSpanOptions = []trace.SpanStartOption{
 	trace.WithSpanKind(trace.SpanKindServer),
 	trace.WithAttributes(
 		attribute.String("rpc.system", "grpc"),
@@ -36,8 +36,8 @@ type tracedService struct {
 }
 
 // Service returns a service whose calls have a span. The parent of the span is in the
-// metadata of the call. The service that s calls in the end must report to the Tracer as
-// its Observer.
+// metadata of the call. The Tracer must also be an Observer of the service behind s, so that
+// Answered can describe the calls in their spans.
 func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceServer {
 	return tracedService{s, t}
 }
@@ -45,7 +45,7 @@ func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceS
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s tracedService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	ctx = s.propagator.Extract(ctx, incomingMetadata{ctx})
-	ctx, span := s.tracer.Start(ctx, callSpan, callOptions...)
+	ctx, span := s.tracer.Start(ctx, callSpan, callSpanOptions...)
 	defer span.End()
 	return s.RateLimitServiceServer.ShouldRateLimit(ctx, req)
 }
@@ -96,8 +96,8 @@ func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
 	}
 }
 
-// incomingMetadata is the metadata of a gRPC call as a carrier. It copies only the values
-// that are read.
+// incomingMetadata is the metadata of a gRPC call as a propagation.TextMapCarrier. Get copies
+// only the value of its key.
 type incomingMetadata struct{ ctx context.Context }
 
 // Get implements propagation.TextMapCarrier.
@@ -108,7 +108,8 @@ func (m incomingMetadata) Get(key string) string {
 	return ""
 }
 
-// Set implements propagation.TextMapCarrier. Nothing is sent on.
+// Set implements propagation.TextMapCarrier. It does nothing, because incomingMetadata is only
+// read.
 func (incomingMetadata) Set(string, string) {}
 
 // Keys implements propagation.TextMapCarrier.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -19,12 +18,12 @@ import (
 // topScreen draws snapshots as text.
 type topScreen struct {
 	width    int
-	height   int // 0: as many lines as there are
+	height   int // in lines; 0 means no limit
 	colour   bool
 	location *time.Location
 }
 
-// draw writes a screen. Each line replaces the line that the screen before had there.
+// draw writes a screen. It overwrites the previous screen line by line.
 func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error {
 	var b strings.Builder
 	b.WriteString(cursorHome)
@@ -46,7 +45,8 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	keys := t.keys(&s.Keys)
 	changes := t.changes(s.Events)
 	if t.height > 0 {
-		// The changes get a quarter of the rest, the keys a third, the rules what is left.
+		// Of the remaining lines, the changes get a quarter and the keys get a third. The rules
+		// get all others.
 		rest := max(t.height-len(lines)-2, 0)
 		changes = changes[:min(len(changes), max(rest/4, 2))]
 		keys = keys[:min(len(keys), max(rest/3, 2))]
@@ -95,9 +95,9 @@ func (t *topScreen) head(s *live.Snapshot, problem string) []string {
 
 // rules describes the busiest rules.
 func (t *topScreen) rules(list *live.RuleList) []string {
-	const numbers = 56 // width of the columns behind the limit
+	const numbersWidth = 56 // of the columns behind the limit
 	limitWidth := min(max(t.width/5, 12), 28)
-	pathWidth := max(t.width-limitWidth-numbers-2, 16)
+	pathWidth := max(t.width-limitWidth-numbersWidth-2, 16)
 	row := func(path, limit, ok, denied, shadow, use, marks string) string {
 		return t.cut(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", t.fitEnd(path, pathWidth), t.fit(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
 	}
@@ -137,8 +137,8 @@ func (t *topScreen) rules(list *live.RuleList) []string {
 // narrowWidth is the width below which two lists don't fit side by side.
 const narrowWidth = 100
 
-// keys describes the hottest and the most denied keys, side by side. A narrow screen has the
-// most denied keys, or without them the hottest keys.
+// keys describes the hottest and the most denied keys, side by side. A narrow screen has only
+// one list: the most denied keys, or the hottest keys if no key is denied.
 func (t *topScreen) keys(keys *live.TopKeys) []string {
 	half := (t.width - 2) / 2
 	if t.width < narrowWidth {
@@ -223,15 +223,16 @@ func (t *topScreen) paint(colour, text string) string {
 	return colour + text + noColour
 }
 
-// fit returns text cut or filled with spaces to that many columns.
+// fit cuts text or adds spaces, so that the text takes as many columns as given.
 func (t *topScreen) fit(text string, columns int) string {
 	text = t.cut(text, columns)
 	return text + strings.Repeat(" ", max(columns-textWidth(text), 0))
 }
 
-// fitEnd is fit for a text whose end matters most, such as the path of a rule.
+// fitEnd does the same as fit, but it cuts the start of text. The end of a rule's path matters
+// most.
 func (t *topScreen) fitEnd(text string, columns int) string {
-	text = harmless(text)
+	text = replaceControls(text)
 	runes := []rune(text)
 	for textWidth(string(runes)) > columns-1 && textWidth(text) > columns {
 		runes = runes[1:]
@@ -242,9 +243,10 @@ func (t *topScreen) fitEnd(text string, columns int) string {
 	return t.fit(text, columns)
 }
 
-// cut returns text cut to that many columns. It replaces what could control the terminal.
+// cut shortens text to at most the given columns. It also replaces runes that could control the
+// terminal.
 func (t *topScreen) cut(text string, columns int) string {
-	text = harmless(text)
+	text = replaceControls(text)
 	if textWidth(text) <= columns {
 		return text
 	}
@@ -258,9 +260,9 @@ func (t *topScreen) cut(text string, columns int) string {
 	return text
 }
 
-// harmless returns text with a mark in place of each rune that could control a terminal, or
-// change the order of the other runes.
-func harmless(text string) string {
+// replaceControls replaces each rune that could control a terminal or change the order of other
+// runes.
+func replaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return unicode.ReplacementChar
@@ -289,11 +291,11 @@ func runeWidth(r rune) int {
 	return 1
 }
 
-// sparkline draws the last points in that many columns. Unknown points are spaces.
+// sparkline draws the last points with one bar a column. Unknown points are spaces.
 func sparkline(points []live.Value, columns int) string {
 	const bars = "▁▂▃▄▅▆▇█"
 	levels := []rune(bars)
-	perColumn := 60 / columns
+	pointsPerColumn := 60 / columns
 	highest := 0.0
 	for _, p := range points {
 		if p.Known() {
@@ -302,9 +304,9 @@ func sparkline(points []live.Value, columns int) string {
 	}
 	text := make([]rune, columns)
 	for i := range text {
-		end := len(points) - (columns-1-i)*perColumn
+		end := len(points) - (columns-1-i)*pointsPerColumn
 		value, known := 0.0, false
-		for _, p := range points[max(min(end-perColumn, len(points)), 0):max(end, 0)] {
+		for _, p := range points[max(min(end-pointsPerColumn, len(points)), 0):max(end, 0)] {
 			if p.Known() {
 				value, known = max(value, float64(p)), true
 			}
@@ -321,7 +323,7 @@ func sparkline(points []live.Value, columns int) string {
 	return string(text)
 }
 
-// rateText returns a number with three significant digits or so.
+// rateText returns a number with about three significant digits.
 func rateText(v live.Value) string {
 	x := float64(v)
 	switch {
@@ -347,7 +349,11 @@ func percentText(v live.Value) string {
 	if !v.Known() {
 		return "–"
 	}
-	return strconv.FormatFloat(float64(v)*100, 'f', cmp.Or(map[bool]int{true: 1}[v < 0.1 && v > 0], 0), 64) + "%"
+	digits := 0
+	if v > 0 && v < 0.1 {
+		digits = 1
+	}
+	return strconv.FormatFloat(float64(v)*100, 'f', digits, 64) + "%"
 }
 
 func durationText(v live.Value) string {
