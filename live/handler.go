@@ -26,20 +26,16 @@ type RuleAnswer struct {
 	Keys TopKeys `json:"keys"` // of this rule
 }
 
-// PublicSnapshot returns Snapshot for a viewer that must not see values of requests: its keys
-// are hashed.
-func (l *Live) PublicSnapshot() *Snapshot {
-	s := *l.Snapshot()
-	s.Keys = l.hashedKeys(s.Keys)
-	return &s
-}
-
-// snapshotFor returns the snapshot for a viewer.
+// snapshotFor returns the snapshot for a viewer. Its keys are hashed if the viewer must not see
+// values of requests.
 func (l *Live) snapshotFor(seesKeys bool) *Snapshot {
+	s := l.Snapshot()
 	if seesKeys {
-		return l.Snapshot()
+		return s
 	}
-	return l.PublicSnapshot()
+	public := *s
+	public.Keys = l.hashedKeys(s.Keys)
+	return &public
 }
 
 // event returns the snapshot for a viewer as a server-sent event.
@@ -82,8 +78,8 @@ func (h Handlers) Snapshot() http.Handler {
 	})
 }
 
-// Rules answers with the rules whose path or limit contains the parameter filter, quiet
-// rules too.
+// Rules answers with the rules whose path or limit contains the parameter filter. Quiet
+// rules are included.
 func (h Handlers) Rules() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
@@ -126,7 +122,7 @@ func setHeaders(w http.ResponseWriter, contentType string) {
 const writeTimeout = 10 * time.Second
 
 // Stream sends a snapshot each second as a server-sent event named snapshot, until the
-// client leaves. If there are MaxViewers, Stream answers 503.
+// client leaves. If there are maxViewers, Stream answers 503.
 func (h Handlers) Stream() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seesKeys := h.SeesKeys(r)

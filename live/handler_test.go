@@ -149,7 +149,7 @@ func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 	s := r.serve()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range MaxViewers {
+	for range maxViewers {
 		require.Equal(t, http.StatusOK, open(t, ctx, s.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
 	}
 	refused := open(t, ctx, s.URL+StreamPath, true) //nolint:bodyclose // open closes it

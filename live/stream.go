@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// MaxViewers is the maximum number of viewers of the stream.
-const MaxViewers = 20
+// maxViewers is the maximum number of viewers of the stream.
+const maxViewers = 20
 
 // hub sends events to viewers. All viewers share one snapshot and its event.
 type hub struct {
@@ -26,7 +26,7 @@ var errManyViewers = errors.New("live stream: 20 viewers are connected, which is
 func (h *hub) join(seesKeys bool) (*viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.viewers) >= MaxViewers {
+	if len(h.viewers) >= maxViewers {
 		return nil, errManyViewers
 	}
 	if h.viewers == nil {

@@ -25,8 +25,8 @@ type Options struct {
 	// Snapshot returns what the page shows to a caller. The page does not change it.
 	Snapshot func(*http.Request) *live.Snapshot
 
-	// Rules returns rules whose path or limit contains the filter, with quiet rules. more is
-	// the number of further rules.
+	// Rules returns rules whose path or limit contains the filter. Quiet rules are included.
+	// more is the number of further rules.
 	Rules func(filter string) (rules []live.Rule, more int)
 
 	// Rule returns the rule of a path and its busiest keys, as the caller may see them.
