@@ -314,7 +314,7 @@ func keyMemory(t *testing.T) (rls, incumbent float64) {
 		const keys = 1 << 16 // the hash tables of Redis are then full
 		before := used()
 		send(t, b.targets[0].addr, load{inFlight: 64, descriptors: 1, keys: keys, domain: "bench"}, 0)
-		require.EqualValues(t, keys, redis.Client(t).DBSize(t.Context()).Val())
+		require.InDelta(t, keys, redis.Client(t).DBSize(t.Context()).Val(), 10) // probes have keys too
 		return (used() - before) / keys
 	}
 	return memory((*bench).startRLS), memory((*bench).startIncumbent)
