@@ -70,12 +70,12 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 			s := startService(t, program)
 			ctx, cancel := context.WithTimeout(t.Context(), attackTime)
 			defer cancel()
-			var attackers sync.WaitGroup
+			var attack sync.WaitGroup
 			if a.run != nil {
-				attackers.Go(func() { a.run(ctx, s) })
+				attack.Go(func() { a.run(ctx, s) })
 			}
 			answers := s.otherClient(ctx)
-			attackers.Wait()
+			attack.Wait()
 			refused := s.refused()
 
 			slices.Sort(answers.times)
@@ -151,6 +151,9 @@ func request(value string, n int) *rlsv3.RateLimitRequest {
 	return r
 }
 
+// attackers dial from an address of their own, as other machines would.
+var attackers = net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+
 // frames is an HTTP/2 connection that sends what a grpc client would not.
 type frames struct {
 	*http2.Framer
@@ -162,7 +165,7 @@ type frames struct {
 
 // dialFrames connects to addr and discards what the service sends.
 func dialFrames(ctx context.Context, addr string) (*frames, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	conn, err := attackers.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +269,7 @@ func unfinishedPosts(posts, size int) func(context.Context, *service) {
 		for range posts {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.http)
+					conn, err := attackers.DialContext(ctx, "tcp", s.http)
 					if err != nil {
 						return
 					}
@@ -315,7 +318,10 @@ func largeCalls(clients, inFlight, n int) func(context.Context, *service) {
 		var running sync.WaitGroup
 		var answered, rejected atomic.Int64
 		for c := range clients {
-			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+					return attackers.DialContext(ctx, "tcp", addr)
+				}))
 			require.NoError(s.t, err)
 			defer func() { _ = conn.Close() }()
 			for i := range inFlight {
