@@ -117,24 +117,32 @@ func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 func TestBrowserSignsInForReadingOnly(t *testing.T) {
 	t.Parallel()
 	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
-	send := func(method, path, password string) *http.Response {
+	send := func(method, path, password string) (code int, header http.Header) {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.debug+path, strings.NewReader("warn"))
 		require.NoError(t, err)
 		req.SetBasicAuth("anybody", password)
 		resp, err := http.DefaultTransport.RoundTrip(req)
 		require.NoError(t, err)
 		_ = resp.Body.Close()
-		return resp
+		return resp.StatusCode, resp.Header
 	}
-	refused := send("GET", signInPath, "wrong")
-	assert.Equal(t, http.StatusUnauthorized, refused.StatusCode)
-	assert.Contains(t, refused.Header.Get("WWW-Authenticate"), "Basic")
-	signedIn := send("GET", signInPath, opsToken)
-	assert.Equal(t, http.StatusSeeOther, signedIn.StatusCode)
-	assert.Equal(t, "/", signedIn.Header.Get("Location"))
-	assert.Equal(t, http.StatusOK, send("GET", logLevelPath, opsToken).StatusCode)
-	assert.Equal(t, http.StatusUnauthorized, send("PUT", logLevelPath, opsToken).StatusCode)
-	assert.Equal(t, http.StatusUnauthorized, send("GET", "/admin/overrides", opsToken).StatusCode)
+	code, header := send("GET", signInPath, "wrong")
+	assert.Equal(t, http.StatusUnauthorized, code)
+	assert.Contains(t, header.Get("WWW-Authenticate"), "Basic")
+	code, header = send("GET", signInPath, opsToken)
+	assert.Equal(t, http.StatusSeeOther, code)
+	assert.Equal(t, "/", header.Get("Location"))
+	for _, request := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", logLevelPath, http.StatusOK},
+		{"PUT", logLevelPath, http.StatusUnauthorized},
+		{"GET", "/admin/overrides", http.StatusUnauthorized},
+	} {
+		code, _ := send(request.method, request.path, opsToken)
+		assert.Equal(t, request.want, code, request)
+	}
 }
 
 // request sends a request, with a token unless it is empty.
