@@ -28,7 +28,7 @@ const (
 
 // maxEventsPerSecond bounds what the sketches cost. If there are more decisions, a random
 // sample of the calls is used, and each call of the sample counts for several calls.
-const maxEventsPerSecond = 20_000
+const maxEventsPerSecond = 4000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
 type Recorder struct {
@@ -61,7 +61,7 @@ type stripe struct {
 // callCounts are the calls of some time.
 type callCounts struct {
 	calls, denied, errors uint64
-	decisions             uint64 // descriptors with a decision
+	decisions             uint64
 	withoutRedis          uint64 // decisions of the fallback
 	latency               histogram
 }
@@ -123,9 +123,24 @@ func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 		s.denied++
 	}
 	interval := r.sampleInterval.Load()
-	isSampled := interval <= 1 || uint32(random>>32)%interval == 0
+	if interval > 1 && uint32(random>>32)%interval != 0 {
+		s.countDecisions(c)
+		return
+	}
 	for i := 0; i < c.Decisions(); {
-		i = r.recordDescriptor(s, c, i, isSampled, float64(interval))
+		i = r.recordDescriptor(s, c, i, float64(interval))
+	}
+}
+
+// countDecisions counts the decisions of a call that is not in the sample.
+func (s *stripe) countDecisions(c *service.Call) {
+	for i := range c.Decisions() {
+		if d := c.Decision(i); d.Result.Err == nil {
+			s.decisions++
+			if d.Result.Degraded() {
+				s.withoutRedis++
+			}
+		}
 	}
 }
 
@@ -150,7 +165,7 @@ func (r *Recorder) lockStripe(random int) *stripe {
 
 // recordDescriptor records the decisions about one descriptor, from decision i on. It
 // returns the place of the next descriptor's decisions.
-func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, isSampled bool, weight float64) int {
+func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
 	ev := event{rule: first.Rule, limit: first.Limit, weight: weight * float64(max(first.N, 0))}
 	use, isDecided := -1.0, false
@@ -163,6 +178,7 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, isSampled
 			continue
 		}
 		isDecided = true
+		s.decisions++
 		if d.Result.Degraded() {
 			s.withoutRedis++
 		}
@@ -175,10 +191,7 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, isSampled
 	if !isDecided {
 		return i
 	}
-	s.decisions++
-	if isSampled {
-		r.push(s, ev, first.Key)
-	}
+	r.push(s, ev, first.Key)
 	return i
 }
 
