@@ -25,6 +25,7 @@ help: ## List the targets
 run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the process
 	@echo "Serving $(LIMITS). Try in another terminal:"
 	@echo "  bin/rls hit -d shop remote_address=10.0.0.1 -n 8"
+	@echo "Or open http://localhost:6070/ in a browser."
 	@LIMITS_PATH=$(LIMITS) bin/rls serve
 
 build: ## Build bin/rls
