@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -210,14 +209,4 @@ func evaluate(t *testing.T, alert rulefmt.Rule, series []string) (summaries []st
 	}
 	slices.Sort(summaries)
 	return summaries
-}
-
-// TestPromtoolAcceptsAlerts runs promtool if it is installed.
-func TestPromtoolAcceptsAlerts(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed")
-	}
-	out, err := exec.Command(promtool, "check", "rules", path(alertsFile)).CombinedOutput()
-	assert.NoError(t, err, string(out))
 }
