@@ -40,7 +40,7 @@ test: ## Run the tests with the race detector
 test-full: export RLS_TEST_FULL = 1
 test-full: test ## Run the tests at full size, break real Redis servers, and attack the service
 	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
-	@RLS_ATTACKS=2s $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./test/attacks
+	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags attacks ./test/attacks
 
 test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
 	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
@@ -90,7 +90,7 @@ faults: ## Break real Redis servers in all ways of docs/failure.md at full lengt
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
 	@scripts/test-tools
-	RLS_ATTACKS=10s $(GO) test -count=1 -timeout 10m -v ./test/attacks
+	RLS_ATTACKS=10s $(GO) test -count=1 -timeout 10m -v -tags attacks ./test/attacks
 
 fuzz: ## Fuzz each target for FUZZTIME (20s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
