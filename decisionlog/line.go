@@ -48,8 +48,8 @@ func appendLine(b *bytes.Buffer, v any) {
 	}
 }
 
-// appendPrintable appends a line of JSON to b, with \uXXXX in place of each character that
-// a terminal does not print. The JSON encoder has already escaped ASCII characters below
+// appendPrintable appends a line of JSON to b, and writes each character that a terminal does
+// not print as a JSON escape of four hexadecimal digits. The JSON encoder has already escaped ASCII characters below
 // the space, so the line has such characters in strings only.
 func appendPrintable(b *bytes.Buffer, line string) {
 	for _, r := range line {

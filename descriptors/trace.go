@@ -62,7 +62,7 @@ type Candidate struct {
 }
 
 // MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
-// higher one. Of two patterns, the first in the file wins.
+// higher one. If two patterns match, the first in the file wins.
 type MatchKind uint8
 
 // The kinds of match.

@@ -80,7 +80,7 @@ end
 
 local reply = {}
 
--- What to write for each hit, if no key occurs twice: the value, its expiry and the function.
+-- Each hit has a value, an expiry and a function to write, if no key occurs twice.
 local values, expiries, writes = {}, {}, {}
 local errors = {} -- the errors of these hits
 

@@ -45,7 +45,7 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	keys := t.keys(&s.Keys)
 	changes := t.changes(s.Events)
 	if t.height > 0 {
-		// Of the remaining lines, the changes get a quarter and the keys get a third. The rules
+		// The changes get a quarter of the remaining lines, and the keys get a third. The rules
 		// get all others.
 		rest := max(t.height-len(lines)-2, 0)
 		changes = changes[:min(len(changes), max(rest/4, 2))]
