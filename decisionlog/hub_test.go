@@ -51,6 +51,20 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 	}}, drain(s))
 }
 
+func TestRecordOfDescriptorWithoutRuleHasItsPlaceAndHits(t *testing.T) {
+	now := clock()
+	h := NewHub(now, nil)
+	s := subscribe(t, h, Filter{}, 10)
+	req := request("tenant=acme", "other=x")
+	req.HitsAddend = 3
+	_, err := newService(t, now, nil, h).ShouldRateLimit(t.Context(), req)
+	require.NoError(t, err)
+	records := drain(s)
+	require.Len(t, records, 2)
+	assert.Equal(t, 1, records[1].DescriptorIndex)
+	assert.Equal(t, int64(3), records[1].Hits)
+}
+
 func TestEachDecisionAndUndecidedDescriptorHasARecord(t *testing.T) {
 	type row struct {
 		Rule, LimitName string

@@ -127,7 +127,7 @@ func TestLogLineHasTheFieldsOfItsRecord(t *testing.T) {
 		f := startLog(t, LogOptions{Sample: 1, Writer: &out})
 		f.call("trial=\x1b[2Jx\u009b\u202e\U000e0001é")
 		f.stop()
-		assert.Equal(t, `{"time":"2000-01-01T00:00:00Z","domain":"shop","descriptor":[{"key":"trial","value":"\u001b[2Jx\u009b\u202e\udb40\udc01é"}],`+
+		assert.Equal(t, `{"time":"2000-01-01T00:00:00Z","domain":"shop","descriptor":[{"key":"trial","value":"\u001b[2Jx\u009b\u202e\udb40\udc01é"}],"descriptor_index":0,`+
 			`"rule":"shop > trial","limit":"0 per minute","requests_per_unit":0,"code":"OVER_LIMIT","overall_code":"OK","hits":1,"remaining":0,`+
 			`"source":"`+decodeLines(t, out.String())[0].Source+`","degraded":false,"shadow":true,"duration_us":0}`+"\n", out.String())
 		assert.Equal(t, "\x1b[2Jx\u009b\u202e\U000e0001é", decodeLines(t, out.String())[0].Descriptor[0].Value)

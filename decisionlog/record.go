@@ -38,6 +38,9 @@ type Record struct {
 	// Descriptor has the entries of the descriptor, as the request has them.
 	Descriptor []Entry `json:"descriptor,omitempty"`
 
+	// DescriptorIndex is the place of the descriptor in the request, from 0.
+	DescriptorIndex int `json:"descriptor_index"`
+
 	// Rule is the path of the rule that matched: `shop > tenant=acme`. It is empty if no
 	// rule matched.
 	Rule string `json:"rule,omitempty"`
@@ -52,7 +55,8 @@ type Record struct {
 	Code        Code `json:"code"`
 	OverallCode Code `json:"overall_code"`
 
-	// Hits is the number of hits: 0 for a peek, negative for a refund.
+	// Hits is the number of hits of the descriptor: 0 for a peek, negative for a refund. It is
+	// 0 if the request has no descriptor.
 	Hits      int64 `json:"hits"`
 	Remaining int64 `json:"remaining"`
 
@@ -210,6 +214,9 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		r.TraceID = span.TraceID().String()
 	}
+	if o.descriptor >= 0 {
+		r.DescriptorIndex, r.Hits = o.descriptor, c.RequestedHits(o.descriptor)
+	}
 	if r.Rule != "" {
 		r.Shadow = c.Rules[o.descriptor].ShadowMode || c.GlobalShadow
 	}
@@ -221,7 +228,6 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	}
 	d := &o.decision
 	r.Limit, r.LimitName, r.RequestsPerUnit = d.Limit.String(), d.Limit.Name, d.Limit.Requests
-	r.Hits = d.N
 	if d.Result.Err != nil {
 		r.Error = d.Result.Err.Error()
 		return r

@@ -150,6 +150,10 @@ func (c *Call) firstError() error {
 	return nil
 }
 
+// RequestedHits returns the number of hits that the descriptor at index i of the request
+// charges: 0 for a peek, negative for a refund.
+func (c *Call) RequestedHits(i int) int64 { return hitCount(c.Request, c.Request.Descriptors[i]) }
+
 // hitCount returns the number of hits that d charges. If d has a hits_addend, the
 // hits_addend is the number, and 0 is a peek. If d has none, the hits_addend of req is the
 // number, and 0 means 1. The number is negative if d is a refund.

@@ -51,7 +51,7 @@ func (s *lineServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	s.lines = s.lines[1:]
 }
 
-const deniedLine = `{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor":[{"key":"tenant","value":"\u001b[2Ja,b"}],"rule":"shop > tenant",` +
+const deniedLine = `{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor":[{"key":"tenant","value":"\u001b[2Ja,b"}],"descriptor_index":0,"rule":"shop > tenant",` +
 	`"limit":"2 per minute","limit_name":"two\u009b","requests_per_unit":2,"code":"OVER_LIMIT","overall_code":"OVER_LIMIT","hits":3,"remaining":0,` +
 	`"source":"fallback","degraded":true,"reason":"late","mode":"local","shadow":false,"duration_us":1500}`
 
