@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
 	"limitsdiff":             {"descriptors", "descriptors/limitsfile", "limit"},
 	"limitstest":             {"backend/local", "descriptors", "descriptors/limitsfile", "explain", "limit", "service"},
+	"limitsplan":             {"backend/local", "decisionlog", "descriptors", "descriptors/limitsfile", "limit", "service"},
 	"tracing":                {"backend/redis", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/override", "limit"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override"},

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/limitsplan"
+)
+
+// planOptions are the options of rls plan.
+type planOptions struct {
+	limitsplan.Options
+	limitsfile limitsfile.Options
+
+	from       []string // paths of logs
+	accessLog  string   // path of a mapping file
+	html       string
+	asJSON     bool
+	conditions []string
+}
+
+// newPlan returns the command rls plan.
+func newPlan() *cobra.Command {
+	o := planOptions{}
+	cmd := &cobra.Command{
+		Use:   "plan NEW… --from LOG",
+		Short: "Replay recorded calls against new limits",
+		Long: "Replays the calls of a decision log (DECISION_LOG=all) or an access log against the limits\n" +
+			"files NEW, on a virtual clock. Prints which calls the new limits would have denied, by rule\n" +
+			"and by key, beside what happened. docs/planning-limits.md describes the report.\n" +
+			"Exit code: 0, 1 if a condition of --fail-if holds, 2 if a file has mistakes.",
+		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
+			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
+		Args: func(cmd *cobra.Command, paths []string) error {
+			return unusable(cmd, cobra.MinimumNArgs(1)(cmd, paths))
+		},
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			report, conditions, err := o.run(cmd, paths)
+			if err != nil {
+				return unusable(cmd, err)
+			}
+			code := exitCode(0)
+			for _, c := range conditions {
+				holds, text := c.Check(report)
+				fmt.Fprintln(cmd.ErrOrStderr(), text)
+				if holds {
+					code = 1
+				}
+			}
+			if code != 0 {
+				return code
+			}
+			return nil
+		},
+	}
+	cmd.SetFlagErrorFunc(unusable)
+	fs := cmd.Flags()
+	fs.StringArrayVar(&o.from, "from", nil, "`LOG` with the recorded calls, or - for the standard input; may be compressed by gzip; may be given for each replica")
+	fs.StringVar(&o.accessLog, "access-log", "", "the logs are JSON access logs; `FILE` says which fields are descriptors")
+	fs.StringArrayVar(&o.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds: denied, newly_denied, newly_admitted or newly_denied_keys, > and a number or percentage")
+	fs.StringVar(&o.html, "html", "", "`FILE` to write the report to as a web page")
+	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
+	fs.IntVar(&o.MaxKeys, "keys", 20, "maximum number of keys in the report")
+	fs.BoolVar(&o.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
+	fs.BoolVar(&o.QuotaMode, "quota-mode", false, "all descriptors are in quota mode (QUOTA_MODE)")
+	fs.BoolVar(&o.AllOrNone, "all-or-none", false, "charge all limits of a request or none (ALL_OR_NONE)")
+	fs.BoolVar(&o.limitsfile.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	return cmd
+}
+
+// run replays the logs and writes the report. It returns the report and the conditions.
+func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Report, []*limitsplan.FailCondition, error) {
+	var conditions []*limitsplan.FailCondition
+	for _, text := range o.conditions {
+		c, err := limitsplan.ParseFailCondition(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		conditions = append(conditions, c)
+	}
+	if len(o.from) == 0 {
+		return nil, nil, errors.New("--from is missing; want the path of a decision log or an access log")
+	}
+	config, err := loadLimits(cmd.InOrStdin(), paths, o.limitsfile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("new limits files have mistakes:\n%w", err)
+	}
+	logs, err := o.openLogs(cmd.InOrStdin())
+	defer logs.close()
+	if err != nil {
+		return nil, nil, err
+	}
+	calls, err := limitsplan.Merge(logs.readers...)
+	if err != nil {
+		return nil, nil, err
+	}
+	report, err := limitsplan.Run(cmd.Context(), config, calls, o.Options)
+	if err != nil {
+		return nil, nil, err
+	}
+	return report, conditions, o.write(cmd.OutOrStdout(), report, strings.Join(paths, " "))
+}
+
+// write writes the report in all formats.
+func (o *planOptions) write(out io.Writer, r *limitsplan.Report, limits string) error {
+	if o.html != "" {
+		var page bytes.Buffer
+		if err := r.WriteHTML(&page, limits); err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.html, page.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	if o.asJSON {
+		return explain.EncodeJSON(out, r)
+	}
+	return r.WriteText(out)
+}
+
+// openedLogs are the open files of recorded calls, and their readers.
+type openedLogs struct {
+	files   []*os.File
+	readers []limitsplan.Reader
+}
+
+func (l *openedLogs) close() {
+	for _, f := range l.files {
+		_ = f.Close() // it was only read
+	}
+}
+
+// openLogs opens all logs. The caller must close them, after an error too.
+func (o *planOptions) openLogs(stdin io.Reader) (*openedLogs, error) {
+	logs := new(openedLogs)
+	var mapping *limitsplan.Mapping
+	if o.accessLog != "" {
+		data, err := readBounded(o.accessLog, limitsplan.MaxMappingBytes)
+		if err != nil {
+			return logs, err
+		}
+		if mapping, err = limitsplan.ParseMapping(o.accessLog, data); err != nil {
+			return logs, err
+		}
+	}
+	for _, path := range o.from {
+		in := stdin
+		if path != stdinPath {
+			f, err := os.Open(path)
+			if err != nil {
+				return logs, err
+			}
+			logs.files = append(logs.files, f)
+			in = f
+		}
+		reader, err := limitsplan.NewReader(path, in, mapping)
+		if err != nil {
+			return logs, err
+		}
+		logs.readers = append(logs.readers, reader)
+	}
+	return logs, nil
+}
