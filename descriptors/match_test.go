@@ -156,7 +156,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 func TestRuleHasTheFieldsOfTheFile(t *testing.T) {
 	c := compileFiles(t, `
 domain: d
-defaults: {algorithm: token_bucket, burst: 7, scope: instance, on_backend_failure: deny, fallback_ratio: 0.25, charge_denied: true}
+defaults: {algorithm: token_bucket, burst: 7, scope: instance, on_backend_failure: deny, fallback_ratio: 0.25, charge_denied: true, lease: true, lease_waste: 0.02}
 descriptors:
 - key: a
   shadow_mode: true
@@ -166,6 +166,7 @@ descriptors:
   - {unit: second, requests_per_unit: 10, name: fast, replaces: [{name: x}, {name: y}]}
   - {unit: day, unit_multiplier: 2, requests_per_unit: 1000, algorithm: sliding_log, scope: global, on_backend_failure: local, fallback_ratio: 1, charge_denied: false}
   - {unit: hour, requests_per_unit: 50, enabled: false}
+  - {unit: minute, requests_per_unit: 100, scope: global, algorithm: fixed_window}
 - {key: b, rate_limit: {unlimited: true, name: free, replaces: [{name: fast}]}}
 `)
 	r := c.Domain("d").Match(entries("a", "1"))
@@ -173,7 +174,7 @@ descriptors:
 	assert.Equal(t, "d > a", r.Path)
 	assert.True(t, r.ShadowMode && r.QuotaMode)
 	assert.Equal(t, map[string]any{"tier": "gold", "n": 5.0}, r.Metadata.AsMap())
-	require.Len(t, r.Limits, 2, "the one that is off is left out")
+	require.Len(t, r.Limits, 3, "the one that is off is left out")
 
 	fast := r.Limits[0]
 	assert.Equal(t, limit.Spec{
@@ -194,6 +195,10 @@ descriptors:
 	}, slow.Spec)
 	assert.EqualValues(t, 2, slow.Response.UnitMultiplier.GetValue())
 	assert.Equal(t, "DAY", slow.Response.Unit.String())
+
+	leased := r.Limits[2]
+	assert.True(t, leased.Lease)
+	assert.Equal(t, int64(2), leased.LeasePermits())
 
 	free := c.Domain("d").Match(entries("b", "1")).Limits[0]
 	assert.True(t, free.Unlimited)

@@ -21,7 +21,7 @@ descriptors:
     - {unit: second, requests_per_unit: 10, algorithm: token_bucket, burst: 20, scope: instance}
     - {unit: day, unit_multiplier: 2, requests_per_unit: 1000, algorithm: sliding_log, on_backend_failure: deny, charge_denied: true}
   - {key: internal}
-- {key: beta, shadow_mode: true, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5, fallback_ratio: 0.5, name: b, replaces: [{name: c}]}}
+- {key: beta, shadow_mode: true, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5, fallback_ratio: 0.5, lease: true, lease_waste: 0.4, name: b, replaces: [{name: c}]}}
 - {key: admin, rate_limit: {unlimited: true}}
 - {key: old, metadata: {a: b}, rate_limit: {unit: hour, requests_per_unit: 5, enabled: false}}
 - {key: "new\nline", descriptors: [{key: x, detailed_metric: true, value_to_metric: true, rate_limit: {unit: week, requests_per_unit: 1}}]}
@@ -36,7 +36,7 @@ shop
   service=checkout: 100 per minute
     path=/pay/*: 10 per second, token_bucket, burst 20, per instance and 1000 per 2 days, sliding_log, on_backend_failure deny, charge_denied true [share_threshold]
     internal: no limit
-  beta: 5 per hour, fallback_ratio 0.5 (named b, replaces c) [shadow_mode, quota_mode]
+  beta: 5 per hour, fallback_ratio 0.5, lease true, lease_waste 0.4 (named b, replaces c) [shadow_mode, quota_mode]
   admin: unlimited
   old: 5 per hour (off) [metadata]
   "new\nline"
@@ -52,7 +52,7 @@ func TestWriteLinesShowsLimitsInForce(t *testing.T) {
 shop.service_checkout: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mode: false
 shop.service_checkout.path_/pay/*: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm=token_bucket, burst=20, scope=instance
 shop.service_checkout.path_/pay/*: unit=DAY requests_per_unit=1000, shadow_mode: false, quota_mode: false, algorithm=sliding_log, unit_multiplier=2, on_backend_failure=deny, charge_denied=true
-shop.beta: unit=HOUR requests_per_unit=5, shadow_mode: true, quota_mode: true, fallback_ratio=0.5
+shop.beta: unit=HOUR requests_per_unit=5, shadow_mode: true, quota_mode: true, fallback_ratio=0.5, lease=true, lease_waste=0.4
 shop.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited=true
 "shop.new\nline.x": unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false
 `, b.String())

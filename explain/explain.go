@@ -259,6 +259,7 @@ func effectiveValues(l *limit.Limit) Limit {
 		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier,
 		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
 		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
+		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
 	}
 }
 

@@ -136,6 +136,8 @@ type Limit struct {
 	ChargeDenied     bool    `json:"charge_denied"`
 	OnBackendFailure string  `json:"on_backend_failure,omitempty"`
 	FallbackRatio    float64 `json:"fallback_ratio,omitempty"` // 0 means the default of the service
+	Lease            bool    `json:"lease,omitempty"`
+	LeaseWaste       float64 `json:"lease_waste,omitempty"` // 0 means the default
 
 	// Place is the file and line of the limit. FromRequest reports that the request states
 	// the limit.

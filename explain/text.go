@@ -216,6 +216,7 @@ func extraFields(l *Limit) []string {
 	mode, _ := limit.ParseFailureMode(l.OnBackendFailure)
 	return limitsfile.ExtraFields(&limit.Limit{Spec: limit.Spec{
 		Algorithm: algorithm, ChargeDenied: l.ChargeDenied, OnBackendFailure: mode, FallbackRatio: l.FallbackRatio,
+		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
 	}}, ", %s %v")
 }
 

@@ -23,17 +23,17 @@ var algorithms = [...]struct {
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, aligned: true, countsWindows: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, aligned: true, countsWindows: true, leases: true}},
 	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
-	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true}},
+	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, leases: true}},
 	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
 }
 
 // traits are the properties of an algorithm that other code asks for. The methods of
 // Algorithm explain them.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows bool
+	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows, leases bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -80,3 +80,6 @@ func (a Algorithm) Aligned() bool { return algorithms[a].aligned }
 // at 0. A store can then keep a counter as a number for each window and decide with
 // Limit.CountHits.
 func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }
+
+// Leases reports whether replicas can lease permits of a limit of this algorithm.
+func (a Algorithm) Leases() bool { return algorithms[a].leases }

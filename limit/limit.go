@@ -69,6 +69,12 @@ type Spec struct {
 	// backend is unavailable. It is above 0 and at most 1. 0 means the default of
 	// the service.
 	FallbackRatio float64
+
+	// Lease lets a replica take permits from the backend in batches, and admit hits with
+	// them. LeaseWaste is the largest share of the capacity that all replicas may hold
+	// unused. It is at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
+	Lease      bool
+	LeaseWaste float64
 }
 
 // Limit is a checked Spec with the numbers derived from it. A Limit is immutable and
@@ -110,6 +116,7 @@ func New(s Spec) (*Limit, error) {
 	if r := s.FallbackRatio; math.IsNaN(r) || r < 0 || r > 1 {
 		errs = append(errs, fmt.Errorf("fallback_ratio %v must be above 0 and at most 1", r))
 	}
+	errs = append(errs, s.checkLease()...)
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}

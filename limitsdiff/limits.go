@@ -120,6 +120,9 @@ func (d *differences) pair(old, current *limitsfile.Limit) {
 	if old.OnBackendFailure != current.OnBackendFailure || old.FallbackRatio != current.FallbackRatio {
 		d.add(Mixed, "while the backend fails, the limit decides in another way (%s → %s)", failureWords(old.Limit), failureWords(current.Limit))
 	}
+	if oldWords, words := leaseWords(old.Limit), leaseWords(current.Limit); oldWords != words {
+		d.add(Same, "replicas take permits in another way (%s → %s)", oldWords, words)
+	}
 	if old.Name != current.Name {
 		d.add(Same, "the name of the limit becomes %s", nameWords(current.Name))
 	}
@@ -144,6 +147,13 @@ func failureWords(l *limit.Limit) string {
 		text += fmt.Sprintf(" with ratio %v", l.FallbackRatio)
 	}
 	return text
+}
+
+func leaseWords(l *limit.Limit) string {
+	if !l.Lease {
+		return "no lease"
+	}
+	return fmt.Sprintf("lease with lease_waste %v", l.WasteShare())
 }
 
 // compareNumbers compares the hits that two limits admit: at once, and over a long time.

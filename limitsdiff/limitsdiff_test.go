@@ -57,6 +57,7 @@ func TestChangesHaveTheirKind(t *testing.T) {
 		{"unlimited", key("", ""), "{key: k, rate_limit: {unlimited: true}}", Looser, "", "limit gone: 10 per minute"},
 		{"further limit", key("", ""), "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", Tighter, "new", "new limit: 5 per day"},
 		{"charge_denied", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, charge_denied: true"), Tighter, "kept", "denied hits are charged now"},
+		{"lease", key("", ""), key("", "lease: true, lease_waste: 0.2"), Same, "kept", "(no lease → lease with lease_waste 0.2)"},
 		{"name", key("", ""), key("", "name: n"), Same, "kept", "the name of the limit becomes n"},
 		{"replaces", key("", ""), key("", "replaces: [{name: n}]"), Mixed, "kept", "replaces other limits"},
 		{"failure mode", key("", ""), key("", "on_backend_failure: deny"), Mixed, "kept", "(default → deny)"},

@@ -76,5 +76,11 @@ func ExtraFields(l *limit.Limit, form string) []string {
 	if l.ChargeDenied != l.Algorithm.DefaultChargeDenied() {
 		add("charge_denied", l.ChargeDenied)
 	}
+	if l.Lease {
+		add("lease", l.Lease)
+	}
+	if l.LeaseWaste != 0 {
+		add("lease_waste", l.LeaseWaste)
+	}
 	return all
 }

@@ -19,6 +19,7 @@ func (d *document) limit(pos *place, o *object) *Limit {
 		d.checkUnlimited(pos, o)
 	} else {
 		l.Limit = d.newLimit(pos, o, d.spec(pos, o))
+		d.checkLease(pos, o, l.Limit)
 	}
 	if d.mistakes > mistakes || o.invalid() {
 		return nil
@@ -39,6 +40,13 @@ func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit
 		d.errorf(o.field(strings.TrimSuffix(field, ":")).node, pos, "%s", reason)
 	}
 	return nil
+}
+
+// checkLease warns if the lease of l, which was read from o, has no effect. l can be nil.
+func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
+	if v := o.field("lease"); l != nil && v.flag && l.LeasePermits() < limit.MinLeasePermits {
+		d.warnf(v.node, pos, "lease has no effect, because lease_waste %v of %d hits is fewer than %d permits", l.WasteShare(), l.Capacity(), limit.MinLeasePermits)
+	}
 }
 
 // spec returns the spec of o. It leaves invalid fields out, so limit.New reports only
@@ -90,6 +98,12 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	}
 	if !o.field("burst").given() && !s.Algorithm.UsesBurst() {
 		s.Burst = 0 // the default burst is not for this algorithm
+	}
+	if !s.CanLease() { // neither are the default lease and the default lease_waste
+		s.Lease = s.Lease && o.field("lease").given()
+	}
+	if !s.Lease && !o.field("lease_waste").given() {
+		s.LeaseWaste = 0
 	}
 	return s
 }

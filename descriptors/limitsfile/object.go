@@ -232,7 +232,7 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 	case ratioKind:
 		f, err := strconv.ParseFloat(n.Value, 64)
 		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= r.maxValue) {
-			return reject(fmt.Sprintf("a number over 0 and up to %.0f", r.maxValue))
+			return reject("a number over 0 and up to " + strconv.FormatFloat(r.maxValue, 'f', -1, 64))
 		}
 		v.ratio = f
 	case choiceKind:

@@ -3,12 +3,14 @@ package limitsfile
 import (
 	"math/bits"
 	"slices"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // fieldSet is a set of fields. Bit i stands for row i of the schema.
-type fieldSet uint32
+type fieldSet uint64
 
-const _ = uint(32 - len(schema)) // a fieldSet has a bit for each row
+const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
 
 // fieldSet returns the fields that o has.
 func (o *object) fieldSet() fieldSet {
@@ -30,7 +32,7 @@ func (r *row) fieldSet() fieldSet {
 func (s fieldSet) names() []string {
 	var names []string
 	for ; s != 0; s &= s - 1 {
-		names = append(names, schema[bits.TrailingZeros32(uint32(s))].name)
+		names = append(names, schema[bits.TrailingZeros64(uint64(s))].name)
 	}
 	return names
 }
@@ -40,8 +42,21 @@ func (l *Limit) fieldsFrom(o *object) fieldSet {
 	s := o.fieldSet()
 	if l.Unlimited {
 		s &= findRow("enabled").fieldSet()
-	} else if !l.Algorithm.UsesBurst() {
-		s &^= findRow("burst").fieldSet()
+		return s
+	}
+	return s &^ fieldsWithoutEffect(l.Spec)
+}
+
+// fieldsWithoutEffect returns the default fields that have no effect on a limit of this spec.
+func fieldsWithoutEffect(spec limit.Spec) (s fieldSet) {
+	if !spec.Algorithm.UsesBurst() {
+		s |= findRow("burst").fieldSet()
+	}
+	if !spec.CanLease() {
+		s |= findRow("lease").fieldSet()
+	}
+	if !spec.Lease {
+		s |= findRow("lease_waste").fieldSet()
 	}
 	return s
 }
@@ -83,9 +98,5 @@ func (d *Domain) DefaultsPlace() (file string, line int) {
 // request.
 func (d *Domain) RequestLimitDefaults() []string {
 	spec, _ := d.RequestLimit()
-	fields := d.defaults.fieldSet()
-	if !spec.Algorithm.UsesBurst() {
-		fields &^= findRow("burst").fieldSet()
-	}
-	return fields.names()
+	return (d.defaults.fieldSet() &^ fieldsWithoutEffect(spec)).names()
 }

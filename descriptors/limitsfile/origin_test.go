@@ -20,6 +20,7 @@ defaults: {algorithm: token_bucket, burst: 9, fallback_ratio: 0.5, enabled: true
 	}{
 		"all defaults":               {"unit: day, requests_per_unit: 1", "", []string{"algorithm", "burst", "fallback_ratio", "enabled"}, nil},
 		"given fields":               {"unit: day, requests_per_unit: 1, burst: 2, enabled: true", "", []string{"algorithm", "fallback_ratio"}, nil},
+		"lease":                      {"unit: day, requests_per_unit: 1, lease: true", `{"lease_waste": 0.5}`, []string{"algorithm", "burst", "fallback_ratio", "enabled"}, []string{"lease_waste"}},
 		"algorithm without burst":    {"unit: day, requests_per_unit: 1, algorithm: sliding_log", "", []string{"fallback_ratio", "enabled"}, nil},
 		"unlimited":                  {"unlimited: true", "", []string{"enabled"}, nil},
 		"override":                   {"unit: day, requests_per_unit: 1", `{"burst": 3, "requests_per_unit": 2}`, []string{"algorithm", "fallback_ratio", "enabled"}, []string{"requests_per_unit", "burst"}},

@@ -89,6 +89,12 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"window too long", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11}"), "f:4:69: d > k: unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		{"burst without token_bucket", one("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},
 		{"burst that never fills", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 4000}"), "f:4:83: d > k: burst 4000 would take more than ten years to refill; at 1 per day it can be at most 3650"},
+		{"lease with another algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, lease: true, algorithm: sliding_log}"), "f:4:58: d > k: lease is only for algorithms fixed_window and token_bucket, not sliding_log"},
+		{"lease in one replica", one("rate_limit: {unit: day, requests_per_unit: 1, lease: true, scope: instance}"), "f:4:58: d > k: lease is only for scope global, because a counter with scope instance needs no Redis"},
+		{"lease is no flag", one("rate_limit: {unit: day, requests_per_unit: 1, lease: 5}"), "f:4:58: d > k: lease: got 5, want true or false"},
+		{"lease_waste over a half", one("rate_limit: {unit: day, requests_per_unit: 1, lease: true, lease_waste: 0.6}"), "f:4:77: d > k: lease_waste: got 0.6, want a number over 0 and up to 0.5"},
+		{"lease_waste without lease", one("rate_limit: {unit: day, requests_per_unit: 1, lease_waste: 0.1}"), "f:4:64: d > k: lease_waste has no meaning without lease: true"},
+		{"misspelt lease_waste", one("rate_limit: {unit: day, requests_per_unit: 1, lease: true, lease_wast: 0.1}"), "did you mean lease_waste?"},
 		{
 			"several mistakes in one limit", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11, burst: 3, fallback_ratio: 2, scope: all}"),
 			"f:4:69: d > k: unit_multiplier 11 makes the window longer\nf:4:80: d > k: burst is only for algorithm token_bucket, not fixed_window\n" +
@@ -151,6 +157,7 @@ func TestProbableMistakesGiveWarnings(t *testing.T) {
 		{"name on the descriptor", one("name: x"), "f:4:5: d > k: name has no meaning in the descriptor and is ignored; it belongs in rate_limit or an item of replaces"},
 		{"unit at the root", "domain: d\nunit: day", "f:2:1: d: unit has no meaning in the root of the file and is ignored; it belongs in rate_limit"},
 		{"requests_per_unit missing", one("rate_limit: {unit: day}"), "f:4:17: d > k: requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant"},
+		{"lease of a small limit", one("rate_limit: {unit: day, requests_per_unit: 100, lease: true}"), "f:4:60: d > k: lease has no effect, because lease_waste 0.01 of 100 hits is fewer than 2 permits"},
 		{"junk unit of unlimited", one("rate_limit: {unlimited: true, unit: foo}"), "f:4:41: d > k: unit foo is unknown, and has no meaning beside unlimited: true"},
 		{"field given twice", one("value: a\nvalue: b"), "f:5:5: d > k=b: value is given twice; the last one counts"},
 		{"limit given twice", one("rate_limit: {unit: day, requests_per_unit: 1}\nrate_limit: {requests_per_unit: 2}"), "f:5:5: d > k: rate_limit is given twice; of equal fields the last one counts"},

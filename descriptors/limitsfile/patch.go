@@ -189,7 +189,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 }
 
 // fieldsForAll names the fields of a patch that can change several limits alike.
-var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio"}
+var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
 
 // patch returns old, nil for no limit, with the changes of o. The result has no meaning
 // after a mistake.

@@ -115,6 +115,8 @@ var schema = [...]row{
 	},
 	{name: "fallback_ratio", kind: ratioKind, maxValue: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "charge_denied", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "lease", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
+	{name: "lease_waste", kind: ratioKind, maxValue: limit.MaxLeaseWaste, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "enabled", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 
 	{name: "factor", kind: ratioKind, maxValue: 1_000_000, levels: overrideLevels, extension: true},
@@ -134,6 +136,8 @@ var specFields = map[string]func(s *limit.Spec, v value){
 	"on_backend_failure": func(s *limit.Spec, v value) { s.OnBackendFailure, _ = limit.ParseFailureMode(v.text) },
 	"fallback_ratio":     func(s *limit.Spec, v value) { s.FallbackRatio = v.ratio },
 	"charge_denied":      func(s *limit.Spec, v value) { s.ChargeDenied = v.flag },
+	"lease":              func(s *limit.Spec, v value) { s.Lease = v.flag },
+	"lease_waste":        func(s *limit.Spec, v value) { s.LeaseWaste = v.ratio },
 }
 
 // findRow returns the row of a field, or nil.
