@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-before bench-observers faults attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-before bench-observers faults attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,11 +66,25 @@ lint: ## Run the linters of .golangci.yml in all modules
 bench: ## Measure the hot path; docs/benchmarks.md explains the figures
 	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./bench
 
-bench-redis: build ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
-	@scripts/test-tools
+# WITH_INCUMBENT names the programs that the benchmarks compare. Without a program of the
+# incumbent they measure rls only.
+WITH_INCUMBENT = RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $(CURDIR)/.tools/service_cmd 2>/dev/null)
+
+incumbent:
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "envoyproxy/ratelimit does not build here; measuring rls only"
-	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $(CURDIR)/.tools/service_cmd 2>/dev/null) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md \
-		$(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
+
+bench-redis: build incumbent ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
+	@scripts/test-tools
+	$(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
+
+bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes, or in 2 with BENCH_QUICK=1
+	@scripts/test-tools
+	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/docs/bench/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
+
+bench-peers: export RLS_BENCH_PEERS = $(PEERS)
+bench-peers: build incumbent ## Measure the same with other servers too: PEERS='name=host:port[,pid=N][,redis=host:port] ...'
+	@scripts/test-tools
+	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/bench-peers.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
 
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@scripts/test-tools

@@ -65,6 +65,8 @@ var mayImport = map[string][]string{
 	"cmd/rls/env":            {"backend/redis", "internal/statsd", "server"},
 	"test/attacks":           {},
 	"bench":                  {},
+	"bench/curves":           {},
+	"bench/load":             {"bench/curves"},
 
 	strings.TrimSuffix(module, "/"): {}, // the package of this test
 }
