@@ -216,7 +216,7 @@ func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
 		{"status fields", one("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
 		{"error and code", one("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
 		{"hits", one("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
-		{"alias of itself", "limits: &a [*a]", "f:1:9: limits: got a list, want a text"},
+		{"alias of itself", "limits: &a [*a]", "f:1:13: alias *a is inside its own anchor"},
 		{"too many requests", one(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,11 +1,9 @@
 package limitstest
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/internal/boundedyaml"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -85,28 +84,19 @@ func (p *parser) root(data []byte) *yaml.Node {
 		p.errorf(nil, "file is %d bytes; maximum is %d", len(data), MaxFileBytes)
 		return nil
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var doc, next yaml.Node
-	switch err := decoder.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		p.errorf(nil, "file is empty: limits and tests are missing")
-		return nil
-	case err != nil:
-		n, reason := &yaml.Node{}, strings.TrimPrefix(err.Error(), "yaml: ")
-		if _, scanErr := fmt.Sscanf(reason, "line %d:", &n.Line); scanErr == nil {
-			_, reason, _ = strings.Cut(reason, ": ")
-		}
-		p.errorf(n, "not valid YAML: %s", reason)
+	doc, err := boundedyaml.Parse(data, boundedyaml.Bounds{})
+	if problem, ok := errors.AsType[*boundedyaml.Problem](err); ok {
+		p.errorf(&yaml.Node{Line: problem.Line, Column: problem.Column}, "%s", problem.Reason)
 		return nil
 	}
-	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
-		p.errorf(&next, "file has a second YAML document; put all tests into one")
-	}
-	if len(doc.Content) == 0 {
-		p.errorf(nil, "file is empty: limits and tests are missing")
+	if err != nil {
+		p.errorf(nil, "%v: limits and tests are missing", err)
 		return nil
 	}
-	return doc.Content[0]
+	if doc.Second != nil {
+		p.errorf(doc.Second, "file has a second YAML document; put all tests into one")
+	}
+	return doc.Root
 }
 
 var (

@@ -41,11 +41,11 @@ func (r *reader) read() (*Set, error) {
 	var errs Problems
 	for _, d := range r.docs {
 		if d.root != nil {
-			r.readDescriptors(d, &d.domain.Descriptors, d.rootPlace, d.root.field("descriptors"), 1)
+			r.readRoot(d)
 		}
 		errs = append(errs, problems(d.errs)...)
 		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
-		d.root = nil
+		d.root, d.content = nil, nil
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -96,14 +96,43 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	}
 }
 
+// readRoot adds the descriptors of d to its domain.
+func (r *reader) readRoot(d *document) {
+	list := &d.domain.Descriptors
+	if d.content == nil || !d.content.InPieces() {
+		r.readDescriptors(d, list, d.rootPlace, d.root.field("descriptors"), 1)
+		return
+	}
+	row, done := findRow("descriptors"), 0
+	err := d.content.Items(func(items []*yaml.Node) bool {
+		mappings := d.mappings(row, items, d.rootPlace)
+		r.readItems(d, list, d.rootPlace, mappings, done, 1)
+		done += len(mappings)
+		return !d.full()
+	})
+	if err != nil {
+		d.errs = nil // a file that is not YAML has no other problems
+		d.yamlError(err)
+	}
+}
+
 // readDescriptors adds the descriptors in v to list.
 func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place, v value, depth int) {
 	if depth > MaxDepth {
 		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
 		return
 	}
-	for i, item := range d.items(v, parent) {
-		pos := newPlace(parent, i)
+	r.readItems(d, list, parent, d.items(v, parent), 0, depth)
+}
+
+// readItems adds the descriptors in items to list. The number of the first descriptor below
+// parent is first, from 0.
+func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, first, depth int) {
+	for i, item := range items {
+		if !d.countRule(item) {
+			return
+		}
+		pos := newPlace(parent, first+i)
 		o := d.object(descriptorLevel, pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc := &Descriptor{Key: key.text, Value: value.text, File: d.file, Line: item.Line}
@@ -148,11 +177,17 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 		if several.given() {
 			d.errorf(several.node, pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
 		}
+		if !d.countRule(v.node) {
+			return
+		}
 		if l := d.limit(pos, d.object(rateLimitLevel, pos, v.mappings...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
 	for _, item := range d.limitItems(pos, several) {
+		if !d.countRule(item) {
+			return
+		}
 		l := d.limit(pos, d.object(rateLimitLevel, pos, item))
 		switch {
 		case l == nil:

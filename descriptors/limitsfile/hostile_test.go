@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // bounds returns options with 1 % of the default bounds, and scale 1. In a full test
@@ -54,19 +56,20 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 	for i := range 2_000 * min(scale, 10) {
 		fmt.Fprintf(&unknown, "unknown_key_%d: 1\n", i)
 	}
-	tooManyNodes := fmt.Sprintf("file has more than %d keys and values", o.MaxNodes)
+	tooManyCopies := fmt.Sprintf("aliases repeat more than %d keys and values", o.MaxNodes/2)
 
 	for _, test := range []struct{ name, yaml, want string }{
 		{"50 MB", strings.Repeat("# comment\n", 50_000*scale), fmt.Sprintf("f: file is %d bytes; maximum is %d", 500_000*scale, o.MaxFileBytes)},
-		{"aliases in metadata", aliasBomb("metadata", "x"), "metadata: got a list, want a mapping"},
-		{"aliases below metadata", aliasBomb("value", "x"), tooManyNodes},
-		{"aliases of descriptors", bomb, tooManyNodes},
-		{"merge keys", merges, tooManyNodes},
-		{"an anchor within itself", "domain: d\ndescriptors: &a\n- {key: k, descriptors: *a}", "f:2:14: descriptors are nested more than 100 deep"},
-		{"an anchor within itself in metadata", one("metadata: &a {b: *a}"), "metadata is nested more than 100 deep"},
-		{"an anchor within itself by merging", "domain: d\ndescriptors:\n- &a {key: k, <<: *a}", "merge keys (<<) are nested more than 100 deep"},
+		{"aliases in metadata", aliasBomb("metadata", "x"), tooManyCopies},
+		{"aliases below metadata", aliasBomb("value", "x"), tooManyCopies},
+		{"aliases of descriptors", bomb, tooManyCopies},
+		{"merge keys", merges, tooManyCopies},
+		{"an anchor within itself", "domain: d\ndescriptors: &a\n- {key: k, descriptors: *a}", "f:3:25: alias *a is inside its own anchor"},
+		{"an anchor within itself in metadata", one("metadata: &a {b: *a}"), "alias *a is inside its own anchor"},
+		{"an anchor within itself by merging", "domain: d\ndescriptors:\n- &a {key: k, <<: *a}", "f:3:19: alias *a is inside its own anchor"},
 		{"an anchor that is its own value", "domain: &a *a", "not valid YAML"},
 		{"deep descriptors", nested(101), "f:2:2314: descriptors are nested more than 100 deep"},
+		{"deep metadata", one("metadata: " + strings.Repeat("{a: ", 102) + strings.Repeat("}", 102)), "metadata is nested more than 100 deep"},
 		{"deep lists", "domain: " + strings.Repeat("[", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep mappings", "domain: " + strings.Repeat("{a: ", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep blocks", strings.Repeat("- ", 20_000*min(scale, 5)), "not valid YAML: "},
@@ -102,6 +105,56 @@ func TestLargeFileIsParsed(t *testing.T) {
 	start := time.Now()
 	assert.Len(t, parse(t, b.String()).Domains[0].Descriptors, rules)
 	t.Logf("%d bytes in %v", b.Len(), time.Since(start))
+}
+
+// words returns a list of n words in brackets, each with a number between before and after.
+func words(n int, before, after string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%s%d%s,", before, i, after)
+	}
+	return "[" + b.String() + "]"
+}
+
+func TestFileBeyondDefaultBoundsIsRejected(t *testing.T) {
+	square := "domain: d\ndescriptors:\n- key: k\n  descriptors: &a " + words(400, "{key: x", "}") + "\n"
+	for i := range 820 {
+		square += fmt.Sprintf("- {key: k%d, descriptors: *a}\n", i)
+	}
+	for _, test := range []struct{ name, yaml, want string }{
+		{"a square of descriptors", square, "f:4:30: file has more than 320000 descriptors and limits (aliases count at each use); split the file"},
+		{"a square of metadata", one("metadata: {l: &a " + words(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
+		{"bare keys", "domain: d\n" + strings.Repeat("a:\n", 250_001), "f:250000: more than 500000 keys and values in one piece; split the file"},
+		{"items in brackets", "domain: d\ndescriptors: [" + strings.Repeat("{},", 500_001) + "]", "f:2: more than 500000 keys and values in one piece; split the file"},
+		{"a value with many keys", one("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values in one piece; split the file"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, errs, _ := load(test.yaml, Options{})
+			assert.Contains(t, errs[:min(len(errs), 500)], test.want)
+			assert.NotContains(t, errs, "\n", "it is the only problem")
+		})
+	}
+}
+
+// A file in block style is read in pieces, so it can have more nodes than one tree.
+func TestFileInPiecesIsReadAsAWhole(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("domain: d\ndefaults: &a {algorithm: token_bucket}\ndescriptors:\n- key: k\n  rate_limit: &l {unit: day, requests_per_unit: 1}\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "- key: k\n  value: v%d\n  rate_limit: *l\n", i)
+	}
+	set := parse(t, b.String())
+	last := set.Domains[0].Descriptors[10_000]
+	assert.Equal(t, "k=v9999", last.Label())
+	assert.Equal(t, 6+3*9_999, last.Line)
+	assert.Equal(t, limit.TokenBucket, last.Limits[0].Algorithm)
+
+	b.WriteString("- {key: k, value: v5}\n- x\n- {key: [}\n")
+	_, errs, _ := load(b.String(), Options{})
+	assert.Equal(t, "f:30007: not valid YAML: did not find expected node content", errs, "it is the only problem of the file")
+	_, errs, _ = load(strings.Replace(b.String(), "- {key: [}\n", "", 1), Options{})
+	assert.Equal(t, "f:30006:9: d > k=v5: duplicate of the descriptor at f:21\nf:30007:3: d: item of descriptors: got x, want a mapping", errs)
 }
 
 func TestFileWithTooManyNodesHasOneProblem(t *testing.T) {

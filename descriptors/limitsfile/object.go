@@ -249,18 +249,23 @@ func (d *document) items(v value, pos *place) []*yaml.Node {
 	if !v.valid() {
 		return nil
 	}
-	var items []*yaml.Node
-	for _, n := range v.node.Content {
+	return d.mappings(v.row, v.node.Content, pos)
+}
+
+// mappings returns the mappings of items, which are in a list that belongs to r.
+func (d *document) mappings(r *row, items []*yaml.Node, pos *place) []*yaml.Node {
+	var mappings []*yaml.Node
+	for _, n := range items {
 		if !d.visit(n) {
 			break
 		}
 		if m := deref(n); m.Kind == yaml.MappingNode {
-			items = append(items, m)
+			mappings = append(mappings, m)
 		} else {
-			d.errorf(n, pos, "item of %s: got %s, want a mapping", v.row.name, display(m))
+			d.errorf(n, pos, "item of %s: got %s, want a mapping", r.name, display(m))
 		}
 	}
-	return items
+	return mappings
 }
 
 func deref(n *yaml.Node) *yaml.Node {

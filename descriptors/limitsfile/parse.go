@@ -5,12 +5,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/internal/boundedyaml"
 )
 
 const (
@@ -19,6 +19,12 @@ const (
 
 	// DefaultMaxNodes is about the number of nodes in a file of DefaultMaxFileBytes.
 	DefaultMaxNodes = 2_000_000
+
+	// maxRules bounds the descriptors and limits of one file together, and maxMetadata its
+	// values of metadata, also with aliases. A descriptor or limit takes about 400 bytes, and a
+	// value takes 130.
+	maxRules    = 320_000
+	maxMetadata = 400_000
 
 	// MaxDepth is the maximum depth of nested descriptors, and of nested metadata.
 	MaxDepth = 100
@@ -36,7 +42,11 @@ type document struct {
 	maxBytes int
 	maxNodes int
 	nodes    int // visited so far
+	rules    int // descriptors and limits so far
 
+	metadataValues int // so far
+
+	content   *boundedyaml.Document // nil if the document is not a file
 	root      *object
 	domain    *Domain
 	rootPlace *place // of the domain
@@ -105,7 +115,31 @@ func (d *document) visit(n *yaml.Node) bool {
 		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.maxNodes)
 	}
 	d.nodes++
-	return d.nodes <= d.maxNodes && len(d.errs) <= maxProblems
+	return !d.full()
+}
+
+// full reports whether the file exceeds a bound, so that reading stops.
+func (d *document) full() bool {
+	return d.nodes > d.maxNodes || len(d.errs) > maxProblems
+}
+
+// countRule counts descriptor or limit n and reports whether to go on.
+func (d *document) countRule(n *yaml.Node) bool {
+	return d.count(n, &d.rules, maxRules, "descriptors and limits")
+}
+
+// countMetadata counts value n of metadata and reports whether to go on.
+func (d *document) countMetadata(n *yaml.Node) bool {
+	return d.count(n, &d.metadataValues, maxMetadata, "values in metadata")
+}
+
+func (d *document) count(n *yaml.Node, count *int, most int, things string) bool {
+	*count++
+	if *count > most && !d.full() {
+		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", most, things)
+		d.nodes = d.maxNodes + 1
+	}
+	return !d.full()
 }
 
 // parse returns the root of the first YAML document of f. It returns nil after reporting
@@ -118,28 +152,25 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(f.Data))
-	var doc yaml.Node
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		d.errorf(nil, nil, "file is empty: domain is missing")
-		return nil
-	case err != nil:
-		n, reason := &yaml.Node{}, strings.TrimPrefix(err.Error(), "yaml: ")
-		if _, scanErr := fmt.Sscanf(reason, "line %d:", &n.Line); scanErr == nil {
-			_, reason, _ = strings.Cut(reason, ": ")
-		}
-		d.errorf(n, nil, "not valid YAML: %s", reason)
+	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.maxNodes / 2})
+	if err != nil {
+		d.yamlError(err)
 		return nil
 	}
-	var next yaml.Node
-	if err := dec.Decode(&next); !errors.Is(err, io.EOF) {
-		d.warnf(&next, nil, "only the first YAML document of a file is read; the others are ignored")
+	if content.Second != nil {
+		d.warnf(content.Second, nil, "only the first YAML document of a file is read; the others are ignored")
 	}
-	if len(doc.Content) == 0 {
-		return nil
+	d.content = content
+	return content.Root
+}
+
+// yamlError reports why the file can't be parsed.
+func (d *document) yamlError(err error) {
+	if p, ok := errors.AsType[*boundedyaml.Problem](err); ok {
+		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, nil, "%s", p.Reason)
+		return
 	}
-	return doc.Content[0]
+	d.errorf(nil, nil, "%v: domain is missing", err)
 }
 
 // checkBytes reports whether YAML allows all bytes of data. It adds a problem for the first

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -226,7 +227,12 @@ func (w *walker) read(path string) {
 		return
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limitsfile.DefaultMaxFileBytes+1))
+	var content bytes.Buffer
+	if info, statErr := f.Stat(); statErr == nil {
+		content.Grow(int(min(info.Size(), limitsfile.DefaultMaxFileBytes)) + bytes.MinRead)
+	}
+	_, err = content.ReadFrom(io.LimitReader(f, limitsfile.DefaultMaxFileBytes+1))
+	data := content.Bytes()
 	w.bytes += len(data)
 	switch {
 	case err != nil:

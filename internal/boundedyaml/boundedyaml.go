@@ -1,0 +1,234 @@
+// Package boundedyaml parses YAML files in bounded memory. The tree of a file takes up to a
+// hundred times the size of the file, and aliases can multiply the tree. So this package counts
+// the nodes of a file before it makes a tree, and counts the nodes behind aliases before anybody
+// follows an alias. A long list is parsed in pieces.
+//
+// Terms:
+//
+//   - node: a key, a value, a list or a mapping;
+//   - piece: some items of a list, which are one tree.
+package boundedyaml
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Bounds are the bounds of a file. 0 means the default.
+type Bounds struct {
+	// MaxNodes is the maximum number of nodes in one tree, 500,000 by default. The list of
+	// Open has a tree for each piece.
+	MaxNodes int
+
+	// MaxRepeated is the maximum number of nodes behind all aliases, 1,000,000 by default.
+	MaxRepeated int
+
+	// PieceNodes is the number of nodes after which a piece ends, 20,000 by default.
+	PieceNodes int
+}
+
+const (
+	// DefaultMaxNodes is about the number of nodes in 45,000 rules. A node takes 200 bytes.
+	DefaultMaxNodes = 500_000
+
+	// DefaultMaxRepeated is about the number of nodes of 200,000 limits with one anchor.
+	DefaultMaxRepeated = 1_000_000
+
+	defaultPieceNodes = 20_000
+)
+
+// Problem is the reason why a file can't be parsed. Line and Column are from 1, or 0 if they
+// are unknown.
+type Problem struct {
+	Line, Column int
+	Reason       string
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return fmt.Sprintf("line %d: %s", p.Line, p.Reason) }
+
+func problemAt(n *yaml.Node, format string, args ...any) error {
+	return &Problem{n.Line, n.Column, fmt.Sprintf(format, args...)}
+}
+
+// ErrEmpty is the error of a file without a document.
+var ErrEmpty = errors.New("file is empty")
+
+// Document is the first document of a file.
+type Document struct {
+	// Root is the root node. In the document of Open, it lacks the items of the list.
+	Root *yaml.Node
+
+	// Second is the start of a second document, or nil.
+	Second *yaml.Node
+
+	data    []byte
+	field   string
+	bounds  Bounds
+	aliases aliasCounter
+	decoder *yaml.Decoder
+	pieces  []piece // nil if Root has all items
+}
+
+// Parse parses the first document of a file. The error is a *Problem or ErrEmpty.
+func Parse(data []byte, b Bounds) (*Document, error) {
+	d := newDocument(data, "", b)
+	return d, d.parseWhole()
+}
+
+// Open parses the first document of a file, but for the items of a field at the root. Items
+// returns the items.
+func Open(data []byte, field string, b Bounds) (*Document, error) {
+	d := newDocument(data, field, b)
+	head, pieces, ok := cut(data, field, d.bounds.PieceNodes)
+	if !ok || d.openPieces(head, pieces) != nil {
+		return d, d.parseWhole()
+	}
+	return d, nil
+}
+
+func newDocument(data []byte, field string, b Bounds) *Document {
+	b.MaxNodes = cmp.Or(b.MaxNodes, DefaultMaxNodes)
+	b.MaxRepeated = cmp.Or(b.MaxRepeated, DefaultMaxRepeated)
+	b.PieceNodes = cmp.Or(b.PieceNodes, defaultPieceNodes)
+	return &Document{data: data, field: field, bounds: b, aliases: newAliasCounter(b)}
+}
+
+// parseWhole parses the document as one tree.
+func (d *Document) parseWhole() error {
+	d.pieces, d.aliases = nil, newAliasCounter(d.bounds)
+	if err := d.checkCount(d.data, 1); err != nil {
+		return err
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(d.data))
+	var doc, next yaml.Node
+	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+		return ErrEmpty
+	} else if err != nil {
+		return syntaxProblem(err, 0)
+	}
+	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
+		d.Second = &next
+	}
+	if len(doc.Content) == 0 {
+		return ErrEmpty
+	}
+	d.Root = doc.Content[0]
+	_, err := d.aliases.size(d.Root)
+	return err
+}
+
+// checkCount reports data with too many nodes for one tree. The first line of data is line.
+func (d *Document) checkCount(data []byte, line int) error {
+	count, last := countNodes(data, d.bounds.MaxNodes)
+	if count <= d.bounds.MaxNodes {
+		return nil
+	}
+	advice := "split the file"
+	if d.field != "" {
+		advice = fmt.Sprintf("split the file, or put %s last, with each item on lines of its own (- key: …)", d.field)
+	}
+	return &Problem{Line: line + last - 1, Reason: fmt.Sprintf("more than %d keys and values in one piece; %s", d.bounds.MaxNodes, advice)}
+}
+
+// openPieces parses head, and keeps pieces for Items.
+func (d *Document) openPieces(head []byte, pieces []piece) error {
+	if err := d.checkCount(head, 1); err != nil {
+		return err
+	}
+	d.decoder = yaml.NewDecoder(documents(head, pieces))
+	var doc yaml.Node
+	if err := d.decoder.Decode(&doc); err != nil {
+		return err
+	}
+	root := doc.Content[0]
+	fields := root.Content
+	if root.Kind != yaml.MappingNode || len(fields) < 2 || fields[len(fields)-2].Value != d.field || fields[len(fields)-2].Line != pieces[0].line-1 {
+		return errors.New("the list is not in the first document")
+	}
+	d.Root, d.pieces = root, pieces
+	_, err := d.aliases.size(root)
+	return err
+}
+
+// InPieces reports whether Root lacks the items, and Items returns them.
+func (d *Document) InPieces() bool { return d.pieces != nil }
+
+// Items calls f with the items of each piece, in their order, until f returns false. If f keeps
+// no nodes, one piece at a time is in memory. The error is a *Problem.
+func (d *Document) Items(f func(items []*yaml.Node) bool) error {
+	done := 0
+	for i, p := range d.pieces {
+		items, err := d.pieceItems(i, p)
+		if err != nil {
+			return d.restItems(done, err, f)
+		}
+		if !f(items) {
+			return nil
+		}
+		done += len(items)
+	}
+	return nil
+}
+
+// pieceItems parses the next piece, which is piece i.
+func (d *Document) pieceItems(i int, p piece) ([]*yaml.Node, error) {
+	if err := d.checkCount(p.data, p.line); err != nil {
+		return nil, err
+	}
+	var doc yaml.Node
+	if err := d.decoder.Decode(&doc); err != nil {
+		return nil, syntaxProblem(err, i+1)
+	}
+	list := doc.Content[0]
+	if list.Kind != yaml.SequenceNode {
+		return nil, problemAt(list, "%s is not a list", d.field)
+	}
+	shiftLines(list, i+1)
+	_, err := d.aliases.size(list)
+	return list.Content, err
+}
+
+// restItems calls f with the items from number done, after a piece could not be parsed. If the
+// whole document can be parsed, its pieces were cut in a wrong place. If the document is too
+// large, the error of the piece is the best one.
+func (d *Document) restItems(done int, pieceError error, f func([]*yaml.Node) bool) error {
+	if d.checkCount(d.data, 1) != nil {
+		return pieceError
+	}
+	if err := d.parseWhole(); err != nil {
+		return err
+	}
+	fields := d.Root.Content
+	if list := fields[len(fields)-1]; list.Kind == yaml.SequenceNode && len(list.Content) >= done {
+		f(list.Content[done:])
+		return nil
+	}
+	return pieceError
+}
+
+// shiftLines takes added lines away from the place of n and of all nodes below.
+func shiftLines(n *yaml.Node, added int) {
+	n.Line -= added
+	for _, child := range n.Content {
+		shiftLines(child, added)
+	}
+}
+
+// syntaxProblem returns the problem in an error of the parser, which has read added lines that
+// are not in the file.
+func syntaxProblem(err error, added int) error {
+	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
+	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {
+		_, p.Reason, _ = strings.Cut(p.Reason, ": ")
+		p.Line = max(p.Line-added, 1)
+	}
+	p.Reason = "not valid YAML: " + p.Reason
+	return p
+}

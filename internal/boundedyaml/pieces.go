@@ -1,0 +1,70 @@
+package boundedyaml
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// piece is a part of a list: whole items.
+type piece struct {
+	data []byte
+	line int // of the first byte, from 1
+}
+
+// cut splits a document whose last field at the root is a list in block style. head is the
+// document without the items. ok is false if the document does not look so.
+//
+// A line break before an item is certainly between two items, except inside quotes and
+// brackets. Each piece is parsed as a document of its own, so a cut there makes invalid YAML.
+// The caller then parses the whole document.
+func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece, ok bool) {
+	start := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(field) + `:[ \t]*([ \t]#.*)?\r?\n`).FindIndex(data)
+	if start == nil {
+		return nil, nil, false
+	}
+	head, rest := data[:start[1]], data[start[1]:]
+	line := 1 + bytes.Count(head, []byte("\n"))
+	indent := -1 // of the items
+	current := piece{rest[:0], line}
+	nodes := 0
+	for len(rest) > 0 {
+		text := rest
+		if end := bytes.IndexByte(rest, '\n'); end >= 0 {
+			text = rest[:end+1]
+		}
+		content := bytes.TrimLeft(text, " ")
+		column := len(text) - len(content)
+		isItem := bytes.HasPrefix(content, []byte("-")) && (len(content) == 1 || content[1] <= ' ')
+		switch {
+		case len(bytes.TrimSpace(content)) == 0 || content[0] == '#':
+		case indent < 0 && isItem:
+			indent = column
+		case column < max(indent, 0) || indent < 0 || column == indent && !isItem:
+			return nil, nil, false
+		case column == indent && nodes >= pieceNodes:
+			pieces = append(pieces, current)
+			current = piece{rest[:0], line}
+			nodes = 0
+		}
+		count, _ := countNodes(text, len(text)*2+1)
+		nodes += count - 1
+		current.data = current.data[:len(current.data)+len(text)]
+		rest = rest[len(text):]
+		line++
+	}
+	return head, append(pieces, current), indent >= 0
+}
+
+// separator is the line between two documents. It adds a line, which shiftLines takes away.
+const separator = "---\n"
+
+// documents returns a reader of head and pieces as separate documents.
+func documents(head []byte, pieces []piece) io.Reader {
+	readers := []io.Reader{bytes.NewReader(head)}
+	for _, p := range pieces {
+		readers = append(readers, strings.NewReader(separator), bytes.NewReader(p.data))
+	}
+	return io.MultiReader(readers...)
+}
