@@ -113,8 +113,10 @@ fuzz: ## Fuzz each target for FUZZTIME (20s)
 		done; \
 	done
 
-docs: ## Write docs/settings.md from the code
+docs: ## Write docs/settings.md and the schemas in docs/schema from the code
 	$(GO) run ./cmd/rls settings --docs > docs/settings.md
+	$(GO) run ./cmd/rls schema limits > docs/schema/limits.json
+	$(GO) run ./cmd/rls schema tests > docs/schema/tests.json
 
 tidy: ## Tidy go.mod in all modules; needed after a change of go.mod
 	@for module in . $(NESTED_MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/explain"
+)
+
+func TestSchemasInDocsAreCurrent(t *testing.T) {
+	for kind, schema := range schemas {
+		want, err := os.ReadFile("../../docs/schema/" + kind + ".json")
+		require.NoError(t, err)
+		var got bytes.Buffer
+		require.NoError(t, explain.EncodeJSON(&got, schema()))
+		assert.Equal(t, string(want), got.String(), "make docs writes the file")
+	}
+}
+
+func TestSchemaCommandNamesTheKinds(t *testing.T) {
+	t.Parallel()
+	_, errOut, code := rls(t, "schema", "limit")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, `got "limit", want limits or tests; did you mean limits?`)
+}
+
+// compileSchema returns the compiled schema of a kind.
+func compileSchema(t *testing.T, kind string) *jsonschema.Schema {
+	t.Helper()
+	text, err := json.Marshal(schemas[kind]())
+	require.NoError(t, err)
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	require.NoError(t, err)
+	compiler := jsonschema.NewCompiler()
+	require.NoError(t, compiler.AddResource(kind, document))
+	schema, err := compiler.Compile(kind)
+	require.NoError(t, err)
+	return schema
+}
+
+// validate validates a YAML document as an editor does.
+func validate(t *testing.T, schema *jsonschema.Schema, text string) error {
+	t.Helper()
+	var value any
+	require.NoError(t, yaml.Unmarshal([]byte(text), &value))
+	asJSON, err := json.Marshal(value)
+	require.NoError(t, err)
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(asJSON))
+	require.NoError(t, err)
+	return schema.Validate(document)
+}
+
+func TestExamplesMatchTheirSchemas(t *testing.T) {
+	for kind, paths := range map[string][]string{
+		"limits": {"limits.yaml", "limits-partner.yaml", "contour/limits.yaml", "istio/limits.yaml"},
+		"tests":  {"limits_test.yaml"},
+	} {
+		schema := compileSchema(t, kind)
+		for _, path := range paths {
+			text, err := os.ReadFile("../../examples/" + path)
+			require.NoError(t, err)
+			var values struct{ Limits map[string]string } // of the Helm chart
+			if yaml.Unmarshal(text, &values) != nil || len(values.Limits) == 0 {
+				assert.NoError(t, validate(t, schema, string(text)), path)
+			}
+			for name, limits := range values.Limits {
+				assert.NoError(t, validate(t, schema, limits), "%s: %s", path, name)
+			}
+		}
+	}
+}
+
+// Parse is the judge: the schema must allow what Parse allows without a warning.
+func TestLimitsSchemaAgreesWithCheck(t *testing.T) {
+	schema := compileSchema(t, "limits")
+	for text, isValid := range map[string]bool{
+		"domain: shop": true,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: MINUTE, requests_per_unit: 4294967295}}]":                             true,
+		"domain: shop\ndescriptors: [{key: a, value: 12, rate_limit: {unlimited: true}}]":                                              true,
+		"domain: shop\ndescriptors: [{key: a, value: null, shadow_mode: null, rate_limit: {unit: day, requests_per_unit: 0}}]":         true,
+		"domain: shop\ndefaults: {algorithm: token_bucket}\ndescriptors: [{key: a, metadata: {x: [1]}}]":                               true,
+		"domain: shop\ndescriptors: [{key: a, descriptors: [{key: b, rate_limits: [{unit: second, requests_per_unit: 1, name: x}]}]}]": true,
+		"domian: shop":                            false,
+		"domain: shop\ndescriptors: {key: a}":     false,
+		"domain: shop\ndescriptors: [{value: a}]": false,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: fortnight, requests_per_unit: 1}}]":               false,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]":                    false,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: gcra}}]":    false,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 2}}]":  false,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, key: b}}]":             false,
+		"domain: shop\ndescriptors: [{key: a, unit: day}]":                                                         false,
+		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 0}}]": false,
+	} {
+		_, _, code := rls(t, "check", "--strict", file(t, "limits.yaml", text))
+		assert.Equal(t, isValid, code == 0, "rls check of %s", text)
+		assert.Equal(t, isValid, validate(t, schema, text) == nil, "schema of %s", text)
+	}
+}
+
+func TestTestsSchemaRejectsMistakes(t *testing.T) {
+	schema := compileSchema(t, "tests")
+	valid := "limits: l.yaml\ndomain: shop\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]"
+	require.NoError(t, validate(t, schema, valid))
+	for old, mistake := range map[string]string{
+		"limits:": "limit:", "name: x": "nmae: x", "code: OK": "code: MAYBE", "tests: [": "tests: [1, ", "a=b": "{descriptor: a}, repeat: 0",
+	} {
+		assert.Error(t, validate(t, schema, strings.Replace(valid, old, mistake, 1)), mistake)
+	}
+}

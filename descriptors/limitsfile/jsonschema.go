@@ -1,0 +1,125 @@
+package limitsfile
+
+import (
+	"math"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// fieldHelp describes each field of a limits file for editors.
+var fieldHelp = map[string]string{
+	"domain":             "Domain of the rate-limit requests, as in Envoy's filter.",
+	"defaults":           "Fields of all limits of the domain that do not set them.",
+	"descriptors":        "Rules. A nested list has the rules for the next entry of a descriptor.",
+	"key":                "Key of the entry. A * matches any text.",
+	"value":              "Value of the entry. Without it, each value has its own counter. A * matches any text.",
+	"rate_limit":         "Limit of the rule.",
+	"rate_limits":        "Limits of the rule. All of them must admit a request.",
+	"shadow_mode":        "Count and report denials, but let the requests pass.",
+	"quota_mode":         "Deny a request only if all its descriptors in quota mode are over their limits.",
+	"detailed_metric":    "Metrics of the rule have all entries of the descriptor.",
+	"value_to_metric":    "Metrics of the rule have the value of this entry.",
+	"share_threshold":    "All values that match the * share one counter.",
+	"metadata":           "Metadata that the answer has when the rule lets a request pass.",
+	"refunds":            "false rejects requests that give hits back.",
+	"unit":               "Window of the limit.",
+	"requests_per_unit":  "Hits that a window admits, from 0 to 4294967295.",
+	"unlimited":          "true admits all requests without a counter.",
+	"name":               "Name of the limit, in metrics and for replaces.",
+	"replaces":           "Names of the limits that this limit replaces.",
+	"unit_multiplier":    "Number of units in a window.",
+	"algorithm":          "How hits are counted.",
+	"burst":              "Hits that token_bucket admits at once.",
+	"scope":              "global counts over all replicas, instance counts in each replica.",
+	"on_backend_failure": "How the limit decides while Redis is away.",
+	"fallback_ratio":     "Share of the limit that each replica admits while Redis is away.",
+	"charge_denied":      "Whether a denied request is charged.",
+	"lease":              "Replicas take permits from Redis in batches and admit hits without a trip to Redis.",
+	"lease_waste":        "Largest share of the limit that replicas may hold unused.",
+	"enabled":            "false turns the limit off.",
+}
+
+// JSONSchemaDialect is the version of JSON Schema that this project writes.
+const JSONSchemaDialect = "https://json-schema.org/draft/2020-12/schema"
+
+// JSONSchema returns the JSON Schema of limits files, for editors. The schema allows all
+// files without warnings that Parse allows.
+func JSONSchema() map[string]any {
+	schema := levelSchema(rootLevel)
+	schema["$schema"] = JSONSchemaDialect
+	schema["title"] = "Limits file of rls"
+	schema["required"] = []string{"domain"}
+	descriptor := levelSchema(descriptorLevel)
+	descriptor["required"] = []string{"key"}
+	schema["$defs"] = map[string]any{
+		"descriptor": descriptor,
+		"rate_limit": levelSchema(rateLimitLevel),
+		"replaces":   levelSchema(replacesLevel),
+		"defaults":   levelSchema(defaultsLevel),
+	}
+	return schema
+}
+
+// levelSchema returns the schema of the mapping at level l.
+func levelSchema(l level) map[string]any {
+	properties := map[string]any{}
+	for i := range schema {
+		if r := &schema[i]; r.levels&l != 0 {
+			property := r.jsonSchema()
+			property["description"] = fieldHelp[r.name]
+			properties[r.name] = property
+		}
+	}
+	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+}
+
+// jsonSchema returns the schema of the field. Every field may be null.
+func (r *row) jsonSchema() map[string]any {
+	switch r.kind {
+	case textKind:
+		if r.name == "unit" {
+			return unitSchema()
+		}
+		return map[string]any{"type": []string{"string", "integer", "boolean", "null"}}
+	case flagKind:
+		return map[string]any{"type": []string{"boolean", "null"}}
+	case countKind:
+		return map[string]any{"type": []string{"integer", "null"}, "minimum": r.minValue, "maximum": uint32(math.MaxUint32)}
+	case ratioKind:
+		return map[string]any{"type": []string{"number", "null"}, "exclusiveMinimum": 0, "maximum": r.maxValue}
+	case choiceKind:
+		choices := []any{nil}
+		for _, c := range r.choices {
+			choices = append(choices, c)
+		}
+		return map[string]any{"enum": choices}
+	case listKind:
+		return map[string]any{"type": []string{"array", "null"}, "items": reference(itemNames[r.name])}
+	case objectKind:
+		return map[string]any{"anyOf": []any{reference(r.name), map[string]any{"type": "null"}}}
+	}
+	return map[string]any{"type": []string{"object", "null"}}
+}
+
+// itemNames has the definition of the items of each list.
+var itemNames = map[string]string{"descriptors": "descriptor", "rate_limits": "rate_limit", "replaces": "replaces"}
+
+func reference(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }
+
+// unitSchema allows units in any case. Editors offer the units in lower case.
+func unitSchema() map[string]any {
+	var anyCase []string
+	for _, name := range limit.UnitNames() {
+		var pattern strings.Builder
+		for _, c := range name {
+			pattern.WriteString("[" + string(c) + strings.ToUpper(string(c)) + "]")
+		}
+		anyCase = append(anyCase, pattern.String())
+	}
+	return map[string]any{"anyOf": []any{
+		map[string]any{"enum": limit.UnitNames()},
+		map[string]any{"type": "string", "pattern": "^(" + strings.Join(anyCase, "|") + ")$"},
+		map[string]any{"type": "null"},
+	}}
+}
