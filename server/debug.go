@@ -39,19 +39,21 @@ var pprofPages = []Page{
 	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace)},
 }
 
-// debugHandler serves pages and pprof. "/endpoints" and any unknown path show the list of
-// pages. Streams end when stopping is done.
+// debugHandler serves pages and pprof. "/endpoints" shows the list of pages, and so does "/"
+// without a page of its own. Streams end when stopping is done.
 func debugHandler(pages []Page, stopping context.Context) http.Handler { //nolint:revive // stopping is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
 
 	mux := http.NewServeMux()
 	var list strings.Builder
+	hasRoot := false
 	for _, p := range pages {
 		if p.Stream {
 			p.Handler = streamUntil(stopping, p.Handler)
 		}
 		mux.Handle(p.Path, p.Handler)
+		hasRoot = hasRoot || p.address() == "/"
 		if p.Help != "" {
 			fmt.Fprintf(&list, "%s: %s\n", p.address(), p.Help)
 		}
@@ -61,7 +63,12 @@ func debugHandler(pages []Page, stopping context.Context) http.Handler { //nolin
 		_, _ = w.Write([]byte(list.String()))
 	}
 	mux.HandleFunc("/endpoints", showList)
-	mux.HandleFunc("/", showList)
+	if !hasRoot {
+		mux.HandleFunc("/{$}", showList)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		httpError(w, http.StatusNotFound, "unknown path; /endpoints lists all pages")
+	})
 	return mux
 }
 

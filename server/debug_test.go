@@ -31,7 +31,9 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 		{"/assets/page.css", 200, "an asset"},
 		{"/endpoints", 200, "/: the live page\n/boom: panics\n/debug/pprof/: "},
 		{"/endpoints", 200, "/rlconfig: the limits in force\n"},
-		{"/no/such/page", 200, "/rlconfig: the limits in force\n"},
+		{"/no/such/page", 404, "Not Found: unknown path; /endpoints lists all pages\n"},
+		{"/admin/overrides", 404, "unknown path"},
+		{"/rlconfig/", 404, "unknown path"},
 		{"/rlconfig", 200, "shop.path: unit=MINUTE"},
 		{"/debug/pprof/", 200, "goroutine"},
 		{"/debug/pprof/heap?debug=1", 200, "heap profile"},
@@ -46,6 +48,16 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 			assert.Contains(t, body, tt.want)
 		})
 	}
+}
+
+func TestDebugListenerWithoutPagesListsEndpoints(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{})
+	code, _, body := request(t, http.MethodGet, r.DebugAddr(), "/", "")
+	assert.Equal(t, 200, code)
+	assert.Contains(t, body, "/debug/pprof/: ")
+	code, _, _ = request(t, http.MethodGet, r.DebugAddr(), "/x", "")
+	assert.Equal(t, 404, code)
 }
 
 func TestOnlyLocalCallersGetProfiles(t *testing.T) {

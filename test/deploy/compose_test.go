@@ -44,7 +44,7 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 	}
 }
 
-func TestPrometheusScrapesDebugListenerOfEveryReplica(t *testing.T) {
+func TestPrometheusScrapesEveryReplica(t *testing.T) {
 	text, err := os.ReadFile(path("examples/prometheus.yml"))
 	require.NoError(t, err)
 	var c struct {
@@ -60,8 +60,11 @@ func TestPrometheusScrapesDebugListenerOfEveryReplica(t *testing.T) {
 	dns := c.ScrapeConfigs[0].DNS[0]
 	project := compose(t)
 	assert.Contains(t, project.Services, dns.Names[0])
-	assert.Equal(t, 6070, dns.Port, "the default of DEBUG_PORT")
-	assert.NotContains(t, project.Services["rls"].Environment, "DEBUG_PORT")
+	assert.Equal(t, 9090, dns.Port, "the default of PROMETHEUS_ADDR")
+	env := project.Services["rls"].Environment
+	require.NotNil(t, env["USE_PROMETHEUS"])
+	assert.Equal(t, "true", *env["USE_PROMETHEUS"])
+	assert.NotContains(t, env, "PROMETHEUS_ADDR")
 }
 
 // TestComposeEntrypointEditsExample runs the sed of the entrypoint and reads its result

@@ -106,11 +106,7 @@ func (m manifests) checkReferences(t *testing.T) {
 	for _, p := range c.Ports {
 		ports[p.Name] = p.ContainerPort
 	}
-	wantPorts := map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070}
-	if m.monitor != nil {
-		wantPorts["metrics"] = 9090
-	}
-	assert.Equal(t, wantPorts, ports)
+	assert.Equal(t, map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070, "metrics": 9090}, ports)
 	for _, p := range m.service.Spec.Ports {
 		assert.Contains(t, ports, p.TargetPort.StrVal)
 	}
@@ -172,7 +168,7 @@ func TestChartDefaults(t *testing.T) {
 	m := template(t, shopFile)
 	assert.Equal(t, "shop-rls", m.deployment.Name)
 	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
-	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s"}, m.env())
+	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}, m.env())
 	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits.Data, "only the given limits")
 	assert.Equal(t, "None", m.service.Spec.ClusterIP)
 	require.NotNil(t, m.pdb)
@@ -207,7 +203,7 @@ tolerations: [{key: edge, operator: Exists}]
 podAnnotations: {team: edge}
 `)
 	assert.Equal(t, map[string]string{
-		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s",
+		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090",
 		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "50ms",
 		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
@@ -252,7 +248,7 @@ func TestChartWithXDSNeedsNoLimits(t *testing.T) {
 	m := template(t, "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: control-plane:18000}")
 	assert.Empty(t, m.limits.Name)
 	assert.Equal(t, map[string]string{
-		"DRAIN_DELAY": "5s", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "control-plane:18000",
+		"DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "control-plane:18000",
 	}, m.env())
 }
 

@@ -56,7 +56,7 @@ type Settings struct {
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
-	DebugHost string `envconfig:"DEBUG_HOST" default:"0.0.0.0" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). Only callers on the same host get /debug/pprof."`
+	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach it; 0.0.0.0 opens it to all. Only callers on the same host get /debug/pprof. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
