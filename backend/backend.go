@@ -19,9 +19,13 @@ var ErrUnavailable = errors.New("rate limit backend unavailable")
 // says nothing about the backend's health.
 var ErrOverloaded = errors.New("this process is overloaded")
 
-// ErrLate is wrapped, besides ErrUnavailable, by the error of a hit that was sent to the
-// backend and not answered within the time limit. The hit may be charged.
+// ErrLate is wrapped, besides ErrUnavailable, by the error of a hit that the backend did not
+// answer within the time limit. The hit may be charged, unless the error wraps ErrNotSent too.
 var ErrLate = errors.New("no answer in time")
+
+// ErrNotSent is wrapped, besides ErrUnavailable, by the error of a hit that was never sent. So
+// the backend has not charged the hit, and the error is no failure of the backend.
+var ErrNotSent = errors.New("not sent")
 
 // Hit charges one counter with N hits.
 type Hit struct {
@@ -95,7 +99,8 @@ const (
 	// ReasonBreakerOpen means that the backend was not asked, because it kept failing.
 	ReasonBreakerOpen
 
-	// ReasonLate means that the backend had not answered within the time limit.
+	// ReasonLate means that the backend had not answered within the time limit, or that the
+	// hit waited behind hits that the backend did not answer.
 	ReasonLate
 
 	// ReasonOverload means that this process had no room to ask the backend.

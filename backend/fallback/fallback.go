@@ -10,7 +10,9 @@
 //   - shard: hits that fail together, such as the hits on one node of a cluster. Each
 //     shard has its own breaker.
 //   - open: a breaker is open while the hits of its shard bypass the primary.
-//   - replay: charging the primary with hits that were admitted behind an open breaker.
+//   - replay: charging the primary with hits that were admitted here and that the primary has
+//     not seen: behind an open breaker, or without room to send them.
+//   - late answer: an answer of the primary that comes after the decision here.
 package fallback
 
 import (
@@ -29,10 +31,12 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode, IdleProbe and KeepsCounters are required.
+// Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are required.
 type Options struct {
-	// Primary bounds the time of its Takes itself.
-	Primary, Secondary backend.Limiter
+	// Primary bounds the time of its Takes itself. If an answer can still come later, the error
+	// is a backend.LateError.
+	Primary   backend.Limiter
+	Secondary Secondary
 
 	// Ratio is the share of a limit that the secondary grants if the limit has no
 	// ratio. It is greater than 0 and at most 1.
@@ -62,6 +66,11 @@ type Options struct {
 	// price of the outage. Without KeepsCounters, nobody knows.
 	KeepsCounters func(shard int) bool
 
+	// LastCount returns the last count that the primary has answered for the counter of a hit,
+	// and forgets it. since is the time of the answer, or the start of the window if the
+	// algorithm resets at once. The default is that no count is known.
+	LastCount func(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool)
+
 	// Observer receives events.
 	Observer Observer
 }
@@ -86,7 +95,7 @@ type Observer interface {
 	Served(hits int)
 
 	// Replayed is called with the number of hits that the primary was charged with
-	// after an outage.
+	// after an outage or a blip.
 	Replayed(hits int64)
 }
 
@@ -116,7 +125,8 @@ type Limiter struct {
 	breakers  []*breaker   // by shard
 	notClosed atomic.Int32 // breakers that are failing or open
 
-	tally atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
+	excess atomic.Int64          // see Status.MaxExcessHits
+	tally  atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
 
 	mu             sync.Mutex  // guards the fields below
 	shardsDown     int         // shards in an outage, which ends after the replay

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -82,7 +83,8 @@ type tally struct {
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
-	countersLost         atomic.Bool // see Outage.CountersKept
+	countersLost         atomic.Bool   // see Outage.CountersKept
+	totalExcess          *atomic.Int64 // of all tallies
 
 	byPointer sync.Map   // *limit.Limit to *limitTally; most calls find their limit here without mu
 	mu        sync.Mutex // guards the fields below
@@ -93,17 +95,36 @@ type tally struct {
 // limitName names a limit in reports.
 type limitName struct{ rule, limit string }
 
-type limitTally struct{ decisions, admittedHits, excessHits atomic.Int64 }
+// limitTally counts the decisions about one limit.
+type limitTally struct {
+	decisions, admittedHits, excessHits atomic.Int64
+	total                               *atomic.Int64 // the excess of all limits since the start
+}
 
-// record adds the decisions that the fallback made in one Take. Hits that the secondary
-// admitted are logged for the replay if they bypassed the primary. Other hits are not
-// logged, because the primary may have charged them.
-func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
+// addExcess adds n hits to the excess.
+func (t *limitTally) addExcess(n int64) {
+	t.excessHits.Add(n)
+	t.total.Add(n)
+}
+
+// excessOf returns the number of h's hits that can be beyond the limit. A limit in shadow mode
+// admits all hits anyway.
+func excessOf(h *backend.Hit) int64 {
+	if h.Shadow {
+		return 0
+	}
+	return h.N
+}
+
+// record adds the decisions that the fallback made in one Take at now. Hits that the secondary
+// admitted are logged for the replay if the primary has certainly not charged them. If the
+// primary may have charged a hit, record waits for the late answer.
+func (l *Limiter) record(now time.Time, hits []backend.Hit, results []backend.Result, failed []failedHit) {
 	t := l.currentTally()
 	isAdmitted := true
-	for i := range hits {
-		h, r := &hits[i], &results[i]
-		if !r.Degraded() || r.Err != nil {
+	for _, f := range failed {
+		h, r := &hits[f.index], &results[f.index]
+		if r.Err != nil {
 			continue
 		}
 		t.byReason[r.Reason].Add(1)
@@ -113,14 +134,19 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result) {
 		case !r.Allowed:
 			isAdmitted = isAdmitted && h.Shadow
 		case h.N > 0:
-			excess := h.N
-			if h.Shadow { // a limit in shadow mode admits all hits anyway
-				excess = 0
-			}
 			lt.admittedHits.Add(h.N)
-			lt.excessHits.Add(excess)
-			if r.Mode == limit.FailLocal && r.Reason == backend.ReasonBreakerOpen {
-				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excess})
+			lt.addExcess(excessOf(h))
+			switch {
+			case r.Mode != limit.FailLocal:
+			case r.Reason == backend.ReasonBreakerOpen:
+				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
+			case errors.Is(f.err, backend.ErrNotSent):
+				l.breakerOf(h).chargeLater(h, lt)
+			}
+		}
+		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
+			if late := (*backend.LateError)(nil); errors.As(f.err, &late) {
+				l.settleLater(late, now, h, r, lt)
 			}
 		}
 	}
@@ -144,7 +170,7 @@ func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
 	}
 	lt := t.byName[name]
 	if lt == nil {
-		lt = new(limitTally)
+		lt = &limitTally{total: t.totalExcess}
 		t.byName[name] = lt
 	}
 	if t.pointers < maxTallyPointers {
@@ -248,7 +274,7 @@ func (l *Limiter) currentTallyLocked() *tally {
 		return t
 	}
 	now := time.Now()
-	t := &tally{start: now, byName: map[limitName]*limitTally{}}
+	t := &tally{start: now, byName: map[limitName]*limitTally{}, totalExcess: &l.excess}
 	l.tally.Store(t)
 	if l.ctx.Err() == nil {
 		delay := max(blipReportDelay, l.lastBlipReport.Add(blipReportPause).Sub(now))
@@ -310,6 +336,10 @@ type Status struct {
 	// Blip is the last blip. Its Start is zero if there was none.
 	Blip Outage
 
+	// MaxExcessHits is the most hits that this process can have admitted beyond the limits
+	// since its start, in outages and in blips. A late answer and a replay can lower it.
+	MaxExcessHits int64
+
 	// Breakers has the breaker of each shard.
 	Breakers []BreakerStatus
 }
@@ -325,7 +355,7 @@ type BreakerStatus struct {
 
 // Status returns a snapshot. It does not slow calls.
 func (l *Limiter) Status() Status {
-	s := Status{Breakers: make([]BreakerStatus, len(l.breakers))}
+	s := Status{Breakers: make([]BreakerStatus, len(l.breakers)), MaxExcessHits: l.excess.Load()}
 	for i, b := range l.breakers {
 		s.Breakers[i] = b.status()
 	}

@@ -331,7 +331,7 @@ func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {
 		{59 * second, 1 * second, 10}, // the window of the primary has just begun
 		{1 * second, 59 * second, 10},
 	} {
-		e := &pendingCharge{limit: lim, n: 10, tally: new(limitTally), excess: 10}
+		e := &pendingCharge{limit: lim, n: 10, tally: &limitTally{total: new(atomic.Int64)}, excess: 10}
 		e.tally.excessHits.Store(10)
 		e.lowerPrice(10, limit.Result{Remaining: 50, ResetAfter: c.chargeReset}, limit.Result{ResetAfter: c.peekReset})
 		assert.Equal(t, c.want, e.tally.excessHits.Load())

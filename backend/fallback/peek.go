@@ -37,12 +37,7 @@ func (l peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 			*r = l.fixedAnswer(h, reasonOf(r.Err))
 		}
 	}
-	localBatch.Take(ctx, now, l.o.Secondary)
-	for j, i := range localBatch.Index {
-		r := localBatch.Results[j]
-		r.Source, r.Reason, r.Mode = backend.SourceFallback, reasonOf(results[i].Err), limit.FailLocal
-		results[i] = r
-	}
+	l.serveLocal(ctx, now, localBatch, hits, results)
 }
 
 // FailingSince returns the time since which the breaker of h is not closed, or the zero Time.

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 // replayBatchSize is the number of counters in one Take of a replay.
 const replayBatchSize = 64
 
-// replay empties the log and charges the primary with the entries. It never repeats a
-// batch that failed, because the primary may have charged the hits. If the breaker opens
+// replay empties the log and charges the primary with the entries. It never repeats a batch that
+// was sent and has failed, because the primary may have charged the hits. If the breaker opens
 // again, the remaining entries go back to the log. countersKept reports that the primary has
 // kept its counters in the outage.
 func (b *breaker) replay(countersKept bool) {
@@ -46,17 +47,24 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 		capacity := local.Hits[i].Limit.Capacity()
 		spent := capacity - local.Results[i].Remaining
 		n := min(e.n, spent, capacity) // spent exceeds the capacity if denied hits are charged
-		if n > 0 && local.Results[i].Err == nil {
+		if n > 0 && local.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
 			shared.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.Charging(), N: n, Shadow: true})
 		}
 	}
 	shared.Take(ctx, time.Now(), l.o.Primary)
 	for j, h := range shared.Hits {
-		if shared.Results[j].Err == nil {
-			l.currentTally().replayed.Add(h.N)
+		i, r := shared.Index[j], &shared.Results[j]
+		switch {
+		case errors.Is(r.Err, backend.ErrNotSent):
+			l.breakerOf(&h).log.add(h.Key, *entries[i])
+		case r.Err != nil || h.N < 0:
+		default:
+			if t := l.tally.Load(); t != nil { // else the blip has been reported
+				t.replayed.Add(h.N)
+			}
 			l.o.Observer.Replayed(h.N)
-			if i := shared.Index[j]; countersKept {
-				entries[i].lowerPrice(h.N, shared.Results[j].Result, local.Results[i].Result)
+			if countersKept {
+				entries[i].lowerPrice(h.N, r.Result, local.Results[i].Result)
 			}
 		}
 	}
@@ -75,5 +83,5 @@ func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 		return
 	}
 	excess := min(max(-charge.Remaining, 0), n)
-	e.tally.excessHits.Add(-min(n-excess, e.excess))
+	e.tally.addExcess(-min(n-excess, e.excess))
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -35,6 +36,9 @@ type pendingCharge struct {
 	n      int64
 	tally  *limitTally // of the outage
 	excess int64       // hits of n that tally.excessHits contains
+
+	// refundUntil is the end of a refund. n is negative if the primary gets hits back.
+	refundUntil time.Time
 }
 
 const (
@@ -64,10 +68,27 @@ func (g *replayLog) add(key []byte, c pendingCharge) {
 		p.pending[counterName{e.key, c.limit.Tag()}] = e
 	}
 	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
-	if e.tally != c.tally {
+	if e.tally != c.tally && c.tally != nil {
 		e.tally, e.excess = c.tally, 0
 	}
+	if c.refundUntil.After(e.refundUntil) {
+		e.refundUntil = c.refundUntil
+	}
 	e.excess += c.excess
+}
+
+// isEmpty reports whether the log has no entries.
+func (g *replayLog) isEmpty() bool {
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.mu.Lock()
+		n := len(p.pending)
+		p.mu.Unlock()
+		if n > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // drain empties the log and returns its entries.

@@ -15,7 +15,8 @@ import (
 // another Limiter would fail as well.
 func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
-	servedCount := 0
+	var space [8]failedHit // requests with more hits allocate
+	failed := space[:0]
 	for i := range hits {
 		h, r := &hits[i], &results[i]
 		switch {
@@ -25,11 +26,11 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		case bypassedPrimary(r):
 		case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):
 			continue
-		case errors.Is(r.Err, backend.ErrOverloaded):
+		case errors.Is(r.Err, backend.ErrOverloaded), errors.Is(r.Err, backend.ErrNotSent):
 		default:
 			l.breakerOf(h).recordFailure(r.Err)
 		}
-		servedCount++
+		failed = append(failed, failedHit{i, r.Err})
 		if l.mode(h.Limit) != limit.FailLocal {
 			*r = l.fixedAnswer(h, reasonOf(r.Err))
 			continue
@@ -39,15 +40,21 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		}
 		localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
 	}
-	if servedCount == 0 {
+	if len(failed) == 0 {
 		return
 	}
-	l.o.Observer.Served(servedCount)
+	l.o.Observer.Served(len(failed))
 	if localBatch != nil {
-		l.serveLocal(ctx, now, localBatch, results)
+		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
 	}
-	l.record(hits, results)
+	l.record(now, hits, results, failed)
+}
+
+// failedHit is a hit that the primary could not decide, for the reason err.
+type failedHit struct {
+	index int
+	err   error
 }
 
 // localHit returns the hit on the share of h's limit, for the secondary.
@@ -70,8 +77,11 @@ func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Res
 	return r
 }
 
-// serveLocal lets the secondary decide the hits of localBatch.
-func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, results []backend.Result) {
+// serveLocal lets the secondary decide the hits of localBatch, which is a part of hits.
+func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
+	for j, i := range localBatch.Index {
+		l.startFromLastCount(now, &hits[i], &localBatch.Hits[j])
+	}
 	localBatch.Take(ctx, now, l.o.Secondary)
 	for j, i := range localBatch.Index {
 		r := localBatch.Results[j]
@@ -85,7 +95,7 @@ func reasonOf(err error) backend.Reason {
 	switch {
 	case err == errBreakerOpen: //nolint:errorlint // it is never wrapped
 		return backend.ReasonBreakerOpen
-	case errors.Is(err, backend.ErrOverloaded):
+	case errors.Is(err, backend.ErrOverloaded): // even if the answer is late
 		return backend.ReasonOverload
 	case errors.Is(err, backend.ErrLate):
 		return backend.ReasonLate

@@ -43,7 +43,9 @@ type batch struct {
 	hits   []hitRef
 	queued int // hits that wait in the queue
 
-	deadline time.Time // of the call that waits longest
+	deadline  time.Time // of the call that waits longest
+	sendUntil time.Time // the end of the wait for the answer; later than deadline if the answer may be late
+	late      lateBatch
 
 	now         int64      // of hits without a time of their own, in microseconds since 1970
 	counters    counterSet // of the hits with windows
@@ -70,8 +72,9 @@ func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
 func (h hitRef) name() []byte         { return h.call.name(h.i) }
 
 // run answers and releases the calls. It does not send calls that nobody waits for, nor
-// calls that are too late to be answered in time.
-func (b *batch) run(ctx context.Context, calls []*call) {
+// calls that are too late to be answered in time. run reports whether the worker has kept its
+// place.
+func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	b.hits = b.hits[:0]
 	start := time.Now()
 	var firstStart time.Time
@@ -81,10 +84,11 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 		case c.cancelled.Load():
 			continue
 		case start.After(c.sendBy):
-			c.fail(errExpired)
+			c.fail(c.notSentError(nil))
+			continue
+		case !c.stage.CompareAndSwap(stageQueued, stageSent):
 			continue
 		}
-		c.stage.Store(stageSent)
 		if len(b.hits) == 0 || c.start.Before(firstStart) {
 			firstStart = c.start
 		}
@@ -95,10 +99,21 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 			b.hits = append(b.hits, hitRef{c, i})
 		}
 	}
+	keepsPlace = true
 	if len(b.hits) > 0 {
-		ctx, cancel := context.WithDeadline(ctx, b.deadline)
-		err := b.send(ctx)
+		b.sendUntil = b.deadline
+		isWatched := b.late.start(ctx, b.queue, b.deadline)
+		if isWatched {
+			b.sendUntil = b.deadline.Add(lateAnswerTime)
+		}
+		b.queue.pace.begin()
+		sendCtx, cancel := context.WithDeadline(ctx, b.sendUntil)
+		err := b.send(sendCtx)
 		cancel()
+		b.queue.pace.end(time.Since(start), err)
+		if isWatched {
+			keepsPlace = b.late.end(b.queue)
+		}
 		done := Batch{
 			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
 			Unconfirmed: b.unconfirmed,
@@ -108,9 +123,9 @@ func (b *batch) run(ctx context.Context, calls []*call) {
 	}
 	clear(b.hits)
 	for _, c := range calls {
-		c.stage.Store(stageAnswered)
-		c.release()
+		c.finish()
 	}
+	return keepsPlace
 }
 
 // eachCall calls f with the hits of each call.

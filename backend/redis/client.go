@@ -54,13 +54,14 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	size := a.poolSize
 	if size == 0 {
-		size = 2 * o.MaxInflightBatches
+		partitions := 1
 		if a.kind == Cluster {
-			size = o.MaxInflightBatches * o.Partitions
+			partitions = o.Partitions
 		}
-		size = min(max(size, 4), 64)
+		size = min(max(2*o.MaxInflightBatches*partitions, 4), 64)
 	}
 	c := a.options(o.Timeout, size)
+	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends earlier
 	c.MaxRetries, c.MaxRedirects = -1, maxRedirects
 	c.PipelinePoolSize = -1 // all batches share the connections
 	c.MinRetryBackoff, c.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond

@@ -51,7 +51,7 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 }
 
 // outcomes counts the results of single hits.
-type outcomes struct{ answered, overloaded, failed int }
+type outcomes struct{ answered, overloaded, stalled, failed int }
 
 // takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
 // second. It returns the outcomes.
@@ -75,6 +75,8 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 				got.answered++
 			case errors.Is(err, backend.ErrOverloaded):
 				got.overloaded++
+			case errors.Is(err, backend.ErrNotSent):
+				got.stalled++
 			case errors.Is(err, backend.ErrUnavailable):
 				got.failed++
 			}
@@ -116,6 +118,7 @@ func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 			got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, interval)
 			assert.Zero(t, got.answered)
 			assert.GreaterOrEqual(t, got.failed, 20, "in a second, with a hit each %v", interval)
+			assert.Zero(t, got.overloaded, "hits behind a batch without an answer wait for Redis")
 			assert.EqualValues(t, got.failed, node.hits.Load(), "hits that were never sent do not count")
 		}
 	})
@@ -179,7 +182,7 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 			assert.Equal(t, c.overloaded, errors.Is(err, backend.ErrOverloaded), "the Take, %v", c.deadline)
 
 			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-			b.deadline = now.Add(-c.deadline)
+			b.sendUntil = now.Add(-c.deadline)
 			b.failHits(b.hits, context.DeadlineExceeded)
 			err = queuedCall.answers[0].Err
 			assert.ErrorIs(t, err, backend.ErrUnavailable)

@@ -23,6 +23,9 @@ type pool struct {
 	client     client
 	firstShard int
 	partitions int
+
+	lateBatches    atomic.Int64 // batches that may wait for a late answer
+	maxLateBatches int64        // so that a connection is left for each worker
 }
 
 // addPool adds a pool, and a queue for each of its partitions.
@@ -44,6 +47,7 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 		p.opened.Add(1)
 		return nil
 	}
+	p.maxLateBatches = int64(o.PoolSize - l.options.MaxInflightBatches*len(tags))
 	p.client = newServers(a.open(o))
 	l.pools = append(l.pools, p)
 	for _, tag := range tags {
@@ -75,10 +79,5 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 // the key of the counter at this time.
 func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 	q := l.queues[l.ShardOf(h)]
-	name := q.keyspace.append(nil, h.Limit, h.Key)
-	if h.Limit.Algorithm.CountsWindows() {
-		now := time.Now().UnixMicro()
-		name = appendWindow(name, now-now%h.Limit.Period())
-	}
-	return q.pool.name, string(name)
+	return q.pool.name, string(q.keyspace.appendCounter(nil, h, time.Now()))
 }

@@ -16,10 +16,12 @@ const maxCallHits = 4096
 
 // Errors of hits that were never sent.
 var (
-	errFull    = fmt.Errorf("redis: too many hits are waiting: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable)
-	errTooMany = fmt.Errorf("redis: more than %d hits at once: %w: %w", maxCallHits, backend.ErrOverloaded, backend.ErrUnavailable)
-	errExpired = fmt.Errorf("redis: time was up before the hits were sent: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable)
-	errClosed  = fmt.Errorf("redis: closed: %w", backend.ErrUnavailable)
+	errOverloaded = fmt.Errorf("%w: %w: %w", backend.ErrOverloaded, backend.ErrNotSent, backend.ErrUnavailable)
+	errFull       = fmt.Errorf("redis: too many hits are waiting: %w", errOverloaded)
+	errTooMany    = fmt.Errorf("redis: more than %d hits at once: %w", maxCallHits, errOverloaded)
+	errExpired    = fmt.Errorf("redis: time was up before the hits were sent: %w", errOverloaded)
+	errStalled    = fmt.Errorf("redis: hits before these hits have %w: %w: %w", backend.ErrLate, backend.ErrNotSent, backend.ErrUnavailable)
+	errClosed     = fmt.Errorf("redis: closed: %w", backend.ErrUnavailable)
 )
 
 // queue holds the calls of one partition until a worker sends them. A worker takes as
@@ -31,6 +33,8 @@ type queue struct {
 	keyspace keyspace
 	expiries *expiryTable
 	doubtful doubtfulKeys
+	pace     pace
+	counts   lastCounts
 
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond  // signals a call or the close to workers
@@ -51,6 +55,7 @@ const smallCallHits = 16
 // startQueue returns a queue with its workers.
 func (l *Limiter) startQueue(ctx context.Context, p *pool, k keyspace) *queue {
 	q := &queue{limiter: l, pool: p, keyspace: k, expiries: newExpiryTable(maxKnownKeys / p.partitions)}
+	q.counts.buckets = newLastCounts(maxLastCounts / p.partitions)
 	q.changed.L = &q.mu
 	for range l.options.MaxInflightBatches {
 		l.workers.Go(func() { q.work(ctx) })
@@ -147,11 +152,18 @@ func (q *queue) work(ctx context.Context) {
 	for {
 		clear(calls)
 		calls, b.queued = q.pop(calls[:0])
-		if len(calls) == 0 {
+		if len(calls) == 0 || !b.run(ctx, calls) {
 			return
 		}
-		b.run(ctx, calls)
 	}
+}
+
+// replaceWorker starts a worker in the place of a worker whose batch is late. If the servers of
+// a Cluster have changed, the client finds the new ones.
+func (q *queue) replaceWorker(ctx context.Context) {
+	q.limiter.options.Observer.Failed(q.pool.role, KindTimeout)
+	q.pool.client.reload(nil)
+	q.limiter.workers.Go(func() { q.work(ctx) })
 }
 
 // close ends the workers once the queue is empty.

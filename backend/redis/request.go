@@ -37,14 +37,16 @@ type call struct {
 	stage   atomic.Int32
 	names   []byte // the keys of the hits, one after the other
 	hits    []pendingHit
-	answers []answer // of the hits; only stageAnswered makes them readable
+	answers []answer             // of the hits; only stageAnswered makes them readable
+	late    []*backend.LateError // of the hits, if the Take has given up a call that was sent
 }
 
-// The stages of a call.
+// The stages of a call. The Take and the worker compete for the last change.
 const (
-	stageQueued int32 = iota
-	stageSent
-	stageAnswered
+	stageQueued    int32 = iota
+	stageSent            // by the worker
+	stageAnswered        // by the worker; the Take uses the answers
+	stageAbandoned       // by the Take, which uses no answer of the call
 )
 
 // pendingHit is a hit of a call.
@@ -72,7 +74,7 @@ func (h *pendingHit) hasWindow() bool { return h.windowStart > 0 }
 // 1970). A second call replaces the window.
 func (c *call) setWindow(i int, now int64) {
 	h := &c.hits[i]
-	start := now - now%h.limit.Period()
+	start := windowStart(h.limit, now)
 	h.nameEnd = len(appendWindow(c.names[:h.windowStart], start))
 	h.untilEnd = start + h.limit.Period() - now
 }
@@ -128,7 +130,7 @@ func (r *request) callOf(q *queue) *call {
 		r.calls = append(r.calls, &call{request: r})
 	}
 	c := r.calls[n]
-	c.queue, c.names, c.hits, c.answers = q, c.names[:0], c.hits[:0], c.answers[:0]
+	c.queue, c.names, c.hits, c.answers, c.late = q, c.names[:0], c.hits[:0], c.answers[:0], nil
 	c.stage.Store(stageQueued)
 	return c
 }
@@ -150,6 +152,15 @@ func (c *call) fail(err error) {
 	for i := range c.answers {
 		c.answers[i] = answer{Result: backend.Result{Err: err}}
 	}
+}
+
+// finish ends the stages of the call, and releases the call. If the Take has abandoned a call
+// that was sent, the answers are late.
+func (c *call) finish() {
+	if !c.stage.CompareAndSwap(stageSent, stageAnswered) && !c.stage.CompareAndSwap(stageQueued, stageAnswered) {
+		c.deliverLate()
+	}
+	c.release()
 }
 
 // release ends the use of an answered call by its worker.
@@ -192,25 +203,22 @@ func (r *request) wait(ctx context.Context) error {
 	}
 }
 
-// copyResults copies the answers to results. A hit that was sent and has no answer gets the
-// error late. copyResults reports whether an all-or-none hit is denied.
-func (r *request) copyResults(results []backend.Result, late error) (denied bool) {
+// copyResults copies the answers to results. It reports whether an all-or-none hit is denied.
+// All calls must be answered.
+func (r *request) copyResults(results []backend.Result) (denied bool) {
 	for _, c := range r.calls {
-		stage := c.stage.Load()
+		c.copyResults(results)
 		for i := range c.hits {
-			h := &c.hits[i]
-			switch stage {
-			case stageAnswered:
-				results[h.index] = c.answers[i].Result
-				denied = denied || h.allOrNone && c.answers[i].Err == nil && !c.answers[i].Allowed
-			case stageSent:
-				results[h.index] = backend.Result{Err: late}
-			default:
-				results[h.index] = backend.Result{Err: errExpired}
-			}
+			denied = denied || c.hits[i].allOrNone && c.answers[i].Err == nil && !c.answers[i].Allowed
 		}
 	}
 	return denied
+}
+
+func (c *call) copyResults(results []backend.Result) {
+	for i := range c.hits {
+		results[c.hits[i].index] = c.answers[i].Result
+	}
 }
 
 // cancel ends the caller's use of a request that is not answered.

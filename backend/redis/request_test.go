@@ -123,7 +123,8 @@ func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	node := &movingNode{}
 	l := newUnitLimiter(node)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	b.deadline = time.Now().Add(10 * time.Second)
+	ctx, cancel := context.WithDeadline(t.Context(), b.deadline)
 	defer cancel()
 	require.NoError(t, b.send(ctx))
 	assert.ElementsMatch(t, []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, node.keys)

@@ -39,13 +39,17 @@ func (b *batch) send(ctx context.Context) error {
 		b.failHits(b.hits, err)
 		return b.failure
 	}
+	if !time.Now().Before(b.deadline) {
+		b.failHits(b.hits, errExpired)
+		return b.failure
+	}
 	b.divide()
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRetryPause) {
 		refusal := b.attempt(ctx, s)
 		if refusal == nil {
 			break
 		}
-		if deadline, _ := ctx.Deadline(); time.Until(deadline) <= pause || !wait.Sleep(ctx, pause) {
+		if time.Until(b.deadline) <= pause || !wait.Sleep(ctx, pause) {
 			b.failHits(b.undecided(), refusal)
 			break
 		}
@@ -53,6 +57,7 @@ func (b *batch) send(ctx context.Context) error {
 			s = master
 		}
 	}
+	b.queue.counts.remember(b)
 	if b.queue.limiter.options.AllOrNone {
 		eachCall(b.hits, markCharged)
 	}
@@ -234,7 +239,7 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	for _, hits := range byName {
 		semaphore <- struct{}{}
 		running.Go(func() {
-			part := batch{queue: b.queue, hits: hits, keyByKey: true, deadline: b.deadline}
+			part := batch{queue: b.queue, hits: hits, keyByKey: true, deadline: b.deadline, sendUntil: b.sendUntil}
 			_ = part.send(ctx) // the hits have the error
 			<-semaphore
 		})
@@ -254,7 +259,11 @@ func (b *batch) reconnect(s *server) {
 // report tells the observer about an error of more than one key. It reports each kind once for
 // an attempt.
 func (b *batch) report(err error) {
-	if kind := KindOf(err); b.reported&(1<<kind) == 0 {
+	kind := KindOf(err)
+	if kind == KindTimeout && b.late.isLate() {
+		return // replaceWorker has told the observer
+	}
+	if b.reported&(1<<kind) == 0 {
 		b.reported |= 1 << kind
 		b.queue.limiter.options.Observer.Failed(b.queue.pool.role, kind)
 	}
@@ -264,7 +273,7 @@ func (b *batch) report(err error) {
 func (b *batch) failHits(hits []hitRef, err error) {
 	if KindOf(err) == KindTimeout {
 		err = fmt.Errorf("%w: %w", backend.ErrLate, err)
-		if isStarved(b.deadline) {
+		if isStarved(b.sendUntil) {
 			err = fmt.Errorf("%w: %w", backend.ErrOverloaded, err)
 		}
 	}

@@ -29,12 +29,12 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	r.send()
 	switch err := r.wait(ctx); {
 	case err == nil:
-		if r.copyResults(results, nil) {
+		if r.copyResults(results) {
 			l.refund(ctx, now, r, hits, results)
 		}
 		l.recycle(r)
 	case errors.Is(err, backend.ErrLate):
-		r.copyResults(results, err)
+		r.abandon(results, err)
 		r.cancel(l)
 	default:
 		failAll(results, err)

@@ -80,6 +80,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		Probe:         client.Probe,
 		IdleProbe:     idleProbePause,
 		KeepsCounters: client.KeepsCounters,
+		LastCount:     client.TakeLastCount,
 		Observer:      observer,
 	})
 	observer.fallback.Store(withFallback)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/override"
@@ -188,6 +189,11 @@ func priceAttrs(o *fallback.Outage) []timeline.Attr {
 		count("calls admitted", o.AdmittedCalls),
 		count("hits at most too many", o.MaxExcessHits),
 		count("hits replayed", o.Replayed),
+	}
+	for _, reason := range backend.Reasons {
+		if n := o.ByReason[reason]; n > 0 {
+			attrs = append(attrs, count(strings.ReplaceAll(reason.String(), "_", " "), n))
+		}
 	}
 	for i, p := range o.Limits {
 		if i == 3 || p.MaxExcessHits == 0 {

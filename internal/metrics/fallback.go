@@ -32,7 +32,7 @@ func (m *Metrics) Fallback() fallback.Observer {
 		downCount:    changes.WithLabelValues("down"),
 		upCount:      changes.WithLabelValues("up"),
 		servedHits:   m.newCounter("rls_redis_fallback_hits_total", "Hits decided without Redis."),
-		replayedHits: m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis after the outage."),
+		replayedHits: m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis later."),
 		blips:        m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
 	}
 	o.up.Set(1)
@@ -119,7 +119,7 @@ type fallbackStatus struct {
 
 	breakers, breakerSeconds                                      *prometheus.Desc
 	start, seconds, calls, admittedCalls, admittedHits, maxExcess *prometheus.Desc
-	limitMaxExcess                                                *prometheus.Desc
+	limitMaxExcess, totalMaxExcess                                *prometheus.Desc
 }
 
 // FallbackStatus registers the metrics of the breakers and of the price of an outage. Each
@@ -140,6 +140,7 @@ func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) 
 		admittedCalls:  desc("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+last),
 		admittedHits:   desc("rls_outage_admitted_hits", "Hits admitted without Redis"+last),
 		maxExcess:      desc("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+last),
+		totalMaxExcess: desc("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower it."),
 		limitMaxExcess: desc("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+last, "rule", "limit"),
 	})
 }
@@ -147,7 +148,7 @@ func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) 
 // Describe implements prometheus.Collector.
 func (f *fallbackStatus) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		f.breakers, f.breakerSeconds, f.start, f.seconds, f.calls, f.admittedCalls, f.admittedHits, f.maxExcess, f.limitMaxExcess,
+		f.breakers, f.breakerSeconds, f.start, f.seconds, f.calls, f.admittedCalls, f.admittedHits, f.maxExcess, f.limitMaxExcess, f.totalMaxExcess,
 	} {
 		out <- d
 	}
@@ -171,6 +172,7 @@ func (f *fallbackStatus) Collect(out chan<- prometheus.Metric) {
 	gauge(f.admittedCalls, float64(o.AdmittedCalls))
 	gauge(f.admittedHits, float64(o.AdmittedHits))
 	gauge(f.maxExcess, float64(o.MaxExcessHits))
+	gauge(f.totalMaxExcess, float64(s.MaxExcessHits))
 	for _, l := range o.Limits {
 		gauge(f.limitMaxExcess, float64(l.MaxExcessHits), l.Rule, l.Limit)
 	}

@@ -1,0 +1,138 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// latePrimary answers each hit too late: each Take fails, and arrive passes the answers on.
+type latePrimary struct {
+	next    backend.Limiter
+	pending []func()
+}
+
+func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	for i, h := range hits {
+		late := backend.NewLateError(fmt.Errorf("%w: %w", backend.ErrLate, backend.ErrUnavailable))
+		answer := make([]backend.Result, 1)
+		p.next.Take(ctx, now, []backend.Hit{h}, answer)
+		p.pending = append(p.pending, func() { late.Arrive(answer[0]) })
+		results[i] = backend.Result{Err: late}
+	}
+}
+
+func (p *latePrimary) arrive() {
+	for _, f := range p.pending {
+		f()
+	}
+	p.pending = nil
+}
+
+func TestLateAnswerSettlesADecision(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode                         limit.FailureMode
+		spentBefore                  int64 // in the primary
+		n                            int64
+		answerError                  error
+		wantShared, wantSpent, wantX int64 // spent in the primary and in the secondary, and the excess
+	}{
+		"within the limit":      {limit.FailLocal, 10, 5, nil, 15, 0, 0},
+		"beyond the limit":      {limit.FailLocal, 98, 5, nil, 98, 5, 5},
+		"lost":                  {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
+		"never sent":            {limit.FailLocal, 10, 5, backend.ErrNotSent, 15 + 5, 5, 5},
+		"denied here":           {limit.FailLocal, 10, 60, nil, 10, 0, 0},
+		"mode allow":            {limit.FailAllow, 10, 5, nil, 15, 0, 0},
+		"mode allow, beyond":    {limit.FailAllow, 98, 5, nil, 98, 0, 5},
+		"mode deny":             {limit.FailDeny, 10, 5, nil, 10, 0, 0},
+		"mode deny, never sent": {limit.FailDeny, 10, 5, backend.ErrNotSent, 15, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, primary := newFixture(t, nil), &latePrimary{}
+				r.o.Primary = primary
+				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+					r.primary.Take(ctx, now, hits, results)
+					results[0].Err = c.answerError
+				})
+				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = c.mode })
+				takeOne(r.shared, "k", lim, c.spentBefore)
+				r.take("k", lim, c.n)
+				r.o.Primary = r.primary // for the replay
+				primary.arrive()
+				time.Sleep(time.Second)
+				assert.Equal(t, c.wantShared, spent(r.shared, "k", lim), "in the primary")
+				assert.Equal(t, c.wantSpent, spent(r.secondary, Namespace+"k", r.share(lim)), "in the secondary")
+				assert.Equal(t, c.wantX, r.Status().MaxExcessHits)
+			})
+		})
+	}
+}
+
+func TestHitsThatWereNeverSentAreReplayedWithoutAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) { o.KeepsCounters = func(int) bool { return true } })
+		lim := newLimit(t, 100, limit.Year)
+		takeOne(r.shared, "k", lim, 90)
+		r.primary.SetError(fmt.Errorf("queue is full: %w: %w: %w", backend.ErrOverloaded, backend.ErrNotSent, backend.ErrUnavailable))
+		for range 30 {
+			assert.True(t, r.take("k", lim, 1).Allowed)
+		}
+		assert.Equal(t, int64(30), r.Status().MaxExcessHits)
+		time.Sleep(time.Second)
+		assert.Equal(t, int64(90), spent(r.shared, "k", lim), "the queue is still full")
+		r.primary.SetError(nil)
+		time.Sleep(time.Second)
+		assert.Equal(t, int64(120), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(20), r.Status().MaxExcessHits, "ten of the hits are within the limit")
+		assert.Equal(t, int64(30), r.hitsReplayed.Load())
+		downs, _ := r.countChanges()
+		assert.Zero(t, downs)
+	})
+}
+
+func TestFallbackStartsFromTheLastCount(t *testing.T) {
+	for _, c := range []struct {
+		last int64 // of 100
+		want int64 // hits that the share of 50 still admits
+	}{{0, 50}, {1, 50}, {2, 49}, {50, 25}, {99, 1}, {100, 0}, {5000, 0}} {
+		t.Run(fmt.Sprint(c.last), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				isKnown := true
+				r := newFixture(t, func(o *Options) {
+					o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) {
+						defer func() { isKnown = false }()
+						return c.last, now.Add(-time.Minute), isKnown
+					}
+				})
+				r.primary.SetError(errDown)
+				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = limit.SlidingLog })
+				admitted := int64(0)
+				for range 100 {
+					if r.take("k", lim, 1).Allowed {
+						admitted++
+					}
+				}
+				assert.Equal(t, c.want, admitted)
+			})
+		})
+	}
+}
+
+func TestSpendAtLeastNeverLowersTheCount(t *testing.T) {
+	l := local.New(local.Options{})
+	lim := newLimit(t, 100, limit.Year)
+	for _, c := range []struct{ n, want int64 }{{0, 0}, {10, 10}, {5, 10}, {100, 100}, {100, 100}} {
+		l.SpendAtLeast(time.Now(), []byte("k"), lim, c.n)
+		assert.Equal(t, c.want, spent(l, "k", lim))
+	}
+}

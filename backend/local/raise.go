@@ -1,0 +1,20 @@
+package local
+
+import (
+	"time"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// SpendAtLeast raises the spent hits of a counter to n, unless more are spent. n is at most
+// the capacity of lim.
+func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n int64) {
+	id := l.seeds.ID(key, lim.Tag())
+	s := l.shardOf(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	micros := now.UnixMicro()
+	if missing := n - lim.Spent(s.take(id, lim, micros, 0, false)); missing > 0 {
+		s.take(id, lim, micros, missing, false)
+	}
+}

@@ -1,0 +1,137 @@
+package redis
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// lastCounts remembers the last answer of Redis about each counter, for the fallback. It has a
+// fixed size. A full bucket forgets the counter with the lowest level.
+type lastCounts struct {
+	mu      sync.Mutex
+	buckets []countBucket // a power of two; nil for a table that remembers nothing
+}
+
+// countBucket has the size of two cache lines.
+type countBucket [4]lastCount
+
+// lastCount is the last answer about a counter. It is free if its end is 0. Times are in
+// microseconds since 1970.
+type lastCount struct {
+	hash  uint64 // see expiryTable.hash
+	time  int64  // of the answer; for an algorithm that resets at once, the start of the window
+	end   int64  // when everything spent is forgotten
+	spent uint32 // hits; at most the capacity
+	level uint32 // spent as a part of the capacity, in thousandths
+}
+
+// maxLastCounts is the number of counters in all tables of one Redis. They take 2 MB.
+const maxLastCounts = 1 << 16
+
+// newLastCounts returns the buckets of a table for at least size counters.
+func newLastCounts(size int) []countBucket {
+	buckets := 1
+	for buckets*len(countBucket{}) < size {
+		buckets *= 2
+	}
+	return make([]countBucket, buckets)
+}
+
+// remember keeps the answers of the batch.
+func (t *lastCounts) remember(b *batch) {
+	if t.buckets == nil {
+		return
+	}
+	now := time.Now().UnixMicro()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range b.counters.all {
+		h := b.hits[c.last]
+		r, l := h.answer().Result, h.pending().limit
+		if r.Err != nil || l.Capacity() == 0 {
+			continue
+		}
+		if h.call.now != 0 {
+			now = h.call.now
+		}
+		spent := min(max(l.Spent(r.Result), 0), l.Capacity())
+		n := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
+		if l.Algorithm.ResetsAtOnce() {
+			n.time = n.end - l.Period()
+		}
+		t.set(n, now)
+	}
+}
+
+// set replaces the answer about the counter of n, or an answer that has ended, or else the answer
+// with the lowest level. The caller holds t.mu.
+func (t *lastCounts) set(n lastCount, now int64) {
+	bucket := t.bucket(n.hash)
+	place := &bucket[0]
+	for i := range bucket {
+		e := &bucket[i]
+		if e.hash == n.hash {
+			*e = n
+			return
+		}
+		if e.end <= now {
+			e.level, e.end = 0, 0
+		}
+		if e.level < place.level {
+			place = e
+		}
+	}
+	if place.end == 0 || place.level <= n.level {
+		*place = n
+	}
+}
+
+func (t *lastCounts) bucket(hash uint64) *countBucket {
+	return &t.buckets[hash&uint64(len(t.buckets)-1)]
+}
+
+// take returns and forgets the answer about a counter. ok is false if it is not known or has
+// ended.
+func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
+	if t.buckets == nil {
+		return c, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	bucket := t.bucket(hash)
+	for i := range bucket {
+		if e := &bucket[i]; e.hash == hash && e.end > now {
+			c, *e = *e, lastCount{}
+			return c, true
+		}
+	}
+	return c, false
+}
+
+// TakeLastCount returns the last count that Redis has answered for the counter of h, and forgets
+// it. For an algorithm that resets at once, since is the start of the window of the count. For
+// other algorithms it is the time of the answer. ok is false if no count is known, or if the
+// count has ended at now.
+func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool) {
+	q := l.queues[l.ShardOf(h)]
+	var space [maxKey]byte
+	name := q.keyspace.appendCounter(space[:0], h, now)
+	c, ok := q.counts.take(q.expiries.hash(name), now.UnixMicro())
+	return int64(c.spent), time.UnixMicro(c.time), ok
+}
+
+// appendCounter appends the name of the counter of h at a time.
+func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte {
+	b = k.append(b, h.Limit, h.Key)
+	if h.Limit.Algorithm.CountsWindows() {
+		b = appendWindow(b, windowStart(h.Limit, now.UnixMicro()))
+	}
+	return b
+}
+
+// windowStart returns the start of the window of l that holds now, both in microseconds since
+// 1970.
+func windowStart(l *limit.Limit, now int64) int64 { return now - now%l.Period() }

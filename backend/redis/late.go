@@ -1,0 +1,163 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// lateAnswerTime is how long a worker waits for an answer that no caller waits for any more. The
+// answer says what Redis has charged.
+const lateAnswerTime = time.Second
+
+// abandon sets the results of a Take whose time is up. err is the error of hits that were sent
+// and have no answer. Their answers go to the LateError of each hit.
+func (r *request) abandon(results []backend.Result, err error) {
+	for _, c := range r.calls {
+		switch {
+		case c.stage.CompareAndSwap(stageQueued, stageAbandoned):
+			c.setErrors(results, c.notSentError(err))
+		case c.abandonSent(results, err):
+		default:
+			c.copyResults(results)
+		}
+	}
+}
+
+func (c *call) setErrors(results []backend.Result, err error) {
+	for i := range c.hits {
+		results[c.hits[i].index] = backend.Result{Err: err}
+	}
+}
+
+// abandonSent gives each hit of a call that was sent a LateError. It reports false if the call
+// has been answered meanwhile.
+func (c *call) abandonSent(results []backend.Result, err error) bool {
+	c.late = make([]*backend.LateError, len(c.hits))
+	for i := range c.late {
+		c.late[i] = backend.NewLateError(err)
+	}
+	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
+		return false
+	}
+	for i, late := range c.late {
+		results[c.hits[i].index] = backend.Result{Err: late}
+	}
+	return true
+}
+
+// errNoShare is the late answer to a hit that is charged together with other hits. Nobody knows
+// which of them the fallback has admitted.
+var errNoShare = errors.New("redis: the hit belongs to a group")
+
+// deliverLate passes the answers to those who have abandoned the call.
+func (c *call) deliverLate() {
+	for i, late := range c.late {
+		if r := c.answers[i].Result; c.hits[i].allOrNone && len(c.calls)+len(c.hits) > 2 {
+			late.Arrive(backend.Result{Err: errNoShare})
+		} else {
+			late.Arrive(r)
+		}
+	}
+}
+
+// pace is the recent speed of a queue's batches. It shows whether hits wait because Redis is
+// slow, or because they are too many.
+type pace struct {
+	inFlight     atomic.Int64 // batches
+	lastAnswer   atomic.Int64 // when a batch was last answered; a result of sinceStart
+	lastFailure  atomic.Int64 // when a batch last failed
+	slowDuration atomic.Int64 // of the slowest recent batch, in microseconds
+	slowEnd      atomic.Int64 // of this batch; a batch is recent for as long as it took
+}
+
+// begin records that a batch is sent.
+func (p *pace) begin() { p.inFlight.Add(1) }
+
+// end records that a batch that took d has been answered, or has failed with err.
+func (p *pace) end(d time.Duration, err error) {
+	p.inFlight.Add(-1)
+	now, slowest := sinceStart(), p.slowDuration.Load()
+	if err != nil {
+		p.lastFailure.Store(now)
+		return
+	}
+	p.lastAnswer.Store(now)
+	if d.Microseconds() >= slowest || now-p.slowEnd.Load() > slowest {
+		p.slowDuration.Store(d.Microseconds())
+		p.slowEnd.Store(now)
+	}
+}
+
+// isStalled reports whether a hit that has waited for a time waited for Redis: for a batch that
+// took most of the time, or for batches without an answer.
+func (p *pace) isStalled(waited time.Duration) bool {
+	start := sinceStart() - waited.Microseconds()
+	isAfterStart := func(t int64) bool { return t != 0 && t > start }
+	if !isAfterStart(p.lastAnswer.Load()) {
+		return p.inFlight.Load() > 0 || isAfterStart(p.lastFailure.Load())
+	}
+	return p.slowDuration.Load() >= waited.Microseconds()/2
+}
+
+// notSentError returns the error of a call that was not sent before its time was up. The cause
+// is Redis if the call waited for one batch, and this process otherwise. err is the error of
+// hits that were sent.
+func (c *call) notSentError(err error) error {
+	if !errors.Is(err, backend.ErrOverloaded) && c.queue.pace.isStalled(time.Since(c.start)) {
+		return errStalled
+	}
+	return errExpired
+}
+
+// lateBatch lets a batch wait for a late answer. At the deadline of the calls, another worker
+// takes the place of the worker that waits. A lateBatch belongs to one worker.
+type lateBatch struct {
+	timer *time.Timer
+	state *atomic.Int32 // of the batch in flight
+}
+
+// The states of a batch that may become late.
+const (
+	batchIdle int32 = iota
+	batchInTime
+	batchLate // another worker has taken the place
+)
+
+// start begins to watch a batch. ctx is that of the worker. It reports false if too many batches could be late. Then the
+// batch must not wait longer than its deadline.
+func (l *lateBatch) start(ctx context.Context, q *queue, deadline time.Time) bool {
+	if p := q.pool; p.lateBatches.Add(1) > p.maxLateBatches {
+		p.lateBatches.Add(-1)
+		return false
+	}
+	if l.timer == nil {
+		state := new(atomic.Int32)
+		l.state = state
+		state.Store(batchInTime)
+		l.timer = time.AfterFunc(time.Until(deadline), func() {
+			if state.CompareAndSwap(batchInTime, batchLate) {
+				q.replaceWorker(ctx)
+			}
+		})
+		return true
+	}
+	l.state.Store(batchInTime)
+	l.timer.Reset(time.Until(deadline))
+	return true
+}
+
+// isLate reports whether another worker has taken the place.
+func (l *lateBatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
+
+// end ends the watch. It reports whether the worker has kept its place.
+func (l *lateBatch) end(q *queue) bool {
+	q.pool.lateBatches.Add(-1)
+	if !l.timer.Stop() {
+		l.timer = nil // its function runs, and must not see the next batch
+	}
+	return l.state.CompareAndSwap(batchInTime, batchIdle)
+}
