@@ -20,8 +20,9 @@ const module = "github.com/seed-81f232ab/rls/"
 // import. docs/design.md explains the layers.
 var mayImport = map[string][]string{
 	"limit":                  {},
-	"descriptors":            {"descriptors/limitsfile", "limit"},
-	"descriptors/limitsfile": {"internal/boundedyaml", "limit"},
+	"descriptors":            {"descriptors/condition", "descriptors/limitsfile", "limit"},
+	"descriptors/condition":  {},
+	"descriptors/limitsfile": {"descriptors/condition", "internal/boundedyaml", "limit"},
 	"descriptors/override":   {"descriptors", "descriptors/limitsfile"},
 	"reload":                 {"descriptors", "descriptors/limitsfile", "descriptors/override", "source"},
 	"source/file":            {"descriptors/limitsfile", "source"},
@@ -43,7 +44,7 @@ var mayImport = map[string][]string{
 	"live":                   {"backend", "descriptors", "descriptors/limitsfile", "limit", "service", "timeline"},
 	"service":                {"backend", "descriptors", "limit"},
 	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
-	"limitsdiff":             {"descriptors", "descriptors/limitsfile", "limit"},
+	"limitsdiff":             {"descriptors", "descriptors/condition", "descriptors/limitsfile", "limit"},
 	"limitstest":             {"backend/local", "descriptors", "descriptors/limitsfile", "explain", "internal/boundedyaml", "limit", "service"},
 	"limitsplan":             {"backend/local", "decisionlog", "descriptors", "descriptors/limitsfile", "limit", "service"},
 	"tracing":                {"backend/redis", "service"},

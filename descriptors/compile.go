@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -71,15 +72,35 @@ func newRule(d *limitsfile.Descriptor, p path) *Rule {
 		return nil
 	}
 	return &Rule{
-		Path:           p.String(),
-		Limits:         limits,
-		ShadowMode:     d.ShadowMode,
-		QuotaMode:      d.QuotaMode,
-		NoRefunds:      d.NoRefunds,
-		Metadata:       d.Metadata,
-		sharedPatterns: limitsfile.CounterPatterns(p.trail),
-		metricKey:      newMetricKey(p),
+		Path:         p.String(),
+		Limits:       limits,
+		ShadowMode:   d.ShadowMode,
+		QuotaMode:    d.QuotaMode,
+		NoRefunds:    d.NoRefunds,
+		Metadata:     d.Metadata,
+		sharedValues: sharedValues(p.trail),
+		metricKey:    newMetricKey(p),
 	}
+}
+
+// sharedValues returns the texts of Rule.sharedValues. The text of a condition starts with a =,
+// which no value and no pattern does after it is escaped.
+func sharedValues(trail []*limitsfile.Descriptor) []string {
+	patterns := limitsfile.CounterPatterns(trail)
+	if len(patterns) == 0 {
+		return nil
+	}
+	values := make([]string, len(patterns))
+	for i, pattern := range patterns {
+		switch {
+		case pattern == "":
+		case cmp.Or(trail[i].CopiedFrom, trail[i]).Condition != nil:
+			values[i] = string(appendEscaped([]byte{'='}, pattern, &escapedInValue))
+		default:
+			values[i] = string(appendEscaped(nil, pattern, &escapedInPattern))
+		}
+	}
+	return values
 }
 
 // newRateLimit compiles l.

@@ -101,9 +101,9 @@ type Rule struct {
 	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
 
-	// sharedPatterns has a text for each entry: the pattern that takes the place of the
-	// value in the counter's name, or empty. It is nil without share_threshold.
-	sharedPatterns []string
+	// sharedValues has a text for each entry: the escaped pattern or condition that takes the
+	// place of the value in the counter's name, or empty. It is nil without share_threshold.
+	sharedValues []string
 
 	metricKey *metricKey
 }

@@ -57,7 +57,7 @@ func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, parentEntr
 		n := &s.nodes[i]
 		at := parent.child(n.Descriptor)
 		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
-		if got := s.find(n.Key, n.Value); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.WildcardValue) {
+		if got := s.find(n.Key, n.Value); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
 			t.Fatalf("%s: got %v for its own key and value", at, got)
 		}
 		if r := n.rule; r != nil {
@@ -186,7 +186,7 @@ func FuzzAppendKey(f *testing.F) {
 			t.Fatalf("%q for %q %q reads %q %q, %v", key, domain, kv, gotDomain, got, err)
 		}
 		// The key of a shared pattern differs from the key of a value with the same text.
-		shared := &Rule{sharedPatterns: []string{v1 + "*"}}
+		shared := &Rule{sharedValues: sharedValues([]*limitsfile.Descriptor{{Key: k1, Value: v1 + "*", ShareThreshold: true}})}
 		if a, b := shared.AppendKey(nil, domain, entries(k1, v1)), (&Rule{}).AppendKey(nil, domain, entries(k1, v1+"*")); bytes.Equal(a, b) {
 			t.Fatalf("%q is both a pattern and a value", a)
 		}

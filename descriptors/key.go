@@ -5,7 +5,7 @@ import ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/comm
 // AppendKey appends the name of the counter of entries under r to dst:
 // domain|key=value|key=value. Different domains and entries have different names. With
 // share_threshold, the pattern takes the place of the value, and the * of the pattern is
-// not escaped. Every other *, each | = %, and each byte outside visible ASCII is written as
+// not escaped. The text of a condition takes its place with a = before it. Every other *, each | = %, and each byte outside visible ASCII is written as
 // %XX.
 //
 // A limit's Tag is not part of the name. Limits with the same Tag and the same name share a
@@ -16,8 +16,8 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, e.GetKey(), &escapedInValue)
 		dst = append(dst, '=')
-		if i < len(r.sharedPatterns) && r.sharedPatterns[i] != "" {
-			dst = appendEscaped(dst, r.sharedPatterns[i], &escapedInPattern)
+		if i < len(r.sharedValues) && r.sharedValues[i] != "" {
+			dst = append(dst, r.sharedValues[i]...)
 		} else {
 			dst = appendEscaped(dst, e.GetValue(), &escapedInValue)
 		}

@@ -47,7 +47,7 @@ func (k *metricKey) segmentVaries(d *limitsfile.Descriptor) bool {
 
 // valueVaries reports whether the segment of d contains the value of the request.
 func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
-	hasFixedValue := d.Value != "" && !d.WildcardValue
+	hasFixedValue := d.Value != "" && !d.HasManyValues()
 	return !hasFixedValue && !d.ShareThreshold && (k.isDetailed() || d.ValueToMetric)
 }
 
@@ -83,7 +83,7 @@ func hasMetricFlag(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.
 // put texts of the request into the key. Nothing is escaped. entries must match r.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = append(dst, domain...)
-	hasShared := r.sharedPatterns != nil
+	hasShared := r.sharedValues != nil
 	for i, e := range entries {
 		key, value := e.GetKey(), e.GetValue()
 		dst = append(append(dst, '.'), key...)
@@ -126,7 +126,7 @@ func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok b
 
 // matchesAsWildcard reports whether an entry that matches d has another text than d.
 func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
-	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.WildcardValue && value != d.Value
+	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
 
 // metricPattern returns the pattern of d in a segment. If the key has a *, the pattern has

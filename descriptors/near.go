@@ -30,6 +30,9 @@ const (
 	// PartOfPattern means that the value matches only a part of the pattern.
 	PartOfPattern
 
+	// UnmetCondition means that the key is the same and the value does not meet the condition.
+	UnmetCondition
+
 	// SimilarValue and SimilarKey mean that one or two characters differ.
 	SimilarValue
 	SimilarKey
@@ -40,7 +43,7 @@ const (
 
 // String returns the difference as JSON shows it.
 func (d Difference) String() string {
-	return [...]string{"", "other_case", "extra_space", "joined_text", "part_of_pattern", "similar_value", "similar_key", "other_value"}[d]
+	return [...]string{"", "other_case", "extra_space", "joined_text", "part_of_pattern", "unmet_condition", "similar_value", "similar_key", "other_value"}[d]
 }
 
 // comparedEntry is an entry with the texts that difference compares.
@@ -52,6 +55,12 @@ func newComparedEntry(e *ratelimitv3.RateLimitDescriptor_Entry) comparedEntry {
 
 // difference returns how the entry differs from d. The entry must not match d.
 func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
+	if d.Condition != nil {
+		if d.Key == e.key {
+			return UnmetCondition
+		}
+		return Unrelated
+	}
 	anyValue := d.Value == ""
 	matches := func(key, value, dKey, dValue string) bool {
 		return matchText(dKey, key) && (anyValue || matchText(dValue, value))

@@ -6,6 +6,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
+	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
@@ -25,9 +26,10 @@ type siblings struct {
 
 // keyNodes has the siblings with one key.
 type keyNodes struct {
-	values    map[string]*node // nodes with a value, by the value or its pattern
-	anyValue  *node            // the node without a value
-	wildcards wildcards        // nodes with a * in the value only
+	values     map[string]*node // nodes with a value, by the value or its pattern
+	conditions []*node          // nodes with a condition, in file order
+	anyValue   *node            // the node without a value
+	wildcards  wildcards        // nodes with a * in the value only
 }
 
 var noNodes keyNodes // of a key without nodes
@@ -49,9 +51,12 @@ func (s *siblings) add(n *node, i int) {
 		k = &keyNodes{}
 		s.keys[n.Key] = k
 	}
-	if n.Value == "" {
+	switch {
+	case n.Condition != nil:
+		k.conditions = append(k.conditions, n)
+	case n.Value == "":
 		k.anyValue = n
-	} else {
+	default:
 		if k.values == nil {
 			k.values = map[string]*node{}
 		}
@@ -95,7 +100,8 @@ func (x *Index) Find(e *ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.De
 	return nil, false
 }
 
-// findExact returns the node whose key and value have these texts, or nil.
+// findExact returns the node whose key and value have these texts, or nil. The value of a
+// condition is its text.
 func (s *siblings) findExact(key, value string) *node {
 	if s == nil {
 		return nil
@@ -107,11 +113,17 @@ func (s *siblings) findExact(key, value string) *node {
 	case value == "":
 		return k.anyValue
 	}
+	for _, n := range k.conditions {
+		if n.Value == value {
+			return n
+		}
+	}
 	return k.values[value]
 }
 
 // find returns the node that an entry matches, or nil. The node with the entry's key and
-// value comes first, then the first wildcard, then the node with the key and no value.
+// value comes first, then the first condition, then the first wildcard, then the node with the
+// key and no value.
 func (s *siblings) find(key, value string) *node {
 	k := s.keys[key]
 	if k == nil {
@@ -122,6 +134,11 @@ func (s *siblings) find(key, value string) *node {
 	}
 	if n := k.values[value]; n != nil {
 		return n
+	}
+	if len(k.conditions) > 0 {
+		if n := firstCondition(k.conditions, value); n != nil {
+			return n
+		}
 	}
 	if len(s.wildcards.all)+len(k.wildcards.all) > 0 {
 		first := k.wildcards.first(key, value, math.MaxInt)
@@ -137,6 +154,17 @@ func (s *siblings) find(key, value string) *node {
 		}
 	}
 	return k.anyValue
+}
+
+// firstCondition returns the first node whose condition value meets, or nil.
+func firstCondition(nodes []*node, value string) *node {
+	v := condition.NewValue(value)
+	for _, n := range nodes {
+		if n.Condition.Match(&v) {
+			return n
+		}
+	}
+	return nil
 }
 
 // copiedFrom returns the node that an override copied to make d, or nil.

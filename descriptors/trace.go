@@ -6,6 +6,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
+	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
@@ -62,20 +63,21 @@ type Candidate struct {
 }
 
 // MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
-// higher one. If two patterns match, the first in the file wins.
+// higher one. If two conditions or two patterns match, the first in the file wins.
 type MatchKind uint8
 
 // The kinds of match.
 const (
-	ExactMatch   MatchKind = iota + 1 // the same key and value
-	PatternMatch                      // a * in the key or value of the descriptor
-	AnyValue                          // the same key, and no value in the descriptor
+	ExactMatch     MatchKind = iota + 1 // the same key and value
+	ConditionMatch                      // the same key, and a value that meets the condition
+	PatternMatch                        // a * in the key or value of the descriptor
+	AnyValue                            // the same key, and no value in the descriptor
 	NoMatch
 )
 
 // String returns the kind as JSON shows it.
 func (k MatchKind) String() string {
-	return [...]string{"", "exact", "pattern", "any_value", "no_match"}[k]
+	return [...]string{"", "exact", "condition", "pattern", "any_value", "no_match"}[k]
 }
 
 // Trace returns the result of Match and its steps. Trace costs much more than Match.
@@ -148,6 +150,12 @@ func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) 
 // matchKind returns the way in which n matches an entry. It must agree with find; a test
 // compares both functions.
 func (n *node) matchKind(key, value string) MatchKind {
+	if n.Condition != nil {
+		if v := condition.NewValue(value); n.Key == key && n.Condition.Match(&v) {
+			return ConditionMatch
+		}
+		return NoMatch
+	}
 	if value != "" && n.Key == key && n.Value == value {
 		return ExactMatch
 	}

@@ -19,9 +19,10 @@ func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 		return differenceText(s.Entry, c.Descriptor, c.Difference)
 	}
 	text := [...]string{
-		descriptors.ExactMatch:   "same key and value",
-		descriptors.PatternMatch: "the pattern matches",
-		descriptors.AnyValue:     "same key, any value",
+		descriptors.ExactMatch:     "same key and value",
+		descriptors.ConditionMatch: "the value meets the condition",
+		descriptors.PatternMatch:   "the pattern matches",
+		descriptors.AnyValue:       "same key, any value",
 	}[c.Kind]
 	if c == s.Winner {
 		if c.CopiedFrom != nil {
@@ -33,9 +34,17 @@ func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 	case descriptors.ExactMatch:
 		return text + ", but the same key and value win"
 	case c.Kind:
-		return text + ", but an earlier pattern wins"
+		return text + ", but an earlier " + kindNoun(c.Kind) + " wins"
 	}
-	return text + ", but a pattern wins"
+	return text + ", but a " + kindNoun(s.Winner.Kind) + " wins"
+}
+
+// kindNoun names a descriptor that matches in the way of k.
+func kindNoun(k descriptors.MatchKind) string {
+	if k == descriptors.ConditionMatch {
+		return "condition"
+	}
+	return "pattern"
 }
 
 // differenceText returns how an entry differs from d.
@@ -56,6 +65,8 @@ func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Desc
 			return "the value starts like the pattern, but the rest differs"
 		}
 		return "the value ends like the pattern, but the start differs"
+	case descriptors.UnmetCondition:
+		return "the value does not meet the condition"
 	case descriptors.SimilarValue:
 		return fmt.Sprintf("similar value: got %s, want %s", limitsfile.Printable(e.GetValue()), limitsfile.Printable(d.Value))
 	case descriptors.SimilarKey:

@@ -100,7 +100,7 @@ type Candidate struct {
 	Descriptor string `json:"descriptor"` // key and value in the limits file
 	Place      string `json:"place,omitempty"`
 
-	// Match is exact, pattern, any_value or no_match. Difference is set for no_match.
+	// Match is exact, condition, pattern, any_value or no_match. Difference is set for no_match.
 	Match      string `json:"match"`
 	Difference string `json:"difference,omitempty"`
 

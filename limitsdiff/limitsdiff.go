@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
@@ -167,16 +168,57 @@ func (c *comparison) walk(old, current side, described []*limitsfile.Descriptor)
 			c.report.Incomplete = true
 			return
 		}
-		e := exampleEntry(d)
-		path := append(slices.Clip(described), d)
-		oldNext, newNext := c.next(old, e), c.next(current, e)
-		c.compareRules(oldNext.trail, newNext.trail, path, i >= declared)
-		c.walk(oldNext, newNext, path)
+		c.walkEntry(old, current, append(slices.Clip(described), d), exampleEntry(d), i >= declared)
+	}
+	for _, d := range conditionExamples(list) {
+		if c.requests++; c.requests > maxRequests {
+			c.report.Incomplete = true
+			return
+		}
+		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
+		c.walkEntry(old, current, append(slices.Clip(described), d), e, true)
 	}
 }
 
-// exampleEntry returns an entry that d matches and that no other descriptor names.
+// walkEntry compares all requests that continue with e at old and current. described has the
+// descriptors that describe e and the entries before.
+func (c *comparison) walkEntry(old, current side, described []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
+	oldNext, newNext := c.next(old, e), c.next(current, e)
+	c.compareRules(oldNext.trail, newNext.trail, described, isOverlap)
+	c.walk(oldNext, newNext, described)
+}
+
+// conditionExamples returns descriptors for values near the borders of the conditions in list.
+func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
+	var all []*limitsfile.Descriptor
+	conditions := map[[2]string]*condition.Condition{} // by key and text
+	for _, d := range list {
+		if d.Condition == nil {
+			continue
+		}
+		examples := d.Condition.Examples()
+		label := [2]string{d.Key, d.Value}
+		if other := conditions[label]; other != nil { // of the other tree
+			examples = condition.Differences(other, d.Condition)
+		}
+		conditions[label] = d.Condition
+		for _, value := range examples {
+			all = append(all, &limitsfile.Descriptor{Key: d.Key, Value: value})
+		}
+	}
+	return all
+}
+
+// exampleEntry returns an entry that d matches and that no other descriptor names. For a
+// condition it can return an entry that another descriptor names, or that d does not match.
 func exampleEntry(d *limitsfile.Descriptor) *ratelimitv3.RateLimitDescriptor_Entry {
+	if d.Condition != nil {
+		for _, value := range d.Condition.Examples() {
+			if v := condition.NewValue(value); d.Condition.Match(&v) {
+				return &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: value}
+			}
+		}
+	}
 	const anyText = "~" // takes the place of any text
 	return &ratelimitv3.RateLimitDescriptor_Entry{
 		Key:   strings.ReplaceAll(d.Key, "*", anyText),

@@ -105,6 +105,14 @@ func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
 			"tighter  shop > k=a*b: requests meet another rule: shop > k=a* before, shop > k=*b now\n",
 		},
 		{
+			"a network joins a list", shop("{key: k, cidr: [10.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"), shop("{key: k, cidr: [10.0.0.0/8, 192.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"),
+			"looser   shop > k=192.0.0.0: requests meet another rule: shop > k before, shop > k=cidr(10.0.0.0/8 192.0.0.0/8) now\n",
+		},
+		{
+			"conditions change their order", shop("{key: k, prefix: a, "+limit10+"}", "{key: k, regex: 'a.*', "+limit5+"}"), shop("{key: k, regex: 'a.*', "+limit5+"}", "{key: k, prefix: a, "+limit10+"}"),
+			"requests meet another rule: shop > k=prefix(a) before, shop > k=regex(a.*) now\n",
+		},
+		{
 			"a domain ends", "domain: d\ndescriptors: [{key: k, " + limit10 + "}]", shop(),
 			"looser   d > k: rule gone; these requests have no rule now\n    before: 10 per minute (old.yaml:2)\n",
 		},
@@ -196,4 +204,18 @@ func words(r *descriptors.Rule) string {
 		return "no rule"
 	}
 	return r.Path + ": " + r.Limits[0].String()
+}
+
+func TestNewEntriesOfListInFileAreFound(t *testing.T) {
+	t.Parallel()
+	parse := func(name, list string) *descriptors.Config {
+		yaml := shop("{key: k, in: {file: allow.txt}}", key("", ""))
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: name, Data: []byte(yaml)}}, limitsfile.Options{ReadList: func(string) ([]byte, error) { return []byte(list), nil }})
+		require.NoError(t, err)
+		return descriptors.Compile(set)
+	}
+	r := Compare(parse("old", "a\nb"), parse("new", "a\nb\nc"))
+	require.Len(t, r.Changes, 1)
+	assert.Equal(t, "shop > k=c", r.Changes[0].Requests)
+	assert.Equal(t, Looser, r.Kind)
 }

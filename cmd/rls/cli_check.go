@@ -82,7 +82,7 @@ type checkedRule struct {
 // run checks the limits files in all paths. It returns the limits, or nil after a problem.
 func (c *limitsCheck) run(stdin io.Reader, paths []string, strict, ignoreDotFiles bool, o limitsfile.Options) *descriptors.Config {
 	files := c.read(stdin, paths, ignoreDotFiles)
-	set, err := limitsfile.Parse(files, o)
+	set, err := filesource.Parse(files, o)
 	if err != nil {
 		c.addError(err)
 		return nil

@@ -80,7 +80,7 @@ func explainFiles(cmd *cobra.Command, paths []string, o limitsfile.Options, req 
 		}
 		files = append(files, found...)
 	}
-	set, err := limitsfile.Parse(files, o)
+	set, err := filesource.Parse(files, o)
 	if err != nil {
 		return nil, fmt.Errorf("limits files have problems:\n%w", err)
 	}

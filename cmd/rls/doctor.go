@@ -26,6 +26,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/server"
+	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
 // levelOK is the level of a diagnosis that needs no attention. The other levels are those of
@@ -91,8 +92,8 @@ func (d *doctor) checkLimits() {
 		d.add(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
 		return
 	}
-	set, err := limitsfile.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig})
-	if list := (limitsfile.Problems)(nil); errors.As(err, &list) {
+	set, err := filesource.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig})
+	if list := limitsfile.Problems(nil); errors.As(err, &list) {
 		for _, p := range list {
 			d.add(redis.LevelProblem, area, subject, p.String(), "")
 		}

@@ -20,10 +20,12 @@ func Parse(files []File, o Options) (*Set, error) {
 // reader reads the documents of one Set.
 type reader struct {
 	options     Options
+	lists       *listReader
 	set         *Set
 	docs        []*document
 	domains     map[string]*Domain // by name
 	descriptors map[descriptorName]*Descriptor
+	conditions  map[descriptorName]int // number of conditions, by list and key
 }
 
 // descriptorName names a descriptor of one list.
@@ -33,7 +35,7 @@ type descriptorName struct {
 }
 
 func newReader(o Options) *reader {
-	return &reader{options: o, set: &Set{}, domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}}
+	return &reader{options: o, lists: newListReader(o), set: &Set{}, domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]int{}}
 }
 
 // read checks the documents, which must be open.
@@ -57,6 +59,7 @@ func (r *reader) read() (*Set, error) {
 // the first document is read, because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
+	d.lists = r.lists
 	if root == nil {
 		return
 	}
@@ -136,6 +139,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		o := d.object(descriptorLevel, pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc := &Descriptor{Key: key.text, Value: value.text, File: d.file, Line: item.Line}
+		conditionOK := d.readCondition(desc, pos, o)
 		pos.setKey(desc)
 		if desc.Key == "" && !key.invalid {
 			d.errorf(key.node, pos, "key is missing")
@@ -144,13 +148,20 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		if v := o.field("descriptors"); v.valid() {
 			r.readDescriptors(d, &desc.Descriptors, pos, v, depth+1)
 		}
-		if desc.Key == "" || value.invalid {
+		if desc.Key == "" || value.invalid || !conditionOK {
 			continue
 		}
 		name := descriptorName{list, desc.Key, desc.Value}
 		if other := r.descriptors[name]; other != nil {
 			d.errorf(key.node, pos, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
 			continue
+		}
+		if desc.Condition != nil {
+			group := descriptorName{list: list, key: desc.Key}
+			if r.conditions[group]++; r.conditions[group] > maxConditions {
+				d.errorf(key.node, pos, "more than %d conditions for one key; put their entries into one list", maxConditions)
+				continue
+			}
 		}
 		r.descriptors[name] = desc
 		*list = append(*list, desc)
@@ -161,13 +172,14 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").flag, o.field("quota_mode").flag
 	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").flag, o.field("value_to_metric").flag
-	desc.WildcardKey, desc.WildcardValue = strings.Contains(desc.Key, "*"), strings.Contains(desc.Value, "*")
+	desc.WildcardKey = strings.Contains(desc.Key, "*")
+	desc.WildcardValue = desc.Condition == nil && strings.Contains(desc.Value, "*")
 	refunds := o.field("refunds")
 	desc.NoRefunds = refunds.given() && !refunds.flag
 	share := o.field("share_threshold")
 	desc.ShareThreshold = share.flag
-	if share.flag && !desc.WildcardKey && !desc.WildcardValue {
-		d.errorf(share.node, pos, "share_threshold needs a key or value with a *")
+	if share.flag && !desc.WildcardKey && !desc.HasManyValues() {
+		d.errorf(share.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
 	if v := o.field("metadata"); v.valid() {
 		desc.Metadata = d.metadata(pos, v.node)

@@ -35,6 +35,11 @@ func (d *Descriptor) Summary() string {
 			flags = append(flags, f.name)
 		}
 	}
+	if d.Condition != nil && d.Condition.List() != nil {
+		if summary := d.Condition.List().Summary(); summary != "" {
+			flags = append(flags, Printable(summary))
+		}
+	}
 	if len(flags) > 0 {
 		text = strings.TrimSpace(text + " [" + strings.Join(flags, ", ") + "]")
 	}

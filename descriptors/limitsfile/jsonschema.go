@@ -14,6 +14,12 @@ var fieldHelp = map[string]string{
 	"descriptors":        "Rules. A nested list has the rules for the next entry of a descriptor.",
 	"key":                "Key of the entry. A * matches any text.",
 	"value":              "Value of the entry. Without it, each value has its own counter. A * matches any text.",
+	"cidr":               "Condition: the value is an IP address in one of these networks.",
+	"in":                 "Condition: the value is in this list.",
+	"prefix":             "Condition: the value starts with this text.",
+	"regex":              "Condition: this regular expression (RE2) matches the whole value.",
+	"not":                "Condition: the value does not meet the condition in here.",
+	"file":               "File with one entry a line. A relative path starts at the directory of the limits file.",
 	"rate_limit":         "Limit of the rule.",
 	"rate_limits":        "Limits of the rule. All of them must admit a request.",
 	"shadow_mode":        "Count and report denials, but let the requests pass.",
@@ -57,6 +63,8 @@ func JSONSchema() map[string]any {
 		"rate_limit": levelSchema(rateLimitLevel),
 		"replaces":   levelSchema(replacesLevel),
 		"defaults":   levelSchema(defaultsLevel),
+		"not":        levelSchema(notLevel),
+		"list_file":  levelSchema(listLevel),
 	}
 	return schema
 }
@@ -82,6 +90,13 @@ func (r *row) jsonSchema() map[string]any {
 			return unitSchema()
 		}
 		return map[string]any{"type": []string{"string", "integer", "boolean", "null"}}
+	case entriesKind:
+		entry := map[string]any{"type": []string{"string", "integer", "boolean"}}
+		return map[string]any{"anyOf": []any{
+			map[string]any{"type": "array", "items": entry, "minItems": 1},
+			reference("list_file"),
+			map[string]any{"type": "null"},
+		}}
 	case flagKind:
 		return map[string]any{"type": []string{"boolean", "null"}}
 	case countKind:

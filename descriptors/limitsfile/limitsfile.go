@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -39,6 +40,10 @@ type Options struct {
 	// MaxNodes is the maximum number of keys, values and list items read from one file.
 	// Nodes behind an alias count at each use of the alias. 0 means DefaultMaxNodes.
 	MaxNodes int
+
+	// ReadList returns the content of a file with the list of a condition. If it is nil, a
+	// list in a file is a problem.
+	ReadList func(path string) ([]byte, error)
 }
 
 // Set is a checked set of limits files. It is immutable.
@@ -72,7 +77,12 @@ func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 // Descriptor is one descriptor of a limits file, or a copy of one that an override
 // made for a single value.
 type Descriptor struct {
+	// Key and Value are the key and the value of matching entries. They can be patterns. If
+	// the descriptor has a condition, Value is the text of the condition.
 	Key, Value string
+
+	// Condition is the test that takes the place of the value, or nil.
+	Condition *condition.Condition
 
 	WildcardKey, WildcardValue    bool // a * in Key, in Value
 	ShadowMode, QuotaMode         bool
@@ -136,6 +146,10 @@ type Limit struct {
 	coveredSpec *limit.Spec
 }
 
+// HasManyValues reports whether the value of matching entries differs from Value: Value is a
+// pattern or the text of a condition.
+func (d *Descriptor) HasManyValues() bool { return d.WildcardValue || d.Condition != nil }
+
 // Label returns the descriptor's key and value for messages: `service=checkout`.
 func (d *Descriptor) Label() string {
 	if d.Value == "" {
@@ -158,8 +172,8 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 	return true
 }
 
-// CounterPatterns returns a text for each descriptor of trail: the pattern that takes the
-// place of the value in the names of counters, or empty. It returns nil if no descriptor has
+// CounterPatterns returns a text for each descriptor of trail: the pattern or condition that
+// takes the place of the value in the names of counters, or empty. It returns nil if no descriptor has
 // share_threshold. trail has the descriptors from a domain's root to one descriptor.
 //
 // A copy for a single value keeps the counter of its original,

@@ -208,6 +208,10 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 		if n.Kind != yaml.SequenceNode {
 			return reject("a list")
 		}
+	case entriesKind:
+		if n.Kind != yaml.SequenceNode && n.Kind != yaml.MappingNode {
+			return reject("a list, or a mapping with the name of a file, as in {file: list.txt}")
+		}
 	case textKind:
 		if n.Kind != yaml.ScalarNode {
 			return reject("text")

@@ -43,6 +43,7 @@ type document struct {
 	maxNodes int
 	nodes    int // visited so far
 	rules    int // descriptors and limits so far
+	lists    *listReader
 
 	metadataValues int // so far
 

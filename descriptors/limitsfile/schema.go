@@ -9,7 +9,7 @@ import (
 )
 
 // level is a place of a field in a limits file or an override. Bits form a set of levels.
-type level uint8
+type level uint16
 
 const (
 	rootLevel level = 1 << iota
@@ -19,6 +19,8 @@ const (
 	defaultsLevel
 	overrideLevel // the root of an override
 	patchLevel    // an item of rate_limits in an override
+	notLevel      // the condition in a not
+	listLevel     // a list of a condition in a file of its own
 
 	overrideLevels = overrideLevel | patchLevel
 	fileLevels     = ^overrideLevels
@@ -38,7 +40,7 @@ func (l level) sameFormat() level {
 // levelNames has the name of each level, from rootLevel on.
 var levelNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
-	"the override", "an item of rate_limits",
+	"the override", "an item of rate_limits", "not", "a list in a file",
 }
 
 // String returns the levels in words.
@@ -56,14 +58,15 @@ func (l level) String() string {
 type kind uint8
 
 const (
-	textKind   kind = iota // any scalar except a float, as written
-	flagKind               // a boolean
-	countKind              // minValue to 2^32-1
-	ratioKind              // above 0, at most maxValue
-	choiceKind             // one of the choices of the row
-	listKind               // a list of mappings
-	objectKind             // a mapping
-	freeKind               // a mapping with values of any type
+	textKind    kind = iota // any scalar except a float, as written
+	flagKind                // a boolean
+	countKind               // minValue to 2^32-1
+	ratioKind               // above 0, at most maxValue
+	choiceKind              // one of the choices of the row
+	listKind                // a list of mappings
+	objectKind              // a mapping
+	freeKind                // a mapping with values of any type
+	entriesKind             // a list of texts, or a mapping with a file
 )
 
 // row describes one field.
@@ -86,6 +89,12 @@ var schema = [...]row{
 
 	{name: "key", kind: textKind, levels: descriptorLevel},
 	{name: "value", kind: textKind, levels: descriptorLevel},
+	{name: "cidr", kind: entriesKind, levels: descriptorLevel | notLevel, extension: true},
+	{name: "in", kind: entriesKind, levels: descriptorLevel | notLevel, extension: true},
+	{name: "prefix", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
+	{name: "regex", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
+	{name: "not", kind: objectKind, levels: descriptorLevel, extension: true},
+	{name: "file", kind: textKind, levels: listLevel, extension: true},
 	{name: "rate_limit", kind: objectKind, levels: descriptorLevel},
 	{name: "rate_limits", kind: listKind, levels: descriptorLevel | overrideLevel, extension: true},
 	{name: "shadow_mode", kind: flagKind, levels: descriptorLevel | overrideLevel},
@@ -169,7 +178,7 @@ func Nearest(s string, names []string) string {
 	best, found := 1+max(2, len(s)/3), ""
 	for _, name := range names {
 		d := levenshtein.ComputeDistance(strings.ToLower(s), name)
-		if d < best && d < len(name) {
+		if d < best && 2*d <= len(name) {
 			best, found = d, name
 		}
 	}

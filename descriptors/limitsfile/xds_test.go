@@ -178,7 +178,7 @@ func TestXDSProblems(t *testing.T) {
 		{
 			`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l",` + good + `,"metadata":{"rls":{"share_threshold":true,"brust":3}}}]}]}`,
 			`r: d > k > l: unknown key "brust"; did you mean burst, which belongs in rate_limit or defaults?` +
-				"\nr: d > k > l: share_threshold needs a key or value with a *",
+				"\nr: d > k > l: share_threshold needs a key or value with a *, or a condition such as cidr",
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,

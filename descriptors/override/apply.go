@@ -247,7 +247,7 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 	*b.copiesLeft -= copies
 	c := *original
 	c.Key, c.Value = m.Target.Entries[depth].GetKey(), m.Target.Entries[depth].GetValue()
-	c.WildcardKey, c.WildcardValue = false, false
+	c.WildcardKey, c.WildcardValue, c.Condition = false, false, nil
 	c.CopiedFrom = original
 	d, deeperMatches := b.change(c, trail, matches)
 	d.ShareThreshold = false

@@ -599,3 +599,22 @@ func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 		})
 	}
 }
+
+func TestOverrideOfConditionNamesItsTextOrOneValue(t *testing.T) {
+	l := compile(t, "domain: d\ndescriptors: [{key: ip, cidr: [10.0.0.0/8, '::1'], share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 5}}]")
+	rule, outcomes := l.with(override(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
+	require.Empty(t, outcomes[0].problems)
+	assert.Equal(t, "7 per minute", matched(rule.Config, "d", "ip", "10.1.1.1"))
+	assert.True(t, outcomes[0].countersKept)
+
+	single, outcomes := l.with(override(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
+	require.Empty(t, outcomes[0].problems)
+	assert.Equal(t, "9 per minute", matched(single.Config, "d", "ip", "10.1.1.1"))
+	assert.Equal(t, "5 per minute", matched(single.Config, "d", "ip", "10.1.1.2"))
+	assert.Equal(t, "d > ip=10.1.1.1", outcomes[0].path)
+
+	_, outcomes = l.with(override(t, "d|ip=192.0.2.1", `{"requests_per_unit": 9}`))
+	assert.Contains(t, outcomes[0].problems.Error(), "want ip=cidr(10.0.0.0/8 ::1)")
+	_, err := Parse("d|ip", []byte(`{"cidr": ["10.0.0.0/8"]}`))
+	assert.ErrorContains(t, err, "unknown key \"cidr\"")
+}

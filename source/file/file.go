@@ -16,6 +16,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -41,7 +42,10 @@ type Options struct {
 type Source struct {
 	options        Options
 	reloadRequests chan struct{}
-	loggedSkipped  map[Skipped]bool // entries that the log has; only Run uses them
+
+	// Only Run uses the fields below.
+	loggedSkipped map[Skipped]bool // entries that the log has
+	lists         lists            // of the limits that were parsed last
 }
 
 var _ source.Source = (*Source)(nil)
@@ -91,6 +95,18 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 	})
 }
 
+// fingerprint returns the fingerprint of the limits files and of their lists.
+func (s *Source) fingerprint() fingerprint {
+	places := s.options.Place.fingerprint()
+	if len(s.lists) == 0 {
+		return places
+	}
+	h := sha256.New()
+	h.Write(places[:])
+	s.lists.writeStats(h)
+	return fingerprint(h.Sum(nil))
+}
+
 // poll calls handle with the files as they are now and after each change, until ctx is
 // done. After a read that finds the same files it calls handleSame. It reads settled files only, so that handle never gets a file that is being
 // written. The first read is the exception: it happens after startTries in any case.
@@ -103,7 +119,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 		firstReadDone                    bool
 	)
 	for reloadRequested := true; ; looksSinceRead++ {
-		currentFingerprint := s.options.Place.fingerprint()
+		currentFingerprint := s.fingerprint()
 		if currentFingerprint == lastFingerprint {
 			unsettledLooks = 0
 		} else {
@@ -114,11 +130,11 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 		readForced := !firstReadDone && unsettledLooks > startTries
 		if readDue && unsettledLooks == 0 || readForced {
 			n := s.snapshot()
-			lastFingerprint = s.options.Place.fingerprint()
+			lastFingerprint = s.fingerprint()
 			if lastFingerprint == currentFingerprint || readForced { // else a file changed during the read
 				if reloadRequested || !n.equal(lastSnapshot) {
 					handle(n)
-					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest} // no files, to free memory
+					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest, lists: s.lists} // no files, to free memory
 				} else {
 					handleSame()
 				}
@@ -152,7 +168,10 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 		_ = apply(source.Update{Problem: n.err})
 		return false
 	}
-	limits, err := limitsfile.Parse(n.files, s.options.Parse)
+	options := s.options.Parse
+	s.lists = lists{}
+	options.ReadList = s.lists.read
+	limits, err := limitsfile.Parse(n.files, options)
 	return apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}}) == nil
 }
 
@@ -173,6 +192,7 @@ type snapshot struct {
 	skipped []Skipped
 	err     error             // why the files can't be read; files is empty then
 	digest  [sha256.Size]byte // of files
+	lists   lists             // as they are now, of the limits that were parsed last
 }
 
 // snapshot reads the files.
@@ -184,14 +204,18 @@ func (s *Source) snapshot() *snapshot {
 		fmt.Fprintf(h, "%q %d\n%s", f.Name, len(f.Data), f.Data)
 	}
 	h.Sum(n.digest[:0])
+	n.lists = lists{}
+	for path := range s.lists {
+		_, _ = n.lists.read(path)
+	}
 	return n
 }
 
-// equal reports whether n and o have the same files and skipped entries, or the same
+// equal reports whether n and o have the same files, lists and skipped entries, or the same
 // error.
 func (n *snapshot) equal(o *snapshot) bool {
 	if n.err != nil || o.err != nil {
 		return n.err != nil && o.err != nil && n.err.Error() == o.err.Error()
 	}
-	return n.digest == o.digest && slices.Equal(n.skipped, o.skipped)
+	return n.digest == o.digest && maps.Equal(n.lists, o.lists) && slices.Equal(n.skipped, o.skipped)
 }

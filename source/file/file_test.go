@@ -531,3 +531,43 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 		})
 	}
 }
+
+func TestChangedListIsApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root, listRoot := t.TempDir(), t.TempDir()
+		list := filepath.Join(listRoot, "deny.txt")
+		require.NoError(t, os.WriteFile(filepath.Join(root, "limits.yaml"), []byte("domain: d\ndescriptors: [{key: k, in: {file: "+list+"}}]"), 0o600))
+		updates := make(chan source.Update, 100)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- New(Options{Place: Place{Root: root}}).Run(ctx, func(u source.Update) error {
+				if u.Limits != nil || u.Problem != nil {
+					updates <- u
+				}
+				return u.Problem
+			})
+		}()
+		next := func() source.Update {
+			t.Helper()
+			select {
+			case u := <-updates:
+				return u
+			case <-time.After(5 * interval):
+				require.FailNow(t, "no update arrives")
+				return source.Update{}
+			}
+		}
+		assert.ErrorContains(t, next().Problem, list+": no such file or directory")
+		for _, content := range []string{"a", "a\nb"} {
+			require.NoError(t, os.WriteFile(list, []byte(content), 0o600))
+			u := next()
+			require.NoError(t, u.Problem)
+			assert.Equal(t, len(strings.Fields(content)), u.Limits.Domains[0].Descriptors[0].Condition.List().Len())
+		}
+		time.Sleep(2 * fullReadEvery * interval)
+		assert.Empty(t, updates, "an unchanged list is no update")
+		cancel()
+		assert.ErrorIs(t, <-done, context.Canceled)
+	})
+}

@@ -212,31 +212,18 @@ func isConfigMapDirectory(link string) bool {
 // file visits a regular file.
 func (w *walker) file(path string, info fs.FileInfo) {
 	if w.stats != nil {
-		stat, _ := info.Sys().(*syscall.Stat_t)
-		fmt.Fprintf(w.stats, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), stat.Ino)
+		writeStats(w.stats, path, info)
 	} else if w.bytes <= maxTotalBytes {
 		w.read(path)
 	}
 }
 
 func (w *walker) read(path string) {
-	// O_NONBLOCK: if path has become a pipe, opening it must not wait for a writer.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		w.fail(withoutOperation(path, err))
-		return
-	}
-	defer f.Close()
-	var content bytes.Buffer
-	if info, statErr := f.Stat(); statErr == nil {
-		content.Grow(int(min(info.Size(), limitsfile.DefaultMaxFileBytes)) + bytes.MinRead)
-	}
-	_, err = content.ReadFrom(io.LimitReader(f, limitsfile.DefaultMaxFileBytes+1))
-	data := content.Bytes()
+	data, err := readFile(path)
 	w.bytes += len(data)
 	switch {
 	case err != nil:
-		w.fail(withoutOperation(path, err))
+		w.fail(err)
 	case len(data) > limitsfile.DefaultMaxFileBytes:
 		w.fail(fmt.Errorf("%s: the file is too large; maximum is %d MiB", path, limitsfile.DefaultMaxFileBytes>>20))
 	case w.bytes > maxTotalBytes:
@@ -244,6 +231,30 @@ func (w *walker) read(path string) {
 	default:
 		w.files = append(w.files, limitsfile.File{Name: path, Data: data})
 	}
+}
+
+// readFile returns the start of a file: one byte more than a file may have.
+func readFile(path string) ([]byte, error) {
+	// O_NONBLOCK: if path has become a pipe, opening it must not wait for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, withoutOperation(path, err)
+	}
+	defer f.Close()
+	var content bytes.Buffer
+	if info, statErr := f.Stat(); statErr == nil {
+		content.Grow(int(min(info.Size(), limitsfile.DefaultMaxFileBytes)) + bytes.MinRead)
+	}
+	if _, err = content.ReadFrom(io.LimitReader(f, limitsfile.DefaultMaxFileBytes+1)); err != nil {
+		return nil, withoutOperation(path, err)
+	}
+	return content.Bytes(), nil
+}
+
+// writeStats writes the metadata of a file.
+func writeStats(w io.Writer, path string, info fs.FileInfo) {
+	stat, _ := info.Sys().(*syscall.Stat_t)
+	fmt.Fprintf(w, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), stat.Ino)
 }
 
 // withoutOperation returns err without the operation that failed:

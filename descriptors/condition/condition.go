@@ -1,0 +1,198 @@
+// Package condition tests the value of an entry: whether it lies in a network, is in a list,
+// has a prefix, or matches a regular expression.
+//
+// Terms:
+//
+//   - condition: a test that a descriptor has in place of a value;
+//   - list: the values or networks of a condition, written in the limits file or in a file of
+//     their own;
+//   - text: the short form of a condition that names its descriptor: `cidr(10.0.0.0/8)`.
+package condition
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+)
+
+const (
+	// MaxEntryBytes is the maximum size of an entry of a list, a prefix or a regular expression.
+	MaxEntryBytes = 1024
+
+	// maxInstructions bounds a compiled regular expression. A match takes time proportional to
+	// the instructions and to the length of the value.
+	maxInstructions = 5000
+)
+
+// Condition is a test of values. It is immutable and safe for concurrent use.
+type Condition struct {
+	kind    kind
+	negated bool
+	text    string
+
+	list   *List          // of a cidr or an in, else nil
+	prefix string         // of a prefix
+	whole  *regexp.Regexp // of a regex; it matches whole values
+	parsed *syntax.Regexp // of a regex
+}
+
+// kind is the kind of a condition. Match uses it in place of an interface, because an interface
+// would make each value escape to the heap.
+type kind uint8
+
+const (
+	cidrKind kind = iota
+	inKind
+	prefixKind
+	regexKind
+)
+
+// Value is a value of a request. Several conditions can test it, and its address is parsed once
+// at most.
+type Value struct {
+	text   string
+	addr   netip.Addr // invalid if the text is no address
+	parsed bool
+}
+
+// NewValue returns a Value with this text.
+func NewValue(text string) Value { return Value{text: text} }
+
+// address returns the IP address that v is. An IPv4 address in IPv6 form is returned as IPv4,
+// and a zone is left out. The result is invalid if v is no address.
+func (v *Value) address() netip.Addr {
+	if !v.parsed {
+		v.parsed = true
+		if addr, err := netip.ParseAddr(v.text); err == nil {
+			v.addr = addr.Unmap().WithZone("")
+		}
+	}
+	return v.addr
+}
+
+// Match reports whether v meets c.
+func (c *Condition) Match(v *Value) bool {
+	met := false
+	switch c.kind {
+	case cidrKind:
+		addr := v.address()
+		met = addr.IsValid() && c.list.networks.Lookup(addr)
+	case inKind:
+		_, met = c.list.values[v.text]
+	case prefixKind:
+		met = strings.HasPrefix(v.text, c.prefix)
+	case regexKind:
+		met = c.whole.MatchString(v.text)
+	}
+	return met != c.negated
+}
+
+// String returns the text of c. Conditions with the same text have the same kind and the same
+// entries, or lists from the same file.
+func (c *Condition) String() string { return c.text }
+
+// List returns the list of c, or nil if c has none.
+func (c *Condition) List() *List { return c.list }
+
+// Not returns a condition that a value meets if it does not meet c.
+func (c *Condition) Not() *Condition {
+	negated := *c
+	negated.negated = !c.negated
+	negated.text = "not " + c.text
+	return &negated
+}
+
+// Examples returns values near the border of c: values that meet c, and values that do not.
+func (c *Condition) Examples() []string {
+	var all []string
+	switch c.kind {
+	case cidrKind:
+		all = addresses(c.list.first(maxExamples))
+	case inKind:
+		all = c.list.first(maxExamples)
+	case prefixKind:
+		all = []string{c.prefix + "~", c.prefix}
+	case regexKind:
+		all = []string{exampleOf(c.parsed, 0)}
+	}
+	return append(all, "~", "192.0.2.1", "2001:db8::1")
+}
+
+// Differences returns values that could meet only one of a and b, which have the same text.
+// Their lists come from a file whose content differs.
+func Differences(a, b *Condition) []string {
+	if a.list == nil || b.list == nil {
+		return nil
+	}
+	different := a.list.differences(b.list)
+	if a.kind == cidrKind {
+		return addresses(different)
+	}
+	return different
+}
+
+// CIDR returns a condition that is met by the addresses in the networks of list. The list must
+// come from NewNetworks.
+func CIDR(list *List) *Condition {
+	return &Condition{kind: cidrKind, text: "cidr" + list.text(), list: list}
+}
+
+// In returns a condition that is met by the values in list. The list must come from NewValues.
+func In(list *List) *Condition {
+	return &Condition{kind: inKind, text: "in" + list.text(), list: list}
+}
+
+// Prefix returns a condition that is met by values that start with prefix.
+func Prefix(prefix string) (*Condition, error) {
+	switch {
+	case prefix == "":
+		return nil, errors.New("got an empty prefix, which every value has; leave prefix out to match every value")
+	case len(prefix) > MaxEntryBytes:
+		return nil, fmt.Errorf("got %d bytes, want at most %d", len(prefix), MaxEntryBytes)
+	}
+	return &Condition{kind: prefixKind, prefix: prefix, text: "prefix(" + shorten(prefix) + ")"}, nil
+}
+
+// Regex returns a condition that is met by values that the expression matches as a whole. It has
+// the syntax of RE2.
+func Regex(expression string) (*Condition, error) {
+	switch {
+	case expression == "":
+		return nil, errors.New("got an empty expression; want one such as ^v[0-9]+$")
+	case len(expression) > MaxEntryBytes:
+		return nil, fmt.Errorf("got %d bytes, want at most %d", len(expression), MaxEntryBytes)
+	}
+	parsed, err := syntax.Parse(expression, syntax.Perl)
+	if err != nil {
+		if syntaxErr := (*syntax.Error)(nil); errors.As(err, &syntaxErr) {
+			return nil, fmt.Errorf("%s: %s; want an expression in the syntax of RE2", syntaxErr.Code, shorten(syntaxErr.Expr))
+		}
+		return nil, err
+	}
+	program, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return nil, err
+	}
+	if len(program.Inst) > maxInstructions {
+		return nil, fmt.Errorf("the expression needs %d instructions, want at most %d; make its repetitions shorter", len(program.Inst), maxInstructions)
+	}
+	whole, err := regexp.Compile(`\A(?:` + expression + `)\z`)
+	if err != nil { // a flag such as (?x) has no effect in RE2, so a valid expression stays valid
+		return nil, err
+	}
+	return &Condition{kind: regexKind, whole: whole, parsed: parsed, text: "regex(" + shorten(expression) + ")"}, nil
+}
+
+// addresses returns the first address of each network.
+func addresses(networks []string) []string {
+	var all []string
+	for _, text := range networks {
+		if network, err := parseNetwork(text); err == nil {
+			all = append(all, network.Addr().String())
+		}
+	}
+	return all
+}

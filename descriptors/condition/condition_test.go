@@ -1,0 +1,220 @@
+package condition
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func inline(texts ...string) []Entry {
+	var entries []Entry
+	for i, text := range texts {
+		entries = append(entries, Entry{Text: text, Line: i + 1})
+	}
+	return entries
+}
+
+func cidr(t testing.TB, texts ...string) *Condition {
+	list, problems, _ := NewNetworks("", inline(texts...))
+	require.Empty(t, problems)
+	return CIDR(list)
+}
+
+func in(t testing.TB, texts ...string) *Condition {
+	list, problems := NewValues("", inline(texts...))
+	require.Empty(t, problems)
+	return In(list)
+}
+
+func regex(t testing.TB, expression string) *Condition {
+	c, err := Regex(expression)
+	require.NoError(t, err)
+	return c
+}
+
+func prefix(t testing.TB, text string) *Condition {
+	c, err := Prefix(text)
+	require.NoError(t, err)
+	return c
+}
+
+func meets(c *Condition, text string) bool {
+	v := NewValue(text)
+	return c.Match(&v)
+}
+
+func TestConditionsMatchValues(t *testing.T) {
+	networks := cidr(t, "10.0.0.0/8", "192.168.1.7", "2001:db8::/32", "2001:db8::/48")
+	for _, c := range []struct {
+		condition *Condition
+		met       []string
+		unmet     []string
+	}{
+		{
+			networks,
+			[]string{"10.0.0.0", "10.255.255.255", "192.168.1.7", "2001:db8::1", "2001:DB8:ffff::", "::ffff:10.1.2.3", "2001:db8::1%eth0"},
+			[]string{"", "11.0.0.0", "9.255.255.255", "192.168.1.8", "2001:db9::", "::10.0.0.1", "10.0.0.1:80", " 10.0.0.1", "10.0.0.0/8", "010.0.0.1", "text"},
+		},
+		{cidr(t, "0.0.0.0/0"), []string{"1.2.3.4", "::ffff:1.2.3.4"}, []string{"::1"}},
+		{cidr(t, "::/0"), []string{"::1"}, []string{"1.2.3.4"}},
+		{cidr(t, "::ffff:1.2.3.4"), []string{"1.2.3.4"}, []string{"1.2.3.5"}},
+		{in(t, "GET", "HEAD", ""), []string{"GET", "HEAD", ""}, []string{"get", "GET ", "POST"}},
+		{prefix(t, "/api/*"), []string{"/api/*", "/api/*x"}, []string{"/api/x", ""}},
+		{regex(t, "v[0-9]+"), []string{"v1", "v23"}, []string{"xv1", "v1x", "v1\n", "v"}},
+		{regex(t, "^a|b$"), []string{"a", "b"}, []string{"ab", "ax"}},
+		{regex(t, "(?i)get|post"), []string{"GET", "Post"}, []string{"PUT"}},
+	} {
+		t.Run(c.condition.String(), func(t *testing.T) {
+			for _, v := range c.met {
+				assert.True(t, meets(c.condition, v), "%q", v)
+				assert.False(t, meets(c.condition.Not(), v), "not %q", v)
+			}
+			for _, v := range c.unmet {
+				assert.False(t, meets(c.condition, v), "%q", v)
+				assert.True(t, meets(c.condition.Not(), v), "not %q", v)
+			}
+		})
+	}
+}
+
+func TestTextNamesTheCondition(t *testing.T) {
+	fileList, problems := NewValues("deny list.txt", inline("a"))
+	require.Empty(t, problems)
+	var many []string
+	for i := range 100 {
+		many = append(many, fmt.Sprintf("value-%03d", i))
+	}
+	for want, c := range map[string]*Condition{
+		"cidr(10.0.0.0/8 192.168.1.7)": cidr(t, "192.168.1.7/32", "10.0.0.0/8", "10.0.0.0/8"),
+		`in("" "a b" c)`:               in(t, "c", "a b", ""),
+		"in(file deny list.txt)":       In(fileList),
+		"not in(a)":                    in(t, "a").Not(),
+		"prefix(/api/)":                prefix(t, "/api/"),
+		"regex(a*)":                    regex(t, "a*"),
+	} {
+		assert.Equal(t, want, c.String())
+	}
+	long := in(t, many...).String()
+	assert.Regexp(t, `^in\(value-000 value-001 .* \+92 [0-9a-f]{8}\)$`, long)
+	assert.NotEqual(t, long, in(t, many[:99]...).String())
+	assert.NotEqual(t, prefix(t, strings.Repeat("a", 100)).String(), prefix(t, strings.Repeat("a", 101)).String())
+}
+
+func TestMistakesNameTheEntry(t *testing.T) {
+	_, problems, _ := NewNetworks("f", inline("10.0.0.0/8", "10.0.0.0/33", "host", "::ffff:10.0.0.0/104", strings.Repeat("1", 2000)))
+	require.Len(t, problems, 4)
+	assert.Equal(t, 2, problems[0].Line)
+	assert.Equal(t, `got "10.0.0.0/33", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address`, problems[0].Reason)
+	assert.Contains(t, problems[2].Reason, "want the IPv4 form")
+	assert.Contains(t, problems[3].Reason, "want at most 1024")
+
+	_, problems, warnings := NewNetworks("", inline("10.1.2.3/8"))
+	assert.Empty(t, problems)
+	require.Len(t, warnings, 1)
+	assert.Equal(t, "10.1.2.3/8 has bits behind its length; it means 10.0.0.0/8", warnings[0].Reason)
+
+	_, problems = NewValues("", make([]Entry, MaxEntries+1))
+	require.Len(t, problems, 1)
+	assert.Contains(t, problems[0].Reason, "maximum is 250000")
+
+	for expression, want := range map[string]string{
+		"":                           "empty expression",
+		"(":                          "missing closing ): (; want an expression in the syntax of RE2",
+		"a)|(b":                      "unexpected )",
+		`(?=x)`:                      "(?=",
+		`(a)\1`:                      "invalid escape sequence",
+		strings.Repeat("(a|b)", 300): "want at most 1024",
+		"(a{100}){100}":              "invalid repeat",
+		"[a-z]{900}[a-z]{900}[a-z]{900}[a-z]{900}[a-z]{900}[a-z]{900}": "instructions, want at most 5000",
+	} {
+		_, err := Regex(expression)
+		assert.ErrorContains(t, err, want, expression)
+	}
+	_, err := Prefix("")
+	assert.ErrorContains(t, err, "empty prefix")
+}
+
+func TestListFileHasOneEntryALine(t *testing.T) {
+	entries, problems := ParseFile([]byte("\xef\xbb\xbfa\r\n\n# comment\n  b # c  \n\xff\n10.0.0.0/8"))
+	assert.Equal(t, []Entry{{Text: "a", Line: 1}, {Text: "b # c", Line: 4}, {Text: "10.0.0.0/8", Line: 6}}, entries)
+	require.Len(t, problems, 1)
+	assert.Equal(t, 5, problems[0].Line)
+}
+
+func TestExamplesLieOnBothSides(t *testing.T) {
+	for _, c := range []*Condition{
+		cidr(t, "10.0.0.0/8"), in(t, "a", "b"), prefix(t, "/api"), regex(t, `v[0-9]{2,}(\.x|y)+`), regex(t, `[^a-z]\d?`),
+	} {
+		for _, c := range []*Condition{c, c.Not()} {
+			met, unmet := 0, 0
+			for _, v := range c.Examples() {
+				if meets(c, v) {
+					met++
+				} else {
+					unmet++
+				}
+			}
+			assert.Positive(t, met, c)
+			assert.Positive(t, unmet, c)
+		}
+	}
+}
+
+func TestMatchDoesNotAllocate(t *testing.T) {
+	for _, c := range []*Condition{cidr(t, "10.0.0.0/8"), in(t, "a"), prefix(t, "a"), regex(t, "v[0-9]+")} {
+		assert.Zero(t, testing.AllocsPerRun(100, func() { meets(c, "10.1.2.3") }), c)
+	}
+}
+
+func FuzzList(f *testing.F) {
+	f.Add([]byte("10.0.0.0/8\n# c\n::1\n"), "10.1.1.1")
+	f.Add([]byte("a\r\nb\n\xff"), "a")
+	f.Fuzz(func(t *testing.T, data []byte, value string) {
+		entries, problems := ParseFile(data)
+		for _, p := range problems {
+			if p.Line == 0 || p.Reason == "" {
+				t.Fatalf("%+v", p)
+			}
+		}
+		if list, problems, _ := NewNetworks("", entries); len(problems) == 0 {
+			c := CIDR(list)
+			if meets(c, value) == meets(c.Not(), value) {
+				t.Fatalf("%q meets %s and its negation", value, c)
+			}
+			for _, e := range addresses(list.entries) {
+				if !meets(c, e) {
+					t.Fatalf("%q does not meet %s", e, c)
+				}
+			}
+		}
+		if list, problems := NewValues("", entries); len(problems) == 0 {
+			c := In(list)
+			for _, e := range entries {
+				if !meets(c, e.Text) {
+					t.Fatalf("%q does not meet %s", e.Text, c)
+				}
+			}
+		}
+	})
+}
+
+func FuzzRegex(f *testing.F) {
+	f.Add("v[0-9]+", "v1")
+	f.Add(`(?i)\pL{2}|\bx$`, "é")
+	f.Fuzz(func(t *testing.T, expression, value string) {
+		c, err := Regex(expression)
+		if err != nil {
+			if err.Error() == "" {
+				t.Fatal("the error is empty")
+			}
+			return
+		}
+		if meets(c, value) == meets(c.Not(), value) {
+			t.Fatalf("%q meets %s and its negation", value, c)
+		}
+		c.Examples()
+	})
+}

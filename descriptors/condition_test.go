@@ -1,0 +1,152 @@
+package descriptors
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+const conditions = `domain: d
+descriptors:
+- {key: ip, value: 10.0.0.1, DAY}
+- {key: ip, cidr: [10.1.0.0/16], DAY}
+- {key: ip, cidr: [10.0.0.0/8, 192.168.0.0/16]}
+- {key: ip, value: "192.*", DAY}
+- {key: ip, not: {cidr: ["::/0"]}, DAY}
+- {key: ip, DAY}
+- {key: method, in: [GET, HEAD], DAY, descriptors: [{key: path, prefix: /api/, DAY}]}
+- {key: method, DAY}
+- {key: version, regex: "v[0-9]+", DAY}
+`
+
+func withDay(yaml string) string {
+	return strings.ReplaceAll(yaml, "DAY", "rate_limit: {unit: day, requests_per_unit: 1}")
+}
+
+func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
+	d := compileFiles(t, withDay(conditions)).Domain("d")
+	for _, c := range []struct {
+		request []string
+		want    string
+	}{
+		{[]string{"ip", "10.0.0.1"}, "ip=10.0.0.1"},
+		{[]string{"ip", "10.1.2.3"}, "ip=cidr(10.1.0.0/16)"},
+		{[]string{"ip", "10.2.2.3"}, ""}, // met by a condition without a limit
+		{[]string{"ip", "192.168.1.1"}, ""},
+		{[]string{"ip", "192.169.1.1"}, "ip=not cidr(::/0)"}, // before the pattern
+		{[]string{"ip", "text"}, "ip=not cidr(::/0)"},
+		{[]string{"ip", "2001:db8::1"}, "ip"},
+		{[]string{"ip", "cidr(10.1.0.0/16)"}, "ip=not cidr(::/0)"}, // the text of a condition is no value
+		{[]string{"method", "GET"}, "method=in(GET HEAD)"},
+		{[]string{"method", "GET", "path", "/api/x"}, "method=in(GET HEAD) > path=prefix(/api/)"},
+		{[]string{"method", "GET", "path", "/x"}, ""},
+		{[]string{"method", "POST"}, "method"},
+		{[]string{"version", "v12"}, "version=regex(v[0-9]+)"},
+		{[]string{"version", "12"}, ""},
+	} {
+		assert.Equal(t, c.want, matched(d, c.request...), c.request)
+		trace := d.Trace(entries(c.request...))
+		assert.Equal(t, d.Match(entries(c.request...)), trace.Rule, c.request)
+		for _, step := range trace.Steps {
+			if step.Winner != nil {
+				for _, candidate := range step.Candidates {
+					assert.LessOrEqual(t, step.Winner.Kind, candidate.Kind, c.request)
+				}
+			}
+		}
+	}
+	trace := d.Trace(entries("version", "12"))
+	require.Len(t, trace.NearRules, 1)
+	assert.Equal(t, UnmetCondition, trace.NearRules[0].Changes[0].Difference)
+}
+
+func TestCounterOfAConditionIsOfTheValueOrShared(t *testing.T) {
+	c := compileFiles(t, withDay(`domain: d
+descriptors:
+- {key: ip, cidr: [10.0.0.0/8], DAY}
+- {key: ip, not: {in: [a|b, c*]}, share_threshold: true, DAY}
+`)).Domain("d")
+	key := func(kv ...string) string { return string(c.Match(entries(kv...)).AppendKey(nil, "d", entries(kv...))) }
+	assert.Equal(t, "d|ip=10.1.1.1", key("ip", "10.1.1.1"))
+	assert.Equal(t, "d|ip==not%20in(a%7Cb%20c%2A)", key("ip", "x"))
+	assert.Equal(t, key("ip", "y"), key("ip", "x"))
+}
+
+func TestMetricsOfAConditionHaveItsText(t *testing.T) {
+	c := compileFiles(t, withDay(`domain: d
+descriptors:
+- {key: ip, cidr: [10.0.0.0/8], DAY}
+- {key: user, prefix: a, value_to_metric: true, DAY}
+`)).Domain("d")
+	for want, request := range map[string][]string{"d.ip_cidr(10.0.0.0/8)": {"ip", "10.1.1.1"}, "d.user_ab": {"user", "ab"}} {
+		r := c.Match(entries(request...))
+		assert.Equal(t, want, string(r.AppendMetricKey(nil, "d", entries(request...))))
+	}
+	assert.Equal(t, "d > user=ab", c.Match(entries("user", "ab")).MetricPath(entries("user", "ab")))
+	assert.False(t, c.Match(entries("ip", "10.1.1.1")).MetricKeyVaries())
+}
+
+func TestChangedListIsAChange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deny.txt")
+	compileList := func(list string) *Config {
+		require.NoError(t, os.WriteFile(path, []byte(list), 0o600))
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: path + ".yaml", Data: []byte(withDay("domain: d\ndescriptors: [{key: ip, in: {file: deny.txt}, DAY}]"))}},
+			limitsfile.Options{ReadList: os.ReadFile})
+		require.NoError(t, err)
+		return Compile(set)
+	}
+	old, same, changed := compileList("a"), compileList("# none\na\n"), compileList("a\nb")
+	assert.Equal(t, Changes{}, same.ChangesFrom(old))
+	assert.Equal(t, old.Hash(), same.Hash())
+	assert.Equal(t, Changes{Changed: []string{"d > ip=in(file deny.txt)"}}, changed.ChangesFrom(old))
+	assert.NotEqual(t, old.Hash(), changed.Hash())
+}
+
+func TestConditionMatchDoesNotAllocate(t *testing.T) {
+	d := compileFiles(t, withDay(conditions)).Domain("d")
+	for _, request := range [][]string{{"ip", "10.1.2.3"}, {"ip", "2001:db8::1"}, {"method", "GET"}, {"version", "v1"}} {
+		es := entries(request...)
+		assert.Zero(t, testing.AllocsPerRun(100, func() { d.Match(es) }), request)
+	}
+}
+
+// BenchmarkMatchCondition measures a match of each kind of condition. "exact" is the same match
+// without a condition, and "beside" is an exact match beside conditions.
+func BenchmarkMatchCondition(b *testing.B) {
+	var addresses, values strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&addresses, "%d.%d.%d.0/24\n", 1+i>>16, i>>8&255, i&255)
+		fmt.Fprintf(&values, "user-%06d\n", i)
+	}
+	files := map[string]string{"addresses": addresses.String(), "values": values.String()}
+	read := func(path string) ([]byte, error) { return []byte(files[path]), nil }
+	for _, bench := range []struct{ name, fields, value string }{
+		{"exact", "value: 10.1.2.3", "10.1.2.3"},
+		{"beside", "value: 10.1.2.3", "10.1.2.3"},
+		{"cidr", "cidr: [10.0.0.0/8, 192.168.0.0/16]", "10.1.2.3"},
+		{"cidr-100000", "cidr: {file: addresses}", "1.2.3.4"},
+		{"in", "in: [GET, HEAD, POST]", "POST"},
+		{"in-100000", "in: {file: values}", "user-054321"},
+		{"prefix", "prefix: /api/v1/", "/api/v1/items"},
+		{"regex", "regex: 'v[0-9]+\\.[0-9]+'", "v12.7"},
+		{"not-cidr", "not: {cidr: [10.0.0.0/8]}", "192.0.2.1"},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			yaml := "domain: d\ndescriptors:\n- {key: k, " + bench.fields + ", DAY}\n"
+			if bench.name != "exact" {
+				yaml += "- {key: k, cidr: [172.16.0.0/12], DAY}\n"
+			}
+			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(withDay(yaml))}}, limitsfile.Options{ReadList: read})
+			require.NoError(b, err)
+			benchmarkMatch(b, Compile(set).Domain("d"), [][]*ratelimitv3.RateLimitDescriptor_Entry{entries("k", bench.value)}, true)
+		})
+	}
+}

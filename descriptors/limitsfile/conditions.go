@@ -1,0 +1,238 @@
+package limitsfile
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+)
+
+const (
+	// maxListProblems bounds the problems reported of one list.
+	maxListProblems = 20
+
+	// maxConditions bounds the conditions of one key below one parent. A request is compared
+	// with them one after the other.
+	maxConditions = 1000
+)
+
+// readCondition sets the condition of desc, if o has one. It returns false after reporting a
+// mistake.
+func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
+	mistakes := d.mistakes
+	c, field := d.condition(pos, o)
+	if not := o.field("not"); not.valid() {
+		inner := d.object(notLevel, pos, not.mappings...)
+		switch negated, _ := d.condition(pos, inner); {
+		case field.given():
+			d.errorf(not.node, pos, "%s and not are both given; want one of them", field.row.name)
+		case negated != nil:
+			c, field = negated.Not(), not
+		case d.mistakes == mistakes && !inner.invalid():
+			d.errorf(not.node, pos, "not is empty; want %s in it", joinOr(fieldsAt(notLevel)))
+		}
+	}
+	switch value := o.field("value"); {
+	case !field.given():
+	case value.given() && value.text != "":
+		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.row.name)
+	case strings.Contains(desc.Key, "*"):
+		d.errorf(field.node, pos, "%s needs a key without a *", field.row.name)
+	}
+	if d.mistakes > mistakes || o.field("not").invalid {
+		return false
+	}
+	for _, name := range fieldsAt(notLevel) {
+		if o.field(name).invalid {
+			return false
+		}
+	}
+	if c != nil {
+		desc.Condition, desc.Value = c, c.String()
+	}
+	return true
+}
+
+// condition returns the condition in the fields of o, and its field. It returns a nil condition
+// if there is none, and after reporting a mistake.
+func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
+	for _, name := range fieldsAt(notLevel) {
+		v := o.field(name)
+		switch {
+		case !v.given():
+			continue
+		case field.given():
+			d.errorf(v.node, pos, "%s and %s are both given; want one of them", field.row.name, name)
+			return nil, field
+		}
+		field = v
+		if v.invalid {
+			continue
+		}
+		var err error
+		switch name {
+		case "cidr", "in":
+			c = d.listCondition(pos, v)
+		case "prefix":
+			c, err = condition.Prefix(v.text)
+		case "regex":
+			c, err = condition.Regex(v.text)
+		}
+		if err != nil {
+			d.errorf(v.node, pos, "%s: %v", name, err)
+		}
+	}
+	return c, field
+}
+
+// listCondition returns the condition of a cidr or an in. It returns nil after reporting a
+// mistake.
+func (d *document) listCondition(pos *place, v value) *condition.Condition {
+	var list *condition.List
+	if v.node.Kind == yaml.MappingNode {
+		list = d.listInFile(pos, v)
+	} else {
+		entries, ok := d.entries(pos, v)
+		if !ok {
+			return nil
+		}
+		var problems, warnings []condition.Problem
+		list, problems, warnings = newList(v.row.name, "", entries)
+		for _, p := range problems {
+			d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.name, p.Reason)
+		}
+		for _, p := range warnings {
+			d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.name, p.Reason)
+		}
+	}
+	switch {
+	case list == nil:
+		return nil
+	case v.row.name == "cidr":
+		return condition.CIDR(list)
+	}
+	return condition.In(list)
+}
+
+// newList returns the list of the field with this name.
+func newList(name, file string, entries []condition.Entry) (list *condition.List, problems, warnings []condition.Problem) {
+	if name == "cidr" {
+		return condition.NewNetworks(file, entries)
+	}
+	list, problems = condition.NewValues(file, entries)
+	return list, problems, nil
+}
+
+// entries returns the texts of a list in the limits file. ok is false after reporting a mistake.
+func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok bool) {
+	if len(v.node.Content) == 0 {
+		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.name)
+		return nil, false
+	}
+	item := row{name: "entry of " + v.row.name, kind: textKind}
+	ok = true
+	for _, n := range v.node.Content {
+		if !d.visit(n) {
+			return nil, false
+		}
+		n = deref(n)
+		switch text := d.value(&item, pos, n); {
+		case text.node == nil:
+			d.errorf(n, pos, "%s: got null, want text", item.name)
+			ok = false
+		case text.invalid:
+			ok = false
+		default:
+			entries = append(entries, condition.Entry{Text: text.text, Line: n.Line, Column: n.Column})
+		}
+	}
+	return entries, ok
+}
+
+// listInFile returns the list in the file that v names. It returns nil after reporting a mistake.
+func (d *document) listInFile(pos *place, v value) *condition.List {
+	file := d.object(listLevel, pos, v.node).field("file")
+	switch {
+	case file.invalid:
+		return nil
+	case file.text == "":
+		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.name)
+		return nil
+	case d.lists == nil || d.lists.read == nil:
+		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.name)
+		return nil
+	}
+	path := file.text
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(d.file), path)
+	}
+	result := d.lists.list(v.row.name, file.text, path)
+	if result.err != nil {
+		d.errorf(file.node, pos, "%s: %v", v.row.name, result.err)
+	}
+	for i, p := range result.problems {
+		if i == maxListProblems {
+			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.name, len(result.problems)-i, Printable(path))
+			break
+		}
+		d.mistakes++
+		d.errs = append(d.errs, listProblem(path, pos, p))
+	}
+	for i, p := range result.warnings {
+		if i == maxListProblems {
+			break
+		}
+		d.warns = append(d.warns, listProblem(path, pos, p))
+	}
+	return result.list
+}
+
+func listProblem(path string, pos *place, p condition.Problem) pendingProblem {
+	return pendingProblem{Problem{File: path, Line: p.Line, Reason: p.Reason}, pos}
+}
+
+// listReader reads the files of lists, each once for all descriptors of a Set.
+type listReader struct {
+	read  func(path string) ([]byte, error) // nil if lists can't be in files
+	lists map[[3]string]*listResult         // by field, name in the limits file, and path
+}
+
+// listResult is a list, or the reasons why there is none.
+type listResult struct {
+	list               *condition.List
+	err                error
+	problems, warnings []condition.Problem
+}
+
+func newListReader(o Options) *listReader {
+	return &listReader{read: o.ReadList, lists: map[[3]string]*listResult{}}
+}
+
+// list returns the list of a field. name is the file in the limits file, and path where it is.
+func (r *listReader) list(field, name, path string) *listResult {
+	key := [3]string{field, name, path}
+	result := r.lists[key]
+	if result != nil {
+		return result
+	}
+	result = &listResult{}
+	r.lists[key] = result
+	data, err := r.read(path)
+	if err == nil && len(data) > DefaultMaxFileBytes {
+		err = errors.New(Printable(path) + ": the file is too large; maximum is 16 MiB")
+	}
+	if err != nil {
+		result.err = err
+		return result
+	}
+	entries, problems := condition.ParseFile(data)
+	list, more, warnings := newList(field, name, entries)
+	result.problems, result.warnings = append(problems, more...), warnings
+	if len(result.problems) == 0 {
+		result.list = list
+	}
+	return result
+}

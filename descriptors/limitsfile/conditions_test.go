@@ -1,0 +1,87 @@
+package limitsfile
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{
+		"lists/good.txt": "10.0.0.0/8\n",
+		"lists/bad.txt":  "# networks\n10.0.0.0/8\n10.0.0.0/40\nhost\n",
+		"lists/many.txt": strings.Repeat("x\n", 50),
+	}
+	read := func(path string) ([]byte, error) {
+		if text, ok := files[path]; ok {
+			return []byte(text), nil
+		}
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	for _, c := range []struct{ name, fields, want string }{
+		{"no CIDR", "cidr: [10.0.0.0/8, 10.0.0.300]", `f:4:24: d > k: cidr: got "10.0.0.300", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address`},
+		{"not a list", "cidr: 10.0.0.0/8", "f:4:11: d > k: cidr: got 10.0.0.0/8, want a list, or a mapping with the name of a file, as in {file: list.txt}"},
+		{"empty list", "in: []", "f:4:9: d > k: in: got an empty list, want at least one entry"},
+		{"an entry of another type", "in: [a, [b], 1.5, ~]", "d > k: entry of in: got a list, want text"},
+		{"a number", "in: [1.5]", `entry of in: got a number, want text; write "1.5" in quotes`},
+		{"null", "in: [~]", "entry of in: got null, want text"},
+		{"two conditions", "in: [a]\nprefix: b", "in and prefix are both given; want one of them"},
+		{"a value beside", "value: a\nprefix: b", "value and prefix are both given; want one of them"},
+		{"a not beside", "in: [a]\nnot: {in: [b]}", "in and not are both given; want one of them"},
+		{"not without a condition", "not: {}", "not is empty; want cidr, in, prefix or regex in it"},
+		{"not of not", "not: {not: {in: [a]}}", "not has no meaning in not; it belongs in the descriptor"},
+		{"value in not", "not: {value: a, in: [b]}", "value has no meaning in not and is ignored"},
+		{"bad regex", "regex: 'a('", "f:4:12: d > k: regex: missing closing ): a(; want an expression in the syntax of RE2"},
+		{"empty prefix", "prefix: ''", "prefix: got an empty prefix"},
+		{"missing file", "in: {file: none.txt}", "f:4:16: d > k: in: open lists/none.txt: file does not exist"},
+		{"file without a name", "in: {}", "in: the name of the file is missing; want {file: list.txt}"},
+		{"unknown field beside file", "in: {path: x}", "unknown key path; want file"},
+		{"lines of a file", "cidr: {file: bad.txt}", "lists/bad.txt:3: d > k: got \"10.0.0.0/40\", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address\nlists/bad.txt:4: d > k: got \"host\", want"},
+		{"many lines of a file", "cidr: {file: many.txt}", "cidr: 30 more lines of lists/many.txt have problems"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Parse([]File{{"lists/f", []byte(one(c.fields))}}, Options{ReadList: read})
+			text := fmt.Sprint(err)
+			if err == nil {
+				set, _ := Parse([]File{{"lists/f", []byte(one(c.fields))}}, Options{ReadList: read})
+				text = set.Warnings.Error()
+			}
+			assert.Contains(t, strings.ReplaceAll(text, "lists/f:", "f:"), c.want)
+		})
+	}
+	for yaml, want := range map[string]string{
+		"domain: d\ndescriptors: [{key: 'k*', in: [a]}]":                       "in needs a key without a *",
+		"domain: d\ndescriptors: [{key: k, in: [b, a]}, {key: k, in: [a, b]}]": "duplicate of the descriptor at f:2",
+		"domain: d\ndescriptors: [{key: k, in: {file: x}}]":                    "a list can be in a file only if the limits are in a file",
+	} {
+		_, errs, _ := load(yaml, Options{})
+		assert.Contains(t, errs, want)
+	}
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n")
+	for i := range maxConditions + 1 {
+		fmt.Fprintf(&b, "- {key: k, prefix: p%d}\n", i)
+	}
+	_, errs, _ := load(b.String(), Options{})
+	assert.Contains(t, errs, "f:1003:9: d > k=prefix(p1000): more than 1000 conditions for one key; put their entries into one list")
+}
+
+func TestConditionsWarnAboutHostBits(t *testing.T) {
+	t.Parallel()
+	_, errs, warnings := load(one("cidr: [10.1.2.3/8]\n"+tenAMinute), Options{})
+	assert.Empty(t, errs)
+	assert.Equal(t, "f:4:12: d > k=cidr(10.0.0.0/8): cidr: 10.1.2.3/8 has bits behind its length; it means 10.0.0.0/8", warnings)
+}
+
+func TestSummaryDescribesListOfFile(t *testing.T) {
+	t.Parallel()
+	read := func(string) ([]byte, error) { return []byte("a\nb\na\n"), nil }
+	set, err := Parse([]File{{"f", []byte(one("in: {file: deny.txt}\n" + tenAMinute))}}, Options{ReadList: read})
+	assert.NoError(t, err)
+	assert.Regexp(t, `^d > k=in\(file deny.txt\): 10 per minute \[deny.txt has 2 entries, digest [0-9a-f]{8}\]$`, summaries(set))
+}
