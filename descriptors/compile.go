@@ -16,10 +16,11 @@ import (
 // Compile returns the Config of a checked set. It can't fail.
 func Compile(set *limitsfile.Set) *Config {
 	c := &Config{domains: map[string]*Domain{}}
+	responses := responseCache{}
 	for _, d := range set.Domains {
 		domain := &Domain{Name: d.Name, source: d}
 		domain.requestSpec, domain.requestLimits = d.RequestLimit()
-		domain.root = compile(d.Descriptors, path{domain: d.Name})
+		domain.root = responses.compile(d.Descriptors, path{domain: d.Name})
 		c.domains[d.Name] = domain
 		c.order = append(c.order, domain)
 	}
@@ -42,18 +43,18 @@ func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
 // compile returns the nodes of list, which is below parent. A copy for a single value
 // shares the compiled children if it shares the children.
-func compile(list []*limitsfile.Descriptor, parent path) siblings {
+func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) siblings {
 	s := newSiblings(list)
 	for i, d := range list {
 		n, p := &s.nodes[i], parent.child(d)
-		n.rule = newRule(d, p)
+		n.rule = c.newRule(d, p)
 		if len(d.Descriptors) == 0 {
 			continue
 		}
 		if original := s.copiedFrom(d); original != nil && len(original.Descriptors) > 0 && &original.Descriptors[0] == &d.Descriptors[0] {
 			n.children = original.children
 		} else {
-			children := compile(d.Descriptors, p)
+			children := c.compile(d.Descriptors, p)
 			n.children = &children
 		}
 	}
@@ -61,11 +62,11 @@ func compile(list []*limitsfile.Descriptor, parent path) siblings {
 }
 
 // newRule returns the rule of d, or nil if no limit of d is in force.
-func newRule(d *limitsfile.Descriptor, p path) *Rule {
+func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	for _, l := range d.Limits {
 		if l.Enabled {
-			limits = append(limits, newRateLimit(l, new(Attachment)))
+			limits = append(limits, c.newRateLimit(l, new(Attachment)))
 		}
 	}
 	if len(limits) == 0 {
@@ -104,20 +105,39 @@ func sharedValues(trail []*limitsfile.Descriptor) []string {
 }
 
 // newRateLimit compiles l.
-func newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
+func (c responseCache) newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
 	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces, Metrics: metrics}
 	if l.Unlimited {
 		return r
 	}
-	r.Response = &rlsv3.RateLimitResponse_RateLimit{
+	key := responseKey{l.Limit, l.Name}
+	if r.Response = c[key]; r.Response == nil {
+		r.Response = newResponse(l)
+		c[key] = r.Response
+	}
+	return r
+}
+
+// responseCache has the current_limit of responses. Limits with one Limit and one name share
+// it. No two limits of a rule have the same Limit.
+type responseCache map[responseKey]*rlsv3.RateLimitResponse_RateLimit
+
+type responseKey struct {
+	limit *limit.Limit
+	name  string
+}
+
+// newResponse returns the current_limit of responses for l.
+func newResponse(l *limitsfile.Limit) *rlsv3.RateLimitResponse_RateLimit {
+	response := &rlsv3.RateLimitResponse_RateLimit{
 		Name:            l.Name,
 		RequestsPerUnit: l.Requests,
 		Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(l.Unit),
 	}
 	if l.Multiplier != 1 {
-		r.Response.UnitMultiplier = wrapperspb.UInt32(l.Multiplier)
+		response.UnitMultiplier = wrapperspb.UInt32(l.Multiplier)
 	}
-	return r
+	return response
 }
 
 // RequestPath returns the path of the rules that RequestOverride returns.
@@ -151,6 +171,7 @@ func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOve
 	if err != nil {
 		return nil, fmt.Errorf("limit: %w", err)
 	}
-	r.Limits = []*RateLimit{newRateLimit(&limitsfile.Limit{Limit: l}, &d.requestMetrics)}
+	limited := &limitsfile.Limit{Limit: l}
+	r.Limits = []*RateLimit{{Limit: l, Response: newResponse(limited), Metrics: &d.requestMetrics}}
 	return r, nil
 }

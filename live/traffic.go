@@ -12,6 +12,8 @@ type traffic struct {
 	rules   map[string]*ruleTraffic
 	read    uint64 // number of the last reading
 
+	histories int // the number of rules with several points
+
 	// uses has the highest use of each rule by path. usesBefore is older than uses.
 	uses, usesBefore map[string]float64
 }
@@ -19,13 +21,17 @@ type traffic struct {
 // ruleTraffic is the traffic of a rule. Each reading adds the hits on the limit with the
 // most denied hits.
 type ruleTraffic struct {
-	totals map[string]LimitCounts // of the last reading, by limit
-	read   uint64                 // number of the last reading with the rule
+	totals []LimitCounts // of the last reading, one for each limit
+	read   uint64        // number of the last reading with the rule
 
 	window [windowSeconds]hits // of the last readings, the newest first
 	step   hits                // of the step in progress
 	points []hits              // of past steps, the newest last; nil for a quiet rule
 }
+
+// maxHistories bounds the rules with several points. Further rules have a single point, until
+// one of the others is quiet.
+const maxHistories = 5000
 
 // hits are hits of some time.
 type hits struct{ ok, near, denied, shadow float32 }
@@ -57,15 +63,16 @@ func (t *traffic) add(counts iter.Seq[LimitCounts], seconds float64, endsStep bo
 	for c := range counts {
 		r := t.rules[c.Rule]
 		if r == nil {
-			r = &ruleTraffic{totals: map[string]LimitCounts{}}
+			r = &ruleTraffic{}
 			t.rules[c.Rule] = r
 		}
 		r.read = t.read
-		last := r.totals[c.Limit]
+		total := r.total(c.Limit)
+		last := *total
 		if c == last {
 			continue
 		}
-		r.totals[c.Limit] = c
+		*total = c
 		added := hits{
 			ok: increase(c.OK, last.OK), near: increase(c.Near, last.Near),
 			denied: increase(c.Denied, last.Denied), shadow: increase(c.Shadow, last.Shadow),
@@ -75,14 +82,16 @@ func (t *traffic) add(counts iter.Seq[LimitCounts], seconds float64, endsStep bo
 		}
 	}
 	for path, r := range t.rules {
+		t.histories -= r.histories()
 		if r.read != t.read { // the rule is gone
 			delete(t.rules, path)
 			continue
 		}
 		r.step.add(r.window[0])
 		if endsStep {
-			r.endStep(float32(stepLength))
+			r.endStep(float32(stepLength), t.histories < maxHistories)
 		}
+		t.histories += r.histories()
 	}
 	if endsStep {
 		t.uses, t.usesBefore = nil, t.uses
@@ -97,12 +106,35 @@ func increase(now, before uint64) float32 {
 	return float32(now - before)
 }
 
-// endStep appends a point for a step of that many seconds.
-func (r *ruleTraffic) endStep(seconds float32) {
+// total returns the counts of the named limit at the last reading.
+func (r *ruleTraffic) total(limit string) *LimitCounts {
+	for i := range r.totals {
+		if r.totals[i].Limit == limit {
+			return &r.totals[i]
+		}
+	}
+	r.totals = append(r.totals, LimitCounts{Limit: limit})
+	return &r.totals[len(r.totals)-1]
+}
+
+// histories returns 1 if r has several points, else 0.
+func (r *ruleTraffic) histories() int {
+	if len(r.points) > 1 {
+		return 1
+	}
+	return 0
+}
+
+// endStep appends a point for a step of that many seconds. If keepsHistory is false, a rule
+// with a single point replaces the point.
+func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
 	point := hits{r.step.ok / seconds, r.step.near / seconds, r.step.denied / seconds, r.step.shadow / seconds}
 	r.step = hits{}
 	if r.points == nil && point == (hits{}) {
 		return
+	}
+	if len(r.points) == 1 && !keepsHistory {
+		r.points = r.points[:0]
 	}
 	r.points = append(r.points, point)
 	r.points = slices.Delete(r.points, 0, max(len(r.points)-historySteps, 0))

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
@@ -50,14 +49,4 @@ func NamesAttr(key string, names []string) slog.Attr {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return slog.String(key, text)
-}
-
-// CollectGarbageOften makes the garbage collector run more often until restore is called.
-// Sources call it while they parse and apply limits, which leaves several times the
-// memory of the result as garbage: the peak for 100,000 rules is 0.4 GB instead of 1.1.
-// Only one goroutine may use it at a time.
-func CollectGarbageOften() (restore func()) {
-	const percent = 50
-	previous := debug.SetGCPercent(percent)
-	return func() { debug.SetGCPercent(previous) }
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admission"
+	"github.com/seed-81f232ab/rls/internal/heap"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/live"
 	"github.com/seed-81f232ab/rls/server"
@@ -60,7 +60,7 @@ func newServe() *cobra.Command {
 
 // serve runs the service until ctx is done. level is the level of log.
 func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.LevelVar) error {
-	setMemoryLimits(log)
+	setMemoryLimits(ctx, log)
 	health := server.NewHealth()
 	meter := metrics.New()
 	meter.Build(buildVersion(), runtime.Version())
@@ -132,11 +132,9 @@ func logStart(s *env.Settings, log *slog.Logger) {
 }
 
 // setMemoryLimits sets how the garbage collector uses memory.
-func setMemoryLimits(log *slog.Logger) {
+func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
-		// Calls leave much garbage, and the live heap is small. Less frequent collections
-		// cost some megabytes and save CPU time in each call.
-		debug.SetGCPercent(400)
+		heap.Bound(ctx)
 	}
 	// The limit is GOMEMLIMIT, or nine tenths of the container's memory. Near the limit, the
 	// collector runs more often.

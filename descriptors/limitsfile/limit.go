@@ -28,11 +28,15 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	return l
 }
 
-// newLimit returns the limit of spec, which was read from o. It returns nil after
-// reporting a mistake.
+// newLimit returns the limit of spec, which was read from o. Equal specs share a limit. It
+// returns nil after reporting a mistake.
 func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit {
+	if l := d.limits[spec]; l != nil {
+		return l
+	}
 	l, err := limit.New(spec)
 	if err == nil {
+		d.limits[spec] = l
 		return l
 	}
 	for reason := range strings.SplitSeq(err.Error(), "\n") {

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-81f232ab/rls/internal/boundedyaml"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 const (
@@ -52,6 +53,8 @@ type document struct {
 	domain    *Domain
 	rootPlace *place // of the domain
 
+	limits map[limit.Spec]*limit.Limit // read so far
+
 	errs, warns []pendingProblem
 	mistakes    int // all errors so far, also errors beyond maxProblems
 }
@@ -59,6 +62,7 @@ type document struct {
 func newDocument(file string, o Options) *document {
 	return &document{
 		file:     file,
+		limits:   map[limit.Spec]*limit.Limit{},
 		maxBytes: cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
 		maxNodes: cmp.Or(o.MaxNodes, DefaultMaxNodes),
 	}

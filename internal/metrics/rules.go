@@ -82,15 +82,22 @@ type limitSeries struct {
 
 	single *series // nil if the series vary with the values of requests
 
+	varying *varyingSeries // nil if single is set
+
+	// The mutex of rules guards the field below.
+
+	// removedAt is the time at which the limit was removed, or zero if it is in force.
+	removedAt time.Time
+}
+
+// varyingSeries has the series of a limit whose metric key has values of requests.
+type varyingSeries struct {
 	// values has a series for each metric key. If the key of a hit has no place in values, the
 	// hit counts for other. The first such hit makes other.
 	values boundedMap[series]
 	other  atomic.Pointer[series]
 
 	// The mutex of rules guards the fields below.
-
-	// removedAt is the time at which the limit was removed, or zero if it is in force.
-	removedAt time.Time
 
 	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
 	// sums of the series that checks have deleted.
@@ -178,8 +185,10 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	l := r.limits[name]
 	if l == nil {
 		l = &limitSeries{domain: req.GetDomain(), name: name}
-		l.values.maxTexts = r.options.MaxSeries
-		if !d.Rule.MetricKeyVaries() {
+		if d.Rule.MetricKeyVaries() {
+			l.varying = &varyingSeries{}
+			l.varying.values.maxTexts = r.options.MaxSeries
+		} else {
 			l.single = newSeries(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
 		}
 		r.limits[name] = l
@@ -192,25 +201,28 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	var memory [maxMetricKey]byte
 	if key := rule.AppendMetricKey(memory[:0], domain, entries); len(key) <= maxMetricKey {
-		if s := l.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
+		if s := l.varying.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
 			return s
 		}
 	}
-	if other := l.other.Load(); other != nil {
+	if other := l.varying.other.Load(); other != nil {
 		return other
 	}
-	if l.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+	if l.varying.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
 		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
 			"reason", "further values of requests count as "+otherValue)
 	}
-	return l.other.Load()
+	return l.varying.other.Load()
 }
 
 // sumsOf returns the sums of all series that l has or had.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sums := l.deletedSums
+	var sums HitSums
+	if l.varying != nil {
+		sums = l.varying.deletedSums
+	}
 	l.eachSeries(func(s *series) { sums.add(&s.hitCounts) })
 	return sums
 }
@@ -221,10 +233,10 @@ func (l *limitSeries) eachSeries(f func(*series)) {
 		f(l.single)
 		return
 	}
-	for _, s := range l.values.values() {
+	for _, s := range l.varying.values.values() {
 		f(s)
 	}
-	if other := l.other.Load(); other != nil {
+	if other := l.varying.other.Load(); other != nil {
 		f(other)
 	}
 }
@@ -267,22 +279,22 @@ func (r *rules) deleteOld(now time.Time) {
 		if !l.removedAt.IsZero() && now.Sub(l.removedAt) >= removedRuleTTL {
 			delete(r.limits, name)
 		}
-		if l.values.isFull.Load() && now.Sub(l.checkedAt) >= idleValueTTL {
-			l.deleteIdleValues(now)
+		if v := l.varying; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
+			v.deleteIdleValues(now)
 		}
 	}
 }
 
 // deleteIdleValues deletes the series that have had no hit since the last check. The caller
 // holds the mutex of rules.
-func (l *limitSeries) deleteIdleValues(now time.Time) {
-	l.checkedAt = now
-	l.values.deleteFunc(func(s *series) bool {
+func (v *varyingSeries) deleteIdleValues(now time.Time) {
+	v.checkedAt = now
+	v.values.deleteFunc(func(s *series) bool {
 		var sums HitSums
 		sums.add(&s.hitCounts)
 		isIdle := s.checkedTotal == sums.Total
 		if s.checkedTotal = sums.Total; isIdle {
-			l.deletedSums.addSums(sums)
+			v.deletedSums.addSums(sums)
 		}
 		return isIdle
 	})

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/heap"
 	"github.com/seed-81f232ab/rls/source"
 )
 
@@ -162,7 +163,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 // apply parses the files of n and applies the result. It reports whether the result is in
 // force.
 func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
-	defer source.CollectGarbageOften()()
+	defer heap.Load()()
 	s.logSkipped(n.skipped)
 	if n.err != nil {
 		_ = apply(source.Update{Problem: n.err})

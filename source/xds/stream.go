@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/internal/heap"
 	"github.com/seed-81f232ab/rls/source"
 )
 
@@ -161,7 +162,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 // apply applies r and sets s.rejection. It neither applies nor logs a response that is
 // rejected for the same reason as the one before.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
-	defer source.CollectGarbageOften()()
+	defer heap.Load()()
 	c, lastRejection := s.client, s.rejection
 	update := c.parse(r)
 	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() {

@@ -1,0 +1,59 @@
+package heap
+
+import (
+	"context"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLargerHeapsAreCollectedSooner(t *testing.T) {
+	for _, test := range []struct {
+		live uint64
+		want int
+	}{
+		{0, 400},
+		{1 << 20, 400},
+		{8 << 20, 400},
+		{16 << 20, 200},
+		{64 << 20, 50},
+		{1 << 30, 25},
+	} {
+		assert.Equal(t, test.want, percentFor(test.live), "%d bytes", test.live)
+	}
+}
+
+// percent returns GOGC.
+func percent() int {
+	p := debug.SetGCPercent(100)
+	debug.SetGCPercent(p)
+	return p
+}
+
+func TestLoadRestoresThePercentOfTheUser(t *testing.T) {
+	var p pacer
+	defer debug.SetGCPercent(debug.SetGCPercent(300))
+	first, second := p.load(), p.load()
+	assert.Equal(t, loadPercent, percent())
+	first()
+	assert.Equal(t, loadPercent, percent(), "the second load is running")
+	second()
+	assert.Equal(t, 300, percent())
+}
+
+func TestBoundFollowsTheLiveHeapBetweenLoads(t *testing.T) {
+	var p pacer
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p.bound(ctx)
+	assert.Equal(t, 400, percent(), "this test needs little memory")
+	done := p.load()
+	assert.Equal(t, loadPercent, percent())
+	done()
+	assert.Equal(t, 400, percent())
+}
