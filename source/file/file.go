@@ -202,7 +202,8 @@ func (s *Source) snapshot() *snapshot {
 	n.files, n.skipped, n.err = s.options.Place.Read()
 	h := sha256.New()
 	for _, f := range n.files {
-		fmt.Fprintf(h, "%q %d\n%s", f.Name, len(f.Data), f.Data)
+		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Data))
+		h.Write(f.Data)
 	}
 	h.Sum(n.digest[:0])
 	n.lists = lists{}
