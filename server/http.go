@@ -11,6 +11,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -103,8 +104,13 @@ func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call, and its callers expect 400.
-		httpError(w, http.StatusBadRequest, status.Convert(err).Message())
+		// The incumbent answers 400 to every failed call, and its callers expect 400. It knows
+		// no forbidden calls.
+		code := http.StatusBadRequest
+		if status.Code(err) == codes.PermissionDenied {
+			code = http.StatusForbidden
+		}
+		httpError(w, code, status.Convert(err).Message())
 		return
 	}
 	answer, err := protojson.Marshal(resp)

@@ -56,6 +56,15 @@ func (c changes) TLSReloaded(listener, subject string, err error) {
 	c.Add(e)
 }
 
+// callersReloaded records that the file of the callers has changed.
+func (c changes) callersReloaded(file string, err error) {
+	e := timeline.Event{Kind: timeline.Certificate, Text: "callers reloaded", Attrs: attr("file", file)}
+	if err != nil {
+		e.Failed, e.Text, e.Attrs = true, "callers rejected", attr("error", err.Error())
+	}
+	c.Add(e)
+}
+
 // limitsChanged records that other limits came into force.
 func (c changes) limitsChanged(change reload.LimitsChange) {
 	e := timeline.Event{Time: change.Time, Kind: timeline.Reload, Text: "limits in force"}

@@ -103,6 +103,9 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	defer decisions.close()
 	observers := slices.Concat(decisions.observers, traced.observers(), []service.Observer{recorder})
 	rateLimit := traced.wrap(newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...), &options)
+	if rateLimit, err = bindCallers(background, s, rateLimit, meter, events, log); err != nil {
+		return err
+	}
 	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -49,6 +50,14 @@ func New(tb testing.TB) *Authority {
 func (a *Authority) Issue(names ...string) Pair {
 	a.tb.Helper()
 	return a.issue(&x509.Certificate{DNSNames: names})
+}
+
+// IssueURI returns a pair with a URI, such as a SPIFFE ID.
+func (a *Authority) IssueURI(uri string) Pair {
+	a.tb.Helper()
+	u, err := url.Parse(uri)
+	require.NoError(a.tb, err)
+	return a.issue(&x509.Certificate{URIs: []*url.URL{u}})
 }
 
 // IssueNamed returns a pair with a common name, for 127.0.0.1 and for DNS names.

@@ -225,6 +225,7 @@ func newFull(t *testing.T) *Metrics {
 	gate := admission.New(admission.Options{})
 	m.Admission("grpc", gate.Connections, gate.PendingBytes)
 	m.Refused("grpc")
+	m.Callers()
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
 	return m

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/callers"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -40,6 +41,12 @@ func (s *Settings) check() []error {
 		ps.addIf(s.GRPCServerTLSCert == "" && s.GRPCServerTLSKey == "", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY")
 		ps.addIf(s.GRPCClientTLSSAN != "" && s.GRPCClientTLSCACert == "",
 			"GRPC_CLIENT_TLS_SAN=%q needs GRPC_CLIENT_TLS_CACERT, without which no client certificate is verified", s.GRPCClientTLSSAN)
+	}
+	if s.CallerDomainsFile != "" {
+		ps.addIf(!s.GRPCServerUseTLS || s.GRPCClientTLSCACert == "",
+			"CALLER_DOMAINS_FILE=%q needs GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT, without which no client certificate is verified", s.CallerDomainsFile)
+		err := callers.Check(s.CallerDomainsFile)
+		ps.addIf(err != nil, "CALLER_DOMAINS_FILE: %w", err)
 	}
 	ps.addIf(s.DebugTLSClientCACert != "" && s.DebugTLSCert == "" && s.DebugTLSKey == "",
 		"DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY, because without TLS there are no client certificates")

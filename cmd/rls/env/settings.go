@@ -53,6 +53,7 @@ type Settings struct {
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of the key of GRPC_SERVER_TLS_CERT."`
 	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, gRPC clients need a certificate that one of these authorities has signed (mTLS)."`
 	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the certificate of a gRPC client must contain."`
+	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" desc:"YAML file that binds the names in client certificates to the domains that these clients may ask. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`

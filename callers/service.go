@@ -1,0 +1,77 @@
+package callers
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Service answers only calls with a domain that the caller may ask.
+type Service struct {
+	rlsv3.UnimplementedRateLimitServiceServer
+	next    rlsv3.RateLimitServiceServer
+	file    *File
+	refused func()
+	log     *slog.Logger
+	logs    *rate.Limiter
+}
+
+// NewService returns a Service in front of next. refused is called for each refused call.
+func NewService(next rlsv3.RateLimitServiceServer, file *File, refused func(), log *slog.Logger) *Service {
+	return &Service{next: next, file: file, refused: refused, log: log, logs: rate.NewLimiter(rate.Every(time.Minute), 1)}
+}
+
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns PERMISSION_DENIED if the
+// caller may not ask the domain.
+func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	cert, from := caller(ctx)
+	if s.file.Bindings().Allows(cert, req.GetDomain()) {
+		return s.next.ShouldRateLimit(ctx, req)
+	}
+	s.refused()
+	if s.logs.Allow() {
+		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", req.GetDomain(), "caller", names(cert), "from", from)
+	}
+	return nil, status.Errorf(codes.PermissionDenied, "domain %q: the caller may not ask this domain; got %s", req.GetDomain(), names(cert))
+}
+
+// caller returns the certificate and the address of the caller. A caller of /json has neither.
+func caller(ctx context.Context) (cert *x509.Certificate, from string) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, ""
+	}
+	if p.Addr != nil {
+		from = p.Addr.String()
+	}
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+		cert = info.State.VerifiedChains[0][0]
+	}
+	return cert, from
+}
+
+// names returns the names in a certificate for messages.
+func names(c *x509.Certificate) string {
+	if c == nil {
+		return "no client certificate"
+	}
+	text := "certificate of"
+	for _, uri := range c.URIs {
+		text += " uri=" + uri.String()
+	}
+	for _, name := range c.DNSNames {
+		text += " dns=" + name
+	}
+	if c.Subject.CommonName != "" {
+		text += " common_name=" + c.Subject.CommonName
+	}
+	return text
+}

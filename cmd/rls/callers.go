@@ -1,0 +1,30 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/callers"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/metrics"
+)
+
+// bindCallers returns next, or a service in front of next that refuses domains to callers. It
+// follows the file of the callers until ctx is done.
+func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServiceServer, meter *metrics.Metrics, events changes, log *slog.Logger) (rlsv3.RateLimitServiceServer, error) {
+	if s.CallerDomainsFile == "" {
+		return next, nil
+	}
+	refused, reloaded := meter.Callers()
+	file, err := callers.Open(s.CallerDomainsFile, func(err error) {
+		reloaded(err)
+		events.callersReloaded(s.CallerDomainsFile, err)
+	}, log)
+	if err != nil {
+		return nil, err
+	}
+	go file.Run(ctx)
+	return callers.NewService(next, file, refused, log), nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"crypto/tls"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/internal/certtest"
+	"github.com/seed-81f232ab/rls/internal/polltest"
+)
+
+func TestCertificateBindsCallerToDomains(t *testing.T) {
+	t.Parallel()
+	authority := certtest.New(t)
+	own := authority.IssueNamed("rls")
+	callers := file(t, "callers.yaml", "callers:\n- {uri: 'spiffe://test/shop', domains: [shop]}\n- {without_certificate: true, domains: [public]}\n")
+	limits := t.TempDir()
+	for _, domain := range []string{"shop", "bank", "public"} {
+		text := "domain: " + domain + "\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000}}]\n"
+		require.NoError(t, os.WriteFile(limits+"/"+domain+".yaml", []byte(text), 0o600))
+	}
+	r := start(t, []string{
+		"LIMITS_PATH=" + limits, "CALLER_DOMAINS_FILE=" + callers,
+		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + own.CertFile, "GRPC_SERVER_TLS_KEY=" + own.KeyFile, "GRPC_CLIENT_TLS_CACERT=" + authority.File,
+	})
+	pair := authority.IssueURI("spiffe://test/shop")
+	shown, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+	require.NoError(t, err)
+	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{shown}})))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	code := func(domain string) codes.Code {
+		_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{
+			{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}},
+		}})
+		return status.Code(err)
+	}
+	post := func(domain string) int {
+		resp, err := http.Post("http://"+r.http+"/json", "application/json", strings.NewReader(`{"domain":"`+domain+`","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+
+	metrics := func() string {
+		_, body := get(t, "http://"+r.debug+"/metrics")
+		return body
+	}
+
+	assert.Equal(t, codes.OK, code("shop"))
+	assert.Equal(t, codes.PermissionDenied, code("bank"))
+	assert.Equal(t, http.StatusOK, post("public"))
+	assert.Equal(t, http.StatusForbidden, post("shop"))
+	assert.Contains(t, metrics(), "rls_calls_forbidden_total 2\n")
+
+	require.NoError(t, os.WriteFile(callers, []byte("callers: ["), 0o600))
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(metrics(), "rls_callers_file_valid 0\n") })
+	assert.Contains(t, r.logged(), "callers rejected")
+	assert.Equal(t, codes.OK, code("shop"), "the last valid file is in force")
+
+	require.NoError(t, os.WriteFile(callers, []byte("callers:\n- {uri: 'spiffe://test/*', domains: [bank]}\n"), 0o600))
+	polltest.Until(t, maxWait, func() bool { return code("bank") == codes.OK })
+	assert.Equal(t, codes.PermissionDenied, code("shop"))
+	assert.Equal(t, http.StatusForbidden, post("public"))
+}
+
+func TestInvalidCallersFileStopsStart(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, []string{"LIMITS_PATH=" + file(t, "limits.yaml", "domain: d"), "CALLER_DOMAINS_FILE=" + file(t, "callers.yaml", "callers: {}")}, "serve")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "needs GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT")
+	assert.Contains(t, string(out), "callers: want a list")
+}
