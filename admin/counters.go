@@ -193,7 +193,7 @@ func (ctr *counter) answer(limits []Limit) Counter {
 		Target:     ctr.target.String(),
 		Path:       ctr.rule.Path,
 		Key:        string(ctr.key),
-		ShadowMode: ctr.rule.ShadowMode,
+		ShadowMode: ctr.rule.InShadow(ctr.key),
 		Limits:     limits,
 	}
 }

@@ -227,6 +227,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 		return r
 	}
 	d := &o.decision
+	r.Shadow = d.Shadow || c.GlobalShadow
 	r.Limit, r.LimitName, r.RequestsPerUnit = d.Limit.String(), d.Limit.Name, d.Limit.Requests
 	if d.Result.Err != nil {
 		r.Error = d.Result.Err.Error()

@@ -78,6 +78,7 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		ShadowMode:   d.ShadowMode,
 		QuotaMode:    d.QuotaMode,
 		NoRefunds:    d.NoRefunds,
+		enforcement:  newEnforcement(d.EnforcedPercent),
 		Metadata:     d.Metadata,
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),

@@ -105,7 +105,8 @@ type Rule struct {
 	// place of the value in the counter's name, or empty. It is nil without share_threshold.
 	sharedValues []string
 
-	metricKey *metricKey
+	enforcement enforcement
+	metricKey   *metricKey
 }
 
 // RateLimit is one limit of a rule. It is immutable once in force.

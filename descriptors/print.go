@@ -55,6 +55,9 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit) {
 		return
 	}
 	add := func(name string, value any) { fmt.Fprintf(b, ", %s=%v", name, value) }
+	if percent := r.EnforcedPercent(); percent < 100 {
+		add("enforce", percent)
+	}
 	if l.Algorithm != limit.DefaultAlgorithm {
 		add("algorithm", l.Algorithm)
 	}

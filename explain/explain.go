@@ -178,6 +178,7 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	if rule != nil {
 		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
 	}
+	d.Enforcement = newEnforcement(c, i, rule)
 	if last != nil {
 		d.Place = place(last.File, last.Line)
 		for _, applied := range last.Overrides {
@@ -192,6 +193,21 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	}
 	d.Summary = w.summary(request, &d, rule, last, &trace)
 	return d
+}
+
+// newEnforcement describes enforce of rule for descriptor i. It returns nil if rule is nil or can
+// deny all keys.
+func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement {
+	if rule == nil || rule.EnforcedPercent() == 100 {
+		return nil
+	}
+	e := &Enforcement{Percent: rule.EnforcedPercent(), IncludesKey: true}
+	for j := range c.Decisions() {
+		if decision := c.Decision(j); decision.Descriptor == i {
+			e.IncludesKey = !decision.Shadow
+		}
+	}
+	return e
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
@@ -304,7 +320,7 @@ func replacingLimit(c *service.Call, name string) string {
 // setCounter sets the counter and the next answer of l.
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
-	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Rule.ShadowMode}
+	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Shadow}
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
 	inRedis := w.o.RedisKey != nil && lim.Scope == limit.Global
 	if inRedis {

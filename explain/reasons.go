@@ -168,6 +168,8 @@ func limitedSummary(d *Descriptor) string {
 	switch {
 	case d.ShadowMode && isOver:
 		text += "; the limit is exceeded, but shadow mode never denies"
+	case d.Enforcement != nil && !d.Enforcement.IncludesKey && isOver:
+		text += "; the limit is exceeded, but enforce leaves this key out"
 	case d.QuotaMode && isOver:
 		text += ", in quota mode"
 	}

@@ -68,6 +68,9 @@ type Descriptor struct {
 	ShadowMode bool `json:"shadow_mode,omitempty"`
 	QuotaMode  bool `json:"quota_mode,omitempty"`
 
+	// Enforcement describes enforce of the rule. It is nil if the rule can deny all keys.
+	Enforcement *Enforcement `json:"enforcement,omitempty"`
+
 	// Overrides are the overrides in force that changed the rule, in the order in which
 	// they apply.
 	Overrides []Override `json:"overrides,omitempty"`
@@ -106,6 +109,12 @@ type Candidate struct {
 
 	// Reason is why the descriptor wins or loses.
 	Reason string `json:"reason"`
+}
+
+// Enforcement says whether enforce of a rule lets the rule deny a key.
+type Enforcement struct {
+	Percent     float64 `json:"percent"` // of the keys that can be denied
+	IncludesKey bool    `json:"includes_key"`
 }
 
 // Override is an override in force. Author and SetAt are empty if they are unknown.

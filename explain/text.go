@@ -113,6 +113,13 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 	if d.ShadowMode {
 		t.line(2, "shadow mode: the rule counts and never denies")
 	}
+	if e := d.Enforcement; e != nil {
+		text := "this key can be denied"
+		if !e.IncludesKey {
+			text = "this key is never denied"
+		}
+		t.line(2, "enforce: the rule can deny %v %% of the keys; %s", e.Percent, text)
+	}
 	if d.QuotaMode {
 		t.line(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
 	}

@@ -55,6 +55,13 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 			d.add(opposite(flag.kind), "%s is gone: %s", flag.name, flag.off)
 		}
 	}
+	if was, is := enforcedPercent(old), enforcedPercent(current); was != is && len(oldLimits) > 0 && len(newLimits) > 0 {
+		kind := Tighter
+		if is < was {
+			kind = Looser
+		}
+		d.add(kind, "enforce: %v %% of the keys become %v %%", was, is)
+	}
 	if !proto.Equal(old.Metadata, current.Metadata) {
 		d.add(Same, "metadata differs")
 	}
@@ -62,6 +69,14 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 		d.add(Same, "the names of metrics differ")
 	}
 	return d.kind, d.reasons
+}
+
+// enforcedPercent returns the percentage of the keys that d can deny.
+func enforcedPercent(d *limitsfile.Descriptor) float64 {
+	if d.EnforcedPercent == 0 {
+		return 100
+	}
+	return d.EnforcedPercent
 }
 
 // counted returns the limits of d that count. d can be nil.

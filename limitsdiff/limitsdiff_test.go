@@ -64,6 +64,8 @@ func TestChangesHaveTheirKind(t *testing.T) {
 		{"shadow_mode on", key("", ""), key("shadow_mode: true,", ""), Looser, "kept", "shadow_mode is set"},
 		{"shadow_mode off", key("shadow_mode: true,", ""), key("", ""), Tighter, "kept", "the rule denies now"},
 		{"quota_mode", key("", ""), key("quota_mode: true,", ""), Looser, "kept", "quota_mode is set"},
+		{"enforce of more keys", key("enforce: 5,", ""), key("enforce: 20,", ""), Tighter, "kept", "enforce: 5 % of the keys become 20 %"},
+		{"enforce is new", key("", ""), key("enforce: 5,", ""), Looser, "kept", "enforce: 100 % of the keys become 5 %"},
 		{"refunds", key("", ""), key("refunds: false,", ""), Tighter, "kept", "refunds are rejected"},
 		{"share_threshold", key(`value: "a*",`, ""), key(`value: "a*", share_threshold: true,`, ""), Tighter, "new", "all values share one counter"},
 		{"metadata", key("", ""), key("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},

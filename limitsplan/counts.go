@@ -91,7 +91,7 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 			if d.Descriptor != i {
 				break
 			}
-			denied = denied || !d.Result.Allowed
+			denied = denied || !d.Result.Allowed && (!d.Shadow || rule.ShadowMode)
 		}
 		before := recorded.deniedDescriptors[i]
 		c.addDescriptor(rule, bucket, before, denied)

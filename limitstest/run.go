@@ -117,7 +117,7 @@ func (o *observer) Answered(_ context.Context, c *service.Call) {
 	o.deniedInShadow = append(o.deniedInShadow[:0], make([]bool, len(c.Rules))...)
 	for i := range c.Decisions() {
 		d := c.Decision(i)
-		if d.Rule.ShadowMode && d.Result.Err == nil && !d.Result.Allowed {
+		if d.Shadow && d.Result.Err == nil && !d.Result.Allowed {
 			o.deniedInShadow[d.Descriptor] = true
 		}
 	}

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -56,6 +57,7 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 		}
 	}
 	mark(d.ShadowMode, "shadow")
+	mark(d.EnforcedPercent > 0, fmt.Sprintf("enforce %v %%", d.EnforcedPercent))
 	mark(d.QuotaMode, "quota")
 	mark(unlimited > 0, "unlimited")
 	mark(enabled == 0, "disabled")

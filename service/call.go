@@ -115,7 +115,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries()) // growing keeps the memory of earlier keys
 				key = c.keys[start:len(c.keys):len(c.keys)]
 			}
-			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: hitCount(req, d), Shadow: rule.ShadowMode})
+			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: hitCount(req, d), Shadow: rule.InShadow(key)})
 			c.descriptors = append(c.descriptors, i)
 			c.limits = append(c.limits, l)
 		}

@@ -28,6 +28,10 @@ type Decision struct {
 	// N is the number of hits: 0 for a peek, negative for a refund.
 	N int64
 
+	// Shadow reports that a denial lets the request pass: the rule is in shadow mode, or its
+	// enforce leaves the key out.
+	Shadow bool
+
 	// Result is undefined but for its Err if Err is set. The hits were then not decided.
 	Result backend.Result
 }
@@ -39,5 +43,5 @@ func (c *Call) Decisions() int { return len(c.hits) }
 // Decision returns the i-th decision, in the order of the descriptors and their limits.
 func (c *Call) Decision(i int) Decision {
 	d, h := c.descriptors[i], &c.hits[i]
-	return Decision{Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, Result: c.results[i]}
+	return Decision{Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, Shadow: h.Shadow, Result: c.results[i]}
 }

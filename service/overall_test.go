@@ -1,6 +1,7 @@
 package service
 
 import (
+	"strconv"
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -77,6 +78,23 @@ func TestStatusInShadowModeHasTheLimitAndTheWait(t *testing.T) {
 	assert.Zero(t, st.LimitRemaining)
 	assert.NotNil(t, st.CurrentLimit)
 	assert.NotNil(t, st.DurationUntilReset)
+}
+
+func TestEnforceDeniesItsShareOfTheKeysOnly(t *testing.T) {
+	r := newFixture(t, "domain: d\ndescriptors: [{key: k, enforce: 30, rate_limit: {unit: minute, requests_per_unit: 0}}]")
+	const keys = 2000
+	denied := 0
+	for i := range keys {
+		resp := r.request(desc("k=" + strconv.Itoa(i)))
+		again := r.request(desc("k=" + strconv.Itoa(i)))
+		assert.Equal(t, resp.OverallCode, again.OverallCode, "the same key has the same answer")
+		assert.Equal(t, resp.OverallCode, resp.Statuses[0].Code)
+		assert.Zero(t, resp.Statuses[0].LimitRemaining, "keys that are left out are counted too")
+		if resp.OverallCode == codeOverLimit {
+			denied++
+		}
+	}
+	assert.InDelta(t, 0.3*keys, denied, 0.04*keys)
 }
 
 func TestResponseHeaders(t *testing.T) {

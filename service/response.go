@@ -28,7 +28,7 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 		}
 		switch {
 		case firstHit < hit:
-			c.setStatus(status, &durations[i], c.mostRestrictive(firstHit, hit), rule)
+			c.setStatus(status, &durations[i], c.mostRestrictive(firstHit, hit))
 		case rule != nil && isUnlimited(rule):
 			status.LimitRemaining = math.MaxUint32
 		}
@@ -54,9 +54,9 @@ func (c *Call) mostRestrictive(from, to int) int {
 }
 
 // setStatus fills status from the result of hit j. duration is the memory of its duration.
-func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int, rule *descriptors.Rule) {
+func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int) {
 	l, r := c.hits[j].Limit, c.results[j].Result
-	if !r.Allowed && !rule.ShadowMode {
+	if !r.Allowed && !c.hits[j].Shadow {
 		status.Code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	status.CurrentLimit = c.limits[j].Response

@@ -49,7 +49,7 @@ func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitRes
 		return d
 	}
 	d.Fields["rule"] = structpb.NewStringValue(rule.Path)
-	if rule.ShadowMode {
+	if rule.ShadowMode || firstHit < nextHit && c.hits[firstHit].Shadow {
 		d.Fields["shadow_mode"] = structpb.NewBoolValue(true)
 	}
 	if firstHit == nextHit {

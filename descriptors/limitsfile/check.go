@@ -176,6 +176,12 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 	desc.WildcardValue = desc.Condition == nil && strings.Contains(desc.Value, "*")
 	refunds := o.field("refunds")
 	desc.NoRefunds = refunds.given() && !refunds.flag
+	if v := o.field("enforce"); v.valid() {
+		desc.EnforcedPercent = v.ratio
+		if desc.ShadowMode {
+			d.warnf(v.node, pos, "enforce has no effect beside shadow_mode, which never denies; remove one of them")
+		}
+	}
 	share := o.field("share_threshold")
 	desc.ShareThreshold = share.flag
 	if share.flag && !desc.WildcardKey && !desc.HasManyValues() {

@@ -30,6 +30,7 @@ func (d *Descriptor) Summary() string {
 		{d.DetailedMetric, "detailed_metric"},
 		{d.Metadata != nil, "metadata"},
 		{d.NoRefunds, "refunds: false"},
+		{d.EnforcedPercent > 0, fmt.Sprintf("enforce: %v", d.EnforcedPercent)},
 	} {
 		if f.on {
 			flags = append(flags, f.name)

@@ -90,6 +90,10 @@ type Descriptor struct {
 	ShareThreshold                bool
 	NoRefunds                     bool // refunds: false
 
+	// EnforcedPercent is the percentage of the keys that can be denied. The rule is in shadow
+	// mode for all other keys. 0 stands for 100.
+	EnforcedPercent float64
+
 	Metadata    *structpb.Struct
 	Limits      []*Limit
 	Descriptors []*Descriptor // children, in file order

@@ -52,6 +52,8 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"requests is a date", one("rate_limit: {unit: day, requests_per_unit: 2001-01-01}"), "f:4:48: d > k: requests_per_unit: got 2001-01-01, want a whole number from 0 to 4294967295"},
 		{"boolean is quoted", one(`shadow_mode: "true"`), `f:4:18: d > k: shadow_mode: got "true", want true or false without quotes`},
 		{"boolean is text", one("shadow_mode: ture"), "f:4:18: d > k: shadow_mode: got ture, want true or false"},
+		{"enforce is zero", one("enforce: 0"), "f:4:14: d > k: enforce: got 0, want a number over 0 and up to 100"},
+		{"enforce is a share", one("enforce: 5%"), "f:4:14: d > k: enforce: got 5%, want a number over 0 and up to 100"},
 		{"boolean is a number", one("shadow_mode: 1"), "f:4:18: d > k: shadow_mode: got 1, want true or false"},
 		{"descriptors is a mapping", "domain: d\ndescriptors: {}", "f:2:14: d: descriptors: got a mapping, want a list"},
 		{"replaces is a mapping", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: {name: x}}"), "f:4:61: d > k: replaces: got a mapping, want a list"},
@@ -152,6 +154,7 @@ func TestParseReportsAllErrorsInOrder(t *testing.T) {
 
 func TestProbableMistakesGiveWarnings(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
+		{"enforce beside shadow_mode", one("shadow_mode: true\nenforce: 5"), "f:5:14: d > k: enforce has no effect beside shadow_mode, which never denies; remove one of them"},
 		{"shadow_mode in rate_limit", one("rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}"), "f:4:51: d > k: shadow_mode has no meaning in rate_limit and is ignored; it belongs in the descriptor"},
 		{"unlimited on the descriptor", one("unlimited: true"), "f:4:5: d > k: unlimited has no meaning in the descriptor and is ignored; it belongs in rate_limit"},
 		{"name on the descriptor", one("name: x"), "f:4:5: d > k: name has no meaning in the descriptor and is ignored; it belongs in rate_limit or an item of replaces"},

@@ -142,6 +142,9 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	if v := p.fields.field("shadow_mode"); v.given() {
 		changed.ShadowMode = v.flag
 	}
+	if v := p.fields.field("enforce"); v.given() {
+		changed.EnforcedPercent = v.ratio
+	}
 	all := d.all()
 	for i := range all {
 		all[i].Path = path

@@ -104,6 +104,7 @@ var schema = [...]row{
 	{name: "share_threshold", kind: flagKind, levels: descriptorLevel},
 	{name: "metadata", kind: freeKind, levels: descriptorLevel},
 	{name: "refunds", kind: flagKind, levels: descriptorLevel, extension: true},
+	{name: "enforce", kind: ratioKind, maxValue: 100, levels: descriptorLevel | overrideLevel, extension: true},
 
 	{name: "unit", kind: textKind, levels: limitLevels},
 	{name: "requests_per_unit", kind: countKind, levels: limitLevels},

@@ -173,7 +173,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 		if s == nil {
 			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
 		}
-		r.count(&s.hitCounts, d.Limit.Limit, d.N, d.Rule.ShadowMode, &d.Result)
+		r.count(&s.hitCounts, d.Limit.Limit, d.N, d.Shadow, &d.Result)
 	}
 }
 

@@ -56,13 +56,13 @@ func (d *calls) Answered(_ context.Context, c *service.Call) {
 	for i := range c.Decisions() {
 		decision := c.Decision(i)
 		if r := &decision.Result; r.Degraded() && r.Err == nil && d.metrics.withoutRedis != nil {
-			d.metrics.withoutRedis.count(r, decision.Rule.ShadowMode)
+			d.metrics.withoutRedis.count(r, decision.Shadow)
 		}
 		switch r := &decision.Result; {
 		case r.Err != nil:
 		case r.Allowed:
 			d.ok[r.Source].Inc()
-		case decision.Rule.ShadowMode:
+		case decision.Shadow:
 			d.shadowed[r.Source].Inc()
 		default:
 			d.overLimit[r.Source].Inc()

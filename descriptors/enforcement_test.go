@@ -1,0 +1,57 @@
+package descriptors
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+)
+
+func TestEnforcementGrowsWithItsPercentage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		small := rapid.Float64Range(0.001, 100).Draw(t, "small")
+		large := rapid.Float64Range(small, 100).Draw(t, "large")
+		key := rapid.SliceOf(rapid.Byte()).Draw(t, "key")
+		few, many := &Rule{enforcement: newEnforcement(small)}, &Rule{enforcement: newEnforcement(large)}
+		if !few.InShadow(key) {
+			assert.False(t, many.InShadow(key), "a key that %v %% has", small)
+		}
+	})
+}
+
+func TestEnforcementHasItsShareOfTheKeys(t *testing.T) {
+	for _, percent := range []float64{0.5, 5, 50, 99} {
+		rule := &Rule{enforcement: newEnforcement(percent)}
+		const keys = 100_000
+		enforced := 0
+		for i := range keys {
+			if !rule.InShadow([]byte("shop|tenant=" + strconv.Itoa(i))) {
+				enforced++
+			}
+		}
+		assert.InDelta(t, percent, 100*float64(enforced)/keys, 0.5)
+		assert.Equal(t, percent, rule.EnforcedPercent())
+	}
+}
+
+// Replicas of all versions must choose the same keys.
+func TestEnforcementChoosesTheseKeys(t *testing.T) {
+	rule := &Rule{enforcement: newEnforcement(10)}
+	var enforced []int
+	for i := range 40 {
+		if !rule.InShadow([]byte("shop|tenant=" + strconv.Itoa(i))) {
+			enforced = append(enforced, i)
+		}
+	}
+	assert.Equal(t, []int{0, 10, 21, 30, 38}, enforced)
+}
+
+func TestRuleWithoutEnforceDeniesAllKeys(t *testing.T) {
+	for _, percent := range []float64{0, 100} {
+		rule := &Rule{enforcement: newEnforcement(percent)}
+		assert.False(t, rule.InShadow([]byte("x")))
+		assert.Equal(t, 100.0, rule.EnforcedPercent())
+	}
+	assert.True(t, (&Rule{ShadowMode: true, enforcement: newEnforcement(100)}).InShadow(nil))
+}
