@@ -5,7 +5,7 @@ GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lin
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Each folder here has a go.mod of its own.
-NESTED_MODULES = test/deploy test/faults test/page
+NESTED_MODULES = bench/plots test/deploy test/faults test/page
 
 # INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-before bench-observers faults attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-before bench-observers faults attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,14 +77,26 @@ bench-redis: build incumbent ## Measure rls and envoyproxy/ratelimit with Redis;
 	@scripts/test-tools
 	$(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
 
-bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes, or in 2 with BENCH_QUICK=1
+# A short run (BENCH_QUICK=1) takes 2 minutes.
+bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes; updates docs/bench, docs/benchmarks.md, docs/scale.md
 	@scripts/test-tools
+	@mkdir -p docs/bench
 	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/docs/bench/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
+	@$(MAKE) simulate-scale bench-plots
 
+# The page and the plots go to the folder bench-peers.
 bench-peers: export RLS_BENCH_PEERS = $(PEERS)
-bench-peers: build incumbent ## Measure the same with other servers too: PEERS='name=host:port[,pid=N][,redis=host:port] ...'
+bench-peers: build incumbent ## Measure other servers beside rls: PEERS='name=host:port[,pid=N][,redis=host:port] ...'
 	@scripts/test-tools
-	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/bench-peers.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
+	@mkdir -p bench-peers
+	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/bench-peers/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
+	cd bench/plots && $(GO) run . -run $(CURDIR)/bench-peers/curves.json -plots $(CURDIR)/bench-peers -page $(CURDIR)/bench-peers/README.md
+
+bench-plots: ## Draw the plots and write the tables again from the figures in docs/bench
+	cd bench/plots && $(GO) test . && $(GO) run . -run $(CURDIR)/docs/bench/curves.json -scale $(CURDIR)/docs/bench/scale.json -plots $(CURDIR)/docs/bench -page $(CURDIR)/docs/benchmarks.md
+
+simulate-scale: ## Simulate 100 replicas and 1,000,000 calls/s with the figures in docs/bench; updates docs/scale.md
+	$(GO) run ./bench/scale -run docs/bench/curves.json -out docs/bench/scale.json -page docs/scale.md
 
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@scripts/test-tools

@@ -71,6 +71,7 @@ var mayImport = map[string][]string{
 	"bench":                  {},
 	"bench/curves":           {},
 	"bench/load":             {"bench/curves"},
+	"bench/scale":            {"bench/curves"},
 
 	strings.TrimSuffix(module, "/"): {}, // the package of this test
 }

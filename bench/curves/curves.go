@@ -38,7 +38,11 @@ func (l Load) Name() string {
 	if l.Rate > 0 {
 		name = fmt.Sprintf("%d calls/s, open loop", l.Rate)
 	}
-	name += fmt.Sprintf(", %d descriptors", l.Descriptors)
+	if l.Descriptors == 1 {
+		name += ", 1 descriptor"
+	} else {
+		name += fmt.Sprintf(", %d descriptors", l.Descriptors)
+	}
 	switch l.Keys {
 	case DefaultKeys:
 	case 1:

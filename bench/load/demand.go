@@ -26,7 +26,7 @@ func Demand(clients []*Client, domain, key string, rate int, from, to time.Time)
 		if due.After(to) {
 			break
 		}
-		time.Sleep(time.Until(due))
+		sleepUntil(due)
 		callers.Go(func() error {
 			r := newRequest(curves.Load{Descriptors: 1, Keys: 1, Domain: domain})
 			entries := r.message.Descriptors[0].Entries

@@ -81,7 +81,7 @@ func (c *Client) sendOpen(l curves.Load, d time.Duration) (took []time.Duration,
 	start := time.Now()
 	for i := range int(d.Seconds() * float64(l.Rate)) {
 		due := start.Add(time.Duration(i) * time.Second / time.Duration(l.Rate))
-		time.Sleep(time.Until(due))
+		sleepUntil(due)
 		callers.Go(func() error {
 			r := requests.Get().(*request)
 			r.setKey(i * stride)
