@@ -79,6 +79,7 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		QuotaMode:    d.QuotaMode,
 		NoRefunds:    d.NoRefunds,
 		enforcement:  newEnforcement(d.EnforcedPercent),
+		MaxHits:      d.MaxHits,
 		Metadata:     d.Metadata,
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),

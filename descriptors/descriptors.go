@@ -98,6 +98,9 @@ type Rule struct {
 	// NoRefunds rejects requests that refund hits of the rule.
 	NoRefunds bool
 
+	// MaxHits bounds the hits of one call. 0 means no bound.
+	MaxHits uint32
+
 	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
 
@@ -108,6 +111,9 @@ type Rule struct {
 	enforcement enforcement
 	metricKey   *metricKey
 }
+
+// IsTooLarge reports whether n hits exceed MaxHits.
+func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
 
 // RateLimit is one limit of a rule. It is immutable once in force.
 type RateLimit struct {

@@ -154,6 +154,7 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	request := c.Request.Descriptors[i]
 	d := Descriptor{Descriptor: descriptors.FormatEntries(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
+	d.Hits = c.RequestedHits(i)
 	var rule *descriptors.Rule
 	if i < len(c.Rules) {
 		rule = c.Rules[i]
@@ -177,6 +178,7 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	}
 	if rule != nil {
 		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
+		d.MaxHits = rule.MaxHits
 	}
 	d.Enforcement = newEnforcement(c, i, rule)
 	if last != nil {

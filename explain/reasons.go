@@ -173,6 +173,9 @@ func limitedSummary(d *Descriptor) string {
 	case d.QuotaMode && isOver:
 		text += ", in quota mode"
 	}
+	if d.MaxHits > 0 && d.Hits > int64(d.MaxHits) {
+		text += fmt.Sprintf("; the call has %d hits, and max_hits of the rule is %d, so nothing is charged", d.Hits, d.MaxHits)
+	}
 	return text
 }
 

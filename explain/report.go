@@ -70,6 +70,10 @@ type Descriptor struct {
 
 	// Enforcement describes enforce of the rule. It is nil if the rule can deny all keys.
 	Enforcement *Enforcement `json:"enforcement,omitempty"`
+	// Hits is the number of hits that the call charges. A call with more hits than MaxHits is
+	// denied. A MaxHits of 0 is no bound.
+	Hits    int64  `json:"hits"`
+	MaxHits uint32 `json:"max_hits,omitempty"`
 
 	// Overrides are the overrides in force that changed the rule, in the order in which
 	// they apply.

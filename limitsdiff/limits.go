@@ -62,6 +62,9 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 		}
 		d.add(kind, "enforce: %v %% of the keys become %v %%", was, is)
 	}
+	if len(oldLimits) > 0 && len(newLimits) > 0 && old.MaxHits != current.MaxHits {
+		d.maxHits(old.MaxHits, current.MaxHits)
+	}
 	if !proto.Equal(old.Metadata, current.Metadata) {
 		d.add(Same, "metadata differs")
 	}
@@ -77,6 +80,20 @@ func enforcedPercent(d *limitsfile.Descriptor) float64 {
 		return 100
 	}
 	return d.EnforcedPercent
+}
+
+// maxHits compares the bounds of the hits of one call. 0 is no bound.
+func (d *differences) maxHits(old, current uint32) {
+	switch {
+	case old == 0:
+		d.add(Tighter, "calls with more than %d hits are denied (max_hits)", current)
+	case current == 0:
+		d.add(Looser, "calls with more than %d hits are no longer denied (max_hits)", old)
+	case current < old:
+		d.add(Tighter, "max_hits %d becomes %d", old, current)
+	default:
+		d.add(Looser, "max_hits %d becomes %d", old, current)
+	}
 }
 
 // counted returns the limits of d that count. d can be nil.

@@ -27,6 +27,7 @@ descriptors:
   - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: quota, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: free, rate_limit: {unlimited: true}}
+  - {key: bounded, max_hits: 3, rate_limit: {unit: minute, requests_per_unit: 5}}
   - {key: kept, refunds: false, rate_limit: {unit: minute, requests_per_unit: 1}}
 `
 
@@ -87,6 +88,9 @@ func TestAnswersAreCompared(t *testing.T) {
   - {descriptor: fixed=a, hits: 0, want: {remaining: 0}}
   - {descriptor: fixed=a, hits: -1, want: {remaining: 1}}
   - {descriptor: kept=a, hits: -1, want: {error: "refunds: false"}}`, ""},
+		{"max_hits", "", `
+  - {descriptor: bounded=a, hits: 4, want: {code: OVER_LIMIT, remaining: 5}}
+  - {descriptor: bounded=a, hits: 3, want: {code: OK, remaining: 2}}`, ""},
 		{"shadow", "", `
   - {descriptor: shadow=a, want: {code: OK, denied_in_shadow: false}}
   - {descriptor: shadow=a, want: {code: OK, denied_in_shadow: false}}`, "8: denied_in_shadow: true, not false"},
@@ -159,14 +163,14 @@ func TestExplanationShowsCountersJustBeforeTheFailure(t *testing.T) {
 func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	t.Parallel()
 	r := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
-	assert.Equal(t, 10, r.Coverage.Rules)
+	assert.Equal(t, 11, r.Coverage.Rules)
 	assert.Equal(t, 3, r.Coverage.Met)
-	assert.InDelta(t, 30, r.Coverage.Percent, 0.01)
+	assert.InDelta(t, 27.27, r.Coverage.Percent, 0.01)
 	assert.Contains(t, r.Coverage.Unmet, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
 	var text bytes.Buffer
 	require.NoError(t, r.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")
-	assert.Contains(t, text.String(), "coverage: 3 of 10 rules (30.0 %)\n  no test meets shop > first (limits.yaml:4)\n")
+	assert.Contains(t, text.String(), "coverage: 3 of 11 rules (27.3 %)\n  no test meets shop > first (limits.yaml:4)\n")
 }
 
 func TestJUnitHasFailuresAndErrors(t *testing.T) {

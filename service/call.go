@@ -54,6 +54,8 @@ type Call struct {
 	limits      []*descriptors.RateLimit
 
 	keys []byte // memory of the keys of hits
+
+	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}
@@ -115,7 +117,9 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries()) // growing keeps the memory of earlier keys
 				key = c.keys[start:len(c.keys):len(c.keys)]
 			}
-			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: hitCount(req, d), Shadow: rule.InShadow(key)})
+			n := hitCount(req, d)
+			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
+			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)})
 			c.descriptors = append(c.descriptors, i)
 			c.limits = append(c.limits, l)
 		}

@@ -112,7 +112,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		return nil, err
 	}
 	if len(c.hits) > 0 {
-		s.o.Limiter.Take(ctx, c.Start, c.hits, c.results)
+		s.take(ctx, c)
 		if err := c.firstError(); err != nil {
 			return nil, statusError(err)
 		}

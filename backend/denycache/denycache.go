@@ -157,23 +157,8 @@ func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.
 	batch.Take(ctx, now, l.next)
 	for j, i := range batch.Index {
 		if h, r := &hits[i], &batch.Results[j]; batchDenied && h.AllOrNone() && r.Err == nil {
-			r.Result = fromPeek(r.Result, h)
+			r.Result = h.Limit.FromPeek(r.Result, h.N)
 		}
 	}
 	batch.CopyResults(results)
-}
-
-// fromPeek converts peek, the answer to a peek, into an answer to h. h is not charged. h
-// passes if h.N is at most Remaining. Otherwise RetryAfter is ResetAfter, which is an
-// upper bound, or Never if h.N exceeds the capacity.
-func fromPeek(peek limit.Result, h *backend.Hit) limit.Result {
-	peek.Allowed, peek.RetryAfter = h.N <= peek.Remaining, 0
-	switch {
-	case peek.Allowed:
-	case h.N > h.Limit.Capacity():
-		peek.RetryAfter = limit.Never
-	default:
-		peek.RetryAfter = peek.ResetAfter
-	}
-	return peek
 }

@@ -182,6 +182,7 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			d.warnf(v.node, pos, "enforce has no effect beside shadow_mode, which never denies; remove one of them")
 		}
 	}
+	desc.MaxHits = o.field("max_hits").num
 	share := o.field("share_threshold")
 	desc.ShareThreshold = share.flag
 	if share.flag && !desc.WildcardKey && !desc.HasManyValues() {

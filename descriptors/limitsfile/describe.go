@@ -41,6 +41,9 @@ func (d *Descriptor) Summary() string {
 			flags = append(flags, Printable(summary))
 		}
 	}
+	if d.MaxHits > 0 {
+		flags = append(flags, fmt.Sprintf("max_hits: %d", d.MaxHits))
+	}
 	if len(flags) > 0 {
 		text = strings.TrimSpace(text + " [" + strings.Join(flags, ", ") + "]")
 	}

@@ -30,6 +30,7 @@ var fieldHelp = map[string]string{
 	"metadata":           "Metadata that the answer has when the rule lets a request pass.",
 	"refunds":            "false rejects requests that give hits back.",
 	"enforce":            "Percentage of the keys whose denials count. The rule is in shadow mode for all other keys.",
+	"max_hits":           "Largest number of hits of one call. A call with more hits is denied and charges nothing.",
 	"unit":               "Window of the limit.",
 	"requests_per_unit":  "Hits that a window admits, from 0 to 4294967295.",
 	"unlimited":          "true admits all requests without a counter.",

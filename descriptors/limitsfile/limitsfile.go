@@ -88,7 +88,8 @@ type Descriptor struct {
 	ShadowMode, QuotaMode         bool
 	DetailedMetric, ValueToMetric bool
 	ShareThreshold                bool
-	NoRefunds                     bool // refunds: false
+	NoRefunds                     bool   // refunds: false
+	MaxHits                       uint32 // max_hits, or 0
 
 	// EnforcedPercent is the percentage of the keys that can be denied. The rule is in shadow
 	// mode for all other keys. 0 stands for 100.

@@ -87,6 +87,8 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"fallback_ratio of 0", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio: got 0, want a number over 0 and up to 1"},
 		{"fallback_ratio over 1", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 1.1}"), "f:4:67: d > k: fallback_ratio: got 1.1, want a number over 0 and up to 1"},
 		{"fallback_ratio is no number", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: .nan}"), "f:4:67: d > k: fallback_ratio: got .nan, want a number over 0 and up to 1"},
+		{"max_hits of 0", one("max_hits: 0"), "d > k: max_hits: got 0, want a whole number from 1 to 4294967295"},
+		{"max_hits in a limit", one("rate_limit: {unit: day, requests_per_unit: 1, max_hits: 5}"), "max_hits"},
 		{"unit_multiplier of 0", one("rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 0}"), "f:4:68: d > k: unit_multiplier: got 0, want a whole number from 1 to 4294967295"},
 		{"window too long", one("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11}"), "f:4:69: d > k: unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		{"burst without token_bucket", one("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},

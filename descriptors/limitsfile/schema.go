@@ -105,6 +105,7 @@ var schema = [...]row{
 	{name: "metadata", kind: freeKind, levels: descriptorLevel},
 	{name: "refunds", kind: flagKind, levels: descriptorLevel, extension: true},
 	{name: "enforce", kind: ratioKind, maxValue: 100, levels: descriptorLevel | overrideLevel, extension: true},
+	{name: "max_hits", kind: countKind, minValue: 1, levels: descriptorLevel, extension: true},
 
 	{name: "unit", kind: textKind, levels: limitLevels},
 	{name: "requests_per_unit", kind: countKind, levels: limitLevels},
