@@ -1,13 +1,15 @@
 // Package admin is the HTTP API for operators, below /admin/ on the debug listener. It
-// overrides limits at run time, and reads and resets counters.
+// overrides limits, creates rules and switches limits off at run time, and reads and resets
+// counters.
 //
 // Terms:
 //
 //   - target: the name of a descriptor (descriptors.Target) in the query parameter
 //     target, such as shop|tenant=acme. The target of an override has keys and values of
 //     limits files or requests. The target of a counter has those of a request.
+//   - change, version, history, tag: as in package changes;
 //   - caller: a client with a token, or with a client certificate that TLS has verified.
-//   - audit: a log line for each change, with the name of the caller.
+//   - audit: a log line for each change, and for each refused change, with the name of the caller.
 //
 // All answers are JSON. The answer to a rejected call has a list of problems.
 package admin
@@ -21,12 +23,14 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/source/changes"
 )
 
 // Prefix is the start of the paths of all endpoints.
@@ -46,22 +50,25 @@ type Options struct {
 
 	Counters Counters
 
-	// Log gets the audit and unauthorized calls; default none.
-	Log *slog.Logger
+	// Log gets the audit and unauthorized calls; default none. AuditLog gets the audit too, unless
+	// it is nil.
+	Log, AuditLog *slog.Logger
 }
 
-// Overrides stores overrides for all replicas.
+// Overrides stores overrides, rules and switches for all replicas.
 type Overrides interface {
-	// States returns the states of all overrides, sorted by target.
+	// States returns the states of all fields, sorted by field.
 	States() []override.State
 
-	// DryRun returns the state that an override would have, and stores nothing.
-	DryRun(target, value string) override.State
+	// DryRun returns the state that the value of a field would have, and stores nothing.
+	DryRun(field, value string) override.State
 
-	// Put sets the value of a target, and Delete removes it. Both return the old value, if
-	// any. The change is in force on this replica when they return.
-	Put(ctx context.Context, target, value string) (old string, existed bool, err error)
-	Delete(ctx context.Context, target string) (old string, existed bool, err error)
+	// Make makes a change. It is in force on this replica when Make returns. If a condition
+	// of the change doesn't hold, the error is a changes.ConflictError.
+	Make(context.Context, changes.Change) (changes.Result, error)
+
+	// History returns the last changes, the newest first.
+	History(context.Context) ([]changes.Entry, error)
 }
 
 // New returns the handler of the API. Requests must have their whole path.
@@ -83,34 +90,81 @@ type endpoint struct {
 	method, path, help string
 	params             []string // of the query
 	serve              func(h *handler, c *call) answer
+
+	kind      override.Kind // of the fields
+	counters  bool          // needs no Overrides
+	hasTarget bool          // a caller needs access to the domain of the target
 }
 
 // answer is a status and a body, which is encoded as JSON.
 type answer struct {
 	code int
 	body any
+	tag  string // the ETag, or empty
 }
 
-var endpoints = []endpoint{
-	{"GET", Prefix + "overrides", "returns all overrides, or the override of ?target=", []string{"target"}, (*handler).getOverrides},
-	{"PUT", Prefix + "overrides", "overrides the limits of ?target= by the JSON object in the body; ?dry_run=true changes nothing", []string{"target", "dry_run"}, (*handler).putOverride},
-	{"DELETE", Prefix + "overrides", "deletes the override of ?target=", []string{"target"}, (*handler).deleteOverride},
-	{"GET", Prefix + "counters", "returns the counters of requests with the keys and values of ?target=", []string{"target"}, (*handler).getCounter},
-	{"DELETE", Prefix + "counters", "resets these counters", []string{"target"}, (*handler).resetCounter},
+// kindEndpoints are the paths of the kinds of fields, with the help of their methods.
+var kindEndpoints = []struct {
+	kind              override.Kind
+	path              string
+	params            []string
+	read, put, remove string
+}{
+	{
+		override.KindOverride, Prefix + "overrides",
+		[]string{"target"},
+		"returns all overrides, or the override of ?target=",
+		"overrides the limits of ?target= by the JSON object in the body", "deletes the override of ?target=",
+	},
+	{
+		override.KindRule, Prefix + "rules",
+		[]string{"target"},
+		"returns all rules of run time, or the rule of ?target=",
+		"creates a rule for ?target= with the fields of a descriptor in the body", "deletes the rule of ?target=",
+	},
+	{
+		override.KindSwitch, Prefix + "switches",
+		[]string{"target"},
+		"returns all switches, or the switch of ?target=",
+		"takes the limits of ?target= out of force: a rule, a domain, or all if it is empty", "puts the limits of ?target= in force again",
+	},
+	{
+		override.KindShadowMode, Prefix + "shadow-mode", nil, "returns the switch that replaces SHADOW_MODE",
+		`replaces SHADOW_MODE by the body, such as {"shadow_mode": true}`, "restores SHADOW_MODE",
+	},
 }
+
+var endpoints = func() []endpoint {
+	all := []endpoint{
+		{method: "GET", path: Prefix + "limits", help: "returns all overrides, rules and switches", serve: (*handler).getAll},
+		{method: "GET", path: Prefix + "history", help: "returns the last changes, the newest first; ?target= of one target, ?count=20", params: []string{"target", "count"}, serve: (*handler).getHistory},
+		{method: "POST", path: Prefix + "rollback", help: "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have", params: []string{"version", "dry_run", "force", "reason"}, serve: (*handler).rollBack, kind: override.KindOverride},
+		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, counters: true, hasTarget: true},
+		{method: "DELETE", path: Prefix + "counters", help: "resets these counters", params: []string{"target"}, serve: (*handler).resetCounter, kind: override.KindOverride, counters: true, hasTarget: true},
+	}
+	for _, k := range kindEndpoints {
+		all = append(all,
+			endpoint{method: "GET", path: k.path, help: k.read, params: k.params, serve: (*handler).getFields, kind: k.kind, hasTarget: true},
+			endpoint{method: "PUT", path: k.path, help: k.put + "; ?dry_run=true changes nothing", params: append(k.params, "dry_run"), serve: (*handler).putField, kind: k.kind, hasTarget: true},
+			endpoint{method: "DELETE", path: k.path, help: k.remove, params: append(k.params, "reason"), serve: (*handler).deleteField, kind: k.kind, hasTarget: true},
+		)
+	}
+	return all
+}()
 
 // call is a request of an authorized caller.
 type call struct {
 	*http.Request
-	by    string // the caller's name
+	by    Caller
 	query url.Values
+	kind  override.Kind
 }
 
 func (c *call) target() string { return c.query.Get("target") }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	by, ok := h.o.Name(r)
+	by, ok := h.o.Caller(r)
 	if !ok {
 		h.unauthorized(w, r)
 		return
@@ -122,7 +176,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if e.method == r.Method {
-			respond(w, h.serve(&e, &call{Request: r, by: by}))
+			respond(w, h.serve(&e, &call{Request: r, by: by, kind: e.kind}))
 			return
 		}
 		methods = append(methods, e.method)
@@ -133,7 +187,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		respond(w, problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), allowed))
 		return
 	}
-	respond(w, answer{http.StatusNotFound, Problems{[]string{"unknown path " + r.URL.Path}, help}})
+	respond(w, answer{code: http.StatusNotFound, body: Problems{[]string{"unknown path " + r.URL.Path}, help}})
 }
 
 // serve answers a call. It rejects unknown parameters, so that a misspelt one changes
@@ -151,13 +205,44 @@ func (h *handler) serve(e *endpoint, c *call) answer {
 			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
 		}
 	}
-	if e.path == Prefix+"overrides" && h.o.Overrides == nil {
+	if !e.counters && h.o.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
+	}
+	if e.method != http.MethodGet && !e.counters && slices.Contains(e.params, "target") && !c.query.Has("target") {
+		return problem(http.StatusBadRequest, "parameter target is missing")
+	}
+	if refusal := c.refusal(e); refusal != "" {
+		if e.method != http.MethodGet {
+			h.audit(c, strings.ToLower(e.method), "outcome", "refused", "problem", refusal)
+		}
+		return problem(http.StatusForbidden, "%s", refusal)
 	}
 	return e.serve(h, c)
 }
 
+// refusal returns why the caller may not use an endpoint, or an empty text.
+func (c *call) refusal(e *endpoint) string {
+	if c.by.ReadOnly && e.method != http.MethodGet {
+		return fmt.Sprintf("caller %s may only read", c.by.Name)
+	}
+	if isList := e.method == http.MethodGet && !c.query.Has("target"); e.hasTarget && !isList {
+		return c.refusalOf(override.Field(e.kind, c.target()))
+	}
+	return ""
+}
+
+// refusalOf returns why the caller may not use a field, or an empty text.
+func (c *call) refusalOf(field string) string {
+	if c.by.maySee(field) {
+		return ""
+	}
+	return fmt.Sprintf("caller %s may only use the domains %s", c.by.Name, strings.Join(c.by.Domains, ", "))
+}
+
 func respond(w http.ResponseWriter, a answer) {
+	if a.tag != "" {
+		w.Header().Set("ETag", strconv.Quote(a.tag))
+	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -170,5 +255,5 @@ func respond(w http.ResponseWriter, a answer) {
 
 // problem returns an answer with one problem.
 func problem(code int, format string, args ...any) answer {
-	return answer{code, Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
+	return answer{code: code, body: Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
 }

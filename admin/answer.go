@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/source/changes"
 )
 
 // Problems is the answer to a rejected call.
@@ -22,22 +23,33 @@ type State string
 const (
 	InForce  State = "in force"
 	Rejected State = "rejected" // Problems has the reasons
+	Waiting  State = "waiting"  // for a domain or a descriptor, which Problems names
 	Expired  State = "expired"
 	Deleted  State = "deleted" // only in the answer to a DELETE
 )
 
-// List is the answer of GET /admin/overrides.
+// List is an answer with all fields, or with the fields of one kind. The other lists are nil.
 type List struct {
-	Overrides []Override `json:"overrides"` // sorted by target
+	Overrides  []Override `json:"overrides,omitzero"` // sorted by target
+	Rules      []Override `json:"rules,omitzero"`
+	Switches   []Override `json:"switches,omitzero"`
+	ShadowMode []Override `json:"shadow_mode,omitzero"` // at most one
 }
 
-// Override is an override in an answer.
+// Override is an override, a rule or a switch in an answer.
 type Override struct {
-	Target string `json:"target"`
+	Kind   override.Kind `json:"kind"`
+	Target string        `json:"target"`
 
 	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or
 	// has too many brackets.
 	Override json.RawMessage `json:"override,omitempty"`
+
+	// ETag is the tag of the stored value, for If-Match.
+	ETag string `json:"etag,omitempty"`
+
+	// Version is the version of the change, in the answer to a change.
+	Version int64 `json:"version,omitempty"`
 
 	State    State    `json:"state"`
 	Problems []string `json:"problems,omitempty"`
@@ -69,8 +81,9 @@ type Override struct {
 
 	// SetBy is the name of the caller who set the override at the time SetAt, in UTC (RFC
 	// 3339). They are empty if the override was not set through this API.
-	SetBy string `json:"set_by,omitempty"`
-	SetAt string `json:"set_at,omitempty"`
+	SetBy  string `json:"set_by,omitempty"`
+	SetAt  string `json:"set_at,omitempty"`
+	Reason string `json:"reason,omitempty"`
 
 	// OldOverride is the stored JSON that a change has replaced or deleted, if any.
 	OldOverride json.RawMessage `json:"old_override,omitempty"`
@@ -122,31 +135,34 @@ type Limit struct {
 // overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
 	o := Override{
-		Target: s.Target, Override: rawJSON(override.WithoutAuthor(s.Value)), State: InForce, Path: s.Path,
+		Kind: s.Kind, Target: s.Target, Override: rawJSON(override.WithoutAuthor(s.Value)), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
 		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
 	}
 	if !s.Expires.IsZero() {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
-	o.setAuthor(s.Value)
+	o.setNotes(s.Value)
 	for _, err := range s.AlsoRejected {
 		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
 	}
 	switch {
 	case s.Problem != nil:
 		o.State, o.Problems = Rejected, problemList(s.Problem)
+		if s.Waiting {
+			o.State = Waiting
+		}
 	case s.Expired:
 		o.State = Expired
 	}
 	return o
 }
 
-// setAuthor sets the author that a stored value has.
-func (o *Override) setAuthor(stored string) {
-	name, set := override.Author(stored)
-	o.SetBy = name
-	if !set.IsZero() {
-		o.SetAt = set.UTC().Format(time.RFC3339)
+// setNotes sets what a stored value says about its author.
+func (o *Override) setNotes(stored string) {
+	notes := override.NotesOf(stored)
+	o.SetBy, o.Reason = notes.Author, truncate(notes.Reason)
+	if !notes.SetAt.IsZero() {
+		o.SetAt = notes.SetAt.UTC().Format(time.RFC3339)
 	}
 }
 

@@ -7,55 +7,94 @@ import (
 	"crypto/x509"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
+
+// Caller is a client that may use the API.
+type Caller struct {
+	// Name is shown in the audit, in the history and beside what the caller has set.
+	Name string
+
+	// ReadOnly reports that the caller may change nothing.
+	ReadOnly bool
+
+	// Domains are the only domains that the caller may use. Without domains, the caller may
+	// use all.
+	Domains []string
+}
+
+// maySee reports whether the caller may use a field.
+func (c *Caller) maySee(field string) bool {
+	if len(c.Domains) == 0 {
+		return true
+	}
+	_, target := override.SplitField(field)
+	escaped, _, _ := strings.Cut(target, "|")
+	domain, err := url.PathUnescape(escaped)
+	return err == nil && domain != "" && slices.Contains(c.Domains, domain)
+}
 
 // Callers are the callers that are authorized.
 type Callers struct {
 	// Tokens are the tokens of callers by name. An empty token authorizes nobody.
 	Tokens map[string]string
 
+	// File has more callers, which can change at any time. It may be nil.
+	File *TokenFile
+
 	// ClientCerts also authorizes callers whose certificate TLS has verified. Their name is
 	// the common name of the certificate, or else its first DNS name or URI.
 	ClientCerts bool
 }
 
-// Name returns the name of an authorized caller.
-func (c *Callers) Name(r *http.Request) (name string, ok bool) {
+// Any reports whether a caller can be authorized.
+func (c *Callers) Any() bool { return len(c.Tokens) > 0 || c.File != nil || c.ClientCerts }
+
+// Caller returns an authorized caller.
+func (c *Callers) Caller(r *http.Request) (caller Caller, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
-		if name, ok := c.ofToken(strings.TrimSpace(token)); ok {
-			return name, true
+		if caller, ok := c.ofToken(strings.TrimSpace(token)); ok {
+			return caller, true
 		}
 	}
 	if c.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return subject(r.TLS.VerifiedChains[0][0]), true
+		return Caller{Name: subject(r.TLS.VerifiedChains[0][0])}, true
 	}
-	return "", false
+	return Caller{}, false
 }
 
-// Reader returns the name of an authorized caller, or of a browser that reads a page. Browsers
-// can send a token only as the password of basic authentication. They add it to each request,
-// also for pages of other sites. So it authorizes nothing but reading.
+// Reader returns the name of a caller that may open a page, or of a browser that reads a page.
+// Pages show all domains. A caller with ReadOnly may only read.
+//
+// Browsers can send a token only as the password of basic authentication. They add it to each
+// request, also for pages of other sites. So it authorizes nothing but reading.
 func (c *Callers) Reader(r *http.Request) (name string, ok bool) {
-	if _, token, isBasic := r.BasicAuth(); isBasic && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		return c.ofToken(token)
+	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
+	var caller Caller
+	if _, token, isBasic := r.BasicAuth(); isBasic && isRead {
+		caller, ok = c.ofToken(token)
+	} else {
+		caller, ok = c.Caller(r)
 	}
-	return c.Name(r)
+	return caller.Name, ok && len(caller.Domains) == 0 && (isRead || !caller.ReadOnly)
 }
 
-// ofToken returns the name of the caller with that token. Hashes have the same length, so the
-// time of a comparison does not depend on the token.
-func (c *Callers) ofToken(token string) (name string, ok bool) {
+// ofToken returns the caller with that token. Hashes have the same length, so the time of a
+// comparison does not depend on the token.
+func (c *Callers) ofToken(token string) (caller Caller, ok bool) {
 	hash := sha256.Sum256([]byte(token))
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
 		allowed := sha256.Sum256([]byte(c.Tokens[name]))
 		if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
-			return name, true
+			return Caller{Name: name}, true
 		}
 	}
-	return "", false
+	return c.File.caller(hash)
 }
 
 // subject returns the name in a certificate.
@@ -73,7 +112,7 @@ func (h *handler) unauthorized(w http.ResponseWriter, r *http.Request) {
 		h.o.Log.Warn("admin call unauthorized", "from", r.RemoteAddr, "method", truncate(r.Method), "path", truncate(r.URL.Path))
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
-	advice := "unauthorized: send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN"
+	advice := "unauthorized: send a token of ADMIN_TOKEN or ADMIN_TOKENS_FILE as Authorization: Bearer TOKEN"
 	if h.o.ClientCerts {
 		advice += ", or use a client certificate"
 	}
@@ -82,9 +121,16 @@ func (h *handler) unauthorized(w http.ResponseWriter, r *http.Request) {
 
 // audit logs a change. attrs are keys and values; long values are cut.
 func (h *handler) audit(c *call, action string, attrs ...string) {
-	all := []any{"action", action, "by", c.by, "from", c.RemoteAddr, "target", truncate(c.target())}
+	all := []any{"action", action, "by", c.by.Name, "from", c.RemoteAddr}
+	if c.kind != override.KindOverride {
+		all = append(all, "kind", string(c.kind))
+	}
+	all = append(all, "target", truncate(c.target()))
 	for _, text := range attrs {
 		all = append(all, truncate(text))
 	}
 	h.o.Log.Info("audit", all...)
+	if h.o.AuditLog != nil {
+		h.o.AuditLog.Info("audit", all...)
+	}
 }

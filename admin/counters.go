@@ -109,7 +109,7 @@ func (h *handler) getCounter(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
-	return answer{http.StatusOK, ctr.answer(limits)}
+	return answer{code: http.StatusOK, body: ctr.answer(limits)}
 }
 
 func (h *handler) resetCounter(c *call) answer {
@@ -148,7 +148,7 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(before), "after", spentList(after))
-	return answer{http.StatusOK, reset}
+	return answer{code: http.StatusOK, body: reset}
 }
 
 // resetFailed audits, publishes and answers a reset that may have happened in part.

@@ -29,7 +29,7 @@ func TestOverrideCanBePutReadAndDeleted(t *testing.T) {
 	expiresAt := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	value := `{"factor":10,"expires_at":"` + expiresAt + `"}`
 	want := admin.Override{
-		Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
+		Kind: override.KindOverride, Version: 1, Target: acme, State: admin.InForce, Path: "shop > tenant=acme",
 		BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept", ExpiresAt: expiresAt, SetBy: "ops",
 	}
 	var got admin.Override
@@ -38,7 +38,8 @@ func TestOverrideCanBePutReadAndDeleted(t *testing.T) {
 	setAt, err := time.Parse(time.RFC3339, got.SetAt)
 	require.NoError(t, err)
 	assert.WithinRange(t, setAt, time.Now().Add(-time.Minute), time.Now())
-	got.Override, got.SetAt = nil, ""
+	assert.Len(t, got.ETag, 16)
+	got.Override, got.SetAt, got.ETag = nil, "", ""
 	assert.Equal(t, want, got)
 
 	t.Run("PUT returns the override that it replaced", func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestOverrideCanBePutReadAndDeleted(t *testing.T) {
 		require.Equal(t, http.StatusOK, r.call("DELETE", "overrides", acme, "", &got))
 		assert.JSONEq(t, `{"requests_per_unit": 7}`, string(got.OldOverride))
 		got.OldOverride = nil
-		assert.Equal(t, admin.Override{Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", BaseLimits: "7 per minute", Limits: "100 per minute", Counters: "kept"}, got)
+		assert.Equal(t, admin.Override{Kind: override.KindOverride, Version: 4, Target: acme, State: admin.Deleted, Path: "shop > tenant=acme", BaseLimits: "7 per minute", Limits: "100 per minute", Counters: "kept"}, got)
 		for _, method := range []string{"GET", "DELETE"} {
 			code, text := r.problems(method, "overrides", acme, "")
 			assert.Equal(t, http.StatusNotFound, code)
@@ -179,10 +180,15 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		values []string // stored one after the other
 		want   admin.Override
 	}{
-		"number": {
+		"number, which means requests_per_unit": {
 			acme,
-			[]string{"100"},
-			admin.Override{State: admin.Rejected, Override: []byte("100")},
+			[]string{"1000"},
+			admin.Override{State: admin.InForce, Override: []byte("1000"), Path: "shop > tenant=acme", BaseLimits: "100 per minute", Limits: "1000 per minute", Counters: "kept"},
+		},
+		"for a missing descriptor": {
+			"shop|gone",
+			[]string{`{"factor": 2}`},
+			admin.Override{State: admin.Waiting, Override: []byte(`{"factor": 2}`)},
 		},
 		"not JSON": {
 			acme,
@@ -213,8 +219,8 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 			var got admin.Override
 			require.Equal(t, http.StatusOK, r.call("GET", "overrides", c.target, "", &got))
 			assert.JSONEq(t, string(c.want.Override), string(got.Override))
-			assert.Equal(t, c.want.State == admin.Rejected, len(got.Problems) > 0)
-			got.Override, got.Problems, got.Target = c.want.Override, nil, ""
+			assert.Equal(t, c.want.State == admin.Rejected || c.want.State == admin.Waiting, len(got.Problems) > 0)
+			got.Override, got.Problems, got.Target, got.Kind, got.ETag = c.want.Override, nil, "", "", ""
 			assert.Equal(t, c.want, got)
 			assert.Equal(t, http.StatusOK, r.call("DELETE", "overrides", c.target, "", nil), "it can be deleted")
 			assert.Empty(t, r.overrides.States())

@@ -15,12 +15,13 @@ import (
 
 // Compile returns the Config of a checked set. It can't fail.
 func Compile(set *limitsfile.Set) *Config {
-	c := &Config{domains: map[string]*Domain{}}
+	c := &Config{domains: map[string]*Domain{}, shadowMode: set.ShadowMode}
 	responses := responseCache{}
 	for _, d := range set.Domains {
 		domain := &Domain{Name: d.Name, source: d}
 		domain.requestSpec, domain.requestLimits = d.RequestLimit()
-		domain.root = responses.compile(d.Descriptors, path{domain: d.Name})
+		domain.requestLimits = domain.requestLimits && d.Off == nil
+		domain.root = responses.compile(d.Descriptors, path{domain: d.Name, off: d.Off != nil})
 		c.domains[d.Name] = domain
 		c.order = append(c.order, domain)
 	}
@@ -30,6 +31,7 @@ func Compile(set *limitsfile.Set) *Config {
 // path is a domain and the descriptors from its root to one descriptor.
 type path struct {
 	domain string
+	off    bool // a switch has taken all limits of the domain out of force
 	trail  []*limitsfile.Descriptor
 }
 
@@ -64,6 +66,9 @@ func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) sibli
 // newRule returns the rule of d, or nil if no limit of d is in force.
 func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
+	if p.off {
+		return nil
+	}
 	for _, l := range d.Limits {
 		if l.Enabled {
 			limits = append(limits, c.newRateLimit(l, new(Attachment)))

@@ -34,6 +34,8 @@ type Config struct {
 	domains map[string]*Domain
 	order   []*Domain // in file order
 
+	shadowMode *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
+
 	hashOnce sync.Once
 	hash     string // see Hash
 }
@@ -46,6 +48,17 @@ func (c *Config) Domains() []*Domain {
 	return slices.SortedFunc(slices.Values(c.order), func(a, b *Domain) int {
 		return strings.Compare(a.Name, b.Name)
 	})
+}
+
+// ShadowMode returns the switch that replaces SHADOW_MODE, or nil.
+func (c *Config) ShadowMode() *limitsfile.ShadowMode { return c.shadowMode }
+
+// IsShadow reports whether the service answers OK to all requests. setting is SHADOW_MODE.
+func (c *Config) IsShadow(setting bool) bool {
+	if c.shadowMode != nil {
+		return c.shadowMode.On
+	}
+	return setting
 }
 
 // Domain is a namespace of rules.

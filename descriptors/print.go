@@ -14,8 +14,15 @@ import (
 // file order, with limits that are off.
 func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
+	if c.shadowMode != nil {
+		fmt.Fprintln(b, "SHADOW_MODE:", c.shadowMode.On)
+	}
 	for _, d := range c.Domains() {
-		fmt.Fprintln(b, limitsfile.Printable(d.Name))
+		name := limitsfile.Printable(d.Name)
+		if d.source.Off != nil {
+			name += " (off)"
+		}
+		fmt.Fprintln(b, name)
 		d.root.eachPair(nil, path{domain: d.Name}, func(n, _ *node, p path) {
 			b.WriteString(strings.Repeat("  ", len(p.trail)) + n.Label())
 			if text := n.Summary(); text != "" {

@@ -25,9 +25,8 @@ type Observer interface {
 	// overrides out of force; 0 if everything is in force.
 	ConfigProblems(count int)
 
-	// Overrides reports the numbers of overrides in force and rejected. A rejected
-	// override counts in both if its previous value stays in force.
-	Overrides(inForce, rejected int)
+	// Overrides reports the numbers of overrides, rules and switches.
+	Overrides(OverrideCounts)
 
 	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or
 	// that have expired, sorted by target.
@@ -40,6 +39,16 @@ type Observer interface {
 	// SourceRead reports that a source was read and that its content is in force. The
 	// content can be unchanged.
 	SourceRead(source string)
+}
+
+// OverrideCounts are numbers of overrides, rules and switches.
+type OverrideCounts struct {
+	// A rejected one counts as in force too, if its previous value stays in force.
+	InForce, Rejected, Waiting int
+
+	// The switches in force, which take the limits of a rule, of a domain or of all domains
+	// out of force.
+	OffRules, OffDomains, OffAll int
 }
 
 // LimitsChange describes a change of the limits in force.

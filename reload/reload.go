@@ -53,10 +53,11 @@ type Reloader struct {
 
 	inForceSince   time.Time                 // when the limits in force last changed or were loaded
 	overridesRead  bool                      // the overrides were read at least once
-	overrideStates map[string]override.State // of the last report, by target; nil before the first report
+	overrideStates map[string]override.State // of the last report, by field; nil before the first report
 
 	loggedWarnings map[string]bool   // the warnings of the limits in force, which are in the log
-	loggedProblems map[string]string // the problems of overrides, which are in the log; by target
+	loggedProblems map[string]string // the problems of overrides, which are in the log; by field
+	loggedSwitches map[string]string // the switches in force, which are in the log; by field
 }
 
 // New returns a Reloader without limits.
@@ -242,18 +243,14 @@ func (r *Reloader) reject(err error) {
 // the Observer.
 func (r *Reloader) reportOverrides() {
 	logged := map[string]string{}
-	inForce, rejected, newProblems := 0, 0, 0
+	newProblems := 0
 	for _, s := range r.overrides.States() {
-		if s.Limits != "" {
-			inForce++
-		}
 		if s.Problem == nil {
 			continue
 		}
-		rejected++
 		problem := s.Problem.Error()
-		logged[s.Target] = problem
-		if r.loggedProblems[s.Target] == problem {
+		logged[s.Field()] = problem
+		if r.loggedProblems[s.Field()] == problem {
 			continue
 		}
 		if newProblems++; newProblems > maxLoggedProblems {
@@ -266,13 +263,18 @@ func (r *Reloader) reportOverrides() {
 		if s.Limits != "" {
 			effect = "the previous value stays in force: " + s.Limits
 		}
-		r.log.Error("override rejected", "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
+		level, state := slog.LevelError, " rejected"
+		if s.Waiting {
+			level, state = slog.LevelWarn, " waiting"
+		}
+		r.log.Log(context.Background(), level, strings.ReplaceAll(string(s.Kind), "_", " ")+state, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 	}
 	if newProblems > maxLoggedProblems {
 		r.log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
 	}
 	r.loggedProblems = logged
-	r.observer.Overrides(inForce, rejected)
+	r.observer.Overrides(r.overrideCounts())
+	r.logSwitches()
 	r.reportOverrideChanges()
 }
 
@@ -286,8 +288,8 @@ func (r *Reloader) reportOverrideChanges() {
 	var changes []OverrideChange
 	add := func(action Action, s override.State) { changes = append(changes, OverrideChange{action, s}) }
 	for _, s := range r.overrides.States() {
-		states[s.Target] = s
-		old, known := r.overrideStates[s.Target]
+		states[s.Field()] = s
+		old, known := r.overrideStates[s.Field()]
 		switch {
 		case known && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
 		case s.Problem != nil:
@@ -300,12 +302,12 @@ func (r *Reloader) reportOverrideChanges() {
 			add(OverrideSet, s)
 		}
 	}
-	for target, s := range r.overrideStates {
-		if _, ok := states[target]; !ok && !s.Expired { // an expired override was reported before
+	for field, s := range r.overrideStates {
+		if _, ok := states[field]; !ok && !s.Expired { // an expired override was reported before
 			add(OverrideDeleted, s)
 		}
 	}
-	slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Target, b.State.Target) })
+	slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Field(), b.State.Field()) })
 	if r.overrideStates != nil && len(changes) > 0 {
 		r.observer.OverridesChanged(changes)
 	}
@@ -371,19 +373,20 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
-// States returns the state of each override, sorted by target.
+// States returns the state of each override, rule and switch, sorted by field.
 func (r *Reloader) States() []override.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.overrides.States()
 }
 
-// DryRun returns the state that an override would have. It changes nothing.
-func (r *Reloader) DryRun(target, value string) override.State {
+// DryRun returns the state that the value of a field would have. It changes nothing.
+func (r *Reloader) DryRun(field, value string) override.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.base == nil {
-		return override.State{Target: target, Value: value, Problem: override.ErrNoLimits}
+		kind, target := override.SplitField(field)
+		return override.State{Kind: kind, Target: target, Value: value, Problem: override.ErrNoLimits, Waiting: true}
 	}
-	return r.overrides.DryRun(r.base, target, value, time.Now())
+	return r.overrides.DryRun(r.base, field, value, time.Now())
 }

@@ -29,7 +29,7 @@ type rig struct {
 	log   bytes.Buffer
 
 	loaded, rejected, problems int
-	overrides                  string // two numbers: overrides in force and rejected
+	overrides                  string // two numbers: overrides in force, and rejected or waiting
 	states, reads              []string
 	limitsChanges              []reload.LimitsChange
 	overrideChanges            []string // action and target
@@ -42,10 +42,13 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) LimitsLoaded(int)                { r.loaded++ }
-func (r *rig) LimitsRejected(err error)        { r.rejected, r.rejectedErr = r.rejected+1, err }
-func (r *rig) ConfigProblems(count int)        { r.problems = count }
-func (r *rig) Overrides(inForce, rejected int) { r.overrides = fmt.Sprint(inForce, " ", rejected) }
+func (r *rig) LimitsLoaded(int)         { r.loaded++ }
+func (r *rig) LimitsRejected(err error) { r.rejected, r.rejectedErr = r.rejected+1, err }
+func (r *rig) ConfigProblems(count int) { r.problems = count }
+
+func (r *rig) Overrides(c reload.OverrideCounts) {
+	r.overrides = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting)
+}
 
 func (r *rig) LimitsChanged(c reload.LimitsChange) {
 	c.Time = time.Time{}
@@ -251,7 +254,7 @@ func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	assert.Contains(t, r.inForce(), "tenant=acme: 60 per year")
 
 	r.load(strings.ReplaceAll(perYear(7), "tenant", "user"))
-	assert.Contains(t, r.log.String(), `msg="override rejected" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
+	assert.Contains(t, r.log.String(), `msg="override waiting" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
 	assert.Contains(t, r.problemsPage(), "unknown descriptor tenant=acme")
 	assert.Equal(t, "0 1", r.overrides)
 	assert.Equal(t, 1, r.problems)

@@ -31,7 +31,7 @@ type Options struct {
 	Now func() time.Time
 
 	// ShadowMode replaces the overall code OVER_LIMIT by OK. Statuses and headers stay
-	// the same.
+	// the same. A switch of run time in Limits takes its place.
 	ShadowMode bool
 
 	// QuotaMode puts every descriptor in quota mode.
@@ -119,8 +119,9 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	}
 	resp := c.newResponse()
 	code, headerStatus := c.overall(resp.Statuses, s.o.QuotaMode)
-	c.GlobalShadow = s.o.ShadowMode && code == rlsv3.RateLimitResponse_OVER_LIMIT
-	if !s.o.ShadowMode {
+	isShadow := limits.IsShadow(s.o.ShadowMode)
+	c.GlobalShadow = isShadow && code == rlsv3.RateLimitResponse_OVER_LIMIT
+	if !isShadow {
 		resp.OverallCode = code
 	}
 	if s.o.Headers != nil && headerStatus != nil {

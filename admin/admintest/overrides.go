@@ -3,7 +3,6 @@ package admintest
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/source/changes"
 )
 
 // Overrides is an admin.Overrides in memory.
@@ -20,11 +20,11 @@ type Overrides struct {
 	// Limits are the limits in force, with the overrides.
 	Limits descriptors.Store
 
-	mu   sync.Mutex
-	base *limitsfile.Set
-	all  map[string]string
-	set  override.Layer
-	err  error // of Put and Delete
+	mu     sync.Mutex
+	base   *limitsfile.Set
+	memory changes.Memory
+	layer  override.Layer
+	err    error // of Make and History
 }
 
 var _ admin.Overrides = (*Overrides)(nil)
@@ -33,23 +33,23 @@ var _ admin.Overrides = (*Overrides)(nil)
 func NewOverrides(t require.TestingT, yaml string) *Overrides {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(yaml)}}, limitsfile.Options{})
 	require.NoError(t, err)
-	o := &Overrides{base: set, all: map[string]string{}}
+	o := &Overrides{base: set}
 	o.apply()
 	return o
 }
 
-// Fail sets the error of Put and Delete; nil ends the failure.
+// Fail sets the error of Make and History; nil ends the failure.
 func (o *Overrides) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err = err
 }
 
-// Store stores a value, valid or not, as another program could.
-func (o *Overrides) Store(target, value string) {
+// Store stores a value, valid or not, as another program could. The history does not get it.
+func (o *Overrides) Store(field, value string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all[target] = value
+	o.memory.Set(field, value)
 	o.apply()
 }
 
@@ -57,41 +57,37 @@ func (o *Overrides) Store(target, value string) {
 func (o *Overrides) States() []override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.set.States()
+	return o.layer.States()
 }
 
 // DryRun implements admin.Overrides.
-func (o *Overrides) DryRun(target, value string) override.State {
+func (o *Overrides) DryRun(field, value string) override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.set.DryRun(o.base, target, value, time.Now())
+	return o.layer.DryRun(o.base, field, value, time.Now())
 }
 
-// Put implements admin.Overrides.
-func (o *Overrides) Put(_ context.Context, target, value string) (old string, existed bool, err error) {
-	return o.change(target, func() { o.all[target] = value })
-}
-
-// Delete implements admin.Overrides.
-func (o *Overrides) Delete(_ context.Context, target string) (old string, existed bool, err error) {
-	return o.change(target, func() { delete(o.all, target) })
-}
-
-func (o *Overrides) change(target string, change func()) (old string, existed bool, err error) {
+// Make implements admin.Overrides.
+func (o *Overrides) Make(_ context.Context, c changes.Change) (changes.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
-		return "", false, o.err
+		return changes.Result{}, o.err
 	}
-	old, existed = o.all[target]
-	change()
-	o.apply()
-	return old, existed, nil
+	defer o.apply()
+	return o.memory.Make(c)
+}
+
+// History implements admin.Overrides.
+func (o *Overrides) History(context.Context) ([]changes.Entry, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.memory.History(), o.err
 }
 
 // apply puts the limits with the overrides in force.
 func (o *Overrides) apply() {
-	o.set.Set(maps.Clone(o.all))
-	set, _ := o.set.Apply(o.base, time.Now())
+	o.layer.Set(o.memory.Fields())
+	set, _ := o.layer.Apply(o.base, time.Now())
 	o.Limits.Set(descriptors.Compile(set))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/source"
+	"github.com/seed-81f232ab/rls/source/changes"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
@@ -117,7 +118,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	}
 
 	o.Overrides = true
-	own, pattern, channel := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:overrides", " &myprefix:rls:*"
+	own, pattern, channel := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:*", " &myprefix:rls:*"
 	keys := strings.Replace(rights, "~myprefix:*", "~myprefix:v1:* ~myprefix:v2:*", 1)
 	setUser(t, c, keys+own+pattern+channel)
 	require.Empty(t, problems(t, open(t, o)))
@@ -150,7 +151,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	setUser(t, s.Client(t), rights+" ~myprefix:rls:overrides &myprefix:rls:*"+rulesFor(redis.RightOfOverrides))
+	setUser(t, s.Client(t), rights+" ~myprefix:rls:* &myprefix:rls:*"+rulesFor(redis.RightOfOverrides))
 	client, _, err := redis.Connect(redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, testTimeout)
 	require.NoError(t, err)
 	defer client.Close()
@@ -171,11 +172,11 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	running.Go(func() { _ = store.Run(ctx, func(u source.Update) error { updates <- u; return nil }) })
 	defer running.Wait()
 	defer stop()
-	_, _, err = store.Put(ctx, "target", "value")
-	require.NoError(t, err)
-	_, _, err = store.Put(ctx, "old", "expired")
-	require.NoError(t, err)
-	_, _, err = store.Delete(ctx, "target")
+	for _, w := range []changes.Write{{Field: "target", Value: new("value")}, {Field: "old", Value: new("expired")}, {Field: "target"}} {
+		_, err = store.Make(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+		require.NoError(t, err)
+	}
+	_, err = store.History(ctx)
 	require.NoError(t, err)
 	polltest.Until(t, testTimeout, func() bool {
 		require.NoError(t, store.PublishReset(ctx, "counter"))

@@ -58,6 +58,8 @@ var rights = []Right{
 	{Command: "lrange", args: "KEY 0 0", hasKeys: true},
 	{Command: "ltrim", args: "KEY 0 0", hasKeys: true},
 	{Command: "rpush", args: "KEY 0", hasKeys: true},
+	{Command: "lpush", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
+	{Command: "lindex", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
 	{Command: "pexpire", args: "KEY 60000", hasKeys: true},
 	{Command: "del", args: "KEY", hasKeys: true},
 	{Command: "wait", Use: RightOfReplicas, args: "0 1"},
@@ -91,7 +93,7 @@ func (r Right) run(names runNames) (cmd *goredis.Cmd, rule string) {
 		case "DB":
 			word = names.db
 		case "HASH":
-			word, rule = names.hash, "~"+names.hash
+			word, rule = names.hash, "~"+strings.TrimSuffix(names.hash, "overrides")+"*"
 		case "CHANNEL":
 			word, rule = names.channel, "&"+strings.TrimSuffix(names.channel, "check")+"*"
 		}

@@ -1,31 +1,40 @@
 package main
 
 import (
+	"context"
 	"log/slog"
+	"os"
 
 	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/watchfile"
 	"github.com/seed-81f232ab/rls/server"
 )
 
-// adminCallers returns the callers that may use the admin API.
-func adminCallers(s *env.Settings) admin.Callers {
-	return admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
-}
-
-// hasAdminCallers reports whether any caller can be authorized.
-func hasAdminCallers(s *env.Settings) bool {
-	return len(s.AdminTokens) > 0 || s.DebugTLSClientCACert != ""
+// newCallers returns the callers that may use the admin API. It keeps those of
+// ADMIN_TOKENS_FILE up to date until ctx is done.
+func newCallers(ctx context.Context, s *env.Settings, log *slog.Logger) (*admin.Callers, error) {
+	callers := &admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
+	if s.AdminTokensFile == "" {
+		return callers, nil
+	}
+	callers.File = &admin.TokenFile{}
+	file, err := watchfile.Read(watchfile.Options{Path: s.AdminTokensFile, Content: "admin tokens", Apply: callers.File.Set, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	go file.Watch(ctx)
+	return callers, nil
 }
 
 // adminPages returns the page of the admin API, or none if no caller could be authorized.
-// overrides is nil without OVERRIDES_ENABLED.
-func adminPages(s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, log *slog.Logger) []server.Page {
-	if !hasAdminCallers(s) {
+// overrides is nil if there are none.
+func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
+	if !callers.Any() {
 		return nil
 	}
 	o := admin.Options{
-		Callers: adminCallers(s),
+		Callers: *callers,
 		Counters: admin.Counters{
 			Limits:     l.store,
 			Uncached:   counters.uncached,
@@ -34,8 +43,34 @@ func adminPages(s *env.Settings, l limits, counters *counterBackend, overrides *
 		},
 		Log: log,
 	}
-	if overrides != nil {
-		o.Overrides, o.Counters.PublishReset = overrides, overrides.PublishReset
+	if s.AdminAuditPath != "" {
+		o.AuditLog = slog.New(slog.NewJSONHandler(auditFile{s.AdminAuditPath, log}, nil))
 	}
-	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, and counters; needs a token or a client certificate", Handler: admin.New(o)}}
+	if overrides != nil {
+		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset
+	}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o)}}
+}
+
+// auditFile appends lines to a file. It opens the file for each line, so the file can be moved
+// at any time.
+type auditFile struct {
+	path string
+	log  *slog.Logger
+}
+
+// Write implements io.Writer.
+func (f auditFile) Write(line []byte) (int, error) {
+	const onlyOwner = 0o600
+	file, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, onlyOwner)
+	if err == nil {
+		_, err = file.Write(line)
+		if closeErr := file.Close(); err == nil {
+			err = closeErr
+		}
+	}
+	if err != nil {
+		f.log.Error("audit line not written", "error", err)
+	}
+	return len(line), err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -138,9 +139,10 @@ func (c changes) overridesChanged(all []reload.OverrideChange) {
 
 func overrideEvent(change reload.OverrideChange) timeline.Event {
 	s := &change.State
-	e := timeline.Event{Kind: timeline.Override, Text: "override " + string(change.Action) + ": " + s.Target}
-	author, _ := override.Author(s.Value)
-	e.Attrs = append(e.Attrs, attr("set by", author)...)
+	e := timeline.Event{Kind: timeline.Override, Text: strings.ReplaceAll(string(s.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(s.Target, "all")}
+	notes := override.NotesOf(s.Value)
+	e.Attrs = append(e.Attrs, attr("set by", notes.Author)...)
+	e.Attrs = append(e.Attrs, attr("reason", notes.Reason)...)
 	if !s.Expires.IsZero() {
 		e.Attrs = append(e.Attrs, attr("until", s.Expires.UTC().Format(time.RFC3339))...)
 	}

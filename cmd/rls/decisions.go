@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/metrics"
@@ -69,10 +70,10 @@ func newDecisions(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *de
 }
 
 // page returns the page of the live stream.
-func (d *decisions) page(s *env.Settings, log *slog.Logger) server.Page {
-	return privatePage(s, server.Page{
+func (d *decisions) page(callers *admin.Callers, log *slog.Logger) server.Page {
+	return privatePage(callers, server.Page{
 		Path:    decisionsPath,
-		Help:    "a stream of live decisions, for rls tail; " + privateHelp(s),
+		Help:    "a stream of live decisions, for rls tail; " + privateHelp(callers),
 		Handler: d.hub,
 		Stream:  true,
 	}, log)

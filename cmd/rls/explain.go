@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/explain"
 	"github.com/seed-81f232ab/rls/server"
@@ -18,8 +19,8 @@ func newExplainer(s *env.Settings, l limits, counters *counterBackend) *explain.
 
 // explainPage returns the page that explains the answer to a request. It shows counters, so
 // it is private.
-func explainPage(s *env.Settings, x *explain.Explainer, log *slog.Logger) server.Page {
-	return privatePage(s, server.Page{
+func explainPage(callers *admin.Callers, x *explain.Explainer, log *slog.Logger) server.Page {
+	return privatePage(callers, server.Page{
 		Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: x,
 	}, log)
 }

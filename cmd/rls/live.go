@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/redis"
@@ -20,7 +21,7 @@ import (
 
 // newLive returns the Live of the process, which samples until background is done. The process
 // stops when ctx is done. overrides is nil without OVERRIDES_ENABLED.
-func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *redisOverrides, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
+func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    buildVersion(),
@@ -47,8 +48,8 @@ func newLive(ctx, background context.Context, s *env.Settings, l limits, counter
 }
 
 // newLiveHandlers returns the handlers for viewers of l.
-func newLiveHandlers(s *env.Settings, l *live.Live) live.Handlers {
-	isAllowed := privateCaller(s)
+func newLiveHandlers(callers *admin.Callers, l *live.Live) live.Handlers {
+	isAllowed := privateCaller(callers)
 	return live.Handlers{Live: l, SeesKeys: func(r *http.Request) bool {
 		_, ok := isAllowed(r)
 		return ok
@@ -157,10 +158,10 @@ func liveOverrides(states []override.State) []live.Override {
 	all := make([]live.Override, len(states))
 	for i := range states {
 		s := &states[i]
-		author, set := override.Author(s.Value)
+		notes := override.NotesOf(s.Value)
 		all[i] = live.Override{
 			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
-			Author: author, SetAt: timeOrNil(set), ExpiresAt: timeOrNil(s.Expires),
+			Author: notes.Author, SetAt: timeOrNil(notes.SetAt), ExpiresAt: timeOrNil(s.Expires),
 		}
 		switch {
 		case s.Problem != nil:

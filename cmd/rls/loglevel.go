@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/server"
 )
@@ -16,10 +17,10 @@ const logLevelPath = "/loglevel"
 
 // logLevelPage returns the page that shows and changes the level of the log. The page is
 // private, because level debug logs values of requests and slows calls.
-func logLevelPage(s *env.Settings, level *slog.LevelVar, log *slog.Logger) server.Page {
-	return privatePage(s, server.Page{
+func logLevelPage(callers *admin.Callers, level *slog.LevelVar, log *slog.Logger) server.Page {
+	return privatePage(callers, server.Page{
 		Path:    logLevelPath,
-		Help:    "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + privateHelp(s),
+		Help:    "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + privateHelp(callers),
 		Handler: logLevelHandler(level, log),
 	}, log)
 }

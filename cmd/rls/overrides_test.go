@@ -164,12 +164,11 @@ func TestAdminCountersWithoutRedis(t *testing.T) {
 	code, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, answer, `"spent": 3`)
-	code, answer = r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"factor": 2}`)
-	assert.Equal(t, http.StatusNotImplemented, code)
-	assert.Contains(t, answer, "OVERRIDES_ENABLED=true")
 	code, _ = r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, r.peek(), "remaining 5")
+	r.override("shop|tenant=acme", `{"factor": 2}`)
+	assert.Contains(t, r.peek(), "remaining 10", "overrides are in memory")
 }
 
 func TestOverridesAndResetsInCluster(t *testing.T) {

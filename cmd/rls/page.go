@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/explain"
@@ -18,15 +19,15 @@ import (
 const defaultGRPCPort = 8081
 
 // livePage returns the live page and its assets.
-func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.Logger) []server.Page {
-	isAllowed := privateCaller(s)
+func livePage(s *env.Settings, callers *admin.Callers, h live.Handlers, x *explain.Explainer, log *slog.Logger) []server.Page {
+	isAllowed := privateCaller(callers)
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
 		Rules:    h.Live.Rules,
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
 			if _, ok := isAllowed(r); !ok {
-				return nil, errors.New("explain shows counters: " + privateRefusal(s) + ". Sign in, or use the command rls explain --admin URL")
+				return nil, errors.New("explain shows counters: " + privateRefusal(callers) + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
 			if err != nil {
@@ -51,10 +52,10 @@ func livePage(s *env.Settings, h live.Handlers, x *explain.Explainer, log *slog.
 	case s.GRPCPort != defaultGRPCPort && s.GRPCPort != 0:
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
-	if len(s.AdminTokens) > 0 {
+	if hasTokens(callers) {
 		o.Links = append(o.Links, page.Link{Href: signInPath, Name: "Sign in"})
 	}
-	return append(signInPage(s), []server.Page{
+	return append(signInPage(callers), []server.Page{
 		{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
 		{Path: page.AssetsPath, Handler: page.Assets()},
 	}...)

@@ -8,17 +8,17 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/server"
 )
 
 // privatePage returns a page that shows values of requests, or changes this process.
 // Callers of the admin API may open it. If there are none, callers on this host may. A page
 // of another site can't change anything through the browser of such a caller.
-func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
-	isAllowed, next := privateCaller(s), http.NewCrossOriginProtection().Handler(p.Handler)
+func privatePage(callers *admin.Callers, p server.Page, log *slog.Logger) server.Page {
+	isAllowed, next := privateCaller(callers), http.NewCrossOriginProtection().Handler(p.Handler)
 	code := http.StatusForbidden
-	if hasAdminCallers(s) {
+	if callers.Any() {
 		code = http.StatusUnauthorized
 	}
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
@@ -31,7 +31,7 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 			if code == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
 			}
-			http.Error(w, http.StatusText(code)+": "+privateRefusal(s), code)
+			http.Error(w, http.StatusText(code)+": "+privateRefusal(callers), code)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
@@ -41,11 +41,10 @@ func privatePage(s *env.Settings, p server.Page, log *slog.Logger) server.Page {
 
 // privateCaller returns a function that reports whether a caller may see values of requests,
 // and the name of the caller.
-func privateCaller(s *env.Settings) func(*http.Request) (name string, ok bool) {
-	callers := adminCallers(s)
+func privateCaller(callers *admin.Callers) func(*http.Request) (name string, ok bool) {
 	return func(r *http.Request) (string, bool) {
 		name, ok := callers.Reader(r)
-		if !ok && !hasAdminCallers(s) && server.IsLocal(r) {
+		if !ok && !callers.Any() && server.IsLocal(r) {
 			return "same host", true
 		}
 		return name, ok
@@ -53,16 +52,16 @@ func privateCaller(s *env.Settings) func(*http.Request) (name string, ok bool) {
 }
 
 // privateRefusal says who may open a private page.
-func privateRefusal(s *env.Settings) string {
-	if hasAdminCallers(s) {
+func privateRefusal(callers *admin.Callers) string {
+	if callers.Any() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
 	}
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 }
 
 // privateHelp says in the list of pages who may open a private page.
-func privateHelp(s *env.Settings) string {
-	if hasAdminCallers(s) {
+func privateHelp(callers *admin.Callers) string {
+	if callers.Any() {
 		return "needs a token or a client certificate"
 	}
 	return "only for callers on the same host"
@@ -73,11 +72,11 @@ const signInPath = "/signin"
 
 // signInPage returns the page that signs a browser in, or none if there are no tokens. The
 // browser then sends the token to all pages of the debug listener.
-func signInPage(s *env.Settings) []server.Page {
-	if len(s.AdminTokens) == 0 {
+func signInPage(callers *admin.Callers) []server.Page {
+	if !hasTokens(callers) {
 		return nil
 	}
-	isAllowed := privateCaller(s)
+	isAllowed := privateCaller(callers)
 	return []server.Page{{
 		Path: signInPath,
 		Help: "asks a browser for a token of ADMIN_TOKEN, as the password of any user",
@@ -91,6 +90,9 @@ func signInPage(s *env.Settings) []server.Page {
 		}),
 	}}
 }
+
+// hasTokens reports whether any caller can have a token.
+func hasTokens(callers *admin.Callers) bool { return len(callers.Tokens) > 0 || callers.File != nil }
 
 // callerKey is the key of the caller's name in the context of a private page.
 type callerKey struct{}

@@ -87,14 +87,15 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	}
 	defer counters.close()
 	defer sendStats(s, meter, log)()
-	var overrides *redisOverrides
-	if s.OverridesEnabled {
-		resets := admin.Resets{Limits: limits.store, Caches: counters.caches}
-		if overrides, err = followOverrides(background, s, limits, resets, log); err != nil {
-			return err
-		}
-		defer overrides.close()
+	callers, err := newCallers(background, s, log)
+	if err != nil {
+		return err
 	}
+	overrides, err := newOverrides(background, s, limits, admin.Resets{Limits: limits.store, Caches: counters.caches}, log)
+	if err != nil {
+		return err
+	}
+	defer overrides.close()
 
 	options := serverOptions(s, health, meter, log)
 	options.Observer = events
@@ -110,10 +111,10 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	current := newLiveHandlers(s, newLive(ctx, background, s, limits, counters, overrides, recorder, meter, events))
+	current := newLiveHandlers(callers, newLive(ctx, background, s, limits, counters, overrides, recorder, meter, events))
 	explainer := newExplainer(s, limits, counters)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), livePage(s, current, explainer, log), adminPages(s, limits, counters, overrides, log),
-		[]server.Page{explainPage(s, explainer, log), decisions.page(s, log), logLevelPage(s, level, log)})
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), livePage(s, callers, current, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
+		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
 	srv, err := server.New(options)
 	if err != nil {
 		return err

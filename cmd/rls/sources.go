@@ -13,19 +13,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/clienttls"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/reload"
 	"github.com/seed-81f232ab/rls/server"
 	filesource "github.com/seed-81f232ab/rls/source/file"
-	"github.com/seed-81f232ab/rls/source/overrides"
 	"github.com/seed-81f232ab/rls/source/xds"
 )
 
@@ -47,7 +43,7 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, e
 	if s.ConfigType == env.ConfigXDS {
 		sources = []string{sourceXDS}
 	}
-	if s.OverridesEnabled {
+	if s.OverridesPlace() != env.OverridesOff {
 		sources = append(sources, sourceOverrides)
 	}
 	o := reloadObserver{meter.Reload(sources...), s, health, events}
@@ -205,56 +201,4 @@ func onHangup(f func()) {
 			f()
 		}
 	}()
-}
-
-// redisOverrides are the overrides in Redis. It implements admin.Overrides.
-type redisOverrides struct {
-	limits
-	*overrides.Store
-	close func()
-}
-
-const (
-	// overrideTimeout bounds each command for overrides.
-	overrideTimeout = time.Second
-
-	// keepExpired is the time for which an expired override stays in Redis, so that a
-	// replica whose clock is behind doesn't lose it early.
-	keepExpired = time.Minute
-)
-
-// followOverrides keeps the overrides of l up to date until ctx is done, or close is
-// called. resets applies the counter resets of all replicas.
-func followOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*redisOverrides, error) {
-	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
-	if err != nil {
-		return nil, err
-	}
-	client, name, err := redis.Connect(mainServer, overrideTimeout)
-	if err != nil {
-		return nil, err
-	}
-	store := overrides.New(overrides.Options{
-		Client: client,
-		Prefix: s.CacheKeyPrefix,
-		Resync: s.OverridesResync,
-		Expired: func(value string, now time.Time) bool {
-			return override.Ended([]byte(value), now.Add(-keepExpired))
-		},
-		OnReset:        resets.Apply,
-		OnMissedResets: resets.ApplyAll,
-		Log:            log.With("redis", name),
-	})
-	ctx, cancel := context.WithCancel(ctx)
-	started, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = l.Follow(ctx, sourceOverrides, store, started)
-	}()
-	// Wait for the overrides, so that they are in force at the first call.
-	select {
-	case <-started:
-	case <-time.After(overrideTimeout):
-	}
-	return &redisOverrides{l, store, func() { cancel(); <-done; _ = client.Close() }}, nil
 }

@@ -87,11 +87,11 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	case r.options.MergeDomains:
 		d.domain = known
 	default:
-		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", Printable(name.text), fileLine(known.File, known.Line))
+		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", Printable(name.text), FileLine(known.File, known.Line))
 	}
 	if v := d.root.field("defaults"); v.valid() {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fileLine(d.domain.defaultsFile, other.node.Line))
+			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", FileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
 			d.domain.defaults = d.object(defaultsLevel, d.rootPlace, v.mappings...)
 			d.domain.defaultsFile = d.file
@@ -153,7 +153,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		}
 		name := descriptorName{list, desc.Key, desc.Value}
 		if other := r.descriptors[name]; other != nil {
-			d.errorf(key.node, pos, "duplicate of the descriptor at %s", fileLine(other.File, other.Line))
+			d.errorf(key.node, pos, "duplicate of the descriptor at %s", FileLine(other.File, other.Line))
 			continue
 		}
 		if desc.Condition != nil {

@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -50,6 +49,9 @@ type Options struct {
 type Set struct {
 	Domains []*Domain // in file order
 
+	// ShadowMode is the switch that replaces SHADOW_MODE, or nil.
+	ShadowMode *ShadowMode
+
 	// Warnings reports valid input that is probably a mistake.
 	Warnings Problems
 }
@@ -63,8 +65,23 @@ type Domain struct {
 	File string
 	Line int
 
+	// Off is the switch that takes all limits of the domain out of force, or nil.
+	Off *AppliedSwitch
+
 	defaults     *object // nil if none
 	defaultsFile string
+}
+
+// AppliedSwitch is a switch in force.
+type AppliedSwitch struct {
+	Target string // empty for all domains
+	Notes
+}
+
+// ShadowMode is a switch in force that replaces SHADOW_MODE.
+type ShadowMode struct {
+	On bool
+	Notes
 }
 
 // RequestLimit returns the defaults for a limit that is part of a request: its spec
@@ -108,20 +125,23 @@ type Descriptor struct {
 	CounterPatterns []string
 
 	// Overrides has the overrides that changed the descriptor, in the order in which they
-	// apply.
+	// apply. Switches come last.
 	Overrides []AppliedOverride
+
+	// Created has the notes of a rule that was created at run time, or is nil.
+	Created *Notes
 
 	// File and Line are the place of the descriptor.
 	File string
 	Line int
 }
 
-// AppliedOverride is an override that changed a descriptor.
+// AppliedOverride is an override that changed a descriptor, or a switch that took its limits
+// out of force.
 type AppliedOverride struct {
-	Target  string
-	Expires time.Time // the zero Time means never
-	Author  string    // empty if unknown
-	SetAt   time.Time // the zero Time means unknown
+	Target string
+	Notes
+	Off bool // a switch
 
 	// BaseLimits is the Summary of the descriptor without the override.
 	BaseLimits string

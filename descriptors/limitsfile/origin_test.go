@@ -49,7 +49,7 @@ defaults: {algorithm: token_bucket, burst: 9, fallback_ratio: 0.5, enabled: true
 			assert.Equal(t, c.defaults, l.DefaultFields())
 			assert.Equal(t, c.override, l.OverrideFields())
 			defaultsFile, line := set.Domains[0].DefaultsPlace()
-			assert.Equal(t, "f:4", fileLine(defaultsFile, line))
+			assert.Equal(t, "f:4", FileLine(defaultsFile, line))
 		})
 	}
 }

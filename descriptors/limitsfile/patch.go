@@ -1,10 +1,12 @@
 package limitsfile
 
 import (
+	"bytes"
+	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -18,8 +20,7 @@ const MaxPatchBytes = 64 << 10
 
 // Patch is the change that an override makes to one descriptor. It is immutable.
 type Patch struct {
-	// Expires is the time at which the override ends. The zero Time means never.
-	Expires time.Time
+	Notes
 
 	file   string // shown in problems
 	fields *object
@@ -27,38 +28,26 @@ type Patch struct {
 }
 
 // ParsePatch reads a patch from a JSON object. target is shown in problems. docs/overrides.md
-// lists the fields of the object. The error is Problems.
+// lists the fields of the object. A plain whole number means requests_per_unit. The error is
+// Problems.
 func ParsePatch(target string, value []byte) (*Patch, error) {
-	p := &Patch{file: patchFile(target)}
+	p := &Patch{file: shownName("override", target)}
 	d := newDocument(p.file, Options{})
+	if number := bytes.TrimSpace(value); isCount(number) {
+		value = fmt.Appendf(nil, `{"requests_per_unit": %s}`, cmp.Or(string(bytes.TrimLeft(number, "0")), "0"))
+	}
 	if root := d.json(value); root != nil {
 		p.read(d, root)
 	}
-	if all := d.all(); len(all) > 0 {
-		return nil, all
+	if err := d.err(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-// Author returns who set the override, and when. Both are zero if the override does not say.
-func (p *Patch) Author() (name string, set time.Time) {
-	set, _ = time.Parse(time.RFC3339, p.fields.field("set_at").text) // checked by read
-	return p.fields.field("set_by").text, set
-}
-
-// PatchProblem returns a problem of the override of target.
-func PatchProblem(target, path, reason string) Problem {
-	return Problem{File: patchFile(target), Path: path, Reason: reason}
-}
-
-// patchFile returns the name that problems show in place of a file.
-func patchFile(target string) string {
-	const maxBytes = 200
-	name := Printable(target)
-	if len(name) > maxBytes {
-		name = strings.ToValidUTF8(name[:maxBytes], "") + "…"
-	}
-	return "override " + name
+// TargetProblem returns a problem of the override, rule or switch of a target.
+func TargetProblem(kind, target, path, reason string) Problem {
+	return Problem{File: shownName(kind, target), Path: path, Reason: reason}
 }
 
 // all returns errors and warnings. In an override, a warning is an error.
@@ -84,24 +73,17 @@ func (d *document) json(text []byte) *yaml.Node {
 	return root
 }
 
-// patchNotes are the fields of an override that change no limit.
-var patchNotes = []string{"expires_at", "set_by", "set_at"}
+// isCount reports whether text is a whole number without a sign.
+func isCount(text []byte) bool {
+	const maxDigits = 20
+	return len(text) > 0 && len(text) <= maxDigits && !bytes.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+}
 
 // read sets the fields of p from root.
 func (p *Patch) read(d *document, root *yaml.Node) {
 	p.fields = d.object(overrideLevel, nil, root)
-	expires, list := p.fields.field("expires_at"), p.fields.field("rate_limits")
-	if expires.valid() {
-		var err error
-		if p.Expires, err = time.Parse(time.RFC3339, expires.text); err != nil {
-			d.errorf(expires.node, nil, "expires_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(expires.node))
-		}
-	}
-	if set := p.fields.field("set_at"); set.valid() {
-		if _, err := time.Parse(time.RFC3339, set.text); err != nil {
-			d.errorf(set.node, nil, "set_at: got %s, want a time such as 2030-01-31T12:00:00Z", display(set.node))
-		}
-	}
+	p.Notes = d.notes(p.fields)
+	list := p.fields.field("rate_limits")
 	if list.valid() {
 		p.items = []*object{}
 		for _, item := range d.limitItems(nil, list) {
@@ -110,8 +92,8 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.name)
 		}
-	} else if len(d.all()) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(patchNotes, v.row.name) }) {
-		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(patchNotes, name) })
+	} else if len(d.all()) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.name) }) {
+		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(noteFields, name) })
 		d.errorf(root, nil, "override changes nothing; want %s", joinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {

@@ -20,7 +20,7 @@ type Problem struct {
 
 // String returns file:line:column: path: reason.
 func (p Problem) String() string {
-	place := fileLine(p.File, p.Line)
+	place := FileLine(p.File, p.Line)
 	if p.Line > 0 && p.Column > 0 {
 		place += ":" + strconv.Itoa(p.Column)
 	}
@@ -28,8 +28,8 @@ func (p Problem) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// fileLine returns file:line, or the file alone if the line is 0.
-func fileLine(file string, line int) string {
+// FileLine returns file:line, or the file alone if the line is 0.
+func FileLine(file string, line int) string {
 	if line == 0 {
 		return file
 	}

@@ -21,12 +21,14 @@ const (
 	patchLevel    // an item of rate_limits in an override
 	notLevel      // the condition in a not
 	listLevel     // a list of a condition in a file of its own
+	switchLevel   // the root of a switch, and the notes of a run-time rule
 
-	overrideLevels = overrideLevel | patchLevel
+	overrideLevels = overrideLevel | patchLevel | switchLevel
+	noteLevels     = overrideLevel | switchLevel
 	fileLevels     = ^overrideLevels
 
 	// limitLevels are the levels of the fields of a limit.
-	limitLevels = rateLimitLevel | overrideLevels
+	limitLevels = rateLimitLevel | overrideLevel | patchLevel
 )
 
 // sameFormat returns all levels of the format that has l: overrides or files.
@@ -40,7 +42,7 @@ func (l level) sameFormat() level {
 // levelNames has the name of each level, from rootLevel on.
 var levelNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
-	"the override", "an item of rate_limits", "not", "a list in a file",
+	"the override", "an item of rate_limits", "not", "a list in a file", "the switch",
 }
 
 // String returns the levels in words.
@@ -130,10 +132,11 @@ var schema = [...]row{
 	{name: "lease_waste", kind: ratioKind, maxValue: limit.MaxLeaseWaste, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "enabled", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
 
-	{name: "factor", kind: ratioKind, maxValue: 1_000_000, levels: overrideLevels, extension: true},
-	{name: "expires_at", kind: textKind, levels: overrideLevel, extension: true},
-	{name: "set_by", kind: textKind, levels: overrideLevel, extension: true},
-	{name: "set_at", kind: textKind, levels: overrideLevel, extension: true},
+	{name: "factor", kind: ratioKind, maxValue: 1_000_000, levels: overrideLevel | patchLevel, extension: true},
+	{name: "expires_at", kind: textKind, levels: noteLevels, extension: true},
+	{name: "reason", kind: textKind, levels: noteLevels, extension: true},
+	{name: "set_by", kind: textKind, levels: noteLevels, extension: true},
+	{name: "set_at", kind: textKind, levels: noteLevels, extension: true},
 }
 
 // specFields sets the fields of limit.Spec.

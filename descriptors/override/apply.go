@@ -19,8 +19,10 @@ const maxCopies = 100_000
 
 // outcome is the result of applying one override.
 type outcome struct {
-	problems limitsfile.Problems // why the override is not in force, or empty
-	path     string              // of the descriptor
+	problems  limitsfile.Problems // why the override is not in force, or empty
+	isWaiting bool                // the problem is a missing domain or descriptor
+	hazards   limitsfile.Problems // reasons not to create a rule; a rule that exists is in force
+	path      string              // of the descriptor
 
 	// baseLimits and limits describe the limits without and with the override.
 	baseLimits, limits string
@@ -29,9 +31,11 @@ type outcome struct {
 	countersKept bool
 }
 
-// apply returns base with overrides of different targets, and the outcome of each. It
-// leaves out overrides that don't fit. Descriptors that no override changes are shared with
+// apply returns base with overrides, rules and switches of different fields, and the outcome
+// of each. It leaves out those that don't fit. Descriptors that nothing changes are shared with
 // base.
+//
+// Rules apply first, so overrides can change them. Switches apply last.
 //
 // Several overrides can apply to one request. An override for any value applies before an
 // override for a single value. If two targets have several entries, find the first entry
@@ -39,24 +43,29 @@ type outcome struct {
 // applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
+	base = addRules(base, overrides, outcomes)
 	f := newFinder(base)
 	var matches []*match
 	for i, o := range overrides {
+		if o.Patch == nil {
+			continue
+		}
 		m, problem := f.find(o)
 		if problem != nil {
-			outcomes[i].problems = limitsfile.Problems{*problem}
+			outcomes[i].problems, outcomes[i].isWaiting = limitsfile.Problems{*problem}, true
 			continue
 		}
 		m.outcome = &outcomes[i]
 		matches = append(matches, m)
 	}
 	slices.SortFunc(matches, func(a, b *match) int {
-		return cmp.Or(slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.Target.String(), b.Target.String()))
+		return cmp.Or(a.order()-b.order(), slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.Target.String(), b.Target.String()))
 	})
 	for {
 		set := build(base, matches)
 		fitting := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return len(m.outcome.problems) > 0 })
 		if len(fitting) == len(matches) {
+			applySwitches(set, overrides, outcomes)
 			return set, outcomes
 		}
 		matches = fitting
@@ -74,6 +83,19 @@ type match struct {
 	// singleValues has a number for each entry of the target: 1 if the entry is a single
 	// value of a descriptor that matches many values, else 0. slices.Compare orders them.
 	singleValues []int
+}
+
+// order returns 1 for a switch, which applies after overrides, else 0.
+func (o *Override) order() int {
+	if o.Kind == KindSwitch {
+		return 1
+	}
+	return 0
+}
+
+// problem returns a problem of o.
+func (o *Override) problem(path, format string, args ...any) limitsfile.Problem {
+	return limitsfile.TargetProblem(o.Kind.noun(), o.Target.String(), path, fmt.Sprintf(format, args...))
 }
 
 // finder finds the descriptors of targets in a set.
@@ -98,16 +120,12 @@ func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
 		if f.domains[t.Domain] != nil {
 			path = pathOf(t, len(m.trail))
 		}
-		p := limitsfile.PatchProblem(t.String(), path, fmt.Sprintf(format, args...))
+		p := o.problem(path, format, args...)
 		return nil, &p
 	}
 	domain := f.domains[t.Domain]
 	if domain == nil {
-		advice := "no limits are loaded"
-		if len(f.domains) > 0 {
-			advice = "want " + limitsfile.OneOf(t.Domain, slices.Sorted(maps.Keys(f.domains)))
-		}
-		return fail("unknown domain %s; %s", limitsfile.Printable(t.Domain), advice)
+		return fail("%s", unknownDomain(t.Domain, slices.Sorted(maps.Keys(f.domains))))
 	}
 	list := domain.Descriptors
 	for _, e := range t.Entries {
@@ -129,6 +147,15 @@ func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
 		list = d.Descriptors
 	}
 	return m, nil
+}
+
+// unknownDomain returns the problem of a domain that is not one of names.
+func unknownDomain(domain string, names []string) string {
+	advice := "no limits are loaded"
+	if len(names) > 0 {
+		advice = "want " + limitsfile.OneOf(domain, names)
+	}
+	return fmt.Sprintf("unknown domain %s; %s", limitsfile.Printable(domain), advice)
 }
 
 // pathOf returns the path of the first n entries of t.
@@ -239,7 +266,7 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 		for _, m := range matches {
 			if m.singleValues[depth] == 1 {
 				reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, counting children", maxCopies)
-				m.outcome.problems = limitsfile.Problems{limitsfile.PatchProblem(m.Target.String(), pathOf(m.Target, len(m.trail)), reason)}
+				m.outcome.problems = limitsfile.Problems{m.problem(pathOf(m.Target, len(m.trail)), "%s", reason)}
 			}
 		}
 		return nil
@@ -287,9 +314,8 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			}
 			continue
 		}
-		author, setAt := m.Author()
 		patched.Overrides = append(slices.Clip(d.Overrides), limitsfile.AppliedOverride{
-			Target: m.Target.String(), Expires: m.Expires, Author: author, SetAt: setAt, BaseLimits: d.Summary(),
+			Target: m.Target.String(), Notes: m.Override.Notes, Off: m.Kind == KindSwitch, BaseLimits: d.Summary(),
 		})
 		patterns := limitsfile.CounterPatterns(trail)
 		patched.CounterPatterns = ownPatterns(patterns, m.singleValues)

@@ -12,26 +12,31 @@ import (
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
-// Layer has the overrides of the limits files, valid or not. It isn't
+// Layer has the overrides, rules and switches of run time, valid or not. It isn't
 // safe for concurrent use; its zero value is empty.
-type Layer struct{ byTarget map[string]*record }
+type Layer struct{ byField map[string]*record }
 
-// record is the values and the state of one target.
+// record is the values and the state of one field.
 type record struct {
 	value    string
 	parsed   *Override // nil if value is not an override
 	parseErr error
 	lastGood *Override // the last override that was in force, or nil
 	state    State
+	hazards  limitsfile.Problems // see outcome
 }
 
-// State is the state of one override.
+// State is the state of one override, rule or switch.
 type State struct {
-	// Target is the name of the override's field in Redis, and Value the content read last.
+	Kind Kind
+
+	// Target and Kind make the name of the field in Redis. Value is its content read last.
 	Target, Value string
 
-	// Problem is the reason why Value is not in force, or nil.
+	// Problem is the reason why Value is not in force, or nil. Waiting reports that Value is
+	// valid and waits for limits, a domain or a descriptor that it is about.
 	Problem error
+	Waiting bool
 
 	// Expires is the time at which Value ends. The zero Time means never. Expired is true
 	// once Value has ended.
@@ -52,26 +57,35 @@ type State struct {
 	AlsoRejected []error
 }
 
-// Set replaces all overrides with the values in all, by target.
+// Field returns the name of the field in Redis.
+func (s *State) Field() string { return Field(s.Kind, s.Target) }
+
+// newState returns the state of a field without limits.
+func newState(field, value string, problem error) State {
+	kind, target := SplitField(field)
+	return State{Kind: kind, Target: target, Value: value, Problem: problem, Waiting: problem == ErrNoLimits}
+}
+
+// Set replaces all values with those in all, by field.
 func (l *Layer) Set(all map[string]string) {
-	if l.byTarget == nil {
-		l.byTarget = map[string]*record{}
+	if l.byField == nil {
+		l.byField = map[string]*record{}
 	}
-	maps.DeleteFunc(l.byTarget, func(target string, _ *record) bool {
-		_, ok := all[target]
+	maps.DeleteFunc(l.byField, func(field string, _ *record) bool {
+		_, ok := all[field]
 		return !ok
 	})
-	for target, value := range all {
-		r := l.byTarget[target]
+	for field, value := range all {
+		r := l.byField[field]
 		if r == nil {
 			r = &record{}
-			l.byTarget[target] = r
+			l.byField[field] = r
 		} else if r.value == value {
 			continue
 		}
 		r.value = value
-		r.parsed, r.parseErr = Parse(target, []byte(value))
-		r.state = State{Target: target, Value: value, Problem: ErrNoLimits} // until Apply
+		r.parsed, r.parseErr = Parse(field, []byte(value))
+		r.state = newState(field, value, ErrNoLimits) // until Apply
 	}
 }
 
@@ -79,11 +93,11 @@ func (l *Layer) Set(all map[string]string) {
 // the next override ends, or the zero Time. If an override is invalid or doesn't fit base,
 // the last good override of its target stays in force until it ends.
 func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, next time.Time) {
-	targets := slices.Sorted(maps.Keys(l.byTarget))
-	candidates := make([]*Override, len(targets)) // nil: none
-	for i, target := range targets {
-		r := l.byTarget[target]
-		r.state = State{Target: target, Value: r.value, Problem: r.parseErr}
+	fields := slices.Sorted(maps.Keys(l.byField))
+	candidates := make([]*Override, len(fields)) // nil: none
+	for i, field := range fields {
+		r := l.byField[field]
+		r.state = newState(field, r.value, r.parseErr)
 		if r.parsed == nil {
 			candidates[i] = r.lastGood
 		} else if candidates[i] = r.parsed; r.parsed.ended(now) {
@@ -99,19 +113,20 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 		retry = false
 		var outcomes []outcome
 		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(candidates), func(o *Override) bool { return o == nil }))
-		for i, target := range targets {
+		for i, field := range fields {
 			if candidates[i] == nil {
 				continue
 			}
-			r, out := l.byTarget[target], outcomes[0]
+			r, out := l.byField[field], outcomes[0]
 			outcomes = outcomes[1:]
 			r.state.Path, r.state.BaseLimits, r.state.Limits = out.path, out.baseLimits, out.limits
 			r.state.CountersKept = out.countersKept
+			r.hazards = out.hazards
 			if len(out.problems) == 0 {
 				continue
 			}
 			if r.state.Problem == nil {
-				r.state.Problem = out.problems
+				r.state.Problem, r.state.Waiting = out.problems, out.isWaiting
 			}
 			if candidates[i] == r.lastGood || r.lastGood == nil || r.lastGood.ended(now) {
 				candidates[i] = nil
@@ -120,8 +135,8 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			}
 		}
 	}
-	for i, target := range targets {
-		r := l.byTarget[target]
+	for i, field := range fields {
+		r := l.byField[field]
 		if r.parsed != nil {
 			r.state.Expires = r.parsed.Expires
 			next = r.parsed.earlierEnd(next, now)
@@ -144,29 +159,34 @@ func (o *Override) earlierEnd(next, now time.Time) time.Time {
 	return o.Expires
 }
 
-// States returns the state of each override after the last Apply, sorted by target.
+// States returns the states after the last Apply, sorted by field.
 func (l *Layer) States() []State {
 	var all []State
-	for _, target := range slices.Sorted(maps.Keys(l.byTarget)) {
-		all = append(all, l.byTarget[target].state)
+	for _, field := range slices.Sorted(maps.Keys(l.byField)) {
+		all = append(all, l.byField[field].state)
 	}
 	return all
 }
 
-// DryRun returns the state that the override would have if it were put now. Base and the
-// other overrides stay as they are.
-func (l *Layer) DryRun(base *limitsfile.Set, target, value string, now time.Time) State {
-	trial := Layer{byTarget: map[string]*record{}}
-	for t, r := range l.byTarget {
+// DryRun returns the state that a field would have if value were put now. Base and the
+// other fields stay as they are. A rule that would take requests from other rules is a problem.
+func (l *Layer) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
+	trial := Layer{byField: map[string]*record{}}
+	for f, r := range l.byField {
 		clone := *r
-		trial.byTarget[t] = &clone
+		trial.byField[f] = &clone
 	}
 	r := &record{value: value}
-	r.parsed, r.parseErr = Parse(target, []byte(value))
-	trial.byTarget[target] = r
+	if r.parsed, r.parseErr = Parse(field, []byte(value)); r.parsed != nil {
+		r.parsed.isNew = trial.byField[field] == nil
+	}
+	trial.byField[field] = r
 	trial.Apply(base, now)
+	if r.state.Problem == nil && len(r.hazards) > 0 {
+		r.state.Problem, r.state.Limits = r.hazards, ""
+	}
 	for _, other := range trial.States() {
-		if current := l.byTarget[other.Target]; other.Target != target && other.Problem != nil && current.state.Problem == nil {
+		if current := l.byField[other.Field()]; other.Field() != field && other.Problem != nil && current.state.Problem == nil {
 			r.state.AlsoRejected = append(r.state.AlsoRejected, other.Problem)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 func TestLastGoodOverrideStaysInForce(t *testing.T) {
@@ -73,7 +74,7 @@ func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	var layer Layer
 	layer.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
-	assert.Equal(t, []State{{Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits}}, layer.States())
+	assert.Equal(t, []State{{Kind: KindOverride, Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits, Waiting: true}}, layer.States())
 	layer.Set(map[string]string{
 		"shop|tenant":      `{"factor": 2}`,
 		"shop|tenant=acme": `{"factor": 2, "expires_at": "2030-01-31T12:00:00Z"}`,
@@ -91,8 +92,10 @@ func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 	assert.ErrorContains(t, states[0].Problem, "want DOMAIN|KEY")
 	assert.Equal(t, "shop|gone", states[1].Target)
 	assert.ErrorContains(t, states[1].Problem, "unknown descriptor gone")
+	assert.True(t, states[1].Waiting)
+	assert.False(t, states[0].Waiting)
 	assert.Equal(t, State{
-		Target: "shop|tenant", Value: `{"factor": 2}`, Path: "shop > tenant",
+		Kind: KindOverride, Target: "shop|tenant", Value: `{"factor": 2}`, Path: "shop > tenant",
 		BaseLimits: "100 per minute, fallback_ratio 0.25", Limits: "200 per minute, fallback_ratio 0.25",
 		CountersKept: true,
 	}, states[2])
@@ -134,22 +137,17 @@ func TestAuthorIsKeptWithTheOverride(t *testing.T) {
 		o, err := Parse("shop|tenant", []byte(stored))
 		require.NoError(t, err)
 		assert.NotNil(t, o)
-		name, at := Author(stored)
-		assert.Equal(t, `a "b"`, name)
-		assert.Equal(t, set, at)
+		assert.Equal(t, limitsfile.Notes{Author: `a "b"`, SetAt: set}, NotesOf(stored))
 		assert.Equal(t, value, WithoutAuthor(stored))
 		assert.Equal(t, value, WithoutAuthor(value), "a value without an author stays as it is")
 
 		again := WithAuthor(stored, "c", set)
-		name, _ = Author(again)
-		assert.Equal(t, "c", name)
+		assert.Equal(t, "c", NotesOf(again).Author)
 		assert.Equal(t, 1, strings.Count(again, "set_by"))
 	}
 	_, err := Parse("shop|tenant", []byte(`{"set_by": "a", "set_at": "2030-01-31T12:00:00Z"}`))
 	assert.ErrorContains(t, err, "changes nothing")
 	_, err = Parse("shop|tenant", []byte(`{"factor": 2, "set_at": "noon"}`))
 	assert.ErrorContains(t, err, `set_at: got "noon"`)
-	name, at := Author("not JSON")
-	assert.Empty(t, name)
-	assert.Zero(t, at)
+	assert.Zero(t, NotesOf("not JSON"))
 }

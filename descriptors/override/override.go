@@ -1,12 +1,15 @@
-// Package override changes the limits of single descriptors, whatever the limits files
-// say. It parses overrides, keeps the last good override of each target, and applies
-// overrides to a set of limits files.
+// Package override changes limits at run time, whatever the limits files say. It parses
+// overrides, rules and switches, keeps the last good value of each, and applies them to a set
+// of limits files.
 //
 // Terms:
 //
 //   - override: a change of the limits of one descriptor, or of one value that a
 //     descriptor matches;
+//   - rule: a rule that was created at run time;
+//   - switch: takes limits out of force, or replaces SHADOW_MODE;
 //   - target: the path to the descriptor, as text;
+//   - field: the name of an override, a rule or a switch in Redis: its kind and its target;
 //   - copy: a descriptor that an override made for a single value.
 package override
 
@@ -24,49 +27,100 @@ import (
 // MaxBytes is the maximum size of the value of an override.
 const MaxBytes = limitsfile.MaxPatchBytes
 
-// Override is a parsed override. It is immutable.
+// Override is a parsed override, rule or switch. It is immutable.
 type Override struct {
+	Kind Kind
+
+	// Target has no entries if the switch is for a domain, and no domain if it is for all.
 	Target descriptors.Target
 
-	*limitsfile.Patch
+	limitsfile.Notes
+
+	*limitsfile.Patch                         // of an override, or of the switch of a rule
+	rule              *limitsfile.RuntimeRule // of a rule
+	shadowMode        bool                    // of the switch that replaces SHADOW_MODE
+	isNew             bool                    // of a rule that is not stored yet
 }
 
-// Parse reads an override. value is the JSON for limitsfile.ParsePatch. The error is
-// limitsfile.Problems. Layer reports whether the override fits the limits files.
-func Parse(target string, value []byte) (*Override, error) {
+// Parse reads the value of a field. The error is limitsfile.Problems. Layer reports whether the
+// value fits the limits files.
+func Parse(field string, value []byte) (*Override, error) {
+	kind, target := SplitField(field)
+	o := &Override{Kind: kind}
 	var problems, more limitsfile.Problems
-	t, err := descriptors.ParseTarget(target)
-	if err != nil {
-		problems = append(problems, limitsfile.PatchProblem(target, "", err.Error()))
+	var err error
+	if o.Target, err = parseTarget(kind, target); err != nil {
+		problems = append(problems, limitsfile.TargetProblem(kind.noun(), target, "", err.Error()))
 	}
-	patch, err := limitsfile.ParsePatch(target, value)
+	switch kind {
+	case KindRule:
+		if o.rule, err = limitsfile.ParseRule(target, value); err == nil {
+			o.Notes = o.rule.Notes
+		}
+	case KindSwitch:
+		name := strings.TrimSpace("switch " + limitsfile.Printable(target))
+		if o.Notes, err = limitsfile.ParseSwitch(name, value); err == nil && len(o.Target.Entries) > 0 {
+			o.Patch, err = limitsfile.ParsePatch(target, []byte(`{"enabled": false}`))
+		}
+	case KindShadowMode:
+		o.shadowMode, o.Notes, err = limitsfile.ParseShadowMode("shadow mode", value)
+	default:
+		if o.Patch, err = limitsfile.ParsePatch(target, value); err == nil {
+			o.Notes = o.Patch.Notes
+		}
+	}
 	if errors.As(err, &more) {
 		problems = append(problems, more...)
 	}
 	if len(problems) > 0 {
 		return nil, problems
 	}
-	return &Override{t, patch}, nil
+	return o, nil
+}
+
+// parseTarget reads the target of a kind.
+func parseTarget(kind Kind, target string) (descriptors.Target, error) {
+	switch {
+	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
+		return descriptors.Target{}, nil
+	case kind == KindShadowMode:
+		return descriptors.Target{}, fmt.Errorf("target: got %s, want none", limitsfile.Printable(target))
+	case kind == KindSwitch && !strings.Contains(target, "|"):
+		const entry = "|key"
+		t, err := descriptors.ParseTarget(target + entry)
+		if err != nil {
+			return t, fmt.Errorf("target: got %s, want a domain, DOMAIN|KEY=VALUE…, or nothing for all domains", limitsfile.Printable(target))
+		}
+		t.Entries = nil
+		return t, nil
+	}
+	return descriptors.ParseTarget(target)
 }
 
 // ended reports whether o has ended at now.
 func (o *Override) ended(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }
 
-// Author returns who set the override with this value, and when, as far as value says so.
-func Author(value string) (name string, set time.Time) {
+// NotesOf returns the notes that a value has, as far as it is JSON.
+func NotesOf(value string) limitsfile.Notes {
 	var v struct {
-		SetBy string    `json:"set_by"`
-		SetAt time.Time `json:"set_at"`
+		ExpiresAt time.Time `json:"expires_at"`
+		SetBy     string    `json:"set_by"`
+		SetAt     time.Time `json:"set_at"`
+		Reason    string    `json:"reason"`
 	}
 	_ = json.Unmarshal([]byte(value), &v)
-	return v.SetBy, v.SetAt
+	return limitsfile.Notes{Expires: v.ExpiresAt, Author: v.SetBy, SetAt: v.SetAt, Reason: v.Reason}
 }
 
-// WithAuthor returns value, the JSON of a valid override, with its author and the time at
-// which the author sets it. They replace the author and the time that value has.
+// WithAuthor returns value, the valid value of a field, with its author and the time at which
+// the author sets it. They replace the author and the time that value has. A plain number
+// becomes a JSON object.
 func WithAuthor(value, author string, set time.Time) string {
+	if !strings.HasPrefix(value, "{") {
+		value = fmt.Sprintf(`{"requests_per_unit": %s}`, value)
+	}
 	var fields map[string]json.RawMessage
-	if json.Unmarshal([]byte(value), &fields) != nil || len(fields) == 0 {
+	if json.Unmarshal([]byte(value), &fields) != nil {
 		return value
 	}
 	count := len(fields)
@@ -76,13 +130,22 @@ func WithAuthor(value, author string, set time.Time) string {
 		others, _ := json.Marshal(fields)
 		value = string(others)
 	}
-	return strings.TrimSuffix(strings.TrimSpace(value), "}") + authorSuffix(author, set)
+	suffix := authorSuffix(author, set)
+	if len(fields) == 0 {
+		return "{" + strings.TrimPrefix(suffix, ", ")
+	}
+	return strings.TrimSuffix(strings.TrimSpace(value), "}") + suffix
 }
 
 // WithoutAuthor returns the value of which WithAuthor has made value.
 func WithoutAuthor(value string) string {
-	if plain, ok := strings.CutSuffix(value, authorSuffix(Author(value))); ok {
+	notes := NotesOf(value)
+	suffix := authorSuffix(notes.Author, notes.SetAt)
+	if plain, ok := strings.CutSuffix(value, suffix); ok {
 		return plain + "}"
+	}
+	if value == "{"+strings.TrimPrefix(suffix, ", ") {
+		return "{}"
 	}
 	return value
 }
@@ -93,10 +156,8 @@ func authorSuffix(author string, set time.Time) string {
 	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, set.UTC().Format(time.RFC3339))
 }
 
-// Ended reports whether value is an override that has ended at now.
+// Ended reports whether value has ended at now.
 func Ended(value []byte, now time.Time) bool {
-	var v struct {
-		ExpiresAt time.Time `json:"expires_at"`
-	}
-	return json.Unmarshal(value, &v) == nil && !v.ExpiresAt.IsZero() && !now.Before(v.ExpiresAt)
+	expires := NotesOf(string(value)).Expires
+	return !expires.IsZero() && !now.Before(expires)
 }

@@ -11,7 +11,7 @@ type reloads struct {
 	loadedSets, rejectedSets prometheus.Counter
 	problems, domains, rules prometheus.Gauge
 	inForceTime              prometheus.Gauge // Unix time in seconds
-	overrides, sourceUp      *prometheus.GaugeVec
+	overrides, off, sourceUp *prometheus.GaugeVec
 	sourceReadTime           *prometheus.GaugeVec // Unix time in seconds
 }
 
@@ -26,8 +26,11 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 		rules:        m.newGauge("rls_config_rules", "Rules of the limits in force."),
 		inForceTime:  m.newGauge("rls_config_in_force_timestamp_seconds", "Time at which the limits in force were loaded, or were last changed by overrides."),
 		overrides: m.auto.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_overrides", Help: "Overrides in force, and rejected overrides. An override is both if its previous value stays in force.",
+			Name: "rls_overrides", Help: "Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.",
 		}, []string{"state"}),
+		off: m.auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_limits_off", Help: "Switches that take limits out of force, by scope: of a rule, of a domain, or of all domains.",
+		}, []string{"scope"}),
 		sourceUp: m.auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rls_source_up", Help: "1 if the source of limits or overrides can be read, else 0.",
 		}, []string{"source"}),
@@ -35,7 +38,7 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 			Name: "rls_source_last_success_timestamp_seconds", Help: "Time of the last good read of the source. 0 if there was none.",
 		}, []string{"source"}),
 	}
-	r.Overrides(0, 0)
+	r.Overrides(reload.OverrideCounts{})
 	for _, source := range sources {
 		r.sourceUp.WithLabelValues(source)
 		r.sourceReadTime.WithLabelValues(source)
@@ -66,9 +69,13 @@ func (r *reloads) OverridesChanged([]reload.OverrideChange) {}
 func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
 // Overrides implements reload.Observer.
-func (r *reloads) Overrides(inForce, rejected int) {
-	r.overrides.WithLabelValues("in_force").Set(float64(inForce))
-	r.overrides.WithLabelValues("rejected").Set(float64(rejected))
+func (r *reloads) Overrides(c reload.OverrideCounts) {
+	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
+	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
+	r.overrides.WithLabelValues("waiting").Set(float64(c.Waiting))
+	r.off.WithLabelValues("rule").Set(float64(c.OffRules))
+	r.off.WithLabelValues("domain").Set(float64(c.OffDomains))
+	r.off.WithLabelValues("all").Set(float64(c.OffAll))
 }
 
 // SourceRead implements reload.Observer.

@@ -186,7 +186,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser := []any{"ACL", "SETUSER", "rls", "on", ">secret-1"}
-	for right := range strings.FieldsSeq("resetkeys ~p:* resetchannels &p:rls:* -@all +ping +hello +evalsha +eval +hgetall +hget +hset +hdel +time +publish +subscribe") {
+	for right := range strings.FieldsSeq("resetkeys ~p:* resetchannels &p:rls:* -@all +ping +hello +evalsha +eval +hgetall +hget +hset +hdel +lpush +lindex +ltrim +lrange +pexpire +time +publish +subscribe") {
 		setUser = append(setUser, right)
 	}
 	require.NoError(t, s.Client(t).Do(t.Context(), setUser...).Err())
@@ -214,7 +214,7 @@ func TestExpiredAreDeletedByAnyReplica(t *testing.T) {
 			r.awaitOverrides(values{"b": "1"})
 		}
 		polltest.Until(t, timeout, func() bool {
-			return maps.Equal(values{"b": "1"}, c.HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
+			return maps.Equal(values{"b": "1"}, storedValues(c, db.Prefix))
 		})
 	}
 	for _, r := range replicas {
@@ -232,7 +232,7 @@ func TestOverrideIsKeptUnlessBothClocksSayExpired(t *testing.T) {
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
 	r.awaitOverrides(values{"a": "1"})
 	polltest.Until(t, timeout, func() bool { return checks.Load() > 4 })
-	assert.Equal(t, values{"a": "1"}, db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
+	assert.Equal(t, values{"a": "1"}, storedValues(db.Client(t), db.Prefix))
 }
 
 func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
@@ -246,7 +246,7 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := redistest.Open(t)
-			other := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+			other := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 			_, _, err := other.Put(t.Context(), "a", "expired")
 			require.NoError(t, err)
 			_, _, err = other.Put(t.Context(), "b", "expired")
@@ -264,7 +264,7 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 			r.start()
 			r.awaitOverrides(values{"a": "new"})
 			require.True(t, once.Load())
-			assert.Equal(t, values{"a": "new"}, db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val())
+			assert.Equal(t, values{"a": "new"}, storedValues(db.Client(t), db.Prefix))
 			assert.NotContains(t, r.logged(), "expired overrides not deleted")
 		})
 	}

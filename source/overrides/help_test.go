@@ -21,6 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/polltest"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/source"
+	"github.com/seed-81f232ab/rls/source/changes"
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
@@ -217,4 +218,29 @@ func awaitCalls(tb testing.TB, c *goredis.Client, command string, n int) {
 	tb.Helper()
 	before := calls(tb, c, command)
 	polltest.Until(tb, timeout, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)
+}
+
+// Put sets a value and returns the old one.
+func (r *replica) Put(ctx context.Context, field, value string) (old string, existed bool, err error) {
+	return r.write(ctx, changes.Write{Field: field, Value: &value})
+}
+
+// Delete deletes a value and returns it.
+func (r *replica) Delete(ctx context.Context, field string) (old string, existed bool, err error) {
+	return r.write(ctx, changes.Write{Field: field})
+}
+
+func (r *replica) write(ctx context.Context, w changes.Write) (old string, existed bool, err error) {
+	result, err := r.Make(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+	if err != nil || result.Old[0] == nil {
+		return "", false, err
+	}
+	return *result.Old[0], true, nil
+}
+
+// storedValues returns the values in Redis.
+func storedValues(c *goredis.Client, prefix string) map[string]string {
+	all := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
+	delete(all, changes.VersionField)
+	return all
 }

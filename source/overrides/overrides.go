@@ -1,10 +1,11 @@
-// Package overrides is the source of overrides. It mirrors a hash in Redis that all
-// replicas share. The package doesn't interpret the overrides.
+// Package overrides is the source of overrides, and of the rules and switches of run time.
+// It mirrors a hash in Redis that all replicas share. The package doesn't interpret the values.
 //
 // Terms:
 //
-//   - target, value: a field of the hash <prefix>rls:overrides and its content;
-//   - message: a changed target, on the channel that has the hash's name, or a reset
+//   - field, value: a field of the hash <prefix>rls:overrides and its content;
+//   - history: a list in Redis with the last changes, the newest first;
+//   - message: a changed field, on the channel that has the hash's name, or a reset
 //     counter, on the channel <prefix>rls:resets;
 //   - full read: HGETALL of the hash, after each message, each subscription and each
 //     resync interval, because messages can get lost.
@@ -17,6 +18,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -56,10 +58,12 @@ type Options struct {
 type Store struct {
 	options       Options
 	hash, resets  string                    // names in Redis; hash is also a channel
+	history       string                    // the name of the list
 	readRequests  chan struct{}             // has an element if Run should read soon
 	mutex         chan struct{}             // full while a goroutine uses the fields below
 	apply         func(source.Update) error // nil while Run isn't running
-	applied       map[string]string         // the overrides that apply got last, or nil; the map is never modified
+	applied       map[string]string         // the values that apply got last, or nil; the map is never modified
+	version       atomic.Int64              // of the last change that was read or made
 	outage        error                     // why Redis can't be read, as last passed to apply; nil if it can
 	warnedExpired bool                      // the log has the warning about expired overrides
 }
@@ -82,84 +86,8 @@ func New(o Options) *Store {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets",
+		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: historyName(o.Prefix),
 		readRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
-	}
-}
-
-// Put sets the value of target and notifies all replicas, in one atomic step. It returns
-// the previous value and whether there was one. If Run is running, the change is applied
-// when Put returns.
-//
-// After a connection error the value may be set nevertheless. The next full read then
-// applies it.
-func (s *Store) Put(ctx context.Context, target, value string) (old string, existed bool, err error) {
-	return s.write(ctx, target, &value)
-}
-
-// Delete removes target. Otherwise it is like Put.
-func (s *Store) Delete(ctx context.Context, target string) (old string, existed bool, err error) {
-	return s.write(ctx, target, nil)
-}
-
-// writeScript sets or deletes one override, notifies all replicas and returns the
-// previous value. It succeeds even if the Redis user has no permission to publish.
-// Replicas then find the change by full reads.
-//
-// KEYS: the hash. ARGV: channel, target, value; without value the target is deleted.
-// Reply: the previous value or nil, the error of PUBLISH or an empty string.
-var writeScript = goredis.NewScript(`
-local old = redis.call('HGET', KEYS[1], ARGV[2])
-if ARGV[3] then
-  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-else
-  redis.call('HDEL', KEYS[1], ARGV[2])
-end
-local published = redis.pcall('PUBLISH', ARGV[1], ARGV[2])
-return {old, type(published) == 'table' and published.err or ''}
-`)
-
-// write sets target to value, or deletes it if value is nil. It holds the mutex until the
-// change is applied, so that no older full read is applied after it.
-func (s *Store) write(ctx context.Context, target string, value *string) (old string, existed bool, err error) {
-	if err := s.lock(ctx); err != nil {
-		return "", false, fmt.Errorf("write an override: %w", err)
-	}
-	defer s.unlock()
-	args := []any{s.hash, target}
-	if value != nil {
-		args = append(args, *value)
-	}
-	reply, err := writeScript.Run(ctx, s.options.Client, []string{s.hash}, args...).Slice()
-	if err != nil {
-		s.requestRead() // the override may have been written
-		return "", false, s.explain("write an override", err)
-	}
-	if problem, _ := reply[1].(string); problem != "" {
-		s.options.Log.Warn("override written; other replicas not notified", "found_within", s.options.Resync, "error", problem)
-	}
-	s.applyWrite(ctx, target, value)
-	old, existed = reply[0].(string)
-	return old, existed, nil
-}
-
-// applyWrite applies what write has written. The caller holds the mutex.
-func (s *Store) applyWrite(ctx context.Context, target string, value *string) {
-	switch {
-	case s.apply == nil:
-		return
-	case s.applied == nil:
-		_ = s.readAll(ctx) // Run retries if this fails
-		return
-	}
-	all := maps.Clone(s.applied)
-	delete(all, target)
-	if value != nil {
-		all[target] = *value
-	}
-	if !maps.Equal(s.applied, all) {
-		s.applied = all
-		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
 	}
 }
 
@@ -183,6 +111,7 @@ func (s *Store) readAll(ctx context.Context) error {
 		}
 		return err
 	}
+	s.setVersion(all)
 	s.deleteExpired(ctx, all)
 	var u source.Update
 	if s.applied == nil || !maps.Equal(s.applied, all) {

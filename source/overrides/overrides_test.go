@@ -205,7 +205,7 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 		})
 	}
 	writing.Wait()
-	want := db.Client(t).HGetAll(t.Context(), db.Prefix+"rls:overrides").Val()
+	want := storedValues(db.Client(t), db.Prefix)
 	if last, remains := want["a"]; remains {
 		replaced[last] = ""
 	}
@@ -221,7 +221,7 @@ func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
 	other := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
 	awaitSettled(t, db.Client(t), db.Prefix, other)
 	client := connect(t, redis.Server{URL: db.Addr})
-	s := overrides.New(overrides.Options{Client: client, Prefix: db.Prefix})
+	s := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix})
 	_, _, err := s.Put(t.Context(), "a", "1") // loads the script
 	require.NoError(t, err)
 	commands := 0
@@ -275,7 +275,7 @@ func TestWithoutRunNothingIsApplied(t *testing.T) {
 func TestOptionsHaveDefaults(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	s := overrides.New(overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	s := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })

@@ -64,6 +64,8 @@ type Settings struct {
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of the key of DEBUG_TLS_CERT."`
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
 	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls counter send the first token."`
+	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
+	AdminAuditPath       string      `envconfig:"ADMIN_AUDIT_PATH" desc:"File that gets the audit of the admin API too, as JSON lines. The service opens it for each line, so it can be moved at any time."`
 
 	UsePrometheus  bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
 	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
@@ -118,7 +120,7 @@ type Settings struct {
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" default:"false" desc:"Read overrides of limits from Redis (REDIS_URL) at run time. See docs/overrides.md."`
+	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
 	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"Interval at which a replica reads all overrides, because a message about a change can get lost."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
@@ -209,6 +211,29 @@ func (s *Settings) Backend() string {
 		return BackendRedis
 	}
 	return cmp.Or(s.BackendType, BackendLocal)
+}
+
+// OverridesPlace is the place of overrides, rules and switches of run time.
+type OverridesPlace uint8
+
+// The places.
+const (
+	OverridesOff OverridesPlace = iota
+	OverridesInRedis
+	OverridesInMemory // of this process
+)
+
+// OverridesPlace returns the place of overrides. Without Redis, no other replica shares the
+// counters, so overrides in memory are enough for the admin API.
+func (s *Settings) OverridesPlace() OverridesPlace {
+	hasAdmin := len(s.AdminTokens) > 0 || s.AdminTokensFile != "" || s.DebugTLSClientCACert != ""
+	switch {
+	case s.OverridesEnabled:
+		return OverridesInRedis
+	case s.Backend() == BackendLocal && hasAdmin:
+		return OverridesInMemory
+	}
+	return OverridesOff
 }
 
 // Redis returns the Redis of REDIS_URL, without TLS.

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/source"
+	runtimechanges "github.com/seed-81f232ab/rls/source/changes"
+	"github.com/seed-81f232ab/rls/source/overrides"
+)
+
+// runtimeOverrides are the overrides, rules and switches of run time. It implements
+// admin.Overrides.
+type runtimeOverrides struct {
+	limits
+	overrideStore
+
+	// publishReset sends a counter reset to the other replicas. It is nil without Redis.
+	publishReset func(ctx context.Context, counter string) error
+
+	stop func()
+}
+
+// overrideStore stores overrides in Redis, or in memory.
+type overrideStore interface {
+	source.Source
+	Make(context.Context, runtimechanges.Change) (runtimechanges.Result, error)
+	History(context.Context) ([]runtimechanges.Entry, error)
+	Version() int64
+}
+
+const (
+	// overrideTimeout bounds each command for overrides.
+	overrideTimeout = time.Second
+
+	// keepExpired is the time for which an expired override stays in Redis, so that a
+	// replica whose clock is behind doesn't lose it early.
+	keepExpired = time.Minute
+)
+
+// newOverrides keeps the overrides of l up to date until ctx is done, or close is called. It
+// returns nil if the settings turn overrides off. resets applies the counter resets of all
+// replicas.
+func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
+	expired := func(value string, now time.Time) bool {
+		return override.Ended([]byte(value), now.Add(-keepExpired))
+	}
+	r := &runtimeOverrides{limits: l}
+	closeClient := func() {}
+	switch s.OverridesPlace() {
+	case env.OverridesOff:
+		return nil, nil
+	case env.OverridesInMemory:
+		r.overrideStore = overrides.NewMemory(expired)
+	default:
+		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
+		if err != nil {
+			return nil, err
+		}
+		client, name, err := redis.Connect(mainServer, overrideTimeout)
+		if err != nil {
+			return nil, err
+		}
+		store := overrides.New(overrides.Options{
+			Client:         client,
+			Prefix:         s.CacheKeyPrefix,
+			Resync:         s.OverridesResync,
+			Expired:        expired,
+			OnReset:        resets.Apply,
+			OnMissedResets: resets.ApplyAll,
+			Log:            log.With("redis", name),
+		})
+		r.overrideStore, r.publishReset = store, store.PublishReset
+		closeClient = func() { _ = client.Close() }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = l.Follow(ctx, sourceOverrides, r.overrideStore, started)
+	}()
+	r.stop = func() { cancel(); <-done; closeClient() }
+	// Wait for the overrides, so that they are in force at the first call.
+	select {
+	case <-started:
+	case <-time.After(overrideTimeout):
+	}
+	return r, nil
+}
+
+// close ends the overrides. r may be nil.
+func (r *runtimeOverrides) close() {
+	if r != nil {
+		r.stop()
+	}
+}

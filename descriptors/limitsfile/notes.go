@@ -1,0 +1,111 @@
+package limitsfile
+
+import (
+	"strconv"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Notes say who made a change of run time, why, and when it ends.
+type Notes struct {
+	// Expires is the time at which the change ends. The zero Time means never.
+	Expires time.Time
+
+	// Author set the change at the time SetAt. Both are zero if unknown.
+	Author string
+	SetAt  time.Time
+
+	Reason string
+}
+
+// String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`. It
+// returns an empty text for no notes.
+func (n Notes) String() string {
+	text := ""
+	if n.Author != "" {
+		text += " by " + Printable(n.Author)
+	}
+	if !n.Expires.IsZero() {
+		text += " until " + n.Expires.UTC().Format(time.RFC3339)
+	}
+	if n.Reason != "" {
+		text += ", reason " + strconv.Quote(n.Reason)
+	}
+	return text
+}
+
+// MaxReasonBytes is the maximum size of a reason.
+const MaxReasonBytes = 500
+
+// noteFields are the fields of Notes. They change no limit.
+var noteFields = []string{"expires_at", "reason", "set_by", "set_at"}
+
+// notes returns the notes that o has.
+func (d *document) notes(o *object) Notes {
+	n := Notes{
+		Expires: d.time(o.field("expires_at")), SetAt: d.time(o.field("set_at")),
+		Author: o.field("set_by").text, Reason: o.field("reason").text,
+	}
+	if len(n.Reason) > MaxReasonBytes {
+		d.errorf(o.field("reason").node, nil, "reason: got %d bytes, want at most %d", len(n.Reason), MaxReasonBytes)
+	}
+	return n
+}
+
+// time returns the time in v, or the zero Time.
+func (d *document) time(v value) time.Time {
+	if !v.valid() {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, v.text)
+	if err != nil {
+		d.errorf(v.node, nil, "%s: got %s, want a time such as 2030-01-31T12:00:00Z", v.row.name, display(v.node))
+	}
+	return t
+}
+
+// ParseSwitch reads the notes of a switch from a JSON object. name is shown in problems. The
+// error is Problems.
+func ParseSwitch(name string, value []byte) (Notes, error) {
+	d := newDocument(name, Options{})
+	var n Notes
+	if root := d.json(value); root != nil {
+		n = d.notes(d.object(switchLevel, nil, root))
+	}
+	return n, d.err()
+}
+
+// ParseShadowMode reads the switch that changes SHADOW_MODE: a JSON object with notes and the
+// field shadow_mode, which it must have. name is shown in problems. The error is Problems.
+func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
+	d := newDocument(name, Options{})
+	root := d.json(value)
+	if root == nil {
+		return false, n, d.err()
+	}
+	notes := &yaml.Node{Kind: yaml.MappingNode}
+	var mode *yaml.Node
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "shadow_mode" {
+			mode = root.Content[i+1]
+			continue
+		}
+		notes.Content = append(notes.Content, root.Content[i], root.Content[i+1])
+	}
+	n = d.notes(d.object(switchLevel, nil, notes))
+	if mode == nil {
+		d.errorf(root, nil, "shadow_mode is missing; want true or false")
+	} else {
+		on = d.value(findRow("shadow_mode"), nil, mode).flag
+	}
+	return on, n, d.err()
+}
+
+// err returns the mistakes and the warnings of d as Problems, or nil.
+func (d *document) err() error {
+	if all := d.all(); len(all) > 0 {
+		return all
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package override
+
+import (
+	"slices"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// addRules returns base with the rules of run time. A rule that base already has stays out.
+func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *limitsfile.Set {
+	if !slices.ContainsFunc(overrides, func(o *Override) bool { return o.Kind == KindRule }) {
+		return base
+	}
+	a := &ruleAdder{
+		set:     &limitsfile.Set{Domains: slices.Clone(base.Domains), Warnings: base.Warnings},
+		domains: map[string]*limitsfile.Domain{},
+		indexes: map[*[]*limitsfile.Descriptor]map[descriptorName]int{},
+		owned:   map[*limitsfile.Descriptor]bool{},
+	}
+	for i, o := range overrides {
+		if o.Kind == KindRule {
+			a.add(o, &outcomes[i])
+		}
+	}
+	a.set.Domains = slices.DeleteFunc(a.set.Domains, func(d *limitsfile.Domain) bool { return d.File == "" && len(d.Descriptors) == 0 })
+	return a.set
+}
+
+// ruleAdder adds rules to a set. It copies what it changes, because base is shared.
+type ruleAdder struct {
+	set     *limitsfile.Set
+	domains map[string]*limitsfile.Domain // copies, by name
+
+	// indexes has the place of each descriptor in the lists of owned parents.
+	indexes map[*[]*limitsfile.Descriptor]map[descriptorName]int
+
+	owned map[*limitsfile.Descriptor]bool // copies and new descriptors
+}
+
+type descriptorName struct{ key, value string }
+
+// add adds one rule.
+func (a *ruleAdder) add(o *Override, out *outcome) {
+	domain := a.domain(o, out)
+	out.path = pathOf(o.Target, len(o.Target.Entries))
+	last := len(o.Target.Entries) - 1
+	e := o.Target.Entries[last]
+	d, problems := o.rule.Descriptor(domain, out.path, e.GetKey(), e.GetValue())
+	if len(problems) > 0 {
+		out.problems = problems
+		return
+	}
+	list := &domain.Descriptors
+	for depth, e := range o.Target.Entries[:last] {
+		a.noteHazard(o, out, depth, *list)
+		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
+	}
+	i, exists := a.index(list)[descriptorName{d.Key, d.Value}]
+	switch {
+	case exists && len((*list)[i].Limits) > 0:
+		other := (*list)[i]
+		out.problems = limitsfile.Problems{o.problem(out.path, "%s has limits for this descriptor (%s); change them with an override, and delete the rule of run time",
+			limitsfile.FileLine(other.File, other.Line), other.Summary())}
+		return
+	case exists:
+		d.Descriptors = (*list)[i].Descriptors
+		out.baseLimits = (*list)[i].Summary()
+		a.owned[d] = a.owned[(*list)[i]]
+		(*list)[i] = d
+	default:
+		out.baseLimits = a.noteHazard(o, out, last, *list)
+		a.owned[d] = true
+		a.append(list, d)
+	}
+	out.limits = d.Summary()
+}
+
+// domain returns the copy of the domain of o. A new domain has no defaults.
+func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
+	name := o.Target.Domain
+	if d := a.domains[name]; d != nil {
+		return d
+	}
+	var d *limitsfile.Domain
+	if i := slices.IndexFunc(a.set.Domains, func(d *limitsfile.Domain) bool { return d.Name == name }); i >= 0 {
+		d = new(*a.set.Domains[i])
+		a.set.Domains[i] = d
+	} else {
+		var names []string
+		for _, d := range a.set.Domains {
+			names = append(names, d.Name)
+		}
+		if limitsfile.Nearest(name, names) != "" {
+			out.hazards = append(out.hazards, o.problem("", "%s", unknownDomain(name, names)))
+		}
+		d = &limitsfile.Domain{Name: name}
+		a.set.Domains = append(a.set.Domains, d)
+	}
+	d.Descriptors = slices.Clone(d.Descriptors)
+	a.domains[name] = d
+	return d
+}
+
+// child returns the descriptor of that name in an owned list, as a copy or a new descriptor.
+func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *limitsfile.Descriptor {
+	i, exists := a.index(list)[name]
+	if !exists {
+		d := limitsfile.NewDescriptor(name.key, name.value)
+		a.owned[d] = true
+		a.append(list, d)
+		return d
+	}
+	d := (*list)[i]
+	if !a.owned[d] {
+		d = new(*d)
+		d.Descriptors = slices.Clone(d.Descriptors)
+		a.owned[d] = true
+		(*list)[i] = d
+	}
+	return d
+}
+
+// index returns the places of the descriptors in an owned list.
+func (a *ruleAdder) index(list *[]*limitsfile.Descriptor) map[descriptorName]int {
+	if a.indexes[list] == nil {
+		a.indexes[list] = map[descriptorName]int{}
+		for i, d := range *list {
+			a.indexes[list][descriptorName{d.Key, d.Value}] = i
+		}
+	}
+	return a.indexes[list]
+}
+
+func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descriptor) {
+	a.index(list)[descriptorName{d.Key, d.Value}] = len(*list)
+	*list = append(*list, d)
+}
+
+// noteHazard notes what a new rule would take from the descriptor that matches the entry at
+// depth now. It returns the limits of that descriptor in words.
+func (a *ruleAdder) noteHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
+	const none = "no limit"
+	e := o.Target.Entries[depth]
+	if len(list) == 0 || !o.isNew {
+		return none
+	}
+	d, exact := descriptors.NewIndex(list).Find(e)
+	if d == nil || exact {
+		return none
+	}
+	isLast := depth == len(o.Target.Entries)-1
+	switch parent := o.Target.String(); {
+	case isLast && len(d.Descriptors) > 0:
+		out.hazards = append(out.hazards, o.problem(out.path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
+			d.Label(), limitsfile.Printable(entryText(e)), parent))
+	case !isLast:
+		t := descriptors.Target{Domain: o.Target.Domain, Entries: o.Target.Entries[:depth+1]}
+		out.hazards = append(out.hazards, o.problem(out.path, "%s matches %s now, and would no longer apply; create a rule for %s first",
+			d.Label(), limitsfile.Printable(entryText(e)), t.String()))
+	}
+	return d.Summary()
+}

@@ -1,0 +1,162 @@
+// Package changes describes changes of limits at run time: what a change writes, under which
+// condition, who made it and why. It plans rollbacks, and has a store in memory.
+//
+// Terms:
+//
+//   - field: the name of an override, a rule or a switch, with its kind;
+//   - value: the stored JSON of a field;
+//   - tag: a short hash of a value, which the API shows as ETag;
+//   - change: one or more writes in one atomic step. Each change has a version;
+//   - history: the last changes, the newest first.
+package changes
+
+import (
+	"crypto/sha1" // names a value; Redis has no other hash
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// VersionField is the field that has the version of the last change.
+const VersionField = "|version"
+
+// MaxHistory is the number of changes that the history keeps.
+const MaxHistory = 500
+
+// Change is a change to make.
+type Change struct {
+	// Author is the name of the caller, and From the caller's address.
+	Author, From string
+
+	Action Action
+	Reason string
+	At     time.Time
+
+	// Restored is the version whose values a rollback restores.
+	Restored int64
+
+	// Writes have different fields. Either all are made, or none.
+	Writes []Write
+}
+
+// Action is the kind of a change.
+type Action string
+
+// The actions.
+const (
+	Put      Action = "put"
+	Delete   Action = "delete"
+	Rollback Action = "rollback"
+)
+
+// Write sets one field, or deletes it if Value is nil.
+type Write struct {
+	Field string
+	Value *string
+	If    Condition
+}
+
+// Condition is a condition on the old value of a field. The zero Condition always holds.
+type Condition struct {
+	// Exists and Absent require that the field has a value, or none.
+	Exists, Absent bool
+
+	// Tags are the tags of which the old value must have one, unless Tags is nil. OtherTags are
+	// tags that the old value must not have.
+	Tags, OtherTags []string
+}
+
+// Holds reports whether the condition holds for an old value, nil if there is none.
+func (c Condition) Holds(old *string) bool {
+	if old == nil {
+		return !c.Exists && c.Tags == nil
+	}
+	tag := Tag(*old)
+	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.OtherTags, tag)
+}
+
+// tagLength is the number of hexadecimal digits of a tag.
+const tagLength = 16
+
+// Tag returns the tag of a value.
+func Tag(value string) string {
+	hash := sha1.Sum([]byte(value))
+	return hex.EncodeToString(hash[:])[:tagLength]
+}
+
+// Result is the outcome of a change.
+type Result struct {
+	Version int64
+	Old     []*string // the old value of each write, nil if there was none
+}
+
+// ConflictError is the error of a change whose condition does not hold. Nothing was written.
+type ConflictError struct {
+	Field   string
+	Current *string // the value of the field, nil if there is none
+}
+
+// Error implements error.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("field %q: the value is not the expected one", e.Field)
+}
+
+// Entry is a change in the history.
+type Entry struct {
+	Version  int64     `json:"version"`
+	At       time.Time `json:"at"`
+	Author   string    `json:"by"`
+	From     string    `json:"from,omitempty"`
+	Action   Action    `json:"action"`
+	Reason   string    `json:"reason,omitempty"`
+	Restored int64     `json:"restored,omitempty"` // only of a rollback
+	Written  []Written `json:"changes"`
+}
+
+// Written is a field that a change has written. Old and New are nil if there is no value.
+type Written struct {
+	Field string  `json:"field"`
+	Old   *string `json:"old,omitempty"`
+	New   *string `json:"new,omitempty"`
+}
+
+// EntryOf returns the entry of a change that was made.
+func EntryOf(c Change, r Result) Entry {
+	e := Entry{Version: r.Version, At: c.At.UTC(), Author: c.Author, From: c.From, Action: c.Action, Reason: c.Reason, Restored: c.Restored}
+	for i, w := range c.Writes {
+		e.Written = append(e.Written, Written{w.Field, r.Old[i], w.Value})
+	}
+	return e
+}
+
+// LastOf returns the newest change of a field, or nil. history has the newest change first.
+func LastOf(history []Entry, field string) *Entry {
+	for i := range history {
+		if slices.ContainsFunc(history[i].Written, func(w Written) bool { return w.Field == field }) {
+			return &history[i]
+		}
+	}
+	return nil
+}
+
+// Replica is what a replica reports about itself.
+type Replica struct {
+	// Name is unique among the replicas of this moment.
+	Name string `json:"name"`
+
+	// Version is the version of the last change that the replica knows.
+	Version int64 `json:"version"`
+
+	// Limits is the hash of the limits in force.
+	Limits string `json:"limits"`
+
+	// Problems is the number of problems of limits and overrides.
+	Problems int `json:"problems"`
+
+	Build   string    `json:"build,omitempty"`
+	Started time.Time `json:"started"`
+
+	// SeenAgo is the time since the last report, by the clock of Redis.
+	SeenAgo time.Duration `json:"-"`
+}
