@@ -5,7 +5,7 @@ GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lin
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Each folder here has a go.mod of its own.
-NESTED_MODULES = bench/plots test/deploy test/faults test/page
+NESTED_MODULES = bench/plots test/deploy test/faults test/page test/simulate
 
 # INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-before bench-observers faults attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-before bench-observers faults simulate attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,7 @@ test: ## Run the tests with the race detector
 test-full: export RLS_TEST_FULL = 1
 test-full: test ## Run the tests at full size, break real Redis servers, and attack the service
 	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
+	@cd test/simulate && $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./...
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags attacks ./test/attacks
 
 test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
@@ -113,6 +114,11 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full
+
+SEEDS ?= 1-1000
+
+simulate: ## Run the simulation of docs/simulation.md with SEEDS (1-1000); TRACE=FILE keeps the events of the last seed
+	@cd test/simulate && $(GO) test -count=1 -timeout 3h -v -run TestEachSeedKeepsThePromises . -args -seeds $(SEEDS) -schedule "$(SCHEDULE)" -trace "$(TRACE)"
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
 	@scripts/test-tools

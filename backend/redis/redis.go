@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -79,6 +80,10 @@ type Options struct {
 	// CallersClock makes Redis use the now of Take as the time. It is for tests: the
 	// clocks of several replicas differ.
 	CallersClock bool
+
+	// Dial opens the connections; default those of the operating system. A connection with
+	// TLS must come from Dial as such.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Observer learns about each batch; default none.
 	Observer Observer

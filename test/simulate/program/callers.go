@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// callRecord is one call and its answer.
+type callRecord struct {
+	id         int
+	replica    *replica
+	start, end time.Duration
+	budget     time.Duration // in which the call must be answered
+	gaveUp     bool          // the caller canceled the call, or its deadline passed
+	isLast     bool          // sent after the recovery
+	err        error
+	answered   int // number of reports by the service
+	tight, own backend.Result
+}
+
+// records are all calls. They observe the services of all replicas.
+type records struct{ calls []*callRecord }
+
+// recordKey is the key of a *callRecord in the context of its call.
+type recordKey struct{}
+
+// Answered implements service.Observer.
+func (*records) Answered(ctx context.Context, c *service.Call) {
+	r := ctx.Value(recordKey{}).(*callRecord)
+	r.answered++
+	for i := range c.Decisions() {
+		if d := c.Decision(i); d.Descriptor == 0 {
+			r.tight = d.Result
+		} else {
+			r.own = d.Result
+		}
+	}
+}
+
+// callers are the goroutines that send calls.
+type callers struct {
+	stopped chan struct{}
+	running sync.WaitGroup
+}
+
+func startCallers(f *fleet) *callers {
+	c := &callers{stopped: make(chan struct{})}
+	for i := range f.plan.replicas * f.plan.callers {
+		random := rand.New(rand.NewPCG(f.plan.seed, uint64(3+i)))
+		c.running.Go(func() {
+			for {
+				select {
+				case <-c.stopped:
+					return
+				case <-time.After(time.Duration(random.Int64N(int64(2 * f.plan.pause)))):
+				}
+				if r := f.current[i%f.plan.replicas]; r != nil {
+					f.call(r, callOptions{deadline: f.plan.deadline, cancels: random.Float64() < f.plan.cancelShare, patience: time.Duration(random.Int64N(int64(2 * time.Millisecond)))})
+				}
+			}
+		})
+	}
+	return c
+}
+
+// stop ends the callers after their calls.
+func (c *callers) stop() {
+	close(c.stopped)
+	c.running.Wait()
+}
+
+// callOptions describe a call.
+type callOptions struct {
+	deadline time.Duration // of the caller; 0 for none
+	cancels  bool          // the caller cancels the call after its patience
+	patience time.Duration
+	isLast   bool
+}
+
+// call sends a call with a hit on the tight limit, and a hit on a counter of its own.
+func (f *fleet) call(r *replica, o callOptions) {
+	c := &callRecord{id: len(f.records.calls), replica: r, budget: f.plan.timeout, isLast: o.isLast}
+	f.records.calls = append(f.records.calls, c)
+	ctx := context.WithValue(context.Background(), recordKey{}, c)
+	if o.deadline > 0 {
+		c.budget = min(c.budget, o.deadline*3/4)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.deadline)
+		defer cancel()
+	}
+	if o.cancels {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		timer := time.AfterFunc(o.patience, cancel)
+		defer timer.Stop()
+		defer cancel()
+	}
+	c.start = elapsed()
+	response, err := r.service.ShouldRateLimit(ctx, newRequest(c.id))
+	c.end, c.err = elapsed(), err
+	c.gaveUp = ctx.Err() != nil
+	logf("call %d to %s took %v: %v %v; tight %s, own %s", c.id, r.name, c.end-c.start, response.GetOverallCode(), err, resultText(c.tight), resultText(c.own))
+}
+
+func newRequest(id int) *rlsv3.RateLimitRequest {
+	descriptor := func(key, value string) *ratelimitv3.RateLimitDescriptor {
+		return &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}
+	}
+	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		descriptor("tight", "a"), descriptor("call", strconv.Itoa(id)),
+	}}
+}
+
+// resultText returns a result for the trace.
+func resultText(r backend.Result) string {
+	text := r.Source.String()
+	if r.Err != nil {
+		return "failed"
+	}
+	if r.Degraded() {
+		text += " " + r.Reason.String()
+	}
+	if !r.Allowed {
+		text += " denied"
+	}
+	return text + " " + strconv.FormatInt(r.Remaining, 10)
+}

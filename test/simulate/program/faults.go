@@ -1,0 +1,201 @@
+package main
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed-81f232ab/rls/test/simulate/resp"
+)
+
+// addFault adds one fault to the schedule, or several that belong together.
+func (p *plan) addFault(r *rand.Rand, at time.Duration) {
+	kinds := []func(*plan, *rand.Rand, time.Duration){
+		(*plan).addStalls, (*plan).addStalls, (*plan).addCut, (*plan).addRefusal, (*plan).addSlowness, (*plan).addResets,
+		(*plan).addCrash, (*plan).addFailover, (*plan).addScriptFlushes, (*plan).addMode, (*plan).addServerClockStep,
+		(*plan).addReplicaClockStep, (*plan).addRestart, (*plan).addReload,
+	}
+	kinds[r.IntN(len(kinds))](p, r, at)
+}
+
+// addRange adds an event at the start and one at the end of a fault.
+func (p *plan) addRange(f fault, begin, end func(*fleet), format string, args ...any) {
+	f.end = min(f.end, p.duration)
+	p.faults = append(p.faults, f)
+	p.addEvent(f.start, begin, format+" for %v", append(args, f.end-f.start)...)
+	p.addEvent(f.end, end, format+" ends", args...)
+}
+
+// addStalls adds up to sixty short stalls of Redis, or a long one.
+func (p *plan) addStalls(r *rand.Rand, at time.Duration) {
+	count, longest := pick(r, 1, 5, 60), 90*time.Millisecond
+	if count == 1 {
+		longest = 2 * time.Second
+	}
+	for range count {
+		end := at + between(r, 10*time.Millisecond, longest)
+		p.addRange(fault{start: at, end: end}, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
+		at = end + between(r, 5*time.Millisecond, 80*time.Millisecond)
+		if at >= p.duration {
+			return
+		}
+	}
+}
+
+// addCut cuts the network of one replica or of all.
+func (p *plan) addCut(r *rand.Rand, at time.Duration) {
+	first, count := r.IntN(p.replicas), 1
+	if r.IntN(2) == 0 {
+		first, count = 0, p.replicas
+	}
+	p.addRange(fault{start: at, end: at + between(r, 20*time.Millisecond, 2*time.Second)},
+		func(f *fleet) {
+			for i := range count {
+				f.links[first+i].Cut()
+			}
+		},
+		func(f *fleet) {
+			for i := range count {
+				f.links[first+i].Heal()
+			}
+		}, "network of %d replicas from replica %d is cut", count, first)
+}
+
+// addRefusal breaks the connections of a replica and refuses new ones.
+func (p *plan) addRefusal(r *rand.Rand, at time.Duration) {
+	i := r.IntN(p.replicas)
+	p.addRange(fault{start: at, end: at + between(r, 20*time.Millisecond, time.Second)},
+		func(f *fleet) { f.links[i].Refuse(); f.links[i].Reset() },
+		func(f *fleet) { f.links[i].Heal() }, "Redis refuses connections of replica %d", i)
+}
+
+// addSlowness delays all bytes of a replica.
+func (p *plan) addSlowness(r *rand.Rand, at time.Duration) {
+	i, delay := r.IntN(p.replicas), between(r, 5*time.Millisecond, 80*time.Millisecond)
+	p.addRange(fault{start: at, end: at + between(r, 50*time.Millisecond, 2*time.Second)},
+		func(f *fleet) { f.links[i].Slow(delay) },
+		func(f *fleet) { f.links[i].Heal() }, "network of replica %d is slower by %v", i, delay)
+}
+
+// addResets breaks the connections of all replicas several times.
+func (p *plan) addResets(r *rand.Rand, at time.Duration) {
+	for range 1 + r.IntN(8) {
+		p.faults = append(p.faults, fault{start: at, end: at})
+		p.addEvent(at, func(f *fleet) { f.resetAll() }, "all connections break")
+		at += between(r, 5*time.Millisecond, 200*time.Millisecond)
+	}
+}
+
+// addCrash kills Redis and starts it later, empty or with all its data.
+func (p *plan) addCrash(r *rand.Rand, at time.Duration) {
+	isEmpty := r.IntN(2) == 0
+	kind := "with its data"
+	if isEmpty {
+		kind = "empty"
+	}
+	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, 2*time.Second), losesData: isEmpty},
+		func(f *fleet) {
+			if isEmpty {
+				f.losses = append(f.losses, elapsed())
+			} else {
+				f.redis.keepCopy()
+			}
+			f.takeDown(isEmpty)
+		},
+		(*fleet).bringUp, "Redis is down, then comes up %s,", kind)
+}
+
+// addFailover replaces Redis by a Redis replica without its last writes.
+func (p *plan) addFailover(r *rand.Rand, at time.Duration) {
+	lag := between(r, time.Millisecond, 90*time.Millisecond)
+	p.addEvent(at-lag, func(f *fleet) { f.redis.keepCopy() }, "the Redis replica gets no more writes")
+	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second), losesData: true},
+		func(f *fleet) {
+			f.losses = append(f.losses, elapsed())
+			f.takeDown(false)
+		},
+		(*fleet).bringUp, "Redis fails over without the writes of %v,", lag)
+}
+
+// takeDown ends Redis and refuses connections. The next Redis is empty, or has the kept copy.
+func (f *fleet) takeDown(isEmpty bool) {
+	for _, l := range f.links {
+		l.Refuse()
+	}
+	f.resetAll()
+	f.redis.restart(isEmpty)
+}
+
+// bringUp accepts connections again.
+func (f *fleet) bringUp() {
+	for _, l := range f.links {
+		l.Heal()
+	}
+}
+
+func (p *plan) addScriptFlushes(r *rand.Rand, at time.Duration) {
+	for range 1 + r.IntN(20) {
+		p.addEvent(at, func(f *fleet) { f.redis.execute("SCRIPT", "FLUSH") }, "SCRIPT FLUSH")
+		at += between(r, time.Millisecond, 50*time.Millisecond)
+	}
+}
+
+// addMode lets Redis refuse commands.
+func (p *plan) addMode(r *rand.Rand, at time.Duration) {
+	mode, name := resp.ReadOnly, "read only"
+	if r.IntN(2) == 0 {
+		mode, name = resp.Loading, "loading its data"
+	}
+	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second)},
+		func(f *fleet) { f.redis.setMode(mode) },
+		func(f *fleet) { f.redis.setMode(resp.Normal) }, "Redis is %s", name)
+}
+
+func (p *plan) addServerClockStep(r *rand.Rand, at time.Duration) {
+	step := between(r, -3*time.Second, 3*time.Second)
+	p.addEvent(at, func(f *fleet) { f.redis.clockStep += step }, "clock of Redis steps by %v", step)
+	p.clockSteps++
+}
+
+func (p *plan) addReplicaClockStep(r *rand.Rand, at time.Duration) {
+	i, step := r.IntN(p.replicas), between(r, -3*time.Second, 3*time.Second)
+	p.addEvent(at, func(f *fleet) { f.clockSteps[i] += step }, "clock of replica %d steps by %v", i, step)
+	p.clockSteps++
+}
+
+// addRestart ends a replica, either at once or after its last calls, and starts another one.
+func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
+	i, drain := r.IntN(p.replicas), pick(r, 0, time.Second)
+	stopped := at + drain
+	p.addEvent(at, func(f *fleet) {
+		r := f.current[i]
+		f.current[i] = nil
+		if r != nil && drain == 0 {
+			r.close()
+		}
+	}, "replica %d gets no more calls, and ends after %v", i, drain)
+	p.addEvent(stopped, func(f *fleet) {
+		for _, r := range f.replicas {
+			if r.number == i && f.current[i] != r {
+				r.close()
+			}
+		}
+		if f.current[i] == nil {
+			f.current[i] = f.startReplica(i)
+		}
+	}, "replica %d starts again", i)
+	p.restarts++
+}
+
+// addReload puts limits in force that have another maximum of the tight limit.
+func (p *plan) addReload(r *rand.Rand, at time.Duration) {
+	maxHits := pick(r, p.maxHits, max(p.maxHits/2, 1), 2*p.maxHits)
+	p.addEvent(at, func(f *fleet) {
+		f.config = newConfig(f.plan, maxHits)
+		for _, r := range f.replicas {
+			if !r.isClosed {
+				r.limits.Set(f.config)
+			}
+		}
+	}, "limits are loaded: %d hits", maxHits)
+	p.reloadedMax = max(p.reloadedMax, maxHits)
+}

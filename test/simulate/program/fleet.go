@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
+	"github.com/seed-81f232ab/rls/test/simulate/resp"
+)
+
+// fleet is all replicas with their Redis and their networks.
+type fleet struct {
+	plan       *plan
+	redis      *redisServer
+	links      []*netmodel.Link
+	clockSteps []time.Duration // of the machines of the replicas
+	config     *descriptors.Config
+	current    []*replica // by number; nil while a replica is not running
+	replicas   []*replica // all that ever ran
+	records    *records
+
+	losses []time.Duration // when Redis has lost counters
+}
+
+func newFleet(p *plan) *fleet {
+	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}}
+	random := rand.New(rand.NewPCG(p.seed, 2))
+	f.config = newConfig(p, p.maxHits)
+	for i := range p.replicas {
+		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
+			return p.delay + time.Duration(random.Int64N(int64(p.delay)))
+		}))
+		f.current = append(f.current, nil)
+		f.current[i] = f.startReplica(i)
+	}
+	return f
+}
+
+// heal ends all faults but the steps of clocks.
+func (f *fleet) heal() {
+	f.redis.resume()
+	for _, l := range f.links {
+		l.Heal()
+	}
+	f.redis.setMode(resp.Normal)
+	for i, r := range f.current {
+		if r == nil {
+			f.current[i] = f.startReplica(i)
+		}
+	}
+}
+
+// resetAll breaks the connections of all replicas.
+func (f *fleet) resetAll() {
+	for _, l := range f.links {
+		l.Reset()
+	}
+}
+
+func (f *fleet) close() {
+	for _, r := range f.replicas {
+		r.close()
+	}
+}
+
+// checkRecovery sends a call to each replica, which Redis must decide.
+func (f *fleet) checkRecovery() {
+	for _, r := range f.current {
+		f.call(r, callOptions{isLast: true})
+	}
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// plan is everything that a run does: the settings of the replicas, the calls, and the schedule
+// of the faults. It is drawn before the run.
+type plan struct {
+	seed     uint64
+	replicas int
+	duration time.Duration // of the calls
+
+	// Settings of the replicas.
+	timeout                      time.Duration
+	ratio                        float64
+	maxQueue, maxBatch, inflight int
+	denyCache, guard, allOrNone  bool
+
+	// The limits.
+	maxHits                                     int // of the tight limit
+	unit, algorithm, callAlgorithm, failureMode string
+
+	// The calls of each replica.
+	callers         int
+	pause, deadline time.Duration // mean pause of a caller; 0 means no deadline
+	cancelShare     float64       // of the calls, which their callers cancel
+
+	delay time.Duration // least delay of the network in one direction
+
+	events      []event
+	faults      []fault
+	clockSteps  int // of machines
+	restarts    int // of replicas
+	reloadedMax int // the highest maximum of the tight limit after a reload
+}
+
+// event is one step of the schedule.
+type event struct {
+	at   time.Duration
+	text string
+	run  func(*fleet)
+}
+
+// fault is a time in which Redis or a network does not work.
+type fault struct {
+	start, end time.Duration
+	losesData  bool
+}
+
+// pick returns one of the values.
+func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
+
+// between returns a duration from low to high, in whole milliseconds.
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64((high-low)/time.Millisecond)+1))*time.Millisecond
+}
+
+// newPlan draws the plan of a seed.
+func newPlan(seed uint64) *plan {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := &plan{
+		seed:          seed,
+		replicas:      1 + r.IntN(3),
+		duration:      between(r, 2*time.Second, 6*time.Second),
+		timeout:       pick(r, 20*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond),
+		ratio:         pick(r, 0.1, 0.34, 0.5),
+		maxQueue:      pick(r, 1, 8, 4096, 4096),
+		maxBatch:      pick(r, 4, 256),
+		inflight:      1 + r.IntN(2),
+		denyCache:     r.IntN(2) == 0,
+		guard:         r.IntN(4) == 0,
+		allOrNone:     r.IntN(5) == 0,
+		maxHits:       pick(r, 1, 30, 100, 300),
+		unit:          pick(r, "year", "year", "year", "second"),
+		algorithm:     pick(r, "fixed_window", "fixed_window", "fixed_window", "sliding_window", "sliding_log", "token_bucket", "first_hit_window"),
+		callAlgorithm: pick(r, "fixed_window", "fixed_window", "sliding_log"),
+		failureMode:   pick(r, "local", "local", "local", "deny", "allow"),
+		callers:       1 + r.IntN(6),
+		pause:         between(r, 5*time.Millisecond, 40*time.Millisecond),
+		deadline:      pick(r, 0, 0, 20*time.Millisecond, 200*time.Millisecond),
+		cancelShare:   pick(r, 0, 0, 0, 0.1, 0.9),
+		delay:         time.Duration(50+r.IntN(400)) * time.Microsecond,
+	}
+	for range r.IntN(5) {
+		p.addFault(r, between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
+	}
+	slices.SortStableFunc(p.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	return p
+}
+
+func (p *plan) addEvent(at time.Duration, run func(*fleet), format string, args ...any) {
+	p.events = append(p.events, event{min(at, p.duration), fmt.Sprintf(format, args...), run})
+}
+
+// losses returns the number of faults in which Redis loses counters.
+func (p *plan) losses() int {
+	n := 0
+	for _, f := range p.faults {
+		if f.losesData {
+			n++
+		}
+	}
+	return n
+}
+
+// isInFault reports whether a moment lies in a fault, or at most the given time after one.
+func (p *plan) isInFault(at, after time.Duration) bool {
+	return slices.ContainsFunc(p.faults, func(f fault) bool { return f.start <= at && at <= f.end+after })
+}
+
+// print writes the plan to the trace.
+func (p *plan) print() {
+	fmt.Fprintf(output, "seed %d: %d replicas for %v; timeout %v, ratio %v, queue %d, batch %d, in flight %d, deny cache %v, guard %v, all or none %v\n",
+		p.seed, p.replicas, p.duration, p.timeout, p.ratio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
+	fmt.Fprintf(output, "limit: %d per %s, %s, on_backend_failure %s; each call also has a counter of its own, %s\n", p.maxHits, p.unit, p.algorithm, p.failureMode, p.callAlgorithm)
+	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.delay)
+	for _, e := range p.events {
+		fmt.Fprintf(output, "at %v: %s\n", e.at, e.text)
+	}
+}

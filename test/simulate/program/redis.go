@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/seed-81f232ab/rls/test/simulate/resp"
+)
+
+// redisServer is the simulated Redis: the model of its commands, which runs outside of the
+// program, behind a network. Only one goroutine of the program runs at a time, so nothing here
+// needs a lock.
+type redisServer struct {
+	clockStep time.Duration
+	epoch     int           // number of restarts
+	stalled   chan struct{} // closed at the end of the stall; nil if the server runs
+}
+
+// execute executes a command in the model. It returns the reply as Redis would send it.
+func (r *redisServer) execute(args ...string) []byte {
+	command := resp.AppendCommand(nil, args)
+	size := hostExecute(time.Now().Add(r.clockStep).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
+	reply := make([]byte, size)
+	hostReply(unsafe.Pointer(&reply[0]))
+	return reply
+}
+
+// serve executes the commands of a connection.
+func (r *redisServer) serve(conn net.Conn) {
+	defer conn.Close()
+	reader, epoch := bufio.NewReader(conn), r.epoch
+	var replies []byte
+	for {
+		args, err := resp.ReadCommand(reader)
+		if err != nil {
+			return
+		}
+		if r.stalled != nil {
+			<-r.stalled
+		}
+		if epoch != r.epoch {
+			return // the server has crashed with what it had received
+		}
+		reply := r.execute(args...)
+		replies = append(replies, reply...)
+		logf("redis %s: %.60q", commandText(args), reply)
+		if reader.Buffered() == 0 {
+			if _, err := conn.Write(replies); err != nil {
+				return
+			}
+			replies = replies[:0]
+		}
+	}
+}
+
+// commandText returns a command for the trace, without the text of scripts.
+func commandText(args []string) string {
+	var b strings.Builder
+	for i, arg := range args {
+		if len(arg) > 64 {
+			arg = arg[:61] + "…"
+		}
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(strconv.Quote(arg))
+	}
+	return b.String()
+}
+
+func (r *redisServer) stall() {
+	if r.stalled == nil {
+		r.stalled = make(chan struct{})
+	}
+}
+
+func (r *redisServer) resume() {
+	if r.stalled != nil {
+		close(r.stalled)
+		r.stalled = nil
+	}
+}
+
+// restart ends the process with all it has received, and starts it with the kept copy of the
+// counters, or empty.
+func (r *redisServer) restart(isEmpty bool) {
+	r.epoch++
+	r.resume()
+	if isEmpty {
+		r.execute("MODEL", "RESTART", "EMPTY")
+	} else {
+		r.execute("MODEL", "RESTART", "COPY")
+	}
+}
+
+// keepCopy keeps a copy of the counters for the next restart.
+func (r *redisServer) keepCopy() { r.execute("MODEL", "COPY") }
+
+// setMode changes what the server lets clients do.
+func (r *redisServer) setMode(m resp.Mode) { r.execute("MODEL", "MODE", strconv.Itoa(int(m))) }
+
+// eachCounter calls f with each string that has not expired.
+func (r *redisServer) eachCounter(f func(name, text string, hasExpiry bool)) {
+	_, list, _ := strings.Cut(string(r.execute("MODEL", "LIST")), "\r\n")
+	for line := range strings.Lines(strings.TrimSuffix(list, "\r\n")) {
+		var name, text string
+		var hasExpiry bool
+		if _, err := fmt.Sscanf(line, "%q %q %t\n", &name, &text, &hasExpiry); err != nil {
+			panic(err) // the model writes such lines
+		}
+		f(name, text, hasExpiry)
+	}
+}

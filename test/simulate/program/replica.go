@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/denycache"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/guard"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/backend/scope"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
+)
+
+// replica is one process of rls. A restart makes a new replica with the same number.
+type replica struct {
+	number    int
+	name      string
+	link      *netmodel.Link
+	limits    *descriptors.Store
+	meter     *metrics.Metrics
+	client    *redis.Limiter
+	fallback  *fallback.Limiter
+	service   *service.Service
+	clockStep *time.Duration // of the machine
+	stopSweep context.CancelFunc
+
+	isClosed bool
+	openings []time.Duration // of breakers
+	served   int             // hits that the fallback has decided
+	reported []fallback.Outage
+}
+
+// idleProbePause is that of cmd/rls.
+const idleProbePause = 10 * time.Second
+
+// startReplica starts a replica, wired as in cmd/rls.
+func (f *fleet) startReplica(number int) *replica {
+	p := f.plan
+	r := &replica{
+		number: number, name: fmt.Sprintf("replica %d.%d", number, len(f.replicas)),
+		link: f.links[number], clockStep: &f.clockSteps[number], meter: metrics.New(),
+	}
+	r.limits = &descriptors.Store{Prepare: r.meter.PrepareRules}
+	r.limits.Set(f.config)
+
+	ctx, stop := context.WithCancel(context.Background())
+	r.stopSweep = stop
+	counters := local.New(local.Options{MaxKeys: 100_000, AllOrNone: p.allOrNone})
+	go counters.Run(ctx, time.Minute)
+	client, err := redis.New(redis.Options{
+		Main:               redis.Server{URL: "redis.simulated:6379"},
+		AllOrNone:          p.allOrNone,
+		Timeout:            p.timeout,
+		MaxBatchSize:       p.maxBatch,
+		MaxInflightBatches: p.inflight,
+		MaxQueueSize:       p.maxQueue,
+		Observer:           r.meter.Redis(redis.RoleMain),
+		Dial:               r.link.Dial,
+	})
+	if err != nil {
+		panic(err) // the options are valid
+	}
+	r.client = client
+	r.fallback = fallback.New(fallback.Options{
+		Primary: client, Secondary: counters, Ratio: p.ratio, Mode: limit.FailLocal,
+		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
+		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters,
+		Observer: &fallbackObserver{r.meter.Fallback(), r},
+	})
+	var shared backend.Limiter = r.fallback
+	if p.guard && !p.allOrNone {
+		shared = guard.New(guard.Options{Next: shared, Counters: counters, Ratio: 1.2})
+	}
+	if p.denyCache {
+		shared = denycache.New(shared, denycache.Options{SizeBytes: 1 << 16, AllOrNone: p.allOrNone, Observer: r.meter.DenyCache()})
+	}
+	r.service = service.New(service.Options{
+		Limits: r.limits, Limiter: scope.New(shared, counters), Now: r.now,
+		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8, FallbackRatio: p.ratio})},
+	})
+	f.replicas = append(f.replicas, r)
+	return r
+}
+
+// now is the clock of the replica's machine.
+func (r *replica) now() time.Time { return time.Now().Add(*r.clockStep) }
+
+func (r *replica) close() {
+	if r.isClosed {
+		return
+	}
+	r.isClosed = true
+	r.fallback.Close()
+	_ = r.client.Close()
+	r.stopSweep()
+}
+
+// fallbackObserver keeps the events of a fallback that the checks need.
+type fallbackObserver struct {
+	fallback.Observer
+	replica *replica
+}
+
+func (o *fallbackObserver) StateChanged(c fallback.StateChange) {
+	logf("%s: redis down %v, decided here %d", o.replica.name, c.Down, c.Outage.Decisions)
+	if !c.Down {
+		o.replica.reported = append(o.replica.reported, c.Outage)
+	}
+	o.Observer.StateChanged(c)
+}
+
+func (o *fallbackObserver) BreakerChanged(c fallback.BreakerChange) {
+	logf("%s: breaker open %v: %v", o.replica.name, c.Open, c.Err)
+	if c.Open {
+		o.replica.openings = append(o.replica.openings, elapsed())
+	}
+	o.Observer.BreakerChanged(c)
+}
+
+func (o *fallbackObserver) BlipEnded(b fallback.Outage) {
+	logf("%s: blip ended, decided here %d", o.replica.name, b.Decisions)
+	o.replica.reported = append(o.replica.reported, b)
+	o.Observer.BlipEnded(b)
+}
+
+func (o *fallbackObserver) Served(hits int) {
+	o.replica.served += hits
+	o.Observer.Served(hits)
+}
+
+// newConfig returns the limits in force: the tight limit of the plan with another maximum, and a
+// limit for each call that is never spent.
+func newConfig(p *plan, maxHits int) *descriptors.Config {
+	text := fmt.Sprintf(`
+domain: d
+descriptors:
+  - key: tight
+    rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s, on_backend_failure: %s}
+  - key: call
+    rate_limit: {unit: year, requests_per_unit: 1000000, algorithm: %s}
+`, p.unit, maxHits, p.algorithm, p.failureMode, p.callAlgorithm)
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(text)}}, limitsfile.Options{})
+	if err != nil {
+		panic(err) // the text is valid
+	}
+	return descriptors.Compile(set)
+}

@@ -1,0 +1,104 @@
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	seeds    = flag.String("seeds", "1-40", "seeds to run, such as 7 or 1-1000")
+	schedule = flag.String("schedule", "", "name of a schedule to run in place of a drawn one")
+	tracing  = flag.String("trace", "", "file for the trace of the last seed")
+)
+
+var program = sync.OnceValues(func() (*Program, error) { return Compile(context.Background()) })
+
+func compiled(t *testing.T) *Program {
+	p, err := program()
+	require.NoError(t, err)
+	return p
+}
+
+// parseSeeds returns the first and the last seed of a range.
+func parseSeeds(t *testing.T, text string) (first, last uint64) {
+	low, high, isRange := strings.Cut(text, "-")
+	first, err := strconv.ParseUint(low, 10, 64)
+	require.NoError(t, err)
+	if !isRange {
+		return first, first
+	}
+	last, err = strconv.ParseUint(high, 10, 64)
+	require.NoError(t, err)
+	return first, last
+}
+
+func TestEachSeedKeepsThePromises(t *testing.T) {
+	p := compiled(t)
+	first, last := parseSeeds(t, *seeds)
+	next := make(chan uint64)
+	var running sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		running.Go(func() {
+			for seed := range next {
+				run, err := p.Run(t.Context(), seed, *schedule)
+				if err != nil || len(run.Problems) > 0 {
+					t.Errorf("seed %d: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d TRACE=/tmp/trace",
+						seed, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), seed)
+				}
+				if seed == last && *tracing != "" {
+					assert.NoError(t, os.WriteFile(*tracing, run.Trace, 0o600))
+				}
+			}
+		})
+	}
+	for seed := first; seed <= last; seed++ {
+		next <- seed
+	}
+	close(next)
+	running.Wait()
+	fmt.Printf("%d seeds\n", last-first+1)
+}
+
+// firstOf returns at most n lines.
+func firstOf(lines []string, n int) []string {
+	if len(lines) > n {
+		return append(lines[:n:n], fmt.Sprintf("and %d more", len(lines)-n))
+	}
+	return lines
+}
+
+// head returns the schedule, which is the start of a trace. Events start with a time.
+func head(trace []byte) string {
+	var b strings.Builder
+	for line := range bytes.Lines(trace) {
+		if line[0] == ' ' {
+			break
+		}
+		b.Write(line)
+	}
+	return b.String()
+}
+
+func TestSeedReplaysExactly(t *testing.T) {
+	p := compiled(t)
+	for _, seed := range []uint64{1, 2, 3} {
+		first, err := p.Run(t.Context(), seed, "")
+		require.NoError(t, err)
+		for range 2 {
+			again, err := p.Run(t.Context(), seed, "")
+			require.NoError(t, err)
+			assert.Equal(t, first.Hash, again.Hash, "seed %d", seed)
+		}
+	}
+}
