@@ -116,6 +116,9 @@ func parse(s Server) (address, error) {
 		if a.master == "" || len(parts) == 0 {
 			return a, errors.New("URL of sentinels: got no master's name or no sentinel, want both: mymaster,host:26379,host:26379")
 		}
+		if strings.ContainsAny(a.master, ":/@?") {
+			return a, errors.New("URL of sentinels: got a URL as the master's name, want mymaster,host:26379,host:26379")
+		}
 	}
 	for i, part := range parts {
 		where := "URL"
@@ -138,6 +141,10 @@ func parse(s Server) (address, error) {
 func (a *address) addNode(node string, first bool) error {
 	scheme, _, found := strings.Cut(node, "://")
 	switch {
+	case !found && strings.Contains(node, "?"):
+		return errors.New("got a ? without redis:// or unix://, want redis://host:port?password=…, or the password in its own setting")
+	case strings.HasPrefix(node, "//"):
+		return errors.New("got // without redis: in front, want redis://host:port")
 	case !found && (a.network == "unix" || a.kind == Single && strings.HasPrefix(node, "/")):
 		a.network, a.nodes = "unix", append(a.nodes, node)
 		return nil
@@ -196,7 +203,7 @@ func (a *address) setDB(db string) error {
 	}
 	n, err := strconv.Atoi(db)
 	if err != nil || n < 0 {
-		return fmt.Errorf("got database %q, want a number", db)
+		return errors.New("got a database that is not a number; escape / in a password as %2F") // it can be a part of the password
 	}
 	if n > 0 && a.kind != Single {
 		return fmt.Errorf("got database %d, which needs type %s", n, Single)

@@ -82,7 +82,7 @@ func (d *doctor) checkLimits() {
 	const area = "limits"
 	s := d.settings
 	if s.ConfigType == env.ConfigXDS {
-		d.add(redis.LevelNote, area, s.XDSServer, "limits come from the xDS server, and are not checked here", "")
+		d.add(redis.LevelNote, area, env.WithoutLogin(s.XDSServer), "limits come from the xDS server, and are not checked here", "")
 		return
 	}
 	place := limitsPlace(s)

@@ -60,7 +60,9 @@ func (s *Settings) check() []error {
 	s.checkStats(&ps)
 	hasScheme := strings.HasPrefix(s.OTELEndpoint, "http://") || strings.HasPrefix(s.OTELEndpoint, "https://")
 	ps.addIf(s.TracesCalls() && s.OTELEndpoint != "" && !hasScheme,
-		"OTEL_EXPORTER_OTLP_ENDPOINT: got %q, want a URL such as http://localhost:4317", s.OTELEndpoint)
+		"OTEL_EXPORTER_OTLP_ENDPOINT: got %q, want a URL such as http://localhost:4317", WithoutLogin(s.OTELEndpoint))
+	ps.addIf(s.ConfigType == ConfigXDS && strings.Contains(s.XDSServer, "@"),
+		"CONFIG_GRPC_XDS_SERVER_URL: got a user or password, want host:port; CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS can have a secret")
 	s.checkRedis(&ps)
 	return ps
 }

@@ -24,6 +24,21 @@ type Variable struct {
 // maskedSecret is shown in place of a secret.
 const maskedSecret = "(secret)"
 
+// WithoutLogin returns text with a mask in place of a user and password before an @.
+func WithoutLogin(text string) string {
+	at := strings.LastIndex(text, "@")
+	if at < 0 {
+		return text
+	}
+	scheme, _, found := strings.Cut(text[:at], "://")
+	if found {
+		scheme += "://"
+	} else {
+		scheme = ""
+	}
+	return scheme + maskedSecret + text[at:]
+}
+
 // Variables returns all variables: those of Settings, and variables of the incumbent
 // that have no effect. Variables without effect have a value only if they are set.
 func (s *Settings) Variables() []Variable {
@@ -36,6 +51,7 @@ func (s *Settings) Variables() []Variable {
 		if v.Value != "" && f.Tag.Get("secret") != "" {
 			v.Value = maskedSecret
 		}
+		v.Value = WithoutLogin(v.Value)
 		list = append(list, v)
 	}
 	for _, name := range s.DogStatsdMogrifiers {
@@ -75,7 +91,7 @@ func unusedVariables() []Variable {
 				continue
 			}
 			for _, name := range expandPattern(pattern) {
-				v := Variable{Name: name, Value: os.Getenv(name), Comparison: NoEffect, Note: s.reason}
+				v := Variable{Name: name, Value: WithoutLogin(os.Getenv(name)), Comparison: NoEffect, Note: s.reason}
 				if v.IsSet = v.Value != ""; v.IsSet && strings.Contains(name, "KEY") {
 					v.Value = maskedSecret
 				}

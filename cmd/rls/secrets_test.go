@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// secretText is a part of every secret of the tests below.
+const secretText = "PLANTED"
+
+// secretSettings are valid settings that contain secrets, but for the address of Redis.
+var secretSettings = []string{
+	"ADMIN_TOKEN=alice:PLANTED-token,bob:PLANTED-other", "DECISION_LOG_HASH_KEY=PLANTED-hash", "DECISION_LOG=all",
+	"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=authorization:PLANTED-xds",
+	"REDIS_AUTH=user:PLANTED-auth", "REDIS_SENTINEL_AUTH=PLANTED-sentinel",
+	"REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=redis://user:PLANTED-second@127.0.0.1:2", "REDIS_PERSECOND_AUTH=PLANTED-second-auth",
+	"REDIS_PERSECOND_SENTINEL_AUTH=PLANTED-second-sentinel",
+	"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://user:PLANTED-otel@127.0.0.1:3", "OTEL_EXPORTER_OTLP_HEADERS=authorization=PLANTED-header",
+	"OTEL_EXPORTER_OTLP_TRACES_HEADERS=api-key=PLANTED-traces-header", "OTEL_BSP_SCHEDULE_DELAY=10",
+	"MEMCACHE_TLS_KEY=PLANTED-memcache", "OVERRIDES_ENABLED=true", "LOG_LEVEL=debug",
+}
+
+// redisSecrets are settings of a Redis that does not answer, each with a secret.
+var redisSecrets = map[string][]string{
+	"URL":                  {"REDIS_URL=redis://user:PLANTED@127.0.0.1:1"},
+	"URL with parameter":   {"REDIS_URL=redis://127.0.0.1:1?password=PLANTED"},
+	"host with parameter":  {"REDIS_URL=127.0.0.1:1?password=PLANTED"},
+	"host with user":       {"REDIS_URL=user:PLANTED@127.0.0.1:1"},
+	"bad escape":           {"REDIS_URL=redis://user:PLANTED%zz@127.0.0.1:1"},
+	"bad port":             {"REDIS_URL=redis://user:PLANTED#x@127.0.0.1:port"},
+	"space":                {"REDIS_URL=redis://user:PLANTED x@127.0.0.1:1"},
+	"no scheme":            {"REDIS_URL=//user:PLANTED@127.0.0.1:1/x"},
+	"unix":                 {"REDIS_URL=unix://user:PLANTED@/no/redis.sock"},
+	"path":                 {"REDIS_URL=/no/redis.sock?password=PLANTED"},
+	"Sentinel":             {"REDIS_TYPE=sentinel", "REDIS_URL=master,redis://user:PLANTED@127.0.0.1:1"},
+	"Sentinel with user":   {"REDIS_TYPE=sentinel", "REDIS_URL=master,user:PLANTED@127.0.0.1:1,127.0.0.1:2"},
+	"Sentinel, parameter":  {"REDIS_TYPE=sentinel", "REDIS_URL=master,127.0.0.1:1?password=PLANTED"},
+	"Sentinel, URL first":  {"REDIS_TYPE=sentinel", "REDIS_URL=redis://user:PLANTED@master,127.0.0.1:1"},
+	"Cluster":              {"REDIS_TYPE=cluster", "REDIS_URL=redis://user:PLANTED@127.0.0.1:1,127.0.0.1:2"},
+	"Cluster, second node": {"REDIS_TYPE=cluster", "REDIS_URL=127.0.0.1:1,user:PLANTED@127.0.0.1:2"},
+	"Cluster, parameter":   {"REDIS_TYPE=cluster", "REDIS_URL=127.0.0.1:1?password=PLANTED,127.0.0.1:2"},
+}
+
+// assertNoSecret checks that text has no secret.
+func assertNoSecret(t *testing.T, place, text string) {
+	t.Helper()
+	if i := strings.Index(text, secretText); i >= 0 {
+		assert.Fail(t, "secret shown", "%s: …%s…", place, text[max(0, i-200):min(len(text), i+40)])
+	}
+}
+
+func TestNoOutputOfCommandsHasASecret(t *testing.T) {
+	t.Parallel()
+	limits := file(t, "limits.yaml", "domain: d\n")
+	bad := map[string][]string{
+		"bad tokens":         {"ADMIN_TOKEN=alice:PLANTED,alice:PLANTED2", "REDIS_URL=127.0.0.1:1"},
+		"bad xDS headers":    {"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=PLANTED", "REDIS_URL=127.0.0.1:1"},
+		"bad OTLP endpoint":  {"OTEL_EXPORTER_OTLP_ENDPOINT=user:PLANTED@collector:4318", "REDIS_URL=127.0.0.1:1"},
+		"bad OTLP headers":   {"OTEL_EXPORTER_OTLP_HEADERS=PLANTED%zz", "REDIS_URL=127.0.0.1:1"},
+		"bad OTLP URL":       {"OTEL_EXPORTER_OTLP_ENDPOINT=http://user:PLANTED%zz@collector:4318", "REDIS_URL=127.0.0.1:1"},
+		"no Redis":           {"BACKEND_TYPE=redis"},
+		"bad kind of Redis":  {"REDIS_TYPE=other", "REDIS_URL=redis://user:PLANTED@127.0.0.1:1"},
+		"secret in xDS URL":  {"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=user:PLANTED@127.0.0.1:4", "REDIS_URL=127.0.0.1:1"},
+		"secret as mistyped": {"REDIS_PASSWORD=PLANTED", "REDIS_URL=127.0.0.1:1"},
+	}
+	for name, settings := range redisSecrets {
+		bad[name] = settings
+	}
+	for name, settings := range bad {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, args := range [][]string{{"settings"}, {"settings", "--json"}, {"doctor"}, {"doctor", "--json"}} {
+				cmd := command(t, append(append(append([]string{}, secretSettings...), "LIMITS_PATH="+limits), settings...), args...)
+				out, _ := cmd.CombinedOutput() // most settings are invalid
+				assertNoSecret(t, strings.Join(args, " "), string(out))
+			}
+		})
+	}
+}
+
+func TestNoOutputOfServiceHasASecret(t *testing.T) {
+	t.Parallel()
+	working := redistest.Open(t)
+	all := map[string][]string{"working Redis": {"REDIS_URL=redis://:PLANTED@" + working.Addr}}
+	for _, name := range []string{"URL", "URL with parameter", "Sentinel", "Cluster", "unix"} {
+		all[name] = redisSecrets[name]
+	}
+	for name, settings := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limits := file(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
+			var stdout bytes.Buffer
+			env := append(append(append([]string{}, secretSettings...), "LIMITS_PATH="+limits, "LOCAL_CACHE_SIZE_IN_BYTES=0"), settings...)
+			r := startProgram(t, os.Args[0], &stdout, env, "serve")
+			for range 3 {
+				resp, err := http.Post("http://"+r.http+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
+				require.NoError(t, err)
+				_ = resp.Body.Close()
+			}
+			require.NoError(t, os.WriteFile(limits, []byte("domain: ["), 0o600))
+			require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
+			r.awaitLog("limits rejected")
+			for _, path := range []string{
+				"/", "/endpoints", "/rlconfig", "/rlconfig/problems", "/metrics", "/live", "/live/rules", "/settings", "/signin", "/loglevel",
+				"/explain?domain=d&descriptor=k=v", "/admin/overrides", "/admin/counters?target=d|k=v", "/admin/PLANTED-not-found", "/debug/pprof/goroutine?debug=2",
+			} {
+				for _, token := range []string{"", "PLANTED-token", "PLANTED-wrong"} {
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.debug+path, nil)
+					require.NoError(t, err)
+					if token != "" {
+						req.Header.Set("Authorization", "Bearer "+token)
+					}
+					resp, err := http.DefaultClient.Do(req)
+					require.NoError(t, err)
+					body, err := io.ReadAll(resp.Body)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					assertNoSecret(t, path, strings.ReplaceAll(string(body), "/admin/PLANTED-not-found", ""))
+				}
+			}
+			_, health := get(t, "http://"+r.http+"/healthcheck")
+			assertNoSecret(t, "/healthcheck", health)
+			_ = r.stop()
+			assertNoSecret(t, "log", strings.ReplaceAll(r.logged(), "/admin/PLANTED-not-found", ""))
+			assertNoSecret(t, "stdout", stdout.String())
+			assert.Contains(t, r.logged(), "service started")
+		})
+	}
+}
