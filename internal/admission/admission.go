@@ -47,14 +47,15 @@ const (
 	PeerConnections               // too many connections of one address
 	PendingBytes                  // too many bytes of unanswered calls
 	PeerResets                    // too many resets from one address
+	PeerCuts                      // too many cut connections of one address
 )
 
 // Reasons lists all reasons.
-var Reasons = [...]Reason{Connections, PeerConnections, PendingBytes, PeerResets}
+var Reasons = [...]Reason{Connections, PeerConnections, PendingBytes, PeerResets, PeerCuts}
 
 // String returns the name used in metrics and logs.
 func (r Reason) String() string {
-	return [...]string{"connections", "peer_connections", "pending_bytes", "peer_resets"}[r]
+	return [...]string{"connections", "peer_connections", "pending_bytes", "peer_resets", "peer_cuts"}[r]
 }
 
 // Gate admits the connections of one listener and bounds what they take.
@@ -67,6 +68,7 @@ type Gate struct {
 	mu    sync.Mutex // guards the fields below
 	conns map[*conn]struct{}
 	peers map[string]*peer
+	cuts  cuts
 
 	refusals [len(Reasons)]refusals
 }
@@ -78,6 +80,30 @@ type peer struct {
 	// resets and answers count the calls of one second. second is the Unix time of this second.
 	second          atomic.Int64
 	resets, answers atomic.Int64
+}
+
+// maxPeerCuts bounds the cut connections of one address in a second. Beyond the bound, new
+// connections of the address are refused until the second ends. Otherwise a client could
+// connect again at once, and each connection costs CPU time until it is cut.
+const maxPeerCuts = 8
+
+// cuts counts the cut connections of one second by address.
+type cuts struct {
+	second    int64 // Unix time
+	byAddress map[string]int
+}
+
+// add counts a cut.
+func (c *cuts) add(address string, now time.Time) {
+	if second := now.Unix(); second != c.second || c.byAddress == nil {
+		c.second, c.byAddress = second, map[string]int{}
+	}
+	c.byAddress[address]++
+}
+
+// exceeded reports whether address has more cuts in the second of now than the bound.
+func (c *cuts) exceeded(address string, now time.Time) bool {
+	return c.second == now.Unix() && c.byAddress[address] > maxPeerCuts
 }
 
 // New returns a Gate without connections.
@@ -128,6 +154,8 @@ func (g *Gate) admit(raw net.Conn) *conn {
 // holds g.mu.
 func (g *Gate) refusal(address string) (Reason, bool) {
 	switch p := g.peers[address]; {
+	case address != "" && g.cuts.exceeded(address, time.Now()):
+		return PeerCuts, true
 	case g.o.MaxConnections > 0 && len(g.conns) >= g.o.MaxConnections:
 		return Connections, true
 	case g.o.MaxPeerConnections > 0 && p != nil && p.conns >= g.o.MaxPeerConnections:
@@ -201,9 +229,13 @@ func (p *peer) advance(now time.Time) {
 
 // cut closes c at once.
 func (g *Gate) cut(c *conn, reason Reason) {
-	if c.Close() == nil {
-		g.report(reason, c.address)
+	if c.Close() != nil {
+		return
 	}
+	g.mu.Lock()
+	g.cuts.add(c.address, time.Now())
+	g.mu.Unlock()
+	g.report(reason, c.address)
 }
 
 // report counts a refusal, and logs at most one line a minute for each reason.

@@ -229,6 +229,23 @@ func TestPeerWithMostlyAnsweredCallsIsNotCut(t *testing.T) {
 	})
 }
 
+func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxPendingBytes: 10_000})
+		open := f.connect("10.0.0.1")
+		for range maxPeerCuts + 1 {
+			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+		}
+		assert.Nil(t, f.connect("10.0.0.1"))
+		assert.Equal(t, PeerCuts, f.refused[len(f.refused)-1])
+		assert.NotNil(t, f.connect("10.0.0.2"))
+		assert.NotNil(t, f.connect(""), "unix sockets have no address")
+		require.NoError(t, open.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")
+		time.Sleep(time.Second)
+		assert.NotNil(t, f.connect("10.0.0.1"))
+	})
+}
+
 func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newGateFixture(t, Options{Listener: "grpc", MaxPeerConnections: 1})
