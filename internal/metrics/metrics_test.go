@@ -166,10 +166,12 @@ func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
 	refused(admission.PendingBytes)
 	m.Refused("http")(admission.Connections)
 	assertMetrics(t, m, `
+rls_connections_refused_total{listener="grpc",reason="peer_cuts"} 0
 rls_connections_refused_total{listener="grpc",reason="connections"} 0
 rls_connections_refused_total{listener="grpc",reason="peer_connections"} 0
 rls_connections_refused_total{listener="grpc",reason="peer_resets"} 0
 rls_connections_refused_total{listener="grpc",reason="pending_bytes"} 2
+rls_connections_refused_total{listener="http",reason="peer_cuts"} 0
 rls_connections_refused_total{listener="http",reason="connections"} 1
 rls_connections_refused_total{listener="http",reason="peer_connections"} 0
 rls_connections_refused_total{listener="http",reason="peer_resets"} 0
