@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
@@ -44,7 +42,7 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 		case !previous.hasLimits():
 			all.Added = append(all.Added, p.String())
 		case previous.Descriptor == changed.Descriptor:
-		case previous.Summary() != changed.Summary() || !proto.Equal(previous.Metadata, changed.Metadata):
+		case previous.Summary() != changed.Summary() || !previous.SameAnswers(changed.Descriptor):
 			all.Changed = append(all.Changed, p.String())
 			all.NewCounters = all.NewCounters || !previous.KeepsCounters(changed.Descriptor)
 		}

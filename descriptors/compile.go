@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -85,10 +86,23 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		NoRefunds:    d.NoRefunds,
 		enforcement:  newEnforcement(d.EnforcedPercent),
 		MaxHits:      d.MaxHits,
+		Denial:       newDenial(d.Denial),
 		Metadata:     d.Metadata,
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
 	}
+}
+
+// newDenial compiles d, which can be nil.
+func newDenial(d *limitsfile.Denial) *Denial {
+	if d == nil {
+		return nil
+	}
+	denial := &Denial{Body: []byte(d.Body)}
+	for _, h := range d.Headers {
+		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: h.Name, Value: h.Value})
+	}
+	return denial
 }
 
 // sharedValues returns the texts of Rule.sharedValues. The text of a condition starts with a =,

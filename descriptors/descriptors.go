@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -114,6 +115,9 @@ type Rule struct {
 	// MaxHits bounds the hits of one call. 0 means no bound.
 	MaxHits uint32
 
+	// Denial is added to the responses that deny a request, or nil.
+	Denial *Denial
+
 	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
 
@@ -127,6 +131,13 @@ type Rule struct {
 
 // IsTooLarge reports whether n hits exceed MaxHits.
 func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
+
+// Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
+// must not be changed.
+type Denial struct {
+	Body    []byte
+	Headers []*corev3.HeaderValue
+}
 
 // RateLimit is one limit of a rule. It is immutable once in force.
 type RateLimit struct {

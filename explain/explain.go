@@ -182,7 +182,7 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	}
 	d.Enforcement = newEnforcement(c, i, rule)
 	if last != nil {
-		d.Place = place(last.File, last.Line)
+		d.Place, d.Denial = place(last.File, last.Line), newDenial(last.Denial)
 		for _, applied := range last.Overrides {
 			d.Overrides = append(d.Overrides, newOverride(applied))
 		}
@@ -210,6 +210,18 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 		}
 	}
 	return e
+}
+
+// newDenial returns d as the report shows it. d can be nil.
+func newDenial(d *limitsfile.Denial) *Denial {
+	if d == nil {
+		return nil
+	}
+	denial := &Denial{Body: d.Body}
+	for _, h := range d.Headers {
+		denial.Headers = append(denial.Headers, h.Name+": "+h.Value)
+	}
+	return denial
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {

@@ -75,6 +75,9 @@ type Descriptor struct {
 	Hits    int64  `json:"hits"`
 	MaxHits uint32 `json:"max_hits,omitempty"`
 
+	// Denial is the body and the headers that the rule adds to a denial, if it has any.
+	Denial *Denial `json:"denial,omitempty"`
+
 	// Overrides are the overrides in force that changed the rule, in the order in which
 	// they apply.
 	Overrides []Override `json:"overrides,omitempty"`
@@ -84,6 +87,12 @@ type Descriptor struct {
 	// NearRules are the rules that almost match, the closest first, if no rule limits the
 	// descriptor.
 	NearRules []NearRule `json:"near_rules,omitempty"`
+}
+
+// Denial is the body and the headers that a rule adds to the responses that deny a request.
+type Denial struct {
+	Body    string   `json:"body,omitempty"`
+	Headers []string `json:"headers,omitempty"` // as "name: value"
 }
 
 // Level explains the comparison of one entry with the descriptors of one level.

@@ -123,6 +123,14 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 	if d.QuotaMode {
 		t.line(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
 	}
+	if d.Denial != nil {
+		for _, header := range d.Denial.Headers {
+			t.line(2, "a denial has the header %s", limitsfile.Printable(header))
+		}
+		if d.Denial.Body != "" {
+			t.line(2, "a denial has the body %s", limitsfile.Printable(d.Denial.Body))
+		}
+	}
 	for _, o := range d.Overrides {
 		t.line(1, "%s", t.override(&o))
 	}

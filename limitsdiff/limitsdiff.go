@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/condition"
@@ -267,7 +266,7 @@ func (c *comparison) compareRules(oldTrail, newTrail, described []*limitsfile.De
 	case change.Old.Path == change.New.Path:
 		change.Event = Changed
 		key = [3]string{change.Old.Path, change.New.Path}
-		if oldRule.Summary() == newRule.Summary() && proto.Equal(oldRule.Metadata, newRule.Metadata) {
+		if oldRule.Summary() == newRule.Summary() && oldRule.SameAnswers(newRule) {
 			return
 		}
 	default:

@@ -73,6 +73,7 @@ func TestChangesHaveTheirKind(t *testing.T) {
 		{"higher max_hits", key("max_hits: 8,", ""), key("max_hits: 9,", ""), Looser, "kept", "max_hits 8 becomes 9"},
 		{"share_threshold", key(`value: "a*",`, ""), key(`value: "a*", share_threshold: true,`, ""), Tighter, "new", "all values share one counter"},
 		{"metadata", key("", ""), key("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},
+		{"denial", key("denial: {message: a},", ""), key("denial: {message: b},", ""), Same, "kept", "the body or the headers of denials differ"},
 		{"metrics", key("", ""), key("detailed_metric: true,", ""), Same, "kept", "the names of metrics differ"},
 		{"off", key("", ""), key("", "enabled: false"), Looser, "", "limit gone: 10 per minute"},
 		{"new rule", "{key: other}", key("", ""), Tighter, "", "new limit: 10 per minute"},

@@ -99,7 +99,7 @@ func (r *runner) newWorld(met map[*descriptors.Rule]int) *world {
 	w.last.met = met
 	w.service = service.New(service.Options{
 		Limits: &r.store, Limiter: w.limiter, Observers: []service.Observer{&w.last},
-		Now: func() time.Time { return w.now }, ShadowMode: s.ShadowMode, QuotaMode: s.QuotaMode, Headers: headers,
+		Now: func() time.Time { return w.now }, ShadowMode: s.ShadowMode, QuotaMode: s.QuotaMode, Headers: headers, PolicyHeaders: true,
 	})
 	return w
 }

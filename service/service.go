@@ -47,6 +47,10 @@ type Options struct {
 	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
+	// PolicyHeaders adds the headers RateLimit and RateLimit-Policy, and Retry-After if the
+	// request is denied.
+	PolicyHeaders bool
+
 	// DynamicMetadata adds the request, and the metadata of the rules that let it pass,
 	// to the dynamic metadata of the response.
 	DynamicMetadata bool
@@ -126,6 +130,12 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	}
 	if s.o.Headers != nil && headerStatus != nil {
 		resp.ResponseHeadersToAdd = s.o.Headers.values(headerStatus)
+	}
+	if s.o.PolicyHeaders {
+		c.addPolicyHeaders(resp)
+	}
+	if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
+		c.addDenial(resp, headerStatus)
 	}
 	if s.o.DynamicMetadata {
 		resp.DynamicMetadata = dynamicMetadata(req, c.Rules, resp.Statuses)

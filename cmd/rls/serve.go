@@ -162,6 +162,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
 		RuleMetadata:    s.ResponseRuleMetadata,
+		PolicyHeaders:   s.PolicyHeadersEnabled,
 		MaxDescriptors:  s.MaxDescriptors,
 		NoRefunds:       s.NegativeHits == "refuse",
 		MaxEntries:      s.MaxEntries,

@@ -188,6 +188,9 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 	if share.flag && !desc.WildcardKey && !desc.HasManyValues() {
 		d.errorf(share.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
+	if v := o.field("denial"); v.valid() {
+		desc.Denial = d.denial(pos, d.object(denialLevel, pos, v.mappings...))
+	}
 	if v := o.field("metadata"); v.valid() {
 		desc.Metadata = d.metadata(pos, v.node)
 	}

@@ -31,6 +31,7 @@ func (d *Descriptor) Summary() string {
 		{d.Metadata != nil, "metadata"},
 		{d.NoRefunds, "refunds: false"},
 		{d.EnforcedPercent > 0, fmt.Sprintf("enforce: %v", d.EnforcedPercent)},
+		{d.Denial != nil, "denial"},
 	} {
 		if f.on {
 			flags = append(flags, f.name)

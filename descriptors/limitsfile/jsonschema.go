@@ -31,6 +31,10 @@ var fieldHelp = map[string]string{
 	"refunds":            "false rejects requests that give hits back.",
 	"enforce":            "Percentage of the keys whose denials count. The rule is in shadow mode for all other keys.",
 	"max_hits":           "Largest number of hits of one call. A call with more hits is denied and charges nothing.",
+	"denial":             "Body and headers of the response to a request that the rule denies.",
+	"message":            "Plain text of the body.",
+	"body":               "Body as it is, for example JSON. Its content-type belongs in headers.",
+	"headers":            "Names and values of headers.",
 	"unit":               "Window of the limit.",
 	"requests_per_unit":  "Hits that a window admits, from 0 to 4294967295.",
 	"unlimited":          "true admits all requests without a counter.",
@@ -67,6 +71,7 @@ func JSONSchema() map[string]any {
 		"defaults":   levelSchema(defaultsLevel),
 		"not":        levelSchema(notLevel),
 		"list_file":  levelSchema(listLevel),
+		"denial":     levelSchema(denialLevel),
 	}
 	return schema
 }

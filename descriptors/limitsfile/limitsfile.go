@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
@@ -112,6 +113,9 @@ type Descriptor struct {
 	// mode for all other keys. 0 stands for 100.
 	EnforcedPercent float64
 
+	// Denial is added to the responses that deny a request, or nil.
+	Denial *Denial
+
 	Metadata    *structpb.Struct
 	Limits      []*Limit
 	Descriptors []*Descriptor // children, in file order
@@ -195,6 +199,11 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 		}
 	}
 	return true
+}
+
+// SameAnswers reports whether d and other add the same metadata, body and headers to responses.
+func (d *Descriptor) SameAnswers(other *Descriptor) bool {
+	return proto.Equal(d.Metadata, other.Metadata) && d.Denial.equal(other.Denial)
 }
 
 // CounterPatterns returns a text for each descriptor of trail: the pattern or condition that

@@ -22,6 +22,7 @@ const (
 	notLevel      // the condition in a not
 	listLevel     // a list of a condition in a file of its own
 	switchLevel   // the root of a switch, and the notes of a run-time rule
+	denialLevel
 
 	overrideLevels = overrideLevel | patchLevel | switchLevel
 	noteLevels     = overrideLevel | switchLevel
@@ -42,7 +43,7 @@ func (l level) sameFormat() level {
 // levelNames has the name of each level, from rootLevel on.
 var levelNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
-	"the override", "an item of rate_limits", "not", "a list in a file", "the switch",
+	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial",
 }
 
 // String returns the levels in words.
@@ -108,6 +109,11 @@ var schema = [...]row{
 	{name: "refunds", kind: flagKind, levels: descriptorLevel, extension: true},
 	{name: "enforce", kind: ratioKind, maxValue: 100, levels: descriptorLevel | overrideLevel, extension: true},
 	{name: "max_hits", kind: countKind, minValue: 1, levels: descriptorLevel, extension: true},
+
+	{name: "denial", kind: objectKind, levels: descriptorLevel, extension: true},
+	{name: "message", kind: textKind, levels: denialLevel, extension: true},
+	{name: "body", kind: textKind, levels: denialLevel, extension: true},
+	{name: "headers", kind: freeKind, levels: denialLevel, extension: true},
 
 	{name: "unit", kind: textKind, levels: limitLevels},
 	{name: "requests_per_unit", kind: countKind, levels: limitLevels},

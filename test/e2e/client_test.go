@@ -3,6 +3,7 @@
 package e2e_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ type call []string
 // answer is the response of Envoy.
 type answer struct {
 	status int
+	body   string
 	http.Header
 }
 
@@ -44,7 +46,9 @@ func (e *envoy) do(c call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{resp.StatusCode, resp.Header}, resp.Body.Close()
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, string(body), resp.Header}, err
 }
 
 // send sends a request and fails the test if no answer arrives.

@@ -145,6 +145,7 @@ type Settings struct {
 	LimitHeader             string `envconfig:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
 	RemainingHeader         string `envconfig:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with the remaining hits."`
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until the limit resets."`
+	PolicyHeadersEnabled    bool   `envconfig:"LIMIT_POLICY_HEADERS_ENABLED" default:"false" desc:"Send the headers RateLimit and RateLimit-Policy of the IETF draft, and Retry-After with denials. See docs/envoy.md."`
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the metadata of the matched rules to the dynamic metadata of the response."`
 	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
 

@@ -1,0 +1,105 @@
+package limitsfile
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http/httpguts"
+)
+
+// Bounds of the field denial.
+const (
+	maxDenialBytes = 16 << 10 // of a message or a body
+	maxHeaders     = 20
+	maxHeaderBytes = 1024 // of a name or a value
+)
+
+// Denial is what a rule adds to the responses that deny a request.
+type Denial struct {
+	Body    string
+	Headers []Header // in file order
+}
+
+// Header is a header of a response.
+type Header struct{ Name, Value string }
+
+// equal reports whether d and other are the same. Both can be nil.
+func (d *Denial) equal(other *Denial) bool {
+	if d == nil || other == nil {
+		return d == other
+	}
+	return d.Body == other.Body && slices.Equal(d.Headers, other.Headers)
+}
+
+// forbiddenHeaders are headers that belong to the connection or that the proxy sets.
+var forbiddenHeaders = []string{
+	"connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+}
+
+// denial reads a denial. It returns nil after reporting a mistake.
+func (d *document) denial(pos *place, o *object) *Denial {
+	mistakes := d.mistakes
+	message, body := o.field("message"), o.field("body")
+	denial := &Denial{Body: message.text + body.text}
+	switch {
+	case message.given() && body.given():
+		d.errorf(body.node, pos, "message and body are both given; want one of them")
+	case len(denial.Body) > maxDenialBytes:
+		v := message
+		if body.given() {
+			v = body
+		}
+		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.row.name, len(denial.Body), maxDenialBytes)
+	}
+	if v := o.field("headers"); v.valid() {
+		denial.Headers = d.headers(pos, v.mappings[0])
+	}
+	hasType := slices.ContainsFunc(denial.Headers, func(h Header) bool { return strings.EqualFold(h.Name, "content-type") })
+	if message.text != "" && !hasType {
+		denial.Headers = append(denial.Headers, Header{"content-type", "text/plain; charset=utf-8"})
+	}
+	if d.mistakes > mistakes || o.invalid() {
+		return nil
+	}
+	if denial.Body == "" && len(denial.Headers) == 0 {
+		d.errorf(o.node, pos, "denial is empty; want message, body or headers in it")
+		return nil
+	}
+	return denial
+}
+
+// headers reads a mapping of names and values of headers.
+func (d *document) headers(pos *place, n *yaml.Node) []Header {
+	var all []Header
+	if len(n.Content)/2 > maxHeaders {
+		d.errorf(n, pos, "headers has %d names; maximum is %d", len(n.Content)/2, maxHeaders)
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if !d.visit(n) {
+			break
+		}
+		name := deref(n.Content[i])
+		item := row{name: "header " + display(name), kind: textKind}
+		v := d.value(&item, pos, deref(n.Content[i+1]))
+		h := Header{name.Value, v.text}
+		isSame := func(other Header) bool { return strings.EqualFold(other.Name, h.Name) }
+		switch {
+		case v.invalid:
+		case v.node == nil:
+			d.errorf(n.Content[i+1], pos, "%s: got null, want text", item.name)
+		case name.Kind != yaml.ScalarNode || !httpguts.ValidHeaderFieldName(h.Name) || len(h.Name) > maxHeaderBytes:
+			d.errorf(n.Content[i], pos, "headers: got %s, want the name of a header, such as x-reason", display(name))
+		case slices.Contains(forbiddenHeaders, strings.ToLower(h.Name)):
+			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Name)
+		case !httpguts.ValidHeaderFieldValue(h.Value) || len(h.Value) > maxHeaderBytes:
+			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.name, len(h.Value), maxHeaderBytes)
+		case slices.ContainsFunc(all, isSame):
+			d.errorf(n.Content[i], pos, "%s is given twice; want it once", item.name)
+		default:
+			all = append(all, h)
+		}
+	}
+	return all
+}

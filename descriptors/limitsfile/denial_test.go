@@ -1,0 +1,45 @@
+package limitsfile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
+	t.Parallel()
+	var many strings.Builder
+	for i := range maxHeaders + 1 {
+		fmt.Fprintf(&many, "h%d: x, ", i)
+	}
+	for name, c := range map[string]struct{ denial, want string }{
+		"empty":             {"{}", "f:4:13: d > k: denial is empty; want message, body or headers in it"},
+		"two bodies":        {"{message: a, body: b}", "message and body are both given; want one of them"},
+		"long body":         {"{body: " + strings.Repeat("x", maxDenialBytes+1) + "}", "body: got 16385 bytes, want at most 16384"},
+		"unknown field":     {"{mesage: a}", "unknown key mesage; did you mean message?"},
+		"name of a header":  {"{headers: {'x y': a}}", `headers: got "x y", want the name of a header, such as x-reason`},
+		"pseudo header":     {"{headers: {':status': 200}}", `headers: got ":status", want the name of a header`},
+		"forbidden header":  {"{headers: {Content-Length: 1}}", "headers: Content-Length belongs to the connection; leave it out"},
+		"line break":        {`{headers: {a: "b\nc"}}`, "header a: got a value of 3 bytes, want at most 1024 bytes in one line"},
+		"list as a header":  {"{headers: {a: [b]}}", "header a: got a list, want text"},
+		"null as a header":  {"{headers: {a: ~}}", "header a: got null, want text"},
+		"same header twice": {"{headers: {a: b, A: c}}", "header A is given twice; want it once"},
+		"many headers":      {"{headers: {" + many.String() + "}}", "headers has 21 names; maximum is 20"},
+		"not a mapping":     {"text", "denial: got text, want a mapping"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, errs, _ := load(one("denial: "+c.denial), Options{})
+			assert.Contains(t, errs, c.want)
+		})
+	}
+}
+
+func TestMessageIsPlainTextUnlessHeadersSayOtherwise(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, &Denial{"a", []Header{{"x", "1"}, {"content-type", "text/plain; charset=utf-8"}}}, first(t, one("denial: {message: a, headers: {x: 1}}")).Denial)
+	assert.Equal(t, &Denial{"a", []Header{{"Content-Type", "text/html"}}}, first(t, one("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
+	assert.Equal(t, &Denial{"a", nil}, first(t, one("denial: {body: a}")).Denial)
+}

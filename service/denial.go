@@ -1,0 +1,110 @@
+package service
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+// addDenial adds the body and the headers of the denying rule to resp. Two descriptors can deny
+// a request. The body and the headers then come from the descriptor that response headers
+// describe, if it denies, or else from the last denied descriptor.
+func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
+	denied := -1
+	for i, st := range resp.Statuses {
+		if st.Code == rlsv3.RateLimitResponse_OVER_LIMIT {
+			if denied = i; st == headerStatus {
+				break
+			}
+		}
+	}
+	if denied < 0 || c.Rules[denied] == nil || c.Rules[denied].Denial == nil {
+		return
+	}
+	denial := c.Rules[denied].Denial
+	resp.RawBody = denial.Body
+	resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, denial.Headers...)
+}
+
+// maxPolicies bounds the limits that the policy headers describe.
+const maxPolicies = 16
+
+// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, with one item for each counted
+// limit that can deny the request. It adds Retry-After if the request is denied.
+func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
+	var policies, states []byte
+	var names []string
+	var longestWait int64
+	for j := range c.hits {
+		if c.hits[j].Shadow || len(names) == maxPolicies {
+			continue
+		}
+		l, r := c.hits[j].Limit, c.results[j].Result
+		name := uniqueName(names, policyName(c.limits[j]))
+		if len(names) > 0 {
+			policies, states = append(policies, ", "...), append(states, ", "...)
+		}
+		names = append(names, name)
+
+		policies = append(policies, name...)
+		policies = append(policies, ";q="...)
+		policies = strconv.AppendInt(policies, l.Max(), 10)
+		if l.Period() >= secondMicros { // the window is in whole seconds, and can be left out
+			policies = append(policies, ";w="...)
+			policies = strconv.AppendInt(policies, l.Period()/secondMicros, 10)
+		}
+
+		wait := wholeSeconds(l.DurationUntilReset(r))
+		states = append(states, name...)
+		states = append(states, ";r="...)
+		states = strconv.AppendInt(states, max(r.Remaining, 0), 10)
+		states = append(states, ";t="...)
+		states = strconv.AppendInt(states, wait, 10)
+		if !r.Allowed {
+			longestWait = max(longestWait, wait)
+		}
+	}
+	if len(names) > 0 {
+		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd,
+			&corev3.HeaderValue{Key: "RateLimit-Policy", Value: string(policies)},
+			&corev3.HeaderValue{Key: "RateLimit", Value: string(states)})
+	}
+	if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
+		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd,
+			&corev3.HeaderValue{Key: "Retry-After", Value: strconv.FormatInt(max(longestWait, 1), 10)})
+	}
+}
+
+// policyName returns the name of l, or else its window, as a string of structured fields (RFC 9651).
+// Such a string has visible ASCII and spaces only.
+func policyName(l *descriptors.RateLimit) string {
+	quoted := []byte{'"'}
+	for _, c := range cmp.Or(l.Name, "per "+l.Window()) {
+		switch {
+		case c == '"' || c == '\\':
+			quoted = append(quoted, '\\', byte(c))
+		case c < ' ' || c > '~':
+			quoted = append(quoted, '?')
+		default:
+			quoted = append(quoted, byte(c))
+		}
+	}
+	return string(append(quoted, '"'))
+}
+
+// uniqueName returns name, with a number if names has it already. A name ends with a quote.
+func uniqueName(names []string, name string) string {
+	unique := name
+	for i := 2; slices.Contains(names, unique); i++ {
+		unique = name[:len(name)-1] + " " + strconv.Itoa(i) + `"`
+	}
+	return unique
+}
+
+// wholeSeconds rounds microseconds up to seconds.
+func wholeSeconds(micros int64) int64 { return (micros + secondMicros - 1) / secondMicros }

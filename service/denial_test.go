@@ -1,0 +1,84 @@
+package service
+
+import (
+	"testing"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+)
+
+const denialLimits = `
+domain: d
+descriptors:
+  - {key: a, denial: {message: slow down, headers: {X-Rule: a}}, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: b, denial: {body: '{"b":1}', headers: {content-type: application/json}}, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: pass, denial: {message: never}, rate_limit: {unit: minute, requests_per_unit: 100}}
+  - {key: plain, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: shadow, shadow_mode: true, denial: {message: never}, rate_limit: {unit: minute, requests_per_unit: 0}}
+`
+
+// headerTexts returns the headers of resp as "name: value".
+func headerTexts(resp *rlsv3.RateLimitResponse) []string {
+	var all []string
+	for _, h := range resp.ResponseHeadersToAdd {
+		all = append(all, h.Key+": "+h.Value)
+	}
+	return all
+}
+
+func TestDenialHasBodyAndHeadersOfTheDenyingRule(t *testing.T) {
+	f := newFixture(t, denialLimits)
+	all := func() *rlsv3.RateLimitResponse { return f.request(desc("a=1"), desc("pass=1"), desc("shadow=1")) }
+	admitted := all()
+	assert.Empty(t, admitted.RawBody)
+	assert.Empty(t, admitted.ResponseHeadersToAdd)
+
+	denied := all()
+	assert.Equal(t, codeOverLimit, denied.OverallCode)
+	assert.Equal(t, "slow down", string(denied.RawBody))
+	assert.Equal(t, []string{"X-Rule: a", "content-type: text/plain; charset=utf-8"}, headerTexts(denied))
+
+	f.request(desc("b=1"))
+	both := f.request(desc("a=1"), desc("b=1"))
+	assert.Equal(t, `{"b":1}`, string(both.RawBody), "the last denied descriptor answers")
+	assert.Empty(t, f.request(desc("a=1"), desc("plain=1")).RawBody, "the last denied descriptor has no denial")
+	assert.Empty(t, f.request(desc("shadow=1")).RawBody)
+
+	f.svc.o.ShadowMode = true
+	assert.Empty(t, all().RawBody, "SHADOW_MODE admits the request")
+}
+
+func TestPolicyHeadersDescribeEachLimit(t *testing.T) {
+	f := newFixture(t, `
+domain: d
+descriptors:
+  - key: several
+    rate_limits:
+    - {unit: second, requests_per_unit: 2, name: 'say "x" \ é'}
+    - {unit: minute, unit_multiplier: 15, requests_per_unit: 3, algorithm: sliding_log}
+    - {unit: minute, requests_per_unit: 9}
+  - {key: other, rate_limit: {unit: minute, requests_per_unit: 8}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: unlimited, rate_limit: {unlimited: true}}
+`, func(o *Options) {
+		o.PolicyHeaders = true
+		o.Headers = &Headers{Limit: "X-L", Remaining: "X-R", Reset: "X-T"}
+	})
+	request := func() *rlsv3.RateLimitResponse {
+		return f.request(desc("several=1"), desc("other=1"), desc("shadow=1"), desc("unlimited=1"))
+	}
+	policies := `RateLimit-Policy: "say \"x\" \\ ?";q=2;w=1, "per 15 minutes";q=3;w=900, "per minute";q=9;w=60, "per minute 2";q=8;w=60`
+	assert.Equal(t, []string{
+		"X-L: 0", "X-R: 0", "X-T: 23", policies, // envoyproxy/ratelimit describes limits in shadow mode too
+		`RateLimit: "say \"x\" \\ ?";r=1;t=1, "per 15 minutes";r=2;t=900, "per minute";r=8;t=23, "per minute 2";r=7;t=23`,
+	}, headerTexts(request()))
+	request()
+	denied := headerTexts(request())
+	assert.Contains(t, denied, policies)
+	assert.Contains(t, denied, `RateLimit: "say \"x\" \\ ?";r=0;t=1, "per 15 minutes";r=0;t=900, "per minute";r=6;t=23, "per minute 2";r=5;t=23`)
+	assert.Contains(t, denied, "Retry-After: 1")
+
+	assert.Empty(t, headerTexts(f.request(desc("none=1"))))
+	f.svc.o.ShadowMode = true
+	assert.NotContains(t, headerTexts(request()), "Retry-After: 1")
+}
