@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func curveLoads(quick bool) (loads []curves.Load) {
 		if l.Rate > 0 {
 			loads = append(loads, l) // in the default algorithm
 		}
-		for _, algorithm := range algorithms {
+		for _, algorithm := range allAlgorithms {
 			l.Domain = algorithm
 			loads = append(loads, l)
 		}
@@ -64,6 +65,7 @@ func TestCurves(t *testing.T) {
 	require.NotEmpty(t, path, "run make bench-curves")
 	selected := regexp.MustCompile(os.Getenv(loadsEnv))
 	quick := os.Getenv(quickEnv) != ""
+	others := peers(t) // first, so that a wrong peer is reported at once
 	all := newRounds(t, 1)
 	if quick {
 		all.number, all.length, all.warmUp = 1, 300*time.Millisecond, 100*time.Millisecond
@@ -77,7 +79,7 @@ func TestCurves(t *testing.T) {
 		run.Memory = measureMemory(t, quick)
 	}
 
-	targets := append(startAll(t), peers(t)...)
+	targets := append(startAll(t), others...)
 	saturated := map[string]int{} // lowest such rate, by server and descriptors
 	for _, l := range curveLoads(quick) {
 		if !selected.MatchString(l.Name()) {
@@ -87,7 +89,7 @@ func TestCurves(t *testing.T) {
 		for _, target := range targets {
 			switch {
 			case 0 < saturated[loadGroup(target.name, l)] && saturated[loadGroup(target.name, l)] <= l.Rate:
-			case l.Domain != "" && !knowsDomain(target, l.Domain):
+			case l.Domain != "" && !slices.Contains(target.algorithms, l.Domain):
 			default:
 				measured = append(measured, target)
 			}
@@ -114,7 +116,7 @@ func loadGroup(server string, l curves.Load) string {
 // startAll starts the servers of a run. Each has a Redis of its own, so that its commands
 // and its memory are known. All Redis servers have the same settings.
 func startAll(t *testing.T) []target {
-	targets := []target{startNothing(t), startRLS(t, curves.Local, "", nil, "BACKEND_TYPE=local")}
+	targets := []target{startNothing(t), startRLS(t, curves.Local, "", nil, nil, "BACKEND_TYPE=local")}
 	for _, start := range redisServers(t) {
 		if started, ok := start(redistest.Start(t)); ok {
 			targets = append(targets, started)
@@ -132,7 +134,7 @@ func redisServers(t *testing.T) []func(*redistest.Server) (target, bool) {
 	}
 	return []func(*redistest.Server) (target, bool){
 		func(s *redistest.Server) (target, bool) {
-			return startRLS(t, curves.Redis, "", []*goredis.Client{s.Client(t)}, "REDIS_URL="+s.Addr), true
+			return startRLS(t, curves.Redis, "", allAlgorithms, []*goredis.Client{s.Client(t)}, "REDIS_URL="+s.Addr), true
 		},
 		func(s *redistest.Server) (target, bool) {
 			if !leases {
@@ -146,14 +148,8 @@ func redisServers(t *testing.T) []func(*redistest.Server) (target, bool) {
 	}
 }
 
-// knowsDomain reports whether the server counts with the algorithm. Only fixed_window and
-// token_bucket have leases.
-func knowsDomain(t target, algorithm string) bool {
-	return t.name == curves.Redis || t.name == curves.Lease && algorithm == "token_bucket"
-}
-
 func startLeases(t *testing.T, s *redistest.Server) target {
-	return startRLS(t, curves.Lease, ", lease: true", []*goredis.Client{s.Client(t)}, "REDIS_URL="+s.Addr)
+	return startRLS(t, curves.Lease, ", lease: true", leaseAlgorithms, []*goredis.Client{s.Client(t)}, "REDIS_URL="+s.Addr)
 }
 
 // measureMemory returns the memory of a key for each server that we start.
@@ -177,7 +173,7 @@ func measureMemory(t *testing.T, quick bool) (found []curves.KeyMemory) {
 			Bytes: (residentMemory(t, target.pid) - server) / keys, Redis: (total() - redis) / keys,
 		})
 	}
-	t.Run("memory", func(t *testing.T) { memory(startRLS(t, curves.Local, "", nil, "BACKEND_TYPE=local")) })
+	t.Run("memory", func(t *testing.T) { memory(startRLS(t, curves.Local, "", nil, nil, "BACKEND_TYPE=local")) })
 	for _, start := range redisServers(t) {
 		if started, ok := start(redistest.Start(t)); ok {
 			memory(started)

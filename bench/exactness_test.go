@@ -69,10 +69,8 @@ func startDemanders(t *testing.T) (found []demander) {
 			continue
 		}
 		found = append(found, demander{server: started.name, replicas: replicas})
-		for _, domain := range algorithms {
-			if knowsDomain(started, domain) {
-				found = append(found, demander{server: started.name, domain: domain, replicas: replicas})
-			}
+		for _, domain := range started.algorithms {
+			found = append(found, demander{server: started.name, domain: domain, replicas: replicas})
 		}
 	}
 	return found

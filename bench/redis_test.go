@@ -92,7 +92,7 @@ func TestRedisTable(t *testing.T) {
 	redis := []*goredis.Client{server.Client(t)}
 	url := "REDIS_URL=" + server.Addr
 	all := newRounds(t, 2)
-	targets := []target{startNothing(t), startRLS(t, curves.Redis, "", redis, url)}
+	targets := []target{startNothing(t), startRLS(t, curves.Redis, "", allAlgorithms, redis, url)}
 	if incumbent, ok := startIncumbent(t, redis, url); ok {
 		targets = append(targets, incumbent)
 	}
@@ -141,7 +141,7 @@ func measureCluster(t *testing.T, all rounds, r *report) {
 		redis = append(redis, s.Client(t))
 	}
 	env := []string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}
-	targets := []target{startRLS(t, curves.Redis, "", redis, env...)}
+	targets := []target{startRLS(t, curves.Redis, "", allAlgorithms, redis, env...)}
 	if incumbent, ok := startIncumbent(t, redis, env...); ok {
 		targets = append(targets, incumbent)
 	}
@@ -170,7 +170,7 @@ func keyMemory(t *testing.T) (rls, incumbent float64) {
 		return (usedMemory(t, client) - before) / keys
 	}
 	rls = memory(func(redis []*goredis.Client, url string) (target, bool) {
-		return startRLS(t, curves.Redis, "", redis, url), true
+		return startRLS(t, curves.Redis, "", allAlgorithms, redis, url), true
 	})
 	incumbent = memory(func(redis []*goredis.Client, url string) (target, bool) {
 		return startIncumbent(t, redis, url)

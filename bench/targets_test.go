@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,12 +38,12 @@ type target struct {
 	client     *load.Client
 	pid        int               // 0 if unknown
 	redis      []*goredis.Client // of the Redis servers that the server uses
-	ownDomains bool              // the server knows the domains of the loads
+	algorithms []string          // domains that the server has besides bench
 }
 
 // own returns l with a domain that the server knows.
 func (t target) own(l curves.Load) curves.Load {
-	if !t.ownDomains {
+	if !slices.Contains(t.algorithms, l.Domain) {
 		l.Domain = ""
 	}
 	return l
@@ -62,12 +63,15 @@ func startNothing(t *testing.T) target {
 	return newTarget(t, curves.Nothing, server.addr, server.cmd.Process.Pid)
 }
 
-// algorithms are the domains that rls has besides bench. Each has the limits of bench, with this
-// algorithm.
-var algorithms = []string{"token_bucket", "sliding_window", "sliding_log", "first_hit_window"}
+// The domains that rls has besides bench. Each has the limits of bench, with this algorithm.
+var (
+	allAlgorithms   = []string{"token_bucket", "sliding_window", "sliding_log", "first_hit_window"}
+	leaseAlgorithms = []string{"token_bucket"}
+)
 
-// startRLS starts rls with the limits of all domains. fields are added to each limit.
-func startRLS(t *testing.T, name, fields string, redis []*goredis.Client, env ...string) target {
+// startRLS starts rls with the domain bench and a domain for each algorithm. fields are added to
+// each limit.
+func startRLS(t *testing.T, name, fields string, algorithms []string, redis []*goredis.Client, env ...string) target {
 	folder := t.TempDir()
 	for _, domain := range append([]string{"bench"}, algorithms...) {
 		own := fields
@@ -81,7 +85,7 @@ func startRLS(t *testing.T, name, fields string, redis []*goredis.Client, env ..
 	cmd, addr := program(t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+folder, "CACHE_KEY_PREFIX=a",
 		"LOG_LEVEL=error", "REDIS_TIMEOUT=1s", "MAX_DESCRIPTORS=4096", "LOCAL_MAX_KEYS=2000000")...)
 	started := newTarget(t, name, addr, cmd.Process.Pid, redis...)
-	started.ownDomains = true
+	started.algorithms = algorithms
 	return started
 }
 

@@ -118,7 +118,9 @@ func (b bars) draw(run *curves.Run) (panel, error) {
 		}
 	}
 	p.X.Min, p.X.Max = 0, max(highest*1.05, 1)
-	p.NominalY(names...)
+	if len(names) > 0 { // NominalY needs a name
+		p.NominalY(names...)
+	}
 	p.Y.Tick.Label.Font.Size = vg.Points(7.5)
 	return p, nil
 }

@@ -134,6 +134,14 @@ func addCurves(p panel, run *curves.Run, figure curves.Figure, unit float64, x f
 		p.Add(bars, line, markers)
 		p.Legend.Add(server, line, markers)
 	}
+	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+		switch { // a log scale needs a range above 0
+		case axis.Min > axis.Max: // no curve
+			axis.Min, axis.Max = 1, 10
+		case axis.Min == axis.Max:
+			axis.Min, axis.Max = axis.Min/2, axis.Max*2
+		}
+	}
 	return nil
 }
 

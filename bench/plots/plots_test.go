@@ -81,3 +81,16 @@ func TestOverlappingRangesAreNotCertain(t *testing.T) {
 		t.Errorf("page: got no uncertain row, want one in\n%s", text)
 	}
 }
+
+func TestPartOfRunHasPlots(t *testing.T) {
+	folder := t.TempDir()
+	run := testRun()
+	run.Cells, run.Exactness = run.Cells[:2], nil
+	file := filepath.Join(folder, "curves.json")
+	if err := run.Write(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(file, "", folder, filepath.Join(folder, "page.md")); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -90,86 +89,4 @@ func writeExactness(b *strings.Builder, run *curves.Run) {
 			e.Span.Median, e.Span.Low, e.Span.High, e.Steady.Median, e.Steady.Low, e.Steady.High)
 	}
 	b.WriteByte('\n')
-}
-
-// comparison is a figure in which a peer can be ahead.
-type comparison struct {
-	title  string
-	figure curves.Figure
-	more   bool // more is better
-}
-
-var comparisons = []comparison{
-	{"p50, µs", curves.P50, false},
-	{"p99, µs", curves.P99, false},
-	{"p99.9, µs", curves.P999, false},
-	{"calls/s", curves.PerSecond, true},
-	{"server CPU, µs", curves.ServerCPU, false},
-	{"Redis CPU, µs", curves.RedisCPU, false},
-	{"Redis commands", curves.RedisCommands, false},
-	{"Redis reads", curves.RedisReads, false},
-}
-
-// ours are the servers that peers are compared with.
-var ours = []string{curves.Redis, curves.Lease}
-
-// writeAhead lists the figures in which a peer is ahead of rls with Redis or with leases.
-func writeAhead(b *strings.Builder, run *curves.Run) {
-	b.WriteString("**Where a peer is ahead.** ")
-	var rows []string
-	compared, overlapping := 0, 0
-	for _, l := range run.Loads() {
-		for _, own := range ours {
-			for _, peer := range run.Servers() {
-				if peer == curves.Nothing || peer == curves.Local || slices.Contains(ours, peer) {
-					continue
-				}
-				for _, c := range comparisons {
-					mine, theirs, ok := pair(run, l, own, peer, c)
-					if !ok {
-						continue
-					}
-					compared++
-					if !better(theirs.Median, mine.Median, c.more) {
-						continue
-					}
-					certainty := "yes"
-					if theirs.High >= mine.Low && mine.High >= theirs.Low {
-						certainty = "no: the ranges overlap"
-						overlapping++
-					}
-					rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n", l.Name(), c.title, own, number(mine.Median), peer, number(theirs.Median), certainty))
-				}
-			}
-		}
-	}
-	if compared == 0 {
-		b.WriteString("This run had no peer.\n\n")
-		return
-	}
-	fmt.Fprintf(b, "A peer has the better median in %d of %d comparisons with rls. In %d of them the ranges of the rounds overlap, so the order is not certain.\n\n", len(rows), compared, overlapping)
-	if len(rows) > 0 {
-		b.WriteString("| load | figure | server | its median | peer | its median | certain |\n|---|---|---|---|---|---|---|\n" + strings.Join(rows, "") + "\n")
-	}
-}
-
-// pair returns the spreads of a figure for two servers. If both answered all calls of an open
-// loop, their calls per second are not compared.
-func pair(run *curves.Run, l curves.Load, own, peer string, c comparison) (mine, theirs curves.Spread, ok bool) {
-	ownCell, _ := run.Cell(own, l)
-	peerCell, _ := run.Cell(peer, l)
-	mine, hasMine := ownCell.Figures[c.figure]
-	theirs, hasTheirs := peerCell.Figures[c.figure]
-	ok = hasMine && hasTheirs
-	if c.figure == curves.PerSecond && l.Rate > 0 && !ownCell.Saturated() && !peerCell.Saturated() {
-		return mine, theirs, false // both answered all calls
-	}
-	return mine, theirs, ok
-}
-
-func better(value, than float64, more bool) bool {
-	if more {
-		return value > than
-	}
-	return value < than
 }

@@ -18,7 +18,7 @@ type costs struct {
 	BusyTrip float64 `json:"busy_trip"`
 	// Loopback is the time of a trip on one machine, without the CPU time of Redis.
 	Loopback float64 `json:"loopback"`
-	// Call is the time of a call that needs no trip, on an idle replica.
+	// Call is the time of a call that needs no trip, seen by the client.
 	Call float64 `json:"call"`
 	// Server is the CPU time of a replica for a call, by calls per second.
 	Server []serverCost `json:"server"`
@@ -50,14 +50,28 @@ func costsOf(run *curves.Run) (c costs, err error) {
 	if !ok || !okLocal {
 		return c, fmt.Errorf("cells %q: got none, want one of %s and of %s", alone.Name(), curves.Redis, curves.Local)
 	}
-	c.Call = inProcess.Figures[curves.P50].Median
-	c.Loopback = max(withRedis.Figures[curves.P50].Median-c.Call-c.WakingTrip-c.Command, 0)
+	c.Loopback = max(withRedis.Figures[curves.P50].Median-inProcess.Figures[curves.P50].Median-c.WakingTrip-c.Command, 0)
+	c.Call = callMicros(run, callRate)
 	c.Server = serverCosts(run, curves.Redis)
 	c.LeasedServer = serverCosts(run, curves.Lease)
 	if len(c.Server) == 0 {
 		return c, fmt.Errorf("open loops of %s: got none, want at least one", curves.Redis)
 	}
 	return c, nil
+}
+
+// callRate is the rate at which a call is neither slow because the machine sleeps, nor because
+// the client needs the same cores.
+const callRate = 4000
+
+// callMicros returns the time of a call that needs no trip at a rate. Without an open loop of
+// this rate, it is the time of a lone call.
+func callMicros(run *curves.Run, rate int) float64 {
+	c, ok := run.Cell(curves.Local, curves.Load{Rate: rate, Descriptors: 1, Keys: curves.DefaultKeys})
+	if !ok {
+		c, _ = run.Cell(curves.Local, curves.Load{InFlight: 1, Descriptors: 1, Keys: curves.DefaultKeys})
+	}
+	return c.Figures[curves.P50].Median
 }
 
 // fitTrips returns the times of a trip and of a command that fit the closed loops best.

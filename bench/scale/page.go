@@ -46,11 +46,11 @@ func writeReplica(b *strings.Builder, run *curves.Run) {
 }
 
 func writeCalibrations(b *strings.Builder, all []calibration) {
-	b.WriteString("\n### Calibration\n\nOne replica, one Redis, calls at even distances. Each cell is *measured / simulated*.\n\n")
-	b.WriteString("| calls/s | Redis busy, % | trips/s | hits in a trip | Redis CPU of a call, µs | p50, µs | p99, µs |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n### Calibration\n\nOne replica, one Redis, calls at even distances. Two numbers in a cell are *measured / simulated*. The measured client, replica and Redis share the cores of one machine. While the machine is busy, calls wait for a core and arrive in bursts, so more of them share a trip. The simulation has no such waits.\n\n")
+	b.WriteString("| calls/s | machine busy, % | Redis busy, % | trips/s | hits in a trip | Redis CPU of a call, µs | p50, µs | p99, µs |\n|---|---|---|---|---|---|---|---|\n")
 	for _, c := range all {
 		m, s := c.Measured, c.Simulated
-		fmt.Fprintf(b, "| %d | %.1f / %.1f | %.0f / %.0f | %.2f / %.2f | %.1f / %.1f | %.0f / %.0f | %.0f / %.0f |\n", c.Load.Rate,
+		fmt.Fprintf(b, "| %d | %.0f | %.1f / %.1f | %.0f / %.0f | %.2f / %.2f | %.1f / %.1f | %.0f / %.0f | %.0f / %.0f |\n", c.Load.Rate, 100*c.Machine,
 			100*m.Busy, 100*s.Busy, m.Trips, s.Trips, m.HitsInTrip, s.HitsInTrip, m.RedisCPU, s.RedisCPU, m.P50, s.P50, m.P99, s.P99)
 	}
 }

@@ -24,11 +24,13 @@ const (
 // calibration is a load that was measured, and the simulation of the same load.
 type calibration struct {
 	Load      curves.Load `json:"load"`
+	Machine   float64     `json:"machine"` // share of the cores that client, server and Redis used
 	Measured  result      `json:"measured"`
 	Simulated result      `json:"simulated"`
 }
 
-// calibrate simulates the open loops that one replica answered.
+// calibrate simulates the open loops that one replica answered. The simulation has no gRPC, so
+// the time of a call without a trip is the measured one at the same rate.
 func calibrate(run *curves.Run, c costs, seed uint64) (found []calibration) {
 	for _, cell := range run.Cells {
 		l := cell.Load
@@ -45,8 +47,10 @@ func calibrate(run *curves.Run, c costs, seed uint64) (found []calibration) {
 			P50:        median(curves.P50), P99: median(curves.P99),
 		}
 		p := plan{Name: "calibration", Replicas: 1, Rate: float64(l.Rate), Keys: l.Keys, Nodes: 1, Window: 3600, Even: true, Network: c.Loopback, Seconds: 4, Seed: seed}
+		c.Call = callMicros(run, l.Rate)
 		simulated := simulate(p, c)
-		found = append(found, calibration{l, measured, simulated})
+		machine := (median(curves.ClientCPU) + median(curves.ServerCPU) + median(curves.RedisCPU)) * median(curves.PerSecond) / 1e6 / float64(run.Cores)
+		found = append(found, calibration{l, machine, measured, simulated})
 	}
 	return found
 }
