@@ -111,6 +111,10 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
 	$(GO) test -run '^$$' -bench BenchmarkObservers -count 5 -cpu 1 ./cmd/rls
 
+.PHONY: bench-rules
+bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/benchmarks.md explains the figures
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./bench
+
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full

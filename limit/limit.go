@@ -181,9 +181,19 @@ func (l *Limit) String() string {
 // State is the state of the counter of one key. The zero value has spent nothing.
 // A State belongs to limits of one Tag and to one goroutine at a time.
 type State struct {
-	a, b, c int64   // explained under "State:" at the function of each algorithm
-	log     *hitLog // slidingLog only
+	a, b, c int64 // explained under "State:" at the function of each algorithm
+	log     *Log  // slidingLog only
 }
+
+// Numbers is a State without its log. It has no pointers, so the garbage collector doesn't read
+// tables of Numbers.
+type Numbers struct{ a, b, c int64 }
+
+// Split returns the two parts of s. The Log is nil except for SlidingLog.
+func (s *State) Split() (Numbers, *Log) { return Numbers{s.a, s.b, s.c}, s.log }
+
+// Join returns the State of which Split returned n and log.
+func (n Numbers) Join(log *Log) State { return State{n.a, n.b, n.c, log} }
 
 // IsZero reports whether the key has spent nothing. Such a State can be forgotten.
 func (s *State) IsZero() bool { return *s == State{} }

@@ -79,7 +79,7 @@ func eachAlgorithm(t *testing.T, property func(t *rapid.T, a Algorithm)) {
 // clone returns a deep copy of s.
 func clone(s State) State {
 	if s.log != nil {
-		s.log = &hitLog{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
+		s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
 	}
 	return s
 }

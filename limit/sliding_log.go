@@ -9,8 +9,8 @@ const (
 	logTicks        = 2047
 )
 
-// hitLog is a list of charged hits, oldest first. Hits of one microsecond share an entry.
-type hitLog struct {
+// Log is a list of charged hits, oldest first. Hits of one microsecond share an entry.
+type Log struct {
 	entries []hitEntry // entries[:head] are expired
 	head    int
 }
@@ -19,7 +19,7 @@ type hitLog struct {
 type hitEntry struct{ time, n int64 }
 
 // emptyLog is the log of a key that has spent nothing. It must not be changed.
-var emptyLog hitLog
+var emptyLog Log
 
 // slidingLog remembers each charged hit for the length of a window.
 //
@@ -52,7 +52,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		r.Allowed = total+max(n, 1) <= l.max
 		if n > 0 && l.max > 0 && (r.Allowed || chargeDenied) {
 			if s.log == nil {
-				log = &hitLog{}
+				log = &Log{}
 			}
 			total = log.charge(t, n, total, l.max, ceilDiv(l.period, logTicks))
 		}
@@ -73,14 +73,14 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-func (g *hitLog) len() int          { return len(g.entries) - g.head }
-func (g *hitLog) oldest() *hitEntry { return &g.entries[g.head] }
-func (g *hitLog) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
+func (g *Log) len() int          { return len(g.entries) - g.head }
+func (g *Log) oldest() *hitEntry { return &g.entries[g.head] }
+func (g *Log) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
 
 // advance returns now, or the time of the newest entry if that time is later. If the newest
 // entry is more than a period after now, the clock was set back. advance then moves all hits
 // into one entry at now.
-func (g *hitLog) advance(now, period int64) int64 {
+func (g *Log) advance(now, period int64) int64 {
 	if g.len() == 0 || g.newest().time <= now {
 		return now
 	}
@@ -99,7 +99,7 @@ func (g *hitLog) advance(now, period int64) int64 {
 // hits join the newest entry if it has the same time, or the same tick in a long log. An
 // entry holds at most maxHits, because maxHits already deny all other hits. charge drops the
 // oldest entry while the newer entries hold at least maxHits.
-func (g *hitLog) charge(time, n, total, maxHits, tick int64) int64 {
+func (g *Log) charge(time, n, total, maxHits, tick int64) int64 {
 	if g.len() > 0 && (g.newest().time == time || g.len() >= exactLogEntries && g.newest().time/tick == time/tick) {
 		n += g.newest().n
 		total -= g.newest().n
@@ -121,7 +121,7 @@ func (g *hitLog) charge(time, n, total, maxHits, tick int64) int64 {
 }
 
 // refund takes up to n hits off the newest entries and returns their number.
-func (g *hitLog) refund(n int64) int64 {
+func (g *Log) refund(n int64) int64 {
 	remaining := n
 	for remaining > 0 && g.len() > 0 {
 		e := g.newest()
@@ -137,7 +137,7 @@ func (g *hitLog) refund(n int64) int64 {
 
 // retryAt returns the time of the first entry after whose expiry at most maxSpent of total
 // hits remain.
-func (g *hitLog) retryAt(total, maxSpent int64) int64 {
+func (g *Log) retryAt(total, maxSpent int64) int64 {
 	i := g.head
 	for ; total > maxSpent; i++ {
 		total -= g.entries[i].n

@@ -153,3 +153,21 @@ func BenchmarkManyKeys(b *testing.B) {
 		charge(l, noon, buf, lim, 1)
 	}
 }
+
+// BenchmarkGrowth adds a million keys. It reports the longest Take, and the memory of a key.
+func BenchmarkGrowth(b *testing.B) {
+	lim := hourly(b, limit.FixedWindow, 100)
+	for b.Loop() {
+		l := New(Options{MaxKeys: 2_000_000})
+		var buf []byte
+		var longest time.Duration
+		for i := range 1_000_000 {
+			buf = appendNumber(buf, i)
+			start := time.Now()
+			charge(l, noon, buf, lim, 1)
+			longest = max(longest, time.Since(start))
+		}
+		b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+		b.ReportMetric(float64(l.Bytes())/1e6, "B/key")
+	}
+}

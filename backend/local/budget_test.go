@@ -187,8 +187,9 @@ func TestKeysAndLogsTogetherStayWithinMaxKeys(t *testing.T) {
 			charge(l, now, key, rapid.SampledFrom(limits).Draw(t, "limit"), rapid.SampledFrom([]int64{1, 1, 1, 1, 3, -2}).Draw(t, "n"))
 
 			var logs int64
-			for i := range l.shards[0].entries {
-				logs += logWeight(&l.shards[0].entries[i].state)
+			for i := range l.shards[0].size {
+				state := l.shards[0].stateOf(l.shards[0].at(i))
+				logs += logWeight(&state)
 			}
 			require.Equal(t, logs, l.budget.logs.Load())
 			if l.Keys() > 1 {

@@ -32,7 +32,7 @@ const (
 
 // Options of a Limiter. The zero value means the defaults.
 type Options struct {
-	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 90
+	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 80
 	// bytes, whatever the length of its key. Four log entries of a sliding_log counter
 	// weigh as much as a key. The bound is split evenly over shards, so a shard may
 	// evict keys while a few percent of the bound are free.
@@ -106,7 +106,7 @@ func (l *Limiter) Keys() int {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		n += len(s.entries)
+		n += s.size
 		s.mu.Unlock()
 	}
 	return n

@@ -37,5 +37,5 @@ func TestBytesGrowWithKeysAndLogs(t *testing.T) {
 	take("a", limit.FixedWindow, 5)
 	assert.Equal(t, oneKey, l.Bytes())
 	take("b", limit.SlidingLog, 100)
-	assert.InDelta(t, oneKey+100*bytesPerLogEntry, l.Bytes(), 1000)
+	assert.InDelta(t, oneKey+100*bytesPerLogEntry, l.Bytes(), 1500, "the second key can need a block of its own")
 }

@@ -24,9 +24,9 @@ type shard struct {
 	table
 	budget *memoryBudget
 
-	// newState is the state of a new key, zero between Takes. Limit.Take gets a pointer
-	// to it, so a local variable would be allocated.
-	newState limit.State
+	// state is the state of the key of the current Take. Limit.Take gets a pointer to it, so a
+	// local variable would be allocated.
+	state limit.State
 
 	_ [128]byte // keeps the next shard out of this shard's cache lines
 }
@@ -58,10 +58,12 @@ func (s *shard) lockAndTake(id fingerprint.ID, l *limit.Limit, now, n int64) lim
 
 // take is l.TakeWith on the state of id. The caller holds the mutex.
 func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDenied bool) limit.Result {
-	state := &s.newState
+	state := &s.state
 	slot := s.find(id)
 	if slot >= 0 {
-		state = &s.entries[slot].state
+		*state = s.stateOf(s.at(slot))
+	} else {
+		*state = limit.State{}
 	}
 	oldWeight := logWeight(state)
 	r := l.TakeWith(state, now, n, chargeDenied)
@@ -77,16 +79,17 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 	}
 	added := slot < 0
 	if added {
-		slot = s.add(id, s.newState)
-		s.newState = limit.State{}
+		slot = s.add(id)
 	}
-	e := &s.entries[slot]
+	e := s.at(slot)
+	s.setState(e, state)
+	*state = limit.State{} // frees the log once the entry is removed
 	e.expires = now + r.ResetAfter
 	e.spent = l.Spent(r)
 	// This Take added at most one key and one log entry, so two evictions are enough for
 	// its own growth. If logs in other shards have made the bound smaller, several Takes
 	// share the evictions.
-	for i := 0; i < 2 && (added || growth > 0) && len(s.entries) > s.budget.keysPerShard(); i++ {
+	for i := 0; i < 2 && (added || growth > 0) && s.size > s.budget.keysPerShard(); i++ {
 		s.evict(id, now)
 	}
 	return r
@@ -99,17 +102,17 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 // The sample is spread evenly over the entries from a random start. So it holds no entry
 // twice, and all entries if there are few. A key with more spent than most others is safe.
 func (s *shard) evict(currentID fingerprint.ID, now int64) {
-	n := len(s.entries)
+	n := s.size
 	stride := max(n/sampleSize, 1)
 	victim := -1
 	for i, slot := 0, rand.IntN(n); i < min(sampleSize, n); i, slot = i+1, (slot+stride)%n {
-		e := &s.entries[slot]
+		e := s.at(slot)
 		switch {
 		case e.id == currentID:
 		case e.expires <= now:
 			s.forget(slot)
 			return
-		case victim < 0 || e.lessSpent(&s.entries[victim]):
+		case victim < 0 || e.lessSpent(s.at(victim)):
 			victim = slot
 		}
 	}
@@ -126,8 +129,9 @@ func (e *entry) lessSpent(other *entry) bool {
 
 // forget removes an entry and the weight of its log.
 func (s *shard) forget(slot int) {
-	if w := logWeight(&s.entries[slot].state); w != 0 {
-		s.budget.logs.Add(-w)
+	if e := s.at(slot); e.log != 0 {
+		state := s.stateOf(e)
+		s.budget.logs.Add(-logWeight(&state))
 	}
 	s.remove(slot)
 }

@@ -33,17 +33,18 @@ func (l *Limiter) Sweep(now time.Time) {
 
 func (s *shard) sweep(now int64) {
 	// The order is backwards because the last entry moves to the place of a removed one.
-	for slot := len(s.entries) - 1; slot >= 0; slot-- {
-		if s.entries[slot].expires <= now {
+	for slot := s.size - 1; slot >= 0; slot-- {
+		if s.at(slot).expires <= now {
 			s.forget(slot)
 		}
 	}
-	for maxKeys := s.budget.keysPerShard(); len(s.entries) > maxKeys; {
+	for maxKeys := s.budget.keysPerShard(); s.size > maxKeys; {
 		s.evict(fingerprint.ID{}, now)
 	}
-	if n := len(s.entries); n == 0 {
+	s.freeBlocks(0)
+	if s.size == 0 {
 		s.table = table{}
-	} else if cap(s.entries) > 4*n+32 {
-		s.resize(n + n/4)
+	} else if n := s.size + s.size/4; len(s.cells) > 6*n+48 {
+		s.resizeCells(n)
 	}
 }

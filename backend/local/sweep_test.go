@@ -65,15 +65,15 @@ func TestSweepFreesMemory(t *testing.T) {
 	for i := range 4 * len(l.shards) {
 		charge(l, noon, []byte{byte(i)}, day, 1)
 	}
-	most := cap(s.entries)
+	most := len(s.blocks) * blockSize
 	sweepAll(l, noon.Add(time.Hour))
-	assert.Less(t, cap(s.entries), most/4)
+	assert.Less(t, len(s.blocks)*blockSize, most/4)
 	assert.Less(t, len(s.cells), most/4)
 	for i := range 4 * len(l.shards) {
 		assert.Equal(t, int64(4), charge(l, noon, []byte{byte(i)}, day, 0).Remaining)
 	}
 	sweepAll(l, noon.Add(48*time.Hour))
-	assert.Nil(t, s.entries)
+	assert.Nil(t, s.blocks)
 }
 
 func TestSweepsChangeNoAnswer(t *testing.T) {

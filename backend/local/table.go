@@ -7,22 +7,34 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// table is a hash table of counters. It needs three fifths of the memory of a Go map. All
-// entries lie in one array, so a random sample of them is cheap.
+// table is a hash table of counters. It has no pointers to counters, so the garbage collector
+// reads none of them.
 //
-// cells find the entries by open addressing with linear probing. At most two thirds of the
-// cells are used. A removal moves later cells back instead of leaving marks.
+// The entries lie in blocks, so a table grows without a copy of its entries, and a random sample
+// of the entries is cheap. cells find the entries by open addressing with linear probing. At
+// most two thirds of the cells are used. A removal moves later cells back instead of leaving
+// marks.
 type table struct {
-	entries []entry
-	cells   []cell
+	size   int      // entries
+	blocks []*block // with the entries, and at most one empty block
+	cells  []cell
+
+	logs     []*limit.Log // of entries; unused elements are nil
+	freeLogs []uint32     // unused elements of logs
 }
+
+// blockSize is the number of entries in a block of one KiB.
+const blockSize = 16
+
+type block [blockSize]entry
 
 // entry is a counter. It fills one cache line of 64 bytes.
 type entry struct {
 	id      fingerprint.ID
-	state   limit.State
-	expires int64 // microseconds since the epoch; the state is zero from then on
-	spent   int64 // hits, as of the last Take
+	numbers limit.Numbers // of its State
+	expires int64         // microseconds since the epoch; the state is zero from then on
+	spent   int64         // hits, as of the last Take
+	log     uint32        // place in logs + 1; 0 for no log
 }
 
 // cell refers to an entry. The hash determines the home of the cell. Two counters rarely
@@ -34,17 +46,20 @@ type cell struct {
 
 // bytes returns the memory of the table, without logs.
 func (t *table) bytes() int64 {
-	return int64(cap(t.entries))*int64(unsafe.Sizeof(entry{})) + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
+	return int64(len(t.blocks))*int64(unsafe.Sizeof(block{})) + int64(cap(t.blocks)+cap(t.logs))*8 + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
 }
+
+// at returns the entry in a slot.
+func (t *table) at(slot int) *entry { return &t.blocks[slot/blockSize][slot%blockSize] }
 
 // find returns the slot of id's entry, or -1.
 func (t *table) find(id fingerprint.ID) int {
-	if len(t.entries) == 0 {
+	if t.size == 0 {
 		return -1
 	}
 	hash := uint32(id.Lo)
 	for i := t.home(hash); t.cells[i].ref != 0; i = t.next(i) {
-		if c := t.cells[i]; c.hash == hash && t.entries[c.ref-1].id == id {
+		if c := t.cells[i]; c.hash == hash && t.at(int(c.ref-1)).id == id {
 			return int(c.ref - 1)
 		}
 	}
@@ -52,34 +67,84 @@ func (t *table) find(id fingerprint.ID) int {
 }
 
 // add appends an entry for id, which must be new, and returns its slot.
-func (t *table) add(id fingerprint.ID, s limit.State) int {
-	slot := len(t.entries)
-	if slot == cap(t.entries) {
-		t.resize(slot + slot/4 + 8)
+func (t *table) add(id fingerprint.ID) int {
+	slot := t.size
+	if slot == len(t.blocks)*blockSize {
+		t.blocks = append(t.blocks, new(block))
 	}
-	t.entries = append(t.entries, entry{id: id, state: s})
+	t.size++
+	if len(t.cells) < t.size+t.size/2+1 {
+		t.resizeCells(t.size + t.size/4 + 8)
+	}
+	t.at(slot).id = id
 	t.place(cell{uint32(id.Lo), uint32(slot + 1)})
 	return slot
 }
 
-// remove removes an entry and moves the last entry to its slot.
+// remove removes an entry with its log, and moves the last entry to its slot.
 func (t *table) remove(slot int) {
+	t.setLog(t.at(slot), nil)
 	t.backshift(t.cellOf(slot))
-	last := len(t.entries) - 1
+	last := t.size - 1
 	if slot != last {
 		t.cells[t.cellOf(last)].ref = uint32(slot + 1)
-		t.entries[slot] = t.entries[last]
+		*t.at(slot) = *t.at(last)
 	}
-	t.entries[last] = entry{} // frees its log
-	t.entries = t.entries[:last]
+	*t.at(last) = entry{}
+	t.size = last
+	t.freeBlocks(1)
 }
 
-// resize allocates memory for n entries. n must be at least the number of entries.
-func (t *table) resize(n int) {
-	entries := make([]entry, len(t.entries), n)
-	copy(entries, t.entries)
+// freeBlocks frees the empty blocks except for a number of spare blocks.
+func (t *table) freeBlocks(spare int) {
+	if n := (t.size+blockSize-1)/blockSize + spare; n < len(t.blocks) {
+		clear(t.blocks[n:])
+		t.blocks = t.blocks[:n]
+	}
+}
+
+// stateOf returns the State of e.
+func (t *table) stateOf(e *entry) limit.State {
+	if e.log == 0 {
+		return e.numbers.Join(nil)
+	}
+	return e.numbers.Join(t.logs[e.log-1])
+}
+
+// setState sets the State of e.
+func (t *table) setState(e *entry, s *limit.State) {
+	numbers, log := s.Split()
+	e.numbers = numbers
+	if log != nil || e.log != 0 {
+		t.setLog(e, log)
+	}
+}
+
+// setLog sets the log of e; nil means no log.
+func (t *table) setLog(e *entry, log *limit.Log) {
+	switch {
+	case log == nil && e.log == 0:
+	case log == nil:
+		t.logs[e.log-1] = nil
+		t.freeLogs = append(t.freeLogs, e.log)
+		e.log = 0
+	case e.log != 0:
+		t.logs[e.log-1] = log
+	case len(t.freeLogs) > 0:
+		last := len(t.freeLogs) - 1
+		e.log = t.freeLogs[last]
+		t.freeLogs = t.freeLogs[:last]
+		t.logs[e.log-1] = log
+	default:
+		t.logs = append(t.logs, log)
+		e.log = uint32(len(t.logs))
+	}
+}
+
+// resizeCells makes cells for n entries. n must be at least the number of entries.
+func (t *table) resizeCells(n int) {
 	oldCells := t.cells
-	t.entries, t.cells = entries, make([]cell, n+n/2+1)
+	t.cells = make([]cell, n+n/2+1)
 	for _, c := range oldCells {
 		if c.ref != 0 {
 			t.place(c)
@@ -98,7 +163,7 @@ func (t *table) place(c cell) {
 
 // cellOf returns the index of the cell that refers to slot.
 func (t *table) cellOf(slot int) int {
-	i := t.home(uint32(t.entries[slot].id.Lo))
+	i := t.home(uint32(t.at(slot).id.Lo))
 	for t.cells[i].ref != uint32(slot+1) {
 		i = t.next(i)
 	}

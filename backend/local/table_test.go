@@ -10,6 +10,11 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
+var logs [200]limit.Log
+
+// logOf returns the log of the counter that step i adds.
+func logOf(i int) *limit.Log { return &logs[i] }
+
 // The fingerprints of this test have few homes, the last cell among them. So cells are moved
 // along, also past the end.
 func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
@@ -29,22 +34,37 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			require.Equal(t, known, slot >= 0)
 			switch {
 			case !known:
-				got.entries[got.add(id, limit.State{})].spent = int64(i)
+				e := got.at(got.add(id))
+				e.spent = int64(i)
 				want[id] = int64(i)
+				if rapid.Bool().Draw(t, "log") {
+					got.setLog(e, logOf(i))
+				}
 			case rapid.Bool().Draw(t, "remove"):
 				got.remove(slot)
 				delete(want, id)
 			case rapid.Bool().Draw(t, "resize"):
-				got.resize(len(got.entries) + rapid.IntRange(0, 3).Draw(t, "spare"))
+				got.resizeCells(got.size + rapid.IntRange(0, 3).Draw(t, "spare"))
 			}
-			require.Len(t, got.entries, len(want))
-			for _, free := range got.entries[len(want):cap(got.entries)] {
-				require.Zero(t, free, "a free entry would keep its log alive")
+			require.Equal(t, len(want), got.size)
+			logs := 0
+			for slot := range len(got.blocks) * blockSize {
+				switch e := got.at(slot); {
+				case slot >= got.size:
+					require.Zero(t, *e, "a free entry")
+				case e.log != 0:
+					logs++
+					require.Same(t, logOf(int(e.spent)), got.logs[e.log-1])
+				}
+			}
+			require.Equal(t, len(got.logs), logs+len(got.freeLogs))
+			for _, free := range got.freeLogs {
+				require.Nil(t, got.logs[free-1], "an unused log would stay in memory")
 			}
 			for id, spent := range want {
 				slot := got.find(id)
 				require.GreaterOrEqual(t, slot, 0)
-				require.Equal(t, spent, got.entries[slot].spent)
+				require.Equal(t, spent, got.at(slot).spent)
 			}
 		}
 	})

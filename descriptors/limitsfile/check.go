@@ -111,6 +111,9 @@ func (r *reader) readRoot(d *document) {
 		mappings := d.mappings(row, items, d.rootPlace)
 		r.readItems(d, list, d.rootPlace, mappings, done, 1)
 		done += len(mappings)
+		if r.options.Pause != nil {
+			r.options.Pause()
+		}
 		return !d.full()
 	})
 	if err != nil {

@@ -44,6 +44,10 @@ type Options struct {
 	// ReadList returns the content of a file with the list of a condition. If it is nil, a
 	// list in a file is a problem.
 	ReadList func(path string) ([]byte, error)
+
+	// Pause is called after each few milliseconds of reading a large file, unless it is nil. A
+	// pause lets calls use the processor.
+	Pause func()
 }
 
 // Set is a checked set of limits files. It is immutable.

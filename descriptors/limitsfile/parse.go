@@ -30,6 +30,9 @@ const (
 	// MaxDepth is the maximum depth of nested descriptors, and of nested metadata.
 	MaxDepth = 100
 
+	// pieceNodes is the number of nodes in a piece of a file, which is about 200 rules.
+	pieceNodes = 2000
+
 	// maxLimits bounds the limits of one descriptor.
 	maxLimits = 100
 
@@ -157,7 +160,7 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.maxNodes / 2})
+	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.maxNodes / 2, PieceNodes: pieceNodes})
 	if err != nil {
 		d.yamlError(err)
 		return nil

@@ -47,6 +47,7 @@ type Source struct {
 	// Only Run uses the fields below.
 	loggedSkipped map[Skipped]bool // entries that the log has
 	lists         lists            // of the limits that were parsed last
+	applied       bool             // limits are in force
 }
 
 var _ source.Source = (*Source)(nil)
@@ -61,6 +62,10 @@ const (
 	// restlessTries is the number of looks in a row that find changed files, after which
 	// Run reports that the files don't settle.
 	restlessTries = 10
+
+	// readPause is the pause between two parts of a large file, which take about as long to
+	// read. So a change of the limits needs less than half of one core.
+	readPause = 2 * time.Millisecond
 
 	// fullReadEvery is the number of looks after which Run reads the files even if the
 	// fingerprint is the same. A read error may be over, and some file systems hide
@@ -172,8 +177,13 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	options := s.options.Parse
 	s.lists = lists{}
 	options.ReadList = s.lists.read
+	if s.applied {
+		options.Pause = func() { time.Sleep(readPause) }
+	}
 	limits, err := limitsfile.Parse(n.files, options)
-	return apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}}) == nil
+	err = apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}})
+	s.applied = s.applied || err == nil
+	return err == nil
 }
 
 // logSkipped logs the skipped entries that are new since the previous snapshot.
