@@ -72,8 +72,9 @@ func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
 func (h hitRef) name() []byte         { return h.call.name(h.i) }
 
 // run answers and releases the calls. It does not send calls that nobody waits for, nor
-// calls that are too late to be answered in time. run reports whether the worker has kept its
-// place.
+// calls that are too late to be answered in time, nor large calls that would take too long. So
+// a call that is denied for lack of time is rarely charged. run reports whether the worker has
+// kept its place.
 func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	b.hits = b.hits[:0]
 	start := time.Now()
@@ -83,7 +84,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 		switch {
 		case c.cancelled.Load():
 			continue
-		case start.After(c.sendBy):
+		case start.After(c.sendBy), len(c.hits) > smallCallHits && start.Add(b.queue.pace.expected(len(b.hits)+len(c.hits))).After(c.deadline):
 			c.fail(c.notSentError(nil))
 			continue
 		case !c.stage.CompareAndSwap(stageQueued, stageSent):
@@ -111,6 +112,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 		err := b.send(sendCtx)
 		cancel()
 		b.queue.pace.end(time.Since(start), err)
+		b.queue.pace.measure(time.Since(start), len(b.hits), err)
 		if isWatched {
 			keepsPlace = b.late.end(b.queue)
 		}

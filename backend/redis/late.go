@@ -72,6 +72,42 @@ type pace struct {
 	lastFailure  atomic.Int64 // when a batch last failed
 	slowDuration atomic.Int64 // of the slowest recent batch, in microseconds
 	slowEnd      atomic.Int64 // of this batch; a batch is recent for as long as it took
+
+	hitCost    atomic.Int64 // nanoseconds for a hit, of the slowest large batch of the last costTime
+	hitCostEnd atomic.Int64 // of this batch
+}
+
+const (
+	// largeBatchHits is the number of hits from which the time of a batch depends on them.
+	largeBatchHits = 64
+
+	// costTime is how long the cost of a hit is believed, in microseconds. Then one large call
+	// is sent to measure the cost again.
+	costTime = 1_000_000
+)
+
+// measure records that a batch of that many hits took d. If the batch failed with err, it would
+// have taken longer.
+func (p *pace) measure(d time.Duration, hits int, err error) {
+	if hits < largeBatchHits {
+		return
+	}
+	if err != nil {
+		d *= 2
+	}
+	now, cost := sinceStart(), d.Nanoseconds()/int64(hits)
+	if cost >= p.hitCost.Load() || now-p.hitCostEnd.Load() > costTime {
+		p.hitCost.Store(cost)
+		p.hitCostEnd.Store(now)
+	}
+}
+
+// expected returns how long a batch of that many hits will take, or 0 if that is unknown.
+func (p *pace) expected(hits int) time.Duration {
+	if hits < largeBatchHits || sinceStart()-p.hitCostEnd.Load() > costTime {
+		return 0
+	}
+	return time.Duration(p.hitCost.Load() * int64(hits))
 }
 
 // begin records that a batch is sent.

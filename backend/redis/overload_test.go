@@ -191,6 +191,60 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	})
 }
 
+// lateNode answers after a time for each hit.
+type lateNode struct {
+	slowNode
+	perHit time.Duration
+}
+
+func (n *lateNode) Process(ctx context.Context, cmd goredis.Cmder) error {
+	n.pause = n.perHit * time.Duration(cmd.Args()[2].(int))
+	return n.slowNode.Process(ctx, cmd)
+}
+
+func (n *lateNode) masterOf(context.Context, string) (*server, error) {
+	return fakeServer{n.Process}.masterOf()
+}
+
+func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &lateNode{perHit: time.Millisecond}
+		p := &pool{name: "node", client: node, partitions: 1}
+		ctx, stop := context.WithCancel(t.Context())
+		l := &Limiter{pools: []*pool{p}, stop: stop, options: Options{
+			Timeout: 50 * time.Millisecond, Observer: noObserver{}, CallersClock: true,
+			MaxBatchSize: 256, MaxInflightBatches: 1, MaxQueueSize: 4096,
+		}}
+		l.queues = []*queue{l.startQueue(ctx, p, "")}
+		lim := perDay(t, limit.Spec{Requests: 1000})
+		take := func(n int) error {
+			hits, results := make([]backend.Hit, n), make([]backend.Result, n)
+			for i := range hits {
+				hits[i] = backend.Hit{Key: []byte{byte(i)}, Limit: lim, N: 1}
+			}
+			l.Take(t.Context(), time.Now(), hits, results)
+			return results[0].Err
+		}
+		assert.ErrorIs(t, take(100), backend.ErrLate, "the cost of a hit is unknown yet")
+		time.Sleep(200 * time.Millisecond) // the late answer arrives
+		for range 50 {
+			err := take(100)
+			assert.ErrorIs(t, err, backend.ErrNotSent)
+			assert.ErrorIs(t, err, backend.ErrOverloaded)
+			time.Sleep(10 * time.Millisecond)
+		}
+		assert.EqualValues(t, 100, node.hits.Load())
+		assert.NoError(t, take(10), "small calls are sent")
+		time.Sleep(time.Second)
+		node.perHit = 100 * time.Microsecond
+		assert.NoError(t, take(100), "after a time, the cost is measured again")
+		assert.NoError(t, take(100))
+		stop()
+		l.queues[0].close()
+		l.workers.Wait()
+	})
+}
+
 func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 	q := &queue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	push := func(hits int) {

@@ -182,11 +182,15 @@ var (
 // time. The answer of Redis may then wait in its socket.
 const starvedAfter = 10 * time.Millisecond
 
+// starvedGrace is how much longer a Take waits in a process that got no CPU time. The hits are
+// usually charged then, so their answer is worth the wait.
+const starvedGrace = 10 * time.Millisecond
+
 // isStarved reports whether a deadline that has passed was noticed late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
 
 // wait returns nil once all calls are answered. It returns an ErrLate when the time is up,
-// and another error when ctx has ended. After an error the caller must call cancel.
+// which is later if this process got no CPU time, and another error when ctx has ended. After an error the caller must call cancel.
 func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.deadline))
 	defer r.timer.Stop()
@@ -196,10 +200,19 @@ func (r *request) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
 	case <-r.timer.C:
-		if isStarved(r.deadline) {
-			return errStarved
-		}
+	}
+	if !isStarved(r.deadline) {
 		return errLate
+	}
+	// The worker that has the answer also got no CPU time.
+	r.timer.Reset(starvedGrace)
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
+	case <-r.timer.C:
+		return errStarved
 	}
 }
 
