@@ -42,6 +42,10 @@ type Hit struct {
 	// N is the number of hits to charge; 0 peeks, a negative N refunds.
 	N int64
 
+	// Window is the start of the window that a hit on a fixed window must change, in
+	// microseconds since 1970. 0 means the window of now. Only Redis supports it.
+	Window int64
+
 	// Shadow marks a hit whose denial does not deny the request. It never keeps
 	// other hits of the request from being charged.
 	Shadow bool
@@ -69,17 +73,20 @@ const (
 	// SourceGuard is the local guard.
 	SourceGuard
 
+	// SourceLease is the permits that this process has taken from Redis.
+	SourceLease
+
 	// SourceFallback is this process in place of an unavailable backend. The result
 	// says nothing about the backend's own counter.
 	SourceFallback
 )
 
 // Sources lists all sources.
-var Sources = [...]Source{SourceLocal, SourceRedis, SourceDenyCache, SourceGuard, SourceFallback}
+var Sources = [...]Source{SourceLocal, SourceRedis, SourceDenyCache, SourceGuard, SourceLease, SourceFallback}
 
 // String returns the name used in metrics and logs.
 func (s Source) String() string {
-	return [...]string{"local", "redis", "deny_cache", "guard", "fallback"}[s]
+	return [...]string{"local", "redis", "deny_cache", "guard", "lease", "fallback"}[s]
 }
 
 // IsBackend reports whether the backend that keeps the counters decided.
@@ -121,6 +128,10 @@ type Result struct {
 
 	// Source made the decision.
 	Source Source
+
+	// Window is the start of the window that Redis has charged for a hit on a fixed window, in
+	// microseconds since 1970, or 0.
+	Window int64
 
 	// Reason and Mode are set if Source is SourceFallback. Reason is why the backend did not
 	// decide, and Mode is how the fallback decided: FailLocal, FailAllow or FailDeny.

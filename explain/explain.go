@@ -371,6 +371,8 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		a.By = "this replica"
 	case backend.SourceRedis:
 		a.By = "Redis"
+	case backend.SourceLease:
+		a.By = "permits that this replica holds"
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {

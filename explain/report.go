@@ -225,7 +225,7 @@ type Answer struct {
 	Never   bool       `json:"never,omitempty"`
 
 	// Source is the part of the service that would answer: redis, local,
-	// deny_cache, guard or fallback. By is its name for people, such as Redis.
+	// deny_cache, guard, lease or fallback. By is its name for people, such as Redis.
 	Source string `json:"source"`
 	By     string `json:"by"`
 

@@ -1,6 +1,10 @@
 package limit
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
 
 const (
 	// DefaultLeaseWaste is the LeaseWaste of limits that have none.
@@ -34,7 +38,7 @@ func (s *Spec) checkLease() (errs []error) {
 		errs = append(errs, fmt.Errorf("lease is only for scope %s, because a counter with scope %s needs no Redis", Global, s.Scope))
 	}
 	if s.LeaseWaste != 0 && !s.Lease {
-		errs = append(errs, fmt.Errorf("lease_waste has no meaning without lease: true"))
+		errs = append(errs, errors.New("lease_waste has no meaning without lease: true"))
 	}
 	if w := s.LeaseWaste; !(w >= 0 && w <= MaxLeaseWaste) {
 		errs = append(errs, fmt.Errorf("lease_waste %v must be above 0 and at most %v", w, MaxLeaseWaste))
@@ -43,12 +47,27 @@ func (s *Spec) checkLease() (errs []error) {
 }
 
 // LeasePermits returns the most permits of l that all replicas together may hold unused. It is
-// 0 if l has no lease.
-func (l *Limit) LeasePermits() int64 {
-	if !l.Lease {
+// 0 if l has no lease, or if it would be less than MinLeasePermits.
+//
+// The permits of a token bucket are no part of its Capacity. So the bucket can be full while
+// the replicas hold all permits, and a burst never exceeds the Burst of the Spec.
+func (l *Limit) LeasePermits() int64 { return l.leasePermits }
+
+// burstPermits returns the permits that the Capacity of a token bucket leaves out.
+func (l *Limit) burstPermits() int64 {
+	if l.Algorithm.UsesBurst() {
+		return l.leasePermits
+	}
+	return 0
+}
+
+// leasePermitsOf returns the LeasePermits of a limit of s with this capacity.
+func (s *Spec) leasePermitsOf(capacity int64) int64 {
+	permits := int64(float64(capacity)*s.WasteShare() + rounding)
+	if !s.Lease || permits < MinLeasePermits {
 		return 0
 	}
-	return int64(float64(l.capacity)*l.WasteShare() + rounding)
+	return permits
 }
 
 // LeaseBudget returns a limit with the window of l that admits LeasePermits hits. A counter of
@@ -56,4 +75,17 @@ func (l *Limit) LeasePermits() int64 {
 func (l *Limit) LeaseBudget() *Limit {
 	budget, _ := New(Spec{Requests: uint32(l.LeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // can't fail: l has the same window
 	return budget
+}
+
+// Refilled returns the tokens that a bucket of l regains in some microseconds, rounded down.
+func (l *Limit) Refilled(micros int64) int64 {
+	if micros <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(micros), uint64(l.max))
+	if hi >= uint64(l.period) {
+		return MaxHits
+	}
+	tokens, _ := bits.Div64(hi, lo, uint64(l.period))
+	return int64(min(tokens, MaxHits))
 }

@@ -82,10 +82,11 @@ type Spec struct {
 type Limit struct {
 	Spec
 
-	period   int64 // window in microseconds
-	max      int64 // Requests
-	capacity int64
-	tag      string // see Tag
+	period       int64 // window in microseconds
+	max          int64 // Requests
+	capacity     int64
+	leasePermits int64  // see LeasePermits
+	tag          string // see Tag
 
 	fillTime span  // tokenBucket: the time that an empty bucket takes to fill
 	ticks    int64 // slidingWindow: ticks in a window
@@ -126,11 +127,15 @@ func New(s Spec) (*Limit, error) {
 		if s.Burst > 0 {
 			l.capacity = int64(s.Burst)
 		}
+		l.leasePermits = s.leasePermitsOf(l.capacity)
+		l.capacity -= l.leasePermits
 		hi, lo := bits.Mul64(MaxPeriod, uint64(l.max))
 		if maxBurst, _ := bits.Div64(hi, lo, uint64(l.period)); uint64(l.capacity) > maxBurst {
 			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), maxBurst)
 		}
 		l.fillTime = l.refillTime(l.capacity)
+	} else {
+		l.leasePermits = s.leasePermitsOf(l.capacity)
 	}
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
@@ -169,8 +174,8 @@ func (l *Limit) String() string {
 	if l.Algorithm != DefaultAlgorithm {
 		s += ", " + l.Algorithm.String()
 	}
-	if l.capacity != l.max {
-		s += ", burst " + strconv.FormatInt(l.capacity, 10)
+	if burst := l.capacity + l.burstPermits(); burst != l.max {
+		s += ", burst " + strconv.FormatInt(burst, 10)
 	}
 	if l.Scope == Instance {
 		s += ", per instance"

@@ -24,9 +24,10 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 		return uint32(max(int64(float64(n)*ratio+rounding), 1))
 	}
 	s := l.Spec
+	s.Lease, s.LeaseWaste = false, 0 // a share is for one replica
 	s.Requests = share(l.max)
 	if s.Burst > 0 {
-		s.Burst = share(l.capacity)
+		s.Burst = share(l.capacity + l.burstPermits())
 	}
 	scaled, err := New(s)
 	if err != nil { // rounding made the bucket fill more slowly than is allowed
@@ -46,4 +47,15 @@ func (l *Limit) Charging() *Limit {
 	s.ChargeDenied = true
 	charging, _ := New(s) // cannot fail: no bound depends on ChargeDenied
 	return charging
+}
+
+// NotCharging returns l without charges for denied hits.
+func (l *Limit) NotCharging() *Limit {
+	if !l.ChargeDenied {
+		return l
+	}
+	s := l.Spec
+	s.ChargeDenied = false
+	notCharging, _ := New(s) // cannot fail: no bound depends on ChargeDenied
+	return notCharging
 }

@@ -54,6 +54,8 @@ type pendingHit struct {
 	index              int   // in the Take
 	nameStart, nameEnd int   // its key's place in names
 	windowStart        int   // the place of the window in names; 0 without a window
+	givenWindow        int64 // see backend.Hit.Window
+	window             int64 // start of the window; set by setWindow
 	untilEnd           int64 // microseconds until the window ends; set by setWindow
 	limit              *limit.Limit
 	n                  int64
@@ -74,9 +76,12 @@ func (h *pendingHit) hasWindow() bool { return h.windowStart > 0 }
 // 1970). A second call replaces the window.
 func (c *call) setWindow(i int, now int64) {
 	h := &c.hits[i]
-	start := windowStart(h.limit, now)
-	h.nameEnd = len(appendWindow(c.names[:h.windowStart], start))
-	h.untilEnd = start + h.limit.Period() - now
+	h.window = windowStart(h.limit, now)
+	if h.givenWindow != 0 {
+		h.window = h.givenWindow
+	}
+	h.nameEnd = len(appendWindow(c.names[:h.windowStart], h.window))
+	h.untilEnd = max(h.window+h.limit.Period()-now, 1)
 }
 
 // newRequest returns an empty request whose deadline is start + budget.
@@ -109,7 +114,7 @@ func (r *request) add(q *queue, index int, h *backend.Hit, n int64) {
 		c.names = append(c.names, emptyWindow...)
 	}
 	c.hits = append(c.hits, pendingHit{
-		index: index, nameStart: start, nameEnd: end, windowStart: windowStart, limit: h.Limit,
+		index: index, nameStart: start, nameEnd: end, windowStart: windowStart, givenWindow: h.Window, limit: h.Limit,
 		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
 		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})
@@ -231,6 +236,7 @@ func (r *request) copyResults(results []backend.Result) (denied bool) {
 func (c *call) copyResults(results []backend.Result) {
 	for i := range c.hits {
 		results[c.hits[i].index] = c.answers[i].Result
+		results[c.hits[i].index].Window = c.hits[i].window
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/guard"
+	"github.com/seed-81f232ab/rls/backend/lease"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
@@ -94,14 +95,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	checks := &redisCheck{check: client.Check, report: meter.RedisCheck(roles...), health: health, log: log}
 	go checks.run(pingCtx)
 
-	b := &counterBackend{
-		uncached: scope.New(withFallback.Peeker(), localCounters),
-		redis:    withFallback,
-		close:    func() { stopPings(); withFallback.Close(); _ = client.Close() },
-	}
-	b.explain = explain.Options{
-		Counters: b.uncached, RedisKey: client.Counter, FailingSince: withFallback.FailingSince, FallbackRatio: s.RedisFallbackRatio,
-	}
+	b := &counterBackend{redis: withFallback}
 	var shared backend.Limiter = withFallback
 	if s.LocalGuardRatio > 0 && !s.AllOrNone {
 		guarded := guard.New(guard.Options{Next: shared, Counters: localCounters, Ratio: s.LocalGuardRatio})
@@ -113,7 +107,18 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		shared, b.caches = cached, append(b.caches, cached)
 		b.explain.Caches = append([]explain.Cache{cached}, b.explain.Caches...) // the outer cache answers first
 	}
-	b.Limiter = scope.New(shared, localCounters)
+	leases := lease.New(lease.Options{
+		Next: shared, Source: client, AllOrNone: s.AllOrNone,
+		IsFailing: func(h *backend.Hit) bool { return !withFallback.FailingSince(h).IsZero() },
+	})
+	meter.Leases(leases.Stats)
+	go leases.Run(pingCtx)
+	b.Limiter = scope.New(leases, localCounters)
+	b.caches = append(b.caches, leases)
+	b.uncached = scope.New(leases.Peeker(withFallback.Peeker()), localCounters)
+	b.explain.Counters, b.explain.RedisKey = b.uncached, client.Counter
+	b.explain.FailingSince, b.explain.FallbackRatio = withFallback.FailingSince, s.RedisFallbackRatio
+	b.close = func() { stopPings(); leases.Close(); withFallback.Close(); _ = client.Close() }
 	return b, nil
 }
 

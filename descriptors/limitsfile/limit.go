@@ -48,7 +48,7 @@ func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit
 
 // checkLease warns if the lease of l, which was read from o, has no effect. l can be nil.
 func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
-	if v := o.field("lease"); l != nil && v.flag && l.LeasePermits() < limit.MinLeasePermits {
+	if v := o.field("lease"); l != nil && v.flag && l.LeasePermits() == 0 {
 		d.warnf(v.node, pos, "lease has no effect, because lease_waste %v of %d hits is fewer than %d permits", l.WasteShare(), l.Capacity(), limit.MinLeasePermits)
 	}
 }

@@ -1,0 +1,54 @@
+package lease
+
+// Stats counts what leases did.
+type Stats struct {
+	Leases int64 // counters with a lease, also if it is empty
+	Held   int64 // permits that this replica holds
+
+	// Sums since New. Taken = Used + Returned + Lapsed + Held, but for permits of a trip in
+	// progress.
+	Taken    int64 // permits taken from the shared counters
+	Used     int64 // permits that admitted a hit
+	Returned int64 // permits that went back
+	Lapsed   int64 // permits that expired, or that a failed trip has lost
+
+	// SavedTrips is the number of calls that needed no trip.
+	SavedTrips int64
+}
+
+// Stats returns the current numbers.
+func (l *Limiter) Stats() (sum Stats) {
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		sum.Leases += int64(len(s.leases))
+		for _, e := range s.leases {
+			sum.Held += e.permits
+		}
+		sum.Taken += s.stats.Taken
+		sum.Used += s.stats.Used
+		sum.Returned += s.stats.Returned
+		sum.Lapsed += s.stats.Lapsed
+		sum.SavedTrips += s.stats.SavedTrips
+		s.mu.Unlock()
+	}
+	return sum
+}
+
+func (s *shard) countSavedTrip() {
+	s.mu.Lock()
+	s.stats.SavedTrips++
+	s.mu.Unlock()
+}
+
+// countReturn counts what g has given back.
+func (l *Limiter) countReturn(g *giveBack) {
+	s := l.shardOf(l.seeds.ID(g.key, g.limit.Tag()))
+	s.mu.Lock()
+	if g.isLost {
+		s.stats.Lapsed += g.permits
+	} else {
+		s.stats.Returned += g.permits
+	}
+	s.mu.Unlock()
+}
