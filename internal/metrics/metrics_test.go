@@ -22,6 +22,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/lease"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -69,6 +70,7 @@ func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 	allowed := limit.Result{Allowed: true}
 	s := m.Service()
 	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
+	answer(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowed})
 	answer(t, s, "plain", backend.Result{Source: backend.SourceGuard})
 	answer(t, s, "shadow", backend.Result{Result: allowed})
 	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
@@ -77,16 +79,19 @@ func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 rls_decisions_total{result="ok",source="deny_cache"} 0
 rls_decisions_total{result="ok",source="fallback"} 0
 rls_decisions_total{result="ok",source="guard"} 0
+rls_decisions_total{result="ok",source="lease"} 1
 rls_decisions_total{result="ok",source="local"} 1
 rls_decisions_total{result="ok",source="redis"} 1
 rls_decisions_total{result="over_limit",source="deny_cache"} 0
 rls_decisions_total{result="over_limit",source="fallback"} 0
 rls_decisions_total{result="over_limit",source="guard"} 1
+rls_decisions_total{result="over_limit",source="lease"} 0
 rls_decisions_total{result="over_limit",source="local"} 0
 rls_decisions_total{result="over_limit",source="redis"} 0
 rls_decisions_total{result="shadowed",source="deny_cache"} 2
 rls_decisions_total{result="shadowed",source="fallback"} 0
 rls_decisions_total{result="shadowed",source="guard"} 0
+rls_decisions_total{result="shadowed",source="lease"} 0
 rls_decisions_total{result="shadowed",source="local"} 0
 rls_decisions_total{result="shadowed",source="redis"} 0
 `, "rls_decisions_total")
@@ -135,6 +140,23 @@ func TestDenyCacheIsCounted(t *testing.T) {
 	d.Denied(nil)
 	d.Denied(nil)
 	assertMetrics(t, m, "rls_deny_cache_denials_total 2\n", "rls_deny_cache_denials_total")
+}
+
+func TestLeasesAreCounted(t *testing.T) {
+	m := New()
+	m.Leases(func() lease.Stats {
+		return lease.Stats{Leases: 2, Held: 30, Taken: 100, Used: 40, Returned: 20, Lapsed: 10, SavedTrips: 35}
+	})
+	assertMetrics(t, m, `
+rls_lease_counters 2
+rls_lease_permits_held 30
+rls_lease_permits_lapsed_total 10
+rls_lease_permits_returned_total 20
+rls_lease_permits_taken_total 100
+rls_lease_permits_used_total 40
+rls_lease_trips_saved_total 35
+`, "rls_lease_counters", "rls_lease_permits_held", "rls_lease_permits_lapsed_total", "rls_lease_permits_returned_total",
+		"rls_lease_permits_taken_total", "rls_lease_permits_used_total", "rls_lease_trips_saved_total")
 }
 
 func TestObserversDoNotAllocate(t *testing.T) {
@@ -227,6 +249,7 @@ func newFull(t *testing.T) *Metrics {
 	m.RedisStatus(redisStatus{})
 	m.RedisCheck(redis.Roles[:]...)
 	m.DenyCache()
+	m.Leases(func() lease.Stats { return lease.Stats{} })
 	m.DecisionLog()
 	gate := admission.New(admission.Options{})
 	m.Admission("grpc", gate.Connections, gate.PendingBytes)
