@@ -146,7 +146,7 @@ func (e *lease) plan(now int64) (t trip, ok bool) {
 	}
 	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.exact, budget: e.budget, window: e.window, epoch: e.epoch}
 	if e.freeBudget == unknownBudget {
-		t.change = min(want, (e.budget.Max()+1)/2)
+		t.change = min(want, (e.budget.Max()+2)/3) // later trips ask for more
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others. So the allowances of

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"sync"
+	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
@@ -82,8 +83,8 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	s, e := r.shard, r.lease
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.N == -limit.MaxHits { // a reset has forgotten the charges of the permits
-		s.stats.Lapsed += e.drop()
+	if h.N == -limit.MaxHits { // a reset
+		l.forget(s, e, now)
 		return
 	}
 	switch {
@@ -133,25 +134,35 @@ func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 	l.returnLater(e, now)
 }
 
-// Invalidate drops the permits of h's counter. It is called after a reset, which has forgotten
-// the charges of the permits.
+// forget drops the permits of e after a reset, which has forgotten their charges. It gives back
+// the allowance.
+func (l *Limiter) forget(s *shard, e *lease, now int64) {
+	s.stats.Lapsed += e.permits
+	e.permits = 0
+	l.returnLater(e, now)
+}
+
+// Invalidate drops the permits of h's counter. It is called after a reset.
 func (l *Limiter) Invalidate(h *backend.Hit) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil {
-		s.stats.Lapsed += e.drop()
+	if e := s.leases[id]; e != nil && !s.closed {
+		l.forget(s, e, l.micros(time.Now()))
 	}
 }
 
 // InvalidateAll drops all permits.
 func (l *Limiter) InvalidateAll() {
+	now := l.micros(time.Now())
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
 		for _, e := range s.leases {
-			s.stats.Lapsed += e.drop()
+			if !s.closed {
+				l.forget(s, e, now)
+			}
 		}
 		s.mu.Unlock()
 	}
