@@ -46,7 +46,7 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, e
 	if s.OverridesPlace() != env.OverridesOff {
 		sources = append(sources, sourceOverrides)
 	}
-	o := reloadObserver{meter.Reload(sources...), s, health, events}
+	o := reloadObserver{meter.Reload(sources...), s, health, events, log}
 	o.setHealth(0)
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	meter.ConfigHash(func() string {
@@ -80,6 +80,7 @@ type reloadObserver struct {
 	settings        *env.Settings
 	health          *server.Health
 	events          changes
+	log             *slog.Logger
 }
 
 // LimitsLoaded implements reload.Observer.
@@ -105,6 +106,7 @@ func (o reloadObserver) LimitsRejected(err error) {
 func (o reloadObserver) OverridesChanged(all []reload.OverrideChange) {
 	o.Observer.OverridesChanged(all)
 	o.events.overridesChanged(all)
+	auditDirectWrites(all, o.log)
 }
 
 func (o reloadObserver) setHealth(domains int) {

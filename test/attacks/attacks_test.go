@@ -104,14 +104,18 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 	}
 }
 
-// table has the rows that TestMain prints.
-var table struct{ rows []string }
+// table has the rows that TestMain prints, and fileTable those of hostile files.
+var table, fileTable struct{ rows []string }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if len(table.rows) > 0 {
 		fmt.Println("\n| attack | peak memory, MiB | other client p50, ms | p99, ms | failed | refused connections |\n|---|---|---|---|---|---|")
 		fmt.Println(strings.Join(table.rows, "\n"))
+	}
+	if len(fileTable.rows) > 0 {
+		fmt.Println("\n| limits file | peak memory, MiB | CPU time, s | result |\n|---|---|---|---|")
+		fmt.Println(strings.Join(fileTable.rows, "\n"))
 	}
 	os.Exit(code)
 }

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+func TestWriteToRedisWithoutTheAPIIsAudited(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := startReplicas(t, 1, redis, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 10}}]\n")[0]
+	r.override("shop|tenant=acme", `{"requests_per_unit": 20}`)
+	r.awaitLog(`msg=audit action=put by=tester`)
+	client := redis.Client(t)
+	require.NoError(t, client.HSet(t.Context(), "rls:overrides", "shop|tenant=other", `{"requests_per_unit": 30}`).Err())
+	require.NoError(t, client.Publish(t.Context(), "rls:overrides", "shop|tenant=other").Err())
+	r.awaitLog(`level=WARN msg=audit action="direct write" by=unknown outcome=set`)
+	assert.Contains(t, r.logged(), `target="shop|tenant=other"`)
+	assert.Equal(t, 1, r.count("direct write"), "the write of the API is not one")
+}

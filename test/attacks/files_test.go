@@ -1,0 +1,118 @@
+//go:build attacks
+
+package attacks
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// maxFileMemory and maxFileTime are the promises of docs/security.md for each limits file. The
+// time is CPU time, because other programs can be busy.
+const (
+	maxFileMemory = 250 << 20
+	maxFileTime   = 5 * time.Second
+)
+
+const fileBytes = 15_900 << 10
+
+// fill returns head, and items of one pattern with numbers up to the size of a large file.
+func fill(head, pattern string) string {
+	var b strings.Builder
+	b.WriteString(head)
+	for i := 0; b.Len() < fileBytes; i++ {
+		fmt.Fprintf(&b, pattern, i)
+	}
+	return b.String()
+}
+
+// descriptorBomb has 10^8 descriptors by aliases of aliases.
+func descriptorBomb() string {
+	b := "domain: d\ndescriptors:\n- key: k\n  descriptors: &a0 [{key: x0}]\n"
+	for i := range 8 {
+		var items []string
+		for j := range 10 {
+			items = append(items, fmt.Sprintf("{key: x%d, descriptors: *a%d}", j, i))
+		}
+		b += fmt.Sprintf("- key: k%d\n  descriptors: &a%d [%s]\n", i, i+1, strings.Join(items, ", "))
+	}
+	return b
+}
+
+// metadataBomb has 10^9 values by aliases of aliases.
+func metadataBomb() string {
+	b := "domain: d\ndescriptors:\n- key: k\n  metadata:\n    a0: &a0 x\n"
+	for i := range 9 {
+		b += fmt.Sprintf("    a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+	}
+	return b
+}
+
+// square has n aliases of a list of n rules.
+func square(n int) string {
+	var items []string
+	for i := range n {
+		items = append(items, fmt.Sprintf("{key: x%d, rate_limit: {unit: minute, requests_per_unit: 1}}", i))
+	}
+	b := "domain: d\ndescriptors:\n- key: k\n  descriptors: &a [" + strings.Join(items, ", ") + "]\n"
+	for i := range n {
+		b += fmt.Sprintf("- key: k%d\n  descriptors: *a\n", i)
+	}
+	return b
+}
+
+func TestHostileFilesTakeBoundedMemory(t *testing.T) {
+	program := build(t)
+	for _, f := range []struct {
+		name    string
+		content func() string
+		want    string
+	}{
+		{"aliases of aliases of descriptors", descriptorBomb, "aliases repeat more than 1000000 keys and values"},
+		{"aliases of aliases in metadata", metadataBomb, "aliases repeat more than 1000000 keys and values"},
+		{"1,400 aliases of a list of 1,400 rules", func() string { return square(1400) }, "aliases repeat more than 1000000 keys and values"},
+		{"330 aliases of a list of 330 rules", func() string { return square(330) }, ""},
+		{"15.9 MB of rules", func() string {
+			return fill("domain: d\ndescriptors:\n", "  - key: path\n    value: /api/v1/items/%06d\n    rate_limit:\n      unit: minute\n      requests_per_unit: 10\n")
+		}, ""},
+		{"15.9 MB of rules in one line", func() string {
+			return fill("domain: d\ndescriptors: [", "{key: path%d, rate_limit: {unit: minute, requests_per_unit: 10}}, ") + "]"
+		}, "more than 500000 keys and values in one piece"},
+		{"15.9 MB of short rules", func() string {
+			return fill("domain: d\ndescriptors:\n", "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n")
+		}, "more than 320000 descriptors and limits"},
+		{"15.9 MB of bare keys", func() string { return fill("domain: d\n", "k%d:\n") }, "more than 500000 keys and values in one piece"},
+		{"15.9 MB of metadata", func() string { return fill("domain: d\ndescriptors:\n- key: k\n  metadata: {", "k%d, ") + "}" }, "more than 500000 keys and values in one piece"},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "limits.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(f.content()), 0o600))
+			debug.FreeOSMemory() // a new process starts with the peak of its parent
+			cmd := exec.CommandContext(t.Context(), program, "check", path)
+			out, err := cmd.CombinedOutput()
+			took := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+			peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+			result := "in force"
+			if f.want != "" {
+				require.Error(t, err)
+				result = "rejected: " + f.want
+				assert.Contains(t, string(out), f.want)
+			} else {
+				require.NoError(t, err, "%.1000s", out)
+			}
+			fileTable.rows = append(fileTable.rows, fmt.Sprintf("| %s | %d | %.1f | %s |", f.name, peak>>20, took.Seconds(), result))
+			assert.LessOrEqual(t, peak, int64(maxFileMemory))
+			assert.Less(t, took, maxFileTime)
+		})
+	}
+}
