@@ -69,6 +69,9 @@ type Overrides interface {
 
 	// History returns the last changes, the newest first.
 	History(context.Context) ([]changes.Entry, error)
+
+	// Replicas returns what the replicas last reported, sorted by name.
+	Replicas(context.Context) ([]changes.Replica, error)
 }
 
 // New returns the handler of the API. Requests must have their whole path.
@@ -137,6 +140,7 @@ var kindEndpoints = []struct {
 var endpoints = func() []endpoint {
 	all := []endpoint{
 		{method: "GET", path: Prefix + "limits", help: "returns all overrides, rules and switches", serve: (*handler).getAll},
+		{method: "GET", path: Prefix + "status", help: "returns the replicas, the version of each, and the switches", serve: (*handler).getStatus},
 		{method: "GET", path: Prefix + "history", help: "returns the last changes, the newest first; ?target= of one target, ?count=20", params: []string{"target", "count"}, serve: (*handler).getHistory},
 		{method: "POST", path: Prefix + "rollback", help: "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have", params: []string{"version", "dry_run", "force", "reason"}, serve: (*handler).rollBack, kind: override.KindOverride},
 		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, counters: true, hasTarget: true},

@@ -125,7 +125,7 @@ func TestUnknownPathsMethodsAndParametersAreRejected(t *testing.T) {
 		var p admin.Problems
 		assert.Equal(t, http.StatusNotFound, r.call("GET", "override", "", "", &p))
 		assert.Equal(t, []string{"unknown path /admin/override"}, p.Problems)
-		require.Len(t, p.Endpoints, 17)
+		require.Len(t, p.Endpoints, 18)
 		assert.Contains(t, strings.Join(p.Endpoints, "\n"), "PUT /admin/overrides: ")
 	})
 	for path, allow := range map[string]string{"overrides": "GET, PUT, DELETE", "counters": "GET, DELETE"} {

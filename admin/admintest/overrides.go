@@ -85,6 +85,13 @@ func (o *Overrides) History(context.Context) ([]changes.Entry, error) {
 	return o.memory.History(), o.err
 }
 
+// Replicas implements admin.Overrides.
+func (o *Overrides) Replicas(context.Context) ([]changes.Replica, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return []changes.Replica{{Name: "test", Version: o.memory.Version(), Limits: o.Limits.Load().Hash()}}, o.err
+}
+
 // apply puts the limits with the overrides in force.
 func (o *Overrides) apply() {
 	o.layer.Set(o.memory.Fields())

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -35,6 +36,7 @@ type debugConnection struct {
 	addrFlag    string // the name of the flag of addr
 	addr, token string
 	tls         clienttls.Files
+	header      http.Header // of requests; may be nil
 }
 
 // adminClient calls the admin API of a running service. Its fields are flags.
@@ -42,6 +44,14 @@ type adminClient struct {
 	debugConnection
 	timeout time.Duration
 	asJSON  bool
+}
+
+// withHeader returns a client that adds a header to its requests, unless value is empty.
+func (c adminClient) withHeader(name, value string) *adminClient {
+	if value != "" {
+		c.header = http.Header{name: {value}}
+	}
+	return &c
 }
 
 // addFlags adds the flags of the client to cmd and its subcommands.
@@ -144,6 +154,7 @@ func (c *debugConnection) open(ctx context.Context, method, path string, query u
 	if err != nil {
 		return nil, nil, errors.New("invalid request") // err could contain the token
 	}
+	maps.Copy(req.Header, c.header)
 	if token := cmp.Or(c.token, env.AdminToken()); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -178,7 +189,7 @@ func decodeAnswer(u *url.URL, resp *http.Response, text []byte, answer any) erro
 	switch kind := resp.Header.Get("Content-Type"); {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.New("unauthorized: set --token or ADMIN_TOKEN, or --cert and --key")
-	case resp.StatusCode == http.StatusForbidden:
+	case resp.StatusCode == http.StatusForbidden && kind != "application/json":
 		return fmt.Errorf("%s: %s", u.Host, printable(strings.TrimSpace(string(text))))
 	case kind != "application/json":
 		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --addr is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", u.Host, resp.Status)

@@ -2,12 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,19 +16,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
 // newLimitsCLI returns the command rls limits.
 func newLimitsCLI() *cobra.Command {
 	cmd := commandGroup(&cobra.Command{
 		Use:   "limits",
-		Short: "Override limits of a running service",
-		Long: "Lists, sets and deletes overrides. An override changes the limits of a descriptor on all\n" +
-			"replicas, until it is deleted or expires. Limits files stay as they are.",
+		Short: "Change limits of a running service",
+		Long: "Changes limits on all replicas, until the change is deleted or expires. Overrides change\n" +
+			"the limits of a descriptor, rules add limits, and switches take limits out of force.\n" +
+			"Limits files stay as they are.",
 	})
 	client := &adminClient{}
 	client.addFlags(cmd)
-	cmd.AddCommand(newLimitsList(client), newLimitsSet(client), newLimitsUnset(client))
+	cmd.AddCommand(newLimitsList(client), newLimitsSet(client), newLimitsUnset(client),
+		newLimitsCreate(client), newLimitsDelete(client),
+		newLimitsOff(client), newLimitsOn(client), newLimitsShadowMode(client),
+		newLimitsHistory(client), newLimitsRollback(client), newLimitsStatus(client))
 	return cmd
 }
 
@@ -40,31 +46,34 @@ func addDomainFlag(cmd *cobra.Command, domain *string) {
 func newLimitsList(client *adminClient) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the overrides",
+		Short: "List the overrides, rules and switches",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list admin.List
-			return client.run(cmd, http.MethodGet, "overrides", nil, nil, &list, func(out io.Writer) {
-				printOverrides(out, list.Overrides, time.Now())
+			return client.run(cmd, http.MethodGet, "limits", nil, nil, &list, func(out io.Writer) {
+				printFields(out, slices.Concat(list.ShadowMode, list.Switches, list.Rules, list.Overrides), time.Now())
 			})
 		},
 	}
 }
 
-// printOverrides prints a table of overrides and, below the table, their problems.
-func printOverrides(out io.Writer, list []admin.Override, now time.Time) {
+// printFields prints a table of overrides, rules and switches and, below the table, their
+// problems.
+func printFields(out io.Writer, list []admin.Override, now time.Time) {
 	if len(list) == 0 {
-		fmt.Fprintln(out, "no overrides")
+		fmt.Fprintln(out, "no overrides, rules or switches")
 		return
 	}
 	var problems []string
-	rows := [][]string{{"TARGET", "OVERRIDE", "STATE", "EXPIRES"}}
+	rows := [][]string{{"KIND", "TARGET", "VALUE", "STATE", "EXPIRES", "BY", "ETAG"}}
 	for _, o := range list {
 		expires := "never"
 		if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
 			expires = relativeTime(at.Sub(now))
 		}
-		rows = append(rows, []string{printable(o.Target), oneLine(o.Override), printable(string(o.State)), expires})
+		rows = append(rows, []string{
+			kindText(o.Kind), printable(cmp.Or(o.Target, "all")), oneLine(o.Override), printable(string(o.State)), expires, orDash(o.SetBy), o.ETag,
+		})
 		for _, p := range o.Problems {
 			problems = append(problems, printable(p))
 		}
@@ -77,6 +86,9 @@ func printOverrides(out io.Writer, list []admin.Override, now time.Time) {
 		fmt.Fprintln(out, "  "+p)
 	}
 }
+
+// kindText returns a kind in words.
+func kindText(k override.Kind) string { return printable(strings.ReplaceAll(string(k), "_", " ")) }
 
 // oneLine returns stored JSON as one line of at most 100 characters.
 func oneLine(value json.RawMessage) string {
@@ -94,8 +106,7 @@ func oneLine(value json.RawMessage) string {
 
 func newLimitsSet(client *adminClient) *cobra.Command {
 	var domain string
-	var duration time.Duration
-	var dryRun bool
+	var flags changeFlags
 	cmd := &cobra.Command{
 		Use:   "set -d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] FIELD=VALUE [FIELD=VALUE …]",
 		Short: "Override the limits of a descriptor",
@@ -105,7 +116,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode\n" +
 			"or expires_at. VALUE is JSON or else text. A new override replaces the old override of\n" +
 			"the descriptor.",
-		Example: "  rls limits set -d shop tenant=acme factor=10 --for 1h\n" +
+		Example: "  rls limits set -d shop tenant=acme factor=10 --for 1h --reason sale\n" +
 			"  rls limits set -d shop real_ip requests_per_unit=20 algorithm=token_bucket burst=40\n" +
 			"  rls limits set -d shop remote_address 'rate_limits=[{\"requests_per_unit\": 20}, {}]'",
 		Args: cobra.MinimumNArgs(2),
@@ -114,32 +125,11 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fields := args[1:]
-			now := time.Now()
-			if cmd.Flags().Changed("for") {
-				if duration < time.Second {
-					return errors.New("--for must be at least 1s")
-				}
-				end := now.Add(duration + time.Second - 1).UTC() // rounded up to seconds
-				fields = append(fields, "expires_at="+end.Format(time.RFC3339))
-			}
-			value, err := overrideJSON(fields)
-			if err != nil {
-				return err
-			}
-			query := url.Values{"target": {target.String()}}
-			if dryRun {
-				query.Set("dry_run", "true")
-			}
-			var answer admin.Override
-			return client.run(cmd, http.MethodPut, "overrides", query, value, &answer, func(out io.Writer) {
-				printChange(out, &answer, now)
-			})
+			return flags.put(cmd, client, "overrides", target.String(), args[1:])
 		},
 	}
 	addDomainFlag(cmd, &domain)
-	cmd.Flags().DurationVar(&duration, "for", 0, "duration of the override, such as 90s or 1h (default: until it is deleted)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the change without making it")
+	flags.add(cmd)
 	return cmd
 }
 
@@ -176,6 +166,9 @@ func quoteJSON(text string) string {
 // `shop > tenant=acme: 100 per minute -> 1000 per minute, counters=kept, until 2026-11-21T12:00:00Z (in 1h)`.
 func printChange(out io.Writer, o *admin.Override, now time.Time) {
 	text := fmt.Sprintf("%s: %s -> %s", orDash(o.Path), orDash(o.BaseLimits), orDash(o.Limits))
+	if o.Kind == override.KindRule && o.State == admin.Deleted {
+		text = fmt.Sprintf("%s: %s -> no rule", orDash(o.Path), orDash(o.BaseLimits))
+	}
 	if o.Counters != "" {
 		text += ", counters=" + printable(o.Counters)
 	}
@@ -198,36 +191,10 @@ func printChange(out io.Writer, o *admin.Override, now time.Time) {
 }
 
 func newLimitsUnset(client *adminClient) *cobra.Command {
-	var domain, target string
-	cmd := &cobra.Command{
+	return newDeleteCommand(client, "overrides", &cobra.Command{
 		Use:     "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET}",
 		Short:   "Delete the override of a descriptor",
 		Long:    "Deletes the override of a descriptor, so that the limits of the files are in force again.\n" + descriptorHelp,
 		Example: "  rls limits unset -d shop tenant=acme",
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case target != "" && len(args) == 0 && domain == "":
-			case target == "" && len(args) == 1 && domain != "":
-				t, err := parseTarget(domain, args[0])
-				if err != nil {
-					return err
-				}
-				target = t.String()
-			default:
-				return errors.New("give -d DOMAIN and a descriptor, or --target")
-			}
-			var answer admin.Override
-			return client.run(cmd, http.MethodDelete, "overrides", url.Values{"target": {target}}, nil, &answer, func(out io.Writer) {
-				if answer.Path == "" {
-					fmt.Fprintln(out, "deleted; the override was not in force")
-					return
-				}
-				printChange(out, &answer, time.Now())
-			})
-		},
-	}
-	cmd.Flags().StringVarP(&domain, "domain", "d", "", "domain of the limits")
-	cmd.Flags().StringVar(&target, "target", "", "target as rls limits list shows it, valid or not")
-	return cmd
+	})
 }

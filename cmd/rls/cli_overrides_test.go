@@ -19,7 +19,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	r := newTestAPI(t, httptest.NewServer)
 	out, _, code := r.run("limits", "list")
 	assert.Zero(t, code)
-	assert.Equal(t, "no overrides\n", out)
+	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	out, errOut, code := r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=10", "--for", "1h")
 	require.Zero(t, code, errOut)
@@ -39,13 +39,13 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	assert.Zero(t, code)
 	lines := strings.Split(out, "\n")
 	require.Len(t, lines, 6)
-	assert.Regexp(t, `^TARGET +OVERRIDE +STATE +EXPIRES$`, lines[0])
-	assert.Regexp(t, `^shop\|ip +\{"rate_limits":\[\{"requests_per_unit":20\},\{\}\]\} +in force +never$`, lines[1])
-	assert.Regexp(t, `^shop\|tenant=acme +\{"requests_per_unit":7,"algorithm":"sliding_window","enabled":true\} +in force +never$`, lines[2])
-	assert.Regexp(t, `^shop\|trial +\{"factor":2\} +rejected +never$`, lines[3])
+	assert.Regexp(t, `^KIND +TARGET +VALUE +STATE +EXPIRES +BY +ETAG$`, lines[0])
+	assert.Regexp(t, `^override +shop\|ip +\{"rate_limits":\[\{"requests_per_unit":20\},\{\}\]\} +in force +never +ops +[0-9a-f]{16}$`, lines[1])
+	assert.Regexp(t, `^override +shop\|tenant=acme +\{"requests_per_unit":7,"algorithm":"sliding_window","enabled":true\} +in force +never +ops +[0-9a-f]{16}$`, lines[2])
+	assert.Regexp(t, `^override +shop\|trial +\{"factor":2\} +rejected +never +- +[0-9a-f]{16}$`, lines[3])
 	assert.Regexp(t, `^  override shop\|trial: shop > trial: factor: the descriptor has no number to multiply$`, lines[4])
 	for _, line := range lines[1:4] {
-		assert.Equal(t, strings.Index(lines[0], "OVERRIDE"), strings.Index(line, "{"), "in columns")
+		assert.Equal(t, strings.Index(lines[0], "VALUE"), strings.Index(line, "{"), "in columns")
 	}
 
 	out, _, code = r.run("limits", "list", "--json")
@@ -107,7 +107,7 @@ func TestUnsetDeletesExpiredOverride(t *testing.T) {
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
 	out, _, code := r.run("limits", "list")
 	assert.Zero(t, code)
-	assert.Regexp(t, `expired +\d+d(\d+h)? ago\n$`, out)
+	assert.Regexp(t, `expired +\d+d(\d+h)? ago +- +[0-9a-f]{16}\n$`, out)
 	out, _, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
 	assert.Equal(t, "deleted; the override was not in force\n", out)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/seed-81f232ab/rls/admin"
@@ -31,7 +33,7 @@ type overrideStore interface {
 	source.Source
 	Make(context.Context, runtimechanges.Change) (runtimechanges.Result, error)
 	History(context.Context) ([]runtimechanges.Entry, error)
-	Version() int64
+	Replicas(context.Context) ([]runtimechanges.Replica, error)
 }
 
 const (
@@ -56,7 +58,7 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 	case env.OverridesOff:
 		return nil, nil
 	case env.OverridesInMemory:
-		r.overrideStore = overrides.NewMemory(expired)
+		r.overrideStore = overrides.NewMemory(expired, l.report)
 	default:
 		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {
@@ -71,6 +73,7 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 			Prefix:         s.CacheKeyPrefix,
 			Resync:         s.OverridesResync,
 			Expired:        expired,
+			Report:         l.report,
 			OnReset:        resets.Apply,
 			OnMissedResets: resets.ApplyAll,
 			Log:            log.With("redis", name),
@@ -91,6 +94,22 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 	case <-time.After(overrideTimeout):
 	}
 	return r, nil
+}
+
+// processStart is the time at which this process started.
+var processStart = time.Now()
+
+// report returns the report of this replica.
+func (l limits) report() runtimechanges.Replica {
+	host, _ := os.Hostname()
+	r := runtimechanges.Replica{
+		Name: fmt.Sprintf("%s/%d", host, os.Getpid()), Build: buildVersion(), Started: processStart.UTC().Truncate(time.Second),
+		Problems: len(l.Status().Problems),
+	}
+	if config := l.store.Load(); config != nil {
+		r.Limits = config.Hash()
+	}
+	return r
 }
 
 // close ends the overrides. r may be nil.

@@ -36,7 +36,7 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 			d.errorf(name, nil, "%s is in the target of a rule; leave it out of the rule", name.Value)
 		case name.Value == "descriptors":
 			d.errorf(name, nil, "descriptors: create each child as a rule of its own")
-		case slices.Contains(limitFieldNames, name.Value):
+		case IsLimitField(name.Value):
 			d.errorf(name, nil, "%s belongs in rate_limit; an example is {\"rate_limit\": {\"unit\": \"minute\", \"requests_per_unit\": 100}}", name.Value)
 		}
 		part.Content = append(part.Content, name, node)
@@ -44,6 +44,9 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	r.Notes = d.notes(d.object(switchLevel, nil, notes))
 	return r, d.err()
 }
+
+// IsLimitField reports whether a field belongs in rate_limit and not in the descriptor.
+func IsLimitField(name string) bool { return slices.Contains(limitFieldNames, name) }
 
 // limitFieldNames names the fields of rate_limit that are not fields of a descriptor.
 var limitFieldNames = func() (names []string) {

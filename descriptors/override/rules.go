@@ -59,9 +59,12 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	i, exists := a.index(list)[descriptorName{d.Key, d.Value}]
 	switch {
 	case exists && len((*list)[i].Limits) > 0:
-		other := (*list)[i]
-		out.problems = limitsfile.Problems{o.problem(out.path, "%s has limits for this descriptor (%s); change them with an override, and delete the rule of run time",
-			limitsfile.FileLine(other.File, other.Line), other.Summary())}
+		other, advice := (*list)[i], "change them with an override"
+		if !o.isNew {
+			advice += ", and delete this rule of run time"
+		}
+		out.problems = limitsfile.Problems{o.problem(out.path, "%s has limits for this descriptor (%s); %s",
+			limitsfile.FileLine(other.File, other.Line), other.Summary(), advice)}
 		return
 	case exists:
 		d.Descriptors = (*list)[i].Descriptors

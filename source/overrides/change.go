@@ -165,6 +165,7 @@ func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 		s.applied = all
 		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
 	}
+	s.requestReport()
 }
 
 // setVersion takes the version out of all fields.

@@ -14,6 +14,7 @@ import (
 // safe for concurrent use.
 type Memory struct {
 	expired func(value string, now time.Time) bool
+	report  func() changes.Replica
 
 	mu     sync.Mutex
 	memory changes.Memory
@@ -23,9 +24,9 @@ type Memory struct {
 var _ source.Source = (*Memory)(nil)
 
 // NewMemory returns a Memory without overrides. expired reports whether a value has expired at
-// now. Memory deletes such values each minute.
-func NewMemory(expired func(value string, now time.Time) bool) *Memory {
-	return &Memory{expired: expired}
+// now. Memory deletes such values each minute. report returns the report of this process.
+func NewMemory(expired func(value string, now time.Time) bool, report func() changes.Replica) *Memory {
+	return &Memory{expired: expired, report: report}
 }
 
 // Run implements source.Source.
@@ -71,4 +72,11 @@ func (m *Memory) Version() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.memory.Version()
+}
+
+// Replicas returns this process alone.
+func (m *Memory) Replicas(context.Context) ([]changes.Replica, error) {
+	r := m.report()
+	r.Version = m.Version()
+	return []changes.Replica{r}, nil
 }

@@ -24,6 +24,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/seed-81f232ab/rls/source"
+	"github.com/seed-81f232ab/rls/source/changes"
 )
 
 // Options configure a Store. A nil function is not called. No function may call the
@@ -43,6 +44,10 @@ type Options struct {
 	// that have expired by the clocks of this process and of Redis.
 	Expired func(value string, now time.Time) bool
 
+	// Report returns the report of this replica, without its version. If it is nil, the replica
+	// does not report itself.
+	Report func() changes.Replica
+
 	// OnReset gets each counter that any replica passes to PublishReset.
 	OnReset func(counter string)
 
@@ -56,10 +61,14 @@ type Options struct {
 
 // Store is the source of overrides and changes them. It is safe for concurrent use.
 type Store struct {
-	options       Options
-	hash, resets  string                    // names in Redis; hash is also a channel
-	history       string                    // the name of the list
-	readRequests  chan struct{}             // has an element if Run should read soon
+	options      Options
+	hash, resets string        // names in Redis; hash is also a channel
+	history      string        // the name of the list
+	replicas     string        // the name of the hash with the reports of replicas
+	readRequests chan struct{} // has an element if Run should read soon
+
+	reportRequests chan struct{} // has an element if Run should report this replica soon
+
 	mutex         chan struct{}             // full while a goroutine uses the fields below
 	apply         func(source.Update) error // nil while Run isn't running
 	applied       map[string]string         // the values that apply got last, or nil; the map is never modified
@@ -86,8 +95,8 @@ func New(o Options) *Store {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: historyName(o.Prefix),
-		readRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
+		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: historyName(o.Prefix), replicas: o.Prefix + "rls:replicas",
+		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }
 
@@ -122,6 +131,9 @@ func (s *Store) readAll(ctx context.Context) error {
 	}
 	s.outage = nil
 	_ = s.apply(u)
+	if u.Overrides != nil {
+		s.requestReport()
+	}
 	return nil
 }
 

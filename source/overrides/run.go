@@ -24,9 +24,10 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 		s.apply = nil
 		s.unlock()
 	}()
-	var subscription sync.WaitGroup
-	defer subscription.Wait()
-	subscription.Go(func() { s.follow(ctx) })
+	var background sync.WaitGroup
+	defer background.Wait()
+	background.Go(func() { s.follow(ctx) })
+	background.Go(func() { s.reportAll(ctx) })
 
 	retry, resync := s.startBackoff(), time.NewTimer(0)
 	defer resync.Stop()

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/descriptors/override"
+)
+
+// newLimitsHistory returns the command rls limits history.
+func newLimitsHistory(client *adminClient) *cobra.Command {
+	var target string
+	var count int
+	cmd := &cobra.Command{
+		Use:   "history",
+		Short: "Show the last changes: who changed what, when and why",
+		Long: "Shows the last changes of overrides, rules and switches, the newest first. Changes by\n" +
+			"redis-cli, of limits files and of other sources are not in this history.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{"count": {strconv.Itoa(count)}}
+			if cmd.Flags().Changed("target") {
+				query.Set("target", target)
+			}
+			var history admin.History
+			return client.run(cmd, http.MethodGet, "history", query, nil, &history, func(out io.Writer) {
+				printHistory(out, history.Changes, time.Now())
+				if history.More > 0 {
+					fmt.Fprintf(out, "%d older changes; see --count\n", history.More)
+				}
+			})
+		},
+	}
+	cmd.Flags().IntVar(&count, "count", 20, "number of changes, at most 500")
+	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits list shows it")
+	return cmd
+}
+
+// printHistory prints a table of changes.
+func printHistory(out io.Writer, list []admin.Change, now time.Time) {
+	if len(list) == 0 {
+		fmt.Fprintln(out, "no changes")
+		return
+	}
+	rows := [][]string{{"VERSION", "WHEN", "BY", "ACTION", "TARGET", "OLD -> NEW", "REASON"}}
+	for _, c := range list {
+		action := printable(string(c.Action))
+		if c.Restored > 0 || c.Action == "rollback" {
+			action += " to " + strconv.FormatInt(c.Restored, 10)
+		}
+		for i, w := range c.Written {
+			row := []string{strconv.FormatInt(c.Version, 10), relativeTime(c.At.Sub(now)), orDash(c.By), action, fieldText(w.Kind, w.Target), oneLine(w.Old) + " -> " + oneLine(w.New), orDash(c.Reason)}
+			if i > 0 { // the same change
+				row[0], row[1], row[2], row[3], row[6] = "", "", "", "", ""
+			}
+			rows = append(rows, row)
+		}
+	}
+	printTable(out, rows)
+}
+
+// fieldText names an override by its target, and others by their kind and target.
+func fieldText(k override.Kind, target string) string {
+	if k == override.KindOverride {
+		return printable(target)
+	}
+	return strings.TrimSpace(kindText(k) + " " + printable(cmp.Or(target, "of all")))
+}
+
+// newLimitsRollback returns the command rls limits rollback.
+func newLimitsRollback(client *adminClient) *cobra.Command {
+	var to int64
+	var isDryRun, isForced bool
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "rollback",
+		Short: "Undo the last change of limits at run time",
+		Long: "Restores the overrides, rules and switches before the last change, on all replicas and in one\n" +
+			"step. Each further rollback goes back one more change. --to restores those after any version\n" +
+			"that rls limits history shows, so --to also undoes a rollback. Limits files and counters stay\n" +
+			"as they are.",
+		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 1 --reason 'back to Monday'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{}
+			if cmd.Flags().Changed("to") {
+				query.Set("version", strconv.FormatInt(to, 10))
+			}
+			for name, isSet := range map[string]bool{"dry_run": isDryRun, "force": isForced} {
+				if isSet {
+					query.Set(name, "true")
+				}
+			}
+			if reason != "" {
+				query.Set("reason", reason)
+			}
+			var answer admin.Rollback
+			return client.run(cmd, http.MethodPost, "rollback", query, nil, &answer, func(out io.Writer) {
+				printRollback(out, &answer, time.Now())
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "version to restore (default: the one before the last change)")
+	cmd.Flags().BoolVar(&isDryRun, "dry-run", false, "print the rollback without making it")
+	cmd.Flags().BoolVar(&isForced, "force", false, "also replace values that redis-cli has changed since")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
+	return cmd
+}
+
+// printRollback prints what a rollback has undone, and what is in force now.
+func printRollback(out io.Writer, r *admin.Rollback, now time.Time) {
+	verb := "restored"
+	if r.DryRun {
+		verb = "dry run; would restore"
+	}
+	fmt.Fprintf(out, "%s the limits of version %d, without these changes:\n", verb, r.Restored)
+	printHistory(out, r.Undone, now)
+	for i := range r.Fields {
+		o := &r.Fields[i]
+		state := printable(string(o.State))
+		if o.Limits != "" {
+			state += ": " + printable(o.Limits)
+		}
+		fmt.Fprintf(out, "%s: %s\n", fieldText(o.Kind, o.Target), state)
+		for _, p := range o.Problems {
+			fmt.Fprintln(out, "  "+printable(p))
+		}
+	}
+	if !r.DryRun {
+		fmt.Fprintf(out, "undo this with rls limits rollback --to %d\n", r.Version-1)
+	}
+}
