@@ -39,7 +39,7 @@ func curveLoads(quick bool) (loads []curves.Load) {
 	for _, keys := range []int{1, many} {
 		loads = append(loads, curves.Load{InFlight: 64, Descriptors: 1, Keys: keys})
 	}
-	for _, rate := range []int{1000, 2000, 4000, 8000, 12_000, 16_000, 24_000} {
+	for _, rate := range []int{1000, 2000, 4000, 8000, 12_000, 16_000, 24_000, 32_000} {
 		loads = append(loads, curves.Load{Rate: rate, Descriptors: 1, Keys: curves.DefaultKeys})
 	}
 	for _, rate := range []int{1000, 4000, 8000, 12_000, 16_000} {

@@ -121,6 +121,7 @@ func (b bars) draw(run *curves.Run) (panel, error) {
 	if len(names) > 0 { // NominalY needs a name
 		p.NominalY(names...)
 	}
+	p.X.Label.TextStyle.Font.Size = vg.Points(8.5)
 	p.Y.Tick.Label.Font.Size = vg.Points(7.5)
 	return p, nil
 }
