@@ -111,6 +111,11 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
 	$(GO) test -run '^$$' -bench BenchmarkObservers -count 5 -cpu 1 ./cmd/rls
 
+.PHONY: bench-partitions
+bench-partitions: build ## Measure what the number of partitions costs a Redis Cluster; docs/redis.md has the table
+	@scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestPartitions ./bench
+
 .PHONY: bench-rules
 bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/benchmarks.md explains the figures
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./bench

@@ -37,7 +37,7 @@ type Options struct {
 	// hold braces, because they would be the hash tag.
 	KeyPrefix string
 
-	// Partitions is the number of hash tags of a Cluster; default 16, at most 1024.
+	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024.
 	// All replicas need the same number, because another number means other keys. A
 	// few times the number of masters is good. More partitions spread the load more
 	// evenly and make each batch smaller.
@@ -104,7 +104,7 @@ func (o *Options) setDefaults() error {
 		defaultValue int
 		max          int
 	}{
-		{"Partitions", &o.Partitions, 16, maxPartitions},
+		{"Partitions", &o.Partitions, 12, maxPartitions},
 		{"MaxBatchSize", &o.MaxBatchSize, 256, maxCallHits},
 		{"MaxInflightBatches", &o.MaxInflightBatches, 1, 1024},
 		{"MaxQueueSize", &o.MaxQueueSize, 4096, 1 << 20},

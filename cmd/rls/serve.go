@@ -132,7 +132,7 @@ func logStart(s *env.Settings, log *slog.Logger) {
 	for _, v := range s.ChangedVariables() {
 		changed = append(changed, slog.String(v.Name, v.Value))
 	}
-	log.Info("service started", "version", buildVersion(), "go", runtime.Version(), slog.Group("settings", changed...))
+	log.Info("service started", "version", buildVersion(), "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changed...))
 }
 
 // setMemoryLimits sets how the garbage collector uses memory.
