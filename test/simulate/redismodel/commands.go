@@ -36,6 +36,7 @@ func init() {
 		"DEL":      {2, 0, true, del},
 		"INCRBY":   {3, 3, true, incrby},
 		"PEXPIRE":  {3, 4, true, pexpire},
+		"PTTL":     {2, 2, false, pttl},
 		"SETRANGE": {4, 4, true, setrange},
 		"LLEN":     {2, 2, false, llen},
 		"LRANGE":   {4, 4, false, lrange},
@@ -174,6 +175,17 @@ func pexpire(s *Server, args []string) any {
 		e.expires = s.time.UnixMilli() + ttl
 	}
 	return int64(1)
+}
+
+func pttl(s *Server, args []string) any {
+	switch e := s.find(args[1]); {
+	case e == nil:
+		return int64(-2)
+	case e.expires == 0:
+		return int64(-1)
+	default:
+		return e.expires - s.time.UnixMilli()
+	}
 }
 
 // maxString is the maximum length of a string in Redis.

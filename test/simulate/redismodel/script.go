@@ -27,6 +27,7 @@ func (s *Server) load(text string) (name string, err any) {
 		if err != nil {
 			return "", resp.Failure("ERR Error compiling script: " + err.Error())
 		}
+		splitAssignments(chunk)
 		compiled, err := lua.Compile(chunk, "user_script")
 		if err != nil {
 			return "", resp.Failure("ERR Error compiling script: " + err.Error())

@@ -1,0 +1,232 @@
+package redismodel_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"github.com/tinylib/msgp/msgp"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/lua"
+	"github.com/seed-81f232ab/rls/test/simulate/redismodel"
+	"github.com/seed-81f232ab/rls/test/simulate/resp"
+)
+
+// take is the script that rls sends.
+var (
+	take       = lua.Take(limit.AlgorithmNames()...)
+	takeDigest = goredis.NewScript(take).Hash()
+)
+
+// start is the time of the first hits, in microseconds since 1970. Scripts get their time from
+// the test, so it need not be that of Redis.
+const start = 1_900_000_000_000_000
+
+var names = []string{"a", "b", "c"}
+
+// commandGenerator draws the commands that rls sends and that its scripts use.
+var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
+	name := rapid.SampledFrom(names).Draw(t, "key")
+	number := func() string {
+		return rapid.OneOf(
+			rapid.Map(rapid.Int64Range(-5, 20), func(n int64) string { return strconv.FormatInt(n, 10) }),
+			rapid.SampledFrom([]string{"9223372036854775807", "-9223372036854775808", "x", "", "1.5", " 1", "+1", "007", "-0"}),
+		).Draw(t, "number")
+	}
+	place := func() string { return strconv.Itoa(rapid.IntRange(-6, 6).Draw(t, "place")) }
+	ttl := func() string {
+		return rapid.SampledFrom([]string{"100000", "31536000000", "0", "-1", "x", "9223372036854775807"}).Draw(t, "ttl")
+	}
+	switch rapid.IntRange(0, 15).Draw(t, "command") {
+	case 0:
+		return []string{"GET", name}
+	case 1:
+		return append([]string{"MGET"}, names...)
+	case 2:
+		return []string{"SET", name, number()}
+	case 3:
+		return []string{"SET", name, number(), "PX", ttl(), "NX"}
+	case 4:
+		return []string{"set", name, number(), "px", ttl()}
+	case 5:
+		return []string{"DEL", name, rapid.SampledFrom(names).Draw(t, "other key")}
+	case 6, 7:
+		return []string{"INCRBY", name, number()}
+	case 8:
+		return []string{"PEXPIRE", name, ttl()}
+	case 9:
+		return []string{"SETRANGE", name, place(), number()}
+	case 10:
+		return []string{"LLEN", name}
+	case 11:
+		return []string{"LRANGE", name, place(), place()}
+	case 12:
+		return []string{"LTRIM", name, place(), place()}
+	case 13:
+		return []string{"RPUSH", name, number(), number()}
+	case 14:
+		return rapid.SampledFrom([][]string{{"GET"}, {"NOSUCH", "x"}, {"SET", name, "1", "PX"}, {"SET", name, "1", "NX", "what"}, {"PING"}}).Draw(t, "wrong command")
+	}
+	return scriptCommand(t, name)
+})
+
+// scriptCommand draws a call of the script with one to four hits.
+func scriptCommand(t *rapid.T, name string) []string {
+	algorithm := rapid.SampledFrom(limit.AlgorithmNames()).Draw(t, "algorithm")
+	count := rapid.IntRange(1, 4).Draw(t, "hits")
+	keys, isDistinct := []string{}, int64(1)
+	for range count {
+		key := rapid.SampledFrom([]string{name, "s1", "s2", "s3"}).Draw(t, "script key")
+		if slices.Contains(keys, key) {
+			isDistinct = 0
+		}
+		keys = append(keys, key)
+	}
+	now := int64(start) + rapid.Int64Range(0, 3_000_000).Draw(t, "now")
+	b := msgp.AppendArrayHeader(nil, uint32(4+5+2*count))
+	for _, n := range []int64{now, 1_000_000_000, isDistinct, 1} {
+		b = msgp.AppendInt64(b, n)
+	}
+	b = msgp.AppendString(b, algorithm)
+	maxHits := rapid.Int64Range(0, 6).Draw(t, "max")
+	for _, n := range []int64{maxHits, 1_000_000, maxHits + rapid.Int64Range(0, 2).Draw(t, "burst"), rapid.Int64Range(0, 2).Draw(t, "mode")} {
+		b = msgp.AppendInt64(b, n)
+	}
+	for range count {
+		b = msgp.AppendInt64(b, 1)
+		b = msgp.AppendInt64(b, rapid.Int64Range(-2, 4).Draw(t, "n"))
+	}
+	groups := ""
+	if rapid.Bool().Draw(t, "grouped") {
+		g := msgp.AppendArrayHeader(nil, 2)
+		first := rapid.Int64Range(0, int64(count)).Draw(t, "first group")
+		groups = string(msgp.AppendInt64(msgp.AppendInt64(g, first), int64(count)-first))
+	}
+	args := append([]string{"EVALSHA", takeDigest, strconv.Itoa(count)}, keys...)
+	return append(args, string(b), groups)
+}
+
+// fixture sends each command to a real Redis and to the model.
+type fixture struct {
+	server *goredis.Client
+	model  *goredis.Client
+}
+
+// newFixture returns a fixture with a client of each. The model answers through the same
+// protocol.
+func newFixture(t *testing.T) *fixture {
+	model := redismodel.New()
+	t.Cleanup(model.Close)
+	client := goredis.NewClient(&goredis.Options{
+		Protocol: 2, PoolSize: 1, DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			clientEnd, serverEnd := net.Pipe()
+			go serve(serverEnd, model)
+			return clientEnd, nil
+		},
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return &fixture{redistest.Start(t).Client(t), client}
+}
+
+func serve(conn net.Conn, model *redismodel.Server) {
+	reader := bufio.NewReader(conn)
+	for {
+		args, err := resp.ReadCommand(reader)
+		if err != nil {
+			return
+		}
+		if _, err := conn.Write(resp.AppendReply(nil, model.Do(time.Now(), args))); err != nil {
+			return
+		}
+	}
+}
+
+// reply returns the reply to a command. Of an error, it keeps the code.
+func reply(c *goredis.Client, args []string) any {
+	command := make([]any, len(args))
+	for i, arg := range args {
+		command[i] = arg
+	}
+	value, err := c.Do(context.Background(), command...).Result()
+	var redisErr goredis.Error
+	if errors.As(err, &redisErr) && !errors.Is(err, goredis.Nil) {
+		code, _, _ := strings.Cut(err.Error(), " ")
+		return "error " + code
+	}
+	if err != nil && !errors.Is(err, goredis.Nil) {
+		return err
+	}
+	return value
+}
+
+// ttlSlack is the time in milliseconds by which times to live can differ, as each server reads
+// the clock itself and the machine may be busy between.
+const ttlSlack = 60_000
+
+// The keys have the same values, and the same times to live, after the same commands.
+func TestModelAnswersLikeRedis(t *testing.T) {
+	f := newFixture(t)
+	for _, c := range []*goredis.Client{f.server, f.model} {
+		require.Equal(t, takeDigest, reply(c, []string{"SCRIPT", "LOAD", take}))
+	}
+	all := append([]string{"s1", "s2", "s3"}, names...)
+	rapid.Check(t, func(t *rapid.T) {
+		for _, c := range []*goredis.Client{f.server, f.model} {
+			reply(c, append([]string{"DEL"}, all...))
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "commands") {
+			args := commandGenerator.Draw(t, "command")
+			want, got := reply(f.server, args), reply(f.model, args)
+			require.Equal(t, want, got, "reply to %.100q", args)
+			for _, name := range all {
+				if got, want := reply(f.model, []string{"GET", name}), reply(f.server, []string{"GET", name}); want == "error WRONGTYPE" {
+					list := []string{"LRANGE", name, "0", "-1"}
+					require.Equal(t, reply(f.server, list), reply(f.model, list), "list %s after %.100q", name, args)
+				} else {
+					require.Equal(t, want, got, "key %s after %.100q", name, args)
+				}
+				ttl := []string{"PTTL", name}
+				require.InDelta(t, reply(f.server, ttl), reply(f.model, ttl), ttlSlack, "time to live of %s after %.100q", name, args)
+			}
+		}
+	})
+}
+
+func TestScriptFlushForgetsScripts(t *testing.T) {
+	f := newFixture(t)
+	for _, args := range [][]string{
+		{"EVALSHA", takeDigest, "0"},
+		{"EVAL", "return 1", "0"},
+		{"EVALSHA", goredis.NewScript("return 1").Hash(), "0"},
+		{"EVAL", "local a, b = 1, 2 a, b = b, a return {a, b}", "0"},
+		{"EVAL", "return redis.call('NOSUCH')", "0"},
+		{"EVAL", "return redis.pcall('INCRBY', KEYS[1], 'x')", "1", "a"},
+		{"EVAL", "return no", "1"},
+		{"SCRIPT", "FLUSH"},
+		{"EVALSHA", goredis.NewScript("return 1").Hash(), "0"},
+	} {
+		require.Equal(t, reply(f.server, args), reply(f.model, args), "%q", args)
+	}
+}
+
+// An expired key is gone, for commands and for scripts.
+func TestKeyExpires(t *testing.T) {
+	s, now := redismodel.New(), time.Now()
+	t.Cleanup(s.Close)
+	require.Equal(t, resp.Status("OK"), s.Do(now, []string{"SET", "a", "1", "PX", "50"}))
+	require.Equal(t, "1", s.Do(now.Add(50*time.Millisecond), []string{"GET", "a"}), "Redis expires a key after the millisecond of its end")
+	require.Nil(t, s.Do(now.Add(51*time.Millisecond), []string{"GET", "a"}))
+	require.Equal(t, int64(3), s.Do(now.Add(51*time.Millisecond), []string{"INCRBY", "a", "3"}))
+}
