@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-before bench-observers faults simulate attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-before bench-observers faults histories simulate attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,10 @@ bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/ben
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full
+
+histories: ## Record calls of real replicas while real Redis servers break, and check that an order explains the answers
+	@scripts/test-tools
+	@cd test/faults && $(GO) test -count=1 -timeout 20m -v -run Histor . -args -full
 
 SEEDS ?= 1-1000
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -31,6 +32,10 @@ func TestMain(m *testing.M) {
 	redis.LogTo(slog.New(slog.DiscardHandler))
 	zerolog.SetGlobalLevel(zerolog.Disabled) // silences toxiproxy
 	goleak.VerifyTestMain(m, append(redistest.IgnoreShared(),
+		goleak.Cleanup(func(code int) {
+			_ = os.RemoveAll(programDir())
+			os.Exit(code)
+		}),
 		// toxiproxy waits forever to write to a client that has left.
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*BandwidthToxic).Pipe"))...)
 }
