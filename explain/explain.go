@@ -51,6 +51,9 @@ type Options struct {
 	// AllOrNone, ShadowMode and QuotaMode are those of the service.
 	AllOrNone, ShadowMode, QuotaMode bool
 
+	// Candidate explains the answer of the candidate limits. It is nil without a candidate.
+	Candidate *Explainer
+
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 }
@@ -97,6 +100,9 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode,
 	})
 	_, _ = s.ShouldRateLimit(ctx, req) // the reporter gets the response
+	if c := o.Candidate; c != nil && c.o.Limits.Load() != nil {
+		r.Candidate = c.Explain(ctx, req)
+	}
 	return r
 }
 

@@ -27,6 +27,10 @@ type Report struct {
 	Offline bool `json:"offline,omitempty"`
 
 	Descriptors []Descriptor `json:"descriptors"`
+
+	// Candidate describes the answer of the candidate limits, which are not in force. It is
+	// nil without a candidate.
+	Candidate *Report `json:"candidate,omitempty"`
 }
 
 // UnknownDomain describes the domains that the service has.

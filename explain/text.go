@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	for i := range r.Descriptors {
 		t.descriptor(&r.Descriptors[i], r.Offline)
 	}
+	t.candidate(r.Candidate)
 	return t.Flush()
 }
 
@@ -36,6 +38,18 @@ func (r *Report) WriteText(w io.Writer) error {
 type textWriter struct {
 	*bufio.Writer
 	now time.Time
+}
+
+// candidate writes the answer of the candidate limits in short. r is nil without a candidate.
+func (t *textWriter) candidate(r *Report) {
+	if r == nil {
+		return
+	}
+	t.line(0, "\ncandidate limits, which are not in force: %s", cmp.Or(r.Code, r.Error))
+	for i := range r.Descriptors {
+		d := &r.Descriptors[i]
+		t.line(1, "%s: %s%s", descriptors.Quoted(d.Descriptor), d.Summary, inBrackets(d.Place))
+	}
 }
 
 // line writes a line with an indent of depth.

@@ -38,6 +38,9 @@ type Options struct {
 	// Overrides returns all overrides, sorted by target. It is nil without overrides.
 	Overrides func() []Override
 
+	// Candidate describes the candidate limits. It is nil without a candidate.
+	Candidate func() *Candidate
+
 	// Replicas returns the number of replicas seen, or 0 if it is unknown. It may be nil.
 	Replicas func() int
 
@@ -175,6 +178,9 @@ func (l *Live) state(now time.Time) State {
 	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.o.ShadowMode, Draining: l.o.Draining()}
 	if l.o.Redis != nil {
 		s.Redis = l.o.Redis()
+	}
+	if l.o.Candidate != nil {
+		s.Candidate = l.o.Candidate()
 	}
 	if l.o.Replicas != nil {
 		s.Replicas = l.o.Replicas()

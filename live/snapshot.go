@@ -55,8 +55,31 @@ type State struct {
 	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
 	Limits   Limits `json:"limits"`
 
+	// Candidate describes the candidate limits. It is nil without LIMITS_CANDIDATE.
+	Candidate *Candidate `json:"candidate,omitempty"`
+
 	Draining   bool `json:"draining,omitempty"`
 	ShadowMode bool `json:"shadow_mode,omitempty"` // of the whole service
+}
+
+// Candidate describes limits that are evaluated on live calls and not in force. The counts
+// start when the candidate changes.
+type Candidate struct {
+	Since   *time.Time `json:"since,omitempty"` // nil before the first valid candidate
+	Problem string     `json:"problem,omitempty"`
+
+	Compared      uint64 `json:"compared"` // calls
+	NewlyDenied   uint64 `json:"newly_denied"`
+	NewlyAdmitted uint64 `json:"newly_admitted"`
+	NotCompared   uint64 `json:"not_compared"` // calls for which the queue was full or the backend failed
+
+	Rules []CandidateRule `json:"rules"` // the most newly denied descriptors first
+}
+
+// CandidateRule is a rule of the candidate that denies descriptors newly.
+type CandidateRule struct {
+	Path        string `json:"path"`
+	NewlyDenied uint64 `json:"newly_denied"`
 }
 
 // Redis is the state of Redis, as the calls of this process see it.

@@ -59,6 +59,13 @@ func (s *State) describe(now time.Time) {
 			detail(Well, "Redis was late or failed for a moment at %s: %s", clock(*b.End, now), b.price())
 		}
 	}
+	if c := s.Candidate; c != nil {
+		level, text := Well, c.text(now)
+		if c.Problem != "" {
+			level = Warning
+		}
+		detail(level, "%s", text)
+	}
 	if problems := len(s.Limits.Problems) + s.Limits.MoreProblems; problems > 0 {
 		what := "the newest limits or overrides are not in force"
 		if !s.Limits.Loaded {
@@ -70,6 +77,25 @@ func (s *State) describe(now time.Time) {
 
 // severity returns a number that is higher for a worse level.
 func severity(l Level) int { return map[Level]int{Well: 0, Warning: 1, Trouble: 2}[l] }
+
+// text describes the candidate.
+func (c *Candidate) text(now time.Time) string {
+	text := "No candidate limits yet"
+	if c.Since != nil {
+		text = fmt.Sprintf("Candidate limits of %s: %s compared, %d newly denied, %d newly admitted", clock(*c.Since, now),
+			counted(int64(c.Compared), "call"), c.NewlyDenied, c.NewlyAdmitted)
+	}
+	if len(c.Rules) > 0 {
+		text += fmt.Sprintf("; most by %s (%d)", c.Rules[0].Path, c.Rules[0].NewlyDenied)
+	}
+	if c.NotCompared > 0 {
+		text += "; " + counted(int64(c.NotCompared), "call") + " not compared"
+	}
+	if c.Problem != "" {
+		text += "; the newest candidate is rejected: " + c.Problem
+	}
+	return text
+}
 
 // awayText describes an outage in progress.
 func (r *Redis) awayText(now time.Time) string {

@@ -61,7 +61,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	if s.PerSecond {
 		roles = append(roles, redis.RolePerSecond)
 	}
-	client, err := newRedis(s, redisTrips{meter.Redis(roles...), recorder, &unconfirmedLog{replicas: s.RedisWaitReplicas, log: log}}, tracer)
+	client, err := newRedis(s, s.CacheKeyPrefix, redisTrips{meter.Redis(roles...), recorder, &unconfirmedLog{replicas: s.RedisWaitReplicas, log: log}}, tracer)
 	if err != nil {
 		return nil, err
 	}
@@ -122,14 +122,15 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	return b, nil
 }
 
-func newRedis(s *env.Settings, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
+// newRedis returns a client whose keys begin with keyPrefix.
+func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
 	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
 		return nil, err
 	}
 	o := redis.Options{
 		Main:               mainServer,
-		KeyPrefix:          s.CacheKeyPrefix,
+		KeyPrefix:          keyPrefix,
 		Partitions:         s.RedisPartitions,
 		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
 		AllOrNone:          s.AllOrNone,

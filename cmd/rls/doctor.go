@@ -320,7 +320,7 @@ func (d *doctor) checkRedis(ctx context.Context) {
 		d.add(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
 		return
 	}
-	client, err := newRedis(s, nil, nil)
+	client, err := newRedis(s, s.CacheKeyPrefix, nil, nil)
 	if err != nil {
 		d.add(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
 		return

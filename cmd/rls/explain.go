@@ -10,10 +10,13 @@ import (
 )
 
 // newExplainer returns the Explainer of the service.
-func newExplainer(s *env.Settings, l limits, counters *counterBackend) *explain.Explainer {
+func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *candidateLimits) *explain.Explainer {
 	o := counters.explain
 	o.Limits = l.store
 	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	if candidate != nil {
+		o.Candidate = candidate.explainer
+	}
 	return explain.New(o)
 }
 

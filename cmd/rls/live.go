@@ -21,7 +21,7 @@ import (
 
 // newLive returns the Live of the process, which samples until background is done. The process
 // stops when ctx is done. overrides is nil without OVERRIDES_ENABLED.
-func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
+func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidateLimits, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    buildVersion(),
@@ -38,6 +38,9 @@ func newLive(ctx, background context.Context, s *env.Settings, l limits, counter
 	}
 	if counters.redis != nil {
 		o.Redis = func() *live.Redis { return redisState(s, counters.redis.Status()) }
+	}
+	if candidate != nil {
+		o.Candidate = func() *live.Candidate { return liveCandidate(candidate.Status()) }
 	}
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return liveOverrides(l.States()) }

@@ -97,12 +97,18 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	}
 	defer overrides.close()
 
+	candidate, err := startCandidate(background, s, meter, log)
+	if err != nil {
+		return err
+	}
+	defer candidate.close()
+
 	options := serverOptions(s, health, meter, log)
 	options.Observer = events
 	observeMethods(&options, meter)
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
-	observers := slices.Concat(decisions.observers, traced.observers(), []service.Observer{recorder})
+	observers := slices.Concat(decisions.observers, traced.observers(), []service.Observer{recorder}, candidate.observers())
 	rateLimit := traced.wrap(newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...), &options)
 	if rateLimit, err = bindCallers(background, s, rateLimit, meter, events, log); err != nil {
 		return err
@@ -111,8 +117,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	current := newLiveHandlers(callers, newLive(ctx, background, s, limits, counters, overrides, recorder, meter, events))
-	explainer := newExplainer(s, limits, counters)
+	current := newLiveHandlers(callers, newLive(ctx, background, s, limits, counters, overrides, candidate, recorder, meter, events))
+	explainer := newExplainer(s, limits, counters, candidate)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), livePage(s, callers, current, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
 		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
 	srv, err := server.New(options)

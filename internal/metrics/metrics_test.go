@@ -255,6 +255,7 @@ func newFull(t *testing.T) *Metrics {
 	m.Admission("grpc", gate.Connections, gate.PendingBytes)
 	m.Refused("grpc")
 	m.Callers()
+	m.Candidate(func() bool { return false }).NewlyDenied("shop > tenant")
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
 	return m

@@ -110,6 +110,7 @@ type Settings struct {
 	OTELProtocol             string  `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
 
 	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
+	LimitsCandidate                 string        `envconfig:"LIMITS_CANDIDATE" desc:"Limits file, or directory of limits files, to evaluate beside the limits in force. It changes no answer. Metrics, the live page and explain show what it would deny. See docs/planning-limits.md."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`

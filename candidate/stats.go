@@ -1,0 +1,90 @@
+package candidate
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxRules bounds the rules that a Status counts. All further rules together are OtherRules.
+const maxRules = 1000
+
+// OtherRules stands for the rules beyond the first 1,000 that deny newly.
+const OtherRules = "other"
+
+// Status describes the evaluation of a candidate.
+type Status struct {
+	Since   time.Time // of the candidate; the zero Time before the first one
+	Problem error     // why the newest candidate is not evaluated; nil if it is
+
+	Calls map[Result]uint64 // since Since
+
+	// Rules has the rules that deny newly, those with the most denials first.
+	Rules []RuleCount
+}
+
+// RuleCount is the number of descriptors that a rule denies newly.
+type RuleCount struct {
+	Path  string
+	Count uint64
+}
+
+// stats counts the calls since the candidate has changed.
+type stats struct {
+	mu      sync.Mutex
+	since   time.Time
+	problem error
+	calls   map[Result]uint64
+	rules   map[string]uint64
+}
+
+// reset starts to count again.
+func (s *stats) reset(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since, s.problem = now, nil
+	s.calls, s.rules = map[Result]uint64{}, map[string]uint64{}
+}
+
+func (s *stats) setProblem(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problem = err
+}
+
+func (s *stats) add(r Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls != nil {
+		s.calls[r]++
+	}
+}
+
+func (s *stats) addRule(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.rules[path]; !ok && len(s.rules) >= maxRules {
+		path = OtherRules
+	}
+	if s.rules != nil {
+		s.rules[path]++
+	}
+}
+
+// Status returns the status of this moment.
+func (c *Candidate) Status() Status {
+	s := &c.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := Status{Since: s.since, Problem: s.problem, Calls: maps.Clone(s.calls)}
+	for path, count := range s.rules {
+		status.Rules = append(status.Rules, RuleCount{path, count})
+	}
+	slices.SortFunc(status.Rules, func(a, b RuleCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Path, b.Path))
+	})
+	return status
+}
