@@ -73,17 +73,18 @@ type pace struct {
 	slowDuration atomic.Int64 // of the slowest recent batch, in microseconds
 	slowEnd      atomic.Int64 // of this batch; a batch is recent for as long as it took
 
-	hitCost    atomic.Int64 // nanoseconds for a hit, of the slowest large batch of the last costTime
-	hitCostEnd atomic.Int64 // of this batch
+	hitCost       atomic.Int64 // nanoseconds for a hit, of the last large batch
+	hitCostBefore atomic.Int64 // of the large batch before; 0 if that was more than costTime earlier
+	hitCostEnd    atomic.Int64 // of the last large batch
 }
 
 const (
 	// largeBatchHits is the number of hits from which the time of a batch depends on them.
 	largeBatchHits = 64
 
-	// costTime is how long the cost of a hit is believed, in microseconds. Then one large call
-	// is sent to measure the cost again.
-	costTime = 1_000_000
+	// costTime is how long the cost of a hit is believed, in microseconds. Then two large calls
+	// are sent to measure the cost again.
+	costTime = 300_000
 )
 
 // measure records that a batch of that many hits took d. If the batch failed with err, it would
@@ -95,19 +96,23 @@ func (p *pace) measure(d time.Duration, hits int, err error) {
 	if err != nil {
 		d *= 2
 	}
-	now, cost := sinceStart(), d.Nanoseconds()/int64(hits)
-	if cost >= p.hitCost.Load() || now-p.hitCostEnd.Load() > costTime {
-		p.hitCost.Store(cost)
-		p.hitCostEnd.Store(now)
+	now, before := sinceStart(), p.hitCost.Load()
+	if now-p.hitCostEnd.Load() > costTime {
+		before = 0
 	}
+	p.hitCostBefore.Store(before)
+	p.hitCost.Store(d.Nanoseconds() / int64(hits))
+	p.hitCostEnd.Store(now)
 }
 
-// expected returns how long a batch of that many hits will take, or 0 if that is unknown.
+// expected returns how long a batch of that many hits will take at least, or 0 if that is
+// unknown. It believes the faster one of the last two large batches, because a single batch can
+// be slow by chance.
 func (p *pace) expected(hits int) time.Duration {
 	if hits < largeBatchHits || sinceStart()-p.hitCostEnd.Load() > costTime {
 		return 0
 	}
-	return time.Duration(p.hitCost.Load() * int64(hits))
+	return time.Duration(min(p.hitCost.Load(), p.hitCostBefore.Load()) * int64(hits))
 }
 
 // begin records that a batch is sent.
