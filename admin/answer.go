@@ -99,6 +99,9 @@ type Counter struct {
 	ShadowMode bool `json:"shadow_mode,omitempty"`
 
 	Limits []Limit `json:"limits"` // in the order of the rule
+
+	// Note says which counters a reset did not reach, or that a cache contradicts the counter.
+	Note string `json:"note,omitempty"`
 }
 
 // Reset is the answer to the reset of a counter.
@@ -111,9 +114,6 @@ type Reset struct {
 	// Published reports that the other replicas were notified. Otherwise their caches may
 	// deny for a while.
 	Published bool `json:"published"`
-
-	// Note describes which counters the reset did not reach, if any.
-	Note string `json:"note,omitempty"`
 }
 
 // Limit is one limit of a counter. The numbers of an unlimited limit mean nothing.
@@ -130,6 +130,17 @@ type Limit struct {
 	ResetSeconds float64 `json:"reset_seconds"` // until the whole capacity is free again
 	Over         bool    `json:"over"`          // the next hit is over the limit
 	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
+
+	// CachedDenial is the denial that this replica answers from its memory, without asking Redis.
+	// It is nil if the replica asks Redis.
+	CachedDenial *CachedDenial `json:"cached_denial,omitempty"`
+}
+
+// CachedDenial is a denial that one replica remembers.
+type CachedDenial struct {
+	Source        string    `json:"source"` // deny_cache or guard
+	Since         time.Time `json:"since"`
+	EndsInSeconds float64   `json:"ends_in_seconds"`
 }
 
 // overrideAnswer returns the answer that describes s.

@@ -29,12 +29,22 @@ type Counters struct {
 	// PerReplica reports that each replica has its own counters.
 	PerReplica bool
 
+	// Caches may answer hits before the backend does, in this order.
+	Caches []DenialCache
+
 	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
 	// they can't be reached.
 	PublishReset func(ctx context.Context, target string) error
 
 	// Now returns the time; default time.Now.
 	Now func() time.Time
+}
+
+// DenialCache remembers denials.
+type DenialCache interface {
+	// PeekDenial returns the denial that the cache would answer to a hit, and the time since which
+	// it denies. ok is false if the cache would not answer. PeekDenial changes nothing.
+	PeekDenial(now time.Time, h *backend.Hit) (r backend.Result, since time.Time, ok bool)
 }
 
 // counter is a counter, which has a state for each limit of its rule.
@@ -109,7 +119,7 @@ func (h *handler) getCounter(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
-	return answer{code: http.StatusOK, body: ctr.answer(limits)}
+	return answer{code: http.StatusOK, body: h.withDenials(ctr, ctr.answer(limits))}
 }
 
 func (h *handler) resetCounter(c *call) answer {
@@ -224,6 +234,37 @@ func (ctr *counter) limits(results []backend.Result) []Limit {
 		all = append(all, state)
 	}
 	return all
+}
+
+// withDenials returns c with the denials of a single hit that this replica remembers.
+func (h *handler) withDenials(ctr *counter, c Counter) Counter {
+	now, hits := h.o.Counters.Now(), ctr.hits(1)
+	contradicts := false
+	for i := range c.Limits {
+		l := &c.Limits[i]
+		if l.Unlimited {
+			continue
+		}
+		hit := &hits[0]
+		hits = hits[1:]
+		if hit.Limit.Scope == limit.Instance {
+			continue // the caches don't see these hits
+		}
+		for _, cache := range h.o.Counters.Caches {
+			if r, since, ok := cache.PeekDenial(now, hit); ok {
+				l.CachedDenial = &CachedDenial{Source: r.Source.String(), Since: since.UTC(), EndsInSeconds: float64(r.ResetAfter) / 1e6}
+				if r.RetryAfter != limit.Never {
+					l.CachedDenial.EndsInSeconds = float64(r.RetryAfter) / 1e6
+				}
+				contradicts = contradicts || !l.Over
+				break
+			}
+		}
+	}
+	if contradicts {
+		c.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
+	}
+	return c
 }
 
 // spentList describes what is spent of each limit, for the audit log.

@@ -23,12 +23,13 @@ const (
 	CheckPersistence = "persistence"
 	CheckReplicas    = "replicas"
 	CheckClock       = "clock"
+	CheckTimeout     = "timeout"
 	CheckCluster     = "cluster"
 )
 
 // Checks lists all checks.
 var Checks = [...]string{
-	CheckConnection, CheckRights, CheckVersion, CheckRole, CheckMemory, CheckPersistence, CheckReplicas, CheckClock, CheckCluster,
+	CheckConnection, CheckRights, CheckVersion, CheckRole, CheckMemory, CheckPersistence, CheckReplicas, CheckClock, CheckTimeout, CheckCluster,
 }
 
 // Level is the weight of a Finding.
@@ -70,13 +71,14 @@ var noContext = context.Background()
 // state. It charges no counter. It writes only two keys of its own, and deletes them.
 func (l *Limiter) Check(ctx context.Context) []Finding {
 	var all []Finding
+	l.MeasureRoundTrip(ctx)
 	for _, p := range l.pools {
 		servers, err := l.serversOf(ctx, p)
 		if err != nil {
 			all = append(all, p.found(p.name, connectionFinding(err))...)
 		}
 		for _, k := range slices.Sorted(maps.Keys(servers)) {
-			c := serverCheck{options: &l.options, pool: p, server: servers[k], keyspace: k}
+			c := serverCheck{options: &l.options, timeout: l.Timeout(), pool: p, server: servers[k], keyspace: k}
 			all = append(all, p.found(p.addressOf(c.server), c.run(ctx)...)...)
 		}
 	}
@@ -140,6 +142,7 @@ func connectionFinding(err error) Finding {
 // serverCheck examines one server.
 type serverCheck struct {
 	options  *Options
+	timeout  time.Duration
 	pool     *pool
 	server   *server
 	keyspace keyspace // of one of the server's partitions
@@ -201,6 +204,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	}
 	c.checkWrite(reply["set"].Err())
 	c.checkClock(reply["time"], started, took)
+	c.checkTimeout()
 	c.checkCoverage(reply["cluster|slots"])
 	c.checkInfo(infoOf(reply["hello"], reply["info"]))
 	return c.findings
@@ -213,7 +217,7 @@ func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	if err := subscription.Subscribe(ctx, channel); err != nil {
 		return err
 	}
-	_, err := subscription.ReceiveTimeout(ctx, c.options.Timeout)
+	_, err := subscription.ReceiveTimeout(ctx, max(c.timeout, minPingTime))
 	return err
 }
 
@@ -257,6 +261,15 @@ func clockDifference(redisTime, started time.Time, took time.Duration) string {
 		direction = "behind"
 	}
 	return fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction)
+}
+
+// checkTimeout compares the timeout with the measured round trip.
+func (c *serverCheck) checkTimeout() {
+	if roundTrip := c.server.clock.roundTrip(); isTooShort(c.timeout, roundTrip) {
+		c.add(CheckTimeout, LevelWarning,
+			fmt.Sprintf("round trip %v, budget %v: too small, so calls are decided without Redis", roundTrip.Round(100*time.Microsecond), c.timeout),
+			fmt.Sprintf("set REDIS_TIMEOUT to %v or more, or to auto; or use a Redis that is nearer", neededTimeout(roundTrip)))
+	}
 }
 
 // checkCoverage counts the slots that have a master.

@@ -63,6 +63,7 @@ func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	c := a.options(o.Timeout, size)
 	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends earlier
 	c.Dialer = o.Dial
+	c.DialTimeout = c.ReadTimeout
 	c.MaxRetries, c.MaxRedirects = -1, maxRedirects
 	c.PipelinePoolSize = -1 // all batches share the connections
 	c.MinRetryBackoff, c.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond

@@ -46,7 +46,7 @@ const maxProbeTime = time.Second
 // and within a second.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
-	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
+	r := l.newRequest(now, now, min(l.Timeout(), maxProbeTime))
 	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
 	r.send()
 	if err := r.wait(ctx); err != nil {

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -51,8 +52,10 @@ type Options struct {
 	// none is charged. See docs/redis.md for hits without a common partition.
 	AllOrNone bool
 
-	// Timeout is the budget of a Take; default 50 ms.
-	Timeout time.Duration
+	// Timeout is the budget of a Take; default 50 ms. AutoTimeout makes it follow the measured
+	// round trip, from 50 to 500 ms.
+	Timeout     time.Duration
+	AutoTimeout bool
 
 	// MaxBatchSize bounds the hits of a batch; default 256. Redis executes the script for
 	// a batch without a break. A single request with more hits is one batch.
@@ -116,8 +119,11 @@ func (o *Options) setDefaults() error {
 			return fmt.Errorf("%s: got %d, want 1 to %d", d.name, *d.value, d.max)
 		}
 	}
-	if o.Timeout == 0 {
-		o.Timeout = 50 * time.Millisecond
+	switch {
+	case o.AutoTimeout:
+		o.Timeout = maxAutoTimeout // for all that can't change later
+	case o.Timeout == 0:
+		o.Timeout = defaultTimeout
 	}
 	if o.Timeout < time.Millisecond {
 		return fmt.Errorf("timeout: got %v, want 1ms or more", o.Timeout)
@@ -144,8 +150,11 @@ type Limiter struct {
 	queues   []*queue // of each shard
 	requests sync.Pool
 	probes   *probes
-	stop     context.CancelFunc
-	workers  sync.WaitGroup
+
+	autoTimeout atomic.Int64 // nanoseconds; see Timeout
+
+	stop    context.CancelFunc
+	workers sync.WaitGroup
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -158,6 +167,7 @@ func New(o Options) (*Limiter, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
+	l.autoTimeout.Store(int64(defaultTimeout))
 	err := l.addPool(ctx, o.Main)
 	if err == nil && o.PerSecond != nil {
 		if err = l.addPool(ctx, *o.PerSecond); err != nil {
@@ -186,9 +196,12 @@ func (l *Limiter) Close() error {
 	return errors.Join(errs...)
 }
 
+// minPingTime is the least time of a ping. A new connection takes several round trips.
+const minPingTime = time.Second
+
 // Ping returns nil if every Redis answers.
 func (l *Limiter) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, max(l.Timeout(), minPingTime))
 	defer cancel()
 	for _, p := range l.pools {
 		if err := p.client.Ping(ctx).Err(); err != nil {

@@ -45,7 +45,7 @@ func (b *batch) executeWithReplicas(ctx context.Context, s *server, commands []g
 // a quarter of Timeout, and half of the time that is left for the batch.
 func (b *batch) confirm(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
-	limit := min(o.Timeout/4, time.Until(b.deadline)/2) - waitMargin
+	limit := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin
 	ctx, cancel := context.WithTimeout(ctx, limit+waitMargin)
 	defer cancel()
 	cmd := goredis.NewIntCmd(ctx, "WAIT", o.WaitReplicas, max(limit.Milliseconds(), 1))

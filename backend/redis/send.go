@@ -73,6 +73,7 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 		if err := s.measureClock(ctx); err != nil {
 			return err
 		}
+		b.queue.limiter.adaptTimeout()
 	}
 	b.now = s.clock.now()
 	return nil
@@ -116,6 +117,7 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 	b.execute(ctx, s, commands)
 	if clock != nil && clock.Err() == nil {
 		s.clock.add(start, sinceStart(), clock.Val().UnixMicro())
+		q.limiter.adaptTimeout()
 	}
 	q.doubtful.addUnconfirmed(doubtful)
 

@@ -37,13 +37,16 @@ type PoolStats struct {
 	Waits    int64         // commands that had to wait for a connection
 	WaitTime time.Duration // total time of these waits
 	Timeouts int64         // commands that got no connection in time
+
+	RoundTrip time.Duration // see Limiter.RoundTrip, for this Redis
+	Budget    time.Duration // see Limiter.Timeout
 }
 
 // PoolStats returns the statistics of each Redis.
 func (l *Limiter) PoolStats() []PoolStats {
 	var all []PoolStats
 	for _, p := range l.pools {
-		stats := PoolStats{Role: p.role, Opened: p.opened.Load()}
+		stats := PoolStats{Role: p.role, Opened: p.opened.Load(), RoundTrip: p.roundTrip(), Budget: l.Timeout()}
 		if c, ok := p.client.(interface{ PoolStats() *goredis.PoolStats }); ok {
 			s := c.PoolStats()
 			stats.add(s)

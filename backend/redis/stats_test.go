@@ -127,10 +127,12 @@ func (replyError) RedisError()     {}
 func TestPoolStatsCountConnections(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 100)
-	assert.Equal(t, []redis.PoolStats{{}}, l.PoolStats())
+	assert.Equal(t, []redis.PoolStats{{Budget: testTimeout}}, l.PoolStats())
 	awaitRecovery(t, l, lim)
 	stats := l.PoolStats()[0]
-	assert.Equal(t, redis.PoolStats{Connections: 1, Idle: 1, Opened: 1}, stats)
+	assert.Positive(t, stats.RoundTrip)
+	stats.RoundTrip = 0
+	assert.Equal(t, redis.PoolStats{Connections: 1, Idle: 1, Opened: 1, Budget: testTimeout}, stats)
 	require.NoError(t, s.Client(t).Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 	awaitRecovery(t, l, lim)
 	stats = l.PoolStats()[0]

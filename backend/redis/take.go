@@ -47,9 +47,9 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // the rest. (By default Envoy waits 20 ms.)
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
-		return min(l.options.Timeout, end.Sub(now)*3/4)
+		return min(l.Timeout(), end.Sub(now)*3/4)
 	}
-	return l.options.Timeout
+	return l.Timeout()
 }
 
 // refund takes back what was charged for hits of a Take with a denied hit. That happens

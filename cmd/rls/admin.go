@@ -46,6 +46,9 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 	if s.AdminAuditPath != "" {
 		o.AuditLog = slog.New(slog.NewJSONHandler(auditFile{s.AdminAuditPath, log}, nil))
 	}
+	for _, c := range counters.explain.Caches {
+		o.Counters.Caches = append(o.Counters.Caches, c)
+	}
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset
 	}

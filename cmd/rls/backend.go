@@ -91,7 +91,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		health.Set("redis", false, "no connection to Redis yet")
 	}
 	pingCtx, stopPings := context.WithCancel(ctx)
-	go watchRedis(pingCtx, client.Ping, s.RedisHealthCheckActive, health, log)
+	go watchRedis(pingCtx, client, s.RedisHealthCheckActive, health, log)
 	checks := &redisCheck{check: client.Check, report: meter.RedisCheck(roles...), health: health, log: log}
 	go checks.run(pingCtx)
 
@@ -134,7 +134,8 @@ func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer
 		Partitions:         s.RedisPartitions,
 		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
 		AllOrNone:          s.AllOrNone,
-		Timeout:            s.RedisTimeout,
+		Timeout:            time.Duration(s.RedisTimeout),
+		AutoTimeout:        s.RedisTimeout == env.AutoTimeout,
 		MaxBatchSize:       s.RedisMaxBatchSize,
 		MaxInflightBatches: s.RedisMaxInflightBatches,
 		MaxQueueSize:       s.RedisMaxQueueSize,
@@ -178,19 +179,27 @@ const (
 	pingPause        = time.Second
 )
 
+// redisClient is the part of a redis.Limiter that watchRedis uses.
+type redisClient interface {
+	Ping(ctx context.Context) error
+	MeasureRoundTrip(ctx context.Context) time.Duration
+	Timeout() time.Duration
+}
+
 // watchRedis pings Redis until the first connection and logs it. With reportHealth,
 // watchRedis goes on until ctx is done and sets the health component redis.
-func watchRedis(ctx context.Context, ping func(context.Context) error, reportHealth bool, health *server.Health, log *slog.Logger) {
+func watchRedis(ctx context.Context, client redisClient, reportHealth bool, health *server.Health, log *slog.Logger) {
 	pause := pingPauseAtStart
 	for first := true; ; first = false {
-		err := ping(ctx)
+		err := client.Ping(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil && first:
 			log.Error("Redis not reached yet; counting without Redis", "error", err)
 		case err == nil && pause == pingPauseAtStart:
-			log.Info("counting in Redis")
+			roundTrip := client.MeasureRoundTrip(ctx)
+			log.Info("counting in Redis", "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 			pause = pingPause
 		}
 		if reportHealth {

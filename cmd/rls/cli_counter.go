@@ -86,10 +86,20 @@ func printCounter(out io.Writer, c *admin.Reset) {
 			spent = "-"
 			remaining += " (this replica only; Redis is down)"
 		}
-		rows = append(rows, []string{name, spent, remaining, formatDuration(time.Duration(math.Ceil(l.ResetSeconds)) * time.Second)})
+		rows = append(rows, []string{name, spent, remaining, formatSeconds(l.ResetSeconds)})
 	}
 	printTable(out, rows)
+	for _, l := range c.Limits {
+		if d := l.CachedDenial; d != nil {
+			fmt.Fprintf(out, "%s: this replica denies hits from memory (%s) for %s, without asking Redis\n", printable(l.Limit), d.Source, formatSeconds(d.EndsInSeconds))
+		}
+	}
 	if c.Note != "" {
 		fmt.Fprintln(out, printable(c.Note))
 	}
+}
+
+// formatSeconds rounds up to whole seconds.
+func formatSeconds(seconds float64) string {
+	return formatDuration(time.Duration(math.Ceil(seconds)) * time.Second)
 }

@@ -199,7 +199,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 	}()
 
 	var logged bytes.Buffer
-	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: time.Minute}
+	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: env.Timeout(time.Minute)}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), live.NewRecorder(0.5, true), nil, newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
@@ -218,4 +218,31 @@ func TestSettingsWithoutEffectAreLogged(t *testing.T) {
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", file(t, "limits.yaml", threePerYear))
 	assert.Contains(t, r.logged(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
 	assert.Contains(t, r.logged(), "setting=REDIS_PIPELINE_WINDOW")
+}
+
+func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=ops:" + adminToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	get := func() string {
+		out, _, code := rls(t, "counter", "get", "--addr", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme")
+		assert.Zero(t, code)
+		return out
+	}
+	assert.NotContains(t, get(), "memory")
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
+	assert.Regexp(t, `3 per year.* +[45] +0 \(over\).*\n3 per year: this replica denies hits from memory \(deny_cache\) for \d+`, get())
+
+	c := redis.Client(t)
+	keys, err := c.Keys(t.Context(), "*tenant=acme*").Result()
+	require.NoError(t, err)
+	require.NoError(t, c.Del(t.Context(), keys...).Err())
+	out := get()
+	assert.Regexp(t, `3 per year.* +0 +3 .*\n3 per year: this replica denies hits from memory`, out)
+	assert.Contains(t, out, "although the counter has hits left")
+	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	assert.NotZero(t, code, "the denial is remembered")
+
+	rls(t, "counter", "reset", "--addr", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme")
+	assert.NotContains(t, get(), "memory")
 }

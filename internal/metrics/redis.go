@@ -95,6 +95,7 @@ type redisCollector struct {
 	closed [len(redis.Roles)]int64 // the highest number of closed connections so far
 
 	queue, connections, opened, waits, waitTime, timeouts *prometheus.Desc
+	roundTrip, budget                                     *prometheus.Desc
 	incumbentPools                                        [len(redis.Roles)]incumbentPool
 }
 
@@ -114,6 +115,8 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 		waits:       desc("rls_redis_connection_waits_total", "Batches that waited for a connection.", "server"),
 		waitTime:    desc("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", "server"),
 		timeouts:    desc("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", "server"),
+		roundTrip:   desc("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first.", "server"),
+		budget:      desc("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto it follows the round trip.", "server"),
 	}
 	for role, prefix := range map[redis.Role]string{redis.RoleMain: "ratelimit_redis_pool_", redis.RolePerSecond: "ratelimit_redis_per_second_pool_"} {
 		c.incumbentPools[role] = incumbentPool{
@@ -127,7 +130,7 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 
 // Describe implements prometheus.Collector.
 func (c *redisCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.queue, c.connections, c.opened, c.waits, c.waitTime, c.timeouts} {
+	for _, d := range []*prometheus.Desc{c.queue, c.connections, c.opened, c.waits, c.waitTime, c.timeouts, c.roundTrip, c.budget} {
 		out <- d
 	}
 	for _, p := range c.incumbentPools {
@@ -158,6 +161,8 @@ func (c *redisCollector) Collect(out chan<- prometheus.Metric) {
 		send(c.waits, prometheus.CounterValue, float64(p.Waits), server)
 		send(c.waitTime, prometheus.CounterValue, p.WaitTime.Seconds(), server)
 		send(c.timeouts, prometheus.CounterValue, float64(p.Timeouts), server)
+		send(c.roundTrip, prometheus.GaugeValue, p.RoundTrip.Seconds(), server)
+		send(c.budget, prometheus.GaugeValue, p.Budget.Seconds(), server)
 		incumbent := c.incumbentPools[p.Role]
 		send(incumbent.active, prometheus.GaugeValue, float64(p.Connections))
 		send(incumbent.total, prometheus.CounterValue, float64(p.Opened))

@@ -24,7 +24,7 @@ type replica struct {
 	byReason [len(backend.Reasons) + 1]atomic.Int64
 }
 
-func startReplica(t *testing.T, o redis.Options) *replica {
+func startReplica(t *testing.T, o redis.Options) (*replica, *redis.Limiter) {
 	client, err := redis.New(o)
 	require.NoError(t, err)
 	r := &replica{Limiter: fallback.New(fallback.Options{
@@ -33,7 +33,7 @@ func startReplica(t *testing.T, o redis.Options) *replica {
 		LastCount: client.TakeLastCount, Observer: &outageCounter{},
 	})}
 	t.Cleanup(func() { r.Close(); _ = client.Close() })
-	return r
+	return r, client
 }
 
 // call sends a hit on the first tight key.
@@ -93,7 +93,7 @@ func TestShortStallsDoNotAddUp(t *testing.T) {
 			var replicas []*replica
 			var stops []func()
 			for range 3 {
-				r := startReplica(t, redis.Options{Main: single(address), Timeout: budget})
+				r, _ := startReplica(t, redis.Options{Main: single(address), Timeout: budget})
 				replicas, stops = append(replicas, r), append(stops, r.startCallers(4, 10*time.Millisecond))
 			}
 			for range stalls {
@@ -123,7 +123,7 @@ func TestShortStallsDoNotAddUp(t *testing.T) {
 // Hits without room in the queue are decided here, and Redis learns of them.
 func TestFullQueueDoesNotAddUp(t *testing.T) {
 	s := redistest.Start(t)
-	r := startReplica(t, redis.Options{Main: single(s.Addr), Timeout: budget, MaxQueueSize: 1})
+	r, _ := startReplica(t, redis.Options{Main: single(s.Addr), Timeout: budget, MaxQueueSize: 1})
 	stop := r.startCallers(8, 0)
 	time.Sleep(time.Second)
 	stop()

@@ -204,7 +204,7 @@ func (s *Settings) warnings() []Warning {
 		}
 	}
 	switch {
-	case s.Backend() == BackendRedis && s.RedisTimeout > longTimeout:
+	case s.Backend() == BackendRedis && s.RedisTimeout > Timeout(longTimeout):
 		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
 			"got %v, default 50ms; the timeout bounds a whole call to Redis, not only connecting, so calls wait up to %[1]v while Redis hangs", s.RedisTimeout)})
 	case s.BackendType == BackendLocal && !s.OverridesEnabled:

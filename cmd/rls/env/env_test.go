@@ -85,7 +85,7 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		`REDIS_FALLBACK_RATIO: got "0", want a number above 0, at most 1`,
 		`LOG_LEVEL: got "loud", want one of debug, info, warn, error, trace, warning, fatal, panic`,
 		`CONFIG_TYPE: got "XDS", want one of FILE, GRPC_XDS_SOTW`,
-		`REDIS_TIMEOUT: got "1us", want a duration with a unit such as 50ms or 10s, at least 1ms`,
+		`REDIS_TIMEOUT: got "1us", want a duration with a unit such as 50ms or 10s, at least 1ms, or auto`,
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: want a list such as name:value,name:value`,
 		`ADMIN_TOKEN: want a token, or a list such as name:token,name:token with different names`,
 		`REDIS_MAX_BATCH_SIZE: got "-3", want a whole number from 1 to 4096`,

@@ -72,7 +72,7 @@ func (s *Settings) ChangedVariables() []Variable {
 	defaults := map[string]string{}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		text := f.Tag.Get("default")
-		if d, err := time.ParseDuration(text); err == nil && f.Type == reflect.TypeFor[time.Duration]() {
+		if d, err := time.ParseDuration(text); err == nil && (f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[Timeout]()) {
 			text = d.String()
 		}
 		defaults[f.Tag.Get("envconfig")] = text

@@ -98,6 +98,7 @@ var valueKinds = map[reflect.Type]string{
 	reflect.TypeFor[bool]():          "true or false",
 	reflect.TypeFor[float64]():       "a number",
 	reflect.TypeFor[time.Duration](): "a duration with a unit such as 50ms or 10s,",
+	reflect.TypeFor[Timeout]():       "a duration with a unit such as 50ms or 10s, at least 1ms, or auto",
 	reflect.TypeFor[headers]():       "a list such as name:value,name:value",
 	reflect.TypeFor[names]():         "a list such as NAME,NAME",
 	reflect.TypeFor[tags]():          "a list such as name:value,name:value",

@@ -154,38 +154,38 @@ type Settings struct {
 	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
-	DenyCacheBytes          int           `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         float64       `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged ratio × a fixed_window limit in a window, it denies the rest of the window without Redis. 0 turns this off, and so does STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT. See docs/failure.md."`
-	CacheKeyPrefix          string        `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis, up to 64 bytes."`
-	ExpirationJitterMax     int64         `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis, in seconds. So keys do not expire together."`
-	RedisType               string        `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
-	RedisURL                string        `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType         string        `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
-	RedisAuth               string        `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
-	RedisSentinelAuth       string        `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
-	RedisPoolSize           int           `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight."`
-	RedisTimeout            time.Duration `envconfig:"REDIS_TIMEOUT" default:"50ms" min:"1ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. If the value is above 1s, the service logs a warning. See docs/redis.md."`
-	RedisFallbackRatio      float64       `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis is down; above 0, at most 1. See docs/failure.md."`
-	RedisFailureMode        string        `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis is down: local (count in this process), allow or deny. See docs/failure.md."`
-	RedisPartitions         int           `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
-	RedisMaxBatchSize       int           `envconfig:"REDIS_MAX_BATCH_SIZE" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
-	RedisMaxInflightBatches int           `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
-	RedisMaxQueueSize       int           `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
-	RedisWaitReplicas       int           `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
-	RedisTLS                bool          `envconfig:"REDIS_TLS" default:"false" desc:"Use TLS to Redis and to sentinels."`
-	RedisTLSClientCert      string        `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
-	RedisTLSClientKey       string        `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of the key of REDIS_TLS_CLIENT_CERT."`
-	RedisTLSCACert          string        `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
-	RedisTLSSkipHostname    bool          `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
-	RedisHealthCheckActive  bool          `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis is down. If false, Redis does not affect health, because the service works without Redis."`
-	PerSecond               bool          `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. A call uses both Redis at the same time."`
-	PerSecondType           string        `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
-	PerSecondURL            string        `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
-	PerSecondSocketType     string        `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
-	PerSecondAuth           string        `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
-	PerSecondSentinelAuth   string        `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
-	PerSecondPoolSize       int           `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
-	PerSecondTLS            bool          `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
+	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
+	LocalGuardRatio         float64 `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged ratio × a fixed_window limit in a window, it denies the rest of the window without Redis. 0 turns this off, and so does STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT. See docs/failure.md."`
+	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis, up to 64 bytes."`
+	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis, in seconds. So keys do not expire together."`
+	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
+	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
+	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
+	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
+	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
+	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight."`
+	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
+	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis is down; above 0, at most 1. See docs/failure.md."`
+	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis is down: local (count in this process), allow or deny. See docs/failure.md."`
+	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
+	RedisMaxBatchSize       int     `envconfig:"REDIS_MAX_BATCH_SIZE" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
+	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
+	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
+	RedisWaitReplicas       int     `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
+	RedisTLS                bool    `envconfig:"REDIS_TLS" default:"false" desc:"Use TLS to Redis and to sentinels."`
+	RedisTLSClientCert      string  `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
+	RedisTLSClientKey       string  `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of the key of REDIS_TLS_CLIENT_CERT."`
+	RedisTLSCACert          string  `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
+	RedisTLSSkipHostname    bool    `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
+	RedisHealthCheckActive  bool    `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis is down. If false, Redis does not affect health, because the service works without Redis."`
+	PerSecond               bool    `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. A call uses both Redis at the same time."`
+	PerSecondType           string  `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
+	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
+	PerSecondSocketType     string  `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
+	PerSecondAuth           string  `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
+	PerSecondSentinelAuth   string  `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
+	PerSecondPoolSize       int     `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
+	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
 }
 
 // Warning is a valid setting that is probably a mistake. Message is for the log.
