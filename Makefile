@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-before bench-observers faults histories simulate attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults histories simulate attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ bench-plots: ## Draw the plots and write the tables again from the figures in do
 
 simulate-scale: ## Simulate 100 replicas and 1,000,000 calls/s with the figures in docs/bench; updates docs/scale.md
 	$(GO) run ./bench/scale -run docs/bench/curves.json -out docs/bench/scale.json -page docs/scale.md
+
+bench-leases: build ## Measure what leases save; prints a table for docs/benchmarks.md
+	@scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./bench
 
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@scripts/test-tools

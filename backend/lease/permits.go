@@ -135,6 +135,10 @@ type trip struct {
 	change         int64  // of the allowance; negative to give back
 }
 
+// asksBudget reports whether t changes the allowance or reads the budget. A trip for permits
+// reads the budget, because other replicas may need a part of the allowance.
+func (t *trip) asksBudget() bool { return t.change != 0 || t.permits > 0 }
+
 // plan returns the next trip at now, and whether a trip is useful.
 func (e *lease) plan(now int64) (t trip, ok bool) {
 	if e.isBusy || now < e.retryAt {

@@ -42,7 +42,7 @@ func (s *scenario) step() {
 		"hits", "hits", "hits", "hits", "work", "work", "time", "time", "window", "sweep", "close", "crash", "outage",
 	}).Draw(s.t, "event") {
 	case "hits":
-		for range rapid.IntRange(1, 60).Draw(s.t, "calls") {
+		for range rapid.IntRange(1, 40).Draw(s.t, "calls") {
 			n := rapid.SampledFrom([]int64{1, 1, 1, 2, 5, s.limit.Capacity()}).Draw(s.t, "n")
 			if a := r.hit(s.counters, s.limit, n); a.Err == nil && a.Allowed {
 				s.admitted = append(s.admitted, admission{s.counters.now.UnixMicro(), n})
@@ -87,7 +87,7 @@ func startScenario(t *rapid.T, algorithm limit.Algorithm) *scenario {
 func TestFixedWindowNeverAdmitsMoreAndWastesLittle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := startScenario(t, limit.FixedWindow)
-		for range 60 {
+		for range 40 {
 			s.step()
 			byWindow := map[int64]int64{}
 			for _, a := range s.admitted {
@@ -105,7 +105,7 @@ func TestFixedWindowNeverAdmitsMoreAndWastesLittle(t *testing.T) {
 func TestTokenBucketNeverAdmitsMoreThanItsBurstAndRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := startScenario(t, limit.TokenBucket)
-		for range 60 {
+		for range 40 {
 			s.step()
 		}
 		burst := s.limit.Capacity() + s.limit.LeasePermits()
@@ -127,7 +127,7 @@ func TestAllReplicasTogetherHoldAtMostTheBudget(t *testing.T) {
 		spec := s.limit.Spec
 		spec.ChargeDenied = false
 		s.limit = newLimit(t, spec)
-		for range 60 {
+		for range 40 {
 			s.step()
 			if s.counters.errSent { // failed hits can be charged
 				s.counters.err, s.counters.errSent = nil, false

@@ -55,7 +55,7 @@ func (l *Limiter) exchange(t trip, now int64) (permits, budget backend.Result) {
 	if t.permits > 0 {
 		b.Add(0, backend.Hit{Key: t.key, Limit: t.limit, N: t.permits, Window: t.window, Shadow: true})
 	}
-	if t.change != 0 {
+	if t.asksBudget() {
 		b.Add(1, backend.Hit{Key: t.budgetKey, Limit: t.budget, N: t.change, Window: t.window, Shadow: true})
 	}
 	l.send(b, now)
@@ -82,11 +82,11 @@ func (l *Limiter) apply(s *shard, e *lease, t trip, now int64, permits, budget b
 		}
 		return
 	}
-	if t.change != 0 && budget.Err == nil && e.windowEnd == 0 {
+	if t.asksBudget() && budget.Err == nil && e.windowEnd == 0 {
 		e.window, e.windowEnd = budget.Window, now+budget.ResetAfter
 	}
 	switch {
-	case t.change == 0:
+	case !t.asksBudget():
 	case budget.Err != nil:
 		e.allowance += min(t.change, 0)
 		e.retryAt = now + retryPause

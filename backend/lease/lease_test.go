@@ -1,0 +1,268 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// perHour returns a fixed window of 10,000 hits an hour with a lease of 100 permits.
+func perHour(t *testing.T) *limit.Limit {
+	return newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour, ChargeDenied: true, Lease: true})
+}
+
+// warmUp sends 200 hits in 0.2 s to r, so that r has permits.
+func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
+	for range 200 {
+		require.True(t, r.hit(c, lim, 1).Allowed)
+		r.work()
+		c.now = c.now.Add(time.Millisecond)
+	}
+	require.Greater(t, r.Stats().Held, int64(10))
+	require.Greater(t, r.Stats().SavedTrips, int64(100))
+}
+
+// started returns a replica with permits of a limit.
+func started(t *testing.T, lim *limit.Limit, allOrNone bool) (*sharedCounters, *replica) {
+	c := newSharedCounters()
+	r := newReplica(c, allOrNone)
+	r.warmUp(t, c, lim)
+	return c, r
+}
+
+func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	trips, held := c.trips, r.Stats().Held
+	result := r.hit(c, lim, 3)
+	assert.True(t, result.Allowed)
+	assert.Equal(t, backend.SourceLease, result.Source)
+	assert.Equal(t, lim.Max()-203, result.Remaining, "one replica alone knows the exact number")
+	assert.Equal(t, held-3, r.Stats().Held)
+	assert.Equal(t, trips, c.trips)
+}
+
+func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	held, before := r.Stats().Held, c.count(lim, "k")
+	result := r.hit(c, lim, held+5)
+	assert.True(t, result.Allowed)
+	assert.Equal(t, lim.Max()-200-held-5, result.Remaining)
+	assert.Equal(t, before+5, c.count(lim, "k"))
+	assert.Zero(t, r.Stats().Held)
+}
+
+func TestDeniedCallKeepsItsPermits(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	held := r.Stats().Held
+	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
+	assert.Equal(t, held, r.Stats().Held)
+}
+
+func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
+	lim := perHour(t)
+	empty := newLimit(t, limit.Spec{Unit: limit.Hour})
+	for _, allOrNone := range []bool{false, true} {
+		c, r := started(t, lim, allOrNone)
+		held := r.Stats().Held
+		results := make([]backend.Result, 2)
+		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}, {Key: []byte("other"), Limit: empty, N: 1}}, results)
+		assert.True(t, results[0].Allowed)
+		assert.False(t, results[1].Allowed)
+		if allOrNone {
+			assert.Equal(t, held, r.Stats().Held)
+			assert.Equal(t, lim.Max()-200, results[0].Remaining)
+		} else {
+			assert.Equal(t, held-1, r.Stats().Held)
+		}
+	}
+}
+
+func TestPeekAndRefundCountPermitsAsRemaining(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	assert.Equal(t, lim.Max()-200, r.hit(c, lim, 0).Remaining)
+	assert.Equal(t, lim.Max()-190, r.hit(c, lim, -10).Remaining)
+	results := make([]backend.Result, 1)
+	r.Peeker(c).Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, results)
+	assert.Equal(t, lim.Max()-190, results[0].Remaining)
+}
+
+func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
+	lim := perHour(t)
+	for name, reset := range map[string]func(c *sharedCounters, r *replica){
+		"through this replica":    func(c *sharedCounters, r *replica) { r.hit(c, lim, -limit.MaxHits) },
+		"through another replica": func(_ *sharedCounters, r *replica) { r.Invalidate(&backend.Hit{Key: []byte("k"), Limit: lim}) },
+		"of all counters":         func(_ *sharedCounters, r *replica) { r.InvalidateAll() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, r := started(t, lim, false)
+			reset(c, r)
+			r.work()
+			assert.Zero(t, r.Stats().Held)
+			assert.Zero(t, r.Stats().Returned)
+			assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
+		})
+	}
+}
+
+func TestIdleReplicaReturnsItsPermits(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	held := r.Stats().Held
+	r.Sweep(c.now.Add(time.Second / 2))
+	assert.Equal(t, held, r.Stats().Held, "not idle yet")
+	c.now = c.now.Add(2 * time.Second)
+	r.Sweep(c.now)
+	assert.Zero(t, r.Stats().Held)
+	assert.Equal(t, held, r.Stats().Returned)
+	assert.Equal(t, int64(200), c.count(lim, "k"))
+	assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
+	r.Sweep(c.now.Add(time.Minute))
+	assert.Zero(t, r.Stats().Leases, "forgotten")
+}
+
+func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	same := perHour(t)
+	held := r.Stats().Held
+	assert.Equal(t, backend.SourceLease, r.hit(c, same, 1).Source, "a reload without a change keeps permits")
+	tight := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
+	assert.Equal(t, backend.SourceRedis, r.hit(c, tight, 1).Source)
+	r.work()
+	assert.Equal(t, held-1, r.Stats().Returned)
+	assert.Equal(t, int64(202), c.count(lim, "k"))
+}
+
+func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
+	c, r := started(t, lim, false)
+	old := c.count(lim, "k")
+	s := r.shardOf(r.seeds.ID([]byte("k"), lim.Tag()))
+	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
+	r.returnLater(e, r.micros(c.now))
+	c.now = c.now.Add(time.Second)
+	c.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
+	r.work() // the return is late
+	assert.Equal(t, int64(50), c.count(lim, "k"))
+	c.now = c.now.Add(-time.Second)
+	assert.Less(t, c.count(lim, "k"), old)
+}
+
+func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	c.err = errDown
+	for range r.Stats().Held {
+		assert.True(t, r.hit(c, lim, 1).Allowed)
+	}
+	assert.ErrorIs(t, r.hit(c, lim, 1).Err, backend.ErrUnavailable)
+}
+
+func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	r.o.IsFailing = func(*backend.Hit) bool { return true }
+	for r.Stats().Held > 0 {
+		r.hit(c, lim, 1)
+	}
+	assert.Empty(t, r.background)
+}
+
+// Each lost batch lowers the allowance, so the budget also bounds what outages lose.
+func TestUnansweredTripCountsAsWaste(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	for r.Stats().Held > 0 && len(r.background) == 0 {
+		r.hit(c, lim, 1)
+	}
+	before := c.count(lim, "k")
+	c.err, c.errSent = errDown, true
+	r.work()
+	lost := c.count(lim, "k") - before
+	require.Positive(t, lost)
+	c.err = nil
+	c.now = c.now.Add(2 * time.Second)
+	r.Sweep(c.now)
+	assert.Equal(t, lost, c.count(lim.LeaseBudget(), Namespace+"k"))
+}
+
+func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
+	lim := perHour(t)
+	c := newSharedCounters()
+	replicas := []*replica{newReplica(c, false), newReplica(c, false), newReplica(c, false)}
+	for i := range 3000 {
+		for j, r := range replicas {
+			if j < 2 || i%100 == 0 { // the last replica gets a hit each 0.1 s
+				r.hit(c, lim, 1)
+				r.work()
+			}
+		}
+		c.now = c.now.Add(time.Millisecond)
+	}
+	allowance := func(r *replica) int64 {
+		id := r.seeds.ID([]byte("k"), lim.Tag())
+		return r.shardOf(id).leases[id].allowance
+	}
+	first, second, idle := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
+	assert.InDelta(t, first, second, 15)
+	assert.Less(t, idle, first/2)
+	assert.LessOrEqual(t, first+second+idle, lim.LeasePermits())
+}
+
+func TestLimiterWithoutPermitsAnswersAsALimiter(t *testing.T) {
+	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
+		counters := local.New(local.Options{})
+		l := New(Options{Next: counters, Source: counters})
+		t.Cleanup(l.Close)
+		return l
+	})
+}
+
+func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Requests: 100_000, Unit: limit.Year, Multiplier: 10, ChargeDenied: true, Lease: true, LeaseWaste: 0.1})
+	counters := local.New(local.Options{})
+	var admitted atomic.Int64
+	var callers sync.WaitGroup
+	var limiters []*Limiter
+	for range 3 {
+		l := New(Options{Next: counters, Source: counters})
+		limiters = append(limiters, l)
+		for range 4 {
+			callers.Go(func() {
+				results := make([]backend.Result, 1)
+				for range 12_000 {
+					l.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
+					if results[0].Allowed {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+	}
+	callers.Wait()
+	saved := int64(0)
+	for _, l := range limiters {
+		l.Close()
+		saved += l.Stats().SavedTrips
+	}
+	assert.LessOrEqual(t, admitted.Load(), lim.Max())
+	assert.GreaterOrEqual(t, admitted.Load(), lim.Max()-lim.LeasePermits())
+	assert.Positive(t, saved)
+}
