@@ -42,6 +42,10 @@ type Options struct {
 	// nil if the backend is not Redis.
 	RedisKey func(*backend.Hit) (server, key string)
 
+	// HeldPermits returns the permits that this replica holds of the counter of a hit. It is nil
+	// without leases.
+	HeldPermits func(now time.Time, h *backend.Hit) int64
+
 	// FailingSince returns the time since which the backend of a hit fails, or the zero Time.
 	FailingSince func(*backend.Hit) time.Time
 
@@ -346,6 +350,9 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	if inRedis {
 		l.Counter.Server, l.Counter.Key = w.o.RedisKey(hit)
 	}
+	if w.o.HeldPermits != nil {
+		l.Counter.Permits = w.o.HeldPermits(w.now, hit)
+	}
 	switch r := p.counter; {
 	case r.Err != nil, r.Degraded() && r.Mode != limit.FailLocal:
 		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
@@ -377,8 +384,6 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		a.By = "this replica"
 	case backend.SourceRedis:
 		a.By = "Redis"
-	case backend.SourceLease:
-		a.By = "permits that this replica holds"
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {

@@ -200,6 +200,9 @@ type Counter struct {
 	Server string `json:"server,omitempty"`
 	Key    string `json:"key,omitempty"`
 
+	// Permits is the number of remaining hits that this replica holds.
+	Permits int64 `json:"permits,omitempty"`
+
 	// Degraded reports that the backend did not answer. The numbers are then those of the
 	// fallback in this replica, and Capacity is its share of the limit.
 	Degraded bool `json:"degraded,omitempty"`
@@ -229,7 +232,7 @@ type Answer struct {
 	Never   bool       `json:"never,omitempty"`
 
 	// Source is the part of the service that would answer: redis, local,
-	// deny_cache, guard, lease or fallback. By is its name for people, such as Redis.
+	// deny_cache, guard or fallback. By is its name for people, such as Redis.
 	Source string `json:"source"`
 	By     string `json:"by"`
 

@@ -262,6 +262,9 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 		return
 	}
 	text := fmt.Sprintf("spent: %d of %d, %d left", c.Spent, c.Capacity, max(c.Remaining, 0))
+	if c.Permits > 0 {
+		text += fmt.Sprintf(" (this replica holds %d permits)", c.Permits)
+	}
 	if c.Degraded {
 		text += ", in the fallback of this replica only"
 	}

@@ -32,17 +32,15 @@ type giveBack struct {
 	isLost         bool // the return of the permits has failed
 }
 
-// empty takes all permits and the allowance from e. ok is false if there are none.
+// empty drops all permits and the allowance of e, and returns them. ok is false if there are
+// none.
 func (e *lease) empty() (g giveBack, ok bool) {
-	if e.allowance == 0 && e.permits == 0 {
-		return g, false
-	}
 	g = giveBack{
 		key: e.key, budgetKey: e.budgetKey, limit: e.limit, budget: e.budget, window: e.window,
 		permits: e.permits, allowance: e.allowance,
 	}
 	e.drop()
-	return g, true
+	return g, g.permits > 0 || g.allowance > 0
 }
 
 // returnLater gives back what e has, in the background. The caller holds the mutex.

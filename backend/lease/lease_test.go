@@ -150,6 +150,21 @@ func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	assert.Equal(t, int64(202), c.count(lim, "k"))
 }
 
+func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
+	lim := perHour(t)
+	c := newSharedCounters()
+	r := newReplica(c, false)
+	for len(r.background) == 0 { // the first trip asks for an allowance
+		r.hit(c, lim, 1)
+		c.now = c.now.Add(time.Millisecond)
+	}
+	r.hit(c, newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, Lease: true}), 1)
+	r.work()
+	id := r.seeds.ID([]byte("k"), lim.Tag())
+	assert.Zero(t, r.shardOf(id).leases[id].allowance)
+	assert.Zero(t, r.Stats().Held)
+}
+
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
 	c, r := started(t, lim, false)

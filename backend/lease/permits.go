@@ -37,9 +37,9 @@ type lease struct {
 	key       []byte
 	budgetKey []byte
 	limit     *limit.Limit
-	exact     *limit.Limit // limit, but denied hits are not charged
-	budget    *limit.Limit
-	epoch     uint32 // number of times that all permits were dropped
+	exact     *limit.Limit // limit, but denied hits are not charged; nil before the first trip
+	budget    *limit.Limit // nil before the first trip
+	epoch     uint32       // number of times that all permits were dropped
 
 	permits    int64
 	reserved   int64 // permits of hits that Next is deciding
@@ -68,15 +68,10 @@ type lease struct {
 const unknownBudget = -1
 
 func newLease(h *backend.Hit, now int64) *lease {
-	e := &lease{freeBudget: unknownBudget, lastUsed: now, rateStart: now}
+	e := &lease{limit: h.Limit, freeBudget: unknownBudget, lastUsed: now, rateStart: now}
 	e.budgetKey = append([]byte(Namespace), h.Key...)
 	e.key = e.budgetKey[len(Namespace):]
-	e.setLimit(h.Limit)
 	return e
-}
-
-func (e *lease) setLimit(lim *limit.Limit) {
-	e.limit, e.exact, e.budget = lim, lim.NotCharging(), lim.LeaseBudget()
 }
 
 // countDemand counts n hits at now for the rate.
@@ -148,6 +143,9 @@ func (e *lease) plan(now int64) (t trip, ok bool) {
 	if want < minWant {
 		return t, false
 	}
+	if e.budget == nil {
+		e.exact, e.budget = e.limit.NotCharging(), e.limit.LeaseBudget()
+	}
 	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.exact, budget: e.budget, window: e.window, epoch: e.epoch}
 	if e.freeBudget == unknownBudget {
 		t.change = min(want, (e.budget.Max()+2)/3) // later trips ask for more
@@ -182,5 +180,5 @@ func (e *lease) wanted(now int64) int64 {
 
 // demandIn returns the hits that are expected in a time, but at most the budget.
 func (e *lease) demandIn(micros int64) int64 {
-	return int64(min(e.rate*float64(micros), float64(e.budget.Max())))
+	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
 }

@@ -83,7 +83,7 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	s, e := r.shard, r.lease
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.N == -limit.MaxHits { // a reset
+	if h.N <= -limit.MaxHits { // a reset
 		l.forget(s, e, now)
 		return
 	}
@@ -119,8 +119,7 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 func (l *Limiter) changeLimit(s *shard, e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		l.returnLater(e, now)
-		e.retryAt, e.remaining = now+changePause, 0
-		e.setLimit(lim)
+		e.retryAt, e.remaining, e.exact, e.budget = now+changePause, 0, nil, nil
 	}
 	e.limit = lim
 }

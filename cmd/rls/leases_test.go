@@ -95,7 +95,7 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			t.Parallel()
 			redis := redistest.Start(t)
-			r := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false")[0]
+			r := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false", "ADMIN_TOKEN=")[0]
 			call := r.tenantCaller()
 			admitted := 0
 			polltest.Until(t, maxWait, func() bool {
@@ -105,6 +105,8 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 				admitted++
 				return admitted%500 == 0 && r.usedPermits() > 0
 			})
+			report := explained(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
+			assert.Positive(t, report.Descriptors[0].Limits[0].Counter.Permits)
 			require.NoError(t, r.stop())
 			next := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false")[0]
 			code, answer := next.admin("GET", "counters", "shop|tenant=acme", "")
