@@ -90,7 +90,7 @@ func Compare(old, current *descriptors.Config) *Report {
 		c.domain = d.Name
 		oldDomain, newDomain := source(old, d.Name), source(current, d.Name)
 		c.compareRequestLimits(oldDomain, newDomain)
-		c.walk(side{list: oldDomain.Descriptors}, side{list: newDomain.Descriptors}, nil)
+		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil)
 	}
 	for _, change := range c.report.Changes {
 		c.report.Kind = join(c.report.Kind, change.Kind)
@@ -127,17 +127,17 @@ type comparison struct {
 	indexes  map[*limitsfile.Descriptor]*descriptors.Index
 }
 
-// side is a place in one of the trees: the descriptors that the next entry can match, and
+// treePosition is a place in one of the trees: the descriptors that the next entry can match, and
 // those that the earlier entries matched.
-type side struct {
-	list  []*limitsfile.Descriptor
-	trail []*limitsfile.Descriptor
+type treePosition struct {
+	list    []*limitsfile.Descriptor
+	matched []*limitsfile.Descriptor
 }
 
-// next returns the side after an entry. Its trail is nil if nothing matches.
-func (c *comparison) next(s side, e *ratelimitv3.RateLimitDescriptor_Entry) side {
+// next returns the position after an entry. Its matched descriptors are nil if nothing matches.
+func (c *comparison) next(s treePosition, e *ratelimitv3.RateLimitDescriptor_Entry) treePosition {
 	if len(s.list) == 0 {
-		return side{}
+		return treePosition{}
 	}
 	x := c.indexes[s.list[0]]
 	if x == nil {
@@ -146,14 +146,14 @@ func (c *comparison) next(s side, e *ratelimitv3.RateLimitDescriptor_Entry) side
 	}
 	d, _ := x.Find(e)
 	if d == nil {
-		return side{}
+		return treePosition{}
 	}
-	return side{d.Descriptors, append(slices.Clip(s.trail), d)}
+	return treePosition{d.Descriptors, append(slices.Clip(s.matched), d)}
 }
 
-// walk compares all requests that continue at old and current. described has the descriptors
+// walk compares all requests that continue at old and current. path has the descriptors
 // that describe the entries before.
-func (c *comparison) walk(old, current side, described []*limitsfile.Descriptor) {
+func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor) {
 	labels := map[[2]string]bool{}
 	list := slices.Concat(current.list, old.list)
 	declared := len(list)
@@ -167,7 +167,7 @@ func (c *comparison) walk(old, current side, described []*limitsfile.Descriptor)
 			c.report.Incomplete = true
 			return
 		}
-		c.walkEntry(old, current, append(slices.Clip(described), d), exampleEntry(d), i >= declared)
+		c.walkEntry(old, current, append(slices.Clip(path), d), exampleEntry(d), i >= declared)
 	}
 	for _, d := range conditionExamples(list) {
 		if c.requests++; c.requests > maxRequests {
@@ -175,16 +175,16 @@ func (c *comparison) walk(old, current side, described []*limitsfile.Descriptor)
 			return
 		}
 		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
-		c.walkEntry(old, current, append(slices.Clip(described), d), e, true)
+		c.walkEntry(old, current, append(slices.Clip(path), d), e, true)
 	}
 }
 
-// walkEntry compares all requests that continue with e at old and current. described has the
+// walkEntry compares all requests that continue with e at old and current. path has the
 // descriptors that describe e and the entries before.
-func (c *comparison) walkEntry(old, current side, described []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
+func (c *comparison) walkEntry(old, current treePosition, path []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
 	oldNext, newNext := c.next(old, e), c.next(current, e)
-	c.compareRules(oldNext.trail, newNext.trail, described, isOverlap)
-	c.walk(oldNext, newNext, described)
+	c.compareRules(oldNext.matched, newNext.matched, path, isOverlap)
+	c.walk(oldNext, newNext, path)
 }
 
 // conditionExamples returns descriptors for values near the borders of the conditions in list.
@@ -247,12 +247,12 @@ func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return all
 }
 
-// compareRules adds the change between the rules at the ends of two trails, if there is one.
-// A nil trail has no rule. An overlap is added only if no earlier change has the same rules.
-func (c *comparison) compareRules(oldTrail, newTrail, described []*limitsfile.Descriptor, isOverlap bool) {
-	oldRule, newRule := last(oldTrail), last(newTrail)
-	change := Change{Requests: limitsfile.Path(c.domain, described)}
-	change.Old, change.New = c.rule(oldTrail), c.rule(newTrail)
+// compareRules adds the change between the rules of two lists of matched descriptors, if there is one.
+// Without matched descriptors there is no rule. An overlap is added only if no earlier change has the same rules.
+func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Descriptor, isOverlap bool) {
+	oldRule, newRule := last(oldMatched), last(newMatched)
+	change := Change{Requests: limitsfile.Path(c.domain, path)}
+	change.Old, change.New = c.rule(oldMatched), c.rule(newMatched)
 	key := [3]string{"", "", change.Requests}
 	switch {
 	case oldRule == nil && newRule == nil:
@@ -281,19 +281,19 @@ func (c *comparison) compareRules(oldTrail, newTrail, described []*limitsfile.De
 	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
 	if counts(oldRule) && counts(newRule) {
 		change.Counters = "new"
-		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldTrail), limitsfile.CounterPatterns(newTrail)) {
+		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldMatched), limitsfile.CounterPatterns(newMatched)) {
 			change.Counters = "kept"
 		}
 	}
 	c.report.Changes = append(c.report.Changes, change)
 }
 
-// last returns the last descriptor of trail, or nil if it has no limit in force.
-func last(trail []*limitsfile.Descriptor) *limitsfile.Descriptor {
-	if len(trail) == 0 {
+// last returns the last descriptor of matched, or nil if it has no limit in force.
+func last(matched []*limitsfile.Descriptor) *limitsfile.Descriptor {
+	if len(matched) == 0 {
 		return nil
 	}
-	d := trail[len(trail)-1]
+	d := matched[len(matched)-1]
 	if !slices.ContainsFunc(d.Limits, func(l *limitsfile.Limit) bool { return l.Enabled }) {
 		return nil
 	}
@@ -303,12 +303,12 @@ func last(trail []*limitsfile.Descriptor) *limitsfile.Descriptor {
 // counts reports whether d has a limit that counts.
 func counts(d *limitsfile.Descriptor) bool { return d != nil && len(counted(d)) > 0 }
 
-func (c *comparison) rule(trail []*limitsfile.Descriptor) *Rule {
-	d := last(trail)
+func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
+	d := last(matched)
 	if d == nil {
 		return nil
 	}
-	return &Rule{Path: limitsfile.Path(c.domain, trail), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
+	return &Rule{Path: limitsfile.Path(c.domain, matched), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
 }
 
 // compareRequestLimits compares the defaults of limits that are part of requests.

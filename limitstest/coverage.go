@@ -10,8 +10,8 @@ import (
 // Coverage counts how often tests meet each rule. Its zero value is empty. Rules with the
 // same path and place in two Configs count once.
 type Coverage struct {
-	configs []*descriptors.Config
-	met     map[*descriptors.Config]map[*descriptors.Rule]int
+	configs     []*descriptors.Config
+	matchCounts map[*descriptors.Config]map[*descriptors.Rule]int
 }
 
 // CoverageReport describes which rules the tests meet. A rule is met if a request matches it.
@@ -30,34 +30,34 @@ type UnmetRule struct {
 
 // counts returns the counts of the rules of config.
 func (c *Coverage) counts(config *descriptors.Config) map[*descriptors.Rule]int {
-	if c.met == nil {
-		c.met = map[*descriptors.Config]map[*descriptors.Rule]int{}
+	if c.matchCounts == nil {
+		c.matchCounts = map[*descriptors.Config]map[*descriptors.Rule]int{}
 	}
-	if c.met[config] == nil {
-		c.met[config] = map[*descriptors.Rule]int{}
+	if c.matchCounts[config] == nil {
+		c.matchCounts[config] = map[*descriptors.Rule]int{}
 		c.configs = append(c.configs, config)
 	}
-	return c.met[config]
+	return c.matchCounts[config]
 }
 
 // Report returns the coverage of the rules of all Configs, in their order.
 func (c *Coverage) Report() CoverageReport {
 	var order []UnmetRule
-	met := map[UnmetRule]bool{}
+	isMet := map[UnmetRule]bool{}
 	for _, config := range c.configs {
 		places := rulePlaces(config)
-		counts := c.met[config]
+		counts := c.matchCounts[config]
 		config.EachRule(func(rule *descriptors.Rule) {
 			r := UnmetRule{rule.Path, places[rule.Path]}
-			if _, seen := met[r]; !seen {
+			if _, seen := isMet[r]; !seen {
 				order = append(order, r)
 			}
-			met[r] = met[r] || counts[rule] > 0
+			isMet[r] = isMet[r] || counts[rule] > 0
 		})
 	}
 	report := CoverageReport{Rules: len(order), Percent: 100}
 	for _, r := range order {
-		if met[r] {
+		if isMet[r] {
 			report.Met++
 		} else {
 			report.Unmet = append(report.Unmet, r)

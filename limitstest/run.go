@@ -27,13 +27,13 @@ var headers = &service.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-R
 func (f *File) Run(ctx context.Context, config *descriptors.Config, coverage *Coverage) FileReport {
 	r := &runner{file: f, config: config}
 	r.store.Set(config)
-	met := coverage.counts(config)
+	matchCounts := coverage.counts(config)
 	report := FileReport{File: f.Name, Limits: f.Limits}
 	for i := range f.Tests {
 		if ctx.Err() != nil {
 			break
 		}
-		report.Tests = append(report.Tests, r.runTest(ctx, &f.Tests[i], met))
+		report.Tests = append(report.Tests, r.runTest(ctx, &f.Tests[i], matchCounts))
 	}
 	return report
 }
@@ -45,12 +45,12 @@ type runner struct {
 	store  descriptors.Store
 }
 
-func (r *runner) runTest(ctx context.Context, t *Test, met map[*descriptors.Rule]int) TestReport {
+func (r *runner) runTest(ctx context.Context, t *Test, matchCounts map[*descriptors.Rule]int) TestReport {
 	report := TestReport{Name: t.Name, Line: t.Line}
 	began := time.Now()
-	w := r.newWorld(met)
+	s := r.newTestService(matchCounts)
 	for i := range t.Requests {
-		failure, failedAt := w.send(ctx, &t.Requests[i])
+		failure, failedAt := s.send(ctx, &t.Requests[i])
 		if failure == nil {
 			continue
 		}
@@ -59,7 +59,7 @@ func (r *runner) runTest(ctx context.Context, t *Test, met map[*descriptors.Rule
 		}
 		report.Failures = append(report.Failures, *failure)
 	}
-	if n := w.limiter.Evictions(); n > 0 {
+	if n := s.limiter.Evictions(); n > 0 {
 		report.Failures = append(report.Failures, Failure{Line: t.Line, Mismatches: []Mismatch{{
 			Field: "counters", Got: fmt.Sprintf("%d forgotten, because memory has room for %d keys", n, local.DefaultMaxKeys), Want: "a smaller test",
 		}}})
@@ -69,23 +69,23 @@ func (r *runner) runTest(ctx context.Context, t *Test, met map[*descriptors.Rule
 }
 
 // explain explains the failed request: it repeats the test up to repetition n of request i in
-// a new world.
+// a new service.
 func (r *runner) explain(ctx context.Context, t *Test, i, n int) *explain.Report {
-	w := r.newWorld(nil)
+	s := r.newTestService(nil)
 	for j := range i {
-		w.sendTimes(ctx, &t.Requests[j], t.Requests[j].Repeat)
+		s.sendTimes(ctx, &t.Requests[j], t.Requests[j].Repeat)
 	}
 	failed := &t.Requests[i]
-	w.sendTimes(ctx, failed, n)
-	s := r.file.Settings
+	s.sendTimes(ctx, failed, n)
+	o := r.file.Settings
 	return explain.New(explain.Options{
-		Limits: &r.store, Counters: w.limiter, Now: func() time.Time { return failed.time(n) },
-		ShadowMode: s.ShadowMode, QuotaMode: s.QuotaMode, AllOrNone: s.AllOrNone,
+		Limits: &r.store, Counters: s.limiter, Now: func() time.Time { return failed.time(n) },
+		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
 	}).Explain(ctx, failed.Message)
 }
 
-// world is a service with empty counters and a virtual clock.
-type world struct {
+// testService is a service with empty counters and a virtual clock.
+type testService struct {
 	service *service.Service
 	limiter *local.Limiter
 	config  *descriptors.Config
@@ -93,20 +93,20 @@ type world struct {
 	last    observer
 }
 
-func (r *runner) newWorld(met map[*descriptors.Rule]int) *world {
-	s := r.file.Settings
-	w := &world{config: r.config, limiter: local.New(local.Options{AllOrNone: s.AllOrNone})}
-	w.last.met = met
-	w.service = service.New(service.Options{
-		Limits: &r.store, Limiter: w.limiter, Observers: []service.Observer{&w.last},
-		Now: func() time.Time { return w.now }, ShadowMode: s.ShadowMode, QuotaMode: s.QuotaMode, Headers: headers, PolicyHeaders: true,
+func (r *runner) newTestService(matchCounts map[*descriptors.Rule]int) *testService {
+	o := r.file.Settings
+	s := &testService{config: r.config, limiter: local.New(local.Options{AllOrNone: o.AllOrNone})}
+	s.last.matchCounts = matchCounts
+	s.service = service.New(service.Options{
+		Limits: &r.store, Limiter: s.limiter, Observers: []service.Observer{&s.last},
+		Now: func() time.Time { return s.now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, Headers: headers, PolicyHeaders: true,
 	})
-	return w
+	return s
 }
 
 // observer is a service.Observer that keeps the rules of the last call.
 type observer struct {
-	met            map[*descriptors.Rule]int // nil if rules are not counted
+	matchCounts    map[*descriptors.Rule]int // nil if rules are not counted
 	rules          []*descriptors.Rule
 	deniedInShadow []bool // by descriptor
 }
@@ -121,12 +121,12 @@ func (o *observer) Answered(_ context.Context, c *service.Call) {
 			o.deniedInShadow[d.Descriptor] = true
 		}
 	}
-	if o.met == nil {
+	if o.matchCounts == nil {
 		return
 	}
 	for _, rule := range c.Rules {
 		if rule != nil {
-			o.met[rule]++
+			o.matchCounts[rule]++
 		}
 	}
 }
@@ -137,24 +137,24 @@ type answer struct {
 	err      error
 }
 
-func (w *world) call(ctx context.Context, r *Request, i int) answer {
-	w.now = r.time(i)
-	response, err := w.service.ShouldRateLimit(ctx, r.Message)
+func (s *testService) call(ctx context.Context, r *Request, i int) answer {
+	s.now = r.time(i)
+	response, err := s.service.ShouldRateLimit(ctx, r.Message)
 	return answer{response, err}
 }
 
-func (w *world) sendTimes(ctx context.Context, r *Request, times int) {
+func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
 	for i := range times {
-		w.call(ctx, r, i)
+		s.call(ctx, r, i)
 	}
 }
 
 // send sends r as often as it repeats. It returns nil, or the first failure and the
 // repetition that failed, from 0.
-func (w *world) send(ctx context.Context, r *Request) (failure *Failure, failedAt int) {
+func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedAt int) {
 	admitted := 0
 	for i := range r.Repeat {
-		a := w.call(ctx, r, i)
+		a := s.call(ctx, r, i)
 		if a.err == nil && a.response.OverallCode == rlsv3.RateLimitResponse_OK {
 			admitted++
 		}
@@ -162,14 +162,14 @@ func (w *world) send(ctx context.Context, r *Request) (failure *Failure, failedA
 			continue // later requests need the charges of this one
 		}
 		isLast := i == r.Repeat-1
-		mismatches := w.compare(r, a, isLast)
+		mismatches := s.compare(r, a, isLast)
 		if isLast && r.Want.Admitted != nil && *r.Want.Admitted != admitted {
 			mismatches = append(mismatches, Mismatch{"admitted", strconv.Itoa(admitted), strconv.Itoa(*r.Want.Admitted)})
 		}
 		if len(mismatches) > 0 {
 			failedAt = i
 			failure = &Failure{
-				Line: r.Line, Domain: r.Message.Domain, Descriptors: r.Descriptors, Time: w.now, Repetition: i + 1, Repeat: r.Repeat,
+				Line: r.Line, Domain: r.Message.Domain, Descriptors: r.Descriptors, Time: s.now, Repetition: i + 1, Repeat: r.Repeat,
 				Mismatches: mismatches,
 			}
 		}
@@ -178,7 +178,7 @@ func (w *world) send(ctx context.Context, r *Request) (failure *Failure, failedA
 }
 
 // compare compares the answer with the wanted one.
-func (w *world) compare(r *Request, a answer, isLast bool) []Mismatch {
+func (s *testService) compare(r *Request, a answer, isLast bool) []Mismatch {
 	want := &r.Want
 	c := &comparison{}
 	if a.err != nil {
@@ -197,7 +197,7 @@ func (w *world) compare(r *Request, a answer, isLast bool) []Mismatch {
 		if len(want.Statuses) > 1 {
 			prefix = fmt.Sprintf("statuses[%d].", i)
 		}
-		w.compareStatus(c, prefix, i, a.response.Statuses[i], &want.Statuses[i], isLast)
+		s.compareStatus(c, prefix, i, a.response.Statuses[i], &want.Statuses[i], isLast)
 	}
 	if isLast && len(want.Headers) > 0 {
 		got := map[string]string{}
@@ -218,20 +218,20 @@ func (w *world) compare(r *Request, a answer, isLast bool) []Mismatch {
 }
 
 // compareStatus compares the status of descriptor i.
-func (w *world) compareStatus(c *comparison, prefix string, i int, got *rlsv3.RateLimitResponse_DescriptorStatus, want *WantStatus, isLast bool) {
+func (s *testService) compareStatus(c *comparison, prefix string, i int, got *rlsv3.RateLimitResponse_DescriptorStatus, want *WantStatus, isLast bool) {
 	c.text(prefix+"code", got.Code.String(), want.Code)
-	rule := w.last.rules[i]
+	rule := s.last.rules[i]
 	if want.Rule != nil {
 		path := NoRule
 		if rule != nil {
 			path = rule.Path
 		}
 		if path != *want.Rule {
-			c.add(prefix+"rule", path, *want.Rule+w.ruleAdvice(*want.Rule))
+			c.add(prefix+"rule", path, *want.Rule+s.ruleAdvice(*want.Rule))
 		}
 	}
-	if want.DeniedInShadow != nil && *want.DeniedInShadow != w.last.deniedInShadow[i] {
-		c.add(prefix+"denied_in_shadow", strconv.FormatBool(w.last.deniedInShadow[i]), strconv.FormatBool(*want.DeniedInShadow))
+	if want.DeniedInShadow != nil && *want.DeniedInShadow != s.last.deniedInShadow[i] {
+		c.add(prefix+"denied_in_shadow", strconv.FormatBool(s.last.deniedInShadow[i]), strconv.FormatBool(*want.DeniedInShadow))
 	}
 	if !isLast {
 		return
@@ -270,17 +270,17 @@ func limitOf(rule *descriptors.Rule, got *rlsv3.RateLimitResponse_DescriptorStat
 }
 
 // ruleAdvice returns a note about a wanted rule that no limits file has.
-func (w *world) ruleAdvice(path string) string {
+func (s *testService) ruleAdvice(path string) string {
 	if path == NoRule {
 		return ""
 	}
 	var paths []string
-	known := false
-	w.config.EachRule(func(r *descriptors.Rule) {
-		known = known || r.Path == path
+	exists := false
+	s.config.EachRule(func(r *descriptors.Rule) {
+		exists = exists || r.Path == path
 		paths = append(paths, r.Path)
 	})
-	if known {
+	if exists {
 		return ""
 	}
 	if near := limitsfile.Nearest(path, paths); near != "" {
