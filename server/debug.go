@@ -22,6 +22,10 @@ type Page struct {
 	// Stream is set if the answer goes on until the client leaves. It then also ends when
 	// the listener stops.
 	Stream bool
+
+	// AnyHost is set if requests may address any name: the page has no secrets, or checks its
+	// callers itself.
+	AnyHost bool
 }
 
 // address returns the path of p without the syntax of patterns.
@@ -34,14 +38,15 @@ func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 // Importing net/http/pprof also registers its pages on http.DefaultServeMux. The
 // registration is harmless, because no listener of this package serves that mux.
 var pprofPages = []Page{
-	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: onlyLocal(pprof.Index)},
-	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: onlyLocal(pprof.Profile)},
-	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace)},
+	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: onlyLocal(pprof.Index), AnyHost: true},
+	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: onlyLocal(pprof.Profile), AnyHost: true},
+	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace), AnyHost: true},
 }
 
 // debugHandler serves pages and pprof. "/endpoints" shows the list of pages, and so does "/"
-// without a page of its own. Streams end when stopping is done.
-func debugHandler(pages []Page, stopping context.Context) http.Handler { //nolint:revive // stopping is not the context of a call
+// without a page of its own. Streams end when stopping is done. Requests may address the
+// given names.
+func debugHandler(pages []Page, names []string, stopping context.Context) http.Handler { //nolint:revive // stopping is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
 
@@ -51,6 +56,9 @@ func debugHandler(pages []Page, stopping context.Context) http.Handler { //nolin
 	for _, p := range pages {
 		if p.Stream {
 			p.Handler = streamUntil(stopping, p.Handler)
+		}
+		if !p.AnyHost {
+			p.Handler = onlyOwnNames(names, p.Handler)
 		}
 		mux.Handle(p.Path, p.Handler)
 		hasRoot = hasRoot || p.address() == "/"
@@ -89,17 +97,47 @@ func streamUntil(stopping context.Context, h http.Handler) http.Handler {
 // name resolves to this host (DNS rebinding).
 func IsLocal(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && from.Addr().Unmap().IsLoopback() && namesNoSite(r.Host)
+	return err == nil && from.Addr().Unmap().IsLoopback() && namesNoSite(nameOf(r.Host))
 }
 
-// namesNoSite reports whether host, with or without a port, is localhost or an IP address.
-func namesNoSite(host string) bool {
+// nameOf returns host in lower case, without its port and a dot at the end.
+func nameOf(host string) string {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = strings.Trim(host, "[]")
 	}
-	_, err = netip.ParseAddr(name)
-	return err == nil || strings.EqualFold(strings.TrimSuffix(name, "."), "localhost")
+	return strings.ToLower(strings.TrimSuffix(name, "."))
+}
+
+// namesNoSite reports whether name is localhost or an IP address.
+func namesNoSite(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err == nil || name == "localhost"
+}
+
+// privateSuffixes end names that no site on the internet can have.
+var privateSuffixes = []string{".localhost", ".local", ".internal", ".svc"}
+
+// isPrivateName reports whether no site on the internet can have name. A name without a dot
+// is the name of a container or of a Kubernetes service.
+func isPrivateName(name string) bool {
+	return namesNoSite(name) || name != "" && !strings.Contains(name, ".") ||
+		slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+}
+
+// onlyOwnNames answers 403 to requests that address the name of a site, unless names has it.
+// A page of that site could otherwise read h by DNS rebinding. With TLS the certificate
+// prevents it.
+func onlyOwnNames(names []string, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := nameOf(r.Host)
+		isOwn := func(own string) bool { return nameOf(own) == name }
+		if r.TLS == nil && !isPrivateName(name) && !slices.ContainsFunc(names, isOwn) {
+			httpError(w, http.StatusForbidden, fmt.Sprintf("host: got %q, want an IP address, localhost, a name of the cluster, or a name in DEBUG_NAMES", r.Host))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // onlyLocal answers 403 to callers from other hosts.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -83,6 +84,50 @@ func TestOnlyLocalCallersGetProfiles(t *testing.T) {
 		w := httptest.NewRecorder()
 		onlyLocal(func(w http.ResponseWriter, _ *http.Request) {}).ServeHTTP(w, r)
 		assert.Equal(t, tt.want, w.Code, tt)
+	}
+}
+
+func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
+	t.Parallel()
+	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "limits") })
+	h := debugHandler([]Page{
+		{Path: "/rlconfig", Handler: answer},
+		{Path: "/live/stream", Handler: answer, Stream: true},
+		{Path: "/metrics", Handler: answer, AnyHost: true},
+	}, []string{"rls.example.com", "Other.Example:6070"}, t.Context())
+	get := func(path, host string, secure bool) int {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = host
+		if secure {
+			r.TLS = &tls.ConnectionState{}
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for host, want := range map[string]int{
+		"localhost:6070":              200,
+		"127.0.0.1":                   200,
+		"10.3.0.7:6070":               200,
+		"[2001:db8::1]:6070":          200,
+		"rls:6070":                    200,
+		"rls.shop.svc:6070":           200,
+		"rls.shop.svc.cluster.local.": 200,
+		"node-7.internal":             200,
+		"rls.localhost":               200,
+		"RLS.example.com.:6070":       200,
+		"other.example":               200,
+		"evil.example:6070":           403,
+		"evil.rls.example.com":        403,
+		"127.0.0.1.evil.example":      403,
+		"svc.evil.example":            403,
+		"evilsvc.com":                 403,
+		"":                            403,
+	} {
+		assert.Equal(t, want, get("/rlconfig", host, false), host)
+		assert.Equal(t, want, get("/live/stream", host, false), host)
+		assert.Equal(t, 200, get("/metrics", host, false), host)
+		assert.Equal(t, 200, get("/rlconfig", host, true), host)
 	}
 }
 

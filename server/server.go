@@ -51,6 +51,10 @@ type Options struct {
 	DebugTLS   *TLS   // nil means plain text
 	DebugPages []Page // besides pprof
 
+	// DebugNames are names of this host on the internet. Requests for debug pages may address
+	// them, IP addresses, and names that no site on the internet can have.
+	DebugNames []string
+
 	Metrics *MetricsListener // nil means none
 
 	// ObserveMethod is called once for each unary gRPC method, with its name without the
@@ -174,7 +178,7 @@ func New(o Options) (_ *Server, err error) {
 	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
 		return nil, err
 	}
-	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, s.streamCtx), o.Log); err != nil {
+	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
 	} else {
 		s.debug.server.RegisterOnShutdown(s.endStreams)

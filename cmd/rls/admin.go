@@ -52,7 +52,7 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset
 	}
-	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o)}}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AnyHost: true}}
 }
 
 // auditFile appends lines to a file. It opens the file for each line, so the file can be moved

@@ -16,6 +16,7 @@ import (
 // Callers of the admin API may open it. If there are none, callers on this host may. A page
 // of another site can't change anything through the browser of such a caller.
 func privatePage(callers *admin.Callers, p server.Page, log *slog.Logger) server.Page {
+	p.AnyHost = true // the callers are checked here
 	isAllowed, next := privateCaller(callers), http.NewCrossOriginProtection().Handler(p.Handler)
 	code := http.StatusForbidden
 	if callers.Any() {

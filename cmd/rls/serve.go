@@ -203,7 +203,9 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		DebugGate: newGate("debug", admission.Options{}, s, meter, log),
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
+			AnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}},
+		DebugNames:   s.DebugNames,
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
 		Log:          log,

@@ -60,6 +60,8 @@ type Settings struct {
 	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach it; 0.0.0.0 opens it to all. Only callers on the same host get /debug/pprof. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
+	DebugNames names `envconfig:"DEBUG_NAMES" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
+
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of the key of DEBUG_TLS_CERT."`
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
