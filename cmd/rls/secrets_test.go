@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"os"
@@ -12,7 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/explain"
 	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/live"
 )
 
 // secretText is a part of every secret of the tests below.
@@ -79,7 +84,7 @@ func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 	for name, settings := range bad {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, args := range [][]string{{"settings"}, {"settings", "--json"}, {"doctor"}, {"doctor", "--json"}} {
+			for _, args := range [][]string{{"settings"}, {"settings", "--json"}, {"doctor"}, {"doctor", "--json"}, {"explain", "-d", "d", "k=v"}, {"explain", "-d", "d", "k=v", "--limits", limits}} {
 				cmd := command(t, append(append(append([]string{}, secretSettings...), "LIMITS_PATH="+limits), settings...), args...)
 				out, _ := cmd.CombinedOutput() // most settings are invalid
 				assertNoSecret(t, strings.Join(args, " "), string(out))
@@ -90,7 +95,8 @@ func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 
 func TestNoOutputOfServiceHasASecret(t *testing.T) {
 	t.Parallel()
-	working := redistest.Open(t)
+	working := redistest.Start(t)
+	require.NoError(t, working.Client(t).Do(t.Context(), "ACL", "SETUSER", "user", "on", ">PLANTED-auth", "~*", "&*", "+@all").Err())
 	all := map[string][]string{"working Redis": {"REDIS_URL=redis://:PLANTED@" + working.Addr}}
 	for _, name := range []string{"URL", "URL with parameter", "Sentinel", "Cluster", "unix"} {
 		all[name] = redisSecrets[name]
@@ -110,23 +116,24 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 			require.NoError(t, os.WriteFile(limits, []byte("domain: ["), 0o600))
 			require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
 			r.awaitLog("limits rejected")
-			for _, path := range []string{
-				"/", "/endpoints", "/rlconfig", "/rlconfig/problems", "/metrics", "/live", "/live/rules", "/settings", "/signin", "/loglevel",
-				"/explain?domain=d&descriptor=k=v", "/admin/overrides", "/admin/counters?target=d|k=v", "/admin/PLANTED-not-found", "/debug/pprof/goroutine?debug=2",
-			} {
-				for _, token := range []string{"", "PLANTED-token", "PLANTED-wrong"} {
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.debug+path, nil)
-					require.NoError(t, err)
-					if token != "" {
-						req.Header.Set("Authorization", "Bearer "+token)
-					}
-					resp, err := http.DefaultClient.Do(req)
-					require.NoError(t, err)
-					body, err := io.ReadAll(resp.Body)
-					require.NoError(t, err)
-					require.NoError(t, resp.Body.Close())
-					assertNoSecret(t, path, strings.ReplaceAll(string(body), "/admin/PLANTED-not-found", ""))
+			for path, code := range secretPages(name == "working Redis") {
+				got, body := getAs(t, "http://"+r.debug+path, "PLANTED-token")
+				assert.Equal(t, code, got, "%s: %s", path, body)
+				assertNoSecret(t, path, body)
+				for _, token := range []string{"", "PLANTED-wrong"} {
+					_, body := getAs(t, "http://"+r.debug+path, token)
+					assertNoSecret(t, path, body)
 				}
+			}
+			for _, args := range [][]string{
+				{"explain", "-d", "d", "k=v", "--admin", r.debug}, {"explain", "-d", "d", "k=v", "--admin", r.debug, "--json"}, {"doctor"}, {"doctor", "--json"},
+			} {
+				out, err := command(t, env, args...).CombinedOutput()
+				if args[0] == "explain" { // doctor finds problems
+					require.NoError(t, err, "%s", out)
+				}
+				assert.NotEmpty(t, out)
+				assertNoSecret(t, strings.Join(args, " "), string(out))
 			}
 			_, health := get(t, "http://"+r.http+"/healthcheck")
 			assertNoSecret(t, "/healthcheck", health)
@@ -136,4 +143,44 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 			assert.Contains(t, r.logged(), "service started")
 		})
 	}
+}
+
+// secretPages returns pages of the debug listener, and the status with a valid token.
+func secretPages(isRedisUp bool) map[string]int {
+	pages := map[string]int{"/no/such/page": http.StatusNotFound, "/admin/PLANTED-not-found": http.StatusNotFound}
+	for _, path := range []string{
+		"/", "/endpoints", "/rlconfig", "/rlconfig/problems", "/metrics", live.SnapshotPath, live.RulesPath, live.RulePath + "?path=d+%3E+k",
+		live.StreamPath, signInPath, logLevelPath, explain.Path + "?domain=d&descriptor=k=v", admin.Prefix + "overrides", admin.Prefix + "history",
+		admin.Prefix + "counters?target=d%7Ck=v", "/debug/pprof/goroutine?debug=2",
+	} {
+		pages[path] = http.StatusOK
+	}
+	if !isRedisUp {
+		pages[admin.Prefix+"history"] = http.StatusServiceUnavailable
+	}
+	return pages
+}
+
+// getAs returns the answer to a caller with token. It returns the first event of a stream,
+// and leaves out the path that the caller asked for.
+func getAs(t *testing.T, pageURL, token string) (code int, body string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, pageURL, nil)
+	require.NoError(t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	var content []byte
+	if resp.Header.Get("Content-Type") == "text/event-stream" {
+		content, err = bufio.NewReader(resp.Body).ReadBytes('\n')
+	} else {
+		content, err = io.ReadAll(resp.Body)
+	}
+	require.NoError(t, err)
+	return resp.StatusCode, strings.ReplaceAll(string(content), req.URL.Path, "")
 }
