@@ -19,6 +19,11 @@ func FuzzCalls(f *testing.F) {
 	f.Add(uint8(2), "overrides", "shop|%FF", "\xff")
 	f.Add(uint8(0), "counters", "shop|tenant=acme|path=/api/%2A", "")
 	f.Add(uint8(2), "counters", "shop|tenant=*", "")
+	f.Add(uint8(1), "rules", "shop|user=new", `{"rate_limit": {"unit": "day", "requests_per_unit": 3}, "expires_at": "2030-01-31T12:00:00Z"}`)
+	f.Add(uint8(1), "switches", "shop|tenant", `{"enabled": false, "reason": "incident"}`)
+	f.Add(uint8(1), "shadow-mode", "", `{"shadow_mode": true}`)
+	f.Add(uint8(0), "history", "shop|tenant", "")
+	f.Add(uint8(3), "rollback", "", `{}`)
 	f.Fuzz(func(t *testing.T, method uint8, path, target, body string) {
 		overrides, counters := admintest.NewOverrides(t, limits), local.New(local.Options{MaxKeys: 100})
 		h := admin.New(admin.Options{
@@ -26,11 +31,14 @@ func FuzzCalls(f *testing.F) {
 			Overrides: overrides,
 			Counters:  admin.Counters{Limits: &overrides.Limits, Uncached: counters, Limiter: counters},
 		})
-		u := &url.URL{Path: admin.Prefix + path, RawQuery: "target=" + url.QueryEscape(target)}
+		u := &url.URL{Path: admin.Prefix + path}
+		if target != "" {
+			u.RawQuery = "target=" + url.QueryEscape(target)
+		}
 		// First another program has stored the value.
 		overrides.Store(target, body)
 		for range 2 {
-			req := httptest.NewRequest([]string{"GET", "PUT", "DELETE"}[method%3], "/", strings.NewReader(body))
+			req := httptest.NewRequest([]string{"GET", "PUT", "DELETE", "POST"}[method%4], "/", strings.NewReader(body))
 			req.URL = u
 			req.Header.Set("Authorization", "Bearer "+token)
 			w := httptest.NewRecorder()

@@ -1,0 +1,113 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// repliesConn is a connection to a server that sends bytes, whatever it is asked, and hangs up.
+type repliesConn struct {
+	net.Conn // nil: other methods are not used
+	replies  *bytes.Reader
+}
+
+func (c repliesConn) Read(b []byte) (int, error)       { return c.replies.Read(b) }
+func (c repliesConn) Write(b []byte) (int, error)      { return len(b), nil }
+func (c repliesConn) Close() error                     { return nil }
+func (c repliesConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c repliesConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c repliesConn) SetDeadline(time.Time) error      { return nil }
+func (c repliesConn) SetReadDeadline(time.Time) error  { return nil }
+func (c repliesConn) SetWriteDeadline(time.Time) error { return nil }
+
+// FuzzReplies answers a Take with arbitrary bytes of a server. Each hit is decided, or has an
+// error of the backend.
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte("+OK\r\n:1\r\n+OK\r\n:7\r\n$-1\r\n$4\r\n\x93\x01\x00\x00\r\n"))
+	f.Add([]byte("+OK\r\n:1\r\n+OK\r\n-WRONGTYPE a list\r\n$3\r\nabc\r\n$1\r\n\x90\r\n"))
+	f.Add([]byte("$-1\r\n:9223372036854775807\r\n+OK\r\n:-9223372036854775808\r\n*1\r\n:1\r\n-NOSCRIPT\r\n"))
+	f.Add([]byte("-LOADING\r\n"))
+	f.Add([]byte(":1\r\n"))
+	counted, scripted := newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true}), newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, Algorithm: limit.SlidingWindow})
+	hits := []backend.Hit{{Key: []byte("a"), Limit: counted, N: 1}, {Key: []byte("b"), Limit: counted, N: 2}, {Key: []byte("c"), Limit: counted}, {Key: []byte("d"), Limit: scripted, N: 1}}
+	f.Fuzz(func(t *testing.T, replies []byte) {
+		l, err := New(Options{
+			Main: Server{URL: "127.0.0.1:1"}, Timeout: 20 * time.Millisecond, CallersClock: true,
+			Dial: func(context.Context, string, string) (net.Conn, error) {
+				return repliesConn{replies: bytes.NewReader(replies)}, nil
+			},
+		})
+		require.NoError(t, err)
+		defer l.Close()
+		results := make([]backend.Result, len(hits))
+		l.Take(t.Context(), unitTime, hits, results)
+		for i, r := range results {
+			if r.Err == nil {
+				assert.Equal(t, backend.SourceRedis, r.Source, "hit %d is decided by nobody", i)
+			} else {
+				assert.ErrorIs(t, r.Err, backend.ErrUnavailable)
+			}
+		}
+	})
+}
+
+// valuesNode is a Redis that has values of another program.
+type valuesNode struct {
+	client
+	values map[string]string
+}
+
+func (n valuesNode) masterOf(context.Context, string) (*server, error) {
+	return fakeServer{n.Process}.masterOf()
+}
+
+func (n valuesNode) reload(*server) {}
+
+func (n valuesNode) Process(_ context.Context, cmd goredis.Cmder) error {
+	cmd.(noRetryString).SetVal(n.values[*cmd.Args()[1].(*string)])
+	return nil
+}
+
+// FuzzForeignValues reads counters whose keys hold values of another program. Only the hits on
+// a key that holds no number fail, with the name of the key.
+func FuzzForeignValues(f *testing.F) {
+	f.Add("7", "x")
+	f.Add("-3", "9223372036854775808")
+	f.Add("", "\x00")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		names, values := []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, []string{first, second}
+		l := newUnitLimiter(valuesNode{values: map[string]string{names[0]: first, names[1]: second}})
+		r := l.newRequest(unitTime, time.Now(), time.Minute)
+		counted := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true})
+		b := &batch{queue: l.queues[0], deadline: time.Now().Add(time.Minute)}
+		for i, key := range []string{"a", "b"} {
+			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: counted}, 0)
+			r.calls[0].setWindow(i, r.now)
+		}
+		for i := range names {
+			b.hits = append(b.hits, hitRef{r.calls[0], i})
+		}
+		require.NoError(t, b.send(t.Context()), "the values concern one key each")
+		for i, a := range r.calls[0].answers {
+			count, err := strconv.ParseInt(values[i], 10, 64)
+			if err != nil {
+				require.ErrorContains(t, a.Err, strconv.Quote(names[i]))
+				require.ErrorIs(t, a.Err, backend.ErrUnavailable)
+				continue
+			}
+			require.NoError(t, a.Err)
+			assert.Equal(t, max(5-max(count, 0), 0), max(a.Remaining, 0))
+		}
+	})
+}
