@@ -79,9 +79,12 @@ func (ctr *counter) hits(n int64) []backend.Hit {
 // findCounter returns the counter of a call. Without a counter, it returns nil and the
 // answer to the call.
 func (h *handler) findCounter(c *call) (*counter, answer) {
-	t, err := descriptors.ParseTarget(c.target())
-	if err != nil {
+	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
+	switch {
+	case err != nil:
 		return nil, problem(http.StatusBadRequest, "%s", err)
+	case c.Method == http.MethodDelete && !hasAllValues:
+		return nil, problem(http.StatusBadRequest, "target: got a key without a value; a reset is for one value of each key, want %s for the empty value", truncate(t.RequestString()))
 	}
 	limits := h.o.Counters.Limits.Load()
 	if limits == nil {

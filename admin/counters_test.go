@@ -130,6 +130,22 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 	})
 }
 
+func TestResetIsForOneValue(t *testing.T) {
+	r := newTestAPI(t)
+	r.setClock()
+	r.spend("shop|tenant", 3)
+	r.spend(acme, 3)
+	code, text := r.problems("DELETE", "counters", "shop|tenant", "")
+	assert.Equal(t, http.StatusBadRequest, code)
+	assert.Contains(t, text, "got a key without a value; a reset is for one value of each key, want shop|tenant= for the empty value")
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|tenant=", "", nil))
+	for target, spent := range map[string]int64{"shop|tenant=": 0, acme: 3} {
+		var got admin.Counter
+		require.Equal(t, http.StatusOK, r.call("GET", "counters", target, "", &got))
+		assert.Equal(t, spent, got.Limits[0].Spent, target)
+	}
+}
+
 func TestResetDropsAllCountersOfTarget(t *testing.T) {
 	var published []string
 	r := newTestAPI(t, func(o *admin.Options) {

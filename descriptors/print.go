@@ -34,23 +34,40 @@ func (c *Config) WriteTree(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteLines writes the limits in force in file order, one a line, like /rlconfig of
-// envoyproxy/ratelimit. Fields that envoyproxy/ratelimit doesn't know come last.
+// WriteLines writes all limits in file order, one a line, like /rlconfig of
+// envoyproxy/ratelimit. Fields that envoyproxy/ratelimit doesn't know come last. They show limits
+// that are off, and changes of run time.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
+	if s := c.shadowMode; s != nil {
+		fmt.Fprintf(b, "# SHADOW_MODE is %t%s\n", s.On, s.Notes)
+	}
+	for _, off := range c.Off() {
+		fmt.Fprintf(b, "# off: %s%s\n", off.Path, off.Notes)
+	}
 	c.eachPair(nil, func(n, _ *node, p path) {
-		if n.rule == nil {
-			return
+		var inForce []*RateLimit // that have no line yet
+		rule := n.rule
+		if rule == nil {
+			rule = &Rule{ShadowMode: n.ShadowMode, QuotaMode: n.QuotaMode}
+		} else {
+			inForce = rule.Limits
 		}
-		for _, l := range n.rule.Limits {
-			n.rule.writeLine(b, p.metricKey(), l)
+		more := origin(c.domains[p.domain].source, n.Descriptor)
+		for _, fileLimit := range n.Limits {
+			if fileLimit.Enabled && len(inForce) > 0 {
+				rule.writeLine(b, p.metricKey(), inForce[0], more)
+				inForce = inForce[1:]
+				continue
+			}
+			rule.writeLine(b, p.metricKey(), responseCache{}.newRateLimit(fileLimit, nil), ", enabled=false"+more)
 		}
 	})
 	return b.Flush()
 }
 
-// writeLine writes l, a limit of r.
-func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit) {
+// writeLine writes l, a limit of r. more are fields at the end of the line.
+func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit, more string) {
 	unit := "UNKNOWN"
 	if !l.Unlimited {
 		unit = strings.ToUpper(l.Unit.String())
@@ -58,7 +75,7 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit) {
 	fmt.Fprintf(b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
 		limitsfile.Printable(metricKey), unit, l.Response.GetRequestsPerUnit(), r.ShadowMode, r.QuotaMode)
 	if l.Unlimited {
-		b.WriteString(", unlimited=true\n")
+		b.WriteString(", unlimited=true" + more + "\n")
 		return
 	}
 	add := func(name string, value any) { fmt.Fprintf(b, ", %s=%v", name, value) }
@@ -78,6 +95,7 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit) {
 		add("scope", l.Scope)
 	}
 	b.WriteString(strings.Join(limitsfile.ExtraFields(l.Limit, ", %s=%v"), ""))
+	b.WriteString(more)
 	b.WriteByte('\n')
 }
 

@@ -44,7 +44,7 @@ shop
 `, b.String())
 }
 
-func TestWriteLinesShowsLimitsInForce(t *testing.T) {
+func TestWriteLinesShowsLimitsInForceAndOff(t *testing.T) {
 	c := compileFiles(t, "domain: z\ndescriptors: [{key: k, "+tenAMinute+"}]", printed)
 	var b strings.Builder
 	require.NoError(t, c.WriteLines(&b))
@@ -54,6 +54,7 @@ shop.service_checkout.path_/pay/*: unit=SECOND requests_per_unit=10, shadow_mode
 shop.service_checkout.path_/pay/*: unit=DAY requests_per_unit=1000, shadow_mode: false, quota_mode: false, algorithm=sliding_log, unit_multiplier=2, on_backend_failure=deny, charge_denied=true
 shop.beta: unit=HOUR requests_per_unit=5, shadow_mode: true, quota_mode: true, fallback_ratio=0.5, lease=true, lease_waste=0.4
 shop.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited=true
+shop.old: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false, enabled=false
 "shop.new\nline.x": unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false
 `, b.String())
 }

@@ -68,6 +68,32 @@ func (t Target) Check() error {
 	return nil
 }
 
+// ParseRequestTarget parses the target of a request. A key with an empty value can be written
+// with or without a =. hasAllValues reports that each key has a =.
+func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
+	parts := strings.Split(text, "|")
+	hasAllValues = true
+	for i, part := range parts[1:] {
+		hasAllValues = hasAllValues && strings.Contains(part, "=")
+		if key, isEmpty := strings.CutSuffix(part, "="); isEmpty && !strings.Contains(key, "=") {
+			parts[i+1] = key
+		}
+	}
+	t, err = ParseTarget(strings.Join(parts, "|"))
+	return t, hasAllValues, err
+}
+
+// RequestString returns domain|key=value|key=, the target of a request. Each key has a =.
+func (t Target) RequestString() string {
+	parts := strings.Split(t.String(), "|")
+	for i, e := range t.Entries {
+		if e.GetValue() == "" {
+			parts[i+1] += "="
+		}
+	}
+	return strings.Join(parts, "|")
+}
+
 // String returns domain|key=value|key. Each part is escaped as in the names of counters, but
 // a * is not escaped.
 func (t Target) String() string {

@@ -135,6 +135,12 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 		r.UnknownDomain = w.unknownDomain(c.Request)
 	} else {
 		r.Place = place(w.domain.Source().File, w.domain.Source().Line)
+		if off := w.domain.Source().Off; off != nil {
+			r.Switches = append(r.Switches, "all limits of "+cmp.Or(limitsfile.Printable(off.Target), "all domains")+" are switched off"+off.String())
+		}
+	}
+	if s := w.config.ShadowMode(); s != nil {
+		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.On, s.Notes))
 	}
 	for i := range c.Request.Descriptors {
 		r.Descriptors = append(r.Descriptors, w.descriptor(c, i))
@@ -193,6 +199,9 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	d.Enforcement = newEnforcement(c, i, rule)
 	if last != nil {
 		d.Place, d.Denial = place(last.File, last.Line), newDenial(last.Denial)
+		if last.Created != nil {
+			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *last.Created}))
+		}
 		for _, applied := range last.Overrides {
 			d.Overrides = append(d.Overrides, newOverride(applied))
 		}
@@ -235,7 +244,7 @@ func newDenial(d *limitsfile.Denial) *Denial {
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
-	o := Override{Target: applied.Target, Author: applied.Author, BaseLimits: applied.BaseLimits}
+	o := Override{Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits}
 	if !applied.SetAt.IsZero() {
 		o.SetAt = new(applied.SetAt.UTC())
 	}

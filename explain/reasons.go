@@ -108,6 +108,8 @@ func (w *reporter) summary(request *ratelimitv3.RateLimitDescriptor, d *Descript
 	switch {
 	case w.domain == nil:
 		return "no limit: the domain is unknown"
+	case w.domain.Source().Off != nil:
+		return "no limit: all limits of the domain are switched off" + w.domain.Source().Off.String()
 	case request.GetLimit() != nil && rule == nil:
 		return w.report.Error
 	case request.GetLimit() != nil && len(rule.Limits) == 0:
@@ -116,6 +118,8 @@ func (w *reporter) summary(request *ratelimitv3.RateLimitDescriptor, d *Descript
 		return "no limit: the descriptor has no entries"
 	case rule == nil && len(trace.Trail) < len(request.GetEntries()):
 		return w.noMatch(request.GetEntries(), trace)
+	case rule == nil && last.Off() != nil:
+		return fmt.Sprintf("no limit: %s is switched off%s", w.path(trace.Trail), last.Off().Notes)
 	case rule == nil && len(last.Limits) > 0:
 		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.path(trace.Trail))
 	case rule == nil && len(last.Descriptors) > 0:

@@ -20,6 +20,9 @@ type Report struct {
 	// UnknownDomain is set if no limits file has the domain. The service then limits nothing.
 	UnknownDomain *UnknownDomain `json:"unknown_domain,omitempty"`
 
+	// Switches describes the switches of the whole domain and of SHADOW_MODE.
+	Switches []string `json:"switches,omitempty"`
+
 	// GlobalShadowMode reports that SHADOW_MODE of the service turned OVER_LIMIT into OK.
 	GlobalShadowMode bool `json:"global_shadow_mode,omitempty"`
 
@@ -82,8 +85,11 @@ type Descriptor struct {
 	// Denial is the body and the headers that the rule adds to a denial, if it has any.
 	Denial *Denial `json:"denial,omitempty"`
 
+	// Created is set if the rule was created at run time.
+	Created *Override `json:"created,omitempty"`
+
 	// Overrides are the overrides in force that changed the rule, in the order in which
-	// they apply.
+	// they apply. A switch comes last.
 	Overrides []Override `json:"overrides,omitempty"`
 
 	Limits []Limit `json:"limits"`
@@ -137,6 +143,8 @@ type Enforcement struct {
 // Override is an override in force. Author and SetAt are empty if they are unknown.
 type Override struct {
 	Target     string     `json:"target"`
+	Off        bool       `json:"off,omitempty"` // a switch, which takes the limits out of force
+	Reason     string     `json:"reason,omitempty"`
 	Author     string     `json:"author,omitempty"`
 	SetAt      *time.Time `json:"set_at,omitempty"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`

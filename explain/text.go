@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,6 +66,9 @@ func (t *textWriter) header(r *Report) {
 		t.line(0, "next answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
 	default:
 		t.line(0, "next answer: %s", r.Code)
+	}
+	for _, text := range r.Switches {
+		t.line(0, "switch: %s", text)
 	}
 	if r.Offline {
 		t.line(0, "counters: empty, because no service was asked")
@@ -145,6 +149,9 @@ func (t *textWriter) descriptor(d *Descriptor, offline bool) {
 			t.line(2, "a denial has the body %s", limitsfile.Printable(d.Denial.Body))
 		}
 	}
+	if d.Created != nil {
+		t.line(1, "created at run time%s", strings.TrimPrefix(t.override(d.Created), "override: "))
+	}
 	for _, o := range d.Overrides {
 		t.line(1, "%s", t.override(&o))
 	}
@@ -189,6 +196,9 @@ func (t *textWriter) level(number int, l *Level) {
 // override returns the text about an override.
 func (t *textWriter) override(o *Override) string {
 	text := "override: " + limitsfile.Printable(o.Target)
+	if o.Off {
+		text = "switched off: " + limitsfile.Printable(o.Target)
+	}
 	if o.Author != "" {
 		text += " by " + limitsfile.Printable(o.Author)
 	}
@@ -199,6 +209,12 @@ func (t *textWriter) override(o *Override) string {
 		text += ", until " + t.time(o.ExpiresAt)
 	} else {
 		text += ", without an end"
+	}
+	if o.Reason != "" {
+		text += ", reason " + strconv.Quote(o.Reason)
+	}
+	if o.BaseLimits == "" {
+		return text
 	}
 	return text + "; without it: " + o.BaseLimits
 }

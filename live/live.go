@@ -86,6 +86,7 @@ type Live struct {
 	book       ruleBook
 	limits     Limits       // the part of the limits in force that Store has
 	overrides  OverrideList // of the limits in force
+	off        []string     // the limits that switches have taken out of force
 	lastRead   time.Time    // of the counts of rules
 	lastViewed time.Time
 	snapshot   *Snapshot // the last one
@@ -175,7 +176,7 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 }
 
 func (l *Live) state(now time.Time) State {
-	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.o.ShadowMode, Draining: l.o.Draining()}
+	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.isShadow(), Off: l.off, Draining: l.o.Draining()}
 	if l.o.Redis != nil {
 		s.Redis = l.o.Redis()
 	}
@@ -215,14 +216,28 @@ func (l *Live) ruleList() RuleList {
 	return list
 }
 
+// isShadow reports whether the service answers OK to all requests.
+func (l *Live) isShadow() bool {
+	config := l.o.Store.Load()
+	return config != nil && config.IsShadow(l.o.ShadowMode) || config == nil && l.o.ShadowMode
+}
+
 // update reads what changes only with the limits in force.
 func (l *Live) update() {
 	config := l.o.Store.Load()
 	if config == l.book.config && l.overrides.Shown != nil {
 		return
 	}
-	l.limits = Limits{Domains: []string{}}
+	l.limits, l.off = Limits{Domains: []string{}}, nil
 	if config != nil {
+		const maxShown = 5
+		for i, off := range config.Off() {
+			if i == maxShown {
+				l.off = append(l.off, "and more")
+				break
+			}
+			l.off = append(l.off, off.Path+off.Notes.String())
+		}
 		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
 			l.limits.Domains = append(l.limits.Domains, d.Name)

@@ -61,8 +61,12 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	mark(d.QuotaMode, "quota")
 	mark(unlimited > 0, "unlimited")
 	mark(enabled == 0, "disabled")
+	mark(d.Created != nil, "run time")
 	if n := len(d.Overrides); n > 0 {
 		o := d.Overrides[n-1]
+		if d.Off() != nil {
+			r.Marks = append(r.Marks, "off")
+		}
 		r.Marks = append(r.Marks, "override")
 		r.Override = &RuleOverride{Target: o.Target}
 		if !o.Expires.IsZero() {

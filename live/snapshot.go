@@ -60,6 +60,9 @@ type State struct {
 
 	Draining   bool `json:"draining,omitempty"`
 	ShadowMode bool `json:"shadow_mode,omitempty"` // of the whole service
+
+	// Off describes the limits that switches have taken out of force.
+	Off []string `json:"off,omitempty"`
 }
 
 // Candidate describes limits that are evaluated on live calls and not in force. The counts

@@ -37,6 +37,9 @@ func (s *State) describe(now time.Time) {
 	if s.Draining {
 		add(Warning, "stopping")
 	}
+	for _, off := range s.Off {
+		add(Warning, "switched off: "+off)
+	}
 	if s.ShadowMode {
 		add(Warning, "the whole service is in shadow mode: it denies nothing")
 	}

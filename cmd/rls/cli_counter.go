@@ -49,7 +49,7 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 			if method == http.MethodGet {
 				answer = &c.Counter
 			}
-			return client.run(cmd, method, "counters", url.Values{"target": {target.String()}}, nil, answer, func(out io.Writer) {
+			return client.run(cmd, method, "counters", url.Values{"target": {target.RequestString()}}, nil, answer, func(out io.Writer) {
 				printCounter(out, &c)
 			})
 		},

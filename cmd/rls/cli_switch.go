@@ -51,7 +51,7 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 		Use:     "on {RULE | DOMAIN | --all}",
 		Short:   "End a switch of rls limits off",
 		Long:    "Puts limits in force again that rls limits off has taken out of force.\n" + switchHelp,
-		Example: "  rls limits on 'shop > tenant=acme'",
+		Example: "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := switchTarget(args, all)

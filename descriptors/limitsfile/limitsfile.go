@@ -183,6 +183,14 @@ type Limit struct {
 // pattern or the text of a condition.
 func (d *Descriptor) HasManyValues() bool { return d.WildcardValue || d.Condition != nil }
 
+// Off returns the switch that takes all limits of d out of force, or nil.
+func (d *Descriptor) Off() *AppliedOverride {
+	if n := len(d.Overrides); n > 0 && d.Overrides[n-1].Off {
+		return &d.Overrides[n-1]
+	}
+	return nil
+}
+
 // Label returns the descriptor's key and value for messages: `service=checkout`.
 func (d *Descriptor) Label() string {
 	if d.Value == "" {

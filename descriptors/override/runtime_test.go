@@ -1,0 +1,204 @@
+package override
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+const twoDomains = `
+domain: shop
+defaults: {algorithm: sliding_window}
+descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100}
+  - key: path
+    value: /api/*
+    rate_limit: {unit: minute, requests_per_unit: 10}
+  - key: plan
+    rate_limit: {unit: minute, requests_per_unit: 1}
+    descriptors:
+      - {key: user, rate_limit: {unit: hour, requests_per_unit: 7}}
+  - key: region
+    descriptors:
+      - {key: zone, rate_limit: {unit: hour, requests_per_unit: 8}}
+`
+
+// apply returns the limits with the values of fields, and the state of each field.
+func (l limits) apply(fields map[string]string) (*descriptors.Config, map[string]State) {
+	var layer Layer
+	layer.Set(fields)
+	set, _ := layer.Apply(l.set, time.Now())
+	states := map[string]State{}
+	for _, s := range layer.States() {
+		states[s.Field()] = s
+	}
+	return descriptors.Compile(set), states
+}
+
+const aDay = `{"rate_limit": {"unit": "day", "requests_per_unit": 3}}`
+
+func TestRulesAddLimitsLikeFiles(t *testing.T) {
+	base := compile(t, twoDomains)
+	for name, c := range map[string]struct {
+		field, value string
+		request      string // domain, keys and values
+		want         string
+	}{
+		"a new key":                        {"|rule|shop|user", aDay, "shop user a", "3 per day, sliding_window"},
+		"a value of a key with a limit":    {"|rule|shop|tenant=acme", aDay, "shop tenant acme", "3 per day, sliding_window"},
+		"other values keep their limit":    {"|rule|shop|tenant=acme", aDay, "shop tenant b", "100 per minute, sliding_window"},
+		"a pattern":                        {"|rule|shop|host=*.example", aDay, "shop host a.example", "3 per day, sliding_window"},
+		"patterns of files come first":     {"|rule|shop|path=/api/v1*", aDay, "shop path /api/v1", "10 per minute, sliding_window"},
+		"a child of a rule":                {"|rule|shop|tenant|user", aDay, "shop tenant a user b", "3 per day, sliding_window"},
+		"the parent keeps its limit":       {"|rule|shop|tenant|user", aDay, "shop tenant a", "100 per minute, sliding_window"},
+		"a descriptor without a limit":     {"|rule|shop|region", aDay, "shop region eu", "3 per day, sliding_window"},
+		"its children keep their limits":   {"|rule|shop|region", aDay, "shop region eu zone 1", "8 per hour, sliding_window"},
+		"a missing parent":                 {"|rule|shop|a=1|b", aDay, "shop a 1 b x", "3 per day, sliding_window"},
+		"a new domain without defaults":    {"|rule|bank|user", aDay, "bank user a", "3 per day"},
+		"all fields of a descriptor":       {"|rule|shop|user", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}, {"unit": "hour", "requests_per_unit": 1}], "shadow_mode": true, "reason": "test"}`, "shop user a", "3 per day, sliding_window and 1 per hour, sliding_window, shadow"},
+		"a condition, named by its text":   {"|rule|shop|agent=prefix(bot)", `{"prefix": "bot", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop agent bot-1", "3 per day, sliding_window"},
+		"the other requests have no limit": {"|rule|shop|a=1|b", aDay, "shop a 1", "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, states := base.apply(map[string]string{c.field: c.value})
+			require.NoError(t, states[c.field].Problem)
+			words := strings.Fields(c.request)
+			assert.Equal(t, c.want, matched(config, words[0], words[1:]...))
+		})
+	}
+	assert.Equal(t, "nothing", matched(base.Config, "shop", "user", "a"), "the base stays as it is")
+}
+
+func TestInvalidRulesAreRejected(t *testing.T) {
+	base := compile(t, twoDomains)
+	for name, c := range map[string]struct{ target, value, want string }{
+		"a rule of a file":       {"shop|tenant", aDay, "limits.yaml:5 has limits for this descriptor (100 per minute, sliding_window)"},
+		"no limit":               {"shop|user", `{"shadow_mode": true}`, "rule has no limit; want rate_limit or rate_limits"},
+		"a limit at the top":     {"shop|user", `{"unit": "day"}`, "unit belongs in rate_limit"},
+		"a key":                  {"shop|user", `{"key": "user"}`, "key is in the target of a rule"},
+		"children":               {"shop|user", `{"descriptors": []}`, "create each child as a rule of its own"},
+		"a misspelt field":       {"shop|user", `{"rate_limt": {}}`, "did you mean rate_limit?"},
+		"a misspelt note":        {"shop|user", `{"expire_at": "2030-01-31T12:00:00Z"}`, "did you mean expires_at?"},
+		"a wrong unit":           {"shop|user", `{"rate_limit": {"unit": "fortnight", "requests_per_unit": 1}}`, `unit: got "fortnight"`},
+		"a long reason":          {"shop|user", `{"reason": "` + strings.Repeat("x", 501) + `"}`, "reason: got 501 bytes, want at most 500"},
+		"a domain alone":         {"shop", aDay, "want DOMAIN|KEY=VALUE"},
+		"a text":                 {"shop|user", `"3"`, "want a JSON object"},
+		"another condition":      {"shop|user=a", `{"prefix": "b", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "want the condition as the value"},
+		"a list in a file":       {"shop|user", `{"in": {"file": "/etc/passwd"}, "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "only if the limits are in a file"},
+		"a misspelt domain":      {"shpo|user", aDay, "unknown domain shpo; want shop; did you mean shop?"},
+		"a lost child":           {"shop|plan=pro", aDay, "plan matches plan=pro now, and its children would no longer apply; set an override of shop|plan=pro"},
+		"a lost limit of a path": {"shop|tenant=acme|user", aDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var layer Layer
+			layer.Apply(base.set, time.Now())
+			s := layer.DryRun(base.set, Field(KindRule, c.target), c.value, time.Now())
+			require.Error(t, s.Problem)
+			assert.ErrorContains(t, s.Problem, c.want)
+			assert.Empty(t, s.Limits)
+		})
+	}
+}
+
+func TestOverrideOfRule(t *testing.T) {
+	config, states := compile(t, twoDomains).apply(map[string]string{"|rule|shop|user": aDay, "shop|user": "9", "shop|user=a": `{"factor": 2}`})
+	assert.Equal(t, "9 per day, sliding_window", matched(config, "shop", "user", "b"))
+	assert.Equal(t, "18 per day, sliding_window", matched(config, "shop", "user", "a"))
+	assert.Equal(t, "9 per day, sliding_window", states["shop|user"].Limits)
+}
+
+func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
+	base := compile(t, twoDomains)
+	for name, c := range map[string]struct {
+		fields  map[string]string
+		request string
+		want    string
+	}{
+		"a rule":                            {map[string]string{"|switch|shop|tenant": "{}"}, "tenant a", "nothing"},
+		"a rule of run time":                {map[string]string{"|switch|shop|user": "{}", "|rule|shop|user": aDay}, "user a", "nothing"},
+		"other rules stay":                  {map[string]string{"|switch|shop|tenant": "{}"}, "plan a", "1 per minute, sliding_window"},
+		"children stay":                     {map[string]string{"|switch|shop|plan": "{}"}, "plan a user b", "7 per hour, sliding_window"},
+		"one value":                         {map[string]string{"|switch|shop|tenant=acme": "{}"}, "tenant acme", "nothing"},
+		"other values stay":                 {map[string]string{"|switch|shop|tenant=acme": "{}"}, "tenant b", "100 per minute, sliding_window"},
+		"after overrides":                   {map[string]string{"|switch|shop|tenant": "{}", "shop|tenant=acme": `{"requests_per_unit": 5, "enabled": true}`}, "tenant acme", "nothing"},
+		"a domain":                          {map[string]string{"|switch|shop": "{}"}, "tenant a", "nothing"},
+		"all":                               {map[string]string{"|switch|": `{"reason": "incident"}`}, "plan a user b", "nothing"},
+		"a switch that has ended":           {map[string]string{"|switch|": `{"expires_at": "2020-01-01T00:00:00Z"}`}, "tenant a", "100 per minute, sliding_window"},
+		"a domain that is missing":          {map[string]string{"|switch|bank": "{}"}, "tenant a", "100 per minute, sliding_window"},
+		"an invalid value switches nothing": {map[string]string{"|switch|": "off"}, "tenant a", "100 per minute, sliding_window"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, _ := base.apply(c.fields)
+			assert.Equal(t, c.want, matched(config, "shop", strings.Fields(c.request)...))
+		})
+	}
+	config, states := base.apply(map[string]string{
+		"|switch|shop": `{"set_by": "alice", "reason": "test"}`, "|switch|bank": "{}", "|switch|shop|gone": "{}", "|switch|a b": "{}", "|switch|shop|tenant": `{"resaon": ""}`,
+	})
+	assert.Equal(t, "5 rules", states["|switch|shop"].BaseLimits)
+	assert.Equal(t, "off", states["|switch|shop"].Limits)
+	for field, isWaiting := range map[string]bool{"|switch|bank": true, "|switch|shop|gone": true, "|switch|a b": false, "|switch|shop|tenant": false} {
+		require.Error(t, states[field].Problem, field)
+		assert.Equal(t, isWaiting, states[field].Waiting, field)
+	}
+	off := config.Off()
+	require.Len(t, off, 1)
+	assert.Equal(t, "shop", off[0].Path)
+	assert.Equal(t, ` by alice, reason "test"`, off[0].String())
+	var lines strings.Builder
+	require.NoError(t, config.WriteLines(&lines))
+	assert.Contains(t, lines.String(), `# off: shop by alice, reason "test"`)
+	assert.Contains(t, lines.String(), "shop.tenant: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mode: false, algorithm=sliding_window, enabled=false, off=domain by alice")
+}
+
+func TestShadowModeReplacesTheSetting(t *testing.T) {
+	base := compile(t, twoDomains)
+	for value, want := range map[string][2]bool{
+		`{"shadow_mode": true}`:  {true, true},
+		`{"shadow_mode": false}`: {false, false},
+		`{"shadow_mode": 3}`:     {true, false},
+		`{}`:                     {true, false},
+		`{"shadow_mode": true, "expires_at": "2020-01-01T00:00:00Z"}`: {true, false},
+	} {
+		config, _ := base.apply(map[string]string{"|shadow_mode|": value})
+		assert.Equal(t, want, [2]bool{config.IsShadow(true), config.IsShadow(false)}, value)
+	}
+	_, states := base.apply(map[string]string{"|shadow_mode|x": `{"shadow_mode": true}`})
+	assert.ErrorContains(t, states["|shadow_mode|x"].Problem, "target: got x, want none")
+}
+
+// FuzzFields checks that no field of any kind panics or changes the limits of others.
+func FuzzFields(f *testing.F) {
+	for _, c := range [][2]string{
+		{"|rule|shop|user", aDay},
+		{"|rule|shop|tenant=a|b=*", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}], "expires_at": "2030-01-31T12:00:00Z", "reason": "r"}`},
+		{"|rule|new|agent=prefix(a)", `{"prefix": "a", "rate_limit": {"unlimited": true}}`},
+		{"|switch|", `{"reason": "r"}`},
+		{"|switch|bank", `{}`},
+		{"|shadow_mode|", `{"shadow_mode": true}`},
+		{"shop|plan", `12`},
+	} {
+		f.Add(c[0], c[1])
+	}
+	base := compile(f, twoDomains)
+	before := base.Hash()
+	f.Fuzz(func(t *testing.T, field, value string) {
+		config, states := base.apply(map[string]string{field: value})
+		if base.Hash() != before || descriptors.Compile(base.set).Hash() != before {
+			t.Fatal("the base has changed")
+		}
+		kind, target := SplitField(field)
+		if Field(kind, target) != field || len(states) != 1 {
+			t.Fatalf("%q is not the field of %s %q", field, kind, target)
+		}
+		if states[field].Problem != nil && config.Hash() != before {
+			t.Fatal("a rejected value has changed the limits")
+		}
+	})
+}
