@@ -39,7 +39,7 @@ func (c *Config) Off() []Off {
 func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	text := ""
 	add := func(name, detail string, n limitsfile.Notes) {
-		text += ", " + name + "=" + strings.Trim(limitsfile.Printable(strings.TrimSpace(detail+n.String())), `"`)
+		text += ", " + name + "=" + limitsfile.Printable(strings.TrimSpace(detail+n.String()))
 	}
 	if d.Created != nil {
 		add("created", "at run time", *d.Created)
