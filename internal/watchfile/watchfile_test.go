@@ -17,19 +17,45 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// lockedBuffer is a buffer of log lines. The passing of time in a test synchronizes nothing.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf.Reset()
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	write("1")
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		var inForce []string
+		var log lockedBuffer
+		var inForce []string // guarded by the mutex of log
 		f, err := Read(Options{
 			Path: path, Content: "tokens", MaxBytes: 10, Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Apply: func(data []byte) error {
 				if string(data) == "bad" {
 					return errors.New("not good")
 				}
+				log.mu.Lock()
+				defer log.mu.Unlock()
 				inForce = append(inForce, string(data))
 				return nil
 			},
@@ -53,9 +79,10 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 			log.Reset()
 			write(step.text)
 			pass()
+			text := log.String()
 			assert.Equal(t, step.want, inForce)
-			assert.Contains(t, log.String(), step.log)
-			assert.LessOrEqual(t, strings.Count(log.String(), "\n"), 1, "a problem is logged once")
+			assert.Contains(t, text, step.log)
+			assert.LessOrEqual(t, strings.Count(text, "\n"), 1, "a problem is logged once")
 		}
 		log.Reset()
 		require.NoError(t, os.Remove(path))
