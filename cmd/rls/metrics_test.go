@@ -80,8 +80,8 @@ func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
 	redis.Resume()
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
 	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="(late|overload)"} 1\n`, metrics, "counted while they happen")
-	// One call is a blip. With failed probes it can be an outage. Redis has charged the hit later.
-	price := regexp.MustCompile(`(for a short time|outage ended).* calls=1 calls_admitted=1 hits_admitted=1 most_beyond_limits=0 (late|overload)=1`)
+	// One call is a blip. With failed probes it can be an outage. If its late answer comes within a second, the price is 0.
+	price := regexp.MustCompile(`(for a short time|outage ended).* calls=1 calls_admitted=1 hits_admitted=1 most_beyond_limits=[01] (late|overload)=1`)
 	polltest.Until(t, maxWait, func() bool { return price.MatchString(r.logged()) })
 }
 
