@@ -71,11 +71,38 @@ func (c *checks) admitted(isCounted func(*callRecord) bool) int64 {
 func (c *checks) bound() int64 {
 	p := c.plan
 	maxHits := int64(max(p.maxHits, p.reloadedMax))
-	share := max(int64(p.ratio*float64(maxHits)), 1)
+	bound := maxHits * int64(1+p.losses())
 	if p.failureMode == "deny" {
-		share = 0
+		return bound
 	}
-	return maxHits*int64(1+p.losses()) + share*int64(len(c.replicas))
+	for _, r := range c.replicas {
+		share := max(p.ratio*float64(maxHits), 1)
+		if known := c.knownCount(r); known > 0 {
+			share = min(share, p.ratio*float64(maxHits-known)+1)
+		}
+		bound += int64(share)
+	}
+	return bound
+}
+
+// knownCount returns the hits that Redis had counted before the first fault, as far as its
+// answers told the replica. The fallback then admits only a share of the rest. A short queue makes
+// the fallback decide hits even before.
+func (c *checks) knownCount(replica *replica) int64 {
+	p, known := c.plan, int64(0)
+	if p.algorithm != "fixed_window" || p.unit != "year" || p.reloadedMax > 0 || p.losses() > 0 || len(p.faults) == 0 || p.maxQueue < 4096 {
+		return 0
+	}
+	first := p.faults[0].start
+	for _, f := range p.faults {
+		first = min(first, f.start)
+	}
+	for _, r := range c.records.calls {
+		if r.replica == replica && r.err == nil && r.end < first && r.tight.Source == backend.SourceRedis {
+			known = max(known, min(int64(p.maxHits)-r.tight.Remaining, int64(p.maxHits)))
+		}
+	}
+	return known
 }
 
 // checkAdmitted checks the bound of the admitted hits. Mode allow has none. Limits of a second

@@ -73,7 +73,7 @@ func (f *fleet) startReplica(number int) *replica {
 	r.fallback = fallback.New(fallback.Options{
 		Primary: client, Secondary: counters, Ratio: p.ratio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
-		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters,
+		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount,
 		Observer: &fallbackObserver{r.meter.Fallback(), r},
 	})
 	var shared backend.Limiter = r.fallback
