@@ -192,7 +192,7 @@ func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
 	one := func(request string) string { return file("", "  - "+request) }
 	for _, c := range []struct{ name, yaml, want string }{
 		{"empty", "", "f: file is empty: limits and tests are missing"},
-		{"no YAML", "a: [", "f:1: not valid YAML: "},
+		{"no YAML", "a: [", "f:1:4: not valid YAML: [ opens here and is not closed; want ]"},
 		{"a list", "[]", "f:1:1: test file: got a list, want a mapping with limits, merge, "},
 		{"no limits", "tests: [{name: a, requests: [{descriptor: a=b, domain: d, want: {code: OK}}]}]", "f:1:1: limits is missing; write limits: and the path"},
 		{"no tests", "limits: a", "f:1:1: tests is missing"},

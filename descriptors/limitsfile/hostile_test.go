@@ -152,7 +152,7 @@ func TestFileInPiecesIsReadAsAWhole(t *testing.T) {
 
 	b.WriteString("- {key: k, value: v5}\n- x\n- {key: [}\n")
 	_, errs, _ := load(b.String(), Options{})
-	assert.Equal(t, "f:30007: not valid YAML: did not find expected node content", errs, "it is the only problem of the file")
+	assert.Equal(t, "f:30008:9: not valid YAML: [ opens here, and } in line 30008 closes it; want ]", errs, "it is the only problem of the file")
 	_, errs, _ = load(strings.Replace(b.String(), "- {key: [}\n", "", 1), Options{})
 	assert.Equal(t, "f:30006:9: d > k=v5: duplicate of the descriptor at f:21\nf:30007:3: d: item of descriptors: got x, want a mapping", errs)
 }

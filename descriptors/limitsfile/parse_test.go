@@ -23,7 +23,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"empty domain", "domain: ''", "f:1:9: domain is missing"},
 		{"null domain", "domain: ~", "f:1:1: domain is missing"},
 		{"domain is a list", "domain: [a]", "f:1:9: domain: got a list, want text"},
-		{"syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3: not valid YAML: found character that cannot start any token"},
+		{"syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3:1: not valid YAML: a tab is in the indentation; want spaces only"},
 		{"invalid UTF-8", "domain: d\ndescriptors:\n- key: a\xffb\n", "f:3:9: byte 0xFF is not UTF-8"},
 		{"control character", "domain: d\x01", "f:1:10: control character 0x01 is not allowed"},
 		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; want domain, defaults or descriptors"},
@@ -76,7 +76,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"merging null", one("<<: ~"), "f:4:9: d > k: merge key (<<): got null, want a mapping or a list of mappings"},
 		{"merging unknown keys", one("<<: {foo: 1}"), "f:4:10: d > k: unknown key foo; want descriptors, key"},
 		{"quoted merge key", one(`"<<": {value: v}`), `f:4:5: d > k: unknown key "<<"`},
-		{"unknown anchor", one("value: *v"), "f: not valid YAML: unknown anchor 'v' referenced"},
+		{"unknown anchor", one("value: *v"), "f:4:12: not valid YAML: unknown anchor: got *v, want &v at a value above it"},
 		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want second, minute, hour, day, week, month or year; did you mean hour?"},
 
 		// Mistakes in our own fields.

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -111,7 +110,7 @@ func (d *Document) parseWhole() error {
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
 		return ErrEmpty
 	} else if err != nil {
-		return syntaxProblem(err, 0)
+		return d.syntaxProblem(err, 0)
 	}
 	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
 		d.Second = &next
@@ -184,7 +183,7 @@ func (d *Document) pieceItems(i int, p piece) ([]*yaml.Node, error) {
 	}
 	var doc yaml.Node
 	if err := d.decoder.Decode(&doc); err != nil {
-		return nil, syntaxProblem(err, i+1)
+		return nil, d.syntaxProblem(err, i+1)
 	}
 	list := doc.Content[0]
 	if list.Kind != yaml.SequenceNode {
@@ -219,16 +218,4 @@ func shiftLines(n *yaml.Node, added int) {
 	for _, child := range n.Content {
 		shiftLines(child, added)
 	}
-}
-
-// syntaxProblem returns the problem in an error of the parser, which has read added lines that
-// are not in the file.
-func syntaxProblem(err error, added int) error {
-	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
-	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {
-		_, p.Reason, _ = strings.Cut(p.Reason, ": ")
-		p.Line = max(p.Line-added, 1)
-	}
-	p.Reason = "not valid YAML: " + p.Reason
-	return p
 }

@@ -94,9 +94,9 @@ func TestPiecesHaveTheItemsOfTheWholeDocument(t *testing.T) {
 
 func TestMistakesHaveTheirPlace(t *testing.T) {
 	for _, test := range []struct{ name, data, want string }{
-		{"in a piece", "list:\n- x\n- y\n- {z\n", "line 3: not valid YAML: did not find expected ',' or '}'"},
-		{"in the head", "a: {\nlist:\n- x\n", "line 2: not valid YAML: did not find expected node content"},
-		{"unknown anchor", "list:\n- x\n- *a\n", "line 0: not valid YAML: unknown anchor 'a' referenced"},
+		{"in a piece", "list:\n- x\n- y\n- {z\n", "line 4: not valid YAML: { opens here"},
+		{"in the head", "a: {\nlist:\n- x\n", "line 1: not valid YAML: { opens here"},
+		{"unknown anchor", "list:\n- x\n- *a\n", "line 3: not valid YAML: unknown anchor: got *a"},
 		{"an alias in its own anchor", "list:\n- x\n- &a [y, *a]\n", "line 3: alias *a is inside its own anchor"},
 		{"an alias in its own anchor, with an older anchor", "list:\n- &a x\n- &a [y, *a]\n", "line 3: alias *a is inside its own anchor"},
 		{"many repetitions", "list:\n- &a [" + strings.Repeat("x, ", 30) + "]\n- [*a, *a]\n- [*a, *a]\n", "line 4: aliases repeat more than 100 keys and values"},
@@ -104,7 +104,7 @@ func TestMistakesHaveTheirPlace(t *testing.T) {
 		{"many anchors in pieces", "list:\n" + strings.Repeat("- &a [x]\n", 60), "line 52: more than 100 keys and values have anchors (&)"},
 		{"a large item", "list:\n- x\n- [" + strings.Repeat("x, ", 51) + "]\n", "line 3: more than 100 keys and values in one piece; split the file, or put list last"},
 		{"a large list in brackets", "list: [" + strings.Repeat("x, ", 51) + "]\n", "line 1: more than 100 keys and values in one piece; split the file, or put list last"},
-		{"a mistake in a large file", "list:\n" + strings.Repeat("- x\n", 200) + "- {x\n- y\n", "line 201: not valid YAML"},
+		{"a mistake in a large file", "list:\n" + strings.Repeat("- x\n", 200) + "- {x\n- y\n", "line 202: not valid YAML"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, _, err := items(t, test.data, Bounds{PieceNodes: 1, MaxNodes: 100, MaxRepeated: 100})
