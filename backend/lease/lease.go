@@ -162,7 +162,7 @@ func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result
 		if r.shard == nil {
 			continue
 		}
-		isUsed := results[i].Err == nil && results[i].Allowed && !(isDenied && hits[i].AllOrNone())
+		isUsed := results[i].Err == nil && results[i].Allowed && (!isDenied || !hits[i].AllOrNone())
 		l.settleHit(now, &hits[i], &results[i], r, isUsed)
 	}
 }

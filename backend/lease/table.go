@@ -53,7 +53,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 		s.leases[id] = e
 	}
 	if e.limit != h.Limit {
-		l.changeLimit(s, e, h.Limit, now)
+		l.changeLimit(e, h.Limit, now)
 	}
 	if e.isOver(now) {
 		l.endWindow(s, e, now)
@@ -116,7 +116,7 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 }
 
 // changeLimit makes e a lease of lim. It returns the permits of another limit.
-func (l *Limiter) changeLimit(s *shard, e *lease, lim *limit.Limit, now int64) {
+func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		l.returnLater(e, now)
 		e.retryAt, e.remaining, e.exact, e.budget = now+changePause, 0, nil, nil
