@@ -47,7 +47,7 @@ func (r *reader) read() (*Set, error) {
 		}
 		errs = append(errs, problems(d.errs)...)
 		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
-		d.root, d.content = nil, nil
+		d.root, d.pieces = nil, nil
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -102,12 +102,12 @@ func (r *reader) open(d *document, root *yaml.Node) {
 // readRoot adds the descriptors of d to its domain.
 func (r *reader) readRoot(d *document) {
 	list := &d.domain.Descriptors
-	if d.content == nil || !d.content.InPieces() {
+	if d.pieces == nil {
 		r.readDescriptors(d, list, d.rootPlace, d.root.field("descriptors"), 1)
 		return
 	}
 	row, done := findRow("descriptors"), 0
-	err := d.content.Items(func(items []*yaml.Node) bool {
+	err := d.pieces(func(items []*yaml.Node) bool {
 		mappings := d.mappings(row, items, d.rootPlace)
 		r.readItems(d, list, d.rootPlace, mappings, done, 1)
 		done += len(mappings)

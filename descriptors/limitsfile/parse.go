@@ -51,7 +51,10 @@ type document struct {
 
 	metadataValues int // so far
 
-	content   *boundedyaml.Document // nil if the document is not a file
+	// pieces calls f with the items of descriptors, a piece at a time, until f returns false.
+	// It is nil if root has them all.
+	pieces func(f func(items []*yaml.Node) bool) error
+
 	root      *object
 	domain    *Domain
 	rootPlace *place // of the domain
@@ -168,7 +171,9 @@ func (d *document) parse(f File) *yaml.Node {
 	if content.Second != nil {
 		d.warnf(content.Second, nil, "only the first YAML document of a file is read; the others are ignored")
 	}
-	d.content = content
+	if content.InPieces() {
+		d.pieces = content.Items
+	}
 	return content.Root
 }
 

@@ -32,24 +32,81 @@ func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	r := newReader(o)
 	for i, resource := range resources {
 		d := newDocument(Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), o)
-		r.open(d, (&xdsReader{d: d}).resource(resource))
+		x := &xdsReader{d: d, top: &place{name: Printable(resource.GetDomain())}}
+		r.open(d, x.root(resource))
+		d.pieces = func(f func([]*yaml.Node) bool) error {
+			x.eachPiece(resource.GetDescriptors(), f)
+			return nil
+		}
 	}
 	return r.read()
 }
 
+const (
+	// xdsPieceRules is the number of descriptors and limits after which a piece ends. YAML nodes
+	// take much memory, so only one piece has them at a time.
+	xdsPieceRules = 400
+
+	// maxXDSPieceRules bounds the descriptors and limits of one descriptor of a domain.
+	maxXDSPieceRules = 100_000
+)
+
 // xdsReader converts an xDS resource to YAML nodes.
 type xdsReader struct {
-	d        *document
-	defaults []*yaml.Node // of the domain
+	d   *document
+	top *place // of the domain
 }
 
-func (x *xdsReader) resource(r *confv3.RateLimitConfig) *yaml.Node {
-	top := &place{name: Printable(r.GetDomain())}
-	root := yamlMapping("domain", r.GetDomain(), "descriptors", x.descriptors(r.GetDescriptors(), top, 1))
-	for _, d := range x.defaults {
-		yamlAdd(root, "defaults", d)
+// root converts r without its descriptors.
+func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
+	root := yamlMapping("domain", r.GetDomain())
+	for _, d := range r.GetDescriptors() {
+		_, metadata := xdsLaterFields(d)
+		if defaults := metadata.GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
+			yamlAdd(root, "defaults", yamlValue(defaults))
+		}
 	}
 	return root
+}
+
+// eachPiece converts the descriptors of the domain, a piece at a time, until f returns false.
+func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.Node) bool) {
+	var piece []*yaml.Node
+	rules := 0
+	for i, d := range ds {
+		pos := x.place(x.top, i, d)
+		n := countXDSRules(d)
+		if n > maxXDSPieceRules {
+			x.d.errorf(nil, pos, "got more than %d descriptors and limits in one descriptor; split the descriptor", maxXDSPieceRules)
+			return
+		}
+		piece = append(piece, x.descriptor(d, pos, 1))
+		if rules += n; rules >= xdsPieceRules || i == len(ds)-1 {
+			if !f(piece) {
+				return
+			}
+			piece, rules = nil, 0
+		}
+	}
+}
+
+// place returns the place of d, which is the child number i of parent.
+func (x *xdsReader) place(parent *place, i int, d *confv3.RateLimitDescriptor) *place {
+	pos := newPlace(parent, i)
+	pos.setKey(&Descriptor{Key: d.GetKey(), Value: d.GetValue()})
+	return pos
+}
+
+// countXDSRules returns the number of descriptors and limits in d.
+func countXDSRules(d *confv3.RateLimitDescriptor) int {
+	n := 1
+	if d.GetRateLimit() != nil {
+		n += 1 + len(d.GetRateLimit().GetReplaces())
+	}
+	for _, child := range d.GetDescriptors() {
+		n += countXDSRules(child)
+	}
+	return n
 }
 
 // descriptors converts the children of parent. It returns nil if there are none.
@@ -62,9 +119,7 @@ func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place,
 		return list // reported when the list is read
 	}
 	for i, d := range ds {
-		pos := newPlace(parent, i)
-		pos.setKey(&Descriptor{Key: d.GetKey(), Value: d.GetValue()})
-		list.Content = append(list.Content, x.descriptor(d, pos, depth))
+		list.Content = append(list.Content, x.descriptor(d, x.place(parent, i, d), depth))
 	}
 	return list
 }
@@ -99,8 +154,7 @@ func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *
 		switch written := yamlValue(fields[name]); {
 		case name == "rate_limit" && limit != nil && written.Kind == yaml.MappingNode:
 			limit.Content = append(limit.Content, written.Content...)
-		case name == "defaults" && depth == 1:
-			x.defaults = append(x.defaults, written)
+		case name == "defaults" && depth == 1: // root has them
 		default:
 			yamlAdd(n, name, written)
 		}

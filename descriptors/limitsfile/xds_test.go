@@ -259,7 +259,8 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	assert.Empty(t, c.Domains)
 }
 
-// FuzzParseXDS checks that no resource makes ParseXDS panic or hang.
+// FuzzParseXDS checks that no resource makes ParseXDS panic or hang, and that no descriptor
+// escapes XDSBounds.
 func FuzzParseXDS(f *testing.F) {
 	for _, json := range []string{
 		`{"domain":"d","descriptors":[{"key":"k","value":"v*","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"m"}]},
@@ -272,9 +273,16 @@ func FuzzParseXDS(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		r := &confv3.RateLimitConfig{}
-		if proto.Unmarshal(wire, r) != nil {
+		var bounds XDSBounds
+		err := bounds.Add(wire)
+		if proto.Unmarshal(wire, r) != nil || err != nil {
 			return
 		}
+		decoded := 0
+		for _, d := range r.Descriptors {
+			decoded += countXDSRules(d)
+		}
+		assert.GreaterOrEqual(t, bounds.rules, decoded, "counted before decoding")
 		if set, err := ParseXDS([]*confv3.RateLimitConfig{r, r}, Options{MergeDomains: len(wire)%2 == 0}); err == nil {
 			summaries(set)
 		}

@@ -178,7 +178,11 @@ func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
 	var errs []error
+	var bounds limitsfile.XDSBounds
 	for i, wrapped := range r.GetResources() {
+		if err := bounds.Add(wrapped.GetValue()); err != nil {
+			return source.Update{Problem: fmt.Errorf("resource %d: %w; send fewer or shorter resources", i+1, err)}
+		}
 		resources[i] = &confv3.RateLimitConfig{}
 		if err := wrapped.UnmarshalTo(resources[i]); err != nil {
 			errs = append(errs, fmt.Errorf("resource %d can't be decoded: %w", i+1, err))

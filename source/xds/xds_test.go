@@ -341,6 +341,21 @@ func TestLargeResponse(t *testing.T) {
 	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, the default of gRPC")
 }
 
+func TestResponseWithTooManyDescriptorsIsRejected(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "a", s.update())
+	many := xdstest.Config("many", 1)
+	for range 320_000 {
+		many.Descriptors = append(many.Descriptors, &confv3.RateLimitDescriptor{})
+	}
+	p.Set("2", many)
+	assert.Equal(t, "resource 1: response has more than 320000 descriptors and limits; send fewer or shorter resources", s.rejection())
+	assert.Equal(t, "a", s.inForce())
+}
+
 func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
