@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults histories simulate attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate attacks fuzz docs tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,12 @@ faults: ## Break real Redis servers in all ways of docs/failure.md at full lengt
 histories: ## Record calls of real replicas while real Redis servers break, and check that an order explains the answers
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 20m -v -run Histor . -args -full
+
+SOAK ?= 10m
+
+soak: ## Run replicas under random faults for SOAK (10m), and check that goroutines, files and memory stay flat
+	@scripts/test-tools
+	@cd test/faults && $(GO) test -tags soak -count=1 -timeout 24h -v -run TestSoak . -args -soak $(SOAK)
 
 SEEDS ?= 1-1000
 
