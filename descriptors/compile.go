@@ -153,12 +153,20 @@ func newResponse(l *limitsfile.Limit) *rlsv3.RateLimitResponse_RateLimit {
 	response := &rlsv3.RateLimitResponse_RateLimit{
 		Name:            l.Name,
 		RequestsPerUnit: l.Requests,
-		Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(l.Unit),
+		Unit:            responseUnit(l.Unit),
 	}
 	if l.Multiplier != 1 {
 		response.UnitMultiplier = wrapperspb.UInt32(l.Multiplier)
 	}
 	return response
+}
+
+// responseUnit returns u as responses show it. Envoy has no unit of milliseconds.
+func responseUnit(u limit.Unit) rlsv3.RateLimitResponse_RateLimit_Unit {
+	if u == limit.Millisecond {
+		return rlsv3.RateLimitResponse_RateLimit_UNKNOWN
+	}
+	return rlsv3.RateLimitResponse_RateLimit_Unit(u)
 }
 
 // RequestPath returns the path of the rules that RequestOverride returns.

@@ -88,6 +88,9 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit, more s
 	if l.Multiplier != 1 {
 		add("unit_multiplier", l.Multiplier)
 	}
+	if l.Timezone != "" {
+		add("timezone", l.Timezone)
+	}
 	if l.Burst != 0 {
 		add("burst", l.Burst)
 	}

@@ -305,7 +305,7 @@ func effectiveValues(l *limit.Limit) Limit {
 		return Limit{Limit: "unlimited"}
 	}
 	return Limit{
-		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier,
+		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
 		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
 		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
 		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
@@ -374,7 +374,8 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		l.Counter.Spent = countedLimit.Spent(r.Result)
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			l.Counter.WindowStart = new(w.timeAt(r.ResetAfter - lim.Period()))
+			end := w.now.UnixMicro() + r.ResetAfter
+			l.Counter.WindowStart = new(w.timeAt(lim.WindowStart(end) - w.now.UnixMicro()))
 		}
 	}
 	r := d.Result

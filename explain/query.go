@@ -85,8 +85,9 @@ func parseLimit(text string) (*ratelimitv3.RateLimitDescriptor_RateLimitOverride
 	number, unitName, _ := strings.Cut(text, "/")
 	requests, err := strconv.ParseUint(number, 10, 32)
 	unit, ok := limit.ParseUnit(unitName)
-	if err != nil || !ok {
-		return nil, fmt.Errorf("limit: got %s, want NUMBER/UNIT such as 100/minute; units are %s", limitsfile.Printable(text), limitsfile.OneOf(unitName, limit.UnitNames()))
+	if err != nil || !ok || unit == limit.Millisecond { // Envoy has no milliseconds
+		units := slices.DeleteFunc(limit.UnitNames(), func(name string) bool { return name == limit.Millisecond.String() })
+		return nil, fmt.Errorf("limit: got %s, want NUMBER/UNIT such as 100/minute; units are %s", limitsfile.Printable(text), limitsfile.OneOf(unitName, units))
 	}
 	return &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(requests), Unit: typev3.RateLimitUnit(unit)}, nil
 }

@@ -72,8 +72,9 @@ func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChar
 // allowed as long as the count does not exceed the limit.
 func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
 
-// Aligned reports whether a window starts at a multiple of its length since the epoch.
-// ResetAfter is then always the end of the window, and windows end at a whole second.
+// Aligned reports whether the windows of all keys start at the same times: at a multiple of
+// their length since the epoch, or at midnight of a time zone. ResetAfter is then always the
+// end of the window. Windows of a second or more end at a whole second.
 func (a Algorithm) Aligned() bool { return algorithms[a].aligned }
 
 // CountsWindows reports whether the state is one count for each aligned window, which starts

@@ -1,6 +1,7 @@
 package limit
 
-// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does.
+// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in
+// windows of a calendar.
 // Each window starts with a count of 0.
 //
 // Bound: at most Max hits in an aligned window. A span of a window's length can admit
@@ -9,18 +10,42 @@ package limit
 // State: a is the window's start, b its count.
 func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, count := s.a, s.b
-	switch aligned := now - now%l.period; {
+	aligned, end := l.WindowAt(now)
+	switch {
 	case aligned > start:
 		start, count = aligned, 0
 	case start-now > l.period:
 		start = aligned
 	}
-	count, r := l.CountHits(count, n, start+l.period-now, chargeDenied)
+	if start != aligned { // the clock went back by less than a window
+		_, end = l.WindowAt(start)
+	}
+	count, r := l.CountHits(count, n, end-now, chargeDenied)
 	if count == 0 {
 		start = 0
 	}
 	s.a, s.b = start, count
 	return r
+}
+
+// WindowAt returns the start and the end of the window that holds now. The algorithm of l must be
+// Aligned.
+func (l *Limit) WindowAt(now int64) (start, end int64) {
+	if l.calendar != nil {
+		return l.calendar.windowAt(now)
+	}
+	start = now - now%l.period
+	return start, start + l.period
+}
+
+// WindowStart returns the start of the window of l that ends at end. The algorithm of l must have
+// ResetsAtOnce.
+func (l *Limit) WindowStart(end int64) int64 {
+	if l.calendar != nil {
+		start, _ := l.calendar.windowAt(end - 1)
+		return start
+	}
+	return end - l.period
 }
 
 // CountHits decides n hits against the count of a window that ends after untilEnd

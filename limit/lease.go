@@ -18,8 +18,11 @@ const (
 )
 
 // CanLease reports whether a limit of this spec can have a lease. A lease needs an algorithm
-// with Leases and a counter that replicas share.
-func (s *Spec) CanLease() bool { return s.Algorithm.Leases() && s.Scope == Global }
+// with Leases, a counter that replicas share, and a window of a second or more without a time
+// zone.
+func (s *Spec) CanLease() bool {
+	return s.Algorithm.Leases() && s.Scope == Global && s.Timezone == "" && s.Unit != Millisecond
+}
 
 // WasteShare returns LeaseWaste, or the default.
 func (s *Spec) WasteShare() float64 {
@@ -36,6 +39,12 @@ func (s *Spec) checkLease() (errs []error) {
 		errs = append(errs, fmt.Errorf("lease is only for algorithms %s and %s, not %s", FixedWindow, TokenBucket, s.Algorithm))
 	case s.Lease && s.Scope != Global:
 		errs = append(errs, fmt.Errorf("lease is only for scope %s, because a counter with scope %s needs no Redis", Global, s.Scope))
+	}
+	switch {
+	case s.Lease && s.Timezone != "":
+		errs = append(errs, fmt.Errorf("lease is only for limits without timezone"))
+	case s.Lease && s.Unit == Millisecond:
+		errs = append(errs, fmt.Errorf("lease is only for windows of a second or more, without unit millisecond"))
 	}
 	if s.LeaseWaste != 0 && !s.Lease {
 		errs = append(errs, errors.New("lease_waste has no meaning without lease: true"))

@@ -32,6 +32,9 @@ const (
 	// MaxHits leaves nothing spent.
 	MaxHits = 1 << 34
 
+	// minPeriod is the minimum length of a window, in microseconds.
+	minPeriod = 10_000
+
 	// MaxPeriod is the maximum length of a window, and the maximum time that an empty
 	// token bucket takes to fill, in microseconds. It is ten years of 365 days.
 	MaxPeriod = 10 * 365 * 86_400 * second
@@ -52,6 +55,11 @@ type Spec struct {
 	// The window is Multiplier × Unit. A Multiplier of 0 means 1.
 	Unit       Unit
 	Multiplier uint32
+
+	// Timezone makes windows start at midnight of this time zone, such as Europe/Berlin. The
+	// windows are then days, weeks from Monday on, months or years of the calendar. If
+	// Timezone is empty, windows are aligned to the epoch.
+	Timezone string
 
 	// Burst is the capacity of a token bucket. 0 means Requests. Other algorithms
 	// have no Burst.
@@ -88,6 +96,8 @@ type Limit struct {
 	leasePermits int64  // see LeasePermits
 	tag          string // see Tag
 
+	calendar *calendar // of windows in a time zone, else nil
+
 	fillTime span  // tokenBucket: the time that an empty bucket takes to fill
 	ticks    int64 // slidingWindow: ticks in a window
 	tick     int64 // slidingWindow: microseconds in a tick
@@ -111,6 +121,13 @@ func New(s Spec) (*Limit, error) {
 	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
 		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier))
 	}
+	if period := unit * int64(s.Multiplier); period < minPeriod {
+		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window %d ms long; with unit %s it must be at least %d", s.Multiplier, period/1000, s.Unit, minPeriod/unit))
+	}
+	calendar, err := newCalendar(&s)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	if s.Burst != 0 && !s.Algorithm.UsesBurst() {
 		errs = append(errs, fmt.Errorf("burst is only for algorithm %s, not %s", TokenBucket, s.Algorithm))
 	}
@@ -121,7 +138,7 @@ func New(s Spec) (*Limit, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	l := &Limit{Spec: s, period: unit * int64(s.Multiplier), max: int64(s.Requests)}
+	l := &Limit{Spec: s, period: unit * int64(s.Multiplier), max: int64(s.Requests), calendar: calendar}
 	l.capacity = l.max
 	if s.Algorithm.UsesBurst() && l.max > 0 {
 		if s.Burst > 0 {
@@ -139,14 +156,27 @@ func New(s Spec) (*Limit, error) {
 	}
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
-	l.tag = algorithms[s.Algorithm].tag + strconv.FormatInt(l.period/second, 10)
+	l.tag = algorithms[s.Algorithm].tag + l.windowTag()
 	if s.Scope == Instance {
 		l.tag += "i"
 	}
 	return l, nil
 }
 
-// Period returns the length of the window in microseconds, from a second to MaxPeriod.
+// windowTag returns the window for the Tag: "60" are 60 seconds, "250ms" are 250 milliseconds,
+// and "EuropeBerlinday1" is a day in Europe/Berlin.
+func (l *Limit) windowTag() string {
+	switch {
+	case l.calendar != nil:
+		return l.calendar.tag
+	case l.period%second != 0:
+		return strconv.FormatInt(l.period/1000, 10) + "ms"
+	}
+	return strconv.FormatInt(l.period/second, 10)
+}
+
+// Period returns the length of the window in microseconds, from 10 ms to MaxPeriod. A window in
+// a time zone can be shorter or longer.
 func (l *Limit) Period() int64 { return l.period }
 
 // Max returns the number of hits that a window admits.
@@ -155,17 +185,21 @@ func (l *Limit) Max() int64 { return l.max }
 // Capacity returns the most hits that can be spent at once.
 func (l *Limit) Capacity() int64 { return l.capacity }
 
-// Tag returns the kind of counter: algorithm, window in seconds, and an i for one counter
-// per replica ("fw60", "tb1i"). Two limits with the same Tag and key share a counter.
+// Tag returns the kind of counter: algorithm, window, and an i for one counter per replica
+// ("fw60", "tb1i", "fw250ms"). Two limits with the same Tag and key share a counter.
 // A Tag has letters and digits only.
 func (l *Limit) Tag() string { return l.tag }
 
 // Window returns the window in the words of the limits file: "minute", "15 minutes".
 func (l *Limit) Window() string {
-	if l.Multiplier == 1 {
-		return l.Unit.String()
+	text := l.Unit.String()
+	if l.Multiplier != 1 {
+		text = strconv.FormatUint(uint64(l.Multiplier), 10) + " " + text + "s"
 	}
-	return strconv.FormatUint(uint64(l.Multiplier), 10) + " " + l.Unit.String() + "s"
+	if l.Timezone != "" {
+		text += " in " + l.Timezone
+	}
+	return text
 }
 
 // String returns the limit in short: "10 per minute, sliding_log".

@@ -118,7 +118,7 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 		want string
 	}{
 		"no unit":                {Spec{Requests: 1}, "unit 0 is not known"},
-		"a unit above the last":  {Spec{Requests: 1, Unit: 8}, "unit 8 is not known"},
+		"a unit above the last":  {Spec{Requests: 1, Unit: 9}, "unit 9 is not known"},
 		"an unknown algorithm":   {Spec{Algorithm: 9, Unit: Second}, "algorithm 9 is not known"},
 		"a window too long":      {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
 		"a burst without bucket": {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},

@@ -2,7 +2,7 @@ package limit
 
 import "strings"
 
-// Unit is a unit of time. Its values are those of Envoy's RateLimitResponse
+// Unit is a unit of time. Its values up to Week are those of Envoy's RateLimitResponse
 // (envoy/service/ratelimit/v3/rls.proto). The value 0 is not a unit.
 type Unit uint8
 
@@ -15,19 +15,22 @@ const (
 	Month
 	Year
 	Week
+	Millisecond // Envoy does not have it
 )
 
 var unitNames = []string{
 	Second: "second", Minute: "minute", Hour: "hour", Day: "day", Month: "month", Year: "year", Week: "week",
+	Millisecond: "millisecond",
 }
 
-var unitSeconds = [...]int64{
-	Second: 1, Minute: 60, Hour: 3_600, Day: 86_400, Month: 30 * 86_400, Year: 365 * 86_400, Week: 7 * 86_400,
+var unitMicros = [...]int64{
+	Second: second, Minute: 60 * second, Hour: 3_600 * second, Day: 86_400 * second, Month: 30 * 86_400 * second,
+	Year: 365 * 86_400 * second, Week: 7 * 86_400 * second, Millisecond: 1000,
 }
 
 // UnitNames returns the names of the units, shortest unit first.
 func UnitNames() []string {
-	return []string{"second", "minute", "hour", "day", "week", "month", "year"}
+	return []string{"millisecond", "second", "minute", "hour", "day", "week", "month", "year"}
 }
 
 // String returns the name in limits files.
@@ -35,10 +38,10 @@ func (u Unit) String() string { return unitNames[u] }
 
 // micros returns the length in microseconds, or 0 if u is not a unit.
 func (u Unit) micros() int64 {
-	if int(u) >= len(unitSeconds) {
+	if int(u) >= len(unitMicros) {
 		return 0
 	}
-	return unitSeconds[u] * second
+	return unitMicros[u]
 }
 
 // ParseUnit returns the unit of that name, in any case.

@@ -54,7 +54,7 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
 		policies = append(policies, name...)
 		policies = append(policies, ";q="...)
 		policies = strconv.AppendInt(policies, l.Max(), 10)
-		if l.Period() >= secondMicros { // the window is in whole seconds, and can be left out
+		if l.Period()%secondMicros == 0 { // w has whole seconds, and can be left out
 			policies = append(policies, ";w="...)
 			policies = strconv.AppendInt(policies, l.Period()/secondMicros, 10)
 		}

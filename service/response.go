@@ -69,9 +69,10 @@ func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, durat
 // roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off
 // in Retry-After and x-ratelimit-reset, so a fraction would send clients back too early.
 // Waits below a second stay exact, for clients other than Envoy; Envoy makes them a
-// second. Waits of aligned windows are always whole seconds, as in envoyproxy/ratelimit.
+// second. Waits of aligned windows of whole seconds are always whole seconds, as in
+// envoyproxy/ratelimit.
 func roundWait(l *limit.Limit, wait int64) int64 {
-	if wait < secondMicros && !l.Algorithm.Aligned() {
+	if wait < secondMicros && (!l.Algorithm.Aligned() || l.Period()%secondMicros != 0) {
 		return wait
 	}
 	return (wait + secondMicros - 1) / secondMicros * secondMicros

@@ -114,7 +114,7 @@ func (l *Limiter) PeekDenial(now time.Time, h *backend.Hit) (r backend.Result, s
 	if !l.denies(h, &counts[0]) {
 		return r, since, false
 	}
-	since = now.Add(time.Duration(counts[0].ResetAfter-h.Limit.Period()) * time.Microsecond)
+	since = time.UnixMicro(h.Limit.WindowStart(now.UnixMicro() + counts[0].ResetAfter))
 	return backend.Result{Source: backend.SourceGuard, Result: denial(h, counts[0].Result)}, since, true
 }
 

@@ -96,7 +96,7 @@ func (b *batch) divide() {
 		}
 		c := s.find(h.name(), b.queue.expiries.hash(h.name()))
 		if c.first == noHit && p.hasWindow() {
-			c.ttl = b.queue.limiter.options.windowTTL(p.untilEnd)
+			c.ttl = b.queue.limiter.options.windowTTL(p.limit, p.untilEnd)
 		}
 		s.add(c, p)
 	}

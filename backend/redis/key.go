@@ -20,7 +20,7 @@ const (
 const maxKey = 200
 
 // maxWindowName is the length of the longest name of a window: the mark and the digits of
-// the largest number of seconds.
+// the largest number of seconds. Milliseconds have as many digits until the year 2286.
 const maxWindowName = len("@9223372036854")
 
 // hashLen is the length of a hash in a key.
@@ -58,12 +58,18 @@ func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	return append(b, key[:space-hashLen-1]...)
 }
 
-// appendWindow appends the name of a window that starts at a time in microseconds.
-func appendWindow(b []byte, start int64) []byte {
-	return strconv.AppendInt(append(b, '@'), start/microsPerSecond, 10)
+// appendWindow appends the name of the window of l that starts at a time in microseconds. The name
+// has whole seconds, or milliseconds if windows can start within a second. The tag of l tells
+// both apart.
+func appendWindow(b []byte, l *limit.Limit, start int64) []byte {
+	unit := int64(microsPerSecond)
+	if l.Period()%microsPerSecond != 0 {
+		unit = microsPerMillisecond
+	}
+	return strconv.AppendInt(append(b, '@'), start/unit, 10)
 }
 
 // emptyWindow is the room for the name of a window.
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
-const microsPerSecond = 1_000_000
+const microsPerSecond, microsPerMillisecond = 1_000_000, 1000

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // lastCounts remembers the last answer of Redis about each counter, for the fallback. It has a
@@ -60,7 +59,7 @@ func (t *lastCounts) remember(b *batch) {
 		spent := min(max(l.Spent(r.Result), 0), l.Capacity())
 		n := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
 		if l.Algorithm.ResetsAtOnce() {
-			n.time = n.end - l.Period()
+			n.time = l.WindowStart(n.end)
 		}
 		t.set(n, now)
 	}
@@ -127,11 +126,8 @@ func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, sin
 func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte {
 	b = k.append(b, h.Limit, h.Key)
 	if h.Limit.Algorithm.CountsWindows() {
-		b = appendWindow(b, windowStart(h.Limit, now.UnixMicro()))
+		start, _ := h.Limit.WindowAt(now.UnixMicro())
+		b = appendWindow(b, h.Limit, start)
 	}
 	return b
 }
-
-// windowStart returns the start of the window of l that holds now, both in microseconds since
-// 1970.
-func windowStart(l *limit.Limit, now int64) int64 { return now - now%l.Period() }

@@ -76,12 +76,13 @@ func (h *pendingHit) hasWindow() bool { return h.windowStart > 0 }
 // 1970). A second call replaces the window.
 func (c *call) setWindow(i int, now int64) {
 	h := &c.hits[i]
-	h.window = windowStart(h.limit, now)
+	var end int64
+	h.window, end = h.limit.WindowAt(now)
 	if h.givenWindow != 0 {
-		h.window = h.givenWindow
+		h.window, end = h.limit.WindowAt(h.givenWindow)
 	}
-	h.nameEnd = len(appendWindow(c.names[:h.windowStart], h.window))
-	h.untilEnd = max(h.window+h.limit.Period()-now, 1)
+	h.nameEnd = len(appendWindow(c.names[:h.windowStart], h.limit, h.window))
+	h.untilEnd = max(end-now, 1)
 }
 
 // newRequest returns an empty request whose deadline is start + budget.

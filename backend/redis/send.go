@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 const (
@@ -355,10 +356,14 @@ func errorCode(err error) string {
 	return code
 }
 
-// windowTTL returns the time to live, in milliseconds, of the key of a window that ends after
-// untilEnd microseconds.
-func (o *Options) windowTTL(untilEnd int64) int64 {
-	return (untilEnd+999)/1000 + o.windowMargin().Milliseconds() + o.randomJitter()
+// windowTTL returns the time to live, in milliseconds, of the key of a window of l that ends after
+// untilEnd microseconds. Windows shorter than a second get no jitter, because they have many keys.
+func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
+	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
+	if l.Period() >= microsPerSecond {
+		ttl += o.randomJitter()
+	}
+	return ttl
 }
 
 // randomJitter returns a random part of Jitter, in milliseconds.

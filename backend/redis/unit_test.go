@@ -134,21 +134,24 @@ func TestLongKeysAreHashed(t *testing.T) {
 }
 
 func TestWindowEndsTheName(t *testing.T) {
-	assert.Equal(t, "name@1763784000", string(appendWindow([]byte("name"), 1_763_784_000_000_000)))
-	assert.Len(t, appendWindow(nil, math.MaxInt64), maxWindowName)
+	minute, quarter := newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
+	assert.Equal(t, "name@1763784000", string(appendWindow([]byte("name"), minute, 1_763_784_000_000_000)))
+	assert.Equal(t, "name@1763784000250", string(appendWindow([]byte("name"), quarter, 1_763_784_000_250_000)))
+	assert.Len(t, appendWindow(nil, minute, math.MaxInt64), maxWindowName)
 }
 
 func TestNoTwoCountersHaveOneName(t *testing.T) {
 	k := keyspace(strings.Repeat("p", maxPrefix) + "{16383}")
 	limits := []*limit.Limit{
 		newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Second, Multiplier: 6}),
+		newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 6050}),
 		newLimit(t, limit.Spec{Unit: limit.Minute, Algorithm: limit.SlidingWindow}),
 		newLimit(t, limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.TokenBucket, Scope: limit.Instance}),
 	}
 	nameOf := func(l *limit.Limit, key []byte, window int64) []byte {
 		name := k.append(nil, l, key)
 		if l.Algorithm.CountsWindows() {
-			name = appendWindow(name, window*l.Period())
+			name = appendWindow(name, l, window*l.Period())
 		}
 		return name
 	}
@@ -162,7 +165,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 				return nameOf(l, []byte(strings.Repeat(":", rapid.IntRange(0, 300).Draw(t, "n"))), window)
 			}),
 			rapid.Custom(func(t *rapid.T) []byte { // a key that looks like the end of a name
-				return appendWindow([]byte("k"), rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
+				return appendWindow([]byte("k"), l, rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
 			}),
 		).Draw(t, "key")
 		name := string(nameOf(l, key, window))

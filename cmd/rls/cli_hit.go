@@ -222,6 +222,9 @@ func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	if m := l.UnitMultiplier.GetValue(); m > 1 {
 		text = fmt.Sprintf("%d per %d %ss", l.RequestsPerUnit, m, strings.ToLower(l.Unit.String()))
 	}
+	if l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN { // milliseconds, which Envoy does not have
+		text = fmt.Sprintf("%d per window", l.RequestsPerUnit)
+	}
 	if l.Name != "" {
 		text += " " + strconv.Quote(l.Name)
 	}

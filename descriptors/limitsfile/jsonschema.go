@@ -41,6 +41,7 @@ var fieldHelp = map[string]string{
 	"name":               "Name of the limit, in metrics and for replaces.",
 	"replaces":           "Names of the limits that this limit replaces.",
 	"unit_multiplier":    "Number of units in a window.",
+	"timezone":           "Time zone, such as Europe/Berlin. Windows are days, weeks, months or years of its calendar.",
 	"algorithm":          "How hits are counted.",
 	"burst":              "Hits that token_bucket admits at once.",
 	"scope":              "global counts over all replicas, instance counts in each replica.",

@@ -103,6 +103,9 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	if !o.field("burst").given() && !s.Algorithm.UsesBurst() {
 		s.Burst = 0 // the default burst is not for this algorithm
 	}
+	if !o.field("timezone").given() && !s.CanHaveTimezone() {
+		s.Timezone = "" // the default time zone is not for this algorithm or unit
+	}
 	if !s.CanLease() { // neither are the default lease and the default lease_waste
 		s.Lease = s.Lease && o.field("lease").given()
 	}

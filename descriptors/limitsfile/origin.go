@@ -49,6 +49,9 @@ func (l *Limit) fieldsFrom(o *object) fieldSet {
 
 // fieldsWithoutEffect returns the default fields that have no effect on a limit of this spec.
 func fieldsWithoutEffect(spec limit.Spec) (s fieldSet) {
+	if !spec.CanHaveTimezone() {
+		s |= findRow("timezone").fieldSet()
+	}
 	if !spec.Algorithm.UsesBurst() {
 		s |= findRow("burst").fieldSet()
 	}

@@ -122,6 +122,7 @@ var schema = [...]row{
 	{name: "replaces", kind: listKind, levels: limitLevels},
 
 	{name: "unit_multiplier", kind: countKind, minValue: 1, levels: limitLevels, extension: true},
+	{name: "timezone", kind: textKind, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "algorithm", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
 	{name: "burst", kind: countKind, minValue: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{
@@ -150,6 +151,7 @@ var specFields = map[string]func(s *limit.Spec, v value){
 	"unit":               func(s *limit.Spec, v value) { s.Unit, _ = limit.ParseUnit(v.text) },
 	"requests_per_unit":  func(s *limit.Spec, v value) { s.Requests = v.num },
 	"unit_multiplier":    func(s *limit.Spec, v value) { s.Multiplier = v.num },
+	"timezone":           func(s *limit.Spec, v value) { s.Timezone = v.text },
 	"algorithm":          func(s *limit.Spec, v value) { s.Algorithm, _ = limit.ParseAlgorithm(v.text) },
 	"burst":              func(s *limit.Spec, v value) { s.Burst = v.num },
 	"scope":              func(s *limit.Spec, v value) { s.Scope, _ = limit.ParseScope(v.text) },

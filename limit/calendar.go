@@ -1,0 +1,152 @@
+package limit
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	_ "time/tzdata" // so that each system knows the time zones
+)
+
+// calendar divides time into windows of a time zone. Each window starts at the first moment of a
+// day there: at midnight, or at the end of a gap that hides midnight. If clocks go back across
+// midnight, the first midnight counts. A day that a zone skipped has no window of its own.
+type calendar struct {
+	zone   *time.Location
+	unit   Unit
+	length int64  // of a window, in units
+	tag    string // letters and digits for the Tag
+	last   atomic.Pointer[window]
+}
+
+// window is a span of time in microseconds. The end is not part of it.
+type window struct{ start, end int64 }
+
+// maxZoneOffset exceeds the difference of any local time from UTC.
+const maxZoneOffset = 26 * time.Hour
+
+// CanHaveTimezone reports whether windows of s can follow the calendar of a time zone.
+func (s *Spec) CanHaveTimezone() bool {
+	return s.Algorithm.CountsWindows() && (s.Unit == Day || s.Unit == Week || s.Unit == Month || s.Unit == Year)
+}
+
+// newCalendar returns the calendar of s, or nil if s has no time zone.
+func newCalendar(s *Spec) (*calendar, error) {
+	switch {
+	case s.Timezone == "":
+		return nil, nil
+	case !s.Algorithm.CountsWindows():
+		return nil, fmt.Errorf("timezone is only for algorithm %s, not %s", FixedWindow, s.Algorithm)
+	case !s.CanHaveTimezone():
+		return nil, fmt.Errorf("timezone is only for units day, week, month and year, not %s", s.Unit)
+	}
+	zone, err := loadZone(s.Timezone)
+	if err != nil {
+		return nil, err
+	}
+	letters := zoneLetters.Replace(s.Timezone)
+	return &calendar{
+		zone: zone, unit: s.Unit, length: int64(s.Multiplier),
+		tag: letters + s.Unit.String() + strconv.FormatUint(uint64(s.Multiplier), 10),
+	}, nil
+}
+
+// zoneLetters turns the name of a zone into letters and digits, and different names into
+// different ones.
+var zoneLetters = strings.NewReplacer("/", "", "_", "", "+", "Plus", "-", "Minus")
+
+var zones sync.Map // of *time.Location, by name
+
+// loadZone returns the time zone of that name.
+func loadZone(name string) (*time.Location, error) {
+	if zone, ok := zones.Load(name); ok {
+		return zone.(*time.Location), nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" {
+		return nil, fmt.Errorf("timezone %q is unknown; want a name such as Europe/Berlin, America/New_York or UTC", name)
+	}
+	zones.Store(name, zone)
+	return zone, nil
+}
+
+// windowAt returns the window that holds now. All times are in microseconds. The window of the
+// last call is kept, because most calls ask for it again.
+func (c *calendar) windowAt(now int64) (start, end int64) {
+	if w := c.last.Load(); w != nil && w.start <= now && now < w.end {
+		return w.start, w.end
+	}
+	local := time.UnixMicro(now).In(c.zone)
+	// The local date can be that of an earlier window, because clocks go back across midnight
+	// in some zones.
+	number := c.number(local)
+	start, end = c.start(number), c.start(number+1)
+	for end <= now {
+		number++
+		start, end = end, c.start(number+1)
+	}
+	c.last.Store(&window{start, end})
+	return start, end
+}
+
+// number returns the number of the window that has the local date of t.
+func (c *calendar) number(t time.Time) int64 {
+	year, month, day := t.Date()
+	days := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix() / 86_400
+	switch c.unit {
+	case Week:
+		return floorDiv(days+3, 7*c.length) // 1970-01-01 was a Thursday
+	case Month:
+		return floorDiv(int64(year-1970)*12+int64(month-1), c.length)
+	case Year:
+		return floorDiv(int64(year-1970), c.length)
+	}
+	return floorDiv(days, c.length)
+}
+
+// start returns the first moment of the window with this number.
+func (c *calendar) start(number int64) int64 {
+	year, month, day := 1970, time.January, 1
+	switch first := int(number * c.length); c.unit {
+	case Week:
+		day += 7*first - 3
+	case Month:
+		month += time.Month(first)
+	case Year:
+		year += first
+	default:
+		day += first
+	}
+	return firstMoment(time.Date(year, month, day, 0, 0, 0, 0, time.UTC), c.zone)
+}
+
+// firstMoment returns the first moment at which clocks in zone show midnight or more, where
+// midnight is a time in UTC.
+func firstMoment(midnight time.Time, zone *time.Location) int64 {
+	for t := midnight.Add(-maxZoneOffset).In(zone); ; {
+		_, offset := t.Zone()
+		moment := midnight.Add(-time.Duration(offset) * time.Second)
+		_, end := t.ZoneBounds() // the end of this offset
+		if !end.IsZero() && !end.After(t) {
+			end = t.Add(time.Hour) // ZoneBounds is wrong on 31 December 2040 and in later leap years
+		}
+		switch {
+		case !moment.After(t): // a gap hides midnight
+			return t.UnixMicro()
+		case end.IsZero() || moment.Before(end):
+			return moment.UnixMicro()
+		}
+		t = end
+	}
+}
+
+// floorDiv returns a / b, rounded down.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
