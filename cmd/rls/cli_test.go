@@ -32,7 +32,7 @@ descriptors:
 	require.Len(t, lines, 5)
 	for i, want := range []string{
 		":4:5: shop > tenant: unknown key rate_limt; did you mean rate_limit?",
-		":6:24: shop > path: unit: got minutes, want second, minute, hour, day, week, month or year; did you mean minute?",
+		":6:24: shop > path: unit: got minutes, want millisecond, second, minute, hour, day, week, month or year; did you mean minute?",
 		":8:",
 		":9:",
 		":11:65: shop > login: algorithm: got sliding_windw, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window; did you mean sliding_window?",

@@ -64,10 +64,10 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"equal siblings", "domain: d\ndescriptors:\n- {key: k, value: v}\n- {key: k}\n- {key: k, value: v}\n- {key: k, value: ''}\n", "f:5:9: d > k=v: duplicate of the descriptor at f:3\nf:6:9: d > k: duplicate of the descriptor at f:4"},
 		{"equal siblings further down", one("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: duplicate of the descriptor at f:4"},
 		{"unlimited with a unit", one("rate_limit: {unlimited: true, unit: day}"), "f:4:41: d > k: unit has no meaning beside unlimited: true"},
-		{"no unit", one("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; want second, minute, hour, day, week, month or year"},
-		{"plural unit", one("rate_limit: {unit: minutes, requests_per_unit: 1}"), "f:4:24: d > k: unit: got minutes, want second, minute, hour, day, week, month or year; did you mean minute?"},
-		{"unit with a space", one("rate_limit: {unit: ' day', requests_per_unit: 1}"), `f:4:24: d > k: unit: got " day", want second, minute, hour, day, week, month or year; did you mean day?`},
-		{"unit unknown", one("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit: got unknown, want second"},
+		{"no unit", one("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; want millisecond, second, minute, hour, day, week, month or year"},
+		{"plural unit", one("rate_limit: {unit: minutes, requests_per_unit: 1}"), "f:4:24: d > k: unit: got minutes, want millisecond, second, minute, hour, day, week, month or year; did you mean minute?"},
+		{"unit with a space", one("rate_limit: {unit: ' day', requests_per_unit: 1}"), `f:4:24: d > k: unit: got " day", want millisecond, second, minute, hour, day, week, month or year; did you mean day?`},
+		{"unit unknown", one("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit: got unknown, want millisecond, second"},
 		{"nameless replaces", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: ''}]}"), "f:4:69: d > k: an item of replaces needs the name of a limit"},
 		{"empty replaces item", one("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}"), "f:4:62: d > k: an item of replaces needs the name of a limit"},
 		{"replacing itself", one("rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}"), "f:4:78: d > k: a limit can't replace itself (a)"},
@@ -77,7 +77,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"merging unknown keys", one("<<: {foo: 1}"), "f:4:10: d > k: unknown key foo; want descriptors, key"},
 		{"quoted merge key", one(`"<<": {value: v}`), `f:4:5: d > k: unknown key "<<"`},
 		{"unknown anchor", one("value: *v"), "f:4:12: not valid YAML: unknown anchor: got *v, want &v at a value above it"},
-		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want second, minute, hour, day, week, month or year; did you mean hour?"},
+		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want millisecond, second, minute, hour, day, week, month or year; did you mean hour?"},
 
 		// Mistakes in our own fields.
 		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window; did you mean sliding_window?"},
@@ -106,7 +106,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		},
 		{
 			"several mistakes without a unit", one("rate_limit: {unit: fortnight, requests_per_unit: -1, unit_multiplier: 11, burst: 3}"),
-			"f:4:24: d > k: unit: got fortnight, want second\nf:4:54: d > k: requests_per_unit: got -1, want a whole number\nf:4:86: d > k: burst is only for algorithm token_bucket, not fixed_window",
+			"f:4:24: d > k: unit: got fortnight, want millisecond, second\nf:4:54: d > k: requests_per_unit: got -1, want a whole number\nf:4:86: d > k: burst is only for algorithm token_bucket, not fixed_window",
 		},
 		{"unknown algorithm hides problems of its burst", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm: got bucket, want fixed_window"},
 		{"unknown default algorithm hides problems of its burst", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm: got bucket, want fixed_window"},

@@ -160,11 +160,11 @@ func TestXDSProblems(t *testing.T) {
 		{`{"domain":"d","descriptors":[{` + good + `}]}`, `r: d > descriptor 1: key is missing`},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}}]}`,
-			`r: d > k: unit is missing; want second, minute, hour, day, week, month or year`,
+			`r: d > k: unit is missing; want millisecond, second, minute, hour, day, week, month or year`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":99,"requests_per_unit":1}}]}`,
-			`r: d > k: unit: got "99", want second, minute, hour, day, week, month or year`,
+			`r: d > k: unit: got "99", want millisecond, second, minute, hour, day, week, month or year`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","unlimited":true}}]}`,

@@ -354,7 +354,7 @@ func TestParseErrors(t *testing.T) {
 		`{"rate_limits": [` + strings.Repeat("{}, ", 100) + `{}]}`: "rate_limits has 101 items; maximum is 100",
 		`{"rate_limits": [3]}`:                                     "item of rate_limits: got 3, want a mapping",
 		`{"rate_limits": [{}], "burst": 3}`:                        "burst is beside rate_limits",
-		`{"unit": "fortnight", "factor": 0}`:                       `unit: got "fortnight", want second, minute`,
+		`{"unit": "fortnight", "factor": 0}`:                       `unit: got "fortnight", want millisecond, second, minute`,
 		`{"algorithm": "sliding"}`:                                 "want fixed_window, sliding_window",
 		`{"name": "` + strings.Repeat("x", MaxBytes) + `"}`:        "maximum is 65536",
 	} {

@@ -64,8 +64,8 @@ func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
 	accepted := p.Request()
 
 	p.Set("8", xdstest.Config("a", 2), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 1))
-	const reason = "b: b > tenant: unit is missing; want second, minute, hour, day, week, month or year\n" +
-		"c: c > tenant: unit is missing; want second, minute, hour, day, week, month or year"
+	const reason = "b: b > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year\n" +
+		"c: c > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year"
 	assert.Equal(t, reason, s.rejection())
 	nack := p.Request()
 	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted version")
