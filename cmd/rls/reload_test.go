@@ -71,7 +71,7 @@ var waysToEdit = map[string]func(t *testing.T) editedService{
 			start(t, nil, "--limits", path),
 			func(n int) { put(perYear(n)) },
 			func() { put(invalidLimits) },
-			path + ":4:24: shop > tenant: unit: got fortnight, want second",
+			path + ":4:24: shop > tenant: unit: got fortnight, want millisecond, second",
 		}
 	},
 	"a ConfigMap": func(t *testing.T) editedService {
@@ -91,7 +91,7 @@ var waysToEdit = map[string]func(t *testing.T) editedService{
 			start(t, nil, "--limits", dir),
 			func(n int) { put(perYear(n)) },
 			func() { put(invalidLimits) },
-			filepath.Join(dir, "shop.yaml") + ":4:24: shop > tenant: unit: got fortnight, want second",
+			filepath.Join(dir, "shop.yaml") + ":4:24: shop > tenant: unit: got fortnight, want millisecond, second",
 		}
 	},
 	"xDS": func(t *testing.T) editedService {
@@ -129,7 +129,7 @@ var waysToEdit = map[string]func(t *testing.T) editedService{
 				require.NoError(t, c.HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"unit": "fortnight"}`).Err())
 				require.NoError(t, c.Publish(t.Context(), "rls:overrides", "RELOAD_ALL").Err())
 			},
-			`override shop|tenant=acme: unit: got "fortnight", want second`,
+			`override shop|tenant=acme: unit: got "fortnight", want millisecond, second`,
 		}
 	},
 }
