@@ -52,6 +52,7 @@ func (r *reader) read() (*Set, error) {
 	if len(errs) > 0 {
 		return nil, errs
 	}
+	r.warnUnreachable()
 	return r.set, nil
 }
 
@@ -148,6 +149,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 			d.errorf(key.node, pos, "key is missing")
 		}
 		d.descriptor(desc, pos, o)
+		d.warnValue(desc, pos, o)
 		if v := o.field("descriptors"); v.valid() {
 			r.readDescriptors(d, &desc.Descriptors, pos, v, depth+1)
 		}
@@ -225,6 +227,7 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
+	d.warnLimits(desc, pos)
 }
 
 // limitItems returns the items of the list rate_limits. If the list is too long, it reports

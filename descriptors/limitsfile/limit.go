@@ -20,6 +20,9 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	} else {
 		l.Limit = d.newLimit(pos, o, d.spec(pos, o))
 		d.checkLease(pos, o, l.Limit)
+		if v := o.field("burst"); l.Limit != nil && v.given() && v.num > 0 && l.Requests == 0 {
+			d.warnf(v.node, pos, "burst: got %d, but the bucket is never refilled with requests_per_unit 0, so no request passes; want requests_per_unit above 0, or no burst", v.num)
+		}
 	}
 	if d.mistakes > mistakes || o.invalid() {
 		return nil

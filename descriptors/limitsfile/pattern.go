@@ -52,3 +52,6 @@ func (p *Pattern) Match(text string) bool {
 	}
 	return true
 }
+
+// MatchesAll reports whether p matches every text: p has nothing but *.
+func (p *Pattern) MatchesAll() bool { return !p.Literal && p.minBytes == 0 }

@@ -1,0 +1,137 @@
+package limitsfile
+
+import "fmt"
+
+// maxCompared bounds the earlier siblings that a descriptor is compared with.
+const maxCompared = 100
+
+// warnUnreachable warns about descriptors that no request can reach, because an earlier match
+// always wins.
+func (r *reader) warnUnreachable() {
+	for _, d := range r.set.Domains {
+		r.warnUnreachableIn(d.Name, nil, d.Descriptors)
+	}
+}
+
+func (r *reader) warnUnreachableIn(domain string, trail []*Descriptor, list []*Descriptor) {
+	s := newCoverings(list)
+	for _, d := range list {
+		if s != nil {
+			if by := s.covering(d); by != nil {
+				r.warnCovered(domain, trail, d, by)
+			}
+		}
+		if len(d.Descriptors) > 0 {
+			r.warnUnreachableIn(domain, append(trail[:len(trail):len(trail)], d), d.Descriptors)
+		}
+	}
+}
+
+func (r *reader) warnCovered(domain string, trail []*Descriptor, d, by *Descriptor) {
+	if len(r.set.Warnings) >= maxProblems {
+		return
+	}
+	path := Path(domain, append(trail[:len(trail):len(trail)], d))
+	r.set.Warnings = append(r.set.Warnings, Problem{File: d.File, Line: d.Line, Path: path, Reason: fmt.Sprintf(
+		"no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
+		by.Label(), FileLine(by.File, by.Line))})
+}
+
+// coverings has the siblings that can keep requests from others: all with a condition or a *.
+type coverings struct {
+	conditions map[string][]*Descriptor // by key, in file order
+	wildcards  []covering               // in file order
+	all        map[string]*Descriptor   // by key: a descriptor from which on no value is left
+}
+
+// covering is a descriptor with a *.
+type covering struct {
+	*Descriptor
+	key, value Pattern
+}
+
+// newCoverings returns the coverings of list, or nil if there are none.
+func newCoverings(list []*Descriptor) *coverings {
+	var s *coverings
+	for _, d := range list {
+		if d.Condition == nil && !d.WildcardKey && !d.WildcardValue {
+			continue
+		}
+		if s == nil {
+			s = &coverings{conditions: map[string][]*Descriptor{}, all: map[string]*Descriptor{}}
+		}
+		if d.Condition == nil {
+			if len(s.wildcards) < maxCompared {
+				value := d.Value
+				if value == "" {
+					value = "*"
+				}
+				s.wildcards = append(s.wildcards, covering{d, NewPattern(d.Key), NewPattern(value)})
+			}
+			continue
+		}
+		earlier := s.conditions[d.Key]
+		for _, other := range earlier[:min(len(earlier), maxCompared)] {
+			if d.Condition.IsOpposite(other.Condition) && s.all[d.Key] == nil {
+				s.all[d.Key] = d
+			}
+		}
+		if d.Condition.MatchesAll() && s.all[d.Key] == nil {
+			s.all[d.Key] = d
+		}
+		s.conditions[d.Key] = append(earlier, d)
+	}
+	return s
+}
+
+// covering returns a descriptor that matches each request that d could match, and that matches
+// first. It returns nil if there is none.
+func (s *coverings) covering(d *Descriptor) *Descriptor {
+	conditions := s.conditions[d.Key]
+	isWildcard := d.Condition == nil && (d.WildcardKey || d.WildcardValue)
+	if d.Condition == nil && !isWildcard && d.Value != "" {
+		return nil // an exact value comes first
+	}
+	if all := s.all[d.Key]; all != nil && all != d && !d.WildcardKey && (d.Condition == nil || isBefore(conditions, all, d)) {
+		return all
+	}
+	for i, c := range conditions {
+		if c == d || i == maxCompared {
+			break
+		}
+		if d.Condition != nil && c.Condition.Covers(d.Condition) || d.WildcardValue && c.Condition.CoversPrefix(NewPattern(d.Value).Prefix) {
+			return c
+		}
+	}
+	if d.Condition != nil {
+		return nil
+	}
+	for i := range s.wildcards {
+		w := &s.wildcards[i]
+		if w.Descriptor == d {
+			break
+		}
+		if !w.key.Match(d.Key) {
+			continue
+		}
+		// A pattern that matches another pattern as a text matches all that the other matches,
+		// because only its * can match the * of the other.
+		if d.Value == "" && w.value.MatchesAll() || d.Value != "" && w.value.Match(d.Value) {
+			return w.Descriptor
+		}
+	}
+	return nil
+}
+
+// isBefore reports whether a comes before b in list.
+func isBefore(list []*Descriptor, a, b *Descriptor) bool {
+	for _, d := range list {
+		switch d {
+		case a:
+			return true
+		case b:
+			return false
+		}
+	}
+	return false
+}

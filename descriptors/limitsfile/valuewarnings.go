@@ -1,0 +1,112 @@
+package limitsfile
+
+import (
+	"net/netip"
+	"regexp/syntax"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+)
+
+// warnValue warns about a value or a condition of desc that surely matches less than its author
+// meant.
+func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
+	if key := o.field("key"); hasOuterSpace(key.text) {
+		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.text)
+	}
+	if v := o.field("value"); v.valid() && desc.Condition == nil && v.text != "" {
+		d.warnText(desc.Key, "value", v.text, v.node, pos)
+	}
+	c := desc.Condition
+	if c == nil {
+		return
+	}
+	inner := o
+	if not := o.field("not"); not.valid() {
+		inner = &object{node: not.node}
+		for _, n := range not.mappings {
+			n = deref(n)
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				if row := findRow(n.Content[i].Value); row != nil {
+					inner.fields = append(inner.fields, value{row: row, node: deref(n.Content[i+1])})
+				}
+			}
+		}
+	}
+	if v := inner.field("cidr"); v.given() && desc.Key == "masked_remote_address" {
+		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
+	}
+	if v := inner.field("in"); v.given() && v.node.Kind == yaml.SequenceNode {
+		for _, n := range v.node.Content {
+			if n = deref(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
+				d.warnText(desc.Key, "entry of in", n.Value, n, pos)
+			}
+		}
+	}
+	if v := inner.field("regex"); v.given() && c.MatchesNothing() {
+		d.warnf(v.node, pos, "the condition %s matches no value; correct the expression, or remove the descriptor", c)
+	}
+}
+
+func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace(text)) }
+
+// isAddressKey reports whether Envoy fills key with an address or a network.
+func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
+
+// warnText warns about a value in a field.
+func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
+	prefix, prefixErr := netip.ParsePrefix(text)
+	switch {
+	case hasOuterSpace(text):
+		d.warnf(n, pos, "%s: got %q with spaces around it, which are part of the value; remove them", field, text)
+	case strings.Contains(text, "*") && field == "value" && !looksLikeExpression(text):
+	case key == "masked_remote_address":
+		d.warnNetwork(field, text, prefix, prefixErr == nil, n, pos)
+	case prefixErr == nil && field == "value":
+		d.warnf(n, pos, "value: got %s, which matches this text only; want cidr: [%s] for its addresses, or in: [%s] for the text", text, prefix.Masked(), text)
+	case looksLikeExpression(text) && field == "value":
+		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", Printable(text), Printable(text), Printable(text))
+	case key == "remote_address":
+		d.warnAddress(field, text, n, pos)
+	}
+}
+
+// warnNetwork warns about a value that masked_remote_address never has.
+func (d *document) warnNetwork(field, text string, prefix netip.Prefix, isNetwork bool, n *yaml.Node, pos *place) {
+	switch {
+	case !isNetwork:
+		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, Printable(text))
+	case prefix.Masked().String() != text:
+		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
+	}
+}
+
+// warnAddress warns about a value that remote_address never has.
+func (d *document) warnAddress(field, text string, n *yaml.Node, pos *place) {
+	switch addr, err := netip.ParseAddr(text); {
+	case err != nil:
+		d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, Printable(text))
+	case addr.String() != text:
+		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
+	}
+}
+
+// expressionParts are texts that a regular expression has, and that a value hardly has.
+var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+"}
+
+// looksLikeExpression reports whether text is a regular expression rather than a value.
+func looksLikeExpression(text string) bool {
+	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|")
+	if !isLikely && strings.ContainsAny(text, `\[(+`) {
+		for _, part := range expressionParts {
+			isLikely = isLikely || strings.Contains(text, part)
+		}
+	}
+	if !isLikely || len(text) > condition.MaxEntryBytes {
+		return false
+	}
+	_, err := syntax.Parse(text, syntax.Perl)
+	return err == nil
+}

@@ -1,0 +1,129 @@
+package limitsfile
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rules returns a file whose descriptors are flow mappings, one a line from line 3 on.
+func rules(descriptors ...string) string {
+	return "domain: d\ndescriptors:\n- {" + strings.Join(descriptors, "}\n- {") + "}\n"
+}
+
+func limits(items ...string) string {
+	return "key: k, rate_limits: [{" + strings.Join(items, "}, {") + "}]"
+}
+
+func TestSurelyWrongRulesAreWarnings(t *testing.T) {
+	for _, test := range []struct{ name, yaml, want string }{
+		{"space before a value", rules("key: k, value: ' a'"), `f:3:19: d > k= a: value: got " a" with spaces around it, which are part of the value; remove them`},
+		{"space after a key", rules("key: 'k '"), `f:3:9: d > k : key: got "k " with spaces around it`},
+		{"space in a list", rules("key: k, in: [a, 'b ']"), `f:3:20: d > k=in(a "b "): entry of in: got "b "`},
+		{"network as an address", rules("key: remote_address, value: 10.0.0.1/8"), "f:3:32: d > remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which matches this text only; want cidr: [10.0.0.0/8] for its addresses"},
+		{"network of another key", rules("key: ip, value: '2001:db8::/32'"), "want cidr: [2001:db8::/32]"},
+		{"host name as an address", rules("key: remote_address, value: example.com"), "value: got example.com, but remote_address is an IP address; want one such as 10.0.0.1, or cidr"},
+		{"network in a list of addresses", rules("key: remote_address, in: [10.0.0.0/8]"), "entry of in: got 10.0.0.0/8, but remote_address is an IP address"},
+		{"long form of an address", rules("key: remote_address, value: '2001:DB8:0::1'"), "which Envoy never sends; want 2001:db8::1"},
+		{"bits behind the length", rules("key: masked_remote_address, value: 10.0.0.1/8"), "f:3:39: d > masked_remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which Envoy never sends; want 10.0.0.0/8"},
+		{"address as a network", rules("key: masked_remote_address, value: 10.0.0.1"), "masked_remote_address is a network; want one such as 10.0.0.0/8"},
+		{"networks of networks", rules("key: masked_remote_address, cidr: [10.0.0.0/8]"), "cidr matches no value of masked_remote_address"},
+		{"no networks of networks", rules("key: masked_remote_address, not: {cidr: [10.0.0.0/8]}"), "cidr matches no value of masked_remote_address"},
+		{"expression with anchors", rules("key: path, value: '^/api/.*$'"), "f:3:22: d > path=^/api/.*$: value: got ^/api/.*$, which is no regular expression here; want regex: '^/api/.*$', or in: ['^/api/.*$'] for the text"},
+		{"expression with a class", rules(`key: path, value: '/v[0-9]+'`), "want regex: '/v[0-9]+'"},
+		{"text after its end", rules("key: k, regex: 'a$b'"), "f:3:19: d > k=regex(a$b): the condition regex(a$b) matches no value"},
+		{"nothing but all values", rules("key: k, not: {regex: '.*'}"), "the condition not regex(.*) matches no value"},
+		{"empty bucket", rules("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5, but the bucket is never refilled with requests_per_unit 0"},
+
+		{"value behind all values", rules("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
+		{"pattern behind a shorter one", rules("key: k, value: 'a*'", "key: k, value: 'a*b'"), "f:4: d > k=a*b: no request reaches this descriptor, because k=a* at f:3 matches first"},
+		{"key behind a pattern of keys", rules("key: kay", "key: 'k*'"), "f:3: d > kay: no request reaches this descriptor, because k* at f:4"},
+		{"prefix behind a shorter one", rules("key: k, prefix: /a", "key: k, prefix: /a/b"), "f:4: d > k=prefix(/a/b): no request"},
+		{"pattern behind a prefix", rules("key: k, value: '/a/*'", "key: k, prefix: /a"), "f:3: d > k=/a/*: no request"},
+		{"network inside another", rules("key: k, cidr: [10.0.0.0/8]", "key: k, cidr: [10.1.0.0/16, 10.2.3.4]"), "f:4: d > k=cidr(10.1.0.0/16 10.2.3.4): no request"},
+		{"list inside a condition", rules("key: k, regex: 'v[0-9]+'", "key: k, in: [v1, v2]"), "f:4: d > k=in(v1 v2): no request"},
+		{"value behind a condition and its negation", rules("key: k", "key: k, in: [a]", "key: k, not: {in: [a]}"), "f:3: d > k: no request reaches this descriptor, because k=not in(a) at f:5"},
+		{"condition behind all values", rules("key: k, regex: '^.*$'", "key: k, in: [a]"), "f:4: d > k=in(a): no request"},
+		{"child behind another", rules("key: k, descriptors: [{key: c}, {key: c, value: '*'}]"), "f:3: d > k > c: no request"},
+
+		{"shorter window with the same limit", rules(limits("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5")), "f:3: d > k: 5 per minute never denies, because 5 per hour is always tighter"},
+		{"longer log", rules(limits("unit: minute, requests_per_unit: 1, algorithm: sliding_log", "unit: hour, requests_per_unit: 60, algorithm: sliding_log")), "never denies"},
+		{"larger and faster bucket", rules(limits("unit: minute, requests_per_unit: 5, algorithm: token_bucket", "unit: second, requests_per_unit: 5, algorithm: token_bucket")), "never denies"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, errs, warnings := load(test.yaml, Options{})
+			require.Empty(t, errs)
+			assert.Contains(t, warnings, test.want)
+			assert.Len(t, strings.Split(warnings, "\n"), 1)
+		})
+	}
+}
+
+func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
+	for name, yaml := range map[string]string{
+		"exact value after its pattern":    rules("key: k, value: 'a*'", "key: k, value: ab"),
+		"longer pattern first":             rules("key: k, value: 'a*b'", "key: k, value: 'a*'", "key: k"),
+		"pattern before a condition":       rules("key: k, prefix: /a/b", "key: k, value: '/a/*'"),
+		"larger network last":              rules("key: k, cidr: [10.1.0.0/16]", "key: k, cidr: [10.0.0.0/8]", "key: k"),
+		"one network outside":              rules("key: k, cidr: [10.0.0.0/8]", "key: k, cidr: [10.1.0.0/16, 11.0.0.0/8]"),
+		"condition of another key":         rules("key: k, regex: '.*'", "key: l, in: [a]"),
+		"condition before its negation":    rules("key: k, in: [a]", "key: k, not: {in: [a]}"),
+		"negation of a smaller list":       rules("key: k, not: {in: [a]}", "key: k, in: [a]"),
+		"longer key":                       rules("key: 'k*', value: v", "key: kay"),
+		"value as text":                    rules("key: subnet, in: [10.0.0.0/8]", "key: path, in: ['^/api/.*$']"),
+		"network of the masked address":    rules("key: masked_remote_address, value: 10.0.0.0/8", "key: masked_remote_address, value: '2001:db8::/32'"),
+		"pattern of addresses":             rules("key: remote_address, value: '10.0.*'"),
+		"path with brackets":               rules("key: path, value: /a(b)", "key: path, value: 'a[b]'", "key: price, value: 5$", "key: sum, value: a+b"),
+		"optional end":                     rules("key: k, regex: 'a($|b)'", "key: k, regex: '^(a|^b)$'"),
+		"denied hits of the longer window": rules(limits("unit: second, requests_per_unit: 10", "unit: minute, requests_per_unit: 1000")),
+		"limits of two speeds":             rules(limits("unit: second, requests_per_unit: 10", "unit: hour, requests_per_unit: 1000")),
+		"weeks and months":                 rules(limits("unit: week, requests_per_unit: 10", "unit: month, requests_per_unit: 10, charge_denied: false, scope: instance")),
+		"replaced by name":                 rules(limits("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, name: n")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errs, warnings := load(yaml, Options{})
+			require.Empty(t, errs)
+			assert.Empty(t, warnings)
+		})
+	}
+}
+
+var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+func TestExamplesAndDocsHaveNoWarning(t *testing.T) {
+	texts := map[string]string{}
+	for _, pattern := range []string{"../../examples/*.yaml", "../../docs/*.md", "../../README.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+			if strings.HasSuffix(file, ".yaml") {
+				texts[file] = string(data)
+			}
+			for _, block := range yamlBlock.FindAllStringSubmatch(string(data), -1) {
+				texts[file+"\n"+block[1]] = block[1]
+			}
+		}
+	}
+	checked := 0
+	for name, text := range texts {
+		if strings.HasPrefix(text, "- key:") {
+			text = "domain: d\ndescriptors:\n" + text
+		}
+		// A file that is no limits file is skipped, and so is a resource of xDS.
+		if !strings.Contains(name, "xds.md") && strings.Contains(text, "descriptors:\n") {
+			set, err := Parse([]File{{Name: "f", Data: []byte(text)}}, Options{ReadList: func(string) ([]byte, error) { return []byte("192.0.2.1\n"), nil }})
+			if err == nil {
+				checked++
+				assert.Empty(t, set.Warnings, name)
+			}
+		}
+	}
+	assert.GreaterOrEqual(t, checked, 4)
+}
