@@ -204,6 +204,18 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 			Warning, "Counting in Redis · limits of 14:02 UTC in force",
 			[]string{"Redis fails some calls now; this process decides those calls"},
 		},
+		"findings of the self-check": {
+			State{Redis: &Redis{Up: true, Findings: []RedisFinding{
+				{Level: "problem", Check: "rights", Address: "a:1", Text: "the user rls may not run mget", Advice: "run ACL SETUSER rls +mget"},
+				{Level: "warning", Check: "clock", Address: "a:1", Text: "the clock of Redis is 5s ahead", Advice: "set both clocks with NTP"},
+				{Level: "note", Check: "persistence", Address: "a:1", Text: "Redis has no append-only file"},
+			}}, Limits: loaded},
+			Trouble, "Counting in Redis · limits of 14:02 UTC in force",
+			[]string{
+				"Redis a:1: the user rls may not run mget; run ACL SETUSER rls +mget",
+				"Redis a:1: the clock of Redis is 5s ahead; set both clocks with NTP",
+			},
+		},
 		"refused limits": {
 			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
 			Warning,

@@ -98,6 +98,18 @@ type Redis struct {
 	// the last short time in which calls were decided without Redis.
 	Outage *Outage `json:"outage,omitempty"`
 	Blip   *Outage `json:"blip,omitempty"`
+
+	Findings []RedisFinding `json:"findings"` // of the last self-check
+}
+
+// RedisFinding is a finding of the self-check of Redis.
+type RedisFinding struct {
+	Level   string `json:"level"`   // problem, warning or note
+	Check   string `json:"check"`   // for example rights
+	Server  string `json:"server"`  // main or per_second
+	Address string `json:"address"` // without secrets
+	Text    string `json:"text"`
+	Advice  string `json:"advice,omitempty"`
 }
 
 // Breakers has the number of breakers in each state.

@@ -62,6 +62,13 @@ func (s *State) describe(now time.Time) {
 			detail(Well, "Redis was late or failed for a moment at %s: %s", clock(*b.End, now), b.price())
 		}
 	}
+	if s.Redis != nil {
+		for _, f := range s.Redis.Findings {
+			if level, ok := findingLevels[f.Level]; ok {
+				detail(level, "Redis %s: %s; %s", f.Address, f.Text, f.Advice)
+			}
+		}
+	}
 	if c := s.Candidate; c != nil {
 		level, text := Well, c.text(now)
 		if c.Problem != "" {
@@ -77,6 +84,9 @@ func (s *State) describe(now time.Time) {
 		detail(Warning, "%s, so %s: %s", counted(int64(problems), "problem"), what, s.Limits.Problems[0])
 	}
 }
+
+// findingLevels are the levels of the findings that State.Details describes.
+var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 
 // severity returns a number that is higher for a worse level.
 func severity(l Level) int { return map[Level]int{Well: 0, Warning: 1, Trouble: 2}[l] }

@@ -121,22 +121,30 @@ func (p *pool) found(address string, findings ...Finding) []Finding {
 
 // connectionFinding describes an error of the connection.
 func connectionFinding(err error) Finding {
-	f := Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error()}
+	return Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error(), Advice: AdviceFor(err)}
+}
+
+// AdviceFor returns how to repair the cause of an error of Redis.
+func AdviceFor(err error) string {
 	switch KindOf(err) {
 	case KindAuth:
-		f.Advice = "check REDIS_AUTH, and the user in Redis (ACL GETUSER)"
+		return "check REDIS_AUTH, and the user in Redis (ACL GETUSER)"
+	case KindNoPerm:
+		return "run rls doctor, which names the missing rights"
 	case KindTLS:
-		f.Advice = "check REDIS_TLS and the certificates of both sides"
+		return "check REDIS_TLS and the certificates of both sides"
 	case KindTimeout:
-		f.Advice = "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away"
+		return "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away"
 	case KindCluster:
-		f.Advice = "run redis-cli --cluster check on a node"
+		return "run redis-cli --cluster check on a node"
 	case KindLoading:
-		f.Advice = "wait until Redis has read its data"
-	default:
-		f.Advice = "check that Redis runs, and that REDIS_URL has its address"
+		return "wait until Redis has read its data"
+	case KindReadOnly:
+		return "set REDIS_URL to the master, or use REDIS_TYPE=sentinel"
+	case KindOOM:
+		return "raise maxmemory"
 	}
-	return f
+	return "check that Redis runs, and that REDIS_URL has its address"
 }
 
 // serverCheck examines one server.

@@ -33,6 +33,7 @@ type counterBackend struct {
 	caches     []admin.Cache
 	perReplica bool              // each replica has its own counters
 	redis      *fallback.Limiter // nil if the counters are local
+	redisCheck *redisCheck       // nil if the counters are local
 	explain    explain.Options   // without the limits and the settings of the service
 	close      func()
 }
@@ -67,8 +68,9 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	}
 	redis.LogTo(log)
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
+	check := newRedisCheck(client.Check, meter.RedisCheck(roles...), health, log)
 	observer := &redisObserver{
-		Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events,
+		Observer: meter.Fallback(), ctx: ctx, settings: s, health: health, events: events, outageEnded: check.outageEnded,
 		shards: metrics.ShardsOf(client), loggedOpenings: map[int]loggedOpening{}, log: log,
 	}
 	withFallback := fallback.New(fallback.Options{
@@ -92,10 +94,9 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	}
 	pingCtx, stopPings := context.WithCancel(ctx)
 	go watchRedis(pingCtx, client, s.RedisHealthCheckActive, health, log)
-	checks := &redisCheck{check: client.Check, report: meter.RedisCheck(roles...), health: health, log: log}
-	go checks.run(pingCtx)
+	go check.run(pingCtx)
 
-	b := &counterBackend{redis: withFallback}
+	b := &counterBackend{redis: withFallback, redisCheck: check}
 	var shared backend.Limiter = withFallback
 	if s.LocalGuardRatio > 0 && !s.AllOrNone {
 		guarded := guard.New(guard.Options{Next: shared, Counters: localCounters, Ratio: s.LocalGuardRatio})
@@ -187,17 +188,16 @@ type redisClient interface {
 }
 
 // watchRedis pings Redis until the first connection and logs it. With reportHealth,
-// watchRedis goes on until ctx is done and sets the health component redis.
+// watchRedis goes on until ctx is done and sets the health component redis. It logs no failure,
+// because the line about the outage has the cause.
 func watchRedis(ctx context.Context, client redisClient, reportHealth bool, health *server.Health, log *slog.Logger) {
 	pause := pingPauseAtStart
-	for first := true; ; first = false {
+	for {
 		err := client.Ping(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err != nil && first:
-			log.Error("Redis not reached yet; counting without Redis", "error", err)
-		case err == nil && pause == pingPauseAtStart:
+		}
+		if err == nil && pause == pingPauseAtStart {
 			roundTrip := client.MeasureRoundTrip(ctx)
 			log.Info("counting in Redis", "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 			pause = pingPause

@@ -37,7 +37,7 @@ func newLive(ctx, background context.Context, s *env.Settings, l limits, counter
 		Keys:       live.KeyMode(s.TopKeys),
 	}
 	if counters.redis != nil {
-		o.Redis = func() *live.Redis { return redisState(s, counters.redis.Status()) }
+		o.Redis = func() *live.Redis { return redisState(s, counters.redis.Status(), counters.redisCheck.findings()) }
 	}
 	if candidate != nil {
 		o.Candidate = func() *live.Candidate { return liveCandidate(candidate.Status()) }
@@ -107,8 +107,14 @@ func limitCounts(meter *metrics.Metrics) iter.Seq[live.LimitCounts] {
 }
 
 // redisState describes Redis.
-func redisState(s *env.Settings, status fallback.Status) *live.Redis {
-	r := &live.Redis{Up: !status.Down, Mode: s.RedisFailureMode, Ratio: s.RedisFallbackRatio, Outage: liveOutage(&status.Outage), Blip: liveOutage(&status.Blip)}
+func redisState(s *env.Settings, status fallback.Status, findings []redis.Finding) *live.Redis {
+	r := &live.Redis{
+		Up: !status.Down, Mode: s.RedisFailureMode, Ratio: s.RedisFallbackRatio,
+		Outage: liveOutage(&status.Outage), Blip: liveOutage(&status.Blip), Findings: make([]live.RedisFinding, len(findings)),
+	}
+	for i, f := range findings {
+		r.Findings[i] = live.RedisFinding{Level: string(f.Level), Check: f.Check, Server: f.Role.String(), Address: f.Address, Text: f.Text, Advice: f.Advice}
+	}
 	for _, b := range status.Breakers {
 		switch b.State {
 		case fallback.Closed:

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -20,59 +20,98 @@ const (
 	checkTimeout = 10 * time.Second
 )
 
-// redisCheck reports the findings about Redis to the log, the metrics and /healthcheck. It logs a
-// finding once, and again when it changes.
+// redisCheck reports the findings about Redis to the log, the metrics, the live page and
+// /healthcheck. It logs a finding once, and again when it changes.
 type redisCheck struct {
 	check  func(context.Context) []redis.Finding
 	report func([]redis.Finding) // the metrics
 	health *server.Health
 	log    *slog.Logger
 
-	known []redis.Finding // of the last check
+	again  chan struct{}                   // has an element if Redis should be checked before the pause ends
+	latest atomic.Pointer[[]redis.Finding] // of the last check; nil before it
+	logged []redis.Finding                 // those of the last check that have a line in the log
 }
 
-// run checks Redis now and every minute, until ctx is done.
+func newRedisCheck(check func(context.Context) []redis.Finding, report func([]redis.Finding), health *server.Health, log *slog.Logger) *redisCheck {
+	return &redisCheck{check: check, report: report, health: health, log: log, again: make(chan struct{}, 1)}
+}
+
+// run checks Redis now, every minute and after each outage, until ctx is done.
 func (c *redisCheck) run(ctx context.Context) {
+	pause := time.NewTicker(checkPause)
+	defer pause.Stop()
 	for {
 		c.runOnce(ctx)
-		if !wait.Sleep(ctx, checkPause) {
+		select {
+		case <-pause.C:
+		case <-c.again:
+		case <-ctx.Done():
 			return
 		}
 	}
 }
 
+// outageEnded makes run check Redis at once, because the last findings are about the outage.
+func (c *redisCheck) outageEnded() {
+	select {
+	case c.again <- struct{}{}:
+	default:
+	}
+}
+
+// findings returns the findings of the last check.
+func (c *redisCheck) findings() []redis.Finding {
+	if latest := c.latest.Load(); latest != nil {
+		return *latest
+	}
+	return nil
+}
+
 func (c *redisCheck) runOnce(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	found := c.check(limited)
+	found, previous := c.check(limited), c.findings()
 	if ctx.Err() != nil {
 		return
 	}
-	for _, f := range c.known {
+	for _, f := range previous {
 		// Nobody knows what has changed in a Redis that does not answer.
-		if isUnreachable(found, f) && f.Check != redis.CheckConnection {
+		if isUnreachable(found, f) && !f.IsUnreachable() {
 			found = append(found, f)
 		}
 	}
 	c.report(found)
+	c.writeLog(ctx, found)
+	c.latest.Store(&found)
+	c.health.Note("redis check", findingNote(found))
+}
+
+// writeLog logs what has changed since the last check. A server that does not answer has no line,
+// because the line about the outage has the cause.
+func (c *redisCheck) writeLog(ctx context.Context, found []redis.Finding) {
+	var logged []redis.Finding
 	for _, f := range found {
-		if !slices.Contains(c.known, f) {
+		if f.IsUnreachable() {
+			continue
+		}
+		if !slices.Contains(c.logged, f) {
 			c.log.Log(ctx, findingLevel(f), "Redis check failed", findingAttrs(f)...)
 		}
+		logged = append(logged, f)
 	}
-	for _, f := range c.known {
-		if !slices.Contains(found, f) && !slices.ContainsFunc(found, func(g redis.Finding) bool { return g.Role == f.Role && g.Address == f.Address && g.Check == f.Check }) {
+	for _, f := range c.logged {
+		if !slices.ContainsFunc(found, func(g redis.Finding) bool { return g.Role == f.Role && g.Address == f.Address && g.Check == f.Check }) {
 			c.log.Info("Redis check passed again", "check", f.Check, "server", f.Role.String(), "address", f.Address)
 		}
 	}
-	c.known = found
-	c.health.Note("redis check", findingNote(found))
+	c.logged = logged
 }
 
 // isUnreachable reports whether the server of f did not answer in the check that found all.
 func isUnreachable(all []redis.Finding, f redis.Finding) bool {
 	return slices.ContainsFunc(all, func(g redis.Finding) bool {
-		return g.Check == redis.CheckConnection && g.Role == f.Role && g.Address == f.Address
+		return g.IsUnreachable() && g.Role == f.Role && g.Address == f.Address
 	})
 }
 

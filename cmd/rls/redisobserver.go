@@ -16,6 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/metrics"
 	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -26,6 +27,7 @@ type redisObserver struct {
 	settings          *env.Settings
 	health            *server.Health
 	events            changes
+	outageEnded       func()
 	shards            []metrics.Shard
 	log               *slog.Logger
 
@@ -52,11 +54,12 @@ const breakerLogPause = 10 * time.Second
 func (o *redisObserver) StateChanged(c fallback.StateChange) {
 	o.Observer.StateChanged(c)
 	o.events.redisChanged(c, o.settings)
-	mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
 	if c.Down {
+		mode, ratio := o.settings.RedisFailureMode, o.settings.RedisFallbackRatio
 		o.health.Note("redis", fmt.Sprintf("down since %s; deciding without Redis (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), mode, ratio))
-		o.log.Error("Redis outage started", "kind", redis.KindOf(c.Outage.Err).String(), "error", c.Outage.Err, "mode", mode, "ratio", ratio)
+		o.log.Error("Redis outage started", "kind", redis.KindOf(c.Outage.Err).String(), "error", c.Outage.Err,
+			"hits", decidedHits(mode, ratio), "advice", redis.AdviceFor(c.Outage.Err))
 		var ctx context.Context
 		ctx, o.stopProgress = context.WithCancel(o.ctx)
 		go o.logProgress(ctx)
@@ -64,8 +67,20 @@ func (o *redisObserver) StateChanged(c fallback.StateChange) {
 	}
 	o.stopProgress()
 	o.health.Note("redis", "")
+	o.outageEnded()
 	o.log.LogAttrs(o.ctx, slog.LevelInfo, "Redis outage ended", append(priceLogAttrs(&c.Outage),
 		slog.Int64("hits_replayed", c.Outage.Replayed), slog.Bool("counters_kept", c.Outage.CountersKept))...)
+}
+
+// decidedHits returns how the service decides hits without Redis.
+func decidedHits(mode string, ratio float64) string {
+	switch mode {
+	case limit.FailAllow.String():
+		return "admitted"
+	case limit.FailDeny.String():
+		return "denied"
+	}
+	return fmt.Sprintf("counted here, up to %v of each limit", ratio)
 }
 
 // logProgress logs the price of the outage each minute until ctx is done.

@@ -211,6 +211,9 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
+	if v := o.field("max_hits"); v.valid() && !o.field("rate_limit").given() && !several.given() {
+		d.warnf(v.node, pos, "max_hits has no effect without a limit in the same descriptor; add rate_limit, or remove max_hits")
+	}
 	for _, item := range d.limitItems(pos, several) {
 		if !d.countRule(item) {
 			return

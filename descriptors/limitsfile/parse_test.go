@@ -157,6 +157,7 @@ func TestParseReportsAllErrorsInOrder(t *testing.T) {
 func TestProbableMistakesGiveWarnings(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		{"enforce beside shadow_mode", one("shadow_mode: true\nenforce: 5"), "f:5:14: d > k: enforce has no effect beside shadow_mode, which never denies; remove one of them"},
+		{"max_hits without a limit", one("max_hits: 5"), "f:4:15: d > k: max_hits has no effect without a limit in the same descriptor; add rate_limit, or remove max_hits"},
 		{"shadow_mode in rate_limit", one("rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}"), "f:4:51: d > k: shadow_mode has no meaning in rate_limit and is ignored; it belongs in the descriptor"},
 		{"unlimited on the descriptor", one("unlimited: true"), "f:4:5: d > k: unlimited has no meaning in the descriptor and is ignored; it belongs in rate_limit"},
 		{"name on the descriptor", one("name: x"), "f:4:5: d > k: name has no meaning in the descriptor and is ignored; it belongs in rate_limit or an item of replaces"},
