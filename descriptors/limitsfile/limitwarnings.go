@@ -23,6 +23,9 @@ func (l *Limit) isTighter(other *Limit) bool {
 		return false // a name can be replaced
 	}
 	a, b := l.Spec, other.Spec
+	if a.Timezone != "" || b.Timezone != "" {
+		return false // days and months of a calendar have no fixed length
+	}
 	if a.Algorithm != b.Algorithm || a.Scope != b.Scope || a.OnBackendFailure != b.OnBackendFailure || a.FallbackRatio != b.FallbackRatio || a.Lease || b.Lease {
 		return false
 	}

@@ -83,6 +83,7 @@ func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
 		"denied hits of the longer window": rules(limits("unit: second, requests_per_unit: 10", "unit: minute, requests_per_unit: 1000")),
 		"limits of two speeds":             rules(limits("unit: second, requests_per_unit: 10", "unit: hour, requests_per_unit: 1000")),
 		"weeks and months":                 rules(limits("unit: week, requests_per_unit: 10", "unit: month, requests_per_unit: 10, charge_denied: false, scope: instance")),
+		"midnights of two zones":           rules(limits("unit: day, requests_per_unit: 5, timezone: Europe/Berlin", "unit: day, requests_per_unit: 5, scope: instance"), "key: l, rate_limits: [{unit: hour, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, timezone: Europe/Berlin}]"),
 		"replaced by name":                 rules(limits("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, name: n")),
 	} {
 		t.Run(name, func(t *testing.T) {
