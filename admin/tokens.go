@@ -47,6 +47,9 @@ func (f *TokenFile) Set(data []byte) error {
 		if typeErr := (*yaml.TypeError)(nil); errors.As(err, &typeErr) { // its text can have a token
 			return errors.New("tokens: got no list; " + want)
 		}
+		if strings.Contains(err.Error(), "unknown anchor") { // so can the name of the anchor
+			return errors.New("tokens: got a text that starts with *, want quotes around it")
+		}
 		return fmt.Errorf("tokens: %w; %s", err, want)
 	}
 	if len(nodes) > maxTokens {
@@ -106,7 +109,7 @@ func readTokenEntry(n *yaml.Node) (tokenEntry, error) {
 				return e, errors.New("domains: want a list of domains; leave the field out for all domains")
 			}
 		default:
-			return e, fmt.Errorf("unknown field %q; want %s", truncate(key.Value), fields)
+			return e, fmt.Errorf("unknown field%s; want %s", fieldText(key.Value), fields)
 		}
 	}
 	if n.Decode(&e) != nil { // the text of the error can have a token
@@ -114,6 +117,18 @@ func readTokenEntry(n *yaml.Node) (tokenEntry, error) {
 	}
 	return e, nil
 }
+
+// fieldText returns the name of an unknown field in quotes. It is empty if the name can have a
+// token, as in {token:SECRET}.
+func fieldText(name string) string {
+	if len(name) >= minTokenLength || strings.Contains(name, ":") {
+		return ""
+	}
+	return fmt.Sprintf(" %q", name)
+}
+
+// hashOfNoToken is the hash of an empty text.
+var hashOfNoToken = sha256.Sum256(nil)
 
 // hash returns the hash of the token.
 func (e *tokenEntry) hash() (h tokenHash, err error) {
@@ -124,6 +139,9 @@ func (e *tokenEntry) hash() (h tokenHash, err error) {
 		decoded, err := hex.DecodeString(strings.TrimSpace(e.Hash))
 		if err != nil || len(decoded) != len(h) {
 			return h, fmt.Errorf("token_sha256: want %d hexadecimal digits, as sha256sum prints them", 2*len(h))
+		}
+		if tokenHash(decoded) == hashOfNoToken {
+			return h, errors.New("token_sha256: got the hash of an empty text, want the hash of a token")
 		}
 		return tokenHash(decoded), nil
 	case len(e.Token) < minTokenLength:

@@ -20,17 +20,22 @@ const (
 	bankToken   = "bank-token-0123456789"
 )
 
+// hashOf returns the token_sha256 of a token.
+func hashOf(token string) string {
+	hash := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(hash[:])
+}
+
 // newTokenFile returns callers that may read, use the domain shop, or use the domain bank.
 func newTokenFile(t *testing.T) *admin.TokenFile {
 	t.Helper()
-	hash := sha256.Sum256([]byte(bankToken))
 	f := &admin.TokenFile{}
 	require.NoError(t, f.Set([]byte(`
 - {name: reader, token: `+readerToken+`, access: read}
 - name: shop-team
   token: `+shopToken+`
   domains: [shop]
-- {name: bank-team, token_sha256: `+strings.ToUpper(hex.EncodeToString(hash[:]))+`, domains: [bank, "b|c"]}
+- {name: bank-team, token_sha256: `+strings.ToUpper(hashOf(bankToken))+`, domains: [bank, "b|c"]}
 `)))
 	return f
 }
@@ -110,6 +115,9 @@ func TestInvalidTokenFileChangesNothing(t *testing.T) {
 		"- {name: a, token_sha256: 12}":                                                  "want 64 hexadecimal digits",
 		"- {name: a, token: " + secret + ", domains: shop}":                              "domains: want a list",
 		"- {name: a, token: " + secret + ", domains: []}":                                "domains: want a list",
+		"- {name: a, token: *" + secret + "}":                                            "got a text that starts with *, want quotes",
+		"- {name: a, token:" + secret + "}":                                              "line 1: unknown field; want name",
+		"- {name: a, token_sha256: " + hashOf("") + "}":                                  "got the hash of an empty text",
 		"- {name: a, token: [" + secret + "]}":                                           "a field has the wrong type",
 		"- {name: a, token: " + secret + "}\n- {name: b, token: " + secret + "}":         `line 2: the token is also that of "a"`,
 		"- {name: a, token: " + secret + "}\n- {name: a, token: another-" + secret + "}": `line 2: name "a" is already in line 1`,
