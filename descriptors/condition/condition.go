@@ -179,8 +179,9 @@ func Regex(expression string) (*Condition, error) {
 	if len(program.Inst) > maxInstructions {
 		return nil, fmt.Errorf("the expression needs %d instructions, want at most %d; make its repetitions shorter", len(program.Inst), maxInstructions)
 	}
-	whole, err := regexp.Compile(`\A(?:` + expression + `)\z`)
-	if err != nil { // a flag such as (?x) has no effect in RE2, so a valid expression stays valid
+	// The text of the parsed expression is complete, but expression can end inside \Q.
+	whole, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
+	if err != nil {
 		return nil, err
 	}
 	return &Condition{kind: regexKind, whole: whole, parsed: parsed, text: "regex(" + shorten(expression) + ")"}, nil

@@ -65,6 +65,7 @@ func TestConditionsMatchValues(t *testing.T) {
 		{prefix(t, "/api/*"), []string{"/api/*", "/api/*x"}, []string{"/api/x", ""}},
 		{regex(t, "v[0-9]+"), []string{"v1", "v23"}, []string{"xv1", "v1x", "v1\n", "v"}},
 		{regex(t, "^a|b$"), []string{"a", "b"}, []string{"ab", "ax"}},
+		{regex(t, `\Qa.b`), []string{"a.b"}, []string{"axb", "a.b)"}},
 		{regex(t, "(?i)get|post"), []string{"GET", "Post"}, []string{"PUT"}},
 	} {
 		t.Run(c.condition.String(), func(t *testing.T) {
