@@ -38,8 +38,10 @@ func ParseFailCondition(text string) (*FailCondition, error) {
 		return nil, fmt.Errorf("condition: got newly_denied_keys with %%, want a number of keys")
 	}
 	var err error
-	c.bound, err = strconv.ParseFloat(parts[2], 64)
-	return c, err
+	if c.bound, err = strconv.ParseFloat(parts[2], 64); err != nil {
+		return nil, fmt.Errorf("condition: got a number of %d digits, want a smaller number", len(parts[2]))
+	}
+	return c, nil
 }
 
 // Check returns whether the condition holds for r, and a sentence that says so.

@@ -38,11 +38,12 @@ func TestFailConditionComparesAFigure(t *testing.T) {
 
 func TestFailConditionWithMistakesIsRejected(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                       "want FIGURE > NUMBER",
-		"denied < 1":             "want FIGURE > NUMBER",
-		"denied > -1":            "want FIGURE > NUMBER",
-		"deny > 1":               `got figure "deny", want denied, newly_denied, newly_admitted or newly_denied_keys`,
-		"newly_denied_keys > 1%": "want a number of keys",
+		"":                                     "want FIGURE > NUMBER",
+		"denied < 1":                           "want FIGURE > NUMBER",
+		"denied > -1":                          "want FIGURE > NUMBER",
+		"deny > 1":                             `got figure "deny", want denied, newly_denied, newly_admitted or newly_denied_keys`,
+		"denied > " + strings.Repeat("9", 400): "condition: got a number of 400 digits",
+		"newly_denied_keys > 1%":               "want a number of keys",
 	} {
 		_, err := ParseFailCondition(text)
 		assert.ErrorContains(t, err, want, text)
