@@ -23,9 +23,12 @@ type counts struct {
 	total, deniedBefore, deniedNow *series
 
 	rules map[*descriptors.Rule]*ruleCounts // nil stands for no rule
-	keys  map[uint64]*keyCounts             // by hash
+	keys  map[uint64]*keyCounts             // by hash; at most maxKeys
 	names map[uint64]keyName                // of the keys with a new denial
 	seed  maphash.Seed
+
+	maxKeys int
+	leftOut uint64 // descriptors with keys beyond maxKeys
 
 	failed  uint64
 	failure error // of the first failed call
@@ -51,10 +54,10 @@ type keyName struct {
 	firstDenied time.Time
 }
 
-func newCounts() counts {
+func newCounts(maxKeys int) counts {
 	c := counts{
 		rules: map[*descriptors.Rule]*ruleCounts{}, keys: map[uint64]*keyCounts{}, names: map[uint64]keyName{},
-		seed: maphash.MakeSeed(),
+		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
 	c.total, c.deniedBefore, c.deniedNow = c.timeline.newSeries(), c.timeline.newSeries(), c.timeline.newSeries()
 	return c
@@ -117,6 +120,10 @@ func (c *counts) addKey(rule *descriptors.Rule, key []byte, at time.Time, before
 	hash := maphash.Bytes(c.seed, key)
 	k := c.keys[hash]
 	if k == nil {
+		if len(c.keys) >= c.maxKeys {
+			c.leftOut++
+			return
+		}
 		k = new(keyCounts)
 		c.keys[hash] = k
 	}
@@ -165,6 +172,7 @@ func (c *counts) report(maxKeys int) *Report {
 	if c.failure != nil {
 		r.addNote(c.failed, "calls could not be replayed; the first error is: %v", c.failure)
 	}
+	r.addNote(c.leftOut, "descriptors have keys beyond the first %d; the table of keys leaves them out", c.maxKeys)
 	return r
 }
 

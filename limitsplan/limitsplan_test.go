@@ -267,6 +267,18 @@ func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
 	assert.Contains(t, report.Notes[0], "1 calls are more than 16384 lines out of order")
 }
 
+func TestKeysBeyondTheBoundAreLeftOut(t *testing.T) {
+	c := newCounts(1)
+	rule := &descriptors.Rule{Path: "shop > tenant"}
+	for _, key := range []string{"a", "b", "a"} {
+		c.addKey(rule, []byte(key), logStart, false, true)
+	}
+	report := c.report(10)
+	require.Len(t, report.Keys, 1)
+	assert.Equal(t, uint64(2), report.Keys[0].NewlyDenied)
+	assert.Equal(t, []string{"1 descriptors have keys beyond the first 1; the table of keys leaves them out"}, report.Notes)
+}
+
 func TestHugeHitsAreBounded(t *testing.T) {
 	r := record(1, "tenant", "a", decisionlog.OK)
 	r.Hits = 1 << 40

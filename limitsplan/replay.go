@@ -21,7 +21,8 @@ type Options struct {
 	MaxKeys int
 }
 
-// maxCounters bounds the counters of a replay. It bounds the memory, too.
+// maxCounters bounds the counters of a replay, and the keys that the report counts. It bounds
+// the memory, too.
 const maxCounters = 2_000_000
 
 // replay is a service with a virtual clock and its observer.
@@ -40,7 +41,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	store.Set(config)
 	limiter := local.New(local.Options{AllOrNone: o.AllOrNone, MaxKeys: maxCounters})
 	var now time.Time
-	p := &replay{counts: newCounts()}
+	p := &replay{counts: newCounts(maxCounters)}
 	p.service = service.New(service.Options{
 		Limits: &store, Limiter: limiter, Observers: []service.Observer{p},
 		Now: func() time.Time { return now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode,
