@@ -22,8 +22,8 @@ const (
 	maxReturns = 128
 )
 
-// giveBack is what a lease gives back.
-type giveBack struct {
+// permitReturn is the permits and the allowance that a lease gives back.
+type permitReturn struct {
 	key, budgetKey []byte
 	limit, budget  *limit.Limit
 	window         int64
@@ -34,8 +34,8 @@ type giveBack struct {
 
 // empty drops all permits and the allowance of e, and returns them. ok is false if there are
 // none.
-func (e *lease) empty() (g giveBack, ok bool) {
-	g = giveBack{
+func (e *lease) empty() (g permitReturn, ok bool) {
+	g = permitReturn{
 		key: e.key, budgetKey: e.budgetKey, limit: e.limit, budget: e.budget, window: e.window,
 		permits: e.permits, allowance: e.allowance,
 	}
@@ -46,13 +46,13 @@ func (e *lease) empty() (g giveBack, ok bool) {
 // returnLater gives back what e has, in the background. The caller holds the mutex.
 func (l *Limiter) returnLater(e *lease, now int64) {
 	if g, ok := e.empty(); ok {
-		l.spawn(func() { l.giveBack([]giveBack{g}, now) })
+		l.spawn(func() { l.giveBack([]permitReturn{g}, now) })
 	}
 }
 
 // giveBack returns permits and allowances to Source: first the permits, then the allowances
 // whose permits are back. An allowance for lost permits stays charged to the budget.
-func (l *Limiter) giveBack(all []giveBack, now int64) {
+func (l *Limiter) giveBack(all []permitReturn, now int64) {
 	for len(all) > 0 {
 		part := all[:min(len(all), maxReturns)]
 		all = all[len(part):]
@@ -60,7 +60,7 @@ func (l *Limiter) giveBack(all []giveBack, now int64) {
 	}
 }
 
-func (l *Limiter) givePart(all []giveBack, now int64) {
+func (l *Limiter) givePart(all []permitReturn, now int64) {
 	permits := backend.NewSubBatch()
 	defer permits.Release()
 	for i, g := range all {
@@ -114,11 +114,11 @@ func (l *Limiter) Sweep(now time.Time) {
 }
 
 // sweep empties idle leases and returns what they had.
-func (s *shard) sweep(now int64) (all []giveBack) {
+func (s *shard) sweep(now int64) (all []permitReturn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, e := range s.leases {
-		if e.isOver(now) && e.limit.Algorithm.CountsWindows() {
+		if e.hasEnded(now) && e.limit.Algorithm.CountsWindows() {
 			s.stats.Lapsed += e.drop()
 		}
 		switch idle := now - e.lastUsed; {
@@ -147,7 +147,7 @@ func (l *Limiter) closeAt(now time.Time) {
 	l.workers.Wait()
 	l.sweeping.Lock()
 	defer l.sweeping.Unlock()
-	var all []giveBack
+	var all []permitReturn
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()

@@ -66,6 +66,20 @@ func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	assert.Zero(t, r.Stats().Held)
 }
 
+func TestResetDuringCloseStartsNoWork(t *testing.T) {
+	lim := perHour(t)
+	c, r := started(t, lim, false)
+	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
+	results := make([]backend.Result, 1)
+	reserved := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
+	require.NotNil(t, reserved.shard)
+	reserved.shard.closed = true
+	r.settle(r.micros(c.now), hits, results, []reservation{reserved})
+	assert.Empty(t, r.background)
+	r.closeAt(c.now)
+	assert.Zero(t, r.Stats().Held)
+}
+
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim, false)

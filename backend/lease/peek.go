@@ -32,18 +32,18 @@ func (l *Limiter) correctPeek(now int64, h *backend.Hit, r *backend.Result) {
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil && !e.isOver(now) {
-		e.correct(h, &r.Result)
+	if e := s.leases[id]; e != nil && !e.hasEnded(now) {
+		e.addPermits(h, &r.Result)
 	}
 }
 
-// Held returns the permits that this replica holds of h's counter.
-func (l *Limiter) Held(now time.Time, h *backend.Hit) int64 {
+// HeldPermits returns the permits that this replica holds of h's counter.
+func (l *Limiter) HeldPermits(now time.Time, h *backend.Hit) int64 {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil && !e.isOver(l.micros(now)) {
+	if e := s.leases[id]; e != nil && !e.hasEnded(l.micros(now)) {
 		return e.permits
 	}
 	return 0

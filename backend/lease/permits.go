@@ -28,18 +28,18 @@ const (
 	// share the last hits of a window, and the very last hits are charged one by one.
 	nearShare = 8
 
-	// minWant is the number of permits below which a lease is not worth a trip.
-	minWant = 2
+	// minTripPermits is the number of permits below which a lease is not worth a trip.
+	minTripPermits = 2
 )
 
-// lease is what this replica knows of one counter.
+// lease is the state of one counter in this replica.
 type lease struct {
-	key       []byte
-	budgetKey []byte
-	limit     *limit.Limit
-	exact     *limit.Limit // limit, but denied hits are not charged; nil before the first trip
-	budget    *limit.Limit // nil before the first trip
-	epoch     uint32       // number of times that all permits were dropped
+	key         []byte
+	budgetKey   []byte
+	limit       *limit.Limit
+	notCharging *limit.Limit // limit, but denied hits are not charged; nil before the first trip
+	budget      *limit.Limit // nil before the first trip
+	epoch       uint32       // number of times that all permits were dropped
 
 	permits    int64
 	reserved   int64 // permits of hits that Next is deciding
@@ -87,8 +87,8 @@ func (e *lease) countDemand(now, n int64) {
 	e.demand += n
 }
 
-// isOver reports whether the window of the lease may have ended at now.
-func (e *lease) isOver(now int64) bool { return e.windowEnd > 0 && now >= e.windowEnd }
+// hasEnded reports whether the window of the lease may have ended at now.
+func (e *lease) hasEnded(now int64) bool { return e.windowEnd > 0 && now >= e.windowEnd }
 
 // drop drops all permits and the allowance. It returns the number of permits.
 func (e *lease) drop() (permits int64) {
@@ -99,8 +99,8 @@ func (e *lease) drop() (permits int64) {
 	return permits
 }
 
-// held returns the permits that e has, also those that are reserved.
-func (e *lease) held() int64 { return e.permits + e.reserved }
+// heldPermits returns the permits that e has, also those that are reserved.
+func (e *lease) heldPermits() int64 { return e.permits + e.reserved }
 
 // observe records an answer of the shared counter at now.
 func (e *lease) observe(now int64, r *limit.Result) {
@@ -112,15 +112,15 @@ func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }
 
-// correct adds the permits to r, the answer of the shared counter to h.
-func (e *lease) correct(h *backend.Hit, r *limit.Result) {
+// addPermits adds the permits to r, the answer of the shared counter to h.
+func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
 	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
 		r.Allowed, r.RetryAfter = true, 0
 	}
 }
 
-// trip is what a refill asks Source for.
+// trip has the hits that a refill sends to Source at once.
 type trip struct {
 	key, budgetKey []byte
 	limit, budget  *limit.Limit
@@ -139,34 +139,34 @@ func (e *lease) plan(now int64) (t trip, ok bool) {
 	if e.isBusy || now < e.retryAt {
 		return t, false
 	}
-	want := e.wanted(now)
-	if want < minWant {
+	want := e.wantedPermits(now)
+	if want < minTripPermits {
 		return t, false
 	}
 	if e.budget == nil {
-		e.exact, e.budget = e.limit.NotCharging(), e.limit.LeaseBudget()
+		e.notCharging, e.budget = e.limit.NotCharging(), e.limit.LeaseBudget()
 	}
-	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.exact, budget: e.budget, window: e.window, epoch: e.epoch}
+	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.notCharging, budget: e.budget, window: e.window, epoch: e.epoch}
 	if e.freeBudget == unknownBudget {
 		t.change = min(want, (e.budget.Max()+2)/3) // later trips ask for more
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others. So the allowances of
 	// replicas with the same demand become equal, and a new replica finds a free part.
-	allowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.held(), 1)
+	allowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.heldPermits(), 1)
 	target := min(want, allowance, e.allowance)
-	if target >= minWant && e.held() <= target/4 {
-		t.permits = target - e.held()
+	if target >= minTripPermits && e.heldPermits() <= target/4 {
+		t.permits = target - e.heldPermits()
 	}
 	if change := allowance - e.allowance; change >= max(e.allowance/8, 1) || -change > e.allowance/8 {
 		t.change = change
 	}
-	return t, t.permits > 0 || t.change > 0 && e.allowance < minWant
+	return t, t.permits > 0 || t.change > 0 && e.allowance < minTripPermits
 }
 
-// wanted returns the permits that e should have at now: those for the time until the window
+// wantedPermits returns the permits that e should have at now: those for the time until the window
 // ends or for maxHorizon, but few when the counter is near its limit.
-func (e *lease) wanted(now int64) int64 {
+func (e *lease) wantedPermits(now int64) int64 {
 	horizon := int64(maxHorizon)
 	if e.windowEnd > 0 {
 		horizon = min(horizon, e.windowEnd-now)

@@ -42,7 +42,7 @@ func (s *shard) countSavedTrip() {
 }
 
 // countReturn counts what g has given back.
-func (l *Limiter) countReturn(g *giveBack) {
+func (l *Limiter) countReturn(g *permitReturn) {
 	s := l.shardOf(l.seeds.ID(g.key, g.limit.Tag()))
 	s.mu.Lock()
 	if g.isLost {

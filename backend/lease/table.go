@@ -55,7 +55,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	if e.limit != h.Limit {
 		l.changeLimit(e, h.Limit, now)
 	}
-	if e.isOver(now) {
+	if e.hasEnded(now) {
 		l.endWindow(s, e, now)
 	}
 	r = reservation{shard: s, lease: e, epoch: e.epoch}
@@ -109,7 +109,7 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 		return
 	}
 	e.observe(now, &result.Result)
-	e.correct(h, &result.Result)
+	e.addPermits(h, &result.Result)
 	if !s.closed {
 		l.refillIfLow(s, e, now)
 	}
@@ -119,7 +119,7 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		l.returnLater(e, now)
-		e.retryAt, e.remaining, e.exact, e.budget = now+changePause, 0, nil, nil
+		e.retryAt, e.remaining, e.notCharging, e.budget = now+changePause, 0, nil, nil
 	}
 	e.limit = lim
 }
@@ -138,7 +138,9 @@ func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 func (l *Limiter) forget(s *shard, e *lease, now int64) {
 	s.stats.Lapsed += e.permits
 	e.permits = 0
-	l.returnLater(e, now)
+	if !s.closed { // else Close gives the allowance back
+		l.returnLater(e, now)
+	}
 }
 
 // Invalidate drops the permits of h's counter. It is called after a reset.
@@ -147,7 +149,7 @@ func (l *Limiter) Invalidate(h *backend.Hit) {
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil && !s.closed {
+	if e := s.leases[id]; e != nil {
 		l.forget(s, e, l.micros(time.Now()))
 	}
 }
@@ -159,9 +161,7 @@ func (l *Limiter) InvalidateAll() {
 		s := &l.shards[i]
 		s.mu.Lock()
 		for _, e := range s.leases {
-			if !s.closed {
-				l.forget(s, e, now)
-			}
+			l.forget(s, e, now)
 		}
 		s.mu.Unlock()
 	}

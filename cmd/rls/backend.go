@@ -117,7 +117,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	b.Limiter = scope.New(leases, localCounters)
 	b.caches = append(b.caches, leases)
 	b.uncached = scope.New(leases.Peeker(withFallback.Peeker()), localCounters)
-	b.explain.Counters, b.explain.RedisKey, b.explain.HeldPermits = b.uncached, client.Counter, leases.Held
+	b.explain.Counters, b.explain.RedisKey, b.explain.HeldPermits = b.uncached, client.Counter, leases.HeldPermits
 	b.explain.FailingSince, b.explain.FallbackRatio = withFallback.FailingSince, s.RedisFallbackRatio
 	b.close = func() { stopPings(); leases.Close(); withFallback.Close(); _ = client.Close() }
 	return b, nil
