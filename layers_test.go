@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit", "source/changes"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override", "source/changes"},
 	"server":                 {"internal/admission", "internal/wait"},
-	"callers":                {"descriptors/limitsfile", "internal/boundedyaml", "internal/wait"},
+	"callers":                {"descriptors/limitsfile", "internal/boundedyaml", "internal/watchfile"},
 	"internal/admission":     {},
 	"decisionlog":            {"backend", "descriptors", "service"},
 	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/lease", "backend/redis", "candidate", "decisionlog", "descriptors", "internal/admission", "limit", "reload", "service"},

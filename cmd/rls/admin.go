@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -21,7 +22,7 @@ func newCallers(ctx context.Context, s *env.Settings, log *slog.Logger) (*admin.
 	callers.File = &admin.TokenFile{}
 	file, err := watchfile.Read(watchfile.Options{Path: s.AdminTokensFile, Content: "admin tokens", Apply: callers.File.Set, Log: log})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
 	}
 	go file.Watch(ctx)
 	return callers, nil

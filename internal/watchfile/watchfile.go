@@ -25,63 +25,82 @@ type Options struct {
 	// calls it.
 	Apply func(data []byte) error
 
+	// Observe is called after each change, with the reason if the file was rejected.
+	Observe func(err error)
+
 	MaxBytes int64         // default 1 MiB
-	Interval time.Duration // between two reads; default 5 s
+	Interval time.Duration // between two reads; default 1 s
 
 	Log *slog.Logger
 }
 
-// File is a file that is in force.
+// File is a file that is in force. After a change, the new content is in force within two
+// intervals. If the file is invalid or missing, the last valid content stays in force.
 type File struct {
-	o       Options
-	data    []byte
-	lastErr string
+	o           Options
+	appliedData []byte
+	lastData    []byte // of the last read
+	lastErr     string // the error logged last
 }
 
 // Read reads a file and puts it in force.
 func Read(o Options) (*File, error) {
 	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
-	o.Interval = cmp.Or(o.Interval, 5*time.Second)
+	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Observe == nil {
+		o.Observe = func(error) {}
+	}
 	f := &File{o: o}
-	_, err := f.load()
-	return f, err
+	data, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	f.appliedData, f.lastData = data, data
+	return f, o.Apply(data)
 }
 
-// Watch reads the file at each interval until ctx is done. If the file is invalid or missing,
-// the former content stays in force.
+// Watch calls Reload at each interval until ctx is done.
 func (f *File) Watch(ctx context.Context) {
 	for wait.Sleep(ctx, f.o.Interval) {
-		changed, err := f.load()
-		switch {
-		case err != nil && err.Error() != f.lastErr:
-			f.lastErr = err.Error()
-			f.o.Log.Error(f.o.Content+" rejected; the former ones stay in force", "error", err)
-		case err == nil:
-			f.lastErr = ""
-			if changed {
-				f.o.Log.Info(f.o.Content+" reloaded", "file", f.o.Path)
-			}
-		}
+		f.Reload()
 	}
 }
 
-// load puts the file in force if it has changed.
-func (f *File) load() (changed bool, err error) {
+// Reload reads the file, and puts it in force if it has changed. It applies a content that two
+// reads have found, because somebody may be writing the file.
+func (f *File) Reload() {
+	changed, err := f.reload()
+	switch {
+	case err != nil && err.Error() != f.lastErr:
+		f.lastErr = err.Error()
+		f.o.Log.Error(fmt.Sprintf("%s rejected; the last %s stay in force", f.o.Content, f.o.Content), "file", f.o.Path, "error", err)
+		f.o.Observe(err)
+	case changed:
+		f.lastErr = ""
+		f.o.Log.Info(f.o.Content+" reloaded", "file", f.o.Path)
+		f.o.Observe(nil)
+	}
+}
+
+func (f *File) reload() (changed bool, err error) {
 	data, err := f.read()
 	if err != nil {
 		return false, err
 	}
-	if f.data != nil && bytes.Equal(data, f.data) {
+	isComplete := bytes.Equal(data, f.lastData)
+	f.lastData = data
+	if !isComplete || bytes.Equal(data, f.appliedData) && f.lastErr == "" {
 		return false, nil
 	}
 	if err := f.o.Apply(data); err != nil {
-		return false, fmt.Errorf("%s: %w", f.o.Path, err)
+		return false, err
 	}
-	f.data = data
+	f.appliedData = data
 	return true, nil
 }
 
+// read returns the content of the file, or an error if it has more than MaxBytes.
 func (f *File) read() ([]byte, error) {
 	file, err := os.Open(f.o.Path)
 	if err != nil {
@@ -94,9 +113,6 @@ func (f *File) read() ([]byte, error) {
 	}
 	if int64(len(data)) > f.o.MaxBytes {
 		return nil, fmt.Errorf("%s: want at most %d bytes", f.o.Path, f.o.MaxBytes)
-	}
-	if data == nil {
-		data = []byte{}
 	}
 	return data, nil
 }

@@ -72,7 +72,7 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 		}{
 			{"1", []string{"1"}, ""},
 			{"2", []string{"1", "2"}, "tokens reloaded"},
-			{"bad", []string{"1", "2"}, "tokens: not good"},
+			{"bad", []string{"1", "2"}, "not good"},
 			{strings.Repeat("x", 11), []string{"1", "2"}, "want at most 10 bytes"},
 			{"", []string{"1", "2", ""}, "tokens reloaded"},
 		} {
@@ -87,10 +87,26 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 		log.Reset()
 		require.NoError(t, os.Remove(path))
 		pass()
-		assert.Contains(t, log.String(), "the former ones stay in force")
+		assert.Contains(t, log.String(), "tokens rejected; the last tokens stay in force")
 		cancel()
 		watching.Wait()
 	})
+}
+
+func TestHalfWrittenFileIsNotApplied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	write("old")
+	inForce := ""
+	f, err := Read(Options{Path: path, Apply: func(data []byte) error { inForce = string(data); return nil }})
+	require.NoError(t, err)
+	for _, step := range []struct{ text, want string }{
+		{"", "old"}, {"ne", "old"}, {"new", "old"}, {"new", "new"}, {"", "new"}, {"", ""},
+	} {
+		write(step.text)
+		f.Reload()
+		assert.Equal(t, step.want, inForce, "after %q", step.text)
+	}
 }
 
 func TestFirstReadMustSucceed(t *testing.T) {
