@@ -1,4 +1,4 @@
-// Package limitsdiff compares two sets of limits and says what changes for whom.
+// Package limitsdiff compares two sets of limits and reports which requests change.
 //
 // The package walks both trees at once. For each descriptor of either tree it takes a request
 // that the descriptor describes, and finds the descriptor that matches the request in each

@@ -14,7 +14,8 @@ import (
 
 // Options of a replay.
 type Options struct {
-	// Settings of the service: SHADOW_MODE, QUOTA_MODE and ALL_OR_NONE.
+	// Settings of the service: SHADOW_MODE, QUOTA_MODE and
+	// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
 	ShadowMode, QuotaMode, AllOrNone bool
 
 	// MaxKeys is the number of keys in the report; default 20.

@@ -56,7 +56,7 @@ var fieldSchemas = map[string]any{
 	"tests":       described(listSchema("test"), "Tests, each with empty counters."),
 	"shadow_mode": flagSchema("SHADOW_MODE of the service."),
 	"quota_mode":  flagSchema("QUOTA_MODE of the service."),
-	"all_or_none": flagSchema("ALL_OR_NONE of the service."),
+	"all_or_none": flagSchema("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT of the service."),
 	"name":        textSchema("Name of the test: what it shows."),
 	"requests":    described(listSchema("request"), "Requests in the order of their times."),
 	"descriptor":  textSchema("Descriptor of the request: key=value,key=value."),

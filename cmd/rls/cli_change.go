@@ -28,10 +28,10 @@ type changeFlags struct {
 func (f *changeFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.DurationVar(&f.duration, "for", 0, "duration of the change, such as 90s or 1h (default: until it is deleted)")
-	fs.StringVar(&f.reason, "reason", "", "why; the history and rls explain show it")
+	fs.StringVar(&f.reason, "reason", "", "reason of the change; the history and rls explain show it")
 	fs.BoolVar(&f.isDryRun, "dry-run", false, "print the change without making it")
 	fs.StringVar(&f.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")
-	fs.BoolVar(&f.isNew, "new", false, "fail if there is a value already")
+	fs.BoolVar(&f.isNew, "new", false, "fail if the target already has a value")
 }
 
 // notes adds the end and the reason to fields.
@@ -131,7 +131,7 @@ func newDeleteCommand(client *adminClient, path string, cmd *cobra.Command) *cob
 	}
 	cmd.Flags().StringVarP(&domain, "domain", "d", "", "domain of the limits")
 	cmd.Flags().StringVar(&target, "target", "", "target as rls limits list shows it, valid or not")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason of the change; the history shows it")
 	cmd.Flags().StringVar(&ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
 	return cmd
 }
@@ -161,9 +161,9 @@ func newLimitsCreate(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create -d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] {FIELD=VALUE … | --json-value JSON}",
 		Short: "Create a rule that no limits file has",
-		Long: "Creates a rule, or replaces a rule that was created before. The checks are those of limits\n" +
-			"files.\n" + descriptorHelp + "\n\n" +
-			"FIELD is a field of a descriptor, or a field of rate_limit. VALUE is JSON or else text.",
+		Long: "Creates a rule, or replaces a rule that was created before. The service checks the rule like a\n" +
+			"rule of a limits file.\n" + descriptorHelp + "\n\n" +
+			"FIELD is a field of a descriptor, or a field of rate_limit. If VALUE is not JSON, it is text.",
 		Example: "  rls limits create -d shop plan=trial unit=minute requests_per_unit=20 shadow_mode=true\n" +
 			"  rls limits create -d shop path=/login,ip --json-value '{\"rate_limits\": [{\"unit\": \"second\", \"requests_per_unit\": 1}]}'",
 		Args: cobra.MinimumNArgs(1),

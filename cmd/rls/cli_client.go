@@ -78,7 +78,7 @@ func (c *debugConnection) addFlags(fs *pflag.FlagSet, addrFlag string) {
 // addTLSFlags adds flags that set files. needs is the condition
 // that the help shows for each flag, such as "with --tls".
 func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
-	fs.StringVar(&files.CA, "ca", "", "PEM file of authorities to trust besides those of the system ("+needs+")")
+	fs.StringVar(&files.CA, "ca", "", "PEM file of more authorities to trust, besides the authorities of the system ("+needs+")")
 	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+needs+")")
 	fs.StringVar(&files.Key, "key", "", "PEM file of the key of --cert ("+needs+")")
 }

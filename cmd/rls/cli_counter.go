@@ -19,13 +19,14 @@ func newCounter() *cobra.Command {
 	cmd := commandGroup(&cobra.Command{
 		Use:   "counter",
 		Short: "Show and reset counters of a running service",
-		Long:  "Shows or resets the counters of requests with the keys and values of a descriptor.\n" + descriptorHelp,
+		Long: "Shows or resets the counters of a request. The descriptor has the keys and values of the\n" +
+			"request.\n" + descriptorHelp,
 	})
 	client := &adminClient{}
 	client.addFlags(cmd)
 	cmd.AddCommand(
-		newCounterCommand(client, "get", http.MethodGet, "Show the hits spent of each limit"),
-		newCounterCommand(client, "reset", http.MethodDelete, "Reset all counters"),
+		newCounterCommand(client, "get", http.MethodGet, "Show the spent and the remaining hits of each limit of a request"),
+		newCounterCommand(client, "reset", http.MethodDelete, "Reset the counters of a request"),
 	)
 	return cmd
 }

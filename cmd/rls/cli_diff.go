@@ -21,12 +21,12 @@ func newDiff() *cobra.Command {
 	var o limitsfile.Options
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Compare limits files and say what changes for whom",
-		Long: "Compares the limits files OLD and NEW (files or directories, or - for the standard input):\n" +
-			"rules that are new, gone, looser or tighter, counters that are kept or new, and requests\n" +
-			"that meet another rule.\n" +
-			"Exit code: 0 without changes, 1 on an error, 2 if the same requests pass (names, metadata,\n" +
-			"metrics), 3 if limits only get looser, 4 if a limit gets tighter or can deny other requests.",
+		Short: "Show which requests new limits files change",
+		Long: "Compares the limits files OLD and NEW (files or directories, or - for the standard input).\n" +
+			"Prints rules that are new, gone, looser or tighter, counters that are kept or new, and requests\n" +
+			"that match another rule.\n" +
+			"Exit code: 0 without changes, 1 on an error, 2 if the same requests pass (for example, only\n" +
+			"metadata changes), 3 if limits only get looser, 4 if a limit gets tighter or can deny other requests.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == stdinPath && args[1] == stdinPath {

@@ -23,8 +23,8 @@ func newDoctor() *cobra.Command {
 		Short: "Check settings, limits, ports, certificates and Redis",
 		Long: "Checks what the service needs, with the settings of this environment: the settings, the\n" +
 			"limits files, the addresses of the listeners, the certificates, the rights of files, and\n" +
-			"Redis (rights of the user, settings and state). Writes to Redis only two keys of its own,\n" +
-			"and deletes them. Exit code: 0 without problems, else 1.",
+			"Redis (rights of the user, settings and state). The command writes only its own keys to Redis,\n" +
+			"and deletes these keys. Exit code: 0 without problems, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limits != "" {

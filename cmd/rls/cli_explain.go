@@ -26,9 +26,10 @@ func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain -d DOMAIN KEY=VALUE[,KEY=VALUE…] [KEY=VALUE[,KEY=VALUE…] …]",
 		Short: "Explain why a request is limited or not",
-		Long: "Explains the answer to a request with one descriptor for each argument: the rule that\n" +
-			"limits the descriptor and why, the limits, the counters, and the answer to the next hit.\n" +
-			"Nothing is charged. The command asks a running service, or with --limits only reads files.\n" +
+		Long: "Explains the answer to a request. Each argument is one descriptor. For each descriptor, the\n" +
+			"command shows the rule and why the rule matches, the limits, the counters, and the answer to\n" +
+			"the next hit. It charges nothing. The command asks a running service. With --limits, it only\n" +
+			"reads files.\n" +
 			descriptorHelp,
 		Example: "  rls explain -d shop remote_address=10.0.0.1\n" +
 			"  rls explain -d shop service=checkout,path=/orders tenant=acme --admin https://rls:6070 --json\n" +
@@ -62,9 +63,9 @@ func newExplain() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	addDomainFlag(cmd, &domain)
-	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files, to read in place of a running service")
+	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
 	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
-	fs.StringVar(&ownLimit, "limit", "", "limit that the request states for each descriptor, such as 100/minute")
+	fs.StringVar(&ownLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")
 	client.debugConnection.addFlags(fs, "admin")
 	client.addAnswerFlags(fs)
 	return cmd

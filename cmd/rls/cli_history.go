@@ -23,8 +23,8 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "Show the last changes: who changed what, when and why",
-		Long: "Shows the last changes of overrides, rules and switches, the newest first. Changes by\n" +
-			"redis-cli, of limits files and of other sources are not in this history.",
+		Long: "Shows the last changes of overrides, rules and switches, the newest first. The history does not\n" +
+			"have changes by redis-cli, and changes of limits files and other sources.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"count": {strconv.Itoa(count)}}
@@ -84,10 +84,10 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback",
 		Short: "Undo the last change of limits at run time",
-		Long: "Restores the overrides, rules and switches before the last change, on all replicas and in one\n" +
-			"step. Each further rollback goes back one more change. --to restores those after any version\n" +
-			"that rls limits history shows, so --to also undoes a rollback. Limits files and counters stay\n" +
-			"as they are.",
+		Long: "Undoes the last change of overrides, rules and switches, on all replicas and in one step. Each\n" +
+			"further rollback undoes one more change. With --to, the command restores the state after a\n" +
+			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
+			"counters stay as they are.",
 		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 1 --reason 'back to Monday'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,10 +109,10 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to", 0, "version to restore (default: the one before the last change)")
+	cmd.Flags().Int64Var(&to, "to", 0, "version to restore (default: the version before the last change)")
 	cmd.Flags().BoolVar(&isDryRun, "dry-run", false, "print the rollback without making it")
-	cmd.Flags().BoolVar(&isForced, "force", false, "also replace values that redis-cli has changed since")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
+	cmd.Flags().BoolVar(&isForced, "force", false, "also replace values that redis-cli has changed after their last change in the history")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason of the change; the history shows it")
 	return cmd
 }
 

@@ -46,7 +46,7 @@ func newHit() *cobra.Command {
 		Short: "Send requests to a running service",
 		Long: "Sends a request with one descriptor for each argument and prints the decisions.\n" +
 			descriptorHelp + "\n\n" +
-			"Exit code: 0 if every call was OK, 2 if one was over its limit, 1 on errors.",
+			"Exit code: 0 if every call was OK, 2 if a call was over its limit, 1 on errors.",
 		Example: "  rls hit -d shop remote_address=10.0.0.1 -n 6\n" +
 			"  rls hit -d shop service=checkout,path=/orders tenant=acme --rate 50",
 		Args: cobra.MinimumNArgs(1),
@@ -71,7 +71,7 @@ func newHit() *cobra.Command {
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
 	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
 	addTLSFlags(fs, &f.tls, "with --tls")
-	fs.StringVar(&f.tls.ServerName, "server-name", "", "name to verify in the server's certificate (with --tls)")
+	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }

@@ -114,8 +114,8 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			descriptorHelp + "\n\n" +
 			"FIELD is a field of rate_limit, or rate_limits (a JSON list with an item for each limit,\n" +
 			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode\n" +
-			"or expires_at. VALUE is JSON or else text. A new override replaces the old override of\n" +
-			"the descriptor.",
+			"or expires_at. If VALUE is not JSON, it is text. A new override replaces the old override\n" +
+			"of the descriptor.",
 		Example: "  rls limits set -d shop tenant=acme factor=10 --for 1h --reason sale\n" +
 			"  rls limits set -d shop real_ip requests_per_unit=20 algorithm=token_bucket burst=40\n" +
 			"  rls limits set -d shop remote_address 'rate_limits=[{\"requests_per_unit\": 20}, {}]'",
@@ -194,7 +194,7 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 	return newDeleteCommand(client, "overrides", &cobra.Command{
 		Use:     "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET}",
 		Short:   "Delete the override of a descriptor",
-		Long:    "Deletes the override of a descriptor, so that the limits of the files are in force again.\n" + descriptorHelp,
+		Long:    "Deletes the override of a descriptor. The limits of the files are then in force again.\n" + descriptorHelp,
 		Example: "  rls limits unset -d shop tenant=acme",
 	})
 }

@@ -35,7 +35,8 @@ func newPlan() *cobra.Command {
 		Short: "Replay recorded calls against new limits",
 		Long: "Replays the calls of a decision log (DECISION_LOG=all) or an access log against the limits\n" +
 			"files NEW, on a virtual clock. Prints which calls the new limits would have denied, by rule\n" +
-			"and by key, beside what happened. docs/planning-limits.md describes the report.\n" +
+			"and by key, and which calls were denied when they were recorded. docs/planning-limits.md\n" +
+			"describes the report.\n" +
 			"Exit code: 0, 1 if a condition of --fail-if holds, 2 if a file has mistakes.",
 		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
 			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
@@ -63,15 +64,15 @@ func newPlan() *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(unusable)
 	fs := cmd.Flags()
-	fs.StringArrayVar(&o.from, "from", nil, "`LOG` with the recorded calls, or - for the standard input; may be compressed by gzip; may be given for each replica")
-	fs.StringVar(&o.accessLog, "access-log", "", "the logs are JSON access logs; `FILE` says which fields are descriptors")
+	fs.StringArrayVar(&o.from, "from", nil, "`LOG` with the recorded calls, or - for the standard input; gzip works; give the flag once for each replica")
+	fs.StringVar(&o.accessLog, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
 	fs.StringArrayVar(&o.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds: denied, newly_denied, newly_admitted or newly_denied_keys, > and a number or percentage")
-	fs.StringVar(&o.html, "html", "", "`FILE` to write the report to as a web page")
+	fs.StringVar(&o.html, "html", "", "write the report to `FILE` as a web page")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
 	fs.IntVar(&o.MaxKeys, "keys", 20, "maximum number of keys in the report")
 	fs.BoolVar(&o.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
 	fs.BoolVar(&o.QuotaMode, "quota-mode", false, "all descriptors are in quota mode (QUOTA_MODE)")
-	fs.BoolVar(&o.AllOrNone, "all-or-none", false, "charge all limits of a request or none (ALL_OR_NONE)")
+	fs.BoolVar(&o.AllOrNone, "all-or-none", false, "charge all limits of a request or none (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT)")
 	fs.BoolVar(&o.limitsfile.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
 	return cmd
 }

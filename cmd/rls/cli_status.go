@@ -18,9 +18,9 @@ func newLimitsStatus(client *adminClient) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show which replica has which limits, and the switches",
-		Long: "Shows the replicas, the version of the last change that each has in force, and the hash of\n" +
-			"its limits. Replicas with equal limits have equal hashes. A replica is lost if it has not\n" +
-			"reported itself for 15 seconds, and leaves the list after a minute.",
+		Long: "Shows each replica, the version of the last change that the replica has in force, and the hash\n" +
+			"of its limits. Replicas with equal limits have equal hashes. If a replica has not reported\n" +
+			"itself for 15 seconds, it is lost. After a minute the replica leaves the list.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var status admin.Status

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// switchHelp describes what a switch is about.
+// switchHelp describes the arguments of a switch.
 const switchHelp = "RULE is the path of a rule as rls explain shows it ('shop > tenant=acme'), or its target\n" +
 	"('shop|tenant=acme'). DOMAIN is the name of a domain."
 
@@ -22,8 +22,8 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "off {RULE | DOMAIN | --all} --for DURATION",
 		Short: "Take the limits of a rule, of a domain or of all domains out of force",
-		Long: "Takes limits out of force on all replicas. Their requests pass, and are not counted. The\n" +
-			"limits come back at the end of the duration, or by rls limits on.\n" + switchHelp,
+		Long: "Takes limits out of force on all replicas. Requests that match these limits pass and are not\n" +
+			"counted. When the duration ends, or after rls limits on, the limits are in force again.\n" + switchHelp,
 		Example: "  rls limits off 'shop > tenant=acme' --for 1h --reason 'wrong limit'\n" +
 			"  rls limits off --all --for 15m --reason incident",
 		Args: cobra.MaximumNArgs(1),
@@ -50,7 +50,7 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "on {RULE | DOMAIN | --all}",
 		Short:   "End a switch of rls limits off",
-		Long:    "Puts limits in force again that rls limits off has taken out of force.\n" + switchHelp,
+		Long:    "Ends a switch. The limits are then in force again.\n" + switchHelp,
 		Example: "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,7 +62,7 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "the switch of all domains")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason of the change; the history shows it")
 	return cmd
 }
 

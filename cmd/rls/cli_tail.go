@@ -38,8 +38,8 @@ func newTail() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Print the decisions of a running service",
-		Long: "Prints each decision of a running service while it happens, one a line, until it is\n" +
-			"interrupted. All filters must match. If the connection is lost, rls tail connects again.\n" +
+		Long: "Prints each decision of a running service on a line, at once, until you interrupt the\n" +
+			"command. All filters must match. If the connection is lost, rls tail connects again.\n" +
 			"If the reader is too slow, the service drops decisions, and rls tail prints how many.\n" +
 			"Lines are in colour on a terminal, unless NO_COLOR is set.",
 		Example: "  rls tail --code OVER_LIMIT\n" +

@@ -34,8 +34,8 @@ func newTest() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test PATH…",
 		Short: "Run unit tests of limits",
-		Long: "Runs the tests in all PATHs: test files, or directories, of which all files *_test.yaml\n" +
-			"are read. A test sends requests at given times of a virtual clock and states the wanted\n" +
+		Long: "Runs the tests in all PATHs. A PATH is a test file or a directory. In a directory, the command\n" +
+			"reads all files *_test.yaml. A test has requests at times of a virtual clock, and the wanted\n" +
 			"answers. docs/testing-limits.md describes test files.\n" +
 			"Exit code: 0 if all tests pass, 1 if a test fails or the coverage is too low, 2 if a file\n" +
 			"has mistakes.",
@@ -57,8 +57,8 @@ func newTest() *cobra.Command {
 	fs := cmd.Flags()
 	fs.BoolVarP(&o.verbose, "verbose", "v", false, "list passed tests too")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
-	fs.StringVar(&o.junit, "junit", "", "file to write the report to as JUnit XML")
-	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "least percentage of the rules that the tests must meet")
+	fs.StringVar(&o.junit, "junit", "", "write the report to this file as JUnit XML")
+	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "run the tests again after each change of a file, until interrupted")
 	return cmd
 }

@@ -25,8 +25,8 @@ func newTop() *cobra.Command {
 		Use:   "top",
 		Short: "Show the state and the traffic of a running service",
 		Long: "Shows the state of a running service, its traffic, its busiest rules and keys, and its last\n" +
-			"changes. The screen changes each second. The key q quits. If the output is no terminal,\n" +
-			"or with --once, rls top prints one screen.\n" +
+			"changes. The screen changes each second. The key q ends the command. With --once, or if the\n" +
+			"output is not a terminal, rls top prints one screen.\n" +
 			"The screen is in colour, unless NO_COLOR is set.",
 		Example: "  rls top\n" +
 			"  rls top --admin https://rls:6070 --once",
