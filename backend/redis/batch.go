@@ -45,20 +45,20 @@ type batch struct {
 
 	deadline  time.Time // of the call that waits longest
 	sendUntil time.Time // the end of the wait for the answer; later than deadline if the answer may be late
-	late      lateBatch
+	lateWait  lateBatch
 
-	now         int64      // of hits without a time of their own, in microseconds since 1970
-	counters    counterSet // of the hits with windows
-	scriptHits  []hitRef   // the hits that the script decides
-	script      scriptCall
-	isDistinct  bool // each of the scriptHits has its own counter
-	scriptDone  bool
-	byText      bool // Redis needs the text of the script
-	keyByKey    bool // sends each command alone, so that the client follows redirects
-	commands    []goredis.Cmder
-	failure     error  // the first error of more than one key
-	unconfirmed bool   // see Batch.Unconfirmed
-	reported    uint32 // a bit for each ErrorKind that the observer knows of this attempt
+	now           int64      // of hits without a time of their own, in microseconds since 1970
+	counters      counterSet // of the hits with windows
+	scriptHits    []hitRef   // the hits that the script decides
+	script        scriptCall
+	isDistinct    bool // each of the scriptHits has its own counter
+	scriptDone    bool
+	byText        bool // Redis needs the text of the script
+	keyByKey      bool // sends each command alone, so that the client follows redirects
+	commands      []goredis.Cmder
+	failure       error  // the first error of more than one key
+	unconfirmed   bool   // see Batch.Unconfirmed
+	reportedKinds uint32 // a bit for each ErrorKind that the observer knows of since the last send
 }
 
 // hitRef refers to a hit of a call.
@@ -103,7 +103,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	keepsPlace = true
 	if len(b.hits) > 0 {
 		b.sendUntil = b.deadline
-		isWatched := b.late.start(ctx, b.queue, b.deadline)
+		isWatched := b.lateWait.start(ctx, b.queue, b.deadline)
 		if isWatched {
 			b.sendUntil = b.deadline.Add(lateAnswerTime)
 		}
@@ -114,7 +114,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 		b.queue.pace.end(time.Since(start), err)
 		b.queue.pace.measure(time.Since(start), len(b.hits), err)
 		if isWatched {
-			keepsPlace = b.late.end(b.queue)
+			keepsPlace = b.lateWait.end(b.queue)
 		}
 		done := Batch{
 			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,

@@ -165,8 +165,8 @@ func (c *serverCheck) add(check string, level Level, text, advice string) {
 func (c *serverCheck) run(ctx context.Context) []Finding {
 	a := c.pool.address
 	var commands []goredis.Cmder
-	var runs []*goredis.Cmd
-	var ofRun []Right
+	var rightCommands []*goredis.Cmd
+	var rightOf []Right
 	ruleOf := map[*goredis.Cmd]string{}
 	names := runNames{
 		db:      strconv.Itoa(a.db),
@@ -184,22 +184,22 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 				names.pattern = c.options.KeyPrefix + "{*" // all hash tags
 			}
 			cmd, rule := r.run(names)
-			commands, runs, ofRun = append(commands, cmd), append(runs, cmd), append(ofRun, r)
+			commands, rightCommands, rightOf = append(commands, cmd), append(rightCommands, cmd), append(rightOf, r)
 			ruleOf[cmd] = rule
 		}
 	}
 	started := time.Now()
 	c.server.execute(ctx, commands)
-	took := time.Since(started)
+	elapsed := time.Since(started)
 
 	reply := map[string]*goredis.Cmd{} // the last by command
 	var missing missingRights
-	for i, cmd := range runs {
+	for i, cmd := range rightCommands {
 		if err := cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
 			return []Finding{connectionFinding(err)}
 		}
-		missing.add(cmd.Err(), ofRun[i].Command, ruleOf[cmd])
-		reply[ofRun[i].Command] = cmd
+		missing.add(cmd.Err(), rightOf[i].Command, ruleOf[cmd])
+		reply[rightOf[i].Command] = cmd
 	}
 	if c.options.Overrides && c.pool.role == RoleMain {
 		missing.add(c.subscribe(ctx, names.channel), "subscribe", "&"+c.options.KeyPrefix+"rls:*")
@@ -211,7 +211,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		return append(c.findings, connectionFinding(err)) // for example NOAUTH or LOADING
 	}
 	c.checkWrite(reply["set"].Err())
-	c.checkClock(reply["time"], started, took)
+	c.checkClock(reply["time"], started, elapsed)
 	c.checkTimeout()
 	c.checkCoverage(reply["cluster|slots"])
 	c.checkInfo(infoOf(reply["hello"], reply["info"]))
@@ -244,24 +244,24 @@ func (c *serverCheck) checkWrite(err error) {
 }
 
 // checkClock compares the clock of Redis with the clock of this machine. Redis has read its clock
-// between started and the end of took.
-func (c *serverCheck) checkClock(cmd *goredis.Cmd, started time.Time, took time.Duration) {
+// between started and the end of elapsed.
+func (c *serverCheck) checkClock(cmd *goredis.Cmd, started time.Time, elapsed time.Duration) {
 	parts, err := cmd.StringSlice()
 	if err != nil || len(parts) < 2 {
 		return
 	}
 	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
 	micros, _ := strconv.ParseInt(parts[1], 10, 64)
-	if text := clockDifference(time.Unix(seconds, micros*1000), started, took); text != "" {
+	if text := clockDifference(time.Unix(seconds, micros*1000), started, elapsed); text != "" {
 		c.add(CheckClock, LevelWarning, text, "set both clocks with NTP; windows begin and end by the clock of Redis")
 	}
 }
 
 // clockDifference describes how far the clock of Redis is from the clock of this machine. It is
 // "" if the difference is small.
-func clockDifference(redisTime, started time.Time, took time.Duration) string {
-	ahead := redisTime.Sub(started.Add(took / 2))
-	if ahead.Abs()-took/2 <= maxClockDifference {
+func clockDifference(redisTime, started time.Time, elapsed time.Duration) string {
+	ahead := redisTime.Sub(started.Add(elapsed / 2))
+	if ahead.Abs()-elapsed/2 <= maxClockDifference {
 		return ""
 	}
 	direction := "ahead of"

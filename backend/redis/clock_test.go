@@ -168,26 +168,26 @@ func TestExpiryTableRemembersKeysUntilItIsFull(t *testing.T) {
 func TestDoubtfulKeysAreSentUntilConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d doubtfulKeys
-		assert.Empty(t, d.takeDue())
+		assert.Empty(t, d.takeKeysToSend())
 		d.addUnanswered(newDoubtfulKey("a", 1000))
-		keys := d.takeDue()
+		keys := d.takeKeysToSend()
 		assert.Len(t, keys, 1)
 		d.addUnconfirmed(keys)
-		assert.Empty(t, d.takeDue(), "not at once again")
+		assert.Empty(t, d.takeKeysToSend(), "not at once again")
 		time.Sleep(resendPause)
-		keys = d.takeDue()
+		keys = d.takeKeysToSend()
 		assert.Len(t, keys, 1, "Redis may still execute the charge")
 		time.Sleep(lateChargeTime)
 		keys[0].command.SetErr(context.DeadlineExceeded)
 		d.addUnconfirmed(keys)
-		keys = d.takeDue()
+		keys = d.takeKeysToSend()
 		assert.Len(t, keys, 1, "the command has failed")
 		d.addUnconfirmed(keys)
 		time.Sleep(resendPause)
-		assert.Empty(t, d.takeDue(), "Redis has confirmed it")
+		assert.Empty(t, d.takeKeysToSend(), "Redis has confirmed it")
 		for range maxDoubtfulKeys + 10 {
 			d.addUnanswered(newDoubtfulKey("a", 1000))
 		}
-		assert.Len(t, d.takeDue(), maxDoubtfulKeys)
+		assert.Len(t, d.takeKeysToSend(), maxDoubtfulKeys)
 	})
 }

@@ -85,8 +85,8 @@ func needsScript(h *pendingHit) bool {
 	return !h.hasWindow() || h.n < 0 || h.n > 0 && (h.allOrNone || !h.limit.ChargeDenied)
 }
 
-// divide divides the hits into counters for plain commands and hits for the script.
-func (b *batch) divide() {
+// groupHits groups the hits into counters for plain commands and hits for the script.
+func (b *batch) groupHits() {
 	s := &b.counters
 	s.reset(len(b.hits))
 	for _, h := range b.hits {
@@ -118,8 +118,8 @@ func (b *batch) hitsOf(c *windowCounter) (hits []hitRef) {
 	return hits
 }
 
-// undecided returns the hits without an answer.
-func (b *batch) undecided() (hits []hitRef) {
+// undecidedHits returns the hits without an answer.
+func (b *batch) undecidedHits() (hits []hitRef) {
 	for _, c := range b.counters.all {
 		if !c.done {
 			hits = append(hits, b.hitsOf(c)...)

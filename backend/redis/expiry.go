@@ -116,8 +116,8 @@ func (d *doubtfulKeys) add(k doubtfulKey) {
 	}
 }
 
-// takeDue removes and returns the keys. It returns nil before sendAfter.
-func (d *doubtfulKeys) takeDue() (keys []doubtfulKey) {
+// takeKeysToSend removes and returns the keys. It returns nil before sendAfter.
+func (d *doubtfulKeys) takeKeysToSend() (keys []doubtfulKey) {
 	if d.count.Load() == 0 {
 		return nil
 	}

@@ -36,14 +36,14 @@ func (c *call) setErrors(results []backend.Result, err error) {
 // abandonSent gives each hit of a call that was sent a LateError. It reports false if the call
 // has been answered meanwhile.
 func (c *call) abandonSent(results []backend.Result, err error) bool {
-	c.late = make([]*backend.LateError, len(c.hits))
-	for i := range c.late {
-		c.late[i] = backend.NewLateError(err)
+	c.lateErrors = make([]*backend.LateError, len(c.hits))
+	for i := range c.lateErrors {
+		c.lateErrors[i] = backend.NewLateError(err)
 	}
 	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
 		return false
 	}
-	for i, late := range c.late {
+	for i, late := range c.lateErrors {
 		results[c.hits[i].index] = backend.Result{Err: late}
 	}
 	return true
@@ -55,7 +55,7 @@ var errNoShare = errors.New("redis: the hit belongs to a group")
 
 // deliverLate passes the answers to those who have abandoned the call.
 func (c *call) deliverLate() {
-	for i, late := range c.late {
+	for i, late := range c.lateErrors {
 		if r := c.answers[i].Result; c.hits[i].allOrNone && len(c.calls)+len(c.hits) > 2 {
 			late.Arrive(backend.Result{Err: errNoShare})
 		} else {

@@ -110,7 +110,7 @@ func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
 		assert.ErrorIs(t, a.Err, backend.ErrUnavailable)
 	}
 	assert.Empty(t, node.counts)
-	assert.Len(t, l.queues[0].doubtful.takeDue(), 2, "their keys get a time to live later")
+	assert.Len(t, l.queues[0].doubtful.takeKeysToSend(), 2, "their keys get a time to live later")
 }
 
 func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
@@ -124,7 +124,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, c.answers[0].Err)
 	assert.Equal(t, []string{"INCRBY v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
-	assert.Empty(t, l.queues[0].doubtful.takeDue())
+	assert.Empty(t, l.queues[0].doubtful.takeKeysToSend())
 }
 
 // The results must equal those of the script, which stops at MaxHits.
@@ -132,7 +132,7 @@ func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
 	c.hits[0].n, c.hits[1].n = limit.MaxHits, 0
-	b.divide()
+	b.groupHits()
 	require.Len(t, b.counters.all, 1)
 	b.answerHits(b.counters.all[0], 3*limit.MaxHits)
 	for _, a := range c.answers {

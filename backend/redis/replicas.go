@@ -35,15 +35,15 @@ func (b *batch) executeWithReplicas(ctx context.Context, s *server, commands []g
 	conn := s.node.Conn() // WAIT concerns the writes of its own connection
 	defer func() { _ = conn.Close() }()
 	executeIn(ctx, conn, commands)
-	if !b.confirm(ctx, conn) {
+	if !b.awaitReplicas(ctx, conn) {
 		b.unconfirmed = true
 		s.replicas.pausedUntil.Store(sinceStart() + confirmPause.Microseconds())
 	}
 }
 
-// confirm reports whether enough replicas have the charges of the connection. It takes at most
-// a quarter of Timeout, and half of the time that is left for the batch.
-func (b *batch) confirm(ctx context.Context, conn *goredis.Conn) bool {
+// awaitReplicas reports whether enough replicas have the charges of the connection. It takes at
+// most a quarter of Timeout, and half of the time that is left for the batch.
+func (b *batch) awaitReplicas(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
 	limit := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin
 	ctx, cancel := context.WithTimeout(ctx, limit+waitMargin)

@@ -33,12 +33,12 @@ const callerRef = 1 << 30
 // call is the part of a request that goes to one queue.
 type call struct {
 	*request
-	queue   *queue
-	stage   atomic.Int32
-	names   []byte // the keys of the hits, one after the other
-	hits    []pendingHit
-	answers []answer             // of the hits; only stageAnswered makes them readable
-	late    []*backend.LateError // of the hits, if the Take has given up a call that was sent
+	queue      *queue
+	stage      atomic.Int32
+	names      []byte // the keys of the hits, one after the other
+	hits       []pendingHit
+	answers    []answer             // of the hits; only stageAnswered makes them readable
+	lateErrors []*backend.LateError // of the hits, if the Take has given up a call that was sent
 }
 
 // The stages of a call. The Take and the worker compete for the last change.
@@ -136,7 +136,7 @@ func (r *request) callOf(q *queue) *call {
 		r.calls = append(r.calls, &call{request: r})
 	}
 	c := r.calls[n]
-	c.queue, c.names, c.hits, c.answers, c.late = q, c.names[:0], c.hits[:0], c.answers[:0], nil
+	c.queue, c.names, c.hits, c.answers, c.lateErrors = q, c.names[:0], c.hits[:0], c.answers[:0], nil
 	c.stage.Store(stageQueued)
 	return c
 }

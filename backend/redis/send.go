@@ -34,8 +34,8 @@ func (b *batch) send(ctx context.Context) error {
 		err = b.setNow(ctx, s)
 	}
 	if err != nil {
-		b.reported = 0
-		b.report(err)
+		b.reportedKinds = 0
+		b.reportError(err)
 		b.reconnect(s)
 		b.failHits(b.hits, err)
 		return b.failure
@@ -44,14 +44,14 @@ func (b *batch) send(ctx context.Context) error {
 		b.failHits(b.hits, errExpired)
 		return b.failure
 	}
-	b.divide()
+	b.groupHits()
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRetryPause) {
-		refusal := b.attempt(ctx, s)
+		refusal := b.sendUndecided(ctx, s)
 		if refusal == nil {
 			break
 		}
 		if time.Until(b.deadline) <= pause || !wait.Sleep(ctx, pause) {
-			b.failHits(b.undecided(), refusal)
+			b.failHits(b.undecidedHits(), refusal)
 			break
 		}
 		if master, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name())); err == nil {
@@ -88,9 +88,9 @@ func (b *batch) timeOf(h hitRef) int64 {
 	return b.now
 }
 
-// attempt sends the undecided hits and answers those that Redis decides. The error is not nil
+// sendUndecided sends the undecided hits and answers those that Redis decides. The error is not nil
 // if Redis refuses to decide some hits at the moment.
-func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
+func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	o, q := &b.queue.limiter.options, b.queue
 	commands := b.commands[:0]
 	for _, c := range b.counters.all {
@@ -108,11 +108,11 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 		clock = goredis.NewTimeCmd(ctx, "TIME")
 		commands = append(commands, clock)
 	}
-	doubtful := q.doubtful.takeDue()
+	doubtful := q.doubtful.takeKeysToSend()
 	for _, d := range doubtful {
 		commands = append(commands, d.command)
 	}
-	b.commands, b.reported = commands, 0
+	b.commands, b.reportedKinds = commands, 0
 
 	start := sinceStart()
 	b.execute(ctx, s, commands)
@@ -130,7 +130,7 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 		}
 		count, hasExpiry, err := c.decode()
 		c.done = true
-		switch b.outcome(err) {
+		switch b.outcomeOf(err) {
 		case executed:
 			b.answerHits(c, count)
 			switch {
@@ -158,7 +158,7 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 	if script.StringCmd != nil {
 		b.scriptDone = true
 		reply, err := script.Bytes()
-		switch b.outcome(err) {
+		switch b.outcomeOf(err) {
 		case executed:
 			b.script.decode(reply, b.scriptHits, q.pool.name)
 		case redirect:
@@ -171,14 +171,14 @@ func (b *batch) attempt(ctx context.Context, s *server) (refusal error) {
 			b.reconnect(s)
 			fallthrough
 		default:
-			b.report(err) // an error of the script concerns all its hits
+			b.reportError(err) // an error of the script concerns all its hits
 			b.failHits(b.scriptHits, err)
 		}
 	}
 	b.setExpiry(ctx, s, newKeys)
 	b.sendKeyByKey(ctx, redirected)
 	if !b.scriptDone && b.byText && refusal == nil {
-		return b.attempt(ctx, s)
+		return b.sendUndecided(ctx, s)
 	}
 	return refusal
 }
@@ -259,15 +259,15 @@ func (b *batch) reconnect(s *server) {
 	b.queue.pool.client.reload(s)
 }
 
-// report tells the observer about an error of more than one key. It reports each kind once for
-// an attempt.
-func (b *batch) report(err error) {
+// reportError passes an error of more than one key to the observer. A run of sendUndecided passes
+// each kind once.
+func (b *batch) reportError(err error) {
 	kind := KindOf(err)
-	if kind == KindTimeout && b.late.isLate() {
+	if kind == KindTimeout && b.lateWait.isLate() {
 		return // replaceWorker has told the observer
 	}
-	if b.reported&(1<<kind) == 0 {
-		b.reported |= 1 << kind
+	if b.reportedKinds&(1<<kind) == 0 {
+		b.reportedKinds |= 1 << kind
 		b.queue.limiter.options.Observer.Failed(b.queue.pool.role, kind)
 	}
 }
@@ -296,22 +296,22 @@ func (b *batch) failCounter(c *windowCounter, err error) {
 	}
 }
 
-// outcome is what a reply means for its hits.
-type outcome int
+// replyOutcome is what a reply means for its hits.
+type replyOutcome int
 
 const (
-	executed      outcome = iota
-	unanswered            // Redis may have executed the command
-	unknownScript         // Redis needs the text of the script
-	redirect              // another server has the key
-	refused               // Redis can't execute the command at the moment
-	rejected              // the key can't be used
-	failed                // Redis executes no command like this
+	executed      replyOutcome = iota
+	unanswered                 // Redis may have executed the command
+	unknownScript              // Redis needs the text of the script
+	redirect                   // another server has the key
+	refused                    // Redis can't execute the command at the moment
+	rejected                   // the key can't be used
+	failed                     // Redis executes no command like this
 )
 
-// outcome returns the outcome of a command with this error. It reports the error unless only
+// outcomeOf returns the outcome of a command with this error. It reports the error unless only
 // one key is concerned.
-func (b *batch) outcome(err error) outcome {
+func (b *batch) outcomeOf(err error) replyOutcome {
 	if err == nil {
 		return executed
 	}
@@ -320,7 +320,7 @@ func (b *batch) outcome(err error) outcome {
 	case "WRONGTYPE", "ERR", "OOM":
 		return rejected
 	}
-	b.report(err)
+	b.reportError(err)
 	switch code {
 	case "":
 		return unanswered

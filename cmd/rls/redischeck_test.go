@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
 	"github.com/seed-81f232ab/rls/server"
 )
 
@@ -70,4 +73,40 @@ func TestRedisIsCheckedAtStartEachMinuteAndAfterAnOutage(t *testing.T) {
 		synctest.Wait()
 		assert.EqualValues(t, 3, checks.Load())
 	})
+}
+
+func TestServiceSendsOnlyCommandsOfTheDocumentedRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := server.Client(t)
+	user := []any{"ACL", "SETUSER", "rls", "on", ">pw", "~p:*", "resetchannels", "&p:rls:*", "-@all"}
+	for _, r := range redis.Rights() {
+		user = append(user, "+"+r.Command)
+	}
+	require.NoError(t, c.Do(t.Context(), user...).Err())
+	limits := `
+domain: shop
+descriptors:
+- {key: tenant, rate_limit: {unit: day, requests_per_unit: 1000000, algorithm: token_bucket, lease: true}}
+- {key: user, rate_limits: [{unit: day, requests_per_unit: 5}, {unit: hour, requests_per_unit: 4, algorithm: sliding_window}]}
+`
+	for _, r := range startReplicas(t, 2, server, limits, "REDIS_AUTH=rls:pw", "CACHE_KEY_PREFIX=p:") {
+		takeTenant := r.tenantCaller()
+		for range 200 { // so many that the replica leases permits
+			_, err := takeTenant()
+			require.NoError(t, err)
+		}
+		assert.Positive(t, r.usedPermits())
+		_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "user=ann", "-n", "8")
+		_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "user=ann", "--hits", "-2")
+		r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+		code, answer := r.admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
+		require.Equal(t, http.StatusOK, code, answer)
+		assert.NotContains(t, r.logged(), "NOPERM")
+		assert.NotContains(t, r.logged(), "check=rights")
+	}
+	denials, err := c.Do(t.Context(), "ACL", "LOG").Slice()
+	require.NoError(t, err)
+	assert.Empty(t, denials)
+	assert.Contains(t, c.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha")
 }
