@@ -132,8 +132,8 @@ func (s *Store) changeArgs(c changes.Change) []any {
 			exists = "yes"
 		}
 		tags := strings.Join(w.If.Tags, " ")
-		if w.If.Tags != nil && tags == "" {
-			tags = "none" // no value has it
+		if w.If.Exists && w.If.Absent || w.If.Tags != nil && tags == "" {
+			exists, tags = "yes", "none" // no value has this tag
 		}
 		if w.Value != nil {
 			operation, value = "set", *w.Value

@@ -33,7 +33,7 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 				w := changes.Write{Field: field, If: changes.Condition{Exists: rapid.Bool().Draw(rt, "exists")}}
 				switch rapid.IntRange(0, 5).Draw(rt, "condition") {
 				case 0:
-					w.If = changes.Condition{Absent: true}
+					w.If.Absent = true
 				case 1:
 					w.If.Tags = []string{}
 				case 2:
