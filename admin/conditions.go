@@ -26,24 +26,24 @@ type Conflict struct {
 // readCondition reads the headers If-Match and If-None-Match.
 func readCondition(h http.Header) (changes.Condition, error) {
 	var c changes.Condition
-	tags, any, err := readTags(h, "If-Match")
+	tags, isAny, err := readTags(h, "If-Match")
 	if err != nil {
 		return c, err
 	}
-	c.Exists = any
-	if c.Tags = tags; any {
+	c.Exists = isAny
+	if c.Tags = tags; isAny {
 		c.Tags = nil
 	}
-	others, any, err := readTags(h, "If-None-Match")
-	if c.Absent = any; !any {
+	others, isAny, err := readTags(h, "If-None-Match")
+	if c.Absent = isAny; !isAny {
 		c.OtherTags = others
 	}
 	return c, err
 }
 
-// readTags reads the ETags of a header. any reports that the header is *. tags is nil without the
-// header.
-func readTags(h http.Header, name string) (tags []string, any bool, err error) {
+// readTags reads the ETags of a header. isAny reports that the header is *. tags is nil without
+// the header.
+func readTags(h http.Header, name string) (tags []string, isAny bool, err error) {
 	values := h.Values(name)
 	if len(values) == 0 {
 		return nil, false, nil
@@ -73,7 +73,7 @@ func readTags(h http.Header, name string) (tags []string, any bool, err error) {
 	return tags, false, nil
 }
 
-// conflict answers 412 with what has happened.
+// conflict answers 412 with the current value and the last change.
 func (h *handler) conflict(c *call, conflict *changes.ConflictError) answer {
 	kind, target := override.SplitField(conflict.Field)
 	name := strings.TrimSpace(string(kind) + " " + target)

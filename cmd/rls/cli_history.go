@@ -116,7 +116,7 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 	return cmd
 }
 
-// printRollback prints what a rollback has undone, and what is in force now.
+// printRollback prints the changes that a rollback has undone, and the values in force now.
 func printRollback(out io.Writer, r *admin.Rollback, now time.Time) {
 	verb := "restored"
 	if r.DryRun {

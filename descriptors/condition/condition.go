@@ -75,19 +75,19 @@ func (v *Value) address() netip.Addr {
 
 // Match reports whether v meets c.
 func (c *Condition) Match(v *Value) bool {
-	met := false
+	isMet := false
 	switch c.kind {
 	case cidrKind:
 		addr := v.address()
-		met = addr.IsValid() && c.list.networks.Lookup(addr)
+		isMet = addr.IsValid() && c.list.networks.Lookup(addr)
 	case inKind:
-		_, met = c.list.values[v.text]
+		_, isMet = c.list.values[v.text]
 	case prefixKind:
-		met = strings.HasPrefix(v.text, c.prefix)
+		isMet = strings.HasPrefix(v.text, c.prefix)
 	case regexKind:
-		met = c.whole.MatchString(v.text)
+		isMet = c.whole.MatchString(v.text)
 	}
-	return met != c.negated
+	return isMet != c.negated
 }
 
 // String returns the text of c. Conditions with the same text have the same kind and the same
