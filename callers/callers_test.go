@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -204,7 +203,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, p := range err.(limitsfile.Problems) {
 			if p.Reason == "" || strings.Contains(p.Reason, "%!") {
-				t.Fatal(fmt.Sprintf("%#v", p))
+				t.Fatalf("%#v", p)
 			}
 		}
 	})

@@ -374,8 +374,8 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		l.Counter.Spent = countedLimit.Spent(r.Result)
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			end := w.now.UnixMicro() + r.ResetAfter
-			l.Counter.WindowStart = new(w.timeAt(lim.WindowStart(end) - w.now.UnixMicro()))
+			start := w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro())
+			l.Counter.WindowStart = &start
 		}
 	}
 	r := d.Result

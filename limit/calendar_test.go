@@ -110,9 +110,17 @@ func TestFixedWindowCountsByCalendar(t *testing.T) {
 func TestWindowsOfMillisecondsAndTimezonesHaveOwnTags(t *testing.T) {
 	tags := map[string]string{}
 	for _, s := range []Spec{
-		{Unit: Second}, {Unit: Millisecond, Multiplier: 10}, {Unit: Millisecond, Multiplier: 1500}, {Unit: Day}, {Unit: Day, Timezone: "UTC"},
-		{Unit: Day, Timezone: "Etc/GMT+1"}, {Unit: Day, Timezone: "Etc/GMT-1"}, {Unit: Day, Timezone: "America/Port-au-Prince"},
-		{Unit: Week, Timezone: "UTC"}, {Unit: Day, Multiplier: 7, Timezone: "UTC"}, {Unit: Day, Timezone: "UTC", Scope: Instance},
+		{Unit: Second},
+		{Unit: Millisecond, Multiplier: 10},
+		{Unit: Millisecond, Multiplier: 1500},
+		{Unit: Day},
+		{Unit: Day, Timezone: "UTC"},
+		{Unit: Day, Timezone: "Etc/GMT+1"},
+		{Unit: Day, Timezone: "Etc/GMT-1"},
+		{Unit: Day, Timezone: "America/Port-au-Prince"},
+		{Unit: Week, Timezone: "UTC"},
+		{Unit: Day, Multiplier: 7, Timezone: "UTC"},
+		{Unit: Day, Timezone: "UTC", Scope: Instance},
 	} {
 		l, err := New(s)
 		require.NoError(t, err)

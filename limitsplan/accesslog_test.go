@@ -97,7 +97,7 @@ func TestMappingWithMistakesIsRejected(t *testing.T) {
 	for name, c := range map[string]struct{ mapping, want string }{
 		"empty":          {"", "m.yaml: file is empty: want time, domain and descriptors"},
 		"no mapping":     {"- a", "m.yaml: unmarshal errors"},
-		"unknown field":  {"tiem: x", "line 1: field tiem not found"},
+		"unknown field":  {"start: x", "line 1: field start not found"},
 		"all missing":    {"denied: {field: x}", "time is missing"},
 		"no equals":      {"denied: {field: x}", "denied: want field and equals"},
 		"no domain":      {"time: t", "m.yaml: domain is missing"},

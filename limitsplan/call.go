@@ -9,6 +9,7 @@
 package limitsplan
 
 import (
+	"errors"
 	"io"
 	"time"
 
@@ -91,7 +92,7 @@ func Merge(readers ...Reader) (Reader, error) {
 
 func (m *mergedReader) readHead(i int) error {
 	c, err := m.readers[i].Next()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		c, err = nil, nil
 	}
 	m.heads[i] = c

@@ -2,6 +2,7 @@ package limitsplan
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -88,7 +89,7 @@ func (d *decisionReader) Next() (*Call, error) {
 			c.deniedDescriptors[n-1] = true
 		}
 		switch err := d.readHead(); {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return c, nil
 		case err != nil:
 			return nil, err

@@ -20,7 +20,7 @@ var fiveCalls = strings.Repeat(`{"time":"2026-11-20T10:00:37.5Z","domain":"shop"
 func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 	t.Parallel()
 	limits, log := file(t, "new.yaml", threePerYear), file(t, "decisions.log", fiveCalls)
-	mapping := file(t, "mapping.yaml", "tiem: t\n")
+	mapping := file(t, "mapping.yaml", "start: t\n")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -36,7 +36,7 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 		{"missing log", []string{limits, "--from", log + "x"}, 2, "no such file"},
 		{"mistake in the limits", []string{file(t, "bad.yaml", "domian: x"), "--from", log}, 2, "new limits files have mistakes"},
 		{"mistake in the log", []string{limits, "--from", limits}, 2, "new.yaml:2: got no record of a decision log"},
-		{"mistake in the mapping", []string{limits, "--from", log, "--access-log", mapping}, 2, "mapping.yaml: unmarshal errors:\n  line 1: field tiem not found"},
+		{"mistake in the mapping", []string{limits, "--from", log, "--access-log", mapping}, 2, "mapping.yaml: unmarshal errors:\n  line 1: field start not found"},
 		{"mistake in the condition", []string{limits, "--from", log, "--fail-if", "x"}, 2, "want FIGURE > NUMBER"},
 		{"unknown flag", []string{"--form", log}, 2, "unknown flag"},
 	} {

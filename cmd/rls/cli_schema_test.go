@@ -110,7 +110,7 @@ func TestTestsSchemaRejectsMistakes(t *testing.T) {
 	valid := "limits: l.yaml\ndomain: shop\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]"
 	require.NoError(t, validate(t, schema, valid))
 	for old, mistake := range map[string]string{
-		"limits:": "limit:", "name: x": "nmae: x", "code: OK": "code: MAYBE", "tests: [": "tests: [1, ", "a=b": "{descriptor: a}, repeat: 0",
+		"limits:": "limit:", "name: x": "title: x", "code: OK": "code: MAYBE", "tests: [": "tests: [1, ", "a=b": "{descriptor: a}, repeat: 0",
 	} {
 		assert.Error(t, validate(t, schema, strings.Replace(valid, old, mistake, 1)), mistake)
 	}

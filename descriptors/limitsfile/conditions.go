@@ -3,6 +3,7 @@ package limitsfile
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -229,8 +230,8 @@ func (r *listReader) list(field, name, path string) *listResult {
 		return result
 	}
 	entries, problems := condition.ParseFile(data)
-	list, more, warnings := newList(field, name, entries)
-	result.problems, result.warnings = append(problems, more...), warnings
+	list, listProblems, warnings := newList(field, name, entries)
+	result.problems, result.warnings = slices.Concat(problems, listProblems), warnings
 	if len(result.problems) == 0 {
 		result.list = list
 	}

@@ -63,7 +63,7 @@ func (s *State) Field() string { return Field(s.Kind, s.Target) }
 // newState returns the state of a field without limits.
 func newState(field, value string, problem error) State {
 	kind, target := SplitField(field)
-	return State{Kind: kind, Target: target, Value: value, Problem: problem, Waiting: problem == ErrNoLimits}
+	return State{Kind: kind, Target: target, Value: value, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
 }
 
 // Set replaces all values with those in all, by field.

@@ -195,9 +195,6 @@ func (f *causeFinder) enter(offset, indent int, text string) bool {
 			f.fail(offset, "got %s between the items of a list, want an item that starts with \"- \"", shown(text))
 		}
 	case top.indent == indent && !top.isList && isItem(text) && (left != nil || f.after != anyValue):
-		if left == nil {
-			left = &top
-		}
 		f.fail(offset, "an item of a list can't be a key beside line %d; want it below a key that ends in a colon, indented as the other items", f.line(top.offset))
 	}
 	return f.cause.offset < 0
