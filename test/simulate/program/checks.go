@@ -106,7 +106,7 @@ func (c *checks) knownCount(replica *replica) int64 {
 }
 
 // checkAdmitted checks the bound of the admitted hits. Mode allow has none. Limits of a second
-// have one only for the windows of fixed_window while no clock is set.
+// have one only while no clock is set, for the windows of fixed_window and for token_bucket.
 func (c *checks) checkAdmitted() {
 	p, bound := c.plan, c.bound()
 	switch {
@@ -118,6 +118,11 @@ func (c *checks) checkAdmitted() {
 		}
 		if n := c.admitted(func(*callRecord) bool { return true }); n > bound {
 			c.fail("admitted hits: got %d, want at most %d", n, bound)
+		}
+	case p.algorithm == "token_bucket" && p.clockSteps == 0:
+		bound *= 2 + int64(p.duration/time.Second) // each second refills the bucket once
+		if n := c.admitted(func(r *callRecord) bool { return !r.isLast }); n > bound {
+			c.fail("admitted hits of %v: got %d, want at most %d", p.duration, n, bound)
 		}
 	case p.algorithm == "fixed_window" && p.clockSteps == 0:
 		for second := range int64(p.duration/time.Second) + 1 {

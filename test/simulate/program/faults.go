@@ -162,7 +162,7 @@ func (p *plan) addReplicaClockStep(r *rand.Rand, at time.Duration) {
 	p.clockSteps++
 }
 
-// addRestart ends a replica, either at once or after its last calls, and starts another one.
+// addRestart kills a replica or ends it after its last calls, and starts another one.
 func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
 	i, drain := r.IntN(p.replicas), pick(r, 0, time.Second)
 	stopped := at + drain
@@ -170,7 +170,7 @@ func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
 		r := f.current[i]
 		f.current[i] = nil
 		if r != nil && drain == 0 {
-			r.close()
+			r.kill()
 		}
 	}, "replica %d gets no more calls, and ends after %v", i, drain)
 	p.addEvent(stopped, func(f *fleet) {
@@ -188,14 +188,17 @@ func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
 
 // addReload puts limits in force that have another maximum of the tight limit.
 func (p *plan) addReload(r *rand.Rand, at time.Duration) {
-	maxHits := pick(r, p.maxHits, max(p.maxHits/2, 1), 2*p.maxHits)
+	maxHits, leaseWaste := pick(r, p.maxHits, max(p.maxHits/2, 1), 2*p.maxHits), p.leaseWaste
+	if leaseWaste > 0 {
+		leaseWaste = pick(r, leaseWaste, leaseWaste, 0)
+	}
 	p.addEvent(at, func(f *fleet) {
-		f.config = newConfig(f.plan, maxHits)
+		f.config = newConfig(f.plan, maxHits, leaseWaste)
 		for _, r := range f.replicas {
 			if !r.isClosed {
 				r.limits.Set(f.config)
 			}
 		}
-	}, "limits are loaded: %d hits", maxHits)
+	}, "limits are loaded: %d hits, lease waste %v", maxHits, leaseWaste)
 	p.reloadedMax = max(p.reloadedMax, maxHits)
 }

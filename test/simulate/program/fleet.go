@@ -27,7 +27,7 @@ type fleet struct {
 func newFleet(p *plan) *fleet {
 	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}}
 	random := rand.New(rand.NewPCG(p.seed, 2))
-	f.config = newConfig(p, p.maxHits)
+	f.config = newConfig(p, p.maxHits, p.leaseWaste)
 	for i := range p.replicas {
 		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
 			return p.delay + time.Duration(random.Int64N(int64(p.delay)))

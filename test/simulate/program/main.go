@@ -64,6 +64,7 @@ func simulate(p *plan) []string {
 	c := newChecks(f)
 	f.close()
 	time.Sleep(settleTime)
+	c.checkLeases()
 	if n := runtime.NumGoroutine(); n > goroutines {
 		c.fail("goroutines: got %d after the end, want %d", n, goroutines)
 	}

@@ -24,6 +24,7 @@ type plan struct {
 	// The limits.
 	maxHits                                     int // of the tight limit
 	unit, algorithm, callAlgorithm, failureMode string
+	leaseWaste                                  float64 // of the tight limit; 0 without a lease
 
 	// The calls of each replica.
 	callers         int
@@ -86,6 +87,9 @@ func newPlan(seed uint64) *plan {
 		cancelShare:   pick(r, 0, 0, 0, 0.1, 0.9),
 		delay:         time.Duration(50+r.IntN(400)) * time.Microsecond,
 	}
+	if (p.algorithm == "fixed_window" || p.algorithm == "token_bucket") && r.IntN(2) == 0 {
+		p.leaseWaste, p.maxHits = pick(r, 0.1, 0.5), pick(r, 30, 100, 300, 1000)
+	}
 	for range r.IntN(5) {
 		p.addFault(r, between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
 	}
@@ -117,7 +121,7 @@ func (p *plan) isInFault(at, after time.Duration) bool {
 func (p *plan) print() {
 	fmt.Fprintf(output, "seed %d: %d replicas for %v; timeout %v, ratio %v, queue %d, batch %d, in flight %d, deny cache %v, guard %v, all or none %v\n",
 		p.seed, p.replicas, p.duration, p.timeout, p.ratio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
-	fmt.Fprintf(output, "limit: %d per %s, %s, on_backend_failure %s; each call also has a counter of its own, %s\n", p.maxHits, p.unit, p.algorithm, p.failureMode, p.callAlgorithm)
+	fmt.Fprintf(output, "limit: %d per %s, %s, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n", p.maxHits, p.unit, p.algorithm, p.leaseWaste, p.failureMode, p.callAlgorithm)
 	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.delay)
 	for _, e := range p.events {
 		fmt.Fprintf(output, "at %v: %s\n", e.at, e.text)

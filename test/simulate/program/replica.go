@@ -9,6 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/guard"
+	"github.com/seed-81f232ab/rls/backend/lease"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/scope"
@@ -29,11 +30,13 @@ type replica struct {
 	meter     *metrics.Metrics
 	client    *redis.Limiter
 	fallback  *fallback.Limiter
+	leases    *lease.Limiter
 	service   *service.Service
 	clockStep *time.Duration // of the machine
 	stopSweep context.CancelFunc
 
 	isClosed bool
+	isKilled bool            // without a return of its permits
 	openings []time.Duration // of breakers
 	served   int             // hits that the fallback has decided
 	reported []fallback.Outage
@@ -83,8 +86,14 @@ func (f *fleet) startReplica(number int) *replica {
 	if p.denyCache {
 		shared = denycache.New(shared, denycache.Options{SizeBytes: 1 << 16, AllOrNone: p.allOrNone, Observer: r.meter.DenyCache()})
 	}
+	r.leases = lease.New(lease.Options{
+		Next: shared, Source: client, AllOrNone: p.allOrNone,
+		IsFailing: func(h *backend.Hit) bool { return !r.fallback.FailingSince(h).IsZero() },
+	})
+	r.meter.Leases(r.leases.Stats)
+	go r.leases.Run(ctx)
 	r.service = service.New(service.Options{
-		Limits: r.limits, Limiter: scope.New(shared, counters), Now: r.now,
+		Limits: r.limits, Limiter: scope.New(r.leases, counters), Now: r.now,
 		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8, FallbackRatio: p.ratio})},
 	})
 	f.replicas = append(f.replicas, r)
@@ -94,14 +103,30 @@ func (f *fleet) startReplica(number int) *replica {
 // now is the clock of the replica's machine.
 func (r *replica) now() time.Time { return time.Now().Add(*r.clockStep) }
 
+// close ends the replica in the background, as cmd/rls ends.
 func (r *replica) close() {
 	if r.isClosed {
 		return
 	}
 	r.isClosed = true
+	r.stopSweep()
+	go func() {
+		r.leases.Close()
+		r.closeBackend()
+	}()
+}
+
+// kill ends the replica with the permits that it holds.
+func (r *replica) kill() {
+	logf("%s: killed with %d permits", r.name, r.leases.Stats().Held)
+	r.isClosed, r.isKilled = true, true
+	r.stopSweep()
+	r.closeBackend()
+}
+
+func (r *replica) closeBackend() {
 	r.fallback.Close()
 	_ = r.client.Close()
-	r.stopSweep()
 }
 
 // fallbackObserver keeps the events of a fallback that the checks need.
@@ -137,17 +162,21 @@ func (o *fallbackObserver) Served(hits int) {
 	o.Observer.Served(hits)
 }
 
-// newConfig returns the limits in force: the tight limit of the plan with another maximum, and a
-// limit for each call that is never spent.
-func newConfig(p *plan, maxHits int) *descriptors.Config {
+// newConfig returns the limits in force: the tight limit of the plan with another maximum and
+// another lease, and a limit for each call that is never spent.
+func newConfig(p *plan, maxHits int, leaseWaste float64) *descriptors.Config {
+	leaseFields := ""
+	if leaseWaste > 0 {
+		leaseFields = fmt.Sprintf(", lease: true, lease_waste: %v", leaseWaste)
+	}
 	text := fmt.Sprintf(`
 domain: d
 descriptors:
   - key: tight
-    rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s, on_backend_failure: %s}
+    rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s, on_backend_failure: %s%s}
   - key: call
     rate_limit: {unit: year, requests_per_unit: 1000000, algorithm: %s}
-`, p.unit, maxHits, p.algorithm, p.failureMode, p.callAlgorithm)
+`, p.unit, maxHits, p.algorithm, p.failureMode, leaseFields, p.callAlgorithm)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	if err != nil {
 		panic(err) // the text is valid
