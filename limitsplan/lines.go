@@ -3,6 +3,7 @@ package limitsplan
 import (
 	"bufio"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -44,7 +45,7 @@ func (r *lineReader) next() ([]byte, error) {
 	switch err := r.scanner.Err(); {
 	case err == nil:
 		return nil, io.EOF
-	case err == bufio.ErrTooLong:
+	case errors.Is(err, bufio.ErrTooLong):
 		return nil, fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.number+1, maxLineBytes)
 	default:
 		return nil, fmt.Errorf("%s:%d: %w", r.name, r.number+1, err)

@@ -2,6 +2,7 @@ package limitsplan
 
 import (
 	"container/heap"
+	"errors"
 	"io"
 	"time"
 )
@@ -28,7 +29,7 @@ type sorter[T any] struct {
 func (s *sorter[T]) pop() (timed[T], error) {
 	for !s.ended && len(s.queue) < maxSorted {
 		r, err := s.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			s.ended = true
 			break
 		}
