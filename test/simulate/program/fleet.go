@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -22,10 +23,12 @@ type fleet struct {
 	records    *records
 
 	losses []time.Duration // when Redis has lost counters
+
+	firstGoroutines int // before the first replica
 }
 
 func newFleet(p *plan) *fleet {
-	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}}
+	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, firstGoroutines: runtime.NumGoroutine()}
 	random := rand.New(rand.NewPCG(p.seed, 2))
 	f.config = newConfig(p, p.maxHits, p.leaseWaste)
 	for i := range p.replicas {

@@ -47,7 +47,6 @@ const settleTime = 15 * time.Second
 
 // simulate runs a plan, and returns the broken promises.
 func simulate(p *plan) []string {
-	goroutines := runtime.NumGoroutine()
 	f := newFleet(p)
 	callers := startCallers(f)
 	for _, e := range p.events {
@@ -65,8 +64,8 @@ func simulate(p *plan) []string {
 	f.close()
 	time.Sleep(settleTime)
 	c.checkLeases()
-	if n := runtime.NumGoroutine(); n > goroutines {
-		c.fail("goroutines: got %d after the end, want %d", n, goroutines)
+	if n := runtime.NumGoroutine(); n > f.firstGoroutines {
+		c.fail("goroutines: got %d after the end, want %d", n, f.firstGoroutines)
 	}
 	return c.problems
 }

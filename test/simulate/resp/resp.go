@@ -9,10 +9,13 @@ import (
 	"strconv"
 )
 
-// Status is a reply such as OK. Failure is an error as a reply. The other replies are int64,
-// string (a bulk string), nil, and []any with replies.
+// Types of replies. The other replies are int64, string (a bulk string), nil, and []any with
+// replies.
 type (
-	Status  string
+	// Status is a reply such as OK.
+	Status string
+
+	// Failure is an error as a reply.
 	Failure string
 )
 
