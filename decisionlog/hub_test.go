@@ -188,7 +188,7 @@ func TestFilterSelectsRecords(t *testing.T) {
 func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 	for query, want := range map[string]string{
 		"code=LATE":       `filter code: got "LATE", want one of [OK OVER_LIMIT ERROR]`,
-		"source=memcache": `filter source: got "memcache", want one of [local redis deny_cache guard fallback]`,
+		"source=memcache": `filter source: got "memcache", want one of [local redis deny_cache guard lease fallback]`,
 		"entry=%3Dx":      `filter entry: got "=x", want KEY or KEY=VALUE`,
 		"rules=x":         `filter: got "rules", want domain, rule, code, source or entry`,
 		"rule=a&rule=b":   "filter rule: got 2 values, want one",

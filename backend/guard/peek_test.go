@@ -23,7 +23,7 @@ func TestPeekDenialIsTheAnswerOfTheGuard(t *testing.T) {
 	calls := r.next.Calls()
 	got, since, ok := peek(lim)
 	assert.True(t, ok)
-	assert.Equal(t, noon, since)
+	assert.True(t, noon.Equal(since), since)
 	assert.Equal(t, take(r, 0, hit(lim, 1))[0], got)
 	assert.Equal(t, calls, r.next.Calls())
 	_, _, ok = peek(uncovered)

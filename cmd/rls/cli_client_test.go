@@ -169,7 +169,7 @@ func TestClientUsesTLS(t *testing.T) {
 	})
 	out, _, code := r.run("limits", "list", "--ca", file(t, "ca.pem", string(cert)))
 	assert.Zero(t, code)
-	assert.Equal(t, "no overrides\n", out)
+	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	t.Run("--ca implies https", func(t *testing.T) {
 		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "list", "--ca", file(t, "ca.pem", string(cert)), "-a", strings.TrimPrefix(r.url, "https://"))

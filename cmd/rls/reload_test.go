@@ -189,7 +189,7 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			assert.Contains(t, metrics, fmt.Sprintf("rls_config_problems %d\n", strings.Count(problems(), "\n")))
 			assert.Contains(t, r.peek(), "50000 per year", "the last good limit stays in force")
 			_, page := get(t, "http://"+r.debug+"/rlconfig")
-			assert.Contains(t, page, "unit=YEAR requests_per_unit=50000, shadow_mode: false, quota_mode: false\n")
+			assert.Contains(t, page, "unit=YEAR requests_per_unit=50000, shadow_mode: false, quota_mode: false")
 			r.setLimit(100_000)
 			r.awaitPeek("100000 per year")
 			assert.Empty(t, problems())
