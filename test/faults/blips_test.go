@@ -131,5 +131,5 @@ func TestFullQueueDoesNotAddUp(t *testing.T) {
 	t.Logf("admitted %d of %d; most beyond the limit by the metrics %d; decisions by overload %d", admitted, tightMax, excess, overloaded)
 	assert.Greater(t, overloaded, int64(tightMax), "the queue is full most of the time")
 	assert.LessOrEqual(t, admitted, tightMax+excess)
-	assert.LessOrEqual(t, admitted, int64(tightMax+maxOvershoot), "an outage may admit %v more", localShare)
+	assert.LessOrEqual(t, admitted, int64(tightMax+localShare), "an outage may admit %v more", localShare)
 }
