@@ -22,19 +22,19 @@ func (t *timeline) newSeries() *series {
 	return s
 }
 
-// bucket returns the bucket of now, which is never before the start.
-func (t *timeline) bucket(now time.Time) int {
+// bucket returns the bucket of a moment, which is never before the start.
+func (t *timeline) bucket(moment time.Time) int {
 	if t.width == 0 {
 		t.width = time.Second
-		t.start = now.Truncate(t.width)
+		t.start = moment.Truncate(t.width)
 	}
-	for now.Sub(t.start) >= maxBuckets*t.width {
+	for moment.Sub(t.start) >= maxBuckets*t.width {
 		t.width *= 2
 		for _, s := range t.series {
 			s.fold()
 		}
 	}
-	return int(max(now.Sub(t.start), 0) / t.width)
+	return int(max(moment.Sub(t.start), 0) / t.width)
 }
 
 // fold adds each pair of buckets up.

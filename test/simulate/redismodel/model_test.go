@@ -153,7 +153,7 @@ func serve(conn net.Conn, model *redismodel.Server) {
 	}
 }
 
-// reply returns the reply to a command. Of an error, it keeps the code.
+// reply returns the reply to a command. It keeps only the code of an error.
 func reply(c *goredis.Client, args []string) any {
 	command := make([]any, len(args))
 	for i, arg := range args {
