@@ -51,8 +51,8 @@ type Callers struct {
 	ClientCerts bool
 }
 
-// Any reports whether a caller can be authorized.
-func (c *Callers) Any() bool { return len(c.Tokens) > 0 || c.File != nil || c.ClientCerts }
+// CanAuthorize reports whether any caller can be authorized.
+func (c *Callers) CanAuthorize() bool { return len(c.Tokens) > 0 || c.File != nil || c.ClientCerts }
 
 // Caller returns an authorized caller.
 func (c *Callers) Caller(r *http.Request) (caller Caller, ok bool) {

@@ -155,12 +155,12 @@ func TestLastValidFileStaysInForce(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// answering answers each call.
-type answering struct {
+// okService answers OK to each call.
+type okService struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 }
 
-func (answering) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+func (okService) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	return &rlsv3.RateLimitResponse{}, nil
 }
 
@@ -171,7 +171,7 @@ func TestForbiddenCallIsRefusedAndCounted(t *testing.T) {
 	require.NoError(t, err)
 	count := 0
 	var log strings.Builder
-	s := NewService(answering{}, f, func() { count++ }, slog.New(slog.NewTextHandler(&log, nil)))
+	s := NewService(okService{}, f, func() { count++ }, slog.New(slog.NewTextHandler(&log, nil)))
 
 	cert := certificate(t, certtest.New(t).Issue("envoy.partner.example"))
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{

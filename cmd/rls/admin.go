@@ -31,7 +31,7 @@ func newCallers(ctx context.Context, s *env.Settings, log *slog.Logger) (*admin.
 // adminPages returns the page of the admin API, or none if no caller could be authorized.
 // overrides is nil if there are none.
 func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
-	if !callers.Any() {
+	if !callers.CanAuthorize() {
 		return nil
 	}
 	o := admin.Options{

@@ -19,7 +19,7 @@ func privatePage(callers *admin.Callers, p server.Page, log *slog.Logger) server
 	p.AnyHost = true // the callers are checked here
 	isAllowed, next := privateCaller(callers), http.NewCrossOriginProtection().Handler(p.Handler)
 	code := http.StatusForbidden
-	if callers.Any() {
+	if callers.CanAuthorize() {
 		code = http.StatusUnauthorized
 	}
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
@@ -45,7 +45,7 @@ func privatePage(callers *admin.Callers, p server.Page, log *slog.Logger) server
 func privateCaller(callers *admin.Callers) func(*http.Request) (name string, ok bool) {
 	return func(r *http.Request) (string, bool) {
 		name, ok := callers.Reader(r)
-		if !ok && !callers.Any() && server.IsLocal(r) {
+		if !ok && !callers.CanAuthorize() && server.IsLocal(r) {
 			return "same host", true
 		}
 		return name, ok
@@ -54,7 +54,7 @@ func privateCaller(callers *admin.Callers) func(*http.Request) (name string, ok 
 
 // privateRefusal says who may open a private page.
 func privateRefusal(callers *admin.Callers) string {
-	if callers.Any() {
+	if callers.CanAuthorize() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
 	}
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
@@ -62,7 +62,7 @@ func privateRefusal(callers *admin.Callers) string {
 
 // privateHelp says in the list of pages who may open a private page.
 func privateHelp(callers *admin.Callers) string {
-	if callers.Any() {
+	if callers.CanAuthorize() {
 		return "needs a token or a client certificate"
 	}
 	return "only for callers on the same host"
