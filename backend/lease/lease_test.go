@@ -55,6 +55,25 @@ func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	assert.Equal(t, trips, c.trips)
 }
 
+func TestRarelyHitCounterTakesNoLease(t *testing.T) {
+	for name, pauses := range map[string][]time.Duration{
+		"one hit a second":                {time.Second},
+		"two hits together, then a pause": {30 * time.Millisecond, 2 * time.Second},
+		"seven hits a second":             {time.Second / 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, c := perHour(t), newSharedCounters()
+			r := newReplica(c, false)
+			for i := range 100 {
+				require.True(t, r.hit(c, lim, 1).Allowed)
+				r.work()
+				c.now = c.now.Add(pauses[i%len(pauses)])
+			}
+			assert.Equal(t, 100, c.trips)
+		})
+	}
+}
+
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim, false)

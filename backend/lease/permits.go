@@ -15,6 +15,11 @@ const (
 	// rateInterval is the shortest time over which the rate of a counter is measured.
 	rateInterval = 20_000
 
+	// minDemand is the number of hits from which a rate is measured before maxHorizon is over,
+	// and the number of expected hits from which a lease is worth its trips: a trip for
+	// permits costs about as much as so many hits.
+	minDemand = 8
+
 	// retryPause is the pause after a failed trip.
 	retryPause = 50_000
 
@@ -77,7 +82,7 @@ func newLease(h *backend.Hit, now int64) *lease {
 // countDemand counts n hits at now for the rate.
 func (e *lease) countDemand(now, n int64) {
 	e.lastUsed = max(e.lastUsed, now)
-	if span := now - e.rateStart; span >= rateInterval {
+	if span := now - e.rateStart; span >= maxHorizon || span >= rateInterval && e.demand >= minDemand {
 		rate := float64(e.demand) / float64(span)
 		if span < maxHorizon && e.rate > 0 {
 			rate = (rate + e.rate) / 2
@@ -140,7 +145,7 @@ func (e *lease) plan(now int64) (t trip, ok bool) {
 		return t, false
 	}
 	want := e.wantedPermits(now)
-	if want < minTripPermits {
+	if want < minTripPermits || e.demandIn(maxHorizon) < min(minDemand, e.limit.LeasePermits()) {
 		return t, false
 	}
 	if e.budget == nil {
