@@ -102,7 +102,8 @@ type Limit struct {
 	ticks    int64 // slidingWindow: ticks in a window
 	tick     int64 // slidingWindow: microseconds in a tick
 
-	scaled atomic.Pointer[scaledLimit] // see Scaled
+	scaled      atomic.Pointer[scaledLimit] // see Scaled
+	notCharging atomic.Pointer[Limit]       // see NotCharging
 }
 
 // New checks s and derives a Limit. The error joins one error for each wrong field.

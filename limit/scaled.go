@@ -49,13 +49,18 @@ func (l *Limit) Charging() *Limit {
 	return charging
 }
 
-// NotCharging returns l without charges for denied hits.
+// NotCharging returns l without charges for denied hits. l keeps the result, so repeated calls
+// allocate nothing.
 func (l *Limit) NotCharging() *Limit {
 	if !l.ChargeDenied {
 		return l
 	}
+	if last := l.notCharging.Load(); last != nil {
+		return last
+	}
 	s := l.Spec
 	s.ChargeDenied = false
 	notCharging, _ := New(s) // cannot fail: no bound depends on ChargeDenied
+	l.notCharging.Store(notCharging)
 	return notCharging
 }

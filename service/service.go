@@ -44,6 +44,9 @@ type Options struct {
 	// NoRefunds rejects requests with a refund.
 	NoRefunds bool
 
+	// AllOrNone must have the value that the Limiter has. See local.Options.AllOrNone.
+	AllOrNone bool
+
 	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
@@ -115,6 +118,10 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	if err := c.checkRefunds(s.o.NoRefunds); err != nil {
 		return nil, err
 	}
+	isAcquire := len(c.hits) > 0 && isAcquireCall(ctx)
+	if isAcquire {
+		c.withoutDeniedCharges()
+	}
 	if len(c.hits) > 0 {
 		s.take(ctx, c)
 		if err := c.firstError(); err != nil {
@@ -127,6 +134,9 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	c.GlobalShadow = isShadow && code == rlsv3.RateLimitResponse_OVER_LIMIT
 	if !isShadow {
 		resp.OverallCode = code
+	}
+	if isAcquire {
+		s.finishAcquire(ctx, c, resp.OverallCode)
 	}
 	if s.o.Headers != nil && headerStatus != nil {
 		resp.ResponseHeadersToAdd = s.o.Headers.values(headerStatus)

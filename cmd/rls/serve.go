@@ -172,6 +172,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		MaxDescriptors:  s.MaxDescriptors,
 		NoRefunds:       s.NegativeHits == "refuse",
 		MaxEntries:      s.MaxEntries,
+		AllOrNone:       s.AllOrNone,
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}

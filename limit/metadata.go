@@ -1,0 +1,19 @@
+package limit
+
+// Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md
+// describes their values.
+const (
+	// AcquireKey marks a call that charges nothing if it is denied. Its value is "true".
+	AcquireKey = "rls-acquire"
+
+	// RetryAfterKey is the header of the answer to a marked call that is denied. Its value is
+	// the time until the call can pass in seconds, such as "0.25", or RetryNever.
+	RetryAfterKey = "rls-retry-after"
+
+	// RetryNever is the RetryAfterKey of a call whose hits exceed the capacity of a limit.
+	RetryNever = "never"
+
+	// ResetAfterKey is the header of the answer to a marked call that passes. Its value is the
+	// time in seconds until all limits of the call have forgotten its hits.
+	ResetAfterKey = "rls-reset-after"
+)

@@ -1,0 +1,82 @@
+package service
+
+import (
+	"context"
+	"strconv"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// isAcquireCall reports whether the caller waits for permits. Then a denied call charges nothing,
+// so that the caller can repeat the call as often as it must.
+func isAcquireCall(ctx context.Context) bool {
+	values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
+	return len(values) == 1 && values[0] == "true"
+}
+
+// withoutDeniedCharges keeps the denied hits of c from being charged.
+func (c *Call) withoutDeniedCharges() {
+	for j := range c.hits {
+		c.hits[j].Limit = c.hits[j].Limit.NotCharging()
+	}
+}
+
+// finishAcquire ends a call of a caller that waits for permits. It refunds the admitted hits of
+// a denied call, and tells the caller in a header when the answer changes.
+func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
+	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestReset()))
+	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
+		if !s.o.AllOrNone && !c.exceedsMaxHits {
+			c.refundAdmitted(context.WithoutCancel(ctx), s.o.Limiter)
+		}
+		header = metadata.Pairs(limit.RetryAfterKey, c.retryAfter())
+	}
+	_ = grpc.SetHeader(ctx, header) // it fails only without a gRPC call, which has no headers
+}
+
+// refundAdmitted refunds the admitted hits of c in the windows that have charged the hits.
+func (c *Call) refundAdmitted(ctx context.Context, limiter backend.Limiter) {
+	var refunds []backend.Hit
+	for j, h := range c.hits {
+		if c.results[j].Allowed && h.N > 0 {
+			h.N, h.Window = -h.N, c.results[j].Window
+			refunds = append(refunds, h)
+		}
+	}
+	if len(refunds) > 0 {
+		limiter.Take(ctx, c.Start, refunds, make([]backend.Result, len(refunds)))
+	}
+}
+
+// longestReset returns the time in microseconds until all limits have forgotten the hits of c.
+func (c *Call) longestReset() int64 {
+	longest := int64(0)
+	for j := range c.results {
+		longest = max(longest, c.results[j].ResetAfter)
+	}
+	return longest
+}
+
+// retryAfter returns the RetryAfterKey of a denied call.
+func (c *Call) retryAfter() string {
+	longest := int64(0)
+	for j := range c.results {
+		if r := &c.results[j]; !r.Allowed && !c.hits[j].Shadow {
+			if r.RetryAfter == limit.Never {
+				return limit.RetryNever
+			}
+			longest = max(longest, r.RetryAfter)
+		}
+	}
+	return seconds(longest)
+}
+
+// seconds returns microseconds as a decimal number of seconds.
+func seconds(micros int64) string {
+	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
+}

@@ -1,0 +1,111 @@
+package service
+
+import (
+	"context"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+const acquireLimits = `
+domain: d
+descriptors:
+  - key: minute
+    rate_limit: {unit: minute, requests_per_unit: 10}
+  - key: both
+    rate_limits:
+      - {unit: second, requests_per_unit: 2}
+      - {unit: hour, requests_per_unit: 5}
+  - key: bucket
+    rate_limit: {unit: second, requests_per_unit: 10, burst: 5, algorithm: token_bucket}
+  - key: small
+    max_hits: 3
+    rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+`
+
+// headerStream records the headers of an answer.
+type headerStream struct {
+	grpc.ServerTransportStream
+	header metadata.MD
+}
+
+func (s *headerStream) SetHeader(md metadata.MD) error {
+	s.header = metadata.Join(s.header, md)
+	return nil
+}
+
+// acquire sends a call that is marked with limit.AcquireKey.
+func (r *fixture) acquire(req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD) {
+	r.t.Helper()
+	stream := &headerStream{}
+	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(limit.AcquireKey, "true"))
+	resp, err := r.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), req)
+	require.NoError(r.t, err)
+	return resp, stream.header
+}
+
+func TestAcquireHeaderSaysWhenAnswerChanges(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, n uint64
+		entry     string
+		want      metadata.MD
+	}{
+		"allowed":                        {0, 1, "minute=x", metadata.Pairs(limit.ResetAfterKey, "22.5")},
+		"denied until the window ends":   {8, 3, "minute=x", metadata.Pairs(limit.RetryAfterKey, "22.5")},
+		"longest wait of two limits":     {2, 1, "both=x", metadata.Pairs(limit.RetryAfterKey, "0.5")},
+		"longest reset of two limits":    {0, 1, "both=x", metadata.Pairs(limit.ResetAfterKey, "3562.5")},
+		"token bucket":                   {5, 2, "bucket=x", metadata.Pairs(limit.RetryAfterKey, "0.2")},
+		"above the limit":                {0, 11, "minute=x", metadata.Pairs(limit.RetryAfterKey, "never")},
+		"above the burst":                {0, 6, "bucket=x", metadata.Pairs(limit.RetryAfterKey, "never")},
+		"above max_hits":                 {0, 4, "small=x", metadata.Pairs(limit.RetryAfterKey, "never")},
+		"in shadow mode, never denied":   {0, 2, "shadow=x", metadata.Pairs(limit.ResetAfterKey, "3562.5")},
+		"without a rule, without header": {0, 1, "other=x", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newFixture(t, acquireLimits)
+			if test.before > 0 {
+				r.request(withHits(test.before, desc(test.entry)))
+			}
+			_, header := r.acquire(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withHits(test.n, desc(test.entry))}})
+			assert.Equal(t, test.want, header)
+		})
+	}
+}
+
+func TestDeniedAcquireChargesNothing(t *testing.T) {
+	for _, allOrNone := range []bool{false, true} {
+		r := newFixture(t, acquireLimits, func(o *Options) {
+			o.AllOrNone = allOrNone
+			o.Limiter = local.New(local.Options{AllOrNone: allOrNone})
+		})
+		req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+			withHits(4, desc("minute=x")), withHits(4, desc("both=x")), withHits(4, desc("shadow=x")),
+		}}
+		for range 5 {
+			resp, _ := r.acquire(req)
+			require.Equal(t, codeOverLimit, resp.OverallCode)
+		}
+		peek := r.request(withHits(0, desc("minute=x")), withHits(0, desc("both=x")), withHits(0, desc("shadow=x")))
+		assert.Equal(t, []uint32{10, 2, 1}, []uint32{peek.Statuses[0].LimitRemaining, peek.Statuses[1].LimitRemaining, peek.Statuses[2].LimitRemaining}, "all_or_none: %v", allOrNone)
+	}
+}
+
+func TestAllowedAcquireIsChargedOnce(t *testing.T) {
+	r := newFixture(t, acquireLimits)
+	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("minute=x"), desc("both=x")}}
+	resp, _ := r.acquire(req)
+	assert.Equal(t, codeOK, resp.OverallCode)
+	assert.Equal(t, uint32(9), resp.Statuses[0].LimitRemaining)
+	assert.Equal(t, uint32(9), r.request(withHits(0, desc("minute=x"))).Statuses[0].LimitRemaining)
+}
