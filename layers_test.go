@@ -47,6 +47,8 @@ var mayImport = map[string][]string{
 	"live":                   {"backend", "descriptors", "descriptors/limitsfile", "limit", "service", "timeline"},
 	"service":                {"backend", "descriptors", "limit"},
 	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
+	"client":                 {"backend", "backend/local", "descriptors", "descriptors/limitsfile", "limit"},
+	"client/clienttest":      {"client"},
 	"limitsdiff":             {"descriptors", "descriptors/condition", "descriptors/limitsfile", "limit"},
 	"limitstest":             {"backend/local", "descriptors", "descriptors/limitsfile", "explain", "internal/boundedyaml", "limit", "service"},
 	"limitsplan":             {"backend/local", "decisionlog", "descriptors", "descriptors/limitsfile", "limit", "service"},
@@ -86,7 +88,7 @@ const wiring = "cmd/rls"
 // testOnly lists the packages that the program must not contain.
 var testOnly = []string{
 	"backend/backendtest", "internal/redistest", "internal/certtest", "internal/polltest",
-	"source/xds/xdstest", "admin/admintest", "test/envoyconf", "page/pagetest",
+	"source/xds/xdstest", "admin/admintest", "test/envoyconf", "page/pagetest", "client/clienttest",
 }
 
 // redisClients lists the packages that may import go-redis.

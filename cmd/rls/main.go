@@ -23,6 +23,9 @@ func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, func() { // a second signal ends the process
+		if passesSignals.Load() {
+			return
+		}
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 		<-signals
@@ -32,6 +35,7 @@ func run(args []string) int {
 	root.SetArgs(commandArgs(args))
 	err := root.ExecuteContext(ctx)
 	var code exitCode
+	var failure *codedError
 	switch {
 	case err == nil:
 		return 0
@@ -39,8 +43,19 @@ func run(args []string) int {
 		return int(code)
 	}
 	fmt.Fprintln(os.Stderr, "rls:", err)
+	if errors.As(err, &failure) {
+		return failure.code
+	}
 	return 1
 }
+
+// codedError is an error that is printed and ends the process with a code.
+type codedError struct {
+	code int
+	error
+}
+
+func (e *codedError) Unwrap() error { return e.error }
 
 // exitCode is an error that ends the process with this code and prints nothing.
 type exitCode int
@@ -70,6 +85,6 @@ func newRoot() *cobra.Command {
 	serve := newServe()
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
-	root.AddCommand(serve, newCheck(), newTest(), newDiff(), newPlan(), newSchema(), newHit(), newTail(), newTop(), newExplain(), newLimitsCLI(), newCounter(), newVersion(), newSettings(), newDoctor())
+	root.AddCommand(serve, newCheck(), newTest(), newDiff(), newPlan(), newSchema(), newHit(), newAcquire(), newTail(), newTop(), newExplain(), newLimitsCLI(), newCounter(), newVersion(), newSettings(), newDoctor())
 	return root
 }

@@ -1,0 +1,135 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Acquire waits until one event may happen. Callers of one Client that wait for the same
+// descriptors get their permits in the order of their calls.
+//
+// If the permit can't come before the deadline of ctx, Acquire returns a *WaitError at once. If
+// ctx ends, Acquire returns its error, and nothing is charged. While the service does not
+// answer, Acquire with FailClosed tries again until ctx ends.
+func (c *Client) Acquire(ctx context.Context, domain string, ds ...Descriptor) error {
+	return c.AcquireN(ctx, 1, domain, ds...)
+}
+
+// AcquireN waits until n events may happen. If a limit never has n permits, AcquireN returns a
+// *WeightError at once.
+func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descriptor) error {
+	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: explicit(n)}, "")
+	return err
+}
+
+// wait waits until the permits of r are granted. holdID names the hold of a concurrency limit,
+// or is empty.
+func (c *Client) wait(ctx context.Context, r *Request, holdID string) (grant, error) {
+	if err := r.check(); err != nil {
+		return grant{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return grant{}, err
+	}
+	w := &waiter{n: r.n(), holdID: holdID, done: make(chan error, 1)}
+	w.deadline, _ = ctx.Deadline()
+	q, err := c.enqueue(r, w)
+	if err != nil {
+		return grant{}, err
+	}
+	select {
+	case err = <-w.done:
+	case <-ctx.Done():
+		err = q.leave(w, ctx.Err())
+	}
+	return w.grant, err
+}
+
+// enqueue adds w to the queue of r.
+func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
+	key := r.key()
+	if w.holdID != "" {
+		key = holdQueue + key
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	q := c.queues[key]
+	if q == nil {
+		q = &queue{client: c, key: key, request: r, isHold: w.holdID != "", wake: make(chan struct{}, 1)}
+		c.queues[key] = q
+		c.work.Add(1)
+		go q.run()
+	}
+	w.element = q.waiters.PushBack(w)
+	q.dropLate()
+	return q, nil
+}
+
+// leave ends the wait of w with err, unless w has a result already.
+func (q *queue) leave(w *waiter, err error) error {
+	c := q.client
+	c.mu.Lock()
+	if w.element == nil {
+		c.mu.Unlock()
+		return <-w.done
+	}
+	isFirst := q.waiters.Front() == w.element
+	q.waiters.Remove(w.element)
+	w.element = nil
+	if next := q.waiters.Front(); isFirst && (next == nil || next.Value.(*waiter).n != w.n) {
+		q.notify()
+	}
+	c.mu.Unlock()
+	if w.lastErr != nil {
+		return fmt.Errorf("%w; the last call failed: %w", err, w.lastErr)
+	}
+	return err
+}
+
+// refund gives the permits of r back in the background.
+func (c *Client) refund(r *Request, holdID string, g grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		err := c.giveBack(context.WithoutCancel(c.life), r, holdID, g)
+		if err != nil && !errors.Is(err, ErrClosed) {
+			c.log.Warn("refund failed", "error", err)
+		}
+	}()
+}
+
+// giveBack gives the permits of r back. Permits that their limits have forgotten need no refund.
+func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g grant) error {
+	if g.hold == 0 {
+		holdID = "" // the limits count no holders
+	}
+	if holdID == "" && c.clock.Now().Sub(g.at) >= g.resetAfter {
+		return nil
+	}
+	_, err := c.decide(ctx, r, r.n(), callOptions{refunds: true, degraded: g.degraded, holdID: holdID})
+	if err == nil {
+		c.notifyQueues(r)
+	}
+	return err
+}
+
+// notifyQueues makes the queues of r ask again, because r has given permits back.
+func (c *Client) notifyQueues(r *Request) {
+	key := r.key()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range []string{key, holdQueue + key} {
+		if q := c.queues[key]; q != nil {
+			q.notify()
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package client_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/client/clienttest"
+)
+
+// slidingLog is a descriptor with a sliding_log of 100 per second.
+var slidingLog = client.NewDescriptor("log", "x")
+
+func TestAcquireWaitsUntilReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the clock starts at the start of a minute
+		c := clienttest.New(t, limits, nil)
+		begin := time.Now()
+		for range 10 {
+			require.NoError(t, c.Acquire(t.Context(), "shop", tenant))
+		}
+		assert.Zero(t, time.Since(begin))
+		require.NoError(t, c.Acquire(t.Context(), "shop", tenant))
+		assert.GreaterOrEqual(t, time.Since(begin), time.Minute)
+		assert.LessOrEqual(t, time.Since(begin), time.Minute+5*time.Second, "the jitter is small")
+		assert.Equal(t, 9, remaining(t, c, tenant))
+	})
+}
+
+func TestPermitsComeInOrderOfCallsAndExceedNoWindow(t *testing.T) {
+	const callers = 1000
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		begin := time.Now()
+		times := make([]time.Duration, callers)
+		var work sync.WaitGroup
+		for i := range callers {
+			work.Go(func() {
+				assert.NoError(t, c.Acquire(t.Context(), "shop", slidingLog))
+				times[i] = time.Since(begin)
+			})
+			synctest.Wait() // until the caller stands in the queue, or has its permit
+		}
+		work.Wait()
+		assert.GreaterOrEqual(t, times[callers-1], 9*time.Second)
+		assert.LessOrEqual(t, times[callers-1], 11*time.Second)
+		assert.True(t, slices.IsSorted(times), "no caller overtakes an earlier one")
+		for i := 100; i < callers; i++ {
+			require.GreaterOrEqual(t, times[i]-times[i-100], time.Second, "caller %d", i)
+		}
+	})
+}
+
+func TestAcquireGivesUpAtOnceIfDeadlineIsTooEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
+		time.Sleep(20 * time.Second)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 39*time.Second)
+		defer cancel()
+		err := c.Acquire(ctx, "shop", tenant)
+		var waitError *client.WaitError
+		require.ErrorAs(t, err, &waitError)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 40*time.Second, waitError.Wait)
+		assert.Zero(t, time.Since(begin))
+
+		later, cancelLater := context.WithTimeout(t.Context(), 50*time.Second)
+		defer cancelLater()
+		require.NoError(t, c.Acquire(later, "shop", tenant), "a later deadline is early enough")
+	})
+}
+
+func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
+		var work sync.WaitGroup
+		for range 3 { // 8 permits each, so each caller needs a minute of its own
+			work.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 8, "shop", tenant)) })
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		begin := time.Now()
+		var waitError *client.WaitError
+		require.ErrorAs(t, c.AcquireN(ctx, 8, "shop", tenant), &waitError)
+		assert.Zero(t, time.Since(begin))
+		assert.Equal(t, 3*time.Minute, waitError.Wait)
+		work.Wait()
+	})
+}
+
+func TestCancelledAcquireChargesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		reservation, err := c.ReserveN(t.Context(), 10, "shop", tenant)
+		require.NoError(t, err)
+		require.True(t, reservation.OK())
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		for range 5 {
+			work.Go(func() { assert.ErrorIs(t, c.Acquire(ctx, "shop", tenant), context.Canceled) })
+		}
+		synctest.Wait()
+		cancel()
+		work.Wait()
+		require.NoError(t, reservation.Cancel())
+		assert.Equal(t, 10, remaining(t, c, tenant), "the limit charges denied hits, but not those of Acquire")
+	})
+}
+
+func TestCancelledCallerLeavesPlaceToNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		require.NoError(t, c.AcquireN(t.Context(), 7, "shop", tenant))
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		work.Go(func() { assert.ErrorIs(t, c.AcquireN(ctx, 5, "shop", tenant), context.Canceled) })
+		synctest.Wait()
+		begin := time.Now()
+		work.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 3, "shop", tenant)) })
+		synctest.Wait()
+		cancel()
+		work.Wait()
+		assert.Zero(t, time.Since(begin), "3 permits were left all the time")
+	})
+}
+
+func TestWeightAboveLimitIsErrorAtOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		n          int
+		descriptor client.Descriptor
+		limit      uint32
+	}{
+		"fixed_window":               {11, tenant, 10},
+		"token_bucket with burst":    {51, bucket, 10},
+		"max_hits":                   {6, client.NewDescriptor("bounded", "x"), 100},
+		"limit of 0":                 {1, client.NewDescriptor("nothing", "x"), 0},
+		"tightest of several limits": {3, tenant.Add("path", "/"), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := clienttest.NewClock(start)
+			c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+			for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
+				before := remaining(t, c, test.descriptor)
+				var weightError *client.WeightError
+				require.ErrorAs(t, c.AcquireN(t.Context(), test.n, "shop", test.descriptor), &weightError, kind)
+				assert.Equal(t, test.n, weightError.N)
+				assert.Equal(t, test.limit, weightError.Limit)
+				assert.ErrorContains(t, weightError, "can never pass")
+				_, err := c.ReserveN(t.Context(), test.n, "shop", test.descriptor)
+				assert.ErrorAs(t, err, &weightError, kind)
+				assert.Equal(t, before, remaining(t, c, test.descriptor), kind)
+			}
+		})
+	}
+}
+
+func TestBurstAboveRateCanBeAcquired(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+	require.NoError(t, c.AcquireN(t.Context(), 45, "shop", bucket))
+	done := make(chan error)
+	go func() { done <- c.AcquireN(t.Context(), 30, "shop", bucket) }()
+	clock.WaitForTimers(1)
+	clock.Advance(3 * time.Second) // 25 permits take 2.5 s, and the jitter
+	require.NoError(t, <-done)
+}
+
+func TestShadowRuleDeniesNobody(t *testing.T) {
+	c := clienttest.New(t, limits, nil)
+	for range 3 {
+		require.NoError(t, c.Acquire(t.Context(), "shop", client.NewDescriptor("shadow", "x")))
+	}
+}
+
+func TestCloseEndsWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
+		var work sync.WaitGroup
+		for range 3 {
+			work.Go(func() { assert.ErrorIs(t, c.Acquire(t.Context(), "shop", tenant), client.ErrClosed) })
+		}
+		synctest.Wait()
+		require.NoError(t, c.Close())
+		work.Wait()
+	})
+}

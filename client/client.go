@@ -1,0 +1,226 @@
+// Package client asks an rls service for permits, so that any Go program has the same limits as
+// the requests through Envoy. Its methods read like those of golang.org/x/time/rate:
+//
+//   - Allow reports whether an event may happen now;
+//   - Acquire waits until an event may happen;
+//   - Reserve takes a permit that Cancel can give back;
+//   - AcquireHold takes a slot of a concurrency limit until Release.
+//
+// Each method has a variant with N, which takes n permits at once. All n permits are granted, or
+// none of them.
+//
+// A limit is named by a domain and by descriptors, as in the limits file of the service:
+//
+//	c, err := client.New("rls:8081", client.Options{})
+//	…
+//	err = c.Acquire(ctx, "shop", client.NewDescriptor("tenant", "acme").Add("path", "/orders"))
+//
+// Several descriptors are one request. Its permits are granted if all descriptors have them. A
+// descriptor that no rule of the service matches has no limit, as with Envoy. Check reports
+// this case in Decision.Limited.
+//
+// Of the calls that a Client sends, only Allow charges denied hits as the rule states. A denied
+// Acquire, Reserve or AcquireHold charges nothing, as long as the service is rls.
+package client
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// DefaultTimeout is the default of Options.Timeout.
+const DefaultTimeout = time.Second
+
+// ErrClosed is returned by calls of a closed Client.
+var ErrClosed = errors.New("rls client is closed")
+
+// Options configure a Client. The zero value connects in plain text and fails closed.
+type Options struct {
+	// TLS is the configuration for TLS. If it is nil, the connection is plain text.
+	TLS *tls.Config
+
+	// Timeout is the longest time of one call of the service, with its retries. A call that
+	// cannot reach the service is retried up to four times within this time.
+	Timeout time.Duration
+
+	// Failure is the way to decide while the service does not answer.
+	Failure Failure
+
+	// Limits are the limits of FailLocal, usually the limits file of the service.
+	Limits *Limits
+
+	// LocalRatio is the share of each of the Limits that this process may use, above 0 and at
+	// most 1. Four processes that share a limit need a ratio of 0.25. The default is 1.
+	LocalRatio float64
+
+	// DialOptions are added to those of the connection, for example for tracing.
+	DialOptions []grpc.DialOption
+
+	// Log receives events that no method returns, such as an outage. The default is no log.
+	Log *slog.Logger
+
+	// Clock is the clock for decisions in this process and for waits. The default is the clock
+	// of the system.
+	Clock Clock
+}
+
+// Client asks one service for permits, over one connection. It is safe for concurrent use.
+type Client struct {
+	decider decider
+	timeout time.Duration
+	clock   Clock
+	log     *slog.Logger
+	closers []func() error
+
+	life context.Context // ends with Close
+	end  context.CancelFunc
+
+	mu     sync.Mutex
+	queues map[string]*queue // of waiting callers
+	work   sync.WaitGroup    // goroutines of queues and of holds
+	closed bool
+}
+
+// decider decides calls. It is the service, or the limits in this process.
+type decider interface {
+	decide(ctx context.Context, c *call) (*answer, error)
+}
+
+// New returns a Client of the service at target, such as "rls.internal:8081". The connection is
+// opened by the first call. Targets have the syntax of gRPC, so "dns:///rls:8081" and
+// "unix:///run/rls.sock" are valid too.
+func New(target string, o Options) (*Client, error) {
+	if target == "" {
+		return nil, errors.New("target: got none, want host:port")
+	}
+	if o.Timeout < 0 {
+		return nil, fmt.Errorf("Timeout: got %s, want above 0", o.Timeout)
+	}
+	c := newClient(o)
+	service, err := dial(target, o)
+	if err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, service.conn.Close)
+	c.decider, err = newFailover(service, o, c.clock, c.log)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// NewLocal returns a Client that needs no service: it counts in this process. It uses
+// o.LocalRatio, o.Log and o.Clock.
+func NewLocal(limits *Limits, o Options) (*Client, error) {
+	c := newClient(o)
+	l, err := newLocal(limits, o.LocalRatio, c.clock)
+	if err != nil {
+		return nil, err
+	}
+	c.decider = l
+	return c, nil
+}
+
+func newClient(o Options) *Client {
+	c := &Client{timeout: cmp.Or(o.Timeout, DefaultTimeout), clock: o.Clock, log: o.Log, queues: map[string]*queue{}}
+	if c.clock == nil {
+		c.clock = systemClock{}
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// Close ends the waits of callers with ErrClosed, and closes the connection. Holds are not
+// released. Close waits for the goroutines of the Client.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end()
+	c.work.Wait()
+	var errs []error
+	for _, closer := range c.closers {
+		errs = append(errs, closer())
+	}
+	c.closers = nil
+	return errors.Join(errs...)
+}
+
+// Check sends r and returns the decision with its details. It charges denied hits as the rule
+// states. The other methods are usually simpler.
+func (c *Client) Check(ctx context.Context, r Request) (Decision, error) {
+	a, err := c.send(ctx, &r, callOptions{})
+	if err != nil {
+		return Decision{}, err
+	}
+	return a.decision(), nil
+}
+
+// Peek returns the state of the limits of ds and charges nothing.
+func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Decision, error) {
+	r := &Request{Domain: domain, Descriptors: ds}
+	if err := r.check(); err != nil {
+		return Decision{}, err
+	}
+	a, err := c.decide(ctx, r, 0, callOptions{})
+	if err != nil {
+		return Decision{}, err
+	}
+	return a.decision(), nil
+}
+
+// callOptions are the differences between calls for one Request.
+type callOptions struct {
+	acquires bool   // the call charges nothing if it is denied
+	refunds  bool   // the call refunds the hits
+	degraded bool   // the refunded permits were not granted by the service
+	holdID   string // names a hold of a concurrency limit
+}
+
+// send checks r and decides it.
+func (c *Client) send(ctx context.Context, r *Request, o callOptions) (*answer, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return c.decide(ctx, r, r.n(), o)
+}
+
+// decide decides a valid request for n permits.
+func (c *Client) decide(ctx context.Context, r *Request, n int, o callOptions) (*answer, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if c.life.Err() != nil {
+		return nil, ErrClosed
+	}
+	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	a, err := c.decider.decide(callCtx, &call{request: r, n: n, callOptions: o})
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return a, err
+}
+
+// Allow reports whether one event may happen now.
+func (c *Client) Allow(ctx context.Context, domain string, ds ...Descriptor) (bool, error) {
+	return c.AllowN(ctx, 1, domain, ds...)
+}
+
+// AllowN reports whether n events may happen now.
+func (c *Client) AllowN(ctx context.Context, n int, domain string, ds ...Descriptor) (bool, error) {
+	a, err := c.send(ctx, &Request{Domain: domain, Descriptors: ds, N: explicit(n)}, callOptions{})
+	return err == nil && a.allowed, err
+}

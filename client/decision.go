@@ -1,0 +1,181 @@
+package client
+
+import (
+	"strconv"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Decision is the answer to a Request.
+type Decision struct {
+	// Allowed reports whether the permits are granted.
+	Allowed bool
+
+	// Limited reports whether a limit counts the request. If it is false, no rule matches, and
+	// the fields below are 0. A wrong domain is a common reason.
+	Limited bool
+
+	// Name, Limit and Window describe the limit that is closest to its end: its name, its
+	// permits in a window, and the window, which is 0 if its length is not known.
+	Name   string
+	Limit  uint32
+	Window time.Duration
+
+	// Remaining is the number of permits that are left.
+	Remaining uint32
+
+	// Reset is the time until all permits are back. If the request is denied, Reset is
+	// the time until it can be granted. The service rounds waits of a second or more up.
+	Reset time.Duration
+
+	// Degraded reports that the service did not decide. See Failure.
+	Degraded bool
+}
+
+// call is one call of a decider.
+type call struct {
+	request *Request
+	n       int // 0 for a peek
+	callOptions
+}
+
+// hits returns the hits of c, which are negative for a refund.
+func (c *call) hits() int64 {
+	if c.refunds {
+		return -int64(c.n)
+	}
+	return int64(c.n)
+}
+
+// answer is the answer of a decider to a call.
+type answer struct {
+	allowed, degraded bool
+	limited           bool        // status is set
+	status            limitStatus // of the descriptor that is closest to its end
+
+	// never reports that the permits of a denied call can never be granted.
+	never bool
+
+	// retryAfter is the time until a denied call can pass.
+	retryAfter time.Duration
+
+	// resetAfter is the time until the limits have forgotten the hits of an allowed call.
+	resetAfter time.Duration
+
+	// hold is the time after which a slot of a concurrency limit is free without a renewal. It
+	// is 0 if no limit of the call counts holders.
+	hold time.Duration
+}
+
+// limitStatus describes a limit.
+type limitStatus struct {
+	name      string
+	max       uint32        // permits in a window
+	window    time.Duration // 0 if it is not known
+	remaining uint32
+	reset     time.Duration
+}
+
+func (a *answer) decision() Decision {
+	s := a.status
+	return Decision{
+		Allowed: a.allowed, Limited: a.limited, Degraded: a.degraded,
+		Name: s.name, Limit: s.max, Window: s.window, Remaining: s.remaining, Reset: s.reset,
+	}
+}
+
+// add adds the status of a descriptor. The status of a denied descriptor comes first, and then
+// the status with the least remaining.
+func (a *answer) add(s limitStatus, denied bool) {
+	first := !a.limited
+	a.limited = true
+	if !denied {
+		a.resetAfter = max(a.resetAfter, s.reset)
+		if first || a.retryAfter == 0 && s.remaining < a.status.remaining {
+			a.status = s
+		}
+		return
+	}
+	if a.retryAfter == 0 || s.reset >= a.retryAfter {
+		a.status = s
+	}
+	a.retryAfter = max(a.retryAfter, s.reset, time.Microsecond)
+}
+
+// newAnswer returns the answer of a service. header has the metadata of the answer. A service
+// other than rls sends no header, so the fields of the statuses must do.
+func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
+	a := &answer{allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}
+	exceedsMax := false
+	for _, st := range resp.GetStatuses() {
+		l := st.GetCurrentLimit()
+		if l == nil {
+			continue
+		}
+		denied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
+		exceedsMax = exceedsMax || denied && int64(c.n) > int64(l.GetRequestsPerUnit())
+		a.add(limitStatus{
+			name: l.GetName(), max: l.GetRequestsPerUnit(), window: windowOf(l),
+			remaining: st.GetLimitRemaining(), reset: st.GetDurationUntilReset().AsDuration(),
+		}, denied)
+	}
+	if reset, ok := seconds(header, limit.ResetAfterKey); ok {
+		a.resetAfter = reset
+	}
+	a.hold, _ = seconds(header, holdKey)
+	if a.allowed {
+		return a
+	}
+	switch retry := header.Get(limit.RetryAfterKey); {
+	case len(retry) == 0:
+		a.never = exceedsMax
+	case retry[0] == limit.RetryNever:
+		a.never = true
+	default:
+		if wait, ok := seconds(header, limit.RetryAfterKey); ok {
+			a.retryAfter = wait
+		}
+	}
+	return a
+}
+
+// maxWindow is the longest window of rls.
+const maxWindow = limit.MaxPeriod * time.Microsecond
+
+// seconds returns the duration in a header, and whether the header has one.
+func seconds(header metadata.MD, key string) (time.Duration, bool) {
+	values := header.Get(key)
+	if len(values) != 1 {
+		return 0, false
+	}
+	s, err := strconv.ParseFloat(values[0], 64)
+	if err != nil || !(s >= 0 && s <= maxWindow.Seconds()) {
+		return 0, false
+	}
+	return time.Duration(s * float64(time.Second)), true
+}
+
+// unitWindows has the length of each unit of Envoy.
+var unitWindows = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
+	rlsv3.RateLimitResponse_RateLimit_SECOND: time.Second,
+	rlsv3.RateLimitResponse_RateLimit_MINUTE: time.Minute,
+	rlsv3.RateLimitResponse_RateLimit_HOUR:   time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_DAY:    24 * time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_WEEK:   7 * 24 * time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_MONTH:  30 * 24 * time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_YEAR:   365 * 24 * time.Hour,
+}
+
+// windowOf returns the window of l, or 0 if the unit is not one of Envoy.
+func windowOf(l *rlsv3.RateLimitResponse_RateLimit) time.Duration {
+	window := unitWindows[l.GetUnit()]
+	multiplier := time.Duration(max(l.GetUnitMultiplier().GetValue(), 1))
+	if window == 0 || multiplier > maxWindow/window {
+		return 0
+	}
+	return window * multiplier
+}

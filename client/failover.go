@@ -1,0 +1,122 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Failure is the way to decide while the service does not answer.
+type Failure int
+
+const (
+	// FailClosed grants nothing and returns the error of the service. Acquire waits for the
+	// service instead, as long as its context allows.
+	FailClosed Failure = iota
+
+	// FailOpen grants everything.
+	FailOpen
+
+	// FailLocal decides in this process, with Options.Limits and Options.LocalRatio.
+	FailLocal
+)
+
+// probePause is the time between two calls that test whether a failed service answers again.
+const probePause = time.Second
+
+// failover decides calls by the service, or by the mode if the service fails.
+type failover struct {
+	service *remote
+	mode    Failure
+	local   *local // of FailLocal
+	clock   Clock
+	log     *slog.Logger
+
+	// nextProbe is the time in nanoseconds of the next call while the service fails, or 0.
+	nextProbe atomic.Int64
+}
+
+func newFailover(service *remote, o Options, clock Clock, log *slog.Logger) (*failover, error) {
+	f := &failover{service: service, mode: o.Failure, clock: clock, log: log}
+	switch {
+	case o.Failure == FailLocal:
+		var err error
+		f.local, err = newLocal(o.Limits, o.LocalRatio, clock)
+		return f, err
+	case o.Failure < FailClosed || o.Failure > FailLocal:
+		return nil, fmt.Errorf("Failure: got %d, want FailClosed, FailOpen or FailLocal", o.Failure)
+	case o.Limits != nil || o.LocalRatio != 0:
+		return nil, errors.New("Limits and LocalRatio: got a value, want none without FailLocal")
+	}
+	return f, nil
+}
+
+func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
+	if f.mode == FailClosed {
+		return f.service.decide(ctx, c)
+	}
+	if c.refunds {
+		if c.degraded {
+			return f.decideAlone(ctx, c)
+		}
+		return f.service.decide(ctx, c)
+	}
+	if !f.mayCall() {
+		return f.decideAlone(ctx, c)
+	}
+	a, err := f.service.decide(ctx, c)
+	switch {
+	case err == nil:
+		if f.nextProbe.Swap(0) != 0 {
+			f.log.Info("rls answers again")
+		}
+		return a, nil
+	case !isOutage(err):
+		return nil, err
+	}
+	if f.nextProbe.Swap(f.clock.Now().Add(probePause).UnixNano()) == 0 {
+		f.log.Warn("rls failed", "error", err)
+	}
+	return f.decideAlone(ctx, c)
+}
+
+// mayCall reports whether the service may be called. While the service fails, one caller in each
+// probePause may call.
+func (f *failover) mayCall() bool {
+	next := f.nextProbe.Load()
+	now := f.clock.Now()
+	return next == 0 || now.UnixNano() >= next && f.nextProbe.CompareAndSwap(next, now.Add(probePause).UnixNano())
+}
+
+// decideAlone decides c without the service.
+func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
+	if f.mode == FailOpen {
+		return &answer{allowed: true, degraded: true}, nil
+	}
+	a, err := f.local.decide(ctx, c)
+	if a != nil {
+		a.degraded = true
+	}
+	return a, err
+}
+
+// isOutage reports whether err says nothing about the request, so that the same request can
+// succeed later.
+func isOutage(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.Internal,
+		codes.ResourceExhausted, codes.Aborted, codes.FailedPrecondition:
+		_, isStatus := status.FromError(err)
+		return isStatus
+	}
+	return false
+}

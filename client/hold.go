@@ -1,0 +1,124 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+)
+
+// holdKey is the gRPC metadata key that names a hold.
+const holdKey = "rls-hold"
+
+// holdQueue is the start of the keys of queues for holds.
+const holdQueue = "hold "
+
+// Hold is a permit to give back. If a limit of the rule has algorithm: concurrency, the Hold is a
+// slot of this limit, and the client renews it until Release. Otherwise Release does nothing.
+// The methods are safe for concurrent use.
+type Hold struct {
+	client  *Client
+	request *Request
+	id      string
+	grant   grant
+	lost    chan struct{}
+	end     context.CancelFunc // ends the renewal
+	renewed chan struct{}      // closed when the renewal has ended
+
+	mu         sync.Mutex
+	isReleased bool
+}
+
+// AcquireHold waits for a slot of a concurrency limit, like Acquire. The service says how long
+// the slot is held, and the client renews it after each third of this time. So if the process
+// dies, the slot is free again after the hold of the rule.
+//
+// A renewal is a call. All limits of the rule should have algorithm: concurrency, because others
+// charge each renewal.
+func (c *Client) AcquireHold(ctx context.Context, domain string, d Descriptor) (*Hold, error) {
+	return c.AcquireHoldN(ctx, 1, domain, d)
+}
+
+// AcquireHoldN is AcquireHold for n slots.
+func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descriptor) (*Hold, error) {
+	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: explicit(n)}
+	h := &Hold{client: c, request: r, id: rand.Text(), lost: make(chan struct{}), renewed: make(chan struct{})}
+	var err error
+	if h.grant, err = c.wait(ctx, r, h.id); err != nil {
+		return nil, err
+	}
+	if h.grant.hold == 0 {
+		h.end, h.isReleased = func() {}, true
+		close(h.renewed)
+		return h, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	renewCtx, end := context.WithCancel(c.life)
+	h.end = end
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		defer close(h.renewed)
+		h.renew(renewCtx)
+	}()
+	return h, nil
+}
+
+// renew renews h until ctx ends or h is lost.
+func (h *Hold) renew(ctx context.Context) {
+	c, hold := h.client, h.grant.hold
+	validUntil := h.grant.at.Add(hold)
+	pause := hold / 3
+	for {
+		timer, stop := c.clock.NewTimer(pause)
+		select {
+		case <-timer:
+		case <-ctx.Done():
+			stop()
+			return
+		}
+		at := c.clock.Now()
+		a, err := c.decide(ctx, h.request, h.request.n(), callOptions{acquires: true, holdID: h.id})
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && a.allowed:
+			if a.hold > 0 { // the limits file has changed
+				hold = a.hold
+			}
+			validUntil, pause = at.Add(hold), hold/3
+			continue
+		case err != nil && isOutage(err) && c.clock.Now().Before(validUntil):
+			c.log.Warn("renewal of a hold failed", "error", err)
+			pause = hold / 10
+			continue
+		}
+		c.log.Warn("hold lost", "error", err)
+		close(h.lost)
+		return
+	}
+}
+
+// Limited reports whether a limit counts the permit. If not, no rule matches the descriptor.
+func (h *Hold) Limited() bool { return h.grant.limited }
+
+// Lost returns a channel that is closed if the renewal fails for the whole time of the hold, or
+// if the service has given the slot to another holder. The work under the Hold should then end.
+func (h *Hold) Lost() <-chan struct{} { return h.lost }
+
+// Release gives the slot back. Only the first successful Release does.
+func (h *Hold) Release() error {
+	h.end()
+	<-h.renewed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.isReleased {
+		return nil
+	}
+	err := h.client.giveBack(context.Background(), h.request, h.id, h.grant)
+	h.isReleased = err == nil
+	return err
+}

@@ -1,0 +1,189 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	counters "github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// decisionsPerSweep is the number of decisions after which expired counters are freed.
+const decisionsPerSweep = 256
+
+// local decides calls in this process, as the service would.
+type local struct {
+	config    *descriptors.Config
+	ratio     float64
+	limiter   *counters.Limiter
+	clock     Clock
+	decisions atomic.Uint64
+}
+
+func newLocal(limits *Limits, ratio float64, clock Clock) (*local, error) {
+	if limits == nil {
+		return nil, errors.New("Limits: got none, want limits from ReadLimits or ParseLimits")
+	}
+	if ratio == 0 {
+		ratio = 1
+	}
+	if !(ratio > 0 && ratio <= 1) { // NaN is not > 0
+		return nil, fmt.Errorf("LocalRatio: got %v, want above 0 and at most 1", ratio)
+	}
+	return &local{config: limits.config, ratio: ratio, limiter: counters.New(counters.Options{}), clock: clock}, nil
+}
+
+// localCall is the work of one call.
+type localCall struct {
+	call    *call
+	rules   []*descriptors.Rule // of each descriptor, or nil
+	hits    []backend.Hit
+	results []backend.Result
+	owners  []int // index of each hit's descriptor
+	limits  []*descriptors.RateLimit
+}
+
+func (l *local) decide(ctx context.Context, c *call) (*answer, error) {
+	now := l.clock.Now()
+	if l.decisions.Add(1)%decisionsPerSweep == 0 {
+		l.limiter.Sweep(now)
+	}
+	lc := &localCall{call: c}
+	if err := l.match(lc); err != nil {
+		return nil, err
+	}
+	isTooLarge := lc.isTooLarge()
+	if isTooLarge {
+		for j := range lc.hits {
+			lc.hits[j].N = 0
+		}
+	}
+	lc.results = make([]backend.Result, len(lc.hits))
+	l.limiter.Take(ctx, now, lc.hits, lc.results)
+	a := lc.answer()
+	switch {
+	case isTooLarge:
+		a.allowed, a.never = false, true
+	case !a.allowed && c.acquires:
+		l.refundAdmitted(ctx, now, lc)
+	}
+	return a, nil
+}
+
+// match finds the rules of c and prepares the hits.
+func (l *local) match(c *localCall) error {
+	domain := l.config.Domain(c.call.request.Domain)
+	replaced := map[string]bool{}
+	for _, d := range c.call.request.Descriptors {
+		var rule *descriptors.Rule
+		if domain != nil {
+			rule = domain.Match(d.entries())
+		}
+		c.rules = append(c.rules, rule)
+		if rule == nil {
+			continue
+		}
+		if c.call.refunds && rule.NoRefunds {
+			return fmt.Errorf("rule %s has refunds: false", rule.Path)
+		}
+		for _, rl := range rule.Limits {
+			for _, name := range rl.Replaces {
+				replaced[name] = true
+			}
+		}
+	}
+	for i, rule := range c.rules {
+		if rule == nil {
+			continue
+		}
+		key := rule.AppendKey(nil, c.call.request.Domain, c.call.request.Descriptors[i].entries())
+		for _, rl := range rule.Limits {
+			if rl.Unlimited || replaced[rl.Name] {
+				continue
+			}
+			c.hits = append(c.hits, backend.Hit{
+				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: c.call.hits(), Shadow: rule.InShadow(key),
+			})
+			c.owners = append(c.owners, i)
+			c.limits = append(c.limits, rl)
+		}
+	}
+	return nil
+}
+
+// limitOf returns the share of rl that this process may use.
+func (l *local) limitOf(rl *descriptors.RateLimit, c *call) *limit.Limit {
+	own := rl.Limit
+	if l.ratio < 1 {
+		own = own.Scaled(l.ratio)
+	}
+	if c.acquires {
+		own = own.NotCharging()
+	}
+	return own
+}
+
+// isTooLarge reports whether the call exceeds the max_hits of a rule that can deny it.
+func (c *localCall) isTooLarge() bool {
+	for j := range c.hits {
+		if !c.hits[j].Shadow && c.rules[c.owners[j]].IsTooLarge(c.hits[j].N) {
+			return true
+		}
+	}
+	return false
+}
+
+// refundAdmitted refunds the admitted hits of a denied call.
+func (l *local) refundAdmitted(ctx context.Context, now time.Time, c *localCall) {
+	var refunds []backend.Hit
+	for j, h := range c.hits {
+		if c.results[j].Allowed && h.N > 0 {
+			h.N = -h.N
+			refunds = append(refunds, h)
+		}
+	}
+	l.limiter.Take(ctx, now, refunds, make([]backend.Result, len(refunds)))
+}
+
+// answer returns the answer to the call. A call is denied if an ordinary descriptor is over
+// its limit, or if all descriptors in quota mode are.
+func (c *localCall) answer() *answer {
+	a := &answer{allowed: true}
+	deniedDescriptors := make([]bool, len(c.rules))
+	counted := make([]bool, len(c.rules))
+	for j := range c.hits {
+		h, r := &c.hits[j], &c.results[j]
+		denied := !r.Allowed && !h.Shadow
+		counted[c.owners[j]] = true
+		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
+		a.never = a.never || denied && r.RetryAfter == limit.Never
+		wait := h.Limit.DurationUntilReset(r.Result)
+		a.add(limitStatus{
+			name: c.limits[j].Name, max: uint32(h.Limit.Max()), window: windowOf(c.limits[j].Response),
+			remaining: uint32(min(max(r.Remaining, 0), 1<<32-1)), reset: time.Duration(wait) * time.Microsecond,
+		}, denied)
+	}
+	quotas, deniedQuotas := 0, 0
+	for i, rule := range c.rules {
+		switch {
+		case !counted[i]:
+		case rule.QuotaMode:
+			quotas++
+			if deniedDescriptors[i] {
+				deniedQuotas++
+			}
+		case deniedDescriptors[i]:
+			a.allowed = false
+		}
+	}
+	if quotas > 0 && deniedQuotas == quotas {
+		a.allowed = false
+	}
+	a.never = a.never && !a.allowed
+	return a
+}

@@ -1,0 +1,268 @@
+package client_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/client/clienttest"
+)
+
+func TestDeniedAcquireChargesNoLimitOfService(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+	path := tenant.Add("path", "/orders")
+	require.NoError(t, c.AcquireN(t.Context(), 2, "shop", path))
+	for range 20 {
+		r, err := c.Reserve(t.Context(), "shop", path, tenant)
+		require.NoError(t, err)
+		require.False(t, r.OK())
+		assert.Equal(t, time.Second, r.Delay())
+	}
+	assert.Equal(t, 10, remaining(t, c, tenant), "the other descriptor is not charged")
+	clock.Advance(time.Second)
+	for range 49 { // the limit of an hour has 98 left
+		require.NoError(t, c.AcquireN(t.Context(), 2, "shop", path))
+		clock.Advance(time.Second)
+	}
+	r, err := c.Reserve(t.Context(), "shop", path)
+	require.NoError(t, err)
+	assert.False(t, r.OK())
+	assert.Equal(t, 59*time.Minute+10*time.Second, r.Delay())
+}
+
+func TestAllowChargesDeniedHitsAsRuleStates(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+	r, err := c.ReserveN(t.Context(), 10, "shop", tenant)
+	require.NoError(t, err)
+	ok, err := c.AllowN(t.Context(), 4, "shop", tenant)
+	require.NoError(t, err)
+	assert.False(t, ok)
+	require.NoError(t, r.Cancel())
+	assert.Equal(t, 6, remaining(t, c, tenant), "fixed_window charges denied hits")
+}
+
+func TestCancelRefundsOnceAndNotAfterCommitOrReset(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+	reserve := func() *client.Reservation {
+		r, err := c.ReserveN(t.Context(), 4, "shop", tenant)
+		require.NoError(t, err)
+		require.True(t, r.OK())
+		return r
+	}
+	cancelled, committed := reserve(), reserve()
+	committed.Commit()
+	for range 2 {
+		require.NoError(t, cancelled.Cancel())
+		require.NoError(t, committed.Cancel())
+	}
+	assert.Equal(t, 6, remaining(t, c, tenant))
+	old := reserve()
+	clock.Advance(time.Minute)
+	fresh := reserve()
+	require.NoError(t, old.Cancel())
+	assert.Equal(t, 6, remaining(t, c, tenant), "permits of a past window are not refunded in the next")
+	fresh.Commit()
+}
+
+func TestRefusedRefundIsErrorOfCancel(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	for name, c := range map[string]*client.Client{
+		"service": newClient(t, newService(t, clock), client.Options{Clock: clock}),
+		"local":   clienttest.New(t, limits, clock),
+	} {
+		r, err := c.Reserve(t.Context(), "shop", client.NewDescriptor("final", "x"))
+		require.NoError(t, err)
+		assert.ErrorContains(t, r.Cancel(), "refunds: false", name)
+	}
+}
+
+func TestAnswerAfterCancelIsRefunded(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c := newClient(t, s, client.Options{Clock: clock})
+	called, proceed := make(chan bool), make(chan bool)
+	block := func(context.Context) error {
+		called <- true
+		<-proceed
+		return nil
+	}
+	s.answer.Store(&block)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- c.Acquire(ctx, "shop", tenant) }()
+	<-called
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	proceed <- true
+	<-called // the refund
+	s.answer.Store(nil)
+	proceed <- true
+	assert.Eventually(t, func() bool { return remaining(t, c, tenant) == 10 }, 30*time.Second, time.Millisecond)
+}
+
+func TestCallersShareCallsOfService(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c := newClient(t, s, client.Options{Clock: clock})
+	called, proceed := make(chan bool, 1), make(chan bool)
+	var first sync.Once
+	block := func(context.Context) error {
+		first.Do(func() {
+			called <- true
+			<-proceed
+		})
+		return nil
+	}
+	s.answer.Store(&block)
+	var work sync.WaitGroup
+	acquire := func() {
+		work.Go(func() { assert.NoError(t, c.Acquire(t.Context(), "shop", slidingLog)) })
+	}
+	acquire()
+	<-called
+	for range 99 {
+		acquire()
+	}
+	assert.Eventually(t, func() bool { return client.Waiting(c) == 100 }, 30*time.Second, time.Millisecond)
+	proceed <- true
+	work.Wait()
+	assert.LessOrEqual(t, s.calls.Load(), int64(8), "batches of 1, 2, 4, 8, 16, 32 and 37")
+}
+
+// outage makes s fail.
+func outage(s *testService) {
+	fail := func(context.Context) error { return status.Error(codes.Unavailable, "Redis is away") }
+	s.answer.Store(&fail)
+}
+
+func TestOutageIsDecidedByMode(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	own, err := client.ParseLimits("limits.yaml", limits)
+	require.NoError(t, err)
+	for name, test := range map[string]struct {
+		options client.Options
+		want    int // allowed of 10 calls
+	}{
+		"closed":           {client.Options{Timeout: time.Second}, 0},
+		"open":             {client.Options{Failure: client.FailOpen}, 10},
+		"local":            {client.Options{Failure: client.FailLocal, Limits: own}, 10},
+		"local at a share": {client.Options{Failure: client.FailLocal, Limits: own, LocalRatio: 0.5}, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(t, clock)
+			test.options.Clock = clock
+			c := newClient(t, s, test.options)
+			outage(s)
+			allowed, calls := 0, 10
+			if test.want == 0 {
+				calls = 1 // each call is retried
+			}
+			for range calls {
+				ok, err := c.Allow(t.Context(), "shop", tenant)
+				if ok {
+					allowed++
+				}
+				if test.want == 0 {
+					assert.ErrorContains(t, err, "Redis is away")
+				} else {
+					assert.NoError(t, err)
+				}
+			}
+			assert.Equal(t, test.want, allowed)
+			s.answer.Store(nil)
+			clock.Advance(time.Minute)
+			d, err := c.Check(t.Context(), client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}})
+			require.NoError(t, err)
+			assert.False(t, d.Degraded, "the service answers again")
+			assert.Equal(t, uint32(9), d.Remaining)
+		})
+	}
+}
+
+func TestOutageIsProbedOnceInAPause(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c := newClient(t, s, client.Options{Failure: client.FailOpen, Clock: clock})
+	outage(s)
+	for range 20 {
+		_, err := c.Allow(t.Context(), "shop", tenant)
+		require.NoError(t, err)
+	}
+	calls := s.calls.Load()
+	assert.LessOrEqual(t, calls, int64(5), "one call with its retries")
+	clock.Advance(2 * time.Second)
+	for range 20 {
+		_, err := c.Allow(t.Context(), "shop", tenant)
+		require.NoError(t, err)
+	}
+	assert.LessOrEqual(t, s.calls.Load(), 2*calls)
+}
+
+func TestAcquireOutlastsOutage(t *testing.T) {
+	s := newService(t, clienttest.NewClock(start))
+	c := newClient(t, s, client.Options{})
+	outage(s)
+	done := make(chan error)
+	go func() { done <- c.Acquire(t.Context(), "shop", tenant) }()
+	assert.Eventually(t, func() bool { return s.calls.Load() > 5 }, 30*time.Second, time.Millisecond)
+	s.answer.Store(nil)
+	require.NoError(t, <-done)
+}
+
+func TestErrorOfServiceIsKeptWhenContextEndsInOutage(t *testing.T) {
+	s := newService(t, clienttest.NewClock(start))
+	c := newClient(t, s, client.Options{})
+	outage(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- c.Acquire(ctx, "shop", tenant) }()
+	assert.Eventually(t, func() bool { return s.calls.Load() > 5 }, 30*time.Second, time.Millisecond)
+	cancel()
+	err := <-done
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.ErrorContains(t, err, "Redis is away")
+}
+
+func TestRejectedRequestIsNotRepeated(t *testing.T) {
+	s := newService(t, clienttest.NewClock(start))
+	c := newClient(t, s, client.Options{Failure: client.FailOpen})
+	reject := func(context.Context) error { return status.Error(codes.PermissionDenied, "not your domain") }
+	s.answer.Store(&reject)
+	assert.ErrorContains(t, c.Acquire(t.Context(), "shop", tenant), "not your domain")
+	_, err := c.Allow(t.Context(), "shop", tenant)
+	assert.ErrorContains(t, err, "not your domain")
+	assert.Equal(t, int64(2), s.calls.Load())
+}
+
+func TestWrongOptionsAreErrors(t *testing.T) {
+	own, err := client.ParseLimits("limits.yaml", limits)
+	require.NoError(t, err)
+	for want, o := range map[string]client.Options{
+		"Timeout: got -1s":            {Timeout: -time.Second},
+		"Failure: got 7":              {Failure: 7},
+		"Limits: got none":            {Failure: client.FailLocal},
+		"LocalRatio: got 1.5":         {Failure: client.FailLocal, Limits: own, LocalRatio: 1.5},
+		"want none without FailLocal": {Limits: own},
+	} {
+		_, err := client.New("localhost:8081", o)
+		assert.ErrorContains(t, err, want)
+	}
+	_, err = client.New("", client.Options{})
+	assert.ErrorContains(t, err, "target: got none")
+	_, err = client.NewLocal(nil, client.Options{})
+	assert.ErrorContains(t, err, "Limits: got none")
+	_, err = client.ReadLimits("missing.yaml")
+	assert.ErrorContains(t, err, "missing.yaml")
+	_, err = client.ParseLimits("limits.yaml", "domain: shop\ndescriptors: [{key: a, rate_limit: {unit: sekond}}]")
+	assert.ErrorContains(t, err, "sekond")
+}

@@ -1,0 +1,125 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Entry is a key and a value of a Descriptor.
+type Entry struct{ Key, Value string }
+
+// Descriptor names what is limited by a list of entries, such as tenant=acme. Its entries follow
+// the levels of the limits file.
+type Descriptor []Entry
+
+// NewDescriptor returns a Descriptor with one entry.
+func NewDescriptor(key, value string) Descriptor { return Descriptor{{key, value}} }
+
+// Add returns d with one more entry. It does not change d.
+func (d Descriptor) Add(key, value string) Descriptor {
+	return append(d[:len(d):len(d)], Entry{key, value})
+}
+
+// ParseDescriptor parses a text such as "tenant=acme,path=/orders". A \ before a comma, before a
+// = in a key or before a \ removes its meaning. String has the reverse effect.
+func ParseDescriptor(text string) (Descriptor, error) {
+	entries, err := descriptors.ParseRequestEntries(text)
+	if err != nil {
+		return nil, err
+	}
+	var d Descriptor
+	for _, e := range entries {
+		d = append(d, Entry{e.Key, e.Value})
+	}
+	return d, nil
+}
+
+// String returns the text that ParseDescriptor parses.
+func (d Descriptor) String() string { return descriptors.FormatEntries(d.entries()) }
+
+// entries returns d in the type of Envoy's protocol.
+func (d Descriptor) entries() []*ratelimitv3.RateLimitDescriptor_Entry {
+	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(d))
+	for i, e := range d {
+		entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
+	}
+	return entries
+}
+
+// Request asks for N permits of each descriptor.
+type Request struct {
+	Domain      string
+	Descriptors []Descriptor
+	N           int // 0 stands for 1
+}
+
+func (r *Request) n() int {
+	if r.N == 0 {
+		return 1
+	}
+	return r.N
+}
+
+// explicit returns n as Request.N. The Request rejects a 0 of the caller, because 0 in
+// Request.N stands for 1.
+func explicit(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// check returns an error if r can't be sent.
+func (r *Request) check() error {
+	if r.Domain == "" {
+		return errors.New("domain: got none, want the domain of a limits file")
+	}
+	if len(r.Descriptors) == 0 {
+		return errors.New("descriptors: got none, want at least 1")
+	}
+	for i, d := range r.Descriptors {
+		if len(d) == 0 {
+			return fmt.Errorf("descriptor %d: got no entries, want at least 1", i+1)
+		}
+		for j, e := range d {
+			if e.Key == "" {
+				return fmt.Errorf("descriptor %d: entry %d: got no key, want a key of the limits file", i+1, j+1)
+			}
+		}
+	}
+	if r.N < 0 || int64(r.N) > limit.MaxHits {
+		return fmt.Errorf("permits: got %d, want 1 to %d", max(r.N, 0), int64(limit.MaxHits))
+	}
+	return nil
+}
+
+// key names r among the requests of a Client, whatever its N.
+func (r *Request) key() string {
+	key := fmt.Appendf(nil, "%d:%s", len(r.Domain), r.Domain)
+	for _, d := range r.Descriptors {
+		text := d.String()
+		key = fmt.Appendf(key, "|%d:%s", len(text), text)
+	}
+	return string(key)
+}
+
+// proto returns r in Envoy's protocol. n is negative for a refund.
+func (r *Request) proto(n int64) *rlsv3.RateLimitRequest {
+	req := &rlsv3.RateLimitRequest{Domain: r.Domain}
+	for _, d := range r.Descriptors {
+		pd := &ratelimitv3.RateLimitDescriptor{Entries: d.entries()}
+		if n != 1 {
+			pd.HitsAddend = wrapperspb.UInt64(uint64(max(n, -n)))
+			pd.IsNegativeHits = n < 0
+		}
+		req.Descriptors = append(req.Descriptors, pd)
+	}
+	return req
+}

@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Reservation has permits that Cancel can give back. Its methods are safe for concurrent use.
+// A usual form is:
+//
+//	r, err := c.Reserve(ctx, "shop", tenant)
+//	…
+//	defer r.Cancel() // does nothing after Commit
+//	if r.OK() && work() == nil {
+//		r.Commit()
+//	}
+type Reservation struct {
+	client  *Client
+	request *Request
+	grant   grant
+	ok      bool
+	delay   time.Duration
+
+	mu      sync.Mutex
+	isFinal bool // committed or cancelled
+}
+
+// Reserve takes a permit if there is one now. It does not wait, and does not stand in the
+// queue of Acquire.
+func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (*Reservation, error) {
+	return c.ReserveN(ctx, 1, domain, ds...)
+}
+
+// ReserveN takes n permits if they are there now. If a limit never has n permits, ReserveN
+// returns a *WeightError.
+func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
+	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: explicit(n)}}
+	at := c.clock.Now()
+	a, err := c.send(ctx, r.request, callOptions{acquires: true})
+	switch {
+	case err != nil:
+		return nil, err
+	case a.never:
+		return nil, newWeightError(n, a)
+	}
+	r.ok, r.delay, r.grant = a.allowed, a.retryAfter, grant{at: at, resetAfter: a.resetAfter, degraded: a.degraded}
+	if a.allowed {
+		r.delay = 0
+	}
+	return r, nil
+}
+
+// OK reports whether the permits are granted.
+func (r *Reservation) OK() bool { return r.ok }
+
+// Delay returns the time after which Reserve can succeed, or 0 if the permits are granted.
+func (r *Reservation) Delay() time.Duration { return r.delay }
+
+// Commit keeps the permits, so that a later Cancel does nothing.
+func (r *Reservation) Commit() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isFinal = true
+}
+
+// Cancel gives the permits back, unless they are committed or not granted. Only the first
+// successful Cancel gives them back. Once the limits have forgotten the permits, Cancel does
+// nothing.
+func (r *Reservation) Cancel() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isFinal || !r.ok {
+		return nil
+	}
+	err := r.client.giveBack(context.Background(), r.request, "", r.grant)
+	r.isFinal = err == nil
+	return err
+}

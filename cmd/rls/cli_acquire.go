@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/internal/clienttls"
+)
+
+// Exit codes of rls acquire, which are those of timeout(1).
+const (
+	exitTimedOut      = 124
+	exitFailed        = 125
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // plus the number of the signal
+)
+
+// passesSignals is set while a command runs that gets the signals of this process. A second
+// signal then does not end the process.
+var passesSignals atomic.Bool
+
+// acquireFlags are the flags of the command rls acquire.
+type acquireFlags struct {
+	addr, domain string
+	permits      int
+	timeout      waitTime
+	useTLS       bool
+	tls          clienttls.Files
+}
+
+// newAcquire returns the command rls acquire.
+func newAcquire() *cobra.Command {
+	var f acquireFlags
+	cmd := &cobra.Command{
+		Use:   "acquire -d DOMAIN KEY=VALUE[,KEY=VALUE…] -- COMMAND [ARGUMENT…]",
+		Short: "Run a command when its permit comes",
+		Long: "Waits for permits of one descriptor and then runs the command. If the limit is one of\n" +
+			"concurrency, the permits are renewed while the command runs, and come back when it ends.\n" +
+			descriptorHelp + "\n\n" +
+			"Exit code: that of the command, or 128 and the number of the signal that killed it;\n" +
+			"124 if no permit came within --timeout, 125 if rls failed, 126 if the command can't be run,\n" +
+			"127 if the command was not found. Signals are passed on to the command.",
+		Example: "  rls acquire -d jobs queue=reports --timeout 1m -- ./report.sh\n" +
+			"  rls acquire -d partner api=orders -n 5 -- curl https://partner.example/orders",
+		Args: cobra.ArbitraryArgs, // a wrong argument has the exit code 125, too
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dash := cmd.ArgsLenAtDash()
+			if dash != 1 || len(args) < 2 {
+				return acquireFailure(errors.New("got no descriptor or no command, want KEY=VALUE -- COMMAND"))
+			}
+			return f.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return acquireFailure(err) })
+	fs := cmd.Flags()
+	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
+	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
+	fs.Var(&f.timeout, "timeout", "how long to wait for the permits: seconds, or a number with s, m, h or d (default 0, no bound)")
+	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
+	addTLSFlags(fs, &f.tls, "with --tls")
+	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
+	return cmd
+}
+
+// acquireFailure returns err with the exit code of a failure of rls itself.
+func acquireFailure(err error) error { return &codedError{exitFailed, err} }
+
+// run waits for the permits and runs the command.
+func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor string, command []string) error {
+	d, err := client.ParseDescriptor(descriptor)
+	if err != nil {
+		return acquireFailure(err)
+	}
+	var config *tls.Config
+	if f.useTLS {
+		if config, err = f.tls.Config(); err != nil {
+			return acquireFailure(err)
+		}
+	}
+	path, err := exec.LookPath(command[0]) // a missing command must not take a permit
+	if err != nil {
+		return startError(command[0], err)
+	}
+	c, err := client.New(f.addr, client.Options{TLS: config})
+	if err != nil {
+		return acquireFailure(err)
+	}
+	defer c.Close()
+	hold, err := f.acquire(ctx, c, d)
+	if err != nil {
+		return err
+	}
+	if !hold.Limited() {
+		fmt.Fprintf(stderr, "rls: no rule of domain %s limits %s; the command runs without a limit\n", printable(f.domain), printable(descriptor))
+	}
+	err = runCommand(stderr, path, command, hold)
+	if releaseErr := hold.Release(); releaseErr != nil {
+		fmt.Fprintln(stderr, "rls: the permit comes back after its hold, because the release failed:", releaseErr)
+	}
+	return err
+}
+
+// acquire waits for the permits within the timeout.
+func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.Descriptor) (*client.Hold, error) {
+	waitCtx := ctx
+	if f.timeout > 0 {
+		var cancel context.CancelFunc
+		waitCtx, cancel = context.WithTimeout(ctx, time.Duration(f.timeout))
+		defer cancel()
+	}
+	if f.permits < 1 {
+		return nil, acquireFailure(fmt.Errorf("-n: got %d, want at least 1", f.permits))
+	}
+	hold, err := c.AcquireHoldN(waitCtx, f.permits, f.domain, d)
+	switch {
+	case err == nil:
+		return hold, nil
+	case ctx.Err() != nil:
+		return nil, &codedError{exitSignal + int(endingSignal(ctx)), errors.New("interrupted before the permit came")}
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, &codedError{exitTimedOut, err}
+	}
+	return nil, acquireFailure(err)
+}
+
+// endingSignal returns the signal that has ended ctx.
+func endingSignal(ctx context.Context) syscall.Signal {
+	if cause := context.Cause(ctx); strings.HasPrefix(cause.Error(), os.Interrupt.String()) {
+		return syscall.SIGINT
+	}
+	return syscall.SIGTERM
+}
+
+// runCommand runs the command at path to its end and returns its exit code as an error.
+func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold) error {
+	passesSignals.Store(true)
+	defer passesSignals.Store(false)
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedSignals()...)
+	defer signal.Stop(signals)
+
+	cmd := exec.Command(path)
+	cmd.Args = command
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return startError(command[0], err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	lost := hold.Lost()
+	for {
+		select {
+		case s := <-signals:
+			_ = cmd.Process.Signal(s) // it fails only if the command has ended
+		case <-lost:
+			lost = nil
+			fmt.Fprintln(stderr, "rls: the permit is lost, so another holder can get it; the command goes on")
+		case err := <-ended:
+			return commandError(cmd.ProcessState, err)
+		}
+	}
+}
+
+// commandError returns the exit code of a command that has ended.
+func commandError(state *os.ProcessState, err error) error {
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return acquireFailure(err)
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return exitCode(exitSignal + int(status.Signal()))
+	}
+	if code := state.ExitCode(); code != 0 {
+		return exitCode(code)
+	}
+	return nil
+}
+
+// startError returns the error of a command that can't be started.
+func startError(name string, err error) error {
+	code := exitNotExecutable
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	return &codedError{code, fmt.Errorf("command %s: %w", printable(name), err)}
+}
+
+// waitTime is a duration in the syntax of timeout(1), or in the syntax of Go.
+type waitTime time.Duration
+
+// String implements pflag.Value.
+func (w *waitTime) String() string { return time.Duration(*w).String() }
+
+// Type implements pflag.Value.
+func (w *waitTime) Type() string { return "duration" }
+
+// Set implements pflag.Value.
+func (w *waitTime) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		number, unit := text, time.Second
+		if days, ok := strings.CutSuffix(text, "d"); ok {
+			number, unit = days, 24*time.Hour
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(n >= 0 && n < float64(1<<62)/float64(unit)) {
+			return fmt.Errorf("got %q, want seconds, or a number with s, m, h or d", text)
+		}
+		d = time.Duration(n * float64(unit))
+	}
+	if d < 0 {
+		return fmt.Errorf("got %q, want at least 0", text)
+	}
+	*w = waitTime(d)
+	return nil
+}

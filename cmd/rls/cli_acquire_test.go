@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+const acquireLimits = `
+domain: jobs
+descriptors:
+  - key: queue
+    rate_limit: {unit: year, requests_per_unit: 2}
+  - key: api
+    rate_limit: {unit: second, requests_per_unit: 100}
+`
+
+func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
+	t.Parallel()
+	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
+	require.Equal(t, 0, acquireIn(t, service, "queue=full", "-n", "2", "--", "true").code)
+	for name, test := range map[string]struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		"success":                     {[]string{"api=x", "--", "echo", "-n", "hello"}, 0, "hello", ""},
+		"code of the command":         {[]string{"api=x", "--", "sh", "-c", "exit 3"}, 3, "", ""},
+		"killed command":              {[]string{"api=x", "--", "sh", "-c", "kill -9 $$"}, 137, "", ""},
+		"no permit in time":           {[]string{"queue=full", "--timeout", "20", "--", "echo", "ran"}, 124, "", "after the deadline"},
+		"weight above the limit":      {[]string{"queue=x", "-n", "3", "--", "echo", "ran"}, 125, "", "can never pass"},
+		"command that is a directory": {[]string{"api=x", "--", "/"}, 126, "", "command /: "},
+		"command that is not found":   {[]string{"api=x", "--", "no-such-command"}, 127, "", "command no-such-command: "},
+		"no command":                  {[]string{"api=x"}, 125, "", "want KEY=VALUE -- COMMAND"},
+		"no descriptor":               {[]string{"--", "true"}, 125, "", "want KEY=VALUE -- COMMAND"},
+		"wrong descriptor":            {[]string{"api", "--", "true"}, 125, "", "KEY=VALUE"},
+		"wrong timeout":               {[]string{"api=x", "--timeout", "1y", "--", "true"}, 125, "", `got "1y", want seconds`},
+		"wrong number":                {[]string{"api=x", "-n", "0", "--", "true"}, 125, "", "-n: got 0"},
+		"unknown flag":                {[]string{"api=x", "--maybe", "--", "true"}, 125, "", "unknown flag"},
+		"no rule":                     {[]string{"api2=x", "--", "echo", "-n", "ran"}, 0, "ran", "no rule of domain jobs limits api2=x"},
+		"no domain":                   {[]string{"-d", "", "api=x", "--", "true"}, 125, "", "domain: got none"},
+		"service away":                {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := acquireIn(t, service, test.args...)
+			assert.Equal(t, test.code, r.code, r.stderr)
+			assert.Equal(t, test.stdout, r.stdout)
+			assert.Contains(t, r.stderr, test.stderr)
+			if test.stderr == "" {
+				assert.Empty(t, r.stderr)
+			}
+		})
+	}
+}
+
+type acquireResult struct {
+	stdout, stderr string
+	code           int
+}
+
+// acquireIn runs rls acquire with the domain jobs of service.
+func acquireIn(t *testing.T, service *testService, args ...string) acquireResult {
+	t.Helper()
+	cmd := command(t, os.Environ(), append([]string{"acquire", "-a", service.grpc, "-d", "jobs"}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run() // the exit code has the error
+	return acquireResult{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+func TestAcquirePassesSignalsToCommand(t *testing.T) {
+	t.Parallel()
+	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			// The shell needs two signals. A second signal must not end rls either.
+			script := fmt.Sprintf(`trap 'echo signal; n=$((n+1)); [ $n -lt 2 ] || exit 7' %d
+				echo ready; while :; do sleep 0.01; done`, signal)
+			cmd := command(t, os.Environ(), "acquire", "-a", service.grpc, "-d", "jobs", "api=x", "--", "sh", "-c", script)
+			stdout, err := cmd.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			lines := bufio.NewScanner(stdout)
+			for _, want := range []string{"ready", "signal", "signal"} {
+				require.True(t, lines.Scan())
+				require.Equal(t, want, lines.Text())
+				if want == "ready" || want == "signal" {
+					_ = cmd.Process.Signal(signal) // the third signal can come after the end
+				}
+			}
+			_ = cmd.Wait()
+			assert.Equal(t, 7, cmd.ProcessState.ExitCode())
+		})
+	}
+}
+
+// The windows of Redis charge with plain commands, which a denied rls acquire must not use.
+func TestDeniedAcquireChargesNothingInRedis(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=" + opsToken}, "--limits", file(t, "limits.yaml", `
+domain: jobs
+descriptors:
+  - key: queue
+    rate_limits:
+      - {name: tight, unit: day, requests_per_unit: 2}
+      - {name: wide, unit: year, requests_per_unit: 50}
+`))
+	require.Equal(t, 0, acquireIn(t, service, "queue=x", "--", "true").code)
+	for range 3 {
+		require.Equal(t, 124, acquireIn(t, service, "queue=x", "-n", "2", "--timeout", "1s", "--", "true").code)
+	}
+	out, errOut, _ := rls(t, "counter", "get", "-a", service.debug, "--token", opsToken, "-d", "jobs", "queue=x")
+	assert.Regexp(t, `2 per day \(tight\) +1 +1 `, out, errOut)
+	assert.Regexp(t, `50 per year \(wide\) +1 +49 `, out)
+}
