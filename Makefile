@@ -154,10 +154,21 @@ fuzz: ## Fuzz each target for FUZZTIME (20s)
 		done; \
 	done
 
-docs: ## Write docs/settings.md and the schemas in docs/schema from the code
+docs: ## Write docs/settings.md and the schemas in docs/schema from the code, and the copies in the Helm chart
 	$(GO) run ./cmd/rls settings --docs > docs/settings.md
 	$(GO) run ./cmd/rls schema limits > docs/schema/limits.json
 	$(GO) run ./cmd/rls schema tests > docs/schema/tests.json
+	@$(MAKE) --no-print-directory chart-docs
+
+# The chart can't read files outside its folder, so it has copies.
+.PHONY: chart-docs chart-readme
+chart-docs: chart-readme
+	cp deploy/prometheus/alerts.yaml deploy/helm/rls/files/alerts.yaml
+	cp deploy/grafana/rls.json deploy/helm/rls/files/dashboard.json
+	awk -F'`' '/^## /{exit} /^\| `[A-Z]/{print $$2}' docs/settings.md > deploy/helm/rls/files/settings.txt
+
+chart-readme:
+	@$(GO) run github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2 --log-level warning --chart-search-root deploy/helm/rls --sort-values-order file $(HELM_DOCS_FLAGS)
 
 tidy: ## Tidy go.mod in all modules; needed after a change of go.mod
 	@for module in . $(NESTED_MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done

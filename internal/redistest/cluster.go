@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,13 +23,25 @@ const slots = 16384
 // StartCluster runs a cluster and returns when all nodes know each other.
 func StartCluster(tb testing.TB, masters int, replicas bool) *RedisCluster {
 	tb.Helper()
+	return startCluster(tb, masters, replicas, nil)
+}
+
+// StartClusterTLS runs a cluster without replicas that accepts only TLS with client
+// certificates. The nodes give clients the name localhost, for which they need a certificate.
+func StartClusterTLS(tb testing.TB, masters int, certs Certs) *RedisCluster {
+	tb.Helper()
+	return startCluster(tb, masters, false, &certs)
+}
+
+func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *RedisCluster {
+	tb.Helper()
 	c := &RedisCluster{}
 	for range masters {
-		c.Masters = append(c.Masters, startNode(tb))
+		c.Masters = append(c.Masters, startNode(tb, certs))
 	}
 	if replicas {
 		for range masters {
-			c.Replicas = append(c.Replicas, startNode(tb))
+			c.Replicas = append(c.Replicas, startNode(tb, certs))
 		}
 	}
 	ctx := context.Background()
@@ -81,16 +94,28 @@ func StartCluster(tb testing.TB, masters int, replicas bool) *RedisCluster {
 	return c
 }
 
-func startNode(tb testing.TB) *Server {
+// startNode runs a node without slots. If certs is not nil, the node uses TLS.
+func startNode(tb testing.TB, certs *Certs) *Server {
 	tb.Helper()
+	var conf *tls.Config
+	if certs != nil {
+		conf = certs.client(tb)
+	}
 	s, err := onFreePort(func(port int) (*Server, error) {
 		bus, err := freePort()
 		if err != nil {
 			return nil, err
 		}
-		s, err := run("redis-server", port, nil,
+		settings := []string{
 			"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000",
-			"--cluster-replica-validity-factor", "0", "--dir", tb.TempDir())
+			"--cluster-replica-validity-factor", "0", "--dir", tb.TempDir(),
+		}
+		if certs != nil {
+			settings = append(settings, certs.settings(port)...)
+			settings = append(settings, "--tls-cluster", "yes",
+				"--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
+		}
+		s, err := run("redis-server", port, conf, settings...)
 		if s != nil {
 			s.busPort = bus
 		}
@@ -140,7 +165,7 @@ func (c *RedisCluster) URL() string {
 
 // Client returns a client of the cluster that is closed when the test ends.
 func (c *RedisCluster) Client(tb testing.TB) *goredis.ClusterClient {
-	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: strings.Split(c.URL(), ",")})
+	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: strings.Split(c.URL(), ","), TLSConfig: c.Masters[0].tls})
 	tb.Cleanup(func() { client.Close() })
 	return client
 }

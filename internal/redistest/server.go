@@ -150,7 +150,7 @@ func (s *Server) PID() int {
 
 // Client returns a client of the server that is closed when the test ends.
 func (s *Server) Client(tb testing.TB) *goredis.Client {
-	c := goredis.NewClient(&goredis.Options{Addr: s.Addr})
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, TLSConfig: s.tls})
 	tb.Cleanup(func() { c.Close() })
 	return c
 }

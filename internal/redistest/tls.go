@@ -26,18 +26,31 @@ func NewCerts(tb testing.TB, names ...string) Certs {
 // StartTLS runs a redis-server that accepts only TLS with client certificates.
 func StartTLS(tb testing.TB, c Certs) *Server {
 	tb.Helper()
-	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	conf := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
+	conf := c.client(tb)
 	s, err := onFreePort(func(port int) (*Server, error) {
-		return run("redis-server", port, conf, "--port", "0", "--tls-port", strconv.Itoa(port),
-			"--tls-cert-file", c.ServerCert, "--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA)
+		return run("redis-server", port, conf, c.settings(port)...)
 	})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.Kill)
 	return s
+}
+
+// client returns a configuration with the client's certificate, which trusts every server.
+func (c Certs) client(tb testing.TB) *tls.Config {
+	tb.Helper()
+	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
+}
+
+// settings returns the settings of a redis-server that accepts only TLS on port.
+func (c Certs) settings(port int) []string {
+	return []string{
+		"--port", "0", "--tls-port", strconv.Itoa(port),
+		"--tls-cert-file", c.ServerCert, "--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA,
+	}
 }

@@ -2,9 +2,7 @@ package deploy
 
 import (
 	"debug/elf"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,23 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImageHasStaticBinary runs the build command of the Dockerfile.
 func TestImageHasStaticBinary(t *testing.T) {
-	command := regexp.MustCompile(`(?m)^RUN (CGO_ENABLED=0 go build .*)$`).FindStringSubmatch(read(t, "Dockerfile"))
-	require.NotNil(t, command)
-	bin := filepath.Join(t.TempDir(), "ratelimit")
-	build := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.Replace(command[1], "-o /rls", "-o "+bin, 1))
-	build.Dir = path(".")
-	build.Env = append(os.Environ(), "VERSION=v1.2.3")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
-
-	file, err := elf.Open(bin)
+	file, err := elf.Open(program(t))
 	require.NoError(t, err)
 	defer file.Close()
 	assert.Nil(t, file.Section(".interp"), "a static binary names no dynamic linker")
 
-	out, err = exec.CommandContext(t.Context(), bin).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), program(t)).CombinedOutput()
 	require.Error(t, err, "there are no limits")
 	assert.Contains(t, string(out), "/srv/runtime_data/current", "the name ratelimit serves with the incumbent's default path")
 }

@@ -1,160 +1,26 @@
 package deploy
 
 import (
-	"strings"
+	"maps"
+	"os"
+	"path/filepath"
 	"testing"
 
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-const chart = "deploy/helm/rls"
-
-// manifests holds the rendered objects of the chart by kind.
-type manifests struct {
-	deployment appsv1.Deployment
-	service    corev1.Service
-	limits     corev1.ConfigMap
-	pdb        *policyv1.PodDisruptionBudget
-	hpa        *autoscalingv2.HorizontalPodAutoscaler
-	metrics    *corev1.Service
-	monitor    *monitoringv1.ServiceMonitor
-}
-
-// template renders the chart with values in YAML, as helm template does, and checks every
-// object.
-func template(t *testing.T, values string) manifests {
-	t.Helper()
-	manifest, err := render(t, "shop", values)
-	require.NoError(t, err)
-	var m manifests
-	for _, o := range objects(t, manifest) {
-		switch o.Kind {
-		case "Deployment":
-			o.decode(t, &m.deployment)
-		case "Service":
-			var service corev1.Service
-			o.decode(t, &service)
-			if strings.HasSuffix(service.Name, "-metrics") {
-				m.metrics = &service
-			} else {
-				m.service = service
-			}
-		case "ServiceMonitor":
-			o.decode(t, &m.monitor)
-		case "ConfigMap":
-			o.decode(t, &m.limits)
-		case "PodDisruptionBudget":
-			o.decode(t, &m.pdb)
-		case "HorizontalPodAutoscaler":
-			o.decode(t, &m.hpa)
-		default:
-			require.Fail(t, "unexpected kind "+o.Kind)
-		}
-	}
-	for _, text := range m.limits.Data {
-		compile(t, text)
-	}
-	m.checkReferences(t)
-	return m
-}
-
-// render renders the chart for a release of the given name.
-func render(t *testing.T, name, values string) (manifest string, err error) {
-	t.Helper()
-	c, err := loader.Load(path(chart))
-	require.NoError(t, err)
-	v, err := chartutil.ReadValues([]byte(values))
-	require.NoError(t, err)
-	i := action.NewInstall(new(action.Configuration))
-	i.DryRun, i.ClientOnly, i.ReleaseName, i.Namespace = true, true, name, "limits"
-	i.KubeVersion = &chartutil.KubeVersion{Version: "v1.33.0", Major: "1", Minor: "33"}
-	release, err := i.Run(c, v)
-	if err != nil {
-		return "", err
-	}
-	return release.Manifest, nil
-}
-
-// checkReferences checks labels, volumes, ports, settings and paths that name each other.
-func (m manifests) checkReferences(t *testing.T) {
-	t.Helper()
-	pod := m.deployment.Spec.Template
-	for name, value := range m.service.Spec.Selector {
-		assert.Equal(t, value, pod.Labels[name])
-	}
-	assert.Equal(t, m.service.Spec.Selector, m.deployment.Spec.Selector.MatchLabels)
-	volumes := map[string]bool{}
-	for _, v := range pod.Spec.Volumes {
-		volumes[v.Name] = true
-		if v.ConfigMap != nil {
-			assert.Equal(t, m.limits.Name, v.ConfigMap.Name)
-		}
-	}
-	c := pod.Spec.Containers[0]
-	ports := map[string]int32{}
-	for _, p := range c.Ports {
-		ports[p.Name] = p.ContainerPort
-	}
-	assert.Equal(t, map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070, "metrics": 9090}, ports)
-	for _, p := range m.service.Spec.Ports {
-		assert.Contains(t, ports, p.TargetPort.StrVal)
-	}
-	for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe} {
-		require.NotNil(t, p)
-		assert.Equal(t, "/healthcheck", p.HTTPGet.Path)
-		assert.Contains(t, ports, p.HTTPGet.Port.StrVal)
-	}
-	require.NotNil(t, c.LivenessProbe)
-	var mountPaths []string
-	for _, mount := range c.VolumeMounts {
-		assert.True(t, volumes[mount.Name], mount.Name)
-		mountPaths = append(mountPaths, mount.MountPath)
-	}
-	assert.Len(t, c.VolumeMounts, len(volumes))
-	for _, e := range c.Env {
-		assertSetting(t, e.Name)
-		if strings.HasPrefix(e.Value, "/") {
-			assert.True(t, isBelow(e.Value, mountPaths), "%s is below a mount path", e.Value)
-		}
-	}
-}
-
-func isBelow(file string, folders []string) bool {
-	for _, folder := range folders {
-		if file == folder || strings.HasPrefix(file, folder+"/") {
-			return true
-		}
-	}
-	return false
-}
-
-// env returns the settings of the container. A value from a secret is "secret NAME".
-func (m manifests) env() map[string]string {
-	env := map[string]string{}
-	for _, e := range m.deployment.Spec.Template.Spec.Containers[0].Env {
-		env[e.Name] = e.Value
-		if e.ValueFrom != nil {
-			env[e.Name] = "secret " + e.ValueFrom.SecretKeyRef.Name
-		}
-	}
-	return env
-}
-
 func TestChartPassesLint(t *testing.T) {
-	c, err := loader.Load(path(chart))
+	values, err := chartutil.ReadValues([]byte(shopFile))
 	require.NoError(t, err)
-	for _, message := range lint.AllWithKubeVersion(path(chart), c.Values, "limits", nil).Messages {
+	for _, message := range lint.AllWithKubeVersion(path(chartFolder), values, "limits", nil).Messages {
 		if message.Severity > support.InfoSev {
 			assert.NoError(t, message.Err)
 		}
@@ -164,21 +30,34 @@ func TestChartPassesLint(t *testing.T) {
 // shopFile is the minimum of values that the chart accepts.
 const shopFile = `limits: {shop.yaml: "domain: shop"}`
 
+// withOwnEnv returns settings, with those that every pod has.
+func withOwnEnv(settings map[string]string) map[string]string {
+	env := map[string]string{"DRAIN_DELAY": "8s", "DRAIN_TIMEOUT": "20s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}
+	maps.Copy(env, settings)
+	return env
+}
+
 func TestChartDefaults(t *testing.T) {
 	m := template(t, shopFile)
 	assert.Equal(t, "shop-rls", m.deployment.Name)
 	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
-	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}, m.env())
-	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits.Data, "only the given limits")
+	assert.Equal(t, withOwnEnv(map[string]string{"LIMITS_PATH": "/limits"}), m.env())
+	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits(), "only the given limits")
 	assert.Equal(t, "None", m.service.Spec.ClusterIP)
 	require.NotNil(t, m.pdb)
-	assert.Equal(t, m.service.Spec.Selector, m.pdb.Spec.Selector.MatchLabels)
+	assert.Equal(t, intstr.FromInt32(1), *m.pdb.Spec.MaxUnavailable)
 	assert.Nil(t, m.hpa)
+	assert.Nil(t, m.network)
+	assert.Nil(t, m.metrics)
+	assert.Nil(t, m.alerts)
+	assert.Nil(t, m.dashboard)
 
 	pod := m.deployment.Spec.Template.Spec
 	assert.True(t, *pod.SecurityContext.RunAsNonRoot)
 	assert.EqualValues(t, 65532, *pod.SecurityContext.RunAsUser)
 	assert.False(t, *pod.AutomountServiceAccountToken)
+	require.NotNil(t, m.serviceAccount)
+	assert.False(t, *m.serviceAccount.AutomountServiceAccountToken)
 	container := pod.Containers[0].SecurityContext
 	assert.True(t, *container.ReadOnlyRootFilesystem)
 	assert.False(t, *container.AllowPrivilegeEscalation)
@@ -187,114 +66,210 @@ func TestChartDefaults(t *testing.T) {
 
 func TestChartWithAllValues(t *testing.T) {
 	m := template(t, shopFile+`
+fullnameOverride: limiter
+commonLabels: {team: edge}
+image: {registry: registry.example, repository: platform/rls, tag: v1}
 redis:
   url: redis.example:6379
-  type: cluster
+  type: sentinel
   authSecret: redis-password
+  sentinelAuthSecret: sentinel-password
   tls: {enabled: true, secret: redis-tls, clientCert: true}
 overrides: true
 admin: {tokenSecret: admin-token}
-tls: {secret: grpc-tls, clientAuth: true, clientSAN: envoy.example}
+tls: {secret: grpc-tls, clientAuth: true, clientSAN: envoy.example, callers: [{dns: envoy.example, domains: [shop]}]}
 env: {LIMIT_RESPONSE_HEADERS_ENABLED: true, LOCAL_MAX_KEYS: 2000000, REDIS_FALLBACK_RATIO: 0.25, CACHE_KEY_PREFIX: "1e6"}
-autoscaling: {enabled: true, maxReplicas: 5}
+extraEnv: [{name: DECISION_LOG_HASH_KEY, valueFrom: {secretKeyRef: {name: log, key: hash}}}]
+envFrom: [{secretRef: {name: more-settings}}]
+extraVolumes: [{name: candidate, configMap: {name: candidate}}, {name: logs, emptyDir: {}}]
+extraVolumeMounts: [{name: candidate, mountPath: /candidate}, {name: logs, mountPath: /logs}]
+initContainers: [{name: wait, image: busybox, command: [sleep, "1"]}]
+extraContainers: [{name: shipper, image: fluent-bit, volumeMounts: [{name: logs, mountPath: /logs}]}]
+autoscaling: {enabled: true, maxReplicas: 5, metrics: [{type: Resource, resource: {name: memory, target: {type: Utilization, averageUtilization: 80}}}]}
 resources: {limits: {memory: 2Gi}}
+serviceAccount: {name: limiter-edge, annotations: {role: limits}}
+priorityClassName: high
 nodeSelector: {disk: fast}
 tolerations: [{key: edge, operator: Exists}]
-podAnnotations: {team: edge}
+affinity: {podAntiAffinity: {}}
+podLabels: {tier: edge}
+podAnnotations: {owner: edge}
+service: {annotations: {owner: edge}}
 `)
-	assert.Equal(t, map[string]string{
-		"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090",
-		"REDIS_URL": "redis.example:6379", "REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "50ms",
-		"REDIS_AUTH": "secret redis-password", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
+	assert.Equal(t, withOwnEnv(map[string]string{
+		"LIMITS_PATH": "/limits", "REDIS_URL": "redis.example:6379", "REDIS_TYPE": "sentinel", "REDIS_TIMEOUT": "50ms",
+		"REDIS_AUTH": "secret redis-password auth", "REDIS_SENTINEL_AUTH": "secret sentinel-password auth",
+		"REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
 		"REDIS_TLS_CLIENT_CERT": "/certs/redis/tls.crt", "REDIS_TLS_CLIENT_KEY": "/certs/redis/tls.key",
-		"OVERRIDES_ENABLED": "true", "ADMIN_TOKEN": "secret admin-token",
+		"OVERRIDES_ENABLED": "true", "ADMIN_TOKEN": "secret admin-token token",
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/certs/grpc/tls.crt", "GRPC_SERVER_TLS_KEY": "/certs/grpc/tls.key",
-		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example",
+		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example", "CALLER_DOMAINS_FILE": "/callers/callers.yaml",
 		"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LOCAL_MAX_KEYS": "2000000", "REDIS_FALLBACK_RATIO": "0.25", "CACHE_KEY_PREFIX": "1e6",
-	}, m.env())
+		"DECISION_LOG_HASH_KEY": "secret log hash",
+	}), m.env())
 	assert.Nil(t, m.deployment.Spec.Replicas, "the autoscaler sets the number")
 	require.NotNil(t, m.hpa)
 	assert.EqualValues(t, 5, m.hpa.Spec.MaxReplicas)
+	assert.Len(t, m.hpa.Spec.Metrics, 2)
+	assert.Equal(t, m.deployment.Spec.Template.Spec.Containers[0].Name, m.hpa.Spec.Metrics[0].ContainerResource.Container)
 	assert.Equal(t, m.deployment.Name, m.hpa.Spec.ScaleTargetRef.Name)
-	assert.Equal(t, map[string]string{"disk": "fast"}, m.deployment.Spec.Template.Spec.NodeSelector)
+
+	assert.Equal(t, "limiter", m.deployment.Name)
+	assert.Equal(t, "limiter", m.service.Name)
+	assert.Equal(t, "edge", m.service.Annotations["owner"])
+	pod := m.deployment.Spec.Template
+	assert.Equal(t, "edge", pod.Labels["team"])
+	assert.Equal(t, "edge", pod.Labels["tier"])
+	assert.NotContains(t, m.deployment.Spec.Selector.MatchLabels, "team", "a selector can't change")
+	assert.Equal(t, map[string]string{"owner": "edge"}, pod.Annotations)
+	assert.Equal(t, map[string]string{"disk": "fast"}, pod.Spec.NodeSelector)
+	assert.Equal(t, "high", pod.Spec.PriorityClassName)
+	assert.Equal(t, "limiter-edge", pod.Spec.ServiceAccountName)
+	assert.Len(t, pod.Spec.Tolerations, 1)
+	assert.NotNil(t, pod.Spec.Affinity)
+	assert.Equal(t, "wait", pod.Spec.InitContainers[0].Name)
+	require.Len(t, pod.Spec.Containers, 2)
+	assert.Equal(t, "more-settings", pod.Spec.Containers[0].EnvFrom[0].SecretRef.Name)
+	assert.Equal(t, "shipper", pod.Spec.Containers[1].Name)
+	assert.Nil(t, template(t, shopFile+"\nserviceAccount: {create: false}").serviceAccount)
 }
 
-func TestServiceMonitorFindsTheMetricsOfAllPods(t *testing.T) {
-	m := template(t, shopFile)
-	assert.Nil(t, m.metrics)
-	assert.Nil(t, m.monitor)
-
-	m = template(t, shopFile+"\nserviceMonitor: {enabled: true, interval: 30s, labels: {release: prometheus}}")
-	require.NotNil(t, m.metrics)
-	require.NotNil(t, m.monitor)
-	assert.Equal(t, m.service.Spec.Selector, m.metrics.Spec.Selector)
-	assert.Equal(t, "metrics", m.metrics.Spec.Ports[0].TargetPort.StrVal)
-	assert.Equal(t, map[string]string{"LIMITS_PATH": "/limits", "DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}, m.env())
-
-	assert.Equal(t, "prometheus", m.monitor.Labels["release"])
-	for name, value := range m.monitor.Spec.Selector.MatchLabels {
-		assert.Equal(t, value, m.metrics.Labels[name], name)
-	}
-	assert.NotEqual(t, m.monitor.Spec.Selector.MatchLabels["app.kubernetes.io/component"], m.service.Labels["app.kubernetes.io/component"],
-		"the main service must not be scraped too")
-	require.Len(t, m.monitor.Spec.Endpoints, 1)
-	endpoint := m.monitor.Spec.Endpoints[0]
-	assert.Equal(t, m.metrics.Spec.Ports[0].Name, endpoint.Port)
-	assert.Equal(t, "/metrics", endpoint.Path)
-	assert.EqualValues(t, "30s", endpoint.Interval)
-}
-
-func TestChartWithXDSNeedsNoLimits(t *testing.T) {
-	m := template(t, "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: control-plane:18000}")
-	assert.Empty(t, m.limits.Name)
-	assert.Equal(t, map[string]string{
-		"DRAIN_DELAY": "5s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "control-plane:18000",
-	}, m.env())
-}
-
-func TestChartRejectsValuesThatStopThePods(t *testing.T) {
+func TestImageHasRegistryTagAndDigest(t *testing.T) {
+	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	version := loadChart(t).Metadata.AppVersion
 	for values, want := range map[string]string{
-		"":                             "no limits: set limits",
-		"limits: {}":                   "no limits: set limits",
-		"env: {CONFIG_TYPE: FILE}":     "no limits: set limits",
-		shopFile + "\noverrides: true": "want redis.url",
+		"{}": "rls:" + version,
+		"{registry: r.example, repository: a/rls}": "r.example/a/rls:" + version,
+		"{tag: v2}": "rls:v2",
+		"{registry: r.example, digest: " + digest + "}": "r.example/rls@" + digest,
+		"{tag: v2, digest: " + digest + "}":             "rls:v2@" + digest,
 	} {
-		_, err := render(t, "shop", values)
-		assert.ErrorContains(t, err, want, values)
+		m := template(t, shopFile+"\nimage: "+values)
+		assert.Equal(t, want, m.deployment.Spec.Template.Spec.Containers[0].Image, values)
+		assert.Equal(t, want, m.test.Spec.Containers[0].Image, values)
 	}
-	template(t, shopFile+"\noverrides: true\nenv: {REDIS_URL: redis.example:6379}")
 }
 
-func TestDisruptionBudgetNeedsTwoReplicas(t *testing.T) {
-	for values, want := range map[string]bool{
-		"replicas: 1": false,
-		"replicas: 2": true,
-		"autoscaling: {enabled: true, minReplicas: 1}":              false,
-		"replicas: 1\nautoscaling: {enabled: true}":                 true,
-		"replicas: 3\npodDisruptionBudget: {enabled: false}":        false,
-		"replicas: 3\npodDisruptionBudget: {minAvailable: \"50%\"}": true,
-	} {
-		assert.Equal(t, want, template(t, values+"\n"+shopFile).pdb != nil, values)
+func TestGracePeriodOutlastsDrain(t *testing.T) {
+	m := template(t, shopFile+"\ndrain: {delaySeconds: 30, timeoutSeconds: 60}")
+	assert.Equal(t, "30s", m.env()["DRAIN_DELAY"])
+	assert.Equal(t, "60s", m.env()["DRAIN_TIMEOUT"])
+	assert.EqualValues(t, 100, *m.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds)
+}
+
+func TestDisruptionBudgetNeverBlocksDrain(t *testing.T) {
+	for _, values := range []string{"replicas: 1", "replicas: 2", "podDisruptionBudget: {maxUnavailable: 1%}", "autoscaling: {enabled: true, minReplicas: 1}"} {
+		pdb := template(t, values+"\n"+shopFile).pdb
+		require.NotNil(t, pdb, values)
+		assert.Nil(t, pdb.Spec.MinAvailable, values)
+		unavailable, err := intstr.GetScaledValueFromIntOrPercent(pdb.Spec.MaxUnavailable, 1, true)
+		require.NoError(t, err)
+		assert.Positive(t, unavailable, values)
+		assert.EqualValues(t, "AlwaysAllow", *pdb.Spec.UnhealthyPodEvictionPolicy, values)
 	}
+	assert.Nil(t, template(t, shopFile+"\npodDisruptionBudget: {enabled: false}").pdb)
+}
+
+func TestPodsSpreadOverNodesAndZones(t *testing.T) {
+	pod := template(t, shopFile).deployment.Spec.Template.Spec
+	require.Len(t, pod.TopologySpreadConstraints, 2)
+	for _, c := range pod.TopologySpreadConstraints {
+		assert.EqualValues(t, "ScheduleAnyway", c.WhenUnsatisfiable)
+		assert.Equal(t, []string{"pod-template-hash"}, c.MatchLabelKeys, "old pods don't count in a rollout")
+	}
+	pod = template(t, shopFile+`
+podLabels: {a: b}
+topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {a: b}}}]`).deployment.Spec.Template.Spec
+	require.Len(t, pod.TopologySpreadConstraints, 1)
+	assert.Equal(t, map[string]string{"a": "b"}, pod.TopologySpreadConstraints[0].LabelSelector.MatchLabels)
+}
+
+func TestNetworkPolicyAdmitsEnvoyPrometheusAndTest(t *testing.T) {
+	m := template(t, shopFile+`
+networkPolicy:
+  enabled: true
+  from: [{podSelector: {matchLabels: {app: envoy}}}]
+  metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]
+`)
+	require.NotNil(t, m.network)
+	assert.Equal(t, []networkingv1.PolicyType{"Ingress"}, m.network.Spec.PolicyTypes)
+	require.Len(t, m.network.Spec.Ingress, 2)
+	callers := m.network.Spec.Ingress[0]
+	assert.Equal(t, "grpc", callers.Ports[0].Port.StrVal)
+	require.Len(t, callers.From, 2)
+	assert.Subset(t, m.test.Labels, callers.From[1].PodSelector.MatchLabels, "helm test calls the service")
+	assert.Equal(t, "metrics", m.network.Spec.Ingress[1].Ports[0].Port.StrVal)
+
+	m = template(t, shopFile+`
+networkPolicy:
+  enabled: true
+  from: [{podSelector: {}}]
+  httpFrom: [{podSelector: {}}]
+  egress: [{ports: [{port: 6379}]}]
+`)
+	assert.Equal(t, []networkingv1.PolicyType{"Ingress", "Egress"}, m.network.Spec.PolicyTypes)
+	require.Len(t, m.network.Spec.Egress, 2)
+	assert.EqualValues(t, 53, m.network.Spec.Egress[0].Ports[0].Port.IntVal, "names must resolve")
 }
 
 func TestServiceNameFollowsReleaseName(t *testing.T) {
-	for release, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls"} {
-		manifest, err := render(t, release, shopFile)
+	long := "a-release-whose-name-is-as-long-as-helm-lets-a-name-b"
+	for name, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls", long: long + "-r"} {
+		r, err := render(t, name, shopFile+"\nserviceMonitor: {enabled: true}")
 		require.NoError(t, err)
-		for _, o := range objects(t, manifest) {
-			if o.Kind == "Service" {
-				assert.Equal(t, want, o.fields["metadata"].(map[string]any)["name"])
-			}
-		}
+		m := readManifests(t, fullManifest(r))
+		assert.Equal(t, want, m.service.Name)
+		assert.LessOrEqual(t, len(m.metrics.Name), 63)
 	}
 }
 
 func TestChartAcceptsValuesOfExamples(t *testing.T) {
-	for file, domain := range map[string]string{"examples/istio/limits.yaml": "mesh", "examples/contour/limits.yaml": "contour"} {
-		m := template(t, read(t, file))
-		domains := compile(t, m.limits.Data["limits.yaml"]).Domains()
+	for gateway, domain := range map[string]string{"istio": "mesh", "contour": "contour", "emissary": "emissary", "gloo": "custom"} {
+		m := template(t, read(t, "examples/"+gateway+"/limits.yaml"))
+		domains := compile(t, m.limits()["limits.yaml"]).Domains()
 		require.Len(t, domains, 1)
 		assert.Equal(t, domain, domains[0].Name)
 	}
+}
+
+// TestPackagedChartRendersTheSame packages the chart as helm package does, without the files that
+// .helmignore names.
+func TestPackagedChartRendersTheSame(t *testing.T) {
+	c := loadChart(t)
+	archive, err := chartutil.Save(c, t.TempDir())
+	require.NoError(t, err)
+	packaged, err := loader.Load(archive)
+	require.NoError(t, err)
+	for _, f := range packaged.Files {
+		assert.NotEqual(t, "ci", filepath.Dir(f.Name), f.Name)
+	}
+	assert.Equal(t, len(c.Templates), len(packaged.Templates))
+	info, err := os.Stat(archive)
+	require.NoError(t, err)
+	assert.Less(t, info.Size(), int64(100_000))
+}
+
+func TestNotesWarnAboutCountersOfEachPod(t *testing.T) {
+	assert.Contains(t, template(t, shopFile).notes, "The 2 pods together admit 2 times each limit.")
+	notes := template(t, shopFile+"\nredis: {url: \"redis:6379\"}\noverrides: true").notes
+	assert.NotContains(t, notes, "WARNING")
+	assert.Contains(t, notes, "Set admin.tokenSecret")
+	assert.Contains(t, notes, "shop-rls.limits.svc:8081")
+}
+
+func TestHelmTestCallsTheService(t *testing.T) {
+	m := template(t, `
+limits: {a.yaml: "domain: shop"}
+tls: {secret: grpc-tls}
+tests: {serverName: rls.example}
+`)
+	require.Len(t, m.test.Spec.Containers, 2)
+	assert.Equal(t, []string{"doctor"}, m.test.Spec.Containers[0].Args)
+	assert.Equal(t, []string{
+		"hit", "--addr=shop-rls.limits.svc:8081", "--domain=shop", "--hits=0", "--timeout=10s",
+		"--tls", "--ca=/certs/grpc/ca.crt", "--server-name=rls.example", "helm-test=1",
+	}, m.test.Spec.Containers[1].Args)
+	m = template(t, shopFile+"\ntls: {secret: grpc-tls, clientAuth: true}")
+	assert.Len(t, m.test.Spec.Containers, 1, "the test has no certificate of a client")
+	assert.Nil(t, template(t, shopFile+"\ntests: {enabled: false}").test)
 }

@@ -1,0 +1,235 @@
+package deploy
+
+import (
+	"strings"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/action"
+	helmchart "helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/release"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+const chartFolder = "deploy/helm/rls"
+
+// manifests holds the rendered objects of the chart.
+type manifests struct {
+	deployment     appsv1.Deployment
+	service        corev1.Service
+	configMaps     map[string]map[string]string // data by name
+	serviceAccount *corev1.ServiceAccount
+	pdb            *policyv1.PodDisruptionBudget
+	hpa            *autoscalingv2.HorizontalPodAutoscaler
+	network        *networkingv1.NetworkPolicy
+	metrics        *corev1.Service
+	serviceMonitor *monitoringv1.ServiceMonitor
+	podMonitor     *monitoringv1.PodMonitor
+	alerts         *monitoringv1.PrometheusRule
+	dashboard      *corev1.ConfigMap
+	test           *corev1.Pod
+	notes          string
+}
+
+// template renders the chart with values in YAML, as helm template does, and checks every
+// object.
+func template(t *testing.T, values string) manifests {
+	t.Helper()
+	r, err := render(t, "shop", values)
+	require.NoError(t, err)
+	m := readManifests(t, fullManifest(r))
+	m.notes = r.Info.Notes
+	m.checkReferences(t)
+	return m
+}
+
+func loadChart(t *testing.T) *helmchart.Chart {
+	t.Helper()
+	c, err := loader.Load(path(chartFolder))
+	require.NoError(t, err)
+	return c
+}
+
+// render renders the chart for a release of the given name.
+func render(t *testing.T, name, values string) (*release.Release, error) {
+	t.Helper()
+	v, err := chartutil.ReadValues([]byte(values))
+	require.NoError(t, err)
+	i := action.NewInstall(new(action.Configuration))
+	i.DryRun, i.ClientOnly, i.ReleaseName, i.Namespace = true, true, name, "limits"
+	i.KubeVersion = &chartutil.KubeVersion{Version: "v1.33.0", Major: "1", Minor: "33"}
+	return i.Run(loadChart(t), v)
+}
+
+// fullManifest returns all objects of a release, with those of helm test.
+func fullManifest(r *release.Release) string {
+	text := r.Manifest
+	for _, hook := range r.Hooks {
+		text += "---\n# Source: " + hook.Path + "\n" + hook.Manifest + "\n"
+	}
+	return text
+}
+
+// readManifests decodes all objects. Unknown fields fail the test.
+func readManifests(t *testing.T, text string) manifests {
+	t.Helper()
+	m := manifests{configMaps: map[string]map[string]string{}}
+	for _, o := range objects(t, text) {
+		switch o.APIVersion + " " + o.Kind {
+		case "apps/v1 Deployment":
+			o.decode(t, &m.deployment)
+		case "v1 Service":
+			var service corev1.Service
+			o.decode(t, &service)
+			if strings.HasSuffix(service.Name, "-metrics") {
+				m.metrics = &service
+			} else {
+				m.service = service
+			}
+		case "v1 ConfigMap":
+			var c corev1.ConfigMap
+			o.decode(t, &c)
+			if strings.HasSuffix(c.Name, "-dashboard") {
+				m.dashboard = &c
+			} else {
+				m.configMaps[c.Name] = c.Data
+			}
+		case "v1 ServiceAccount":
+			o.decode(t, &m.serviceAccount)
+		case "v1 Pod":
+			o.decode(t, &m.test)
+		case "policy/v1 PodDisruptionBudget":
+			o.decode(t, &m.pdb)
+		case "autoscaling/v2 HorizontalPodAutoscaler":
+			o.decode(t, &m.hpa)
+		case "networking.k8s.io/v1 NetworkPolicy":
+			o.decode(t, &m.network)
+		case "monitoring.coreos.com/v1 ServiceMonitor":
+			o.decode(t, &m.serviceMonitor)
+		case "monitoring.coreos.com/v1 PodMonitor":
+			o.decode(t, &m.podMonitor)
+		case "monitoring.coreos.com/v1 PrometheusRule":
+			o.decode(t, &m.alerts)
+		default:
+			require.Fail(t, "unexpected object "+o.APIVersion+" "+o.Kind)
+		}
+	}
+	return m
+}
+
+// limits returns the limits files of the deployment.
+func (m manifests) limits() map[string]string {
+	for _, v := range m.deployment.Spec.Template.Spec.Volumes {
+		if v.Name == "limits" && v.ConfigMap != nil {
+			return m.configMaps[v.ConfigMap.Name]
+		}
+	}
+	return nil
+}
+
+// checkReferences checks limits, labels, volumes, ports, settings and paths that name each other.
+func (m manifests) checkReferences(t *testing.T) {
+	t.Helper()
+	for _, text := range m.limits() {
+		compile(t, text)
+	}
+	pod := m.deployment.Spec.Template
+	selector := m.deployment.Spec.Selector.MatchLabels
+	assert.Subset(t, pod.Labels, selector)
+	assert.Equal(t, selector, m.service.Spec.Selector)
+	if m.metrics != nil {
+		assert.Equal(t, selector, m.metrics.Spec.Selector)
+	}
+	if m.pdb != nil {
+		assert.Equal(t, selector, m.pdb.Spec.Selector.MatchLabels)
+	}
+	if m.network != nil {
+		assert.Equal(t, selector, m.network.Spec.PodSelector.MatchLabels)
+	}
+	for _, c := range pod.Spec.TopologySpreadConstraints {
+		require.NotNil(t, c.LabelSelector)
+		assert.Subset(t, pod.Labels, c.LabelSelector.MatchLabels)
+	}
+	if m.serviceAccount != nil {
+		assert.Equal(t, m.serviceAccount.Name, pod.Spec.ServiceAccountName)
+	}
+	c := pod.Spec.Containers[0]
+	ports := map[string]int32{}
+	for _, p := range c.Ports {
+		ports[p.Name] = p.ContainerPort
+	}
+	assert.Equal(t, map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070, "metrics": 9090}, ports)
+	for _, p := range m.service.Spec.Ports {
+		assert.Contains(t, ports, p.TargetPort.StrVal)
+	}
+	require.NotNil(t, c.StartupProbe)
+	require.NotNil(t, c.LivenessProbe)
+	require.NotNil(t, c.ReadinessProbe)
+	assert.Equal(t, "/healthcheck", c.ReadinessProbe.HTTPGet.Path)
+	assert.Contains(t, ports, c.ReadinessProbe.HTTPGet.Port.StrVal)
+
+	checkContainers(t, pod.Spec)
+	if m.test != nil {
+		checkContainers(t, m.test.Spec)
+		assert.NotEqual(t, selector["app.kubernetes.io/name"], m.test.Labels["app.kubernetes.io/name"], "the test is no pod of the service")
+	}
+}
+
+// checkContainers checks the settings and the mounts of the containers that run rls.
+func checkContainers(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	volumes := map[string]bool{}
+	for _, v := range pod.Volumes {
+		assert.False(t, volumes[v.Name], "two volumes have the name %s", v.Name)
+		volumes[v.Name] = true
+	}
+	for _, c := range pod.Containers {
+		if c.Name != "rls" && c.Name != "doctor" && c.Name != "call" {
+			continue
+		}
+		var mountPaths []string
+		for _, mount := range c.VolumeMounts {
+			assert.True(t, volumes[mount.Name], mount.Name)
+			mountPaths = append(mountPaths, mount.MountPath)
+		}
+		assert.GreaterOrEqual(t, len(c.VolumeMounts), len(volumes))
+		names := map[string]bool{}
+		for _, e := range c.Env {
+			assertSetting(t, e.Name)
+			assert.False(t, names[e.Name], "%s is set twice", e.Name)
+			names[e.Name] = true
+			if strings.HasPrefix(e.Value, "/") {
+				assert.True(t, isBelow(e.Value, mountPaths), "%s is below a mount path", e.Value)
+			}
+		}
+	}
+}
+
+func isBelow(file string, folders []string) bool {
+	for _, folder := range folders {
+		if file == folder || strings.HasPrefix(file, folder+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// env returns the settings of the container. A value from a secret is "secret NAME KEY".
+func (m manifests) env() map[string]string {
+	env := map[string]string{}
+	for _, e := range m.deployment.Spec.Template.Spec.Containers[0].Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			env[e.Name] = "secret " + e.ValueFrom.SecretKeyRef.Name + " " + e.ValueFrom.SecretKeyRef.Key
+		}
+	}
+	return env
+}

@@ -1,0 +1,50 @@
+package deploy
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// kustomize builds a folder of the repository, as kubectl kustomize does.
+func kustomize(t *testing.T, folder string) manifests {
+	t.Helper()
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path(folder))
+	require.NoError(t, err)
+	text, err := built.AsYaml()
+	require.NoError(t, err)
+	m := readManifests(t, string(text))
+	m.checkReferences(t)
+	return m
+}
+
+// TestKustomizeBaseEqualsChart compares the base with the default values of the chart.
+func TestKustomizeBaseEqualsChart(t *testing.T) {
+	base := kustomize(t, "deploy/kustomize/base")
+	r, err := render(t, "rls", "limits: {limits.yaml: \"domain: example\"}")
+	require.NoError(t, err)
+	chart := readManifests(t, r.Manifest)
+	assert.Equal(t, chart.deployment.Spec, base.deployment.Spec)
+	assert.Equal(t, chart.service.Spec, base.service.Spec)
+	assert.Equal(t, chart.pdb.Spec, base.pdb.Spec)
+	assert.Equal(t, chart.serviceAccount.AutomountServiceAccountToken, base.serviceAccount.AutomountServiceAccountToken)
+	assert.Equal(t, chart.deployment.Name, base.deployment.Name)
+	assert.Equal(t, chart.service.Name, base.service.Name)
+}
+
+func TestKustomizeExampleAddsLimitsImageAndRedis(t *testing.T) {
+	m := kustomize(t, "examples/kustomize")
+	assert.Equal(t, "rls", m.deployment.Namespace)
+	assert.EqualValues(t, 3, *m.deployment.Spec.Replicas)
+	assert.Equal(t, "registry.example/rls:0.1.0", m.deployment.Spec.Template.Spec.Containers[0].Image)
+	assert.Equal(t, withOwnEnv(map[string]string{"LIMITS_PATH": "/limits", "REDIS_URL": "redis.redis.svc:6379"}), m.env())
+	require.Len(t, m.limits(), 1)
+	assert.Equal(t, "shop", compile(t, m.limits()["limits.yaml"]).Domains()[0].Name)
+
+	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, nil)
+	out, code := p.run("settings")
+	assert.Zero(t, code, out)
+}
