@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate attacks fuzz docs tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate attacks fuzz docs docs-site tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -154,10 +154,14 @@ fuzz: ## Fuzz each target for FUZZTIME (20s)
 		done; \
 	done
 
-docs: ## Write docs/settings.md and the schemas in docs/schema from the code, and the copies in the Helm chart
-	$(GO) run ./cmd/rls settings --docs > docs/settings.md
-	$(GO) run ./cmd/rls schema limits > docs/schema/limits.json
-	$(GO) run ./cmd/rls schema tests > docs/schema/tests.json
+docs: ## Write the pages, schemas and pictures of docs that come from the code, and the copies in the Helm chart
+	@$(GO) build -o .tools/rls-docs ./cmd/rls
+	.tools/rls-docs docs settings > docs/settings.md
+	.tools/rls-docs docs cli > docs/cli.md
+	.tools/rls-docs docs limits-fields > docs/limits-fields.md
+	.tools/rls-docs schema limits > docs/schema/limits.json
+	.tools/rls-docs schema tests > docs/schema/tests.json
+	cd bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/concepts.md
 	@$(MAKE) --no-print-directory chart-docs
 
 # The chart can't read files outside its folder, so it has copies.
@@ -169,6 +173,12 @@ chart-docs: chart-readme
 
 chart-readme:
 	@$(GO) run github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2 --log-level warning --chart-search-root deploy/helm/rls --sort-values-order file $(HELM_DOCS_FLAGS)
+
+# The folder .tools/docs has mkdocs with the versions in scripts/docs/requirements.txt.
+docs-site: ## Build the docs as a web site in the folder site, and check its links and pictures
+	@cd bench/plots && $(GO) test -count=1 .
+	@scripts/docs/need-mkdocs
+	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build --strict --clean
 
 tidy: ## Tidy go.mod in all modules; needed after a change of go.mod
 	@for module in . $(NESTED_MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done

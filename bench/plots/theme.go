@@ -27,7 +27,10 @@ var (
 
 // darkColors replaces the colours above for readers who prefer dark pages. The colours of the
 // servers are readable on both.
-var darkColors = map[color.RGBA]string{ink: "#e6edf3", paper: "#0d1117", grid: "#30363d"}
+var darkColors = []struct {
+	light color.RGBA
+	dark  string
+}{{ink, "#e6edf3"}, {paper, "#0d1117"}, {grid, "#30363d"}}
 
 // serverColors are the colours of the servers that each run has. Peers take peerColors in turn.
 var serverColors = map[string]color.RGBA{
@@ -118,10 +121,10 @@ var fontFamily = regexp.MustCompile(`font-family:[^;"]*`)
 func withThemes(svg string) string {
 	svg = fontFamily.ReplaceAllString(svg, "font-family:Liberation Sans,Arial,Helvetica,sans-serif")
 	var rules strings.Builder
-	for light, dark := range darkColors {
-		name := fmt.Sprintf("#%02X%02X%02X", light.R, light.G, light.B)
+	for _, c := range darkColors {
+		name := fmt.Sprintf("#%02X%02X%02X", c.light.R, c.light.G, c.light.B)
 		svg = strings.ReplaceAll(svg, strings.ToLower(name), name)
-		fmt.Fprintf(&rules, "[style*=\"fill:%s\"]{fill:%s!important}[style*=\"stroke:%s\"]{stroke:%s!important}", name, dark, name, dark)
+		fmt.Fprintf(&rules, "[style*=\"fill:%s\"]{fill:%s!important}[style*=\"stroke:%s\"]{stroke:%s!important}", name, c.dark, name, c.dark)
 	}
 	return strings.Replace(svg, "<g ", "<style>@media (prefers-color-scheme:dark){"+rules.String()+"}</style>\n<g ", 1)
 }

@@ -13,7 +13,7 @@ import (
 
 // newSettings returns the command rls settings.
 func newSettings() *cobra.Command {
-	var asJSON, onlySet, asDocs bool
+	var asJSON, onlySet bool
 	cmd := &cobra.Command{
 		Use:   "settings",
 		Short: "Print all settings with their values",
@@ -23,9 +23,6 @@ func newSettings() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
-			if asDocs {
-				return env.WriteDocs(out)
-			}
 			s, _, problems := env.Load()
 			var variables []env.Variable
 			for _, v := range s.Variables() {
@@ -52,8 +49,6 @@ func newSettings() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&onlySet, "set", false, "print only settings that are set")
-	cmd.Flags().BoolVar(&asDocs, "docs", false, "print docs/settings.md")
-	_ = cmd.Flags().MarkHidden("docs")
 	return cmd
 }
 

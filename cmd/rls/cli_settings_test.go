@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
@@ -51,13 +50,4 @@ func TestSettingsReportProblems(t *testing.T) {
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, `GRPC_PORT: got "http", want a whole number`)
 	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s`, out, "the table is printed all the same")
-}
-
-func TestSettingsPageIsPrintedForMakeDocs(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../docs/settings.md")
-	require.NoError(t, err)
-	out, _, code := settings(t, nil, "--docs")
-	assert.Zero(t, code)
-	assert.Equal(t, string(page), out)
 }

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,43 @@ func TestAlertsHaveSeverityAndRunbook(t *testing.T) {
 		assert.NotEmpty(t, a.Annotations["summary"], name)
 		assert.Equal(t, "docs/observability.md#"+strings.ToLower(name), a.Annotations["runbook"], name)
 		assert.True(t, strings.Contains(page, "\n### "+name+"\n"), "docs/observability.md does not explain %s", name)
+	}
+}
+
+func TestMonitoringPageListsEachAlert(t *testing.T) {
+	page := read(t, "docs/monitoring.md")
+	for name, a := range readAlerts(t) {
+		wait := "at once"
+		if a.For > 0 {
+			wait = a.For.String()
+		}
+		row := regexp.MustCompile(`(?m)^\| \[` + name + `\]\(observability\.md#` + strings.ToLower(name) + `\) \| .+ \| ` + wait + ` \| ` + a.Labels["severity"] + ` \|$`)
+		assert.Regexp(t, row, page, name)
+	}
+}
+
+var (
+	queryBlock = regexp.MustCompile("(?ms)^ *```promql\n(.*?)^ *```")
+	queryCell  = regexp.MustCompile("(?m)^\\| [^|]+\\? \\| `(.+)` \\|$")
+)
+
+func TestQueriesInDocsUseExportedMetrics(t *testing.T) {
+	exported := exportedMetrics(t)
+	var queries []string
+	for _, name := range []string{"docs/operations.md", "docs/monitoring.md"} {
+		page := read(t, name)
+		for _, block := range queryBlock.FindAllStringSubmatch(page, -1) {
+			queries = append(queries, strings.Split(strings.TrimSpace(block[1]), "\n")...)
+		}
+		for _, cell := range queryCell.FindAllStringSubmatch(page, -1) {
+			if strings.Contains(cell[1], "rate(") || strings.Contains(cell[1], "_info)") {
+				queries = append(queries, cell[1])
+			}
+		}
+	}
+	require.Greater(t, len(queries), 8)
+	for _, query := range queries {
+		assertExported(t, exported, query)
 	}
 }
 
