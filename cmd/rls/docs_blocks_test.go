@@ -72,7 +72,9 @@ func docBlocks(t *testing.T, page string) (blocks []docBlock, loose []string) {
 	return blocks, loose
 }
 
-func (b docBlock) isShell() bool { return slices.Contains([]string{"sh", "bash", "console"}, b.language) }
+func (b docBlock) isShell() bool {
+	return slices.Contains([]string{"sh", "bash", "console"}, b.language)
+}
 
 // reason returns why the block does not run, or "".
 func (b docBlock) reason() string {
