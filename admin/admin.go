@@ -144,7 +144,7 @@ var endpoints = func() []endpoint {
 		{method: "GET", path: Prefix + "history", help: "returns the last changes, the newest first; ?target= of one target, ?count=20", params: []string{"target", "count"}, serve: (*handler).getHistory},
 		{method: "POST", path: Prefix + "rollback", help: "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have", params: []string{"version", "dry_run", "force", "reason"}, serve: (*handler).rollBack, kind: override.KindOverride},
 		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, counters: true, hasTarget: true},
-		{method: "DELETE", path: Prefix + "counters", help: "resets these counters", params: []string{"target"}, serve: (*handler).resetCounter, kind: override.KindOverride, counters: true, hasTarget: true},
+		{method: "DELETE", path: Prefix + "counters", help: "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them", params: []string{"target", "prefix", "max", "dry_run"}, serve: (*handler).resetAny, kind: override.KindOverride, counters: true, hasTarget: true},
 	}
 	for _, k := range kindEndpoints {
 		all = append(all,
@@ -164,7 +164,8 @@ type call struct {
 	kind  override.Kind
 }
 
-func (c *call) target() string { return c.query.Get("target") }
+// target returns the target of the call, or else its prefix. Both start with a domain.
+func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Get("prefix")) }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

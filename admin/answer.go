@@ -116,6 +116,26 @@ type Reset struct {
 	Published bool `json:"published"`
 }
 
+// ResetByPrefix is the answer to a reset by prefix.
+type ResetByPrefix struct {
+	Prefix string `json:"prefix"`
+
+	// DryRun reports that nothing was reset. The answer describes what the reset would do.
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Counters is the number of counters with the prefix, or nil if the backend can't count them.
+	Counters *int `json:"counters"`
+
+	// Unclear is the number of counters that may have the prefix, and that were left alone.
+	Unclear int `json:"unclear,omitempty"`
+
+	// Published reports that the other replicas were notified. Otherwise their caches may
+	// deny for a while.
+	Published bool `json:"published"`
+
+	Note string `json:"note,omitempty"`
+}
+
 // Limit is one limit of a counter. The numbers of an unlimited limit mean nothing.
 // Capacity and Spent of a degraded limit are 0, because they are unknown.
 type Limit struct {

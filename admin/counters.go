@@ -26,6 +26,12 @@ type Counters struct {
 	// its caches learn of the reset.
 	Limiter backend.Limiter
 
+	// Prefixes resets counters by prefix. It is nil if that is not possible.
+	Prefixes backend.PrefixResetter
+
+	// Invalidated are the caches of this replica that a reset by prefix must empty.
+	Invalidated []Cache
+
 	// PerReplica reports that each replica has its own counters.
 	PerReplica bool
 
@@ -147,7 +153,7 @@ func (h *handler) resetCounter(c *call) answer {
 	if slices.ContainsFunc(after, degraded) {
 		return h.resetFailed(c, ctr, backendDown)
 	}
-	reset := Reset{Counter: ctr.answer(after), Before: before, Published: h.publish(c, ctr)}
+	reset := Reset{Counter: ctr.answer(after), Before: before, Published: h.publish(c, ctr.target.String())}
 	var notes []string
 	if h.o.Counters.PerReplica {
 		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
@@ -166,17 +172,18 @@ func (h *handler) resetCounter(c *call) answer {
 
 // resetFailed audits, publishes and answers a reset that may have happened in part.
 func (h *handler) resetFailed(c *call, ctr *counter, reason string) answer {
-	h.publish(c, ctr)
+	h.publish(c, ctr.target.String())
 	h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", reason)
 	return problem(http.StatusServiceUnavailable, "%s", reason)
 }
 
-// publish sends a reset to the other replicas and reports whether it succeeded.
-func (h *handler) publish(c *call, ctr *counter) bool {
+// publish sends the reset of a target, or of allCounters, to the other replicas. It reports
+// whether it succeeded.
+func (h *handler) publish(c *call, target string) bool {
 	if h.o.Counters.PublishReset == nil || h.o.Counters.PerReplica {
 		return false
 	}
-	if err := h.o.Counters.PublishReset(c.Context(), ctr.target.String()); err != nil {
+	if err := h.o.Counters.PublishReset(c.Context(), target); err != nil {
 		h.o.Log.Warn("reset not published to other replicas", "target", truncate(c.target()), "error", err)
 		return false
 	}

@@ -21,8 +21,16 @@ type Resets struct {
 	Caches []Cache
 }
 
+// allCounters takes the place of a target after a reset by prefix. It is no valid target, so a
+// replica of an earlier version ignores it.
+const allCounters = "*"
+
 // Apply drops a counter. target is the target that the other replica published.
 func (r Resets) Apply(target string) {
+	if target == allCounters {
+		r.ApplyAll()
+		return
+	}
 	t, err := descriptors.ParseTarget(target)
 	limits := r.Limits.Load()
 	if err != nil || limits == nil {
@@ -42,7 +50,8 @@ func (r Resets) Apply(target string) {
 	}
 }
 
-// ApplyAll drops all counters. It is for a replica that may have missed resets.
+// ApplyAll drops all counters. It is for a reset by prefix, and for a replica that may have missed
+// resets.
 func (r Resets) ApplyAll() {
 	for _, c := range r.Caches {
 		c.InvalidateAll()

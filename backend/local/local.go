@@ -50,6 +50,7 @@ type Limiter struct {
 	seeds     fingerprint.Seeds
 	shards    []shard
 	budget    memoryBudget
+	resets    resetList
 	allOrNone bool
 	swept     atomic.Uint64 // calls of Sweep
 }
@@ -89,6 +90,7 @@ func shardsFor(maxKeys int) int {
 // Take implements backend.Limiter.
 func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	micros := now.UnixMicro()
+	l.applyResets(hits)
 	if l.allOrNone {
 		l.takeAllOrNone(micros, hits, results)
 		return

@@ -36,6 +36,7 @@ type shard struct {
 type memoryBudget struct {
 	maxKeys, shards int64
 	logs            atomic.Int64 // weight of all logs, in keys
+	resets          atomic.Uint32
 	evictions       atomic.Int64
 }
 
@@ -82,6 +83,9 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 		slot = s.add(id)
 	}
 	e := s.at(slot)
+	if added {
+		e.resets = s.budget.resets.Load()
+	}
 	s.setState(e, state)
 	*state = limit.State{} // frees the log once the entry is removed
 	e.expires = now + r.ResetAfter

@@ -35,6 +35,7 @@ type entry struct {
 	expires int64         // microseconds since the epoch; the state is zero from then on
 	spent   int64         // hits, as of the last Take
 	log     uint32        // place in logs + 1; 0 for no log
+	resets  uint32        // number of resets by prefix before the counter was added
 }
 
 // cell refers to an entry. The hash determines the home of the cell. Two counters rarely

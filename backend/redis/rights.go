@@ -20,6 +20,7 @@ const (
 	RightOfChecks                    // for Limiter.Check only
 	RightOfCluster                   // in a Cluster
 	RightOfOverrides                 // for package overrides, on its own keys and channels
+	RightOfPrefixes                  // for Limiter.ResetPrefix only
 )
 
 // Right is the right to run a command.
@@ -64,6 +65,7 @@ var rights = []Right{
 	{Command: "del", args: "KEY", hasKeys: true},
 	{Command: "wait", Use: RightOfReplicas, args: "0 1"},
 	{Command: "info", Use: RightOfChecks},
+	{Command: "scan", Use: RightOfPrefixes},
 	{Command: "cluster|slots", Use: RightOfCluster},
 	{Command: "asking", Use: RightOfCluster},
 	{Command: "hgetall", Use: RightOfOverrides, args: "HASH"},
@@ -113,6 +115,8 @@ func (r Right) isNeeded(o *Options, a address) bool {
 		return a.kind == Cluster
 	case RightOfOverrides:
 		return o.Overrides
+	case RightOfPrefixes:
+		return false // a reset without the right fails with a remedy
 	}
 	return true
 }

@@ -18,6 +18,11 @@ type client interface {
 	// masterOf returns the server that has key.
 	masterOf(ctx context.Context, key string) (*server, error)
 
+	// eachMaster calls f with each master, possibly at the same time. It returns the first error.
+	eachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error
+
+	Pipeline() goredis.Pipeliner
+
 	// reload looks for the servers again, in the background. failed has not answered, or is
 	// nil.
 	reload(failed *server)
@@ -101,6 +106,14 @@ func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 	}
 	found, _ := s.masters.LoadOrStore(node, newServer(node))
 	return found.(*server), nil
+}
+
+// eachMaster implements client.
+func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error {
+	if s.cluster == nil {
+		return f(ctx, s.single.node)
+	}
+	return s.cluster.ForEachMaster(ctx, f)
 }
 
 // reload implements client. go-redis reloads the slots of a Cluster itself only for commands

@@ -41,6 +41,9 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 			Uncached:   counters.uncached,
 			Limiter:    counters.Limiter,
 			PerReplica: counters.perReplica,
+
+			Prefixes:    counters.prefixes,
+			Invalidated: counters.caches,
 		},
 		Log: log,
 	}

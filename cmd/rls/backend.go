@@ -30,6 +30,7 @@ type counterBackend struct {
 	backend.Limiter // with all caches
 
 	uncached   backend.Limiter // for hits of 0 only
+	prefixes   backend.PrefixResetter
 	caches     []admin.Cache
 	perReplica bool              // each replica has its own counters
 	redis      *fallback.Limiter // nil if the counters are local
@@ -48,7 +49,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 		return newRedisBackend(ctx, s, counters, health, meter, recorder, tracer, events, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
-	return &counterBackend{Limiter: counters, uncached: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
+	return &counterBackend{Limiter: counters, uncached: counters, prefixes: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
 }
 
 // idleProbePause is the pause between two probes of a Redis without failures. They find an
@@ -116,6 +117,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	go leases.Run(pingCtx)
 	b.Limiter = scope.New(leases, localCounters)
 	b.caches = append(b.caches, leases)
+	b.prefixes = scope.Prefixes{Global: client, Instance: localCounters}
 	b.uncached = scope.New(leases.Peeker(withFallback.Peeker()), localCounters)
 	b.explain.Counters, b.explain.RedisKey, b.explain.HeldPermits = b.uncached, client.Counter, leases.HeldPermits
 	b.explain.FailingSince, b.explain.FallbackRatio = withFallback.FailingSince, s.RedisFallbackRatio

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 // newCounter returns the command rls counter.
@@ -26,7 +29,7 @@ func newCounter() *cobra.Command {
 	client.addFlags(cmd)
 	cmd.AddCommand(
 		newCounterCommand(client, "get", http.MethodGet, "Show the spent and the remaining hits of each limit of a request"),
-		newCounterCommand(client, "reset", http.MethodDelete, "Reset the counters of a request"),
+		newCounterReset(client),
 	)
 	return cmd
 }
@@ -57,6 +60,87 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 	}
 	addDomainFlag(cmd, &domain)
 	return cmd
+}
+
+// newCounterReset returns the command rls counter reset.
+func newCounterReset(client *adminClient) *cobra.Command {
+	cmd := newCounterCommand(client, "reset", http.MethodDelete, "Reset the counters of a request, or all counters that start with its entries")
+	var isPrefix, dryRun bool
+	var maxCounters int
+	resetOne := cmd.RunE
+	cmd.Use = "reset -d DOMAIN KEY=VALUE[,KEY=VALUE…] | reset -d DOMAIN --prefix [KEY=VALUE,KEY…]"
+	cmd.Long += "\nWith --prefix, the entries are the first ones of the requests. A last key without a value stands for\n" +
+		"all its values. Without entries, the prefix is the whole domain. --dry-run only counts the counters."
+	cmd.Example += "\n  rls counter reset -d shop --prefix tenant=acme --dry-run"
+	cmd.Flags().BoolVar(&isPrefix, "prefix", false, "reset all counters that start with these entries")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "with --prefix: count the counters and reset none")
+	cmd.Flags().IntVar(&maxCounters, "max", admin.DefaultMaxCounters, "with --prefix: reset nothing if there are more counters")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if isPrefix {
+			return cobra.MaximumNArgs(1)(cmd, args)
+		}
+		if dryRun || cmd.Flags().Changed("max") {
+			return errors.New("--dry-run and --max need --prefix")
+		}
+		return cobra.ExactArgs(1)(cmd, args)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !isPrefix {
+			return resetOne(cmd, args)
+		}
+		prefix, err := parseCounterPrefix(cmd.Flag("domain").Value.String(), args)
+		if err != nil {
+			return err
+		}
+		query := url.Values{"prefix": {prefix.String()}, "max": {strconv.Itoa(maxCounters)}, "dry_run": {strconv.FormatBool(dryRun)}}
+		slowClient := *client
+		if !cmd.Flag("timeout").Changed {
+			slowClient.timeout = time.Minute // Redis may have many keys
+		}
+		var r admin.ResetByPrefix
+		return slowClient.run(cmd, http.MethodDelete, "counters", query, nil, &r, func(out io.Writer) { printResetByPrefix(out, &r) })
+	}
+	return cmd
+}
+
+// parseCounterPrefix returns the prefix of a domain and of the entries in args, which can be empty.
+func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix, error) {
+	p := descriptors.CounterPrefix{Domain: domain}
+	if len(args) == 0 {
+		return p, nil
+	}
+	entries, hasValue, err := descriptors.ParseEntries(args[0])
+	if err == nil {
+		err = descriptors.Target{Domain: domain, Entries: entries}.Check()
+	}
+	if err != nil {
+		return p, fmt.Errorf("%q is no prefix: %w", args[0], err)
+	}
+	p.Entries, p.AnyValue = entries, !hasValue[len(hasValue)-1]
+	if i := slices.Index(hasValue, false); i >= 0 && i < len(hasValue)-1 {
+		return p, fmt.Errorf("%q is no prefix: entry %d has no =; only the last key can stand for all its values", args[0], i+1)
+	}
+	return p, nil
+}
+
+// printResetByPrefix prints the outcome of a reset by prefix.
+func printResetByPrefix(out io.Writer, r *admin.ResetByPrefix) {
+	counters := "all counters"
+	switch {
+	case r.Counters == nil:
+	case *r.Counters == 1:
+		counters = "1 counter"
+	default:
+		counters = fmt.Sprintf("%d counters", *r.Counters)
+	}
+	verb := "reset"
+	if r.DryRun {
+		verb = "dry run; would reset"
+	}
+	fmt.Fprintf(out, "%s %s that start with %s\n", verb, counters, printable(r.Prefix))
+	if r.Note != "" {
+		fmt.Fprintln(out, printable(r.Note))
+	}
 }
 
 // printCounter prints a counter and, after a reset, the hits spent before.

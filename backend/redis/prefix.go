@@ -1,0 +1,172 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+const (
+	// scanCount is the number of keys that Redis looks at in one step of a search.
+	scanCount = 1000
+
+	// deleteCount is the number of keys that are deleted in one step.
+	deleteCount = 500
+
+	// maxPatternBytes bounds the start of a key in the pattern of a search. Shortened names have
+	// more bytes of their key.
+	maxPatternBytes = 40
+)
+
+var _ backend.PrefixResetter = (*Limiter)(nil)
+
+// ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis, and of each
+// master of a Cluster. Hits that are charged meanwhile can miss the reset.
+func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
+	s := &prefixSearch{prefix: p, keyPrefix: l.options.KeyPrefix, maxCounters: maxCounters, counters: map[string]bool{}, unclear: map[string]bool{}}
+	keys := make([][]string, len(l.pools))
+	for i, pool := range l.pools {
+		s.keys = nil
+		if err := s.search(ctx, pool); err != nil {
+			return backend.PrefixReset{}, prefixError("search", pool, err)
+		}
+		keys[i] = s.keys
+	}
+	r := backend.PrefixReset{Counters: len(s.counters), Unclear: len(s.unclear)}
+	if r.Counters > maxCounters {
+		return r, fmt.Errorf("%w: got more than %d", backend.ErrTooManyCounters, maxCounters)
+	}
+	if dryRun {
+		return r, nil
+	}
+	for i, pool := range l.pools {
+		for part := range slices.Chunk(keys[i], deleteCount) {
+			if err := pool.deleteKeys(ctx, part); err != nil {
+				return r, prefixError("delete", pool, err)
+			}
+		}
+	}
+	return r, nil
+}
+
+// prefixError returns the error of a reset, with its remedy.
+func prefixError(step string, p *pool, err error) error {
+	if errors.Is(err, backend.ErrTooManyCounters) {
+		return err
+	}
+	if strings.HasPrefix(err.Error(), "NOPERM") {
+		return fmt.Errorf("%s keys of %s: %w; give the user of rls the right +scan (docs/redis.md)", step, p.name, err)
+	}
+	return fmt.Errorf("%s keys of %s: %w: %w", step, p.name, backend.ErrUnavailable, err)
+}
+
+// deleteKeys deletes the keys in one step.
+func (p *pool) deleteKeys(ctx context.Context, keys []string) error {
+	commands := make([]goredis.Cmder, len(keys))
+	for i, key := range keys {
+		commands[i] = goredis.NewIntCmd(ctx, "DEL", key)
+	}
+	executeIn(ctx, p.client, commands)
+	for _, cmd := range commands {
+		if err := cmd.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prefixSearch is a search for counters by prefix.
+type prefixSearch struct {
+	prefix      backend.KeyPrefix
+	keyPrefix   string // Options.KeyPrefix
+	maxCounters int
+
+	mu                sync.Mutex      // guards the fields below
+	counters, unclear map[string]bool // names without their windows
+	keys              []string        // of the counters in one Redis
+}
+
+// search adds the counters in p. It ends early if there are too many.
+func (s *prefixSearch) search(ctx context.Context, p *pool) error {
+	pattern := escapeGlob(s.keyPrefix) + "*:" + escapeGlob(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
+	return p.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+		for cursor := uint64(0); ; {
+			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
+			if err != nil {
+				return err
+			}
+			if !s.add(names) || next == 0 {
+				return nil
+			}
+			cursor = next
+		}
+	})
+}
+
+// add adds the counters of these names. It returns false if there are too many.
+func (s *prefixSearch) add(names []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		counter, key, isWhole, ok := parseName(s.keyPrefix, name)
+		switch {
+		case !ok:
+		case isWhole && s.prefix.Matches(key), !isWhole && len(key) > len(s.prefix.Start) && s.prefix.Matches(key):
+			s.counters[counter] = true
+			s.keys = append(s.keys, name)
+		case !isWhole && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
+			s.unclear[counter] = true
+		}
+	}
+	return len(s.counters) <= s.maxCounters
+}
+
+// parseName parses a name that keyspace.append and appendWindow have made. counter is the name
+// without the window. key is the key of the hits, or its start if isWhole is false.
+func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
+	text, ok := strings.CutPrefix(name, keyPrefix)
+	if !ok {
+		return "", "", false, false
+	}
+	if strings.HasPrefix(text, "{") { // the hash tag of a partition
+		_, text, _ = strings.Cut(text, "}")
+	}
+	text, hasWindow := strings.CutPrefix(text, layoutCount)
+	if !hasWindow {
+		if text, ok = strings.CutPrefix(text, layoutState); !ok {
+			return "", "", false, false
+		}
+	}
+	end := strings.IndexFunc(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') })
+	if end < 0 {
+		return "", "", false, false
+	}
+	mark := text[end]
+	counter, key = name, text[end+1:]
+	if hasWindow {
+		window := strings.LastIndexByte(key, '@')
+		if window < 0 {
+			return "", "", false, false
+		}
+		counter, key = name[:len(name)-(len(key)-window)], key[:window]
+	}
+	switch {
+	case mark == ':':
+		return counter, key, true, true
+	case mark == '#' && len(key) > hashLen && key[hashLen] == ':':
+		return counter, key[hashLen+1:], false, true
+	}
+	return "", "", false, false
+}
+
+// escapeGlob returns a pattern of Redis that matches text only.
+func escapeGlob(text string) string { return globEscapes.Replace(text) }
+
+var globEscapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

@@ -1,0 +1,108 @@
+package redis_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
+	t.Parallel()
+	single, cluster := redistest.Start(t), redistest.StartCluster(t, 3, false)
+	for name, o := range map[string]redis.Options{
+		"single":  {Main: redis.Server{URL: single.Addr}, KeyPrefix: "p[1]*:"},
+		"cluster": {Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "p:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Timeout = testTimeout
+			l, err := redis.New(o)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = l.Close() })
+			long := strings.Repeat("x", 300)
+			keys := []string{"shop|tenant=a", "shop|tenant=a|path=/@1", "shop|tenant=a|path=" + long, "shop|tenant=acme", "shop|tenant=b", "bank|tenant=a", "shop|tenant=" + long}
+			for i := range 40 {
+				keys = append(keys, fmt.Sprintf("shop|user=%d", i))
+			}
+			limits := []*limit.Limit{
+				newLimit(t, limit.Spec{Requests: 100, Unit: limit.Day, ChargeDenied: true}),
+				newLimit(t, limit.Spec{Requests: 100, Unit: limit.Day, Algorithm: limit.TokenBucket}),
+				newLimit(t, limit.Spec{Requests: 100, Unit: limit.Day, Algorithm: limit.SlidingLog}),
+			}
+			spend := func() {
+				for _, key := range keys {
+					for _, lim := range limits {
+						require.NoError(t, take(l, hit(key, lim, 7))[0].Err)
+					}
+				}
+			}
+			spend()
+			spent := func() (all []string) {
+				for _, key := range keys {
+					for _, lim := range limits {
+						r := take(l, hit(key, lim, 0))[0]
+						require.NoError(t, r.Err)
+						if r.Remaining < 100 {
+							all = append(all, key)
+							break
+						}
+					}
+				}
+				return all
+			}
+			other := func(prefix string) (all []string) {
+				for _, key := range keys {
+					if key != prefix && !strings.HasPrefix(key, prefix+"|") {
+						all = append(all, key)
+					}
+				}
+				return all
+			}
+			tenant := backend.KeyPrefix{Start: "shop|tenant=a"}
+			r, err := l.ResetPrefix(t.Context(), tenant, 100, true)
+			require.NoError(t, err)
+			assert.Equal(t, backend.PrefixReset{Counters: 9}, r)
+			assert.Equal(t, keys, spent(), "a dry run resets nothing")
+
+			_, err = l.ResetPrefix(t.Context(), tenant, 8, false)
+			require.ErrorIs(t, err, backend.ErrTooManyCounters)
+			assert.Equal(t, keys, spent(), "too many counters are not reset")
+
+			r, err = l.ResetPrefix(t.Context(), tenant, 9, false)
+			require.NoError(t, err)
+			assert.Equal(t, 9, r.Counters)
+			assert.Equal(t, other("shop|tenant=a"), spent())
+
+			r, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|tenant=" + long}, 9, false)
+			require.NoError(t, err)
+			assert.Equal(t, backend.PrefixReset{Unclear: 3}, r, "a shortened name does not show the prefix")
+
+			_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|", EndsAnywhere: true}, 1000, false)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"bank|tenant=a"}, spent())
+			spend()
+			assert.Equal(t, keys, spent(), "counters start again")
+		})
+	}
+}
+
+func TestResetByPrefixNeedsTheRightToScan(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	setUser(t, s.Client(t), rights)
+	l, err := redis.New(redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|"}, 10, true)
+	assert.ErrorContains(t, err, "+scan")
+	setUser(t, s.Client(t), rights+rulesFor(redis.RightOfPrefixes))
+	_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|"}, 10, true)
+	assert.NoError(t, err)
+}
