@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"client/clienttest":      {"client"},
 	"limitsdiff":             {"descriptors", "descriptors/condition", "descriptors/limitsfile", "limit"},
 	"limitstest":             {"backend/local", "descriptors", "descriptors/limitsfile", "explain", "internal/boundedyaml", "limit", "service"},
-	"limitsplan":             {"backend/local", "decisionlog", "descriptors", "descriptors/limitsfile", "limit", "service"},
+	"limitsplan":             {"backend/local", "decisionlog", "descriptors", "descriptors/limitsfile", "internal/boundedyaml", "limit", "service"},
 	"tracing":                {"backend/redis", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit", "source/changes"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override", "source/changes"},

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/internal/boundedyaml"
 )
 
 // MaxMappingBytes bounds a mapping file.
@@ -55,6 +57,10 @@ var typeName = regexp.MustCompile(` (?:in type|into) limitsplan\.\w+`)
 func ParseMapping(name string, data []byte) (*Mapping, error) {
 	if len(data) > MaxMappingBytes {
 		return nil, fmt.Errorf("%s: got %d bytes, want at most %d", name, len(data), MaxMappingBytes)
+	}
+	_, err := boundedyaml.Parse(data, boundedyaml.Bounds{})
+	if problem, ok := errors.AsType[*boundedyaml.Problem](err); ok {
+		return nil, fmt.Errorf("%s:%d:%d: %s", name, problem.Line, problem.Column, problem.Reason)
 	}
 	m := new(Mapping)
 	d := yaml.NewDecoder(bytes.NewReader(data))

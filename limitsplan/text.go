@@ -24,7 +24,8 @@ func (r *Report) WriteText(out io.Writer) error {
 		return w.Flush()
 	}
 	c := r.Calls
-	fmt.Fprintf(w, "%d calls from %s to %s\n\n", c.Total, r.Start.Format(time.RFC3339), r.End.Format(time.RFC3339))
+	fmt.Fprintf(w, "Replayed %d recorded calls, from %s to %s, against the new limits.\n", c.Total, r.Start.Format(time.RFC3339), r.End.Format(time.RFC3339))
+	fmt.Fprintf(w, "The new limits would have denied %d calls that passed, and admitted %d calls that were denied.\n\n", c.NewlyDenied, c.NewlyAdmitted)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "denied when recorded\t%s\t%s\n", share(c.DeniedBefore, c.Total), chart(r.Timeline.DeniedBefore))
 	fmt.Fprintf(table, "denied by the new limits\t%s\t%s\n", share(c.DeniedNow, c.Total), chart(r.Timeline.DeniedNow))

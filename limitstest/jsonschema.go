@@ -76,6 +76,7 @@ var fieldSchemas = map[string]any{
 	"error":            textSchema("Part of the wanted error."),
 	"admitted":         countSchema("Wanted number of admitted requests.", 0, MaxRepeat),
 	"headers":          map[string]any{"description": "Wanted response headers.", "type": "object", "additionalProperties": textSchema("")},
+	"body":             textSchema("Wanted body of the response to a denied request, or none."),
 	"rule":             textSchema("Path of the wanted rule, or none."),
 	"denied_in_shadow": flagSchema("Whether a rule in shadow mode denies."),
 	"remaining":        countSchema("Wanted number of remaining hits.", 0, math.MaxUint32),

@@ -61,6 +61,9 @@ type Want struct {
 	// Headers has the wanted values of response headers of the last answer.
 	Headers map[string]string
 
+	// Body is the body of the last answer, or NoBody.
+	Body *string
+
 	// Statuses describes the descriptors. It is empty, or has one item for each descriptor.
 	Statuses []WantStatus
 }
@@ -76,6 +79,9 @@ type WantStatus struct {
 	Remaining *uint32
 	Reset     *time.Duration
 }
+
+// NoBody is the Want.Body of an answer without a body.
+const NoBody = "none"
 
 // NoRule is the WantStatus.Rule of a descriptor that no rule limits.
 const NoRule = "none"

@@ -105,7 +105,7 @@ var (
 	testFields    = []string{"name", "domain", "start", "requests"}
 	requestFields = []string{"descriptor", "descriptors", "domain", "at", "repeat", "every", "hits", "limit", "want"}
 	targetFields  = []string{"descriptor", "hits", "limit"}
-	wantFields    = []string{"code", "error", "admitted", "headers", "rule", "denied_in_shadow", "limit", "remaining", "reset", "statuses"}
+	wantFields    = []string{"code", "error", "admitted", "headers", "body", "rule", "denied_in_shadow", "limit", "remaining", "reset", "statuses"}
 	statusFields  = []string{"code", "rule", "denied_in_shadow", "limit", "remaining", "reset"}
 )
 
@@ -294,6 +294,9 @@ func (p *parser) parseWant(r *Request, n *yaml.Node) {
 	}
 	if h := m["headers"]; h != nil {
 		w.Headers = p.headers(h)
+	}
+	if b := m["body"]; b != nil {
+		w.Body = new(p.text(b, "body"))
 	}
 	if list := m["statuses"]; list != nil {
 		for _, name := range statusFields[1:] { // the code is that of the whole answer

@@ -199,6 +199,13 @@ func (s *testService) compare(r *Request, a answer, isLast bool) []Mismatch {
 		}
 		s.compareStatus(c, prefix, i, a.response.Statuses[i], &want.Statuses[i], isLast)
 	}
+	if isLast && want.Body != nil {
+		body := string(a.response.RawBody)
+		if body == "" {
+			body = NoBody
+		}
+		c.text("body", body, want.Body)
+	}
 	if isLast && len(want.Headers) > 0 {
 		got := map[string]string{}
 		for _, h := range a.response.ResponseHeadersToAdd {
