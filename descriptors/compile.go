@@ -25,6 +25,7 @@ func Compile(set *limitsfile.Set) *Config {
 		domain.root = responses.compile(d.Descriptors, path{domain: d.Name, off: d.Off != nil})
 		c.domains[d.Name] = domain
 		c.order = append(c.order, domain)
+		c.hasOff = c.hasOff || hasOff(d)
 	}
 	return c
 }

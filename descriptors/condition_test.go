@@ -25,6 +25,7 @@ descriptors:
 - {key: method, in: [GET, HEAD], DAY, descriptors: [{key: path, prefix: /api/, DAY}]}
 - {key: method, DAY}
 - {key: version, regex: "v[0-9]+", DAY}
+- {key: plan, DAY, descriptors: [{key: size, cel: "entries.plan == 'free' && int(value) > 10", DAY}, {key: size, DAY}]}
 `
 
 func withDay(yaml string) string {
@@ -51,6 +52,10 @@ func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
 		{[]string{"method", "POST"}, "method"},
 		{[]string{"version", "v12"}, "version=regex(v[0-9]+)"},
 		{[]string{"version", "12"}, ""},
+		{[]string{"plan", "free", "size", "11"}, "plan > size=cel(entries.plan == 'free' && int(value) > 10)"},
+		{[]string{"plan", "free", "size", "9"}, "plan > size"},
+		{[]string{"plan", "free", "size", "large"}, "plan > size"}, // int fails
+		{[]string{"plan", "gold", "size", "11"}, "plan > size"},
 	} {
 		assert.Equal(t, c.want, matched(d, c.request...), c.request)
 		trace := d.Trace(entries(c.request...))
@@ -110,6 +115,37 @@ func TestChangedListIsAChange(t *testing.T) {
 	assert.NotEqual(t, old.Hash(), changed.Hash())
 }
 
+func TestFailedExpressionDoesNotMatchAndIsObserved(t *testing.T) {
+	c := compileFiles(t, withDay(`domain: d
+descriptors:
+- {key: size, not: {cel: int(value) > 10}, DAY}
+- {key: size, DAY}
+`))
+	observer := &failureObserver{}
+	store := &Store{Observer: observer}
+	store.Set(c)
+	d := store.Load().Domain("d")
+	assert.Equal(t, "size=not cel(int(value) > 10)", matched(d, "size", "9"))
+	assert.Equal(t, "size", matched(d, "size", "11"))
+	assert.Empty(t, observer.texts)
+	assert.Equal(t, "size", matched(d, "size", "large"))
+	assert.Equal(t, "size", matched(d, "size", strings.Repeat("9", 200_000)), "the value is too long for the bound of the cost")
+	require.Len(t, observer.texts, 2)
+	assert.Contains(t, observer.texts[0], "d size=not cel(int(value) > 10): type conversion error")
+
+	trace := d.Trace(entries("size", "large"))
+	require.Len(t, trace.Steps[0].Candidates, 2)
+	assert.ErrorContains(t, trace.Steps[0].Candidates[0].Failure, "type conversion error")
+	assert.Len(t, observer.texts, 2, "a trace is not observed")
+}
+
+// failureObserver keeps the failures of expressions.
+type failureObserver struct{ texts []string }
+
+func (o *failureObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
+	o.texts = append(o.texts, domain+" "+d.Label()+": "+err.Error())
+}
+
 func TestConditionMatchDoesNotAllocate(t *testing.T) {
 	d := compileFiles(t, withDay(conditions)).Domain("d")
 	for _, request := range [][]string{{"ip", "10.1.2.3"}, {"ip", "2001:db8::1"}, {"method", "GET"}, {"version", "v1"}} {
@@ -137,6 +173,8 @@ func BenchmarkMatchCondition(b *testing.B) {
 		{"in-100000", "in: {file: values}", "user-054321"},
 		{"prefix", "prefix: /api/v1/", "/api/v1/items"},
 		{"regex", "regex: 'v[0-9]+\\.[0-9]+'", "v12.7"},
+		{"cel", "cel: 'value.startsWith(\"/api/\") && size(value) < 100'", "/api/v1/items"},
+		{"cel-entries", "cel: 'entries.k == \"gold\" || value.endsWith(\".png\")'", "gold"},
 		{"not-cidr", "not: {cidr: [10.0.0.0/8]}", "192.0.2.1"},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

@@ -36,6 +36,7 @@ type Config struct {
 	order   []*Domain // in file order
 
 	shadowMode *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
+	hasOff     bool                   // a switch has taken limits out of force
 
 	hashOnce sync.Once
 	hash     string // see Hash
@@ -74,6 +75,8 @@ type Domain struct {
 	requestSpec    limit.Spec
 	requestLimits  bool
 	requestMetrics Attachment
+
+	observer Observer // nil until the Config is in force, and if nobody observes
 }
 
 // Match returns the rule for the entries of one request descriptor. It returns nil if
@@ -83,8 +86,8 @@ type Domain struct {
 // rule. The first match of a level wins, without backtracking.
 func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	list := &d.root
-	for i, e := range entries {
-		n := list.find(e.GetKey(), e.GetValue())
+	for i := range entries {
+		n := list.find(entries[:i+1], d)
 		if n == nil {
 			return nil
 		}
@@ -159,8 +162,20 @@ type RateLimit struct {
 	Metrics *Attachment
 }
 
+// Observer receives the events of limits in force. Calls of its method may overlap. The method
+// must return at once.
+type Observer interface {
+	// ExpressionFailed reports that an expression could not be evaluated for a request. So d did
+	// not match.
+	ExpressionFailed(domain string, d *limitsfile.Descriptor, err error)
+}
+
 // Store has the Config in force. Its zero value is empty.
 type Store struct {
+	// Observer receives the events of the Config in force. It can be nil. It must be set before
+	// the first Set.
+	Observer Observer
+
 	// Prepare is called with each Config before it comes into force, unless it is nil. It
 	// must be set before the first Set.
 	Prepare func(*Config)
@@ -175,6 +190,9 @@ func (s *Store) Load() *Config { return s.config.Load() }
 func (s *Store) Set(c *Config) {
 	if s.Prepare != nil {
 		s.Prepare(c)
+	}
+	for _, d := range c.order {
+		d.observer = s.Observer
 	}
 	s.config.Store(c)
 }

@@ -57,7 +57,7 @@ func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, parentEntr
 		n := &s.nodes[i]
 		at := parent.child(n.Descriptor)
 		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
-		if got := s.find(n.Key, n.Value); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
+		if got := s.find(entryList, nil); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
 			t.Fatalf("%s: got %v for its own key and value", at, got)
 		}
 		if r := n.rule; r != nil {

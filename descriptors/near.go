@@ -203,7 +203,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 	}
 	var winner *node
 	if i < len(s.entries) {
-		winner = list.find(s.entries[i].GetKey(), s.entries[i].GetValue())
+		winner = list.find(s.entries[:i+1], nil)
 		if winner != nil {
 			s.visit(winner, i+1, trail, changes)
 		}
@@ -218,7 +218,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 		}
 		if i < len(s.entries) && n != winner {
 			c := Change{Kind: LosingMatch, Entry: i, Descriptor: n.Descriptor}
-			if n.matchKind(s.entries[i].GetKey(), s.entries[i].GetValue()) != NoMatch {
+			if kind, _ := n.matchKind(s.entries[:i+1]); kind != NoMatch {
 				c.Winner = winner.Descriptor
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
 			} else if c.Difference = s.comparedEntries[i].difference(n.Descriptor); c.Difference != Unrelated && c.Difference != OtherValue {
@@ -275,7 +275,11 @@ func (s *nearSearch) searchOtherOrders(d *Domain) {
 			if list == nil || slices.Contains(usedEntries, i) {
 				continue
 			}
-			n := list.find(e.GetKey(), e.GetValue())
+			var ordered []*ratelimitv3.RateLimitDescriptor_Entry
+			for _, used := range usedEntries {
+				ordered = append(ordered, s.entries[used])
+			}
+			n := list.find(append(ordered, e), nil)
 			if n == nil {
 				continue
 			}

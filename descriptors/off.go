@@ -1,7 +1,10 @@
 package descriptors
 
 import (
+	"slices"
 	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
@@ -12,6 +15,9 @@ type Off struct {
 	limitsfile.Notes
 }
 
+// allDomains is the Path of a switch of all domains.
+const allDomains = "all domains"
+
 // Off returns the limits that switches have taken out of force: all domains, then each domain
 // with its own switch, then rules.
 func (c *Config) Off() []Off {
@@ -21,7 +27,7 @@ func (c *Config) Off() []Off {
 		switch {
 		case off == nil:
 		case off.Target == "":
-			return []Off{{"all domains", off.Notes}}
+			return []Off{{allDomains, off.Notes}}
 		default:
 			all = append(all, Off{limitsfile.Printable(d.Name), off.Notes})
 		}
@@ -32,6 +38,47 @@ func (c *Config) Off() []Off {
 		}
 	})
 	return all
+}
+
+// HasOff reports whether a switch has taken limits out of force.
+func (c *Config) HasOff() bool { return c.hasOff }
+
+// hasOff reports whether a switch has taken limits of d out of force.
+func hasOff(d *limitsfile.Domain) bool {
+	var anyOff func(list []*limitsfile.Descriptor) bool
+	anyOff = func(list []*limitsfile.Descriptor) bool {
+		return slices.ContainsFunc(list, func(d *limitsfile.Descriptor) bool { return d.Off() != nil || anyOff(d.Descriptors) })
+	}
+	return d.Off != nil || anyOff(d.Descriptors)
+}
+
+// OffAt returns the switch that has taken the limits for entries out of force, or nil.
+func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
+	if off := d.source.Off; off != nil {
+		if off.Target == "" {
+			return &Off{allDomains, off.Notes}
+		}
+		return &Off{limitsfile.Printable(d.Name), off.Notes}
+	}
+	var trail []*limitsfile.Descriptor
+	list := &d.root
+	for i := range entries {
+		if list == nil {
+			return nil
+		}
+		n := list.find(entries[:i+1], nil)
+		if n == nil {
+			return nil
+		}
+		trail, list = append(trail, n.Descriptor), n.children
+	}
+	if len(trail) == 0 {
+		return nil
+	}
+	if o := trail[len(trail)-1].Off(); o != nil {
+		return &Off{limitsfile.Path(d.Name, trail), o.Notes}
+	}
+	return nil
 }
 
 // origin returns where the limits of d come from, if not from a file alone, as fields of a line

@@ -85,19 +85,33 @@ func NewIndex(list []*limitsfile.Descriptor) *Index {
 	return &Index{newSiblings(list)}
 }
 
-// Find returns the descriptor with the key and value of e. If there is none, Find returns
-// the descriptor that matches a request with e, or nil.
-func (x *Index) Find(e *ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
+// Find returns the descriptor with the key and value of the last entry. If there is none, Find
+// returns the descriptor that matches a request with these entries, or nil.
+func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
+	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
 	if n := x.siblings.findExact(key, value); n != nil {
 		return n.Descriptor, true
 	}
 	if value != "" && !strings.Contains(key+value, "*") {
-		if n := x.siblings.find(key, value); n != nil {
+		if n := x.siblings.find(entries, nil); n != nil {
 			return n.Descriptor, false
 		}
 	}
 	return nil, false
+}
+
+// EntryCondition returns the first descriptor with this key and a condition that depends on more
+// than the value, or nil. So the value alone does not decide which descriptor matches.
+func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
+	if k := x.siblings.keys[key]; k != nil {
+		for _, n := range k.conditions {
+			if n.Condition.ReadsEntries() {
+				return n.Descriptor
+			}
+		}
+	}
+	return nil
 }
 
 // findExact returns the node whose key and value have these texts, or nil. The value of a
@@ -121,10 +135,12 @@ func (s *siblings) findExact(key, value string) *node {
 	return k.values[value]
 }
 
-// find returns the node that an entry matches, or nil. The node with the entry's key and
-// value comes first, then the first condition, then the first wildcard, then the node with the
-// key and no value.
-func (s *siblings) find(key, value string) *node {
+// find returns the node that the last of entries matches, or nil. The node with the entry's key
+// and value comes first, then the first condition, then the first wildcard, then the node with the
+// key and no value. The observer of d learns about expressions that fail. d can be nil.
+func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, d *Domain) *node {
+	e := entries[len(entries)-1]
+	key, value := e.GetKey(), e.GetValue()
 	k := s.keys[key]
 	if k == nil {
 		if len(s.wildcards.all) == 0 {
@@ -136,7 +152,7 @@ func (s *siblings) find(key, value string) *node {
 		return n
 	}
 	if len(k.conditions) > 0 {
-		if n := firstCondition(k.conditions, value); n != nil {
+		if n := firstCondition(k.conditions, entries, d); n != nil {
 			return n
 		}
 	}
@@ -156,12 +172,17 @@ func (s *siblings) find(key, value string) *node {
 	return k.anyValue
 }
 
-// firstCondition returns the first node whose condition value meets, or nil.
-func firstCondition(nodes []*node, value string) *node {
-	v := condition.NewValue(value)
+// firstCondition returns the first node whose condition the last of entries meets, or nil. The
+// observer of d learns about expressions that fail. d can be nil.
+func firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry, d *Domain) *node {
+	v := condition.NewValue(entries)
 	for _, n := range nodes {
-		if n.Condition.Match(&v) {
+		isMet, err := n.Condition.Match(&v)
+		if isMet {
 			return n
+		}
+		if err != nil && d != nil && d.observer != nil {
+			d.observer.ExpressionFailed(d.Name, n.Descriptor, err)
 		}
 	}
 	return nil

@@ -68,6 +68,15 @@ func (t Target) Check() error {
 	return nil
 }
 
+// Keys returns the keys of the entries.
+func (t Target) Keys() []string {
+	keys := make([]string, len(t.Entries))
+	for i, e := range t.Entries {
+		keys[i] = e.GetKey()
+	}
+	return keys
+}
+
 // ParseRequestTarget parses the target of a request. A key with an empty value can be written
 // with or without a =. hasAllValues reports that each key has a =.
 func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {

@@ -60,6 +60,9 @@ type Candidate struct {
 
 	// Difference is set if Kind is NoMatch.
 	Difference Difference
+
+	// Failure is why the expression of the descriptor could not be evaluated, or nil.
+	Failure error
 }
 
 // MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
@@ -84,12 +87,12 @@ func (k MatchKind) String() string {
 func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 	var t Trace
 	list := &d.root
-	for i, e := range entries {
+	for i := range entries {
 		if list == nil {
 			break
 		}
-		n := list.find(e.GetKey(), e.GetValue())
-		t.Steps = append(t.Steps, list.step(e, n))
+		n := list.find(entries[:i+1], nil)
+		t.Steps = append(t.Steps, list.step(entries[:i+1], n))
 		if n == nil {
 			break
 		}
@@ -105,14 +108,17 @@ func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 	return t
 }
 
-// step returns the comparison of e with s. winner is the node that e matches, or nil.
-func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) Step {
+// step returns the comparison of the last of entries with s. winner is the node that the entry
+// matches, or nil.
+func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node) Step {
+	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
 	entry := newComparedEntry(e)
 	otherCandidates, similarValues := 0, 0
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		c := Candidate{Descriptor: n.Descriptor, Kind: n.matchKind(e.GetKey(), e.GetValue())}
+		c := Candidate{Descriptor: n.Descriptor}
+		c.Kind, c.Failure = n.matchKind(entries)
 		if c.Kind == NoMatch {
 			c.Difference = entry.difference(n.Descriptor)
 			// A similar value is no misspelling if the entry has the winner's exact value.
@@ -147,15 +153,26 @@ func (s *siblings) step(e *ratelimitv3.RateLimitDescriptor_Entry, winner *node) 
 	return step
 }
 
-// matchKind returns the way in which n matches an entry. It must agree with find; a test
-// compares both functions.
-func (n *node) matchKind(key, value string) MatchKind {
-	if n.Condition != nil {
-		if v := condition.NewValue(value); n.Key == key && n.Condition.Match(&v) {
-			return ConditionMatch
-		}
-		return NoMatch
+// matchKind returns the way in which n matches the last of entries, or why the expression of n
+// failed. It must agree with find; a test compares both functions.
+func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry) (kind MatchKind, failure error) {
+	e := entries[len(entries)-1]
+	if n.Condition == nil {
+		return n.textMatchKind(e.GetKey(), e.GetValue()), nil
 	}
+	if n.Key == e.GetKey() {
+		v := condition.NewValue(entries)
+		isMet, err := n.Condition.Match(&v)
+		if isMet {
+			return ConditionMatch, nil
+		}
+		failure = err
+	}
+	return NoMatch, failure
+}
+
+// textMatchKind returns the way in which n matches an entry. n must not have a condition.
+func (n *node) textMatchKind(key, value string) MatchKind {
 	if value != "" && n.Key == key && n.Value == value {
 		return ExactMatch
 	}

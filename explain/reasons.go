@@ -16,6 +16,9 @@ import (
 // candidateReason returns why c wins or loses in s.
 func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 	if c.Kind == descriptors.NoMatch {
+		if c.Failure != nil {
+			return fmt.Sprintf("the expression failed, so it does not match: %v", c.Failure)
+		}
 		return differenceText(s.Entry, c.Descriptor, c.Difference)
 	}
 	text := [...]string{

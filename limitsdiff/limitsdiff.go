@@ -90,7 +90,7 @@ func Compare(old, current *descriptors.Config) *Report {
 		c.domain = d.Name
 		oldDomain, newDomain := source(old, d.Name), source(current, d.Name)
 		c.compareRequestLimits(oldDomain, newDomain)
-		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil)
+		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
 	}
 	for _, change := range c.report.Changes {
 		c.report.Kind = join(c.report.Kind, change.Kind)
@@ -134,8 +134,9 @@ type treePosition struct {
 	matched []*limitsfile.Descriptor
 }
 
-// next returns the position after an entry. Its matched descriptors are nil if nothing matches.
-func (c *comparison) next(s treePosition, e *ratelimitv3.RateLimitDescriptor_Entry) treePosition {
+// next returns the position after the last of entries. Its matched descriptors are nil if nothing
+// matches.
+func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
 	if len(s.list) == 0 {
 		return treePosition{}
 	}
@@ -144,7 +145,7 @@ func (c *comparison) next(s treePosition, e *ratelimitv3.RateLimitDescriptor_Ent
 		x = descriptors.NewIndex(s.list)
 		c.indexes[s.list[0]] = x
 	}
-	d, _ := x.Find(e)
+	d, _ := x.Find(entries)
 	if d == nil {
 		return treePosition{}
 	}
@@ -152,8 +153,8 @@ func (c *comparison) next(s treePosition, e *ratelimitv3.RateLimitDescriptor_Ent
 }
 
 // walk compares all requests that continue at old and current. path has the descriptors
-// that describe the entries before.
-func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor) {
+// that describe the entries before, and entries has the entries.
+func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	labels := map[[2]string]bool{}
 	list := slices.Concat(current.list, old.list)
 	declared := len(list)
@@ -167,7 +168,8 @@ func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descript
 			c.report.Incomplete = true
 			return
 		}
-		c.walkEntry(old, current, append(slices.Clip(path), d), exampleEntry(d), i >= declared)
+		e := exampleEntry(d, entries)
+		c.walkEntry(old, current, append(slices.Clip(path), d), append(slices.Clip(entries), e), i >= declared)
 	}
 	for _, d := range conditionExamples(list) {
 		if c.requests++; c.requests > maxRequests {
@@ -175,16 +177,16 @@ func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descript
 			return
 		}
 		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
-		c.walkEntry(old, current, append(slices.Clip(path), d), e, true)
+		c.walkEntry(old, current, append(slices.Clip(path), d), append(slices.Clip(entries), e), true)
 	}
 }
 
-// walkEntry compares all requests that continue with e at old and current. path has the
-// descriptors that describe e and the entries before.
-func (c *comparison) walkEntry(old, current treePosition, path []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
-	oldNext, newNext := c.next(old, e), c.next(current, e)
+// walkEntry compares all requests that continue with the last of entries at old and current. path
+// has the descriptors that describe the entries.
+func (c *comparison) walkEntry(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
+	oldNext, newNext := c.next(old, entries), c.next(current, entries)
 	c.compareRules(oldNext.matched, newNext.matched, path, isOverlap)
-	c.walk(oldNext, newNext, path)
+	c.walk(oldNext, newNext, path, entries)
 }
 
 // conditionExamples returns descriptors for values near the borders of the conditions in list.
@@ -208,15 +210,20 @@ func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return all
 }
 
-// exampleEntry returns an entry that d matches and that no other descriptor names. For a
-// condition it can return an entry that another descriptor names, or that d does not match.
-func exampleEntry(d *limitsfile.Descriptor) *ratelimitv3.RateLimitDescriptor_Entry {
+// exampleEntry returns an entry that d matches after the entries before it, and that no other
+// descriptor names. For a condition it can return an entry that another descriptor names. If no
+// example meets the condition, the value is the text of the condition, which stands for all values
+// that do.
+func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
 	if d.Condition != nil {
 		for _, value := range d.Condition.Examples() {
-			if v := condition.NewValue(value); d.Condition.Match(&v) {
-				return &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: value}
+			e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: value}
+			v := condition.NewValue(append(slices.Clip(before), e))
+			if isMet, err := d.Condition.Match(&v); isMet && err == nil {
+				return e
 			}
 		}
+		return &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
 	}
 	const anyText = "~" // takes the place of any text
 	return &ratelimitv3.RateLimitDescriptor_Entry{

@@ -48,7 +48,7 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, e
 	}
 	o := reloadObserver{meter.Reload(sources...), s, health, events, log}
 	o.setHealth(0)
-	store := &descriptors.Store{Prepare: meter.PrepareRules}
+	store := &descriptors.Store{Prepare: meter.PrepareRules, Observer: &expressionObserver{Observer: meter.Expressions(), log: log}}
 	meter.ConfigHash(func() string {
 		if config := store.Load(); config != nil {
 			return config.Hash()

@@ -1,11 +1,12 @@
 // Package condition tests the value of an entry: whether it lies in a network, is in a list,
-// has a prefix, or matches a regular expression.
+// has a prefix, matches a regular expression, or makes an expression true.
 //
 // Terms:
 //
 //   - condition: a test that a descriptor has in place of a value;
 //   - list: the values or networks of a condition, written in the limits file or in a file of
 //     their own;
+//   - expression: a condition in CEL, which can also read the entries before the value;
 //   - text: the short form of a condition that names its descriptor: `cidr(10.0.0.0/8)`.
 package condition
 
@@ -16,10 +17,13 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
 const (
-	// MaxEntryBytes is the maximum size of an entry of a list, a prefix or a regular expression.
+	// MaxEntryBytes is the maximum size of an entry of a list, a prefix, a regular expression or
+	// an expression in CEL.
 	MaxEntryBytes = 1024
 
 	// maxInstructions bounds a compiled regular expression. A match takes time proportional to
@@ -37,6 +41,8 @@ type Condition struct {
 	prefix string         // of a prefix
 	whole  *regexp.Regexp // of a regex; it matches whole values
 	parsed *syntax.Regexp // of a regex
+
+	expression *expression // of a cel
 }
 
 // kind is the kind of a condition. Match uses it in place of an interface, because an interface
@@ -48,18 +54,23 @@ const (
 	inKind
 	prefixKind
 	regexKind
+	celKind
 )
 
 // Value is a value of a request. Several conditions can test it, and its address is parsed once
 // at most.
 type Value struct {
-	text   string
-	addr   netip.Addr // invalid if the text is no address
-	parsed bool
+	text    string
+	entries []*ratelimitv3.RateLimitDescriptor_Entry // up to the entry of the value
+	addr    netip.Addr                               // invalid if the text is no address
+	parsed  bool
 }
 
-// NewValue returns a Value with this text.
-func NewValue(text string) Value { return Value{text: text} }
+// NewValue returns the Value of the last entry. The entries are those of a request up to this
+// one. They must not be empty.
+func NewValue(entries []*ratelimitv3.RateLimitDescriptor_Entry) Value {
+	return Value{text: entries[len(entries)-1].GetValue(), entries: entries}
+}
 
 // address returns the IP address that v is. An IPv4 address in IPv6 form is returned as IPv4,
 // and a zone is left out. The result is invalid if v is no address.
@@ -73,9 +84,9 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c.
-func (c *Condition) Match(v *Value) bool {
-	isMet := false
+// Match reports whether v meets c. Only an expression can fail. v then meets neither c nor its
+// negation.
+func (c *Condition) Match(v *Value) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
 		addr := v.address()
@@ -86,8 +97,12 @@ func (c *Condition) Match(v *Value) bool {
 		isMet = strings.HasPrefix(v.text, c.prefix)
 	case regexKind:
 		isMet = c.whole.MatchString(v.text)
+	case celKind:
+		if isMet, err = c.expression.isTrue(v); err != nil {
+			return false, err
+		}
 	}
-	return isMet != c.negated
+	return isMet != c.negated, nil
 }
 
 // String returns the text of c. Conditions with the same text have the same kind and the same
@@ -96,6 +111,14 @@ func (c *Condition) String() string { return c.text }
 
 // List returns the list of c, or nil if c has none.
 func (c *Condition) List() *List { return c.list }
+
+// Values returns the only values that meet c, or nil if c is not an in.
+func (c *Condition) Values() []string {
+	if c.kind != inKind || c.negated {
+		return nil
+	}
+	return c.list.entries
+}
 
 // Not returns a condition that a value meets if it does not meet c.
 func (c *Condition) Not() *Condition {
@@ -117,6 +140,10 @@ func (c *Condition) Examples() []string {
 		all = []string{c.prefix + "~", c.prefix}
 	case regexKind:
 		all = []string{exampleOf(c.parsed, 0)}
+	case celKind:
+		for _, text := range c.expression.texts {
+			all = append(all, text, text+"~")
+		}
 	}
 	return append(all, "~", "192.0.2.1", "2001:db8::1")
 }
@@ -165,19 +192,9 @@ func Regex(expression string) (*Condition, error) {
 	case len(expression) > MaxEntryBytes:
 		return nil, fmt.Errorf("got %d bytes, want at most %d", len(expression), MaxEntryBytes)
 	}
-	parsed, err := syntax.Parse(expression, syntax.Perl)
-	if err != nil {
-		if syntaxErr := (*syntax.Error)(nil); errors.As(err, &syntaxErr) {
-			return nil, fmt.Errorf("%s: %s; want an expression in the syntax of RE2", syntaxErr.Code, shorten(syntaxErr.Expr))
-		}
-		return nil, err
-	}
-	program, err := syntax.Compile(parsed.Simplify())
+	parsed, err := parsePattern(expression)
 	if err != nil {
 		return nil, err
-	}
-	if len(program.Inst) > maxInstructions {
-		return nil, fmt.Errorf("the expression needs %d instructions, want at most %d; make its repetitions shorter", len(program.Inst), maxInstructions)
 	}
 	// The text of the parsed expression is complete, but expression can end inside \Q.
 	whole, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)

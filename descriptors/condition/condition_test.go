@@ -35,6 +35,12 @@ func regex(t testing.TB, expression string) *Condition {
 	return c
 }
 
+func celCondition(t testing.TB, text string) *Condition {
+	c, err := CEL(text)
+	require.NoError(t, err)
+	return c
+}
+
 func prefix(t testing.TB, text string) *Condition {
 	c, err := Prefix(text)
 	require.NoError(t, err)
@@ -42,8 +48,7 @@ func prefix(t testing.TB, text string) *Condition {
 }
 
 func meets(c *Condition, text string) bool {
-	v := NewValue(text)
-	return c.Match(&v)
+	return c.Meets(text)
 }
 
 func TestConditionsMatchValues(t *testing.T) {
@@ -67,6 +72,9 @@ func TestConditionsMatchValues(t *testing.T) {
 		{regex(t, "^a|b$"), []string{"a", "b"}, []string{"ab", "ax"}},
 		{regex(t, `\Qa.b`), []string{"a.b"}, []string{"axb", "a.b)"}},
 		{regex(t, "(?i)get|post"), []string{"GET", "Post"}, []string{"PUT"}},
+		{celCondition(t, `value.startsWith("/api/") && !value.endsWith(".png")`), []string{"/api/", "/api/x"}, []string{"/api/x.png", "/x", ""}},
+		{celCondition(t, `size(value) > 2 && value in ["abc", "abd"]`), []string{"abc"}, []string{"ab", "abe"}},
+		{celCondition(t, `value.matches("^v[0-9]+$")`), []string{"v1"}, []string{"v", "v1x"}},
 	} {
 		t.Run(c.condition.String(), func(t *testing.T) {
 			for _, v := range c.met {
@@ -95,6 +103,7 @@ func TestTextNamesTheCondition(t *testing.T) {
 		"not in(a)":                    in(t, "a").Not(),
 		"prefix(/api/)":                prefix(t, "/api/"),
 		"regex(a*)":                    regex(t, "a*"),
+		`cel(value == "a")`:            celCondition(t, ` value == "a" `),
 	} {
 		assert.Equal(t, want, c.String())
 	}
@@ -147,7 +156,7 @@ func TestListFileHasOneEntryALine(t *testing.T) {
 
 func TestExamplesLieOnBothSides(t *testing.T) {
 	for _, c := range []*Condition{
-		cidr(t, "10.0.0.0/8"), in(t, "a", "b"), prefix(t, "/api"), regex(t, `v[0-9]{2,}(\.x|y)+`), regex(t, `[^a-z]\d?`),
+		cidr(t, "10.0.0.0/8"), in(t, "a", "b"), prefix(t, "/api"), regex(t, `v[0-9]{2,}(\.x|y)+`), regex(t, `[^a-z]\d?`), celCondition(t, `value == "gold" || value.startsWith("/a")`),
 	} {
 		for _, c := range []*Condition{c, c.Not()} {
 			met, unmet := 0, 0

@@ -11,7 +11,7 @@ func (c *Condition) Covers(other *Condition) bool {
 	switch {
 	case c.text == other.text || c.MatchesAll():
 		return true
-	case other.negated:
+	case other.negated || c.ReadsEntries():
 		return false
 	case other.kind == inKind:
 		return len(other.list.entries) <= maxExamples && !slices.ContainsFunc(other.list.entries, func(text string) bool { return !c.Meets(text) })
@@ -47,15 +47,16 @@ func (c *Condition) CoversPrefix(prefix string) bool {
 	return c.MatchesAll() || c.kind == prefixKind && !c.negated && strings.HasPrefix(prefix, c.prefix)
 }
 
-// IsOpposite reports whether each value meets either c or other.
+// IsOpposite reports whether each value meets either c or other. An expression can fail, and
+// then a value meets neither.
 func (c *Condition) IsOpposite(other *Condition) bool {
-	return c.negated != other.negated && strings.TrimPrefix(c.text, "not ") == strings.TrimPrefix(other.text, "not ")
+	return c.kind != celKind && c.negated != other.negated && strings.TrimPrefix(c.text, "not ") == strings.TrimPrefix(other.text, "not ")
 }
 
-// Meets reports whether text meets c.
+// Meets reports whether text meets c in a request without other entries.
 func (c *Condition) Meets(text string) bool {
-	v := NewValue(text)
-	return c.Match(&v)
+	isMet, err := c.Match(&Value{text: text})
+	return isMet && err == nil
 }
 
 // MatchesAll reports whether all values of requests certainly meet c. They have no line breaks.

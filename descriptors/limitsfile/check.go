@@ -21,6 +21,7 @@ func Parse(files []File, o Options) (*Set, error) {
 type reader struct {
 	options     Options
 	lists       *listReader
+	expressions expressionCache
 	set         *Set
 	docs        []*document
 	domains     map[string]*Domain // by name
@@ -35,7 +36,7 @@ type descriptorName struct {
 }
 
 func newReader(o Options) *reader {
-	return &reader{options: o, lists: newListReader(o), set: &Set{}, domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]int{}}
+	return &reader{options: o, lists: newListReader(o), expressions: expressionCache{}, set: &Set{}, domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]int{}}
 }
 
 // read checks the documents, which must be open.
@@ -60,7 +61,7 @@ func (r *reader) read() (*Set, error) {
 // the first document is read, because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
-	d.lists = r.lists
+	d.lists, d.expressions = r.lists, r.expressions
 	if root == nil {
 		return
 	}
@@ -145,6 +146,9 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		desc := &Descriptor{Key: key.text, Value: value.text, File: d.file, Line: item.Line}
 		conditionOK := d.readCondition(desc, pos, o)
 		pos.setKey(desc)
+		if desc.Condition != nil && desc.Condition.ReadsEntries() {
+			conditionOK = d.checkEntryKeys(desc.Condition, pos, o, pos.keys()) && conditionOK
+		}
 		if desc.Key == "" && !key.invalid {
 			d.errorf(key.node, pos, "key is missing")
 		}
@@ -164,7 +168,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		if desc.Condition != nil {
 			group := descriptorName{list: list, key: desc.Key}
 			if r.conditions[group]++; r.conditions[group] > maxConditions {
-				d.errorf(key.node, pos, "more than %d conditions for one key; put their entries into one list", maxConditions)
+				d.errorf(key.node, pos, "more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)
 				continue
 			}
 		}

@@ -2,6 +2,7 @@ package limitsfile
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -81,12 +82,55 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 			c, err = condition.Prefix(v.text)
 		case "regex":
 			c, err = condition.Regex(v.text)
+		case "cel":
+			c, err = d.expressions.condition(v.text)
 		}
 		if err != nil {
 			d.errorf(v.node, pos, "%s: %v", name, err)
 		}
 	}
 	return c, field
+}
+
+// checkEntryKeys checks that each entry that the expression of c names is one of keys: those of the
+// descriptors above it and its own. It returns false after reporting a mistake.
+func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
+	field := o.field("cel")
+	if !field.given() {
+		field = o.field("not")
+	}
+	for _, key := range c.EntryKeys() {
+		isKnown := slices.ContainsFunc(keys, func(pattern string) bool {
+			p := NewPattern(pattern)
+			return pattern == key || strings.Contains(pattern, "*") && p.Match(key)
+		})
+		if !isKnown {
+			d.errorf(field.node, pos, "cel: got the entry %s, which this descriptor and those above it don't have; want %s", Printable(key), OneOf(key, keys))
+			return false
+		}
+	}
+	return true
+}
+
+// maxExpressions bounds the different expressions of a Set. Each takes about 20 KB.
+const maxExpressions = 1000
+
+// expressionCache has the expressions of a Set, so that equal expressions are compiled once.
+type expressionCache map[string]*condition.Condition
+
+// condition returns the condition of an expression.
+func (c expressionCache) condition(text string) (*condition.Condition, error) {
+	if known := c[text]; known != nil {
+		return known, nil
+	}
+	if len(c) == maxExpressions {
+		return nil, fmt.Errorf("more than %d different expressions; use another condition, or one expression for several descriptors", maxExpressions)
+	}
+	compiled, err := condition.CEL(text)
+	if err == nil {
+		c[text] = compiled
+	}
+	return compiled, err
 }
 
 // listCondition returns the condition of a cidr or an in. It returns nil after reporting a

@@ -32,11 +32,25 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"two conditions", "in: [a]\nprefix: b", "in and prefix are both given; want one of them"},
 		{"a value beside", "value: a\nprefix: b", "value and prefix are both given; want one of them"},
 		{"a not beside", "in: [a]\nnot: {in: [b]}", "in and not are both given; want one of them"},
-		{"not without a condition", "not: {}", "not is empty; want cidr, in, prefix or regex in it"},
+		{"not without a condition", "not: {}", "not is empty; want cidr, in, prefix, regex or cel in it"},
 		{"not of not", "not: {not: {in: [a]}}", "not has no meaning in not; it belongs in the descriptor"},
 		{"value in not", "not: {value: a, in: [b]}", "value has no meaning in not and is ignored"},
 		{"bad regex", "regex: 'a('", "f:4:12: d > k: regex: missing closing ): a(; want an expression in the syntax of RE2"},
 		{"empty prefix", "prefix: ''", "prefix: got an empty prefix"},
+		{"unknown name", "cel: valu == 'a'", `f:4:10: d > k: cel: at character 1: unknown name valu; want value or entries, or a function of CEL`},
+		{"wrong type", "cel: value > 3", "cel: at character 7: found no matching overload"},
+		{"no bool", "cel: size(value)", `cel: the result has the type int, want bool; compare it, as in value == "gold"`},
+		{"syntax", "cel: value ==", "cel: at character 9: Syntax error"},
+		{"second line", "cel: |\n  value == 'a' &&\n  valu == 'b'", "cel: in line 2 of the expression, at character 1: unknown name valu"},
+		{"constant", "cel: 1 < 2", "cel: the result is always the same, because the expression reads neither value nor entries"},
+		{"empty expression", "cel: ''", `cel: got an empty expression; want one such as value.startsWith("/api/")`},
+		{"long expression", "cel: value == '" + strings.Repeat("a", 1100) + "'", "cel: got 1111 bytes, want at most 1024"},
+		{"bad pattern", "cel: value.matches('a(')", "cel: matches: missing closing ): a("},
+		{"pattern of a request", "cel: value.matches(entries.k)", `matches: got a pattern that is not a text in quotes`},
+		{"loops in loops", "cel: entries.all(a, entries.all(b, entries.all(c, entries.all(e, a + b + c + e != value))))", "cel: the cost can reach"},
+		{"unknown entry", "cel: entries.tenant == value", "cel: got the entry tenant, which this descriptor and those above it don't have; want k"},
+		{"cel beside a value", "cel: value == 'a'\nvalue: b", "value and cel are both given; want one of them"},
+		{"cel in not", "not: {cel: 'value'}", "cel: the result has the type string, want bool"},
 		{"missing file", "in: {file: none.txt}", "f:4:16: d > k: in: open lists/none.txt: file does not exist"},
 		{"file without a name", "in: {}", "in: the name of the file is missing; want {file: list.txt}"},
 		{"unknown field beside file", "in: {path: x}", "unknown key path; want file"},
@@ -68,7 +82,7 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		fmt.Fprintf(&b, "- {key: k, prefix: p%d}\n", i)
 	}
 	_, errs, _ := load(b.String(), Options{})
-	assert.Contains(t, errs, "f:1003:9: d > k=prefix(p1000): more than 1000 conditions for one key; put their entries into one list")
+	assert.Contains(t, errs, "f:1003:9: d > k=prefix(p1000): more than 1000 conditions for one key; put their entries into one list, or combine them in one expression")
 }
 
 func TestConditionsWarnAboutHostBits(t *testing.T) {

@@ -18,6 +18,7 @@ var fieldHelp = map[string]string{
 	"in":                 "Condition: the value is in this list.",
 	"prefix":             "Condition: the value starts with this text.",
 	"regex":              "Condition: this regular expression (RE2) matches the whole value.",
+	"cel":                "Condition: this expression in CEL is true. It can use value and entries.",
 	"not":                "Condition: the value does not meet the condition in here.",
 	"file":               "File with one entry a line. A relative path starts at the directory of the limits file.",
 	"rate_limit":         "Limit of the rule.",

@@ -255,18 +255,27 @@ func Path(domain string, trail []*Descriptor) string {
 type place struct {
 	parent *place // nil for the domain
 	name   string // its Label, or its number until its key is known
+	key    string // empty for the domain
 }
 
 // newPlace returns the place of the i-th descriptor below parent.
 func newPlace(parent *place, i int) *place {
-	return &place{parent, fmt.Sprintf("descriptor %d", i+1)}
+	return &place{parent: parent, name: fmt.Sprintf("descriptor %d", i+1)}
 }
 
 // setKey names p by the key and value of d, if d has a key.
 func (p *place) setKey(d *Descriptor) {
 	if d.Key != "" {
-		p.name = d.Label()
+		p.name, p.key = d.Label(), d.Key
 	}
+}
+
+// keys returns the keys of the descriptors from the domain to p.
+func (p *place) keys() []string {
+	if p == nil || p.parent == nil {
+		return nil
+	}
+	return append(p.parent.keys(), p.key)
 }
 
 // path returns the path to p: `shop > service=checkout > path`.

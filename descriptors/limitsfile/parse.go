@@ -49,6 +49,8 @@ type document struct {
 	rules    int // descriptors and limits so far
 	lists    *listReader
 
+	expressions expressionCache
+
 	metadataValues int // so far
 
 	// pieces calls f with the items of descriptors, a piece at a time, until f returns false.
@@ -67,10 +69,12 @@ type document struct {
 
 func newDocument(file string, o Options) *document {
 	return &document{
-		file:     file,
-		limits:   map[limit.Spec]*limit.Limit{},
-		maxBytes: cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
-		maxNodes: cmp.Or(o.MaxNodes, DefaultMaxNodes),
+		file:   file,
+		limits: map[limit.Spec]*limit.Limit{},
+
+		expressions: expressionCache{},
+		maxBytes:    cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
+		maxNodes:    cmp.Or(o.MaxNodes, DefaultMaxNodes),
 	}
 }
 

@@ -58,15 +58,18 @@ var limitFieldNames = func() (names []string) {
 	return names
 }()
 
-// Descriptor returns the descriptor of the rule, with the key and the value of its target. It
+// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It
 // is checked as in a limits file, and gets the defaults of the domain. path is shown in
-// problems.
-func (r *RuntimeRule) Descriptor(domain *Domain, path, key, value string) (*Descriptor, Problems) {
+// problems. The last of keys is the key of the descriptor.
+func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string) (*Descriptor, Problems) {
 	d := newDocument(r.file, Options{})
 	d.domain = domain
 	o := d.object(descriptorLevel, nil, r.node)
-	desc := &Descriptor{Key: key, Value: value, File: r.file}
+	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.file}
 	d.readCondition(desc, nil, o)
+	if desc.Condition != nil {
+		d.checkEntryKeys(desc.Condition, nil, o, keys)
+	}
 	if desc.Condition != nil && desc.Value != value {
 		d.errorf(r.node, nil, "target: got the value %s, want the condition as the value: %s", strconv.Quote(value), strconv.Quote(desc.Value))
 	}

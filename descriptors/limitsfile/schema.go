@@ -96,6 +96,7 @@ var schema = [...]row{
 	{name: "in", kind: entriesKind, levels: descriptorLevel | notLevel, extension: true},
 	{name: "prefix", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
 	{name: "regex", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
+	{name: "cel", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
 	{name: "not", kind: objectKind, levels: descriptorLevel, extension: true},
 	{name: "file", kind: textKind, levels: listLevel, extension: true},
 	{name: "rate_limit", kind: objectKind, levels: descriptorLevel},

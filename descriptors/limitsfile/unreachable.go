@@ -1,6 +1,9 @@
 package limitsfile
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // maxCompared bounds the earlier siblings that a descriptor is compared with.
 const maxCompared = 100
@@ -18,7 +21,9 @@ func (r *reader) warnUnreachableIn(domain string, trail []*Descriptor, list []*D
 	for _, d := range list {
 		if s != nil {
 			if by := s.covering(d); by != nil {
-				r.warnCovered(domain, trail, d, by)
+				r.warnUnreached(domain, trail, d, fmt.Sprintf("%s at %s matches first; remove one of them, or change the order or the value", by.Label(), FileLine(by.File, by.Line)))
+			} else if s.hasOwnDescriptors(d) {
+				r.warnUnreached(domain, trail, d, "each of its values has a descriptor of its own, which matches first; remove the descriptor, or the others")
 			}
 		}
 		if len(d.Descriptors) > 0 {
@@ -27,14 +32,12 @@ func (r *reader) warnUnreachableIn(domain string, trail []*Descriptor, list []*D
 	}
 }
 
-func (r *reader) warnCovered(domain string, trail []*Descriptor, d, by *Descriptor) {
+func (r *reader) warnUnreached(domain string, trail []*Descriptor, d *Descriptor, reason string) {
 	if len(r.set.Warnings) >= maxProblems {
 		return
 	}
 	path := Path(domain, append(trail[:len(trail):len(trail)], d))
-	r.set.Warnings = append(r.set.Warnings, Problem{File: d.File, Line: d.Line, Path: path, Reason: fmt.Sprintf(
-		"no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
-		by.Label(), FileLine(by.File, by.Line))})
+	r.set.Warnings = append(r.set.Warnings, Problem{File: d.File, Line: d.Line, Path: path, Reason: "no request reaches this descriptor, because " + reason})
 }
 
 // coverings has the siblings that can keep requests from others: all with a condition or a *.
@@ -42,7 +45,11 @@ type coverings struct {
 	conditions map[string][]*Descriptor // by key, in file order
 	wildcards  []covering               // in file order
 	all        map[string]*Descriptor   // by key: a descriptor from which on no value is left
+	values     map[keyValue]bool        // of descriptors with one value
 }
+
+// keyValue is the key and the value of a descriptor.
+type keyValue struct{ key, value string }
 
 // covering is a descriptor with a *.
 type covering struct {
@@ -81,7 +88,24 @@ func newCoverings(list []*Descriptor) *coverings {
 		}
 		s.conditions[d.Key] = append(earlier, d)
 	}
+	if s == nil {
+		return nil
+	}
+	s.values = map[keyValue]bool{}
+	for _, d := range list {
+		if d.Condition == nil && !d.WildcardKey && !d.WildcardValue && d.Value != "" {
+			s.values[keyValue{d.Key, d.Value}] = true
+		}
+	}
 	return s
+}
+
+// hasOwnDescriptors reports whether d is an in, and each of its values has a descriptor of its own.
+func (s *coverings) hasOwnDescriptors(d *Descriptor) bool {
+	if d.Condition == nil || len(d.Condition.Values()) == 0 || len(d.Condition.Values()) > len(s.values) {
+		return false
+	}
+	return !slices.ContainsFunc(d.Condition.Values(), func(value string) bool { return !s.values[keyValue{d.Key, value}] })
 }
 
 // covering returns a descriptor that matches each request that d could match, and that matches

@@ -49,6 +49,7 @@ func TestSurelyWrongRulesAreWarnings(t *testing.T) {
 		{"list inside a condition", rules("key: k, regex: 'v[0-9]+'", "key: k, in: [v1, v2]"), "f:4: d > k=in(v1 v2): no request"},
 		{"value behind a condition and its negation", rules("key: k", "key: k, in: [a]", "key: k, not: {in: [a]}"), "f:3: d > k: no request reaches this descriptor, because k=not in(a) at f:5"},
 		{"condition behind all values", rules("key: k, regex: '^.*$'", "key: k, in: [a]"), "f:4: d > k=in(a): no request"},
+		{"list whose values have descriptors", rules("key: k, in: [a, b]", "key: k, value: a", "key: k, value: b"), "f:3: d > k=in(a b): no request reaches this descriptor, because each of its values has a descriptor of its own"},
 		{"child behind another", rules("key: k, descriptors: [{key: c}, {key: c, value: '*'}]"), "f:3: d > k > c: no request"},
 
 		{"shorter window with the same limit", rules(limits("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5")), "f:3: d > k: 5 per minute never denies, because 5 per hour is always tighter"},
@@ -74,6 +75,7 @@ func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
 		"condition of another key":         rules("key: k, regex: '.*'", "key: l, in: [a]"),
 		"condition before its negation":    rules("key: k, in: [a]", "key: k, not: {in: [a]}"),
 		"negation of a smaller list":       rules("key: k, not: {in: [a]}", "key: k, in: [a]"),
+		"list with a value of its own":     rules("key: k, in: [a, b, c]", "key: k, value: a", "key: k, value: b", "key: l, value: c"),
 		"longer key":                       rules("key: 'k*', value: v", "key: kay"),
 		"value as text":                    rules("key: subnet, in: [10.0.0.0/8]", "key: path, in: ['^/api/.*$']"),
 		"network of the masked address":    rules("key: masked_remote_address, value: 10.0.0.0/8", "key: masked_remote_address, value: '2001:db8::/32'"),

@@ -128,14 +128,19 @@ func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
 		return fail("%s", unknownDomain(t.Domain, slices.Sorted(maps.Keys(f.domains))))
 	}
 	list := domain.Descriptors
-	for _, e := range t.Entries {
+	for i, e := range t.Entries {
 		if len(list) == 0 {
 			return fail("the descriptor has no children")
 		}
 		if f.indexes[&list[0]] == nil {
 			f.indexes[&list[0]] = descriptors.NewIndex(list)
 		}
-		d, exact := f.indexes[&list[0]].Find(e)
+		index := f.indexes[&list[0]]
+		d, exact := index.Find(t.Entries[:i+1])
+		if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
+			return fail("the value alone does not decide whether %s matches, because its expression reads other entries; want the target of a descriptor, such as %s",
+				limitsfile.Printable(entryText(e)), other.Label())
+		}
 		if d == nil {
 			return fail("unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(list, e))
 		}

@@ -46,14 +46,14 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.path = pathOf(o.Target, len(o.Target.Entries))
 	last := len(o.Target.Entries) - 1
 	e := o.Target.Entries[last]
-	d, problems := o.rule.Descriptor(domain, out.path, e.GetKey(), e.GetValue())
+	d, problems := o.rule.Descriptor(domain, out.path, o.Target.Keys(), e.GetValue())
 	if len(problems) > 0 {
 		out.problems = problems
 		return
 	}
 	list := &domain.Descriptors
 	for depth, e := range o.Target.Entries[:last] {
-		a.noteHazard(o, out, depth, *list)
+		a.addHazard(o, out, depth, *list)
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
 	i, exists := a.index(list)[descriptorName{d.Key, d.Value}]
@@ -72,7 +72,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.owned[d] = a.owned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		out.baseLimits = a.noteHazard(o, out, last, *list)
+		out.baseLimits = a.addHazard(o, out, last, *list)
 		a.owned[d] = true
 		a.append(list, d)
 	}
@@ -140,15 +140,21 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 	*list = append(*list, d)
 }
 
-// noteHazard notes what a new rule would take from the descriptor that matches the entry at
+// addHazard adds what a new rule would take from the descriptor that matches the entry at
 // depth now. It returns the limits of that descriptor in words.
-func (a *ruleAdder) noteHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
+func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const none = "no limit"
 	e := o.Target.Entries[depth]
 	if len(list) == 0 || !o.isNew {
 		return none
 	}
-	d, exact := descriptors.NewIndex(list).Find(e)
+	index := descriptors.NewIndex(list)
+	d, exact := index.Find(o.Target.Entries[:depth+1])
+	if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
+		out.hazards = append(out.hazards, o.problem(out.path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
+			other.Label(), limitsfile.Printable(entryText(e))))
+		return none
+	}
 	if d == nil || exact {
 		return none
 	}
