@@ -72,6 +72,9 @@ type Record struct {
 	// even if Code is OverLimit.
 	Shadow bool `json:"shadow"`
 
+	// Switch is the switch that has taken the limits of the descriptor out of force, or nil.
+	Switch *service.Switch `json:"switch,omitempty"`
+
 	// Error is why the code is Failed.
 	Error string `json:"error,omitempty"`
 
@@ -215,6 +218,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 		r.TraceID = span.TraceID().String()
 	}
 	if o.descriptor >= 0 {
+		r.Switch = c.Switch(o.descriptor)
 		r.DescriptorIndex, r.Hits = o.descriptor, c.RequestedHits(o.descriptor)
 	}
 	if r.Rule != "" {

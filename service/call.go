@@ -56,6 +56,8 @@ type Call struct {
 	keys []byte // memory of the keys of hits
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
+
+	switchedConfig *descriptors.Config // the limits in force, if a switch has taken some of them out of force
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}

@@ -112,6 +112,9 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	if err := s.checkSize(req); err != nil {
 		return nil, err
 	}
+	if limits.HasOff() {
+		c.switchedConfig = limits
+	}
 	if err := c.match(limits, req); err != nil {
 		return nil, err
 	}
@@ -153,6 +156,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	if s.o.RuleMetadata {
 		c.addRuleMetadata(resp, headerStatus)
 	}
+	c.sendSwitches(ctx)
 	return resp, nil
 }
 

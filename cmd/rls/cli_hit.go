@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,11 +18,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/clienttls"
+	"github.com/seed-81f232ab/rls/service"
 )
 
 // exitOverLimit is the exit code of rls hit if a call was over its limit.
@@ -123,16 +126,18 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			break // interrupted; the summary follows
 		}
 		start := time.Now()
-		callCtx, cancel := context.WithTimeout(ctx, f.timeout)
-		resp, err := client.ShouldRateLimit(callCtx, req)
+		callCtx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, service.AskSwitches, "1"), f.timeout)
+		var trailer metadata.MD
+		resp, err := client.ShouldRateLimit(callCtx, req, grpc.Trailer(&trailer))
 		cancel()
 		if ctx.Err() != nil {
 			break
 		}
 		stats.add(resp, err, time.Since(start))
-		hint = cmp.Or(explainHint(req, resp), hint)
+		switches := switchesOf(trailer)
+		hint = cmp.Or(explainHint(req, resp, switches), hint)
 		if !f.quiet {
-			printCall(out, i, req, resp, err)
+			printCall(out, i, req, resp, switches, err)
 		}
 	}
 	if err := stats.print(out); err != nil {
@@ -152,7 +157,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 
 // printCall prints the answer to a call: the overall code, and for each descriptor the
 // deciding limit with its remaining hits and its reset.
-func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, err error) {
+func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) {
 	if err != nil {
 		s := status.Convert(err)
 		fmt.Fprintf(out, "%4d  ERROR       %s: %s\n", i, s.Code(), s.Message())
@@ -170,6 +175,8 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 			fmt.Fprintf(out, "%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
 		case st.LimitRemaining > 0: // the rule is unlimited; without a rule it is 0
 			fmt.Fprint(out, "OK, unlimited")
+		case switches[j] != nil:
+			fmt.Fprint(out, "OK, "+offText(switches[j], time.Now()))
 		default:
 			fmt.Fprint(out, "OK, "+noLimitText(req))
 		}
@@ -178,6 +185,21 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		fmt.Fprintf(out, "  %s: %s", h.Key, h.Value)
 	}
 	fmt.Fprintln(out)
+}
+
+// switchesOf returns the switches in the trailer of an answer, by descriptor. A service of an
+// earlier version sends none.
+func switchesOf(trailer metadata.MD) map[int]*service.Switch {
+	switches := map[int]*service.Switch{}
+	for _, text := range trailer.Get(service.TrailerSwitches) {
+		var list []*service.Switch
+		if json.Unmarshal([]byte(text), &list) == nil {
+			for _, s := range list {
+				switches[s.Descriptor] = s
+			}
+		}
+	}
+	return switches
 }
 
 // noLimitText is the text for a descriptor without a limit in the answer. A limit can only be
@@ -190,12 +212,13 @@ func noLimitText(req *rlsv3.RateLimitRequest) string {
 }
 
 // explainHint returns the command that explains the answer, or "" if each descriptor of resp
-// has a limit.
-func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse) string {
-	hasNoLimit := func(st *rlsv3.RateLimitResponse_DescriptorStatus) bool {
-		return st.CurrentLimit == nil && st.LimitRemaining == 0
+// has a limit or a switch.
+func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch) string {
+	needsHint := false
+	for i, st := range resp.GetStatuses() {
+		needsHint = needsHint || st.CurrentLimit == nil && st.LimitRemaining == 0 && switches[i] == nil
 	}
-	if resp == nil || !slices.ContainsFunc(resp.Statuses, hasNoLimit) {
+	if !needsHint {
 		return ""
 	}
 	words := []string{"rls explain -d", shellQuote(req.Domain)}

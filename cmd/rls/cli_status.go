@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/service"
 )
 
 // newLimitsStatus returns the command rls limits status.
@@ -52,18 +53,28 @@ func printStatus(out io.Writer, s *admin.Status, now time.Time) {
 // switchText describes a switch in force, such as
 // "OFF: shop > tenant=acme, by alice, in 59m, reason: incident".
 func switchText(o *admin.Override, now time.Time) string {
-	text := "OFF: " + printable(o.Path)
+	ends, _ := time.Parse(time.RFC3339, o.ExpiresAt)
 	if o.Kind != "switch" {
-		text = "SHADOW_MODE is " + printable(o.Limits) + " for all requests"
+		return "SHADOW_MODE is " + printable(o.Limits) + " for all requests" + switchNotes(o.SetBy, o.Reason, ends, now)
 	}
-	text += ", by " + orDash(o.SetBy)
-	if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
-		text += ", ends " + relativeTime(at.Sub(now))
-	} else {
+	return offText(&service.Switch{Path: o.Path, Author: o.SetBy, Reason: o.Reason, Expires: ends}, now)
+}
+
+// offText describes a switch that has taken limits out of force, as switchText does.
+func offText(s *service.Switch, now time.Time) string {
+	return "OFF: " + printable(s.Path) + switchNotes(s.Author, s.Reason, s.Expires, now)
+}
+
+// switchNotes describes who set a switch, when it ends, and why. A zero ends means never.
+func switchNotes(author, reason string, ends, now time.Time) string {
+	text := ", by " + orDash(author)
+	if ends.IsZero() {
 		text += ", without an end"
+	} else {
+		text += ", ends " + relativeTime(ends.Sub(now))
 	}
-	if o.Reason != "" {
-		text += ", reason: " + printable(o.Reason)
+	if reason != "" {
+		text += ", reason: " + printable(reason)
 	}
 	return text
 }

@@ -207,6 +207,8 @@ func (t *tail) text(r *decisionlog.Record) string {
 func recordColumns(r *decisionlog.Record) []string {
 	columns := []string{orDash(decisionlog.FormatEntries(r.Descriptor))}
 	switch {
+	case r.Switch != nil:
+		columns = append(columns, offText(r.Switch, r.Time))
 	case r.Rule == "":
 		columns = append(columns, orDash(r.Domain)+": no rule")
 	case r.Limit == "":

@@ -1,0 +1,62 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// Names in the metadata of gRPC. A client that sends AskSwitches gets the Switches of its request
+// as JSON in the trailer TrailerSwitches. Envoy does not ask.
+const (
+	AskSwitches     = "rls-ask-switches"
+	TrailerSwitches = "rls-switches-bin"
+)
+
+// Switch is a switch of run time that has taken the limits of a descriptor out of force.
+type Switch struct {
+	// Descriptor is the place of the descriptor in the request.
+	Descriptor int `json:"descriptor"`
+
+	// Path is the rule or the domain that is switched off, or "all domains".
+	Path string `json:"path"`
+
+	Author  string    `json:"by,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	Expires time.Time `json:"expires_at,omitzero"` // zero for a switch without an end
+}
+
+// Switch returns the switch that has taken the limits of descriptor i out of force, or nil.
+func (c *Call) Switch(i int) *Switch {
+	if c.switchedConfig == nil || i >= len(c.Rules) || c.Rules[i] != nil {
+		return nil
+	}
+	domain := c.switchedConfig.Domain(c.Request.GetDomain())
+	if domain == nil {
+		return nil
+	}
+	off := domain.OffAt(c.Request.Descriptors[i].GetEntries())
+	if off == nil {
+		return nil
+	}
+	return &Switch{Descriptor: i, Path: off.Path, Author: off.Author, Reason: off.Reason, Expires: off.Expires}
+}
+
+// sendSwitches sends the switches of the request to a client that asks for them.
+func (c *Call) sendSwitches(ctx context.Context) {
+	if c.switchedConfig == nil || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
+		return
+	}
+	var all []*Switch
+	for i := range c.Request.Descriptors {
+		if s := c.Switch(i); s != nil {
+			all = append(all, s)
+		}
+	}
+	if text, err := json.Marshal(all); err == nil && len(all) > 0 {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(TrailerSwitches, string(text))) // only a client of gRPC gets it
+	}
+}

@@ -1,0 +1,59 @@
+package service
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+func TestCallNamesTheSwitchOfADescriptor(t *testing.T) {
+	ends := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
+	notes := limitsfile.Notes{Author: "ops", Reason: "incident", Expires: ends}
+	limits := func(change func(d *limitsfile.Domain)) *descriptors.Store {
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(`domain: d
+descriptors:
+- {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: b, rate_limit: {unit: day, requests_per_unit: 1}}
+`)}}, limitsfile.Options{})
+		require.NoError(t, err)
+		change(set.Domains[0])
+		store := &descriptors.Store{}
+		store.Set(descriptors.Compile(set))
+		return store
+	}
+	offRule := func(d *limitsfile.Domain) {
+		d.Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", Notes: notes, Off: true}}
+		d.Descriptors[0].Limits[0].Enabled = false
+	}
+	for name, c := range map[string]struct {
+		store *descriptors.Store
+		want  []*Switch // of a, b and of an unknown descriptor
+	}{
+		"rule":    {limits(offRule), []*Switch{{0, "d > a", "ops", "incident", ends}, nil, nil}},
+		"domain":  {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", ends}, {1, "d", "ops", "incident", ends}, {2, "d", "ops", "incident", ends}}},
+		"all":     {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", ends}, {1, "all domains", "ops", "incident", ends}, {2, "all domains", "ops", "incident", ends}}},
+		"nothing": {limits(func(*limitsfile.Domain) {}), []*Switch{nil, nil, nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			observer := &switchObserver{}
+			r := newFixture(t, "domain: d", func(o *Options) { o.Limits, o.Observers = c.store, []Observer{observer} })
+			r.request(desc("a=1"), desc("b=1"), desc("c=1"))
+			assert.Equal(t, c.want, observer.switches)
+		})
+	}
+}
+
+// switchObserver keeps the switches of the descriptors.
+type switchObserver struct{ switches []*Switch }
+
+func (o *switchObserver) Answered(_ context.Context, c *Call) {
+	for i := range c.Request.Descriptors {
+		o.switches = append(o.switches, c.Switch(i))
+	}
+}
