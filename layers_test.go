@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"callers":                {"descriptors/limitsfile", "internal/boundedyaml", "internal/watchfile"},
 	"internal/admission":     {},
 	"decisionlog":            {"backend", "descriptors", "service"},
-	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/lease", "backend/redis", "candidate", "decisionlog", "descriptors", "internal/admission", "limit", "reload", "service"},
+	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/lease", "backend/redis", "candidate", "decisionlog", "descriptors", "descriptors/limitsfile", "internal/admission", "limit", "reload", "service"},
 	"internal/statsd":        {"internal/metrics"},
 	"internal/boundedyaml":   {},
 	"internal/clienttls":     {},
