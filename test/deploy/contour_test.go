@@ -10,8 +10,11 @@ import (
 )
 
 func TestContourExamplesFitItsTypes(t *testing.T) {
+	crds := readResources(t, moduleFile(t, "github.com/projectcontour/contour", "examples/contour/01-crds.yaml"))
 	manifest := objects(t, read(t, "examples/contour/rls.yaml"))
 	require.Len(t, manifest, 2)
+	crds.check(t, manifest[0])
+	crds.check(t, manifest[1])
 	var service contourv1alpha1.ExtensionService
 	var config contourv1alpha1.ContourConfiguration
 	manifest[0].decode(t, &service)
@@ -24,6 +27,7 @@ func TestContourExamplesFitItsTypes(t *testing.T) {
 
 	manifest = objects(t, read(t, "examples/contour/httpproxy.yaml"))
 	require.Len(t, manifest, 1)
+	crds.check(t, manifest[0])
 	var proxy contourv1.HTTPProxy
 	manifest[0].decode(t, &proxy)
 	assert.NotEmpty(t, proxy.Spec.VirtualHost.RateLimitPolicy.Global.Descriptors)

@@ -26,8 +26,9 @@ import (
 
 // resources are the custom resources of a project, by "apiVersion kind". It checks objects as the
 // API server does.
-type resources map[string]resource
+type resources map[string]apiextensionsv1.CustomResourceDefinitionVersion
 
+// resource checks the objects of one kind.
 type resource struct {
 	schema     *structuralschema.Structural
 	properties validation.SchemaValidator
@@ -56,7 +57,7 @@ func readResources(t *testing.T, files ...string) resources {
 			var v1 apiextensionsv1.CustomResourceDefinition
 			require.NoError(t, k8syaml.Unmarshal([]byte(document), &v1), file)
 			for _, version := range v1.Spec.Versions {
-				all[v1.Spec.Group+"/"+version.Name+" "+v1.Spec.Names.Kind] = newResource(t, version)
+				all[v1.Spec.Group+"/"+version.Name+" "+v1.Spec.Names.Kind] = version
 			}
 		}
 	}
@@ -84,8 +85,9 @@ func (all resources) check(t *testing.T, o object) {
 // problems returns what the API server would say about the object.
 func (all resources) problems(t *testing.T, o object) (problems []string) {
 	t.Helper()
-	r, found := all[o.APIVersion+" "+o.Kind]
+	version, found := all[o.APIVersion+" "+o.Kind]
 	require.True(t, found, "no schema of %s %s", o.APIVersion, o.Kind)
+	r := newResource(t, version)
 	fields := jsonFields(t, o)
 	unknown := pruning.PruneWithOptions(fields, r.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, place := range unknown {

@@ -14,10 +14,17 @@ import (
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
+func istioResources(t *testing.T) resources {
+	t.Helper()
+	return readResources(t, moduleFile(t, "istio.io/api", "kubernetes/customresourcedefinitions.gen.yaml"))
+}
+
 // TestIstioPatchesFitEnvoy reads each patch as the Envoy message that it patches.
 func TestIstioPatchesFitEnvoy(t *testing.T) {
+	crds := istioResources(t)
 	for _, file := range []string{"examples/istio/gateway.yaml", "examples/istio/sidecar.yaml"} {
 		for _, o := range objects(t, read(t, file)) {
+			crds.check(t, o)
 			require.Equal(t, "networking.istio.io/v1alpha3 EnvoyFilter", o.APIVersion+" "+o.Kind)
 			filter := new(networking.EnvoyFilter)
 			o.decodeSpec(t, filter)
@@ -48,6 +55,7 @@ func TestIstioPatchesFitEnvoy(t *testing.T) {
 func TestIstioDestinationRuleNamesTheService(t *testing.T) {
 	manifest := objects(t, read(t, "examples/istio/rls.yaml"))
 	require.Len(t, manifest, 1)
+	istioResources(t).check(t, manifest[0])
 	rule := new(networking.DestinationRule)
 	manifest[0].decodeSpec(t, rule)
 	assert.Equal(t, "rls.rls.svc.cluster.local", rule.Host)

@@ -54,20 +54,27 @@ var setUps = []struct {
 			redis:   cluster.Masters,
 		}
 	}},
-	{"xds-envoy-gateway", func(t *testing.T) environment {
-		server := redistest.Start(t)
-		ca := xdstest.NewAuthority(t)
-		gateway := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
-		gateway.Set("1", xdstest.Config("shop", 60))
-		pair := ca.Issue("envoy-ratelimit")
-		return environment{
-			secrets: secrets{"envoy-rate-limit": pemFiles(t, ca.File, pair.CertFile, pair.KeyFile)},
-			here:    map[string]string{"REDIS_URL": server.Addr, "CONFIG_GRPC_XDS_SERVER_URL": gateway.Addr},
-			redis:   []*redistest.Server{server},
-			flags:   []string{"--tls", "--ca", ca.File, "--server-name", "envoy-ratelimit"},
-		}
-	}},
+	{"xds-envoy-gateway", startGateway},
 	{"mtls", startMTLS},
+}
+
+// startGateway starts a Redis, and an xDS server as Envoy Gateway has it.
+func startGateway(t *testing.T) environment {
+	t.Helper()
+	server := redistest.Start(t)
+	ca := xdstest.NewAuthority(t)
+	gateway := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway", "localhost")))
+	gateway.Set("1", xdstest.Config("shop", 60))
+	pair := ca.Issue("envoy-ratelimit")
+	return environment{
+		secrets: secrets{"envoy-rate-limit": pemFiles(t, ca.File, pair.CertFile, pair.KeyFile)},
+		here: map[string]string{
+			"REDIS_URL":                  server.Addr,
+			"CONFIG_GRPC_XDS_SERVER_URL": strings.Replace(gateway.Addr, "127.0.0.1", "localhost", 1),
+		},
+		redis: []*redistest.Server{server},
+		flags: []string{"--tls", "--ca", ca.File, "--server-name", "envoy-ratelimit"},
+	}
 }
 
 func startMTLS(t *testing.T) environment {
@@ -157,7 +164,7 @@ func TestSetUpsRun(t *testing.T) {
 			polltest.Until(t, 30*time.Second, func() bool { // until the limits of xDS are in force, and Redis has the key
 				out, code = p.run(hit...)
 				return code == 0 && (len(e.redis) == 0 || hasKey(t, e.redis))
-			}, "%s", &out)
+			}, "the call is not counted")
 			assert.Contains(t, out, "remaining", "a limit counts the call")
 		})
 	}
