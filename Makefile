@@ -51,6 +51,14 @@ test-page: ## Test the live page in headless Chromium, and keep screenshots; ins
 	@test/page/need-chromium
 	@cd test/page && $(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 8m ./...
 
+# LANGUAGES can also have node and java, which then must be installed.
+LANGUAGES ?= python
+
+.PHONY: test-clients
+test-clients: build ## Run the callers of examples/clients against a service; installs the packages of LANGUAGES (python)
+	@test/clients/need-grpcio
+	@RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_TEST_LANGUAGES="$(LANGUAGES)" $(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags clients ./test/clients
+
 e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ratelimit; installs both
 	@scripts/test-tools
 	@test/e2e/need-envoy
@@ -123,6 +131,11 @@ bench-partitions: build ## Measure what the number of partitions costs a Redis C
 .PHONY: bench-rules
 bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/benchmarks.md explains the figures
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./bench
+
+.PHONY: bench-client
+bench-client: build ## Let three processes wait for the permits of one limit; prints the table of docs/client.md
+	@scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run 'TestClient$$' ./bench
 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools

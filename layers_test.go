@@ -74,6 +74,7 @@ var mayImport = map[string][]string{
 	"test/envoyconf":         {},
 	"cmd/rls/env":            {"backend/redis", "callers", "internal/statsd", "server"},
 	"test/attacks":           {},
+	"test/clients":           {},
 	"bench":                  {},
 	"bench/curves":           {},
 	"bench/load":             {"bench/curves"},

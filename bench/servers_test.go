@@ -33,6 +33,13 @@ var serverKinds = []struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(waitersEnv) != "" {
+		if err := runWaiters(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	kind := os.Getenv(serverKindEnv)
 	if kind == "" {
 		os.Exit(m.Run())

@@ -11,6 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/seed-81f232ab/rls/explain"
 )
@@ -29,7 +33,20 @@ func TestSchemaCommandNamesTheKinds(t *testing.T) {
 	t.Parallel()
 	_, errOut, code := rls(t, "schema", "limit")
 	assert.Equal(t, 1, code)
-	assert.Contains(t, errOut, `got "limit", want limits or tests; did you mean limits?`)
+	assert.Contains(t, errOut, `got "limit", want limits, tests or protocol; did you mean limits?`)
+}
+
+func TestProtocolHasAllItsImports(t *testing.T) {
+	t.Parallel()
+	out, _, code := rls(t, "schema", "protocol")
+	require.Zero(t, code)
+	set := new(descriptorpb.FileDescriptorSet)
+	require.NoError(t, proto.Unmarshal([]byte(out), set))
+	files, err := protodesc.NewFiles(set)
+	require.NoError(t, err)
+	service, err := files.FindDescriptorByName("envoy.service.ratelimit.v3.RateLimitService")
+	require.NoError(t, err)
+	assert.NotNil(t, service.(protoreflect.ServiceDescriptor).Methods().ByName("ShouldRateLimit"))
 }
 
 // compileSchema returns the compiled schema of a kind.
