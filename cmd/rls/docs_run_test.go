@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,10 +38,12 @@ explain|limits|counter|tail|top) address=$READER_DEBUG ;;
 serve)
   stop-service
   RLS_TEST_PROGRAM=1 GORACE=atexit_sleep_ms=0 "$READER_PROGRAM" "$@" >"$READER_STATE/out" 2>"$READER_STATE/log" &
-  echo $! >"$READER_STATE/pid"
+  service=$!
+  echo $service >"$READER_STATE/pid"
+  (while kill -0 "$READER_TEST" && kill -0 $service; do sleep 1; done; kill $service) >/dev/null 2>&1 & # the service ends with the test
   for _ in {1..600}; do
     grep -qE 'msg"?[=:]"?listening' "$READER_STATE/log" && exit 0
-    kill -0 $! 2>/dev/null || break
+    kill -0 $service 2>/dev/null || break
     sleep 0.05
   done
   cat "$READER_STATE/log" >&2
@@ -47,7 +51,7 @@ serve)
 esac
 case " $* " in *" -a "*|*" --addr "*|*" --admin "*|*" --limits "*|*" --help "*) address= ;; esac
 arguments=("$@")
-[ -n "$address" ] && arguments+=(-a "$address")
+[ -n "$address" ] && arguments=("$1" -a "$address" "${@:2}")
 case "${1:-} $*" in
 tail*|"top top") program timeout 1 "$READER_PROGRAM" "${arguments[@]}"; code=$?; [ $code = 124 ] && code=0 ;;
 *) program "$READER_PROGRAM" "${arguments[@]}"; code=$? ;;
@@ -94,16 +98,17 @@ func newReader(t *testing.T, number int) *reader {
 	host := fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()%128, 1+os.Getpid()/128%250, 1+number)
 	redis := redistest.Start(t)
 	redisHost, redisPort, _ := strings.Cut(redis.Addr, ":")
+	grpc, http, debug, metrics := freePort(t, host), freePort(t, host), freePort(t, host), freePort(t, host)
 	r.ports = strings.NewReplacer(
-		"localhost:8081", host+":18081", "localhost:8080", host+":18080", "localhost:6070", host+":16070", "localhost:9090", host+":19090",
+		"localhost:8081", host+":"+grpc, "localhost:8080", host+":"+http, "localhost:6070", host+":"+debug, "localhost:9090", host+":"+metrics,
 		"localhost:6379", redis.Addr, "127.0.0.1", host,
 	)
 	program, err := filepath.Abs(os.Args[0])
 	require.NoError(t, err)
 	r.env = append(os.Environ(),
 		"PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.folder, "NO_COLOR=1",
-		"READER_PROGRAM="+program, "READER_STATE="+state, "READER_GRPC="+host+":18081", "READER_DEBUG="+host+":16070",
-		"GRPC_HOST="+host, "GRPC_PORT=18081", "HOST="+host, "PORT=18080", "DEBUG_HOST="+host, "DEBUG_PORT=16070", "PROMETHEUS_ADDR="+host+":19090",
+		"READER_PROGRAM="+program, "READER_TEST="+strconv.Itoa(os.Getpid()), "READER_STATE="+state, "READER_GRPC="+host+":"+grpc, "READER_DEBUG="+host+":"+debug,
+		"GRPC_HOST="+host, "GRPC_PORT="+grpc, "HOST="+host, "PORT="+http, "DEBUG_HOST="+host, "DEBUG_PORT="+debug, "PROMETHEUS_ADDR="+host+":"+metrics,
 		"DEBUG_NAMES="+host, "SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
 		"LIMITS_PATH=limits.yaml", "ADMIN_TOKEN=alice:"+adminToken,
 		"READER_REDIS_HOST="+redisHost, "READER_REDIS_PORT="+redisPort,
@@ -113,6 +118,15 @@ func newReader(t *testing.T, number int) *reader {
 		"OVERRIDES_ENABLED=true REDIS_URL=localhost:6379 rls serve")
 	require.NoError(t, err, out)
 	return r
+}
+
+// freePort returns a port of the host that no program uses.
+func freePort(t *testing.T, host string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", host+":0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 }
 
 // command returns a shell that runs a script in the folder of the reader.
