@@ -52,13 +52,16 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 		switch {
 		case strings.HasPrefix(line, "hit"):
 			flags = " -n 3 -a " + r.grpc // with --rate the command would not end
+		case strings.HasPrefix(line, "acquire"):
+			line, _, _ = strings.Cut(line, " -- ") // the program of the user is not here
+			flags = " -a " + r.grpc + " -- true"
 		case strings.Contains(line, "--limits"), strings.HasPrefix(line, "test"):
 			flags = "" // the command asks no service
 		}
 		// A shell splits the line, as for users.
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", `"$0" `+line+flags, os.Args[0])
 		cmd.Dir = "../.."
-		cmd.Env = []string{programEnv + "=1", "GORACE=atexit_sleep_ms=0", "ADMIN_TOKEN=" + adminToken}
+		cmd.Env = []string{programEnv + "=1", "GORACE=atexit_sleep_ms=0", "ADMIN_TOKEN=" + adminToken, "PATH=" + os.Getenv("PATH")}
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState.ExitCode() != int(exitOverLimit) {
 			assert.NoError(t, err, "rls %s\n%s", line, out)
