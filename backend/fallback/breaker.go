@@ -18,8 +18,8 @@ type breaker struct {
 	shard   int
 	log     *replayLog
 
-	state      atomic.Int32 // a BreakerState; written under mu only
-	isSettling atomic.Bool  // settleLog runs
+	state       atomic.Int32 // a BreakerState; written under mu only
+	isReplaying atomic.Bool  // replayUntilEmpty runs
 
 	mu           sync.Mutex                        // guards the fields below
 	failures     int                               // failures without a success in between

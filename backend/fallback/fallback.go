@@ -31,12 +31,16 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are required.
+// Options configure a Limiter. All but AllOrNone, Mode, IdleProbe, KeepsCounters and LastCount are
+// required.
 type Options struct {
 	// Primary bounds the time of its Takes itself. If an answer can still come later, the error
 	// is a backend.LateError.
 	Primary   backend.Limiter
 	Secondary Secondary
+
+	// AllOrNone must have the value that Secondary has.
+	AllOrNone bool
 
 	// Ratio is the share of a limit that the secondary grants if the limit has no
 	// ratio. It is greater than 0 and at most 1.

@@ -116,12 +116,12 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
-// record adds the decisions that the fallback made in one Take at now. Hits that the secondary
+// record adds the decisions that the fallback made in one Take. Hits that the secondary
 // admitted are logged for the replay if the primary has certainly not charged them. If the
 // primary may have charged a hit, record waits for the late answer.
-func (l *Limiter) record(now time.Time, hits []backend.Hit, results []backend.Result, failed []failedHit) {
+func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []failedHit) {
 	t := l.currentTally()
-	isAdmitted := true
+	isCallAdmitted, isGroupDenied := true, l.o.AllOrNone && hasDeniedGroup(hits, results, failed)
 	for _, f := range failed {
 		h, r := &hits[f.index], &results[f.index]
 		if r.Err != nil {
@@ -130,9 +130,10 @@ func (l *Limiter) record(now time.Time, hits []backend.Hit, results []backend.Re
 		t.byReason[r.Reason].Add(1)
 		lt := t.limitTallyOf(h)
 		lt.decisions.Add(1)
+		isAdmitted := r.Allowed && !(isGroupDenied && h.AllOrNone())
 		switch {
-		case !r.Allowed:
-			isAdmitted = isAdmitted && h.Shadow
+		case !isAdmitted:
+			isCallAdmitted = isCallAdmitted && h.Shadow
 		case h.N > 0:
 			lt.admittedHits.Add(h.N)
 			lt.addExcess(excessOf(h))
@@ -141,20 +142,30 @@ func (l *Limiter) record(now time.Time, hits []backend.Hit, results []backend.Re
 			case r.Reason == backend.ReasonBreakerOpen:
 				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
 			case errors.Is(f.err, backend.ErrNotSent):
-				l.breakerOf(h).chargeLater(h, lt)
+				l.breakerOf(h).replayLater(h, lt)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if late := (*backend.LateError)(nil); errors.As(f.err, &late) {
-				l.settleLater(late, now, h, r, lt)
+				windowEnd := time.Now().Add(time.Duration(r.ResetAfter) * time.Microsecond)
+				l.awaitLateAnswer(late, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, windowEnd: windowEnd, tally: lt})
 			}
 		}
 	}
 	t.lastNanos.Store(int64(time.Since(t.start)))
 	t.calls.Add(1)
-	if isAdmitted {
+	if isCallAdmitted {
 		t.admittedCalls.Add(1)
 	}
+}
+
+// hasDeniedGroup reports whether an all-or-none hit is denied. Then the call is denied, and none of
+// its all-or-none hits is admitted.
+func hasDeniedGroup(hits []backend.Hit, results []backend.Result, failed []failedHit) bool {
+	return slices.ContainsFunc(failed, func(f failedHit) bool {
+		r := &results[f.index]
+		return hits[f.index].AllOrNone() && r.Err == nil && !r.Allowed
+	})
 }
 
 // limitTallyOf returns the counts of h's limit. A limit that is reloaded keeps its counts.

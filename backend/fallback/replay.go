@@ -7,11 +7,47 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/wait"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
 // replayBatchSize is the number of counters in one Take of a replay.
 const replayBatchSize = 64
+
+// firstReplayPause is the pause before the log of a closed breaker is replayed.
+const firstReplayPause = 20 * time.Millisecond
+
+// startReplay replays the log of b in the background, once the primary answers.
+func (b *breaker) startReplay() {
+	if b.isReplaying.Load() || !b.isReplaying.CompareAndSwap(false, true) {
+		return
+	}
+	l := b.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() == nil {
+		l.probes.Go(b.replayUntilEmpty)
+	}
+}
+
+// replayUntilEmpty replays the log of b until the log is empty. While the breaker is open, it
+// waits.
+func (b *breaker) replayUntilEmpty() {
+	l := b.limiter
+	for pause := firstReplayPause; ; pause = min(2*pause, maxProbePause) {
+		if !wait.Sleep(l.ctx, withJitter(pause)) {
+			return
+		}
+		if b.isOpen() || l.o.Probe(l.ctx, b.shard) != nil {
+			continue
+		}
+		b.replay(l.o.KeepsCounters != nil && l.o.KeepsCounters(b.shard))
+		b.isReplaying.Store(false)
+		if b.log.isEmpty() || !b.isReplaying.CompareAndSwap(false, true) {
+			return
+		}
+	}
+}
 
 // replay empties the log and charges the primary with the entries. It never repeats a batch that
 // was sent and has failed, because the primary may have charged the hits. If the breaker opens

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// replayLog collects hits that a shard admitted behind its open breaker. All logs of a
-// Limiter share one bound of memory. A log drops hits that exceed the bound.
+// replayLog collects what one shard must be charged with, or gets back. All logs of a Limiter
+// share one bound of memory. A log drops hits that exceed the bound.
 type replayLog struct {
 	bytes *atomic.Int64 // memory of all logs of the Limiter
 
@@ -33,11 +33,11 @@ type counterName struct{ key, tag string }
 type pendingCharge struct {
 	key    string
 	limit  *limit.Limit
-	n      int64
+	n      int64       // negative if the primary gets hits back
 	tally  *limitTally // of the outage
 	excess int64       // hits of n that tally.excessHits contains
 
-	// refundUntil is the end of a refund. n is negative if the primary gets hits back.
+	// refundUntil is the time after which the primary gets no hits back.
 	refundUntil time.Time
 }
 
@@ -49,7 +49,7 @@ const (
 	entryOverhead = 200
 )
 
-// add records that the hits of c were admitted for key. c.key is not used.
+// add adds c to the entry of key. c.key is not used.
 func (g *replayLog) add(key []byte, c pendingCharge) {
 	p := &g.parts[maphash.Bytes(partSeed, key)%uint64(len(g.parts))]
 	p.mu.Lock()

@@ -48,7 +48,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
 	}
-	l.record(now, hits, results, failed)
+	l.record(hits, results, failed)
 }
 
 // failedHit is a hit that the primary could not decide, for the reason err.

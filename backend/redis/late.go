@@ -49,18 +49,13 @@ func (c *call) abandonSent(results []backend.Result, err error) bool {
 	return true
 }
 
-// errNoShare is the late answer to a hit that is charged together with other hits. Nobody knows
-// which of them the fallback has admitted.
-var errNoShare = errors.New("redis: the hit belongs to a group")
-
-// deliverLate passes the answers to those who have abandoned the call.
+// deliverLate passes the answers to those who have abandoned the call. If a denied hit has kept an
+// all-or-none hit from being charged, the late answer denies the all-or-none hit too.
 func (c *call) deliverLate() {
 	for i, late := range c.lateErrors {
-		if r := c.answers[i].Result; c.hits[i].allOrNone && len(c.calls)+len(c.hits) > 2 {
-			late.Arrive(backend.Result{Err: errNoShare})
-		} else {
-			late.Arrive(r)
-		}
+		r := c.answers[i].Result
+		r.Allowed = r.Allowed && (!c.hits[i].allOrNone || c.answers[i].charged)
+		late.Arrive(r)
 	}
 }
 

@@ -77,6 +77,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	withFallback := fallback.New(fallback.Options{
 		Primary:       client,
 		Secondary:     localCounters,
+		AllOrNone:     s.AllOrNone,
 		Ratio:         s.RedisFallbackRatio,
 		Mode:          mode,
 		Shards:        client.Shards(),

@@ -136,3 +136,56 @@ func TestSpendAtLeastNeverLowersTheCount(t *testing.T) {
 		assert.Equal(t, c.want, spent(l, "k", lim))
 	}
 }
+
+func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		hitsOfB             int64 // the share of b admits 5
+		isChargedInPrimary  bool
+		wantShared, wantOwn [2]int64 // spent of a and b, in the primary and in the secondary
+		wantExcess          int64
+	}{
+		"both admit":       {1, true, [2]int64{1, 1}, [2]int64{0, 0}, 0},
+		"primary denies":   {1, false, [2]int64{0, 0}, [2]int64{1, 1}, 2},
+		"secondary denies": {6, true, [2]int64{0, 0}, [2]int64{0, 0}, 0},
+		"both deny":        {6, false, [2]int64{0, 0}, [2]int64{0, 0}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				secondary := local.New(local.Options{AllOrNone: true})
+				r := newFixture(t, func(o *Options) { o.AllOrNone, o.Secondary = true, secondary })
+				primary := &latePrimary{next: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+					if c.isChargedInPrimary {
+						r.shared.Take(ctx, now, hits, results)
+					}
+				})}
+				r.o.Primary = primary
+				a, b := newLimit(t, 100, limit.Year), newLimit(t, 10, limit.Year)
+				hits := []backend.Hit{{Key: []byte("a"), Limit: a, N: 1}, {Key: []byte("b"), Limit: b, N: c.hitsOfB}}
+				r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
+				r.o.Primary = r.shared // for the replay
+				primary.arrive()
+				time.Sleep(time.Second)
+				assert.Equal(t, c.wantShared, [2]int64{spent(r.shared, "a", a), spent(r.shared, "b", b)}, "in the primary")
+				assert.Equal(t, c.wantOwn, [2]int64{spent(secondary, Namespace+"a", r.share(a)), spent(secondary, Namespace+"b", r.share(b))}, "in the secondary")
+				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
+			})
+		})
+	}
+}
+
+func TestDeniedGroupIsNotReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) { o.AllOrNone, o.Secondary = true, local.New(local.Options{AllOrNone: true}) })
+		a, b := newLimit(t, 100, limit.Year), newLimit(t, 2, limit.Year)
+		r.openBreakers(a, "a")
+		take := func(hits ...backend.Hit) { r.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits))) }
+		hitOnA := backend.Hit{Key: []byte("a"), Limit: a, N: 1}
+		take(hitOnA)
+		r.heal()
+		r.openBreakers(a, "a") // the share of a is spent by a hit that is replayed already
+		take(hitOnA, backend.Hit{Key: []byte("b"), Limit: b, N: 2})
+		r.heal()
+		assert.Equal(t, int64(1), spent(r.shared, "a", a))
+		assert.Zero(t, spent(r.shared, "b", b))
+	})
+}
