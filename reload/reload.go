@@ -227,7 +227,7 @@ func (r *Reloader) reject(err error) {
 	r.observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good ones stay in force"
 	if r.base == nil {
-		message = "no limits loaded; calls fail until valid limits arrive"
+		message = "limits rejected; no limits are in force"
 	}
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {

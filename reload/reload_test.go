@@ -131,7 +131,7 @@ func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
 	r := newRig(t)
 	bad := errors.New("a.yaml:1:2: wrong\nb.yaml:3:4: wrong, too")
 	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
-	assert.Contains(t, r.log.String(), `msg="no limits loaded; calls fail until valid limits arrive" problem="a.yaml:1:2: wrong"`)
+	assert.Contains(t, r.log.String(), `msg="limits rejected; no limits are in force" problem="a.yaml:1:2: wrong"`)
 	assert.Nil(t, r.store.Load())
 
 	r.load(perYear(5))

@@ -186,6 +186,7 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 			b.failHits(b.hits, context.DeadlineExceeded)
 			err = queuedCall.answers[0].Err
 			assert.ErrorIs(t, err, backend.ErrUnavailable)
+			assert.ErrorContains(t, err, ": 1 hit: ")
 			assert.Equal(t, c.overloaded, errors.Is(err, backend.ErrOverloaded), "the batch, %v", c.deadline)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -280,13 +281,21 @@ func (b *batch) failHits(hits []hitRef, err error) {
 			err = fmt.Errorf("%w: %w", backend.ErrOverloaded, err)
 		}
 	}
-	err = fmt.Errorf("redis %s: %d hits: %w: %w", b.queue.pool.name, len(hits), backend.ErrUnavailable, err)
+	err = fmt.Errorf("redis %s: %s: %w: %w", b.queue.pool.name, hitsText(len(hits)), backend.ErrUnavailable, err)
 	for _, h := range hits {
 		*h.answer() = answer{Result: backend.Result{Err: err}}
 	}
 	if b.failure == nil {
 		b.failure = err
 	}
+}
+
+// hitsText returns the text of a number of hits.
+func hitsText(n int) string {
+	if n == 1 {
+		return "1 hit"
+	}
+	return strconv.Itoa(n) + " hits"
 }
 
 // failCounter answers the hits of c with an error that concerns c only.

@@ -210,7 +210,7 @@ func priceAttrs(o *fallback.Outage) []timeline.Attr {
 		if i == 3 || p.MaxExcessHits == 0 {
 			break
 		}
-		attrs = append(attrs, timeline.Attr{Name: strings.TrimSpace(p.Rule + ": " + p.Limit), Value: fmt.Sprintf("at most %d hits too many", p.MaxExcessHits)})
+		attrs = append(attrs, timeline.Attr{Name: strings.TrimSpace(p.Rule + ": " + p.Limit), Value: fmt.Sprintf("at most %d too many", p.MaxExcessHits)})
 	}
 	return attrs
 }

@@ -146,7 +146,8 @@ func TestJSONLogsHaveIncumbentsFieldNames(t *testing.T) {
 	t.Parallel()
 	out, err := command(t, []string{"LOG_FORMAT=json", "LIMITS_PATH=/no/such/place", "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "GRPC_UDS=/no/such/directory/rls.sock"}, "serve").CombinedOutput()
 	require.Error(t, err)
-	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"no limits loaded; calls fail until valid limits arrive","problem":"`, string(out))
+	assert.Regexp(t, `\{"@timestamp":"[^"]+","level":"error","@message":"limits rejected; no limits are in force","problem":"`, string(out))
+	assert.Contains(t, string(out), `"service started without limits; calls fail until valid limits arrive"`)
 }
 
 func TestEachProblemAtStartIsLogged(t *testing.T) {
@@ -172,6 +173,7 @@ func TestEachProblemAtStartIsLogged(t *testing.T) {
 			require.ErrorAs(t, err, &exit)
 			assert.Equal(t, 1, exit.ExitCode())
 			assert.NotContains(t, string(out), "s3cret")
+			assert.NotContains(t, string(out), "until valid limits arrive", "the process has ended")
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 			require.Len(t, lines, len(c.want), "%s", out)
 			for i, line := range lines {
@@ -185,7 +187,7 @@ func TestEachProblemAtStartIsLogged(t *testing.T) {
 				assert.Contains(t, logged.Problem, c.want[i])
 				message := "service failed"
 				if strings.Contains(logged.Problem, "bad.yaml") {
-					message = "no limits loaded; calls fail until valid limits arrive"
+					message = "limits rejected; no limits are in force"
 				}
 				assert.Equal(t, message, logged.Message)
 			}

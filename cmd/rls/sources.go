@@ -154,7 +154,11 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 	started := make(chan error, 1)
 	go func() { _ = l.Follow(ctx, sourceFile, files, started) }()
 	err := <-started
-	if err == nil || s.ForceStartWithoutInitialConfig {
+	switch {
+	case err == nil:
+		return nil
+	case s.ForceStartWithoutInitialConfig:
+		log.Warn("service started without limits; calls fail until valid limits arrive")
 		return nil
 	}
 	advice := ""
