@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
@@ -33,15 +32,17 @@ type Program struct {
 // compileWorkers is the number of threads that compile.
 const compileWorkers = 4
 
-// Compile builds the program from the source in the folder program.
-func Compile(ctx context.Context) (*Program, error) {
+// Compile builds the program from the source in the folder program. Further arguments go to the
+// build command.
+func Compile(ctx context.Context, args ...string) (*Program, error) {
 	dir, err := os.MkdirTemp("", "rls-simulate-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	file := filepath.Join(dir, "program.wasm")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "./program")
+	args = append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", file}, args...)
+	build := exec.CommandContext(ctx, "go", append(args, "./program")...)
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build program: %w: %s", err, out)
@@ -62,7 +63,7 @@ func Compile(ctx context.Context) (*Program, error) {
 	if _, err := wasi_snapshot_preview1.Instantiate(ctx, p.runtime); err != nil {
 		return nil, err
 	}
-	if err := addRedis(ctx, p.runtime); err != nil {
+	if err := addHost(ctx, p.runtime); err != nil {
 		return nil, err
 	}
 	p.module, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, compileWorkers), binary)
@@ -79,33 +80,16 @@ type Run struct {
 	Trace    []byte   // the schedule and all events
 }
 
-// clock is the virtual clock of a run. It moves when the program sleeps, and a little at each
-// look.
-type clock struct{ nanos int64 }
-
-// lookTime is how far the clock moves at a look. Without it, the program would compute in no time.
-const lookTime = 100
-
-// wallStart is the wall time at the start of a run, in seconds since 1970.
-const wallStart = 1_800_000_000
-
-func (c *clock) now() int64 {
-	c.nanos += lookTime
-	return c.nanos
-}
-
-func (c *clock) wall() (seconds int64, nanos int32) {
-	now := c.now()
-	return wallStart + now/int64(time.Second), int32(now % int64(time.Second))
-}
-
-func (c *clock) sleep(nanos int64) { c.nanos += max(nanos, 0) }
-
 // Run runs the schedule of a seed, or the schedule with this name.
 func (p *Program) Run(ctx context.Context, seed uint64, name string) (Run, error) {
+	return p.RunMutant(ctx, seed, name, "")
+}
+
+// RunMutant is Run with a defect that the program contains under a name.
+func (p *Program) RunMutant(ctx context.Context, seed uint64, name, mutant string) (Run, error) {
 	var (
 		trace, problems bytes.Buffer
-		c               clock
+		h               = host{server: redismodel.New()}
 		random          = rand.NewChaCha8(sha256.Sum256([]byte(strconv.FormatUint(seed, 10))))
 		hash            = sha256.New()
 	)
@@ -113,12 +97,11 @@ func (p *Program) Run(ctx context.Context, seed uint64, name string) (Run, error
 	if name != "" {
 		args = append(args, name)
 	}
-	config := wazero.NewModuleConfig().WithName("").WithArgs(args...).
+	defer h.server.Close()
+	config := wazero.NewModuleConfig().WithName("").WithArgs(args...).WithEnv("MUTANT", mutant).
 		WithStdout(io.MultiWriter(hash, &trace)).WithStderr(&problems).WithRandSource(random).
-		WithNanotime(c.now, lookTime).WithWalltime(c.wall, lookTime).WithNanosleep(c.sleep)
-	model := redisModel{server: redismodel.New()}
-	defer model.server.Close()
-	instance, err := p.runtime.InstantiateModule(context.WithValue(ctx, modelKey{}, &model), p.module, config)
+		WithNanotime(h.clock.now, lookTime).WithWalltime(h.clock.wall, lookTime).WithNanosleep(h.clock.sleep)
+	instance, err := p.runtime.InstantiateModule(context.WithValue(ctx, hostKey{}, &h), p.module, config)
 	if instance != nil {
 		_ = instance.Close(ctx)
 	}

@@ -53,8 +53,8 @@ func TestEachSeedKeepsThePromises(t *testing.T) {
 			for seed := range next {
 				run, err := p.Run(t.Context(), seed, *schedule)
 				if err != nil || len(run.Problems) > 0 {
-					t.Errorf("seed %d: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d TRACE=/tmp/trace",
-						seed, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), seed)
+					t.Errorf("seed %d: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d SCHEDULE=%s TRACE=/tmp/trace",
+						seed, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), seed, *schedule)
 				}
 				if seed == last && *tracing != "" {
 					assert.NoError(t, os.WriteFile(*tracing, run.Trace, 0o600))
@@ -88,6 +88,20 @@ func head(trace []byte) string {
 		b.Write(line)
 	}
 	return b.String()
+}
+
+// schedules are the named schedules.
+var schedules = []string{
+	"canceled-calls", "full-queue", "late-answers", "late-answers-all-or-none", "late-denials", "late-return", "no-cpu-time",
+}
+
+func TestNamedSchedulesKeepThePromises(t *testing.T) {
+	p := compiled(t)
+	for _, name := range schedules {
+		run, err := p.Run(t.Context(), 1, name)
+		require.NoError(t, err)
+		assert.Empty(t, firstOf(run.Problems, 10), "make simulate SEEDS=1 SCHEDULE=%s", name)
+	}
 }
 
 func TestSeedReplaysExactly(t *testing.T) {

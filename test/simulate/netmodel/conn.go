@@ -24,12 +24,19 @@ var _ net.Conn = (*Conn)(nil)
 func (c *Conn) Read(b []byte) (int, error) { return c.in.read(b) }
 
 // Write implements net.Conn. It never waits, as the buffers of the network have no bound.
-func (c *Conn) Write(b []byte) (int, error) {
-	if err := c.out.write(b); err != nil {
+func (c *Conn) Write(b []byte) (int, error) { return c.WriteAt(b, time.Now()) }
+
+// WriteAt is a Write at a time, which may be a little in the past. So a server answers in time
+// even if the simulated machines get no CPU time.
+func (c *Conn) WriteAt(b []byte, at time.Time) (int, error) {
+	if err := c.out.write(b, at); err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
+
+// ArrivalTime returns when the last bytes that were read have arrived.
+func (c *Conn) ArrivalTime() time.Time { return c.in.arrivalTime() }
 
 // Close ends the connection. The other end still reads the bytes that were written, then EOF.
 func (c *Conn) Close() error {

@@ -13,7 +13,7 @@ import (
 // Link is the network between one client and one server.
 type Link struct {
 	name  string
-	serve func(net.Conn)               // serves a connection at its server's end
+	serve func(*Conn)                  // serves a connection at its server's end
 	draw  func() (delay time.Duration) // of one write
 
 	mu        sync.Mutex // guards the fields below
@@ -21,6 +21,7 @@ type Link struct {
 	conns     map[int]pair
 	opened    int
 	isCut     bool
+	healed    time.Time // end of the last cut
 	refuses   bool
 	slowedFor time.Duration
 }
@@ -30,7 +31,7 @@ type pair struct{ client, server *Conn }
 
 // NewLink returns a Link. serve serves the server's end of each connection, and draw returns the
 // delay of each write.
-func NewLink(name string, serve func(net.Conn), draw func() time.Duration) *Link {
+func NewLink(name string, serve func(*Conn), draw func() time.Duration) *Link {
 	return &Link{name: name, serve: serve, draw: draw, changed: make(chan struct{}), conns: map[int]pair{}}
 }
 
@@ -97,7 +98,21 @@ func (l *Link) IsCut() bool {
 func (l *Link) Cut() { l.change(func() { l.isCut = true }) }
 
 // Heal ends Cut, Refuse and Slow.
-func (l *Link) Heal() { l.change(func() { l.isCut, l.refuses, l.slowedFor = false, false, 0 }) }
+func (l *Link) Heal() {
+	l.change(func() {
+		if l.isCut {
+			l.healed = time.Now()
+		}
+		l.isCut, l.refuses, l.slowedFor = false, false, 0
+	})
+}
+
+// lastHeal returns the end of the last cut.
+func (l *Link) lastHeal() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.healed
+}
 
 // Refuse refuses new connections.
 func (l *Link) Refuse() { l.change(func() { l.refuses = true }) }

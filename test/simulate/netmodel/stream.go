@@ -3,6 +3,7 @@ package netmodel
 import (
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,7 +15,8 @@ type stream struct {
 	mu       sync.Mutex    // guards the fields below
 	changed  chan struct{} // closed and replaced at each change
 	chunks   []chunk
-	err      error // of reads after the last chunk
+	arrived  time.Time // time of arrival of the last bytes that were read
+	err      error     // of reads after the last chunk
 	deadline time.Time
 }
 
@@ -32,13 +34,14 @@ func (s *stream) signal() {
 	s.changed = make(chan struct{})
 }
 
-func (s *stream) write(data []byte) error {
+// write sends data at a time, which may be a little in the past.
+func (s *stream) write(data []byte, at time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return errReset
 	}
-	arrives := time.Now().Add(s.link.delay())
+	arrives := at.Add(s.link.delay())
 	if n := len(s.chunks); n > 0 && s.chunks[n-1].arrives.After(arrives) {
 		arrives = s.chunks[n-1].arrives
 	}
@@ -106,8 +109,8 @@ func (s *stream) tryRead(b []byte) (n int, wait time.Duration, changed chan stru
 	case !s.deadline.IsZero():
 		wait = s.deadline.Sub(now)
 	}
-	switch isCut := s.link.IsCut(); {
-	case isCut:
+	switch {
+	case s.link.IsCut():
 	case len(s.chunks) == 0 && s.err != nil:
 		return 0, 0, nil, s.err
 	case len(s.chunks) > 0:
@@ -116,9 +119,17 @@ func (s *stream) tryRead(b []byte) (n int, wait time.Duration, changed chan stru
 			return 0, min(wait, untilArrival), s.changed, nil
 		}
 		n = copy(b, first.data)
+		s.arrived = slices.MaxFunc([]time.Time{first.arrives, s.link.lastHeal()}, time.Time.Compare)
 		if first.data = first.data[n:]; len(first.data) == 0 {
 			s.chunks = s.chunks[1:]
 		}
 	}
 	return n, wait, s.changed, nil
+}
+
+// arrivalTime returns when the last bytes that were read have arrived.
+func (s *stream) arrivalTime() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.arrived
 }

@@ -20,6 +20,8 @@ type callRecord struct {
 	replica    *replica
 	start, end time.Duration
 	budget     time.Duration // in which the call must be answered
+	paused     time.Duration // time without CPU time during the call
+	maxHits    [2]int        // of the tight limit in force at the start and at the end
 	gaveUp     bool          // the caller canceled the call, or its deadline passed
 	isLast     bool          // sent after the recovery
 	err        error
@@ -104,9 +106,9 @@ func (f *fleet) call(r *replica, o callOptions) {
 		defer timer.Stop()
 		defer cancel()
 	}
-	c.start = elapsed()
+	c.start, c.paused, c.maxHits[0] = elapsed(), f.paused, f.maxHits
 	response, err := r.service.ShouldRateLimit(ctx, newRequest(c.id))
-	c.end, c.err = elapsed(), err
+	c.end, c.paused, c.maxHits[1], c.err = elapsed(), f.paused-c.paused, f.maxHits, err
 	c.gaveUp = ctx.Err() != nil
 	logf("call %d to %s took %v: %v %v; tight %s, own %s", c.id, r.name, c.end-c.start, response.GetOverallCode(), err, resultText(c.tight), resultText(c.own))
 }

@@ -12,24 +12,29 @@ func (p *plan) addFault(r *rand.Rand, at time.Duration) {
 	kinds := []func(*plan, *rand.Rand, time.Duration){
 		(*plan).addStalls, (*plan).addStalls, (*plan).addCut, (*plan).addRefusal, (*plan).addSlowness, (*plan).addResets,
 		(*plan).addCrash, (*plan).addFailover, (*plan).addScriptFlushes, (*plan).addMode, (*plan).addServerClockStep,
-		(*plan).addReplicaClockStep, (*plan).addRestart, (*plan).addReload,
+		(*plan).addReplicaClockStep, (*plan).addRestart, (*plan).addReload, (*plan).addPauses, (*plan).addFlood,
 	}
 	kinds[r.IntN(len(kinds))](p, r, at)
 }
 
-// addRange adds an event at the start and one at the end of a fault.
+// addRange adds an event at the start and one at the end of a fault of Redis or of the network.
 func (p *plan) addRange(f fault, begin, end func(*fleet), format string, args ...any) {
 	f.end = min(f.end, p.duration)
 	p.faults = append(p.faults, f)
-	p.addEvent(f.start, begin, format+" for %v", append(args, f.end-f.start)...)
-	p.addEvent(f.end, end, format+" ends", args...)
+	p.addEvents(f.start, f.end, begin, end, format, args...)
+}
+
+// addEvents adds an event at the start and one at the end of a time.
+func (p *plan) addEvents(from, to time.Duration, begin, end func(*fleet), format string, args ...any) {
+	p.addEvent(from, begin, format+" for %v", append(args, to-from)...)
+	p.addEvent(to, end, format+" ends", args...)
 }
 
 // addStalls adds up to sixty short stalls of Redis, or a long one.
 func (p *plan) addStalls(r *rand.Rand, at time.Duration) {
 	count, longest := pick(r, 1, 5, 60), 90*time.Millisecond
 	if count == 1 {
-		longest = 2 * time.Second
+		longest, p.losesAnswers = 2*time.Second, true
 	}
 	for range count {
 		end := at + between(r, 10*time.Millisecond, longest)
@@ -43,6 +48,7 @@ func (p *plan) addStalls(r *rand.Rand, at time.Duration) {
 
 // addCut cuts the network of one replica or of all.
 func (p *plan) addCut(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	first, count := r.IntN(p.replicas), 1
 	if r.IntN(2) == 0 {
 		first, count = 0, p.replicas
@@ -62,6 +68,7 @@ func (p *plan) addCut(r *rand.Rand, at time.Duration) {
 
 // addRefusal breaks the connections of a replica and refuses new ones.
 func (p *plan) addRefusal(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	i := r.IntN(p.replicas)
 	p.addRange(fault{start: at, end: at + between(r, 20*time.Millisecond, time.Second)},
 		func(f *fleet) { f.links[i].Refuse(); f.links[i].Reset() },
@@ -78,6 +85,7 @@ func (p *plan) addSlowness(r *rand.Rand, at time.Duration) {
 
 // addResets breaks the connections of all replicas several times.
 func (p *plan) addResets(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	for range 1 + r.IntN(8) {
 		p.faults = append(p.faults, fault{start: at, end: at})
 		p.addEvent(at, func(f *fleet) { f.resetAll() }, "all connections break")
@@ -87,6 +95,7 @@ func (p *plan) addResets(r *rand.Rand, at time.Duration) {
 
 // addCrash kills Redis and starts it later, empty or with all its data.
 func (p *plan) addCrash(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	isEmpty := r.IntN(2) == 0
 	kind := "with its data"
 	if isEmpty {
@@ -106,6 +115,7 @@ func (p *plan) addCrash(r *rand.Rand, at time.Duration) {
 
 // addFailover replaces Redis by a Redis replica without its last writes.
 func (p *plan) addFailover(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	lag := between(r, time.Millisecond, 90*time.Millisecond)
 	p.addEvent(at-lag, func(f *fleet) { f.redis.keepCopy() }, "the Redis replica gets no more writes")
 	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second), losesData: true},
@@ -141,6 +151,7 @@ func (p *plan) addScriptFlushes(r *rand.Rand, at time.Duration) {
 
 // addMode lets Redis refuse commands.
 func (p *plan) addMode(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	mode, name := resp.ReadOnly, "read only"
 	if r.IntN(2) == 0 {
 		mode, name = resp.Loading, "loading its data"
@@ -164,6 +175,7 @@ func (p *plan) addReplicaClockStep(r *rand.Rand, at time.Duration) {
 
 // addRestart kills a replica or ends it after its last calls, and starts another one.
 func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
+	p.losesAnswers = true
 	i, drain := r.IntN(p.replicas), pick(r, 0, time.Second)
 	stopped := at + drain
 	p.addEvent(at, func(f *fleet) {
@@ -192,13 +204,10 @@ func (p *plan) addReload(r *rand.Rand, at time.Duration) {
 	if leaseWaste > 0 {
 		leaseWaste = pick(r, leaseWaste, leaseWaste, 0)
 	}
-	p.addEvent(at, func(f *fleet) {
-		f.config = newConfig(f.plan, maxHits, leaseWaste)
-		for _, r := range f.replicas {
-			if !r.isClosed {
-				r.limits.Set(f.config)
-			}
-		}
-	}, "limits are loaded: %d hits, lease waste %v", maxHits, leaseWaste)
+	p.addReloadOf(at, maxHits, leaseWaste)
+}
+
+func (p *plan) addReloadOf(at time.Duration, maxHits int, leaseWaste float64) {
+	p.addEvent(at, func(f *fleet) { f.setLimit(maxHits, leaseWaste) }, "limits are loaded: %d hits, lease waste %v", maxHits, leaseWaste)
 	p.reloadedMax = max(p.reloadedMax, maxHits)
 }

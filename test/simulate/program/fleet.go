@@ -18,11 +18,13 @@ type fleet struct {
 	links      []*netmodel.Link
 	clockSteps []time.Duration // of the machines of the replicas
 	config     *descriptors.Config
+	maxHits    int        // of the tight limit in config
 	current    []*replica // by number; nil while a replica is not running
 	replicas   []*replica // all that ever ran
 	records    *records
 
 	losses []time.Duration // when Redis has lost counters
+	paused time.Duration   // time without CPU time
 
 	firstGoroutines int // before the first replica
 }
@@ -30,7 +32,7 @@ type fleet struct {
 func newFleet(p *plan) *fleet {
 	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, firstGoroutines: runtime.NumGoroutine()}
 	random := rand.New(rand.NewPCG(p.seed, 2))
-	f.config = newConfig(p, p.maxHits, p.leaseWaste)
+	f.setLimit(p.maxHits, p.leaseWaste)
 	for i := range p.replicas {
 		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
 			return p.delay + time.Duration(random.Int64N(int64(p.delay)))
@@ -39,6 +41,16 @@ func newFleet(p *plan) *fleet {
 		f.current[i] = f.startReplica(i)
 	}
 	return f
+}
+
+// setLimit puts a tight limit with this maximum and lease in force.
+func (f *fleet) setLimit(maxHits int, leaseWaste float64) {
+	f.maxHits, f.config = maxHits, newConfig(f.plan, maxHits, leaseWaste)
+	for _, r := range f.replicas {
+		if !r.isClosed {
+			r.limits.Set(f.config)
+		}
+	}
 }
 
 // heal ends all faults but the steps of clocks.

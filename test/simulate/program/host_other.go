@@ -11,3 +11,5 @@ func hostExecute(int64, unsafe.Pointer, uint32) uint32 {
 }
 
 func hostReply(unsafe.Pointer) {}
+
+func hostPause(int64) {}

@@ -5,8 +5,13 @@ import "unsafe"
 // hostExecute executes a command in the model of Redis, at a time in microseconds since 1970. It
 // returns the size of the reply, which hostReply copies.
 //
-//go:wasmimport redis execute
+//go:wasmimport host execute
 func hostExecute(now int64, command unsafe.Pointer, size uint32) uint32
 
-//go:wasmimport redis reply
+//go:wasmimport host reply
 func hostReply(buffer unsafe.Pointer)
+
+// hostPause moves the clock, in nanoseconds. The program does not run in this time.
+//
+//go:wasmimport host pause
+func hostPause(nanos int64)

@@ -8,8 +8,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -22,10 +24,13 @@ func main() {
 	}
 	p := newPlan(seed)
 	if len(os.Args) > 2 {
-		if p = namedPlans[os.Args[2]]; p == nil {
-			fmt.Fprintf(os.Stderr, "schedule: got %q, want one of the named schedules\n", os.Args[2])
+		newPlan := namedPlans[os.Args[2]]
+		if newPlan == nil {
+			fmt.Fprintf(os.Stderr, "schedule: got %q, want one of %q\n", os.Args[2], slices.Sorted(maps.Keys(namedPlans)))
 			os.Exit(2)
 		}
+		p = newPlan()
+		p.seed = seed
 	}
 	p.print()
 	problems := simulate(p)
@@ -64,6 +69,7 @@ func simulate(p *plan) []string {
 	f.close()
 	time.Sleep(settleTime)
 	c.checkLeases()
+	c.checkCharges()
 	if n := runtime.NumGoroutine(); n > f.firstGoroutines {
 		c.fail("goroutines: got %d after the end, want %d", n, f.firstGoroutines)
 	}

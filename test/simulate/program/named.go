@@ -2,19 +2,86 @@ package main
 
 import "time"
 
-// namedPlans are schedules of defects that rls has had.
-var namedPlans = map[string]*plan{"late-answers": lateAnswers()}
+// namedPlans are schedules of defects that rls has had, or could have.
+var namedPlans = map[string]func() *plan{
+	"late-answers":             lateAnswers,
+	"late-answers-all-or-none": lateAnswersAllOrNone,
+	"late-denials":             lateDenials,
+	"late-return":              lateReturn,
+	"no-cpu-time":              noCPUTime,
+	"canceled-calls":           canceledCalls,
+	"full-queue":               fullQueue,
+}
+
+// newNamedPlan returns three replicas that share a limit of 300 per year, without a fault.
+func newNamedPlan(duration time.Duration) *plan {
+	return &plan{
+		replicas: 3, duration: duration, timeout: 50 * time.Millisecond, ratio: 0.5, maxQueue: defaultQueue, maxBatch: 256, inflight: 1,
+		maxHits: 300, unit: "year", algorithm: "fixed_window", callAlgorithm: "fixed_window", failureMode: "local", chargeDenied: true,
+		callers: 4, pause: 10 * time.Millisecond, delay: 100 * time.Microsecond,
+	}
+}
 
 // lateAnswers is sixty stalls that are a little longer than the timeout.
 func lateAnswers() *plan {
-	p := &plan{
-		replicas: 3, duration: 8 * time.Second, timeout: 50 * time.Millisecond, ratio: 0.5, maxQueue: 4096, maxBatch: 256, inflight: 1,
-		maxHits: 300, unit: "year", algorithm: "fixed_window", callAlgorithm: "fixed_window", failureMode: "local",
-		callers: 4, pause: 10 * time.Millisecond, delay: 100 * time.Microsecond,
-	}
+	p := newNamedPlan(8 * time.Second)
 	for i := range 60 {
 		at := time.Duration(i+1) * 120 * time.Millisecond
 		p.addRange(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
 	}
+	return p
+}
+
+func lateAnswersAllOrNone() *plan {
+	p := lateAnswers()
+	p.allOrNone = true
+	return p
+}
+
+// lateDenials is the same with a fallback that denies all hits. Redis gives late hits back.
+func lateDenials() *plan {
+	p := lateAnswers()
+	p.failureMode, p.chargeDenied = "deny", false
+	return p
+}
+
+// lateReturn is a reload shortly before the end of a window, while the network is slow. The permits
+// go back after the end of the window. Then many callers come.
+func lateReturn() *plan {
+	p := newNamedPlan(6 * time.Second)
+	p.replicas, p.callers, p.unit, p.leaseWaste = 1, 1, "second", 0.5
+	for i := range 2 {
+		windowEnd := time.Duration(2*i+2) * time.Second
+		p.addRange(fault{start: windowEnd - 30*time.Millisecond, end: windowEnd + 100*time.Millisecond},
+			func(f *fleet) { f.links[0].Slow(20 * time.Millisecond) }, func(f *fleet) { f.links[0].Heal() }, "network is slower")
+		p.addReloadOf(windowEnd-15*time.Millisecond, p.maxHits-1-i, p.leaseWaste)
+		p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, windowEnd+150*time.Millisecond, windowEnd+500*time.Millisecond)
+	}
+	p.sortEvents()
+	return p
+}
+
+// noCPUTime is pauses of the process that are shorter and longer than the timeout.
+func noCPUTime() *plan {
+	p := newNamedPlan(4 * time.Second)
+	for i := range 30 {
+		p.addPause(time.Duration(i+1)*100*time.Millisecond, time.Duration(30+10*(i%5))*time.Millisecond)
+	}
+	return p
+}
+
+// canceledCalls is 500 callers who cancel each call, as fast as they can.
+func canceledCalls() *plan {
+	p := newNamedPlan(3 * time.Second)
+	p.replicas = 1
+	p.addFloodOf(flood{callers: 500, cancels: true, cpuTime: 50 * time.Microsecond}, 500*time.Millisecond, 1500*time.Millisecond)
+	return p
+}
+
+// fullQueue is eight callers without pauses, and a queue with room for one call.
+func fullQueue() *plan {
+	p := newNamedPlan(2 * time.Second)
+	p.replicas, p.callers, p.maxHits, p.maxQueue = 1, 1, 1000, 1
+	p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, 500*time.Millisecond, time.Second)
 	return p
 }

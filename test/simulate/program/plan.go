@@ -24,6 +24,7 @@ type plan struct {
 	// The limits.
 	maxHits                                     int // of the tight limit
 	unit, algorithm, callAlgorithm, failureMode string
+	chargeDenied                                bool    // of the tight limit, if it has a fixed window
 	leaseWaste                                  float64 // of the tight limit; 0 without a lease
 
 	// The calls of each replica.
@@ -33,11 +34,12 @@ type plan struct {
 
 	delay time.Duration // least delay of the network in one direction
 
-	events      []event
-	faults      []fault
-	clockSteps  int // of machines
-	restarts    int // of replicas
-	reloadedMax int // the highest maximum of the tight limit after a reload
+	events       []event
+	faults       []fault
+	losesAnswers bool // answers of Redis can be lost, or more than a second late
+	clockSteps   int  // of machines
+	restarts     int  // of replicas
+	reloadedMax  int  // the highest maximum of the tight limit after a reload
 }
 
 // event is one step of the schedule.
@@ -47,11 +49,14 @@ type event struct {
 	run  func(*fleet)
 }
 
-// fault is a time in which Redis or a network does not work.
+// fault is a time in which Redis or the network does not work.
 type fault struct {
 	start, end time.Duration
 	losesData  bool
 }
+
+// defaultQueue is the default of REDIS_MAX_QUEUE_SIZE.
+const defaultQueue = 4096
 
 // pick returns one of the values.
 func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
@@ -70,7 +75,7 @@ func newPlan(seed uint64) *plan {
 		duration:      between(r, 2*time.Second, 6*time.Second),
 		timeout:       pick(r, 20*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond),
 		ratio:         pick(r, 0.1, 0.34, 0.5),
-		maxQueue:      pick(r, 1, 8, 4096, 4096),
+		maxQueue:      pick(r, 1, 8, defaultQueue, defaultQueue),
 		maxBatch:      pick(r, 4, 256),
 		inflight:      1 + r.IntN(2),
 		denyCache:     r.IntN(2) == 0,
@@ -90,11 +95,16 @@ func newPlan(seed uint64) *plan {
 	if (p.algorithm == "fixed_window" || p.algorithm == "token_bucket") && r.IntN(2) == 0 {
 		p.leaseWaste, p.maxHits = pick(r, 0.1, 0.5), pick(r, 30, 100, 300, 1000)
 	}
+	p.chargeDenied = p.algorithm == "fixed_window" && r.IntN(2) == 0
 	for range r.IntN(5) {
 		p.addFault(r, between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
 	}
-	slices.SortStableFunc(p.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	p.sortEvents()
 	return p
+}
+
+func (p *plan) sortEvents() {
+	slices.SortStableFunc(p.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 }
 
 func (p *plan) addEvent(at time.Duration, run func(*fleet), format string, args ...any) {
@@ -112,7 +122,8 @@ func (p *plan) losses() int {
 	return n
 }
 
-// isInFault reports whether a moment lies in a fault, or at most the given time after one.
+// isInFault reports whether a moment lies in a fault of Redis or of the network, or at most the
+// given time after one.
 func (p *plan) isInFault(at, after time.Duration) bool {
 	return slices.ContainsFunc(p.faults, func(f fault) bool { return f.start <= at && at <= f.end+after })
 }
@@ -121,7 +132,8 @@ func (p *plan) isInFault(at, after time.Duration) bool {
 func (p *plan) print() {
 	fmt.Fprintf(output, "seed %d: %d replicas for %v; timeout %v, ratio %v, queue %d, batch %d, in flight %d, deny cache %v, guard %v, all or none %v\n",
 		p.seed, p.replicas, p.duration, p.timeout, p.ratio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
-	fmt.Fprintf(output, "limit: %d per %s, %s, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n", p.maxHits, p.unit, p.algorithm, p.leaseWaste, p.failureMode, p.callAlgorithm)
+	fmt.Fprintf(output, "limit: %d per %s, %s, charge_denied %v, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n",
+		p.maxHits, p.unit, p.algorithm, p.chargeDenied, p.leaseWaste, p.failureMode, p.callAlgorithm)
 	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.delay)
 	for _, e := range p.events {
 		fmt.Fprintf(output, "at %v: %s\n", e.at, e.text)

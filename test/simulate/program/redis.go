@@ -3,12 +3,13 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unsafe"
 
+	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
 	"github.com/seed-81f232ab/rls/test/simulate/resp"
 )
 
@@ -19,19 +20,25 @@ type redisServer struct {
 	clockStep time.Duration
 	epoch     int           // number of restarts
 	stalled   chan struct{} // closed at the end of the stall; nil if the server runs
+	resumed   time.Time     // end of the last stall
+	lastTime  time.Time     // of a command
 }
 
 // execute executes a command in the model. It returns the reply as Redis would send it.
-func (r *redisServer) execute(args ...string) []byte {
+func (r *redisServer) execute(args ...string) []byte { return r.executeAt(time.Now(), args) }
+
+// executeAt is execute at a time, which is not before the last command.
+func (r *redisServer) executeAt(at time.Time, args []string) []byte {
+	r.lastTime = at
 	command := resp.AppendCommand(nil, args)
-	size := hostExecute(time.Now().Add(r.clockStep).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
+	size := hostExecute(at.Add(r.clockStep).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
 	reply := make([]byte, size)
 	hostReply(unsafe.Pointer(&reply[0]))
 	return reply
 }
 
-// serve executes the commands of a connection.
-func (r *redisServer) serve(conn net.Conn) {
+// serve executes the commands of a connection, at the times at which they arrive.
+func (r *redisServer) serve(conn *netmodel.Conn) {
 	defer conn.Close()
 	reader, epoch := bufio.NewReader(conn), r.epoch
 	var replies []byte
@@ -46,11 +53,12 @@ func (r *redisServer) serve(conn net.Conn) {
 		if epoch != r.epoch {
 			return // the server has crashed with what it had received
 		}
-		reply := r.execute(args...)
+		at := slices.MaxFunc([]time.Time{conn.ArrivalTime(), r.resumed, r.lastTime}, time.Time.Compare)
+		reply := r.executeAt(at, args)
 		replies = append(replies, reply...)
 		logf("redis %s: %.60q", commandText(args), reply)
 		if reader.Buffered() == 0 {
-			if _, err := conn.Write(replies); err != nil {
+			if _, err := conn.WriteAt(replies, at); err != nil {
 				return
 			}
 			replies = replies[:0]
@@ -82,7 +90,7 @@ func (r *redisServer) stall() {
 func (r *redisServer) resume() {
 	if r.stalled != nil {
 		close(r.stalled)
-		r.stalled = nil
+		r.stalled, r.resumed = nil, time.Now()
 	}
 }
 

@@ -74,7 +74,7 @@ func (f *fleet) startReplica(number int) *replica {
 	}
 	r.client = client
 	r.fallback = fallback.New(fallback.Options{
-		Primary: client, Secondary: counters, Ratio: p.ratio, Mode: limit.FailLocal,
+		Primary: client, Secondary: counters, AllOrNone: p.allOrNone, Ratio: p.ratio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
 		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount,
 		Observer: &fallbackObserver{r.meter.Fallback(), r},
@@ -165,9 +165,12 @@ func (o *fallbackObserver) Served(hits int) {
 // newConfig returns the limits in force: the tight limit of the plan with another maximum and
 // another lease, and a limit for each call that is never spent.
 func newConfig(p *plan, maxHits int, leaseWaste float64) *descriptors.Config {
-	leaseFields := ""
+	fields := ""
+	if p.algorithm == "fixed_window" {
+		fields = fmt.Sprintf(", charge_denied: %v", p.chargeDenied)
+	}
 	if leaseWaste > 0 {
-		leaseFields = fmt.Sprintf(", lease: true, lease_waste: %v", leaseWaste)
+		fields += fmt.Sprintf(", lease: true, lease_waste: %v", leaseWaste)
 	}
 	text := fmt.Sprintf(`
 domain: d
@@ -176,7 +179,7 @@ descriptors:
     rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s, on_backend_failure: %s%s}
   - key: call
     rate_limit: {unit: year, requests_per_unit: 1000000, algorithm: %s}
-`, p.unit, maxHits, p.algorithm, p.failureMode, leaseFields, p.callAlgorithm)
+`, p.unit, maxHits, p.algorithm, p.failureMode, fields, p.callAlgorithm)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	if err != nil {
 		panic(err) // the text is valid

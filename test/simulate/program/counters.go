@@ -1,0 +1,114 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// checkCounters checks the counters in Redis: each has a time to live, and each call has charged
+// its own counter at most once. If Redis has decided the call, it has charged once. Without a
+// fault, Redis is also charged with each hit that the fallback has admitted.
+func (c *checks) checkCounters() {
+	charged := map[int]int64{}
+	c.redis.eachCounter(func(name, text string, hasExpiry bool) {
+		if !hasExpiry {
+			c.fail("counter %s: has no time to live", name)
+		}
+		if id, ok := callOfCounter(name); ok {
+			n, _ := strconv.ParseInt(text, 10, 64)
+			charged[id] += n
+		}
+	})
+	if c.plan.callAlgorithm != "fixed_window" {
+		return
+	}
+	lastLoss := time.Duration(math.MinInt64)
+	if len(c.losses) > 0 {
+		lastLoss = slices.Max(c.losses)
+	}
+	for _, r := range c.records.calls {
+		n := charged[r.id]
+		isCharged := !r.own.Degraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
+		isKept := r.err == nil && isCharged && r.start > lastLoss && (!c.plan.allOrNone || r.tight.Allowed)
+		switch {
+		case n > 1:
+			c.fail("call %d: charged %d times, want at most once", r.id, n)
+		case n == 0 && isKept:
+			c.fail("call %d: decided by %s, and not charged", r.id, r.own.Source)
+		}
+	}
+}
+
+// callOfCounter returns the call whose own counter has this name.
+func callOfCounter(name string) (id int, ok bool) {
+	_, rest, found := strings.Cut(name, "|call=")
+	if !found {
+		return 0, false
+	}
+	number, _, _ := strings.Cut(rest, "@")
+	id, err := strconv.Atoi(number)
+	return id, err == nil
+}
+
+// checkCharges compares the counter of a tight limit of a year with the calls, after the end of all
+// replicas. Each hit that Redis or a permit has admitted is charged, so no permit is spent twice,
+// and no return takes back the charge of a used permit. Beyond the calls, at most the lost permits
+// are charged.
+func (c *checks) checkCharges() {
+	p := c.plan
+	if p.algorithm != "fixed_window" || p.unit != "year" || len(c.losses) > 0 {
+		return
+	}
+	charged, allowances := int64(0), int64(0)
+	c.redis.eachCounter(func(name, text string, _ bool) {
+		if !strings.Contains(name, "|tight=") {
+			return
+		}
+		n, _ := strconv.ParseInt(text, 10, 64)
+		if strings.Contains(name, "lease:") {
+			allowances += n
+		} else {
+			charged += n
+		}
+	})
+	admitted := c.countCalls(func(r *callRecord) bool {
+		return r.tight.Err == nil && r.tight.Allowed && (r.tight.Source == backend.SourceRedis || r.tight.Source == backend.SourceLease)
+	})
+	if charged < admitted {
+		c.fail("charged hits: got %d, want at least the %d that Redis and permits have admitted", charged, admitted)
+	}
+	calls := int64(len(c.records.calls))
+	budget := int64(p.leaseWaste * float64(max(p.maxHits, p.reloadedMax)))
+	if charged > calls+budget {
+		c.fail("charged hits: got %d, want at most %d calls and %d lost permits", charged, calls, budget)
+	}
+	if allowances > budget {
+		c.fail("allowances: got %d, want at most %d", allowances, budget)
+	}
+	if len(p.events) == 0 && p.maxQueue == defaultQueue && (charged > calls || allowances != 0) {
+		c.fail("without a fault: got %d charged hits and an allowance of %d after the end, want at most %d calls and 0", charged, allowances, calls)
+	}
+	if !p.chargeDenied && !p.losesAnswers {
+		c.checkRefunds(charged)
+	}
+}
+
+// checkRefunds checks that Redis has given back each hit that the fallback has denied before the
+// answer of Redis came.
+func (c *checks) checkRefunds(charged int64) {
+	canceled := c.countCalls(func(r *callRecord) bool { return r.err != nil })
+	admitted := c.countCalls((*callRecord).isAdmitted)
+	lost := int64(0)
+	for _, r := range c.replicas {
+		s := r.leases.Stats()
+		lost += s.Lapsed + s.Held
+	}
+	if charged > admitted+canceled+lost {
+		c.fail("charged hits: got %d, want at most %d admitted hits, %d canceled hits and %d lost permits", charged, admitted, canceled, lost)
+	}
+}

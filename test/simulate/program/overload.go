@@ -1,0 +1,72 @@
+package main
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// pauseAll lets all replicas and callers get no CPU time. Redis and the network go on: their
+// answers then have times in the past.
+func (f *fleet) pauseAll(d time.Duration) {
+	f.paused += d
+	hostPause(d.Nanoseconds())
+}
+
+// addPauses adds times without CPU time, as a container has beyond its CPU limit.
+func (p *plan) addPauses(r *rand.Rand, at time.Duration) {
+	for range pick(r, 1, 5, 30) {
+		pause := between(r, 5*time.Millisecond, 150*time.Millisecond)
+		p.addPause(at, pause)
+		at += pause + between(r, 5*time.Millisecond, 100*time.Millisecond)
+		if at >= p.duration {
+			return
+		}
+	}
+}
+
+func (p *plan) addPause(at, pause time.Duration) {
+	p.addEvent(at, func(f *fleet) { f.pauseAll(pause) }, "no CPU time for %v", pause)
+}
+
+// flood describes callers who send calls without a pause.
+type flood struct {
+	replica int
+	callers int
+	cancels bool          // each caller cancels each call after at most a millisecond
+	cpuTime time.Duration // of a call
+}
+
+// addFlood adds a flood of calls to one replica.
+func (p *plan) addFlood(r *rand.Rand, at time.Duration) {
+	p.addFloodOf(flood{r.IntN(p.replicas), pick(r, 8, 30, 300), r.IntN(2) == 0, pick(r, 50*time.Microsecond, 100*time.Microsecond)},
+		at, at+between(r, 50*time.Millisecond, 400*time.Millisecond))
+}
+
+func (p *plan) addFloodOf(o flood, from, to time.Duration) {
+	to = min(to, p.duration)
+	text := "%d callers of replica %d make no pauses"
+	if o.cancels {
+		text += " and cancel their calls"
+	}
+	var stop func()
+	p.addEvents(from, to, func(f *fleet) { stop = f.startFlood(o) }, func(*fleet) { stop() }, text, o.callers, o.replica)
+}
+
+// startFlood starts the callers of a flood. The returned function stops them.
+func (f *fleet) startFlood(o flood) (stop func()) {
+	var running sync.WaitGroup
+	stopped := false
+	for i := range o.callers {
+		random := rand.New(rand.NewPCG(f.plan.seed, uint64(1000+i)))
+		running.Go(func() {
+			for !stopped && f.current[o.replica] != nil {
+				f.pauseAll(o.cpuTime)
+				runtime.Gosched() // nothing interrupts a caller whose calls do not wait
+				f.call(f.current[o.replica], callOptions{cancels: o.cancels, patience: time.Duration(random.Int64N(int64(time.Millisecond)))})
+			}
+		})
+	}
+	return func() { stopped = true; running.Wait() }
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// checkReports checks that the metrics and the reports count each decision once.
+func (c *checks) checkReports() {
+	for _, replica := range c.replicas {
+		want, degraded := map[string]float64{}, 0
+		for _, r := range c.records.calls {
+			if r.replica != replica {
+				continue
+			}
+			for _, result := range []backend.Result{r.tight, r.own} {
+				if r.answered == 0 || result.Err != nil {
+					continue
+				}
+				name := "over_limit"
+				if result.Allowed {
+					name = "ok"
+				}
+				want[name+" "+result.Source.String()]++
+				if result.Degraded() {
+					degraded++
+					want["without redis "+result.Reason.String()]++
+				}
+			}
+		}
+		for name, got := range countedDecisions(replica) {
+			if got != want[name] {
+				c.fail("%s: metrics of decisions %s: got %v, want %v", replica.name, name, got, want[name])
+			}
+			delete(want, name)
+		}
+		for name, n := range want {
+			c.fail("%s: metrics of decisions %s: got none, want %v", replica.name, name, n)
+		}
+		if replica.isClosed {
+			continue // nobody reports the last blip
+		}
+		reported := int64(0)
+		for _, o := range replica.reported {
+			reported += o.Decisions
+		}
+		if reported != int64(degraded) || replica.served != degraded {
+			c.fail("%s: decisions without Redis: outages report %d, the observer %d, calls had %d", replica.name, reported, replica.served, degraded)
+		}
+	}
+}
+
+// countedDecisions returns the decisions in the metrics of a replica.
+func countedDecisions(r *replica) map[string]float64 {
+	counts := map[string]float64{}
+	families, err := r.meter.Gather()
+	if err != nil {
+		panic(err) // the metrics are consistent
+	}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			labels := map[string]string{}
+			for _, l := range m.Label {
+				labels[l.GetName()] = l.GetValue()
+			}
+			var name string
+			switch family.GetName() {
+			case "rls_decisions_total":
+				name = labels["result"] + " " + labels["source"]
+			case "rls_decisions_without_redis_total":
+				name = "without redis " + labels["reason"]
+			default:
+				continue
+			}
+			if n := m.Counter.GetValue(); n > 0 {
+				counts[name] += n
+			}
+		}
+	}
+	return counts
+}
+
+// outageMemory is the time after a fault in which a breaker may still open.
+const outageMemory = 1500 * time.Millisecond
+
+// checkBreakers checks that breakers open only because of a fault, and that without a fault
+// Redis decides all hits that fit in the queue.
+func (c *checks) checkBreakers() {
+	for _, r := range c.replicas {
+		for _, at := range r.openings {
+			if !c.plan.isInFault(at, outageMemory) {
+				c.fail("%s: breaker opened at %v without a fault", r.name, at)
+			}
+		}
+	}
+	for _, r := range c.records.calls {
+		if r.own.Degraded() && !c.mayBeDegraded(r) {
+			c.fail("call %d: decided without Redis (%s) without a fault", r.id, r.own.Reason)
+		}
+	}
+}
+
+// mayBeDegraded reports whether a call may be decided without Redis.
+func (c *checks) mayBeDegraded(r *callRecord) bool {
+	switch {
+	case c.plan.isInFault(r.end, outageMemory), r.replica.isClosed:
+		return true
+	case r.own.Reason == backend.ReasonOverload:
+		return r.paused > 0 || c.plan.maxQueue < defaultQueue
+	case r.own.Reason == backend.ReasonLate:
+		return r.paused > 0
+	}
+	return false
+}
