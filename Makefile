@@ -1,8 +1,8 @@
 GO ?= go
 LIMITS ?= examples/limits.yaml
 FUZZTIME ?= 20s
+ACTIONLINT ?= $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.8 -shellcheck= -pyflakes=
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Each folder here has a go.mod of its own.
 NESTED_MODULES = bench/plots test/deploy test/faults test/page test/simulate
@@ -18,9 +18,10 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 TEST_FLAGS = -vet=off -p 6
 
 .PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate attacks fuzz docs docs-site tidy
+.PHONY: release-snapshot release image test-release test-upgrade reproducible
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the process
 	@echo "Serving $(LIMITS). Try in another terminal:"
@@ -29,7 +30,7 @@ run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the p
 	@LIMITS_PATH=$(LIMITS) bin/rls serve
 
 build: ## Build bin/rls
-	@$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/rls ./cmd/rls
+	@$(GO) build -trimpath -buildvcs=false -ldflags "$$(scripts/ldflags)" -o bin/rls ./cmd/rls
 
 # The race detector allocates, so the second run counts allocations without it.
 test: ## Run the tests with the race detector
@@ -66,11 +67,12 @@ e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ra
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 5m -tags e2e ./test/e2e/...
 
-lint: ## Run the linters of .golangci.yml in all modules
+lint: ## Run the linters of .golangci.yml in all modules, and actionlint for .github
 	@for module in . $(NESTED_MODULES); do \
 		echo "lint $$module"; \
 		(cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners ./...) || exit 1; \
 	done
+	@$(ACTIONLINT)
 
 bench: ## Measure the hot path; docs/benchmarks.md explains the figures
 	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./bench
@@ -192,6 +194,28 @@ docs-site: ## Build the docs as a web site in the folder site, and check its lin
 	@cd bench/plots && $(GO) test -count=1 .
 	@scripts/docs/need-mkdocs
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build --strict --clean
+
+release-snapshot: ## Build the files of a release for all platforms into dist; the commit needs no tag
+	@scripts/release
+
+release: export RELEASE = 1
+release: ## Build the files of a release of the tag of HEAD into dist
+	@scripts/release
+
+image: ## Build the image rls with Docker
+	docker build -t rls .
+
+test-release: ## Build a release for this machine, compare it with a second build, and install the deb and the rpm in a fresh root
+	@test/release/need-tools
+	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 10m -tags release ./test/release
+
+test-upgrade: ## Replace replicas of the last version by replicas of this version, with one Redis, and go back
+	@scripts/test-tools
+	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 10m -tags upgrade ./test/upgrade
+
+reproducible: ## Build a release twice, in two folders with empty caches, and compare all bytes
+	@test/release/need-tools
+	$(GO) test -count=1 -timeout 30m -tags release -run Reproducible -v ./test/release -args -empty-caches
 
 tidy: ## Tidy go.mod in all modules; needed after a change of go.mod
 	@for module in . $(NESTED_MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done

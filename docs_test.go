@@ -23,7 +23,7 @@ func TestLinksInDocsResolve(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
-	for _, page := range append(pages, "README.md", "CHANGELOG.md") {
+	for _, page := range append(pages, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md") {
 		for _, link := range markdownLink.FindAllStringSubmatch(readPage(t, page), -1) {
 			if strings.Contains(link[1], "://") {
 				continue

@@ -34,7 +34,7 @@ func attr(name, value string) []timeline.Attr {
 // started records the start of the process.
 func (c changes) started(s *env.Settings) {
 	c.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: []timeline.Attr{
-		{Name: "version", Value: buildVersion()}, {Name: "backend", Value: s.Backend()},
+		{Name: "version", Value: thisBuild().Version}, {Name: "backend", Value: s.Backend()},
 	}})
 }
 

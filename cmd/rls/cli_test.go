@@ -209,5 +209,5 @@ func TestVersionPrintsVersion(t *testing.T) {
 	t.Parallel()
 	out, _, code := rls(t, "version")
 	assert.Zero(t, code)
-	assert.Regexp(t, `^rls \S+ go\S+ \w+/\w+\n$`, out)
+	assert.Regexp(t, `^rls \S+\ncommit \S+\ndate \S+\ngo\S+ \w+/\w+\n$`, out)
 }

@@ -24,7 +24,7 @@ import (
 func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidateLimits, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
-		Version:    buildVersion(),
+		Version:    thisBuild().Version,
 		Instance:   cmp.Or(host, "unknown"),
 		Backend:    s.Backend(),
 		ShadowMode: s.ShadowMode,

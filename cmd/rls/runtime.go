@@ -103,7 +103,7 @@ var processStart = time.Now()
 func (l limits) report() runtimechanges.Replica {
 	host, _ := os.Hostname()
 	r := runtimechanges.Replica{
-		Name: fmt.Sprintf("%s/%d", host, os.Getpid()), Build: buildVersion(), Started: processStart.UTC().Truncate(time.Second),
+		Name: fmt.Sprintf("%s/%d", host, os.Getpid()), Build: thisBuild().Version, Started: processStart.UTC().Truncate(time.Second),
 		Problems: len(l.Status().Problems),
 	}
 	if config := l.store.Load(); config != nil {

@@ -63,7 +63,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	setMemoryLimits(ctx, log)
 	health := server.NewHealth()
 	meter := metrics.New()
-	meter.Build(buildVersion(), runtime.Version())
+	meter.Build(metrics.BuildInfo{Version: thisBuild().Version, Commit: thisBuild().Commit, Date: thisBuild().Date, GoVersion: runtime.Version()})
 	events := newChanges()
 	events.started(s)
 	logStart(s, log)
@@ -132,13 +132,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	return nil
 }
 
-// logStart logs the version and the settings that differ from their defaults.
+// logStart logs the build and the settings that differ from their defaults.
 func logStart(s *env.Settings, log *slog.Logger) {
 	var changed []any
 	for _, v := range s.ChangedVariables() {
 		changed = append(changed, slog.String(v.Name, v.Value))
 	}
-	log.Info("service started", "version", buildVersion(), "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changed...))
+	b := thisBuild()
+	log.Info("service started", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changed...))
 }
 
 // setMemoryLimits sets how the garbage collector uses memory.

@@ -31,7 +31,7 @@ func startTraces(ctx context.Context, s *env.Settings, log *slog.Logger) (traces
 		return traces{}, nil
 	}
 	o := tracing.Options{
-		Version:     buildVersion(),
+		Version:     thisBuild().Version,
 		ServiceName: s.TracingServiceName,
 		Namespace:   s.TracingServiceNamespace,
 		InstanceID:  s.TracingServiceInstanceID,

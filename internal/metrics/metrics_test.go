@@ -237,7 +237,7 @@ func newFull(t *testing.T) *Metrics {
 	f.hit(1, "a", "x")
 	f.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
 	m := f.Metrics
-	m.Build("v1", "go1")
+	m.Build(BuildInfo{Version: "v1", Commit: "c1", Date: "d1", GoVersion: "go1"})
 	m.Server()("ShouldRateLimit")
 	m.Reload("file")
 	m.Service()

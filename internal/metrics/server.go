@@ -28,9 +28,15 @@ func (m *Metrics) Server() func(method string) (observeCall func(took time.Durat
 	}
 }
 
+// BuildInfo has the labels of the metric of the build.
+type BuildInfo struct {
+	Version, Commit, Date string // of rls
+	GoVersion             string
+}
+
 // Build registers the metric of the build.
-func (m *Metrics) Build(version, goVersion string) {
+func (m *Metrics) Build(b BuildInfo) {
 	m.auto.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "rls_build_info", Help: "1, with the version of rls and of Go.",
-	}, []string{"version", "go_version"}).WithLabelValues(version, goVersion).Set(1)
+		Name: "rls_build_info", Help: "1, with the version of rls and of Go, and the commit of rls and its date.",
+	}, []string{"version", "commit", "date", "go_version"}).WithLabelValues(b.Version, b.Commit, b.Date, b.GoVersion).Set(1)
 }

@@ -253,8 +253,7 @@ func readFile(path string) ([]byte, error) {
 
 // writeStats writes the metadata of a file.
 func writeStats(w io.Writer, path string, info fs.FileInfo) {
-	stat, _ := info.Sys().(*syscall.Stat_t)
-	fmt.Fprintf(w, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), stat.Ino)
+	fmt.Fprintf(w, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(info))
 }
 
 // withoutOperation returns err without the operation that failed:

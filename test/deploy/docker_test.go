@@ -37,5 +37,5 @@ func TestImageHasPathsUserAndPortsOfIncumbent(t *testing.T) {
 func TestImageHasGoVersionOfModule(t *testing.T) {
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))
 	require.NotNil(t, version)
-	assert.Contains(t, read(t, "Dockerfile"), "FROM golang:"+version[1]+" AS build\n")
+	assert.Contains(t, read(t, "Dockerfile"), "golang:"+version[1]+" AS build\n")
 }

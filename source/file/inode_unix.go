@@ -1,0 +1,15 @@
+//go:build unix
+
+package file
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// inode returns the number of the file in its file system. A file that replaces another has another
+// number.
+func inode(info fs.FileInfo) uint64 {
+	stat, _ := info.Sys().(*syscall.Stat_t)
+	return stat.Ino
+}

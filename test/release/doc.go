@@ -1,0 +1,3 @@
+// Package release builds the files of a release and installs them in a fresh root. The tests that
+// build have the build tag release. make test-release runs them.
+package release

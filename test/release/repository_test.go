@@ -1,0 +1,20 @@
+package release
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// repository is the root of the repository.
+const repository = "../.."
+
+// read returns the text of a file of the repository.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, name))
+	require.NoError(t, err)
+	return string(text)
+}

@@ -1,0 +1,3 @@
+// Package upgrade checks that two versions of rls can share one Redis. docs/compatibility.md
+// has the promises.
+package upgrade

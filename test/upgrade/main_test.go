@@ -1,0 +1,13 @@
+package upgrade
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
+}
