@@ -32,7 +32,7 @@ const shopFile = `limits: {shop.yaml: "domain: shop"}`
 
 // withOwnEnv returns settings, with those that every pod has.
 func withOwnEnv(settings map[string]string) map[string]string {
-	env := map[string]string{"DRAIN_DELAY": "8s", "DRAIN_TIMEOUT": "20s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}
+	env := map[string]string{"DRAIN_DELAY": "8s", "DRAIN_TIMEOUT": "15s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}
 	maps.Copy(env, settings)
 	return env
 }
