@@ -139,6 +139,11 @@ bench-client: build ## Let three processes wait for the permits of one limit; pr
 	@scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run 'TestClient$$' ./bench
 
+.PHONY: bench-changes
+bench-changes: ## Measure how long changes of run time take to reach three replicas; docs/overrides.md has the table
+	@scripts/test-tools
+	RLS_TEST_FULL=1 $(GO) test -count=1 -v -run TestChangesReachAllReplicas ./cmd/rls | grep p50
+
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the table
 	@scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -args -full

@@ -226,3 +226,22 @@ func TestNewEntriesOfListInFileAreFound(t *testing.T) {
 	assert.Equal(t, "shop > k=c", r.Changes[0].Requests)
 	assert.Equal(t, Looser, r.Kind)
 }
+
+func TestChangesBehindExpressionsAreFound(t *testing.T) {
+	t.Parallel()
+	plan := func(perDay int, cel string) string {
+		return fmt.Sprintf("domain: shop\ndescriptors:\n- {key: plan, descriptors: [{key: path, cel: '%s', rate_limit: {unit: day, requests_per_unit: %d}}, {key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}\n", cel, perDay)
+	}
+	const text = `entries.plan == "free" && value.startsWith("/export/")`
+	r := compare(t, plan(5, text), plan(4, text))
+	require.Len(t, r.Changes, 1)
+	assert.Equal(t, Tighter, r.Kind)
+	assert.Equal(t, "shop > plan > path=cel("+text+")", r.Changes[0].New.Path)
+	assert.Equal(t, []string{"5 per day becomes 4 per day"}, r.Changes[0].Reasons)
+
+	r = compare(t, "domain: shop\ndescriptors: [{key: plan, descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}]", plan(4, text))
+	require.NotEmpty(t, r.Changes)
+	assert.Equal(t, Moved, r.Changes[0].Event)
+	assert.Equal(t, Tighter, r.Kind)
+	assert.Empty(t, compare(t, plan(5, text), plan(5, text)).Changes)
+}

@@ -96,6 +96,8 @@ func TestBadAccessLogLineIsNamed(t *testing.T) {
 func TestMappingWithMistakesIsRejected(t *testing.T) {
 	for name, c := range map[string]struct{ mapping, want string }{
 		"empty":          {"", "m.yaml: file is empty: want time, domain and descriptors"},
+		"a tab":          {"time: t\ndomain: d\ndescriptors:\n\t- [{key: a, field: b}]", "m.yaml:4:1: not valid YAML: a tab is in the indentation"},
+		"open bracket":   {"time: t\ndescriptors: [[{key: a, field: b}]\n", "m.yaml:2:"},
 		"no mapping":     {"- a", "m.yaml: unmarshal errors"},
 		"unknown field":  {"start: x", "line 1: field start not found"},
 		"all missing":    {"denied: {field: x}", "time is missing"},

@@ -28,6 +28,7 @@ descriptors:
   - {key: quota, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: bounded, max_hits: 3, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: told, denial: {message: Too many, headers: {x-reason: plan}}, rate_limit: {unit: minute, requests_per_unit: 0}}
   - {key: kept, refunds: false, rate_limit: {unit: minute, requests_per_unit: 1}}
 `
 
@@ -112,6 +113,14 @@ func TestAnswersAreCompared(t *testing.T) {
 			"7: header ratelimit-remaining: 1, not 2\n7: header x-other: none, not 1",
 		},
 		{
+			"denial", "", `
+  - {descriptor: told=a, want: {code: OVER_LIMIT, body: Too many, headers: {x-reason: plan}}}
+  - {descriptor: told=a, want: {body: Too few, headers: {x-reason: other}}}
+  - {descriptor: fixed=a, want: {body: none}}
+  - {descriptor: fixed=a, want: {body: Too many}}`,
+			"8: body: Too many, not Too few\n8: header x-reason: plan, not other\n10: body: none, not Too many",
+		},
+		{
 			"rule", "", `
   - {descriptor: fixed=a, want: {rule: shop > fixde}}
   - {descriptor: fixed=a, want: {rule: shop > free}}
@@ -163,14 +172,14 @@ func TestExplanationShowsCountersJustBeforeTheFailure(t *testing.T) {
 func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	t.Parallel()
 	r := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
-	assert.Equal(t, 11, r.Coverage.Rules)
+	assert.Equal(t, 12, r.Coverage.Rules)
 	assert.Equal(t, 3, r.Coverage.Met)
-	assert.InDelta(t, 27.27, r.Coverage.Percent, 0.01)
+	assert.InDelta(t, 25.0, r.Coverage.Percent, 0.01)
 	assert.Contains(t, r.Coverage.Unmet, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
 	var text bytes.Buffer
 	require.NoError(t, r.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")
-	assert.Contains(t, text.String(), "coverage: 3 of 11 rules (27.3 %)\n  no test meets shop > first (limits.yaml:4)\n")
+	assert.Contains(t, text.String(), "coverage: 3 of 12 rules (25.0 %)\n  no test meets shop > first (limits.yaml:4)\n")
 }
 
 func TestJUnitHasFailuresAndErrors(t *testing.T) {

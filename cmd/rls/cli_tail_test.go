@@ -75,10 +75,12 @@ func TestTailPrintsOneLineForEachDecision(t *testing.T) {
 	at := formatTime(time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC))
 	out, _, _ := runTail(t, nil, deniedLine+"\n\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor":[{"key":"other","value":"x"}],"code":"OK","overall_code":"OK"}`+"\n"+
+		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","code":"OK","overall_code":"OK","switch":{"descriptor":0,"path":"shop > tenant","by":"ann","reason":"x\u009b","expires_at":"2026-11-20T11:00:37.5Z"}}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"","code":"ERROR","overall_code":"ERROR","error":"no domain"}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`)
 	assert.Equal(t, at+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  1.5ms`+"\n"+
 		at+"  OK          other=x  shop: no rule  0s\n"+
+		at+`  OK          -  OFF: shop > tenant, by ann, ends in 1h, reason: "x\u009b"  0s`+"\n"+
 		at+"  ERROR       -  -: no rule  no domain  0s\n"+
 		at+"  12 decisions dropped: reader too slow\n", out)
 }

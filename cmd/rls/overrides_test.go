@@ -29,14 +29,7 @@ const adminToken = "a-token-for-tests"
 // startReplicas starts n services with one Redis, overrides and the admin API.
 func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, env ...string) []*testService {
 	t.Helper()
-	path := file(t, "limits.yaml", limits)
-	var all []*testService
-	for range n {
-		all = append(all, start(t, append([]string{
-			"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken,
-		}, env...), "--limits", path))
-	}
-	return all
+	return startReplicasOn(t, n, append([]string{"REDIS_URL=" + redis.Addr}, env...), limits)
 }
 
 // admin calls the admin API and returns its status code and answer.

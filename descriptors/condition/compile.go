@@ -66,6 +66,10 @@ func newExpression(text string) (*expression, error) {
 func firstIssue(issues *cel.Issues) error {
 	first := issues.Errors()[0]
 	message, _, _ := strings.Cut(first.Message, "\n")
+	message, _, _ = strings.Cut(message, " expecting ") // a list of all symbols
+	if strings.HasPrefix(message, "found no matching overload") {
+		message += "; want values of other types, or a conversion such as int(value)"
+	}
 	if name, isUnknown := strings.CutPrefix(message, "undeclared reference to '"); isUnknown {
 		name, _, _ = strings.Cut(name, "'")
 		message = fmt.Sprintf("unknown name %s; want value or entries, or a function of CEL", name)

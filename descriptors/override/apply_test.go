@@ -619,3 +619,26 @@ func TestOverrideOfConditionNamesItsTextOrOneValue(t *testing.T) {
 	_, err := Parse("d|ip", []byte(`{"cidr": ["10.0.0.0/8"]}`))
 	assert.ErrorContains(t, err, "unknown key \"cidr\"")
 }
+
+func TestOverrideOfOneValueBesideAnExpressionOverEntriesIsRejected(t *testing.T) {
+	l := compile(t, `domain: d
+descriptors:
+- key: plan
+  descriptors:
+  - {key: path, cel: 'entries.plan == "free"', rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: path, rate_limit: {unit: minute, requests_per_unit: 50}}
+- {key: user, cel: 'size(value) > 3', rate_limit: {unit: minute, requests_per_unit: 5}}
+`)
+	rule, outcomes := l.with(override(t, `d|plan|path=cel(entries.plan%20%3D%3D%20"free")`, `{"requests_per_unit": 7}`))
+	require.Empty(t, outcomes[0].problems)
+	assert.Equal(t, "7 per minute", matched(rule.Config, "d", "plan", "free", "path", "/a"))
+	assert.Equal(t, "50 per minute", matched(rule.Config, "d", "plan", "gold", "path", "/a"))
+
+	_, outcomes = l.with(override(t, "d|plan|path=/a", `{"requests_per_unit": 7}`))
+	assert.Contains(t, outcomes[0].problems.Error(), `the value alone does not decide whether path=/a matches, because its expression reads other entries; want the target of a descriptor, such as path=cel(entries.plan == "free")`)
+
+	single, outcomes := l.with(override(t, "d|user=anna", `{"requests_per_unit": 9}`))
+	require.Empty(t, outcomes[0].problems)
+	assert.Equal(t, "9 per minute", matched(single.Config, "d", "user", "anna"))
+	assert.Equal(t, "5 per minute", matched(single.Config, "d", "user", "bert"))
+}

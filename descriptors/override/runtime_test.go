@@ -63,6 +63,8 @@ func TestRulesAddLimitsLikeFiles(t *testing.T) {
 		"a new domain without defaults":    {"|rule|bank|user", aDay, "bank user a", "3 per day"},
 		"all fields of a descriptor":       {"|rule|shop|user", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}, {"unit": "hour", "requests_per_unit": 1}], "shadow_mode": true, "reason": "test"}`, "shop user a", "3 per day, sliding_window and 1 per hour, sliding_window, shadow"},
 		"a condition, named by its text":   {"|rule|shop|agent=prefix(bot)", `{"prefix": "bot", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop agent bot-1", "3 per day, sliding_window"},
+		"an expression":                    {"|rule|shop|plan|path=cel(entries.plan%20%3D%3D%20'free')", `{"cel": "entries.plan == 'free'", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop plan free path /a", "3 per day, sliding_window"},
+		"an expression that is false":      {"|rule|shop|plan|path=cel(entries.plan%20%3D%3D%20'free')", `{"cel": "entries.plan == 'free'", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop plan gold path /a", "nothing"},
 		"the other requests have no limit": {"|rule|shop|a=1|b", aDay, "shop a 1", "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,6 +93,8 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 		"a text":                 {"shop|user", `"3"`, "want a JSON object"},
 		"another condition":      {"shop|user=a", `{"prefix": "b", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "want the condition as the value"},
 		"a list in a file":       {"shop|user", `{"in": {"file": "/etc/passwd"}, "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "only if the limits are in a file"},
+		"a wrong expression":     {"shop|user=cel(valeu)", `{"cel": "valeu", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: at character 1: unknown name valeu"},
+		"an unknown entry":       {"shop|user=cel(entries.tenant%20%3D%3D%20'a')", `{"cel": "entries.tenant == 'a'", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: got the entry tenant, which this descriptor and those above it don't have; want user"},
 		"a misspelt domain":      {"shpo|user", aDay, "unknown domain shpo; want shop; did you mean shop?"},
 		"a lost child":           {"shop|plan=pro", aDay, "plan matches plan=pro now, and its children would no longer apply; set an override of shop|plan=pro"},
 		"a lost limit of a path": {"shop|tenant=acme|user", aDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
