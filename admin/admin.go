@@ -169,7 +169,7 @@ func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Ge
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	by, ok := h.o.Caller(r)
+	by, ok := h.o.Authorize(r)
 	if !ok {
 		h.unauthorized(w, r)
 		return
@@ -238,7 +238,7 @@ func (c *call) refusal(e *endpoint) string {
 
 // refusalOf returns why the caller may not use a field, or an empty text.
 func (c *call) refusalOf(field string) string {
-	if c.by.maySee(field) {
+	if c.by.mayUse(field) {
 		return ""
 	}
 	return fmt.Sprintf("caller %s may only use the domains %s", c.by.Name, strings.Join(c.by.Domains, ", "))

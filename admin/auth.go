@@ -27,8 +27,8 @@ type Caller struct {
 	Domains []string
 }
 
-// maySee reports whether the caller may use a field.
-func (c *Caller) maySee(field string) bool {
+// mayUse reports whether the caller may use a field.
+func (c *Caller) mayUse(field string) bool {
 	if len(c.Domains) == 0 {
 		return true
 	}
@@ -54,8 +54,8 @@ type Callers struct {
 // CanAuthorize reports whether any caller can be authorized.
 func (c *Callers) CanAuthorize() bool { return len(c.Tokens) > 0 || c.File != nil || c.ClientCerts }
 
-// Caller returns an authorized caller.
-func (c *Callers) Caller(r *http.Request) (caller Caller, ok bool) {
+// Authorize returns the caller of a request. ok is false if the request has no valid token or certificate.
+func (c *Callers) Authorize(r *http.Request) (caller Caller, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
 		if caller, ok := c.ofToken(strings.TrimSpace(token)); ok {
@@ -79,7 +79,7 @@ func (c *Callers) Reader(r *http.Request) (name string, ok bool) {
 	if _, token, isBasic := r.BasicAuth(); isBasic && isRead {
 		caller, ok = c.ofToken(token)
 	} else {
-		caller, ok = c.Caller(r)
+		caller, ok = c.Authorize(r)
 	}
 	return caller.Name, ok && len(caller.Domains) == 0 && (isRead || !caller.ReadOnly)
 }

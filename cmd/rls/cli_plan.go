@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -40,9 +39,6 @@ func newPlan() *cobra.Command {
 			"Exit code: 0, 1 if a condition of --fail-if holds, 2 if a file has mistakes.",
 		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
 			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
-		Args: func(cmd *cobra.Command, paths []string) error {
-			return unusable(cmd, cobra.MinimumNArgs(1)(cmd, paths))
-		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			report, conditions, err := o.run(cmd, paths)
 			if err != nil {
@@ -62,7 +58,7 @@ func newPlan() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.SetFlagErrorFunc(unusable)
+	takePaths(cmd)
 	fs := cmd.Flags()
 	fs.StringArrayVar(&o.from, "from", nil, "`LOG` with the recorded calls, or - for the standard input; gzip works; give the flag once for each replica")
 	fs.StringVar(&o.accessLog, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
@@ -112,14 +108,8 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 
 // write writes the report in all formats.
 func (o *planOptions) write(out io.Writer, r *limitsplan.Report, limits string) error {
-	if o.html != "" {
-		var page bytes.Buffer
-		if err := r.WriteHTML(&page, limits); err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.html, page.Bytes(), 0o644); err != nil {
-			return err
-		}
+	if err := writeReportFile(o.html, func(page io.Writer) error { return r.WriteHTML(page, limits) }); err != nil {
+		return err
 	}
 	if o.asJSON {
 		return explain.EncodeJSON(out, r)

@@ -41,9 +41,6 @@ func newTest() *cobra.Command {
 			"has mistakes.",
 		Example: "  rls test examples/limits_test.yaml\n" +
 			"  rls test examples --coverage-min 90 --json",
-		Args: func(cmd *cobra.Command, paths []string) error {
-			return unusable(cmd, cobra.MinimumNArgs(1)(cmd, paths))
-		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if o.watch {
@@ -53,7 +50,7 @@ func newTest() *cobra.Command {
 			return err
 		},
 	}
-	cmd.SetFlagErrorFunc(unusable)
+	takePaths(cmd)
 	fs := cmd.Flags()
 	fs.BoolVarP(&o.verbose, "verbose", "v", false, "list passed tests too")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
@@ -61,6 +58,26 @@ func newTest() *cobra.Command {
 	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "run the tests again after each change of a file, until interrupted")
 	return cmd
+}
+
+// takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
+func takePaths(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, paths []string) error {
+		return unusable(cmd, cobra.MinimumNArgs(1)(cmd, paths))
+	}
+	cmd.SetFlagErrorFunc(unusable)
+}
+
+// writeReportFile writes a report to the file at path. It does nothing if path is empty.
+func writeReportFile(path string, write func(io.Writer) error) error {
+	if path == "" {
+		return nil
+	}
+	var report bytes.Buffer
+	if err := write(&report); err != nil {
+		return err
+	}
+	return os.WriteFile(path, report.Bytes(), 0o644)
 }
 
 // unusable prints err and returns exitUnusable. It returns nil if err is nil.
@@ -118,14 +135,8 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 
 // write writes the report in all formats.
 func (o *testOptions) write(r *limitstest.Report) error {
-	if o.junit != "" {
-		var junit bytes.Buffer
-		if err := r.WriteJUnit(&junit); err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.junit, junit.Bytes(), 0o644); err != nil {
-			return err
-		}
+	if err := writeReportFile(o.junit, r.WriteJUnit); err != nil {
+		return err
 	}
 	if o.asJSON {
 		return explain.EncodeJSON(o.out, r)

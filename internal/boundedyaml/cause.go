@@ -52,34 +52,20 @@ type finding struct {
 	entry  int
 }
 
-// block is a list or a mapping in block style. Its entries start with indent spaces.
-type block struct {
-	indent int
-	isList bool
-	offset int // of the first entry
-}
-
-// follow states which deeper lines can follow an entry.
-type follow uint8
-
-const (
-	nothing   follow = iota // the value is complete
-	anyValue                // the value is missing so far
-	plainText               // the value is text without quotes, which can go on
-)
-
 // keyText matches a key, its colon and the white space after it.
 var keyText = regexp.MustCompile(`^[^\s:#"'\[\]{},][^:#\n]*?(?::[^\s][^:#\n]*?)*\s*:(?:[ \t]|\r?$)`)
 
 // tightKey matches a key whose colon has no space behind it.
 var tightKey = regexp.MustCompile(`^([A-Za-z_][\w.-]*):([^\s/].*)$`)
 
+// fail sets the cause, unless there is one. So the first cause counts.
 func (f *causeFinder) fail(offset int, format string, args ...any) {
 	if f.cause.offset < 0 {
 		f.cause = finding{offset, fmt.Sprintf(format, args...), f.entries}
 	}
 }
 
+// suspectAt sets the suspect. The last one counts, because a mistake comes soon after it.
 func (f *causeFinder) suspectAt(offset int, format string, args ...any) {
 	f.suspect = finding{offset, fmt.Sprintf(format, args...), f.entries}
 }
@@ -138,78 +124,9 @@ func (f *causeFinder) readLine() {
 	}
 }
 
+// isConflict reports whether text marks a merge conflict of git.
 func isConflict(text string) bool {
 	return strings.HasPrefix(text, "<<<<<<< ") || strings.HasPrefix(text, ">>>>>>> ") || text == "======="
-}
-
-// indent returns the indentation of the last block, or -1.
-func (f *causeFinder) indent() int {
-	if len(f.blocks) == 0 {
-		return -1
-	}
-	return f.blocks[len(f.blocks)-1].indent
-}
-
-// continuePlain checks a line that goes on with a text.
-func (f *causeFinder) continuePlain(offset, indent int, text string) {
-	if !keyText.MatchString(text) {
-		return
-	}
-	if len(f.blocks) == 0 {
-		f.fail(offset, "%s can't follow text; want key: value in the lines before it", shown(text))
-		return
-	}
-	f.failIndent(offset, indent, f.blocks[len(f.blocks)-1])
-}
-
-// enter finds the block of a line, and reports whether the line has a right indentation.
-func (f *causeFinder) enter(offset, indent int, text string) bool {
-	var left *block // the last block that ends here
-	for len(f.blocks) > 0 && f.indent() > indent {
-		left = &f.blocks[len(f.blocks)-1]
-		f.blocks = f.blocks[:len(f.blocks)-1]
-	}
-	if len(f.blocks) == 0 {
-		if left != nil {
-			f.failIndent(offset, indent, *left)
-		}
-		return left == nil
-	}
-	top := f.blocks[len(f.blocks)-1]
-	switch {
-	case top.indent < indent && left != nil:
-		f.failIndent(offset, indent, *left)
-	case top.indent < indent && f.after == nothing:
-		f.failIndent(offset, indent, top)
-	case top.indent == indent && top.isList && !isItem(text):
-		f.blocks = f.blocks[:len(f.blocks)-1]
-		if f.indent() == indent {
-			break
-		}
-		switch {
-		case isTightItem(text):
-			f.failTightItem(offset, text)
-		case left != nil:
-			f.failIndent(offset, indent, *left)
-		default:
-			f.fail(offset, "got %s between the items of a list, want an item that starts with \"- \"", shown(text))
-		}
-	case top.indent == indent && !top.isList && isItem(text) && (left != nil || f.after != anyValue):
-		f.fail(offset, "an item of a list can't be a key beside line %d; want it below a key that ends in a colon, indented as the other items", f.line(top.offset))
-	}
-	return f.cause.offset < 0
-}
-
-// failIndent reports an indentation that fits no block. nearest is the block that was meant.
-func (f *causeFinder) failIndent(offset, indent int, nearest block) {
-	f.fail(offset, "wrong indentation: got %s, want %d as in line %d", spaces(indent), nearest.indent, f.line(nearest.offset))
-}
-
-func spaces(n int) string {
-	if n == 1 {
-		return "1 space"
-	}
-	return fmt.Sprintf("%d spaces", n)
 }
 
 // isItem reports whether text starts an item of a list.
@@ -220,6 +137,7 @@ func isTightItem(text string) bool {
 	return len(text) > 1 && text[0] == '-' && (text[1] == '_' || text[1] >= 'A' && text[1] <= 'z') && strings.Contains(text, ":")
 }
 
+// failTightItem reports an item whose - lacks its space.
 func (f *causeFinder) failTightItem(offset int, text string) {
 	f.fail(offset, "no space after the - of %s; want %s", shown(text), shown("- "+text[1:]))
 }
