@@ -112,7 +112,7 @@ func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object,
 	return true
 }
 
-// maxExpressions bounds the different expressions of a Set. Each takes about 20 KB.
+// maxExpressions bounds the different expressions of a Set. Each takes about 15 KB.
 const maxExpressions = 1000
 
 // expressionCache has the expressions of a Set, so that equal expressions are compiled once.

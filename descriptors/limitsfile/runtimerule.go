@@ -8,18 +8,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// RuntimeRule is a rule that was created at run time. It is immutable.
+// RuntimeRule is a rule that was created at run time. It is immutable, except for what Descriptor
+// keeps.
 type RuntimeRule struct {
 	Notes
 
-	file string // shown in problems
-	node *yaml.Node
+	file        string // shown in problems
+	node        *yaml.Node
+	expressions expressionCache // of Descriptor, which reload calls after each change
 }
 
 // ParseRule reads a rule from a JSON object with the fields of a descriptor, except key, value
 // and descriptors, and with notes. target is shown in problems. The error is Problems.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
-	r := &RuntimeRule{file: shownName("rule", target), node: &yaml.Node{Kind: yaml.MappingNode}}
+	r := &RuntimeRule{file: shownName("rule", target), node: &yaml.Node{Kind: yaml.MappingNode}, expressions: expressionCache{}}
 	d := newDocument(r.file, Options{})
 	root := d.json(value)
 	if root == nil {
@@ -60,10 +62,10 @@ var limitFieldNames = func() (names []string) {
 
 // Descriptor returns the descriptor of the rule, with the keys and the value of its target. It
 // is checked as in a limits file, and gets the defaults of the domain. path is shown in
-// problems. The last of keys is the key of the descriptor.
+// problems. The last of keys is the key of the descriptor. Calls must not overlap.
 func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string) (*Descriptor, Problems) {
 	d := newDocument(r.file, Options{})
-	d.domain = domain
+	d.domain, d.expressions = domain, r.expressions
 	o := d.object(descriptorLevel, nil, r.node)
 	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.file}
 	d.readCondition(desc, nil, o)

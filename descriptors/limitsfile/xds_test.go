@@ -93,6 +93,10 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 				rate_limit: {unit: minute, requests_per_unit: 9, algorithm: token_bucket, unit_multiplier: 15, burst: 20,
 					scope: instance, charge_denied: false, on_backend_failure: deny, fallback_ratio: 0.25}}]}`,
 		},
+		"an expression": {
+			`{"domain":"d","descriptors":[{"key":"a","descriptors":[{"key":"b","rate_limit":{"unit":"DAY","requests_per_unit":3},"metadata":{"rls":{"cel":"entries.a == value"}}}]}]}`,
+			`{domain: d, descriptors: [{key: a, descriptors: [{key: b, cel: "entries.a == value", rate_limit: {unit: day, requests_per_unit: 3}}]}]}`,
+		},
 		"several limits": {
 			`{"domain":"d","descriptors":[{"key":"a","metadata":{"rls":{"rate_limits":[
 				{"unit":"second","requests_per_unit":10},{"unit":"day","requests_per_unit":1000,"algorithm":"sliding_log"}]}}}]}`,
@@ -179,6 +183,10 @@ func TestXDSProblems(t *testing.T) {
 			`{"domain":"d","descriptors":[{"key":"k","descriptors":[{"key":"l",` + good + `,"metadata":{"rls":{"share_threshold":true,"brust":3}}}]}]}`,
 			`r: d > k > l: unknown key "brust"; did you mean burst, which belongs in rate_limit or defaults?` +
 				"\nr: d > k > l: share_threshold needs a key or value with a *, or a condition such as cidr",
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":{"cel":"entries.l == value"}}}]}`,
+			`r: d > k=cel(entries.l == value): cel: got the entry l, which this descriptor and those above it don't have; want k`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,
