@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"tracing":                {"backend/redis", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit", "source/changes"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override", "source/changes"},
-	"server":                 {"internal/admission", "internal/wait"},
+	"server":                 {"internal/admission", "internal/wait", "limit"},
 	"callers":                {"descriptors/limitsfile", "internal/boundedyaml", "internal/watchfile"},
 	"internal/admission":     {},
 	"decisionlog":            {"backend", "descriptors", "service"},

@@ -214,7 +214,11 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 			t.Run(old.String()+" to "+changed.String(), func(t *testing.T) {
 				r := newTestAPI(t)
 				put := func(a limit.Algorithm) {
-					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, "unit": "hour", "algorithm": "`+a.String()+`"}`, nil))
+					window := `"unit": "hour"`
+					if a.Holds() {
+						window = `"hold": "1h"`
+					}
+					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, `+window+`, "algorithm": "`+a.String()+`"}`, nil))
 				}
 				put(old)
 				r.now = time.Now()

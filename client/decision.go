@@ -126,7 +126,7 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	if reset, ok := seconds(header, limit.ResetAfterKey); ok {
 		a.resetAfter = reset
 	}
-	a.hold, _ = seconds(header, holdKey)
+	a.hold, _ = seconds(header, limit.HoldKey)
 	if a.allowed {
 		return a
 	}

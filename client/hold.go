@@ -6,9 +6,6 @@ import (
 	"sync"
 )
 
-// holdKey is the gRPC metadata key that names a hold.
-const holdKey = "rls-hold"
-
 // holdQueue is the start of the keys of queues for holds.
 const holdQueue = "hold "
 

@@ -49,7 +49,7 @@ func (r *remote) decide(ctx context.Context, c *call) (*answer, error) {
 		options = append(options, grpc.Header(&header))
 	}
 	if c.holdID != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, holdKey, c.holdID)
+		ctx = metadata.AppendToOutgoingContext(ctx, limit.HoldKey, c.holdID)
 	}
 	resp, err := r.service.ShouldRateLimit(ctx, c.request.proto(c.hits()), options...)
 	if err != nil {

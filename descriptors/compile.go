@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -89,6 +90,7 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		MaxHits:      d.MaxHits,
 		Denial:       newDenial(d.Denial),
 		Metadata:     d.Metadata,
+		Holds:        slices.ContainsFunc(limits, func(l *RateLimit) bool { return !l.Unlimited && l.Algorithm.Holds() }),
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
 	}
@@ -156,13 +158,14 @@ func newResponse(l *limitsfile.Limit) *rlsv3.RateLimitResponse_RateLimit {
 		RequestsPerUnit: l.Requests,
 		Unit:            responseUnit(l.Unit),
 	}
-	if l.Multiplier != 1 {
+	if l.Multiplier > 1 {
 		response.UnitMultiplier = wrapperspb.UInt32(l.Multiplier)
 	}
 	return response
 }
 
-// responseUnit returns u as responses show it. Envoy has no unit of milliseconds.
+// responseUnit returns u as responses show it. Envoy has no unit of milliseconds. A limit without
+// a window has no unit.
 func responseUnit(u limit.Unit) rlsv3.RateLimitResponse_RateLimit_Unit {
 	if u == limit.Millisecond {
 		return rlsv3.RateLimitResponse_RateLimit_UNKNOWN

@@ -115,6 +115,10 @@ type Rule struct {
 	// NoRefunds rejects requests that refund hits of the rule.
 	NoRefunds bool
 
+	// Holds reports whether a limit has holds. Refunds then release these holds, and leave the
+	// other limits of the rule as they are.
+	Holds bool
+
 	// MaxHits bounds the hits of one call. 0 means no bound.
 	MaxHits uint32
 

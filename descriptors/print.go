@@ -69,7 +69,7 @@ func (c *Config) WriteLines(w io.Writer) error {
 // writeLine writes l, a limit of r. more are fields at the end of the line.
 func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit, more string) {
 	unit := "UNKNOWN"
-	if !l.Unlimited {
+	if !l.Unlimited && l.Unit != 0 {
 		unit = strings.ToUpper(l.Unit.String())
 	}
 	fmt.Fprintf(b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
@@ -85,8 +85,11 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit, more s
 	if l.Algorithm != limit.DefaultAlgorithm {
 		add("algorithm", l.Algorithm)
 	}
-	if l.Multiplier != 1 {
+	if l.Multiplier > 1 {
 		add("unit_multiplier", l.Multiplier)
+	}
+	if l.Hold != 0 {
+		add("hold", limit.DurationText(l.Hold))
 	}
 	if l.Timezone != "" {
 		add("timezone", l.Timezone)

@@ -304,8 +304,12 @@ func effectiveValues(l *limit.Limit) Limit {
 	if l == nil {
 		return Limit{Limit: "unlimited"}
 	}
+	hold := ""
+	if l.Hold != 0 {
+		hold = limit.DurationText(l.Hold)
+	}
 	return Limit{
-		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
+		Hold: hold, Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
 		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
 		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
 		Lease: l.Lease, LeaseWaste: l.LeaseWaste,

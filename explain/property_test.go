@@ -71,9 +71,17 @@ func drawLimits(t *rapid.T) string {
 	}
 	var limits []string
 	for i := range count {
-		text := fmt.Sprintf("unit: %s, requests_per_unit: %d, algorithm: %s, enabled: %t, charge_denied: %t",
-			units[i], rapid.IntRange(0, 4).Draw(t, "requests"), rapid.SampledFrom(limit.AlgorithmNames()).Draw(t, "algorithm"),
-			rapid.IntRange(0, 4).Draw(t, "enabled") > 0, rapid.Bool().Draw(t, "charge denied"))
+		algorithm := rapid.SampledFrom(limit.Algorithms()).Draw(t, "algorithm")
+		if algorithm.Holds() && i > 0 {
+			algorithm = limit.FixedWindow // two limits with holds would share a counter
+		}
+		text := fmt.Sprintf("requests_per_unit: %d, algorithm: %s, enabled: %t",
+			rapid.IntRange(0, 4).Draw(t, "requests"), algorithm, rapid.IntRange(0, 4).Draw(t, "enabled") > 0)
+		if algorithm.Holds() {
+			text += ", hold: 2m"
+		} else {
+			text += fmt.Sprintf(", unit: %s, charge_denied: %t", units[i], rapid.Bool().Draw(t, "charge denied"))
+		}
 		if name := rapid.IntRange(0, 4).Draw(t, "name"); name < 3 {
 			text += fmt.Sprintf(", name: n%d", name)
 			if rapid.IntRange(0, 4).Draw(t, "replaces") == 0 {

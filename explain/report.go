@@ -164,6 +164,7 @@ type Limit struct {
 	RequestsPerUnit  uint32  `json:"requests_per_unit"`
 	Unit             string  `json:"unit,omitempty"`
 	UnitMultiplier   uint32  `json:"unit_multiplier,omitempty"`
+	Hold             string  `json:"hold,omitempty"` // such as "30s"; only for algorithm concurrency
 	Timezone         string  `json:"timezone,omitempty"`
 	Algorithm        string  `json:"algorithm,omitempty"`
 	Burst            uint32  `json:"burst,omitempty"`

@@ -10,6 +10,7 @@ const (
 	SlidingLog
 	TokenBucket
 	FirstHitWindow
+	Concurrency
 )
 
 // DefaultAlgorithm is the algorithm of limits without an algorithm.
@@ -28,12 +29,13 @@ var algorithms = [...]struct {
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
 	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, leases: true}},
 	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
+	Concurrency:    {"concurrency", "cc", anonymousHold, traits{holds: true}},
 }
 
 // traits are the properties of an algorithm that other code asks for. The methods of
 // Algorithm explain them.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows, leases bool
+	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows, leases, holds bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -84,3 +86,8 @@ func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }
 
 // Leases reports whether replicas can lease permits of a limit of this algorithm.
 func (a Algorithm) Leases() bool { return algorithms[a].leases }
+
+// Holds reports whether hits take slots until they are released or expire, instead of counting
+// for a window. Hits can name their holds: see Limit.TakeHold. Slots can become free at any time,
+// so a denial says nothing about the next hit.
+func (a Algorithm) Holds() bool { return algorithms[a].holds }

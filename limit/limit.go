@@ -11,7 +11,9 @@
 //   - charge: add hits to the spent hits of a key;
 //   - refund: take hits off the spent hits of a key;
 //   - peek: ask with 0 hits, which charges nothing;
-//   - debt: spent hits beyond the capacity, because denied hits are charged.
+//   - debt: spent hits beyond the capacity, because denied hits are charged;
+//   - slot: the unit of a limit of concurrent holders;
+//   - hold: slots that one holder has taken until a time.
 //
 // All times and spans are whole microseconds. Times count from the Unix epoch. The
 // unit is the microsecond because Lua must compute the same numbers exactly, and Lua's
@@ -19,12 +21,15 @@
 package limit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"strconv"
+	"strings"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -49,7 +54,8 @@ const (
 type Spec struct {
 	Algorithm Algorithm
 
-	// Requests is the number of hits that a window admits (requests_per_unit).
+	// Requests is the number of hits that a window admits (requests_per_unit). With Concurrency
+	// it is the number of slots.
 	Requests uint32
 
 	// The window is Multiplier × Unit. A Multiplier of 0 means 1.
@@ -83,6 +89,11 @@ type Spec struct {
 	// unused. It is at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
 	Lease      bool
 	LeaseWaste float64
+
+	// Hold is the time in microseconds after which a hold expires unless it is renewed. 0 means
+	// DefaultHold. Only Concurrency has a Hold. It has no window, so New ignores Unit, Multiplier
+	// and ChargeDenied.
+	Hold int64
 }
 
 // Limit is a checked Spec with the numbers derived from it. A Limit is immutable and
@@ -90,7 +101,7 @@ type Spec struct {
 type Limit struct {
 	Spec
 
-	period       int64 // window in microseconds
+	period       int64 // window or Hold, in microseconds
 	max          int64 // Requests
 	capacity     int64
 	leasePermits int64  // see LeasePermits
@@ -113,17 +124,25 @@ func New(s Spec) (*Limit, error) {
 	if int(s.Algorithm) >= len(algorithms) {
 		return nil, fmt.Errorf("algorithm %d is not known", s.Algorithm)
 	}
-	unit := s.Unit.micros()
-	if unit == 0 {
-		return nil, fmt.Errorf("unit %d is not known", s.Unit)
-	}
-	s.Multiplier = max(s.Multiplier, 1)
 	var errs []error
-	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
-		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier))
+	if s.Algorithm.Holds() {
+		s.Unit, s.Multiplier, s.ChargeDenied = 0, 0, false
+		s.Hold = cmp.Or(s.Hold, DefaultHold)
+		if s.Hold < MinHold || s.Hold > MaxHold {
+			errs = append(errs, fmt.Errorf("hold %s must be at least %s and at most %s", DurationText(s.Hold), DurationText(MinHold), DurationText(MaxHold)))
+		}
+	} else if s.Hold != 0 {
+		errs = append(errs, fmt.Errorf("hold is only for algorithm %s, not %s", Concurrency, s.Algorithm))
 	}
-	if period := unit * int64(s.Multiplier); period < minPeriod {
-		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window %d ms long; with unit %s it must be at least %d", s.Multiplier, period/1000, s.Unit, minPeriod/unit))
+	period := s.Hold
+	if !s.Algorithm.Holds() {
+		unit := s.Unit.micros()
+		if unit == 0 {
+			return nil, fmt.Errorf("unit %d is not known", s.Unit)
+		}
+		s.Multiplier = max(s.Multiplier, 1)
+		period = unit * int64(s.Multiplier)
+		errs = append(errs, s.checkWindow(unit)...)
 	}
 	calendar, err := newCalendar(&s)
 	if err != nil {
@@ -139,7 +158,7 @@ func New(s Spec) (*Limit, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	l := &Limit{Spec: s, period: unit * int64(s.Multiplier), max: int64(s.Requests), calendar: calendar}
+	l := &Limit{Spec: s, period: period, max: int64(s.Requests), calendar: calendar}
 	l.capacity = l.max
 	if s.Algorithm.UsesBurst() && l.max > 0 {
 		if s.Burst > 0 {
@@ -157,11 +176,38 @@ func New(s Spec) (*Limit, error) {
 	}
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
-	l.tag = algorithms[s.Algorithm].tag + l.windowTag()
+	l.tag = algorithms[s.Algorithm].tag
+	if !s.Algorithm.Holds() {
+		l.tag += l.windowTag()
+	}
 	if s.Scope == Instance {
 		l.tag += "i"
 	}
 	return l, nil
+}
+
+// checkWindow returns an error if the window of s is too short or too long. unit is the length of
+// the unit in microseconds.
+func (s *Spec) checkWindow(unit int64) (errs []error) {
+	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
+		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier))
+	}
+	if period := unit * int64(s.Multiplier); period < minPeriod {
+		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window %d ms long; with unit %s it must be at least %d", s.Multiplier, period/1000, s.Unit, minPeriod/unit))
+	}
+	return errs
+}
+
+// DurationText returns microseconds as limits files state them: "30s", "1h30m".
+func DurationText(micros int64) string {
+	text := (time.Duration(micros) * time.Microsecond).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // windowTag returns the window for the Tag: "60" are 60 seconds, "250ms" are 250 milliseconds,
@@ -177,7 +223,7 @@ func (l *Limit) windowTag() string {
 }
 
 // Period returns the length of the window in microseconds, from 10 ms to MaxPeriod. A window in
-// a time zone can be shorter or longer.
+// a time zone can be shorter or longer. With Concurrency, Period is Hold.
 func (l *Limit) Period() int64 { return l.period }
 
 // Max returns the number of hits that a window admits.
@@ -187,14 +233,24 @@ func (l *Limit) Max() int64 { return l.max }
 func (l *Limit) Capacity() int64 { return l.capacity }
 
 // Tag returns the kind of counter: algorithm, window, and an i for one counter per replica
-// ("fw60", "tb1i", "fw250ms"). Two limits with the same Tag and key share a counter.
+// ("fw60", "tb1i", "fw250ms", "cc"). Two limits with the same Tag and key share a counter.
 // A Tag has letters and digits only.
 func (l *Limit) Tag() string { return l.tag }
 
-// Window returns the window in the words of the limits file: "minute", "15 minutes".
+// PerWindow returns the time to which Requests belongs, in words: "per minute", or "at a time" with
+// Concurrency.
+func (l *Limit) PerWindow() string {
+	if l.Algorithm.Holds() {
+		return "at a time"
+	}
+	return "per " + l.Window()
+}
+
+// Window returns the window in the words of the limits file: "minute", "15 minutes". It is empty
+// with Concurrency.
 func (l *Limit) Window() string {
 	text := l.Unit.String()
-	if l.Multiplier != 1 {
+	if l.Multiplier > 1 {
 		text = strconv.FormatUint(uint64(l.Multiplier), 10) + " " + text + "s"
 	}
 	if l.Timezone != "" {
@@ -203,14 +259,18 @@ func (l *Limit) Window() string {
 	return text
 }
 
-// String returns the limit in short: "10 per minute, sliding_log".
+// String returns the limit in short: "10 per minute, sliding_log", or "4 at a time, concurrency,
+// hold 30s".
 func (l *Limit) String() string {
-	s := strconv.FormatUint(uint64(l.Requests), 10) + " per " + l.Window()
+	s := strconv.FormatUint(uint64(l.Requests), 10) + " " + l.PerWindow()
 	if l.Algorithm != DefaultAlgorithm {
 		s += ", " + l.Algorithm.String()
 	}
 	if burst := l.capacity + l.burstPermits(); burst != l.max {
 		s += ", burst " + strconv.FormatInt(burst, 10)
+	}
+	if l.Algorithm.Holds() {
+		s += ", hold " + DurationText(l.Hold)
 	}
 	if l.Scope == Instance {
 		s += ", per instance"
@@ -222,14 +282,15 @@ func (l *Limit) String() string {
 // A State belongs to limits of one Tag and to one goroutine at a time.
 type State struct {
 	a, b, c int64 // explained under "State:" at the function of each algorithm
-	log     *Log  // slidingLog only
+	log     *Log  // slidingLog and concurrency only
 }
 
 // Numbers is a State without its log. It has no pointers, so the garbage collector doesn't read
 // tables of Numbers.
 type Numbers struct{ a, b, c int64 }
 
-// Split returns the two parts of s. The Log is nil except for SlidingLog.
+// Split returns the two parts of s. The Log is nil except for SlidingLog and
+// Concurrency.
 func (s *State) Split() (Numbers, *Log) { return Numbers{s.a, s.b, s.c}, s.log }
 
 // Join returns the State of which Split returned n and log.
@@ -239,10 +300,14 @@ func (n Numbers) Join(log *Log) State { return State{n.a, n.b, n.c, log} }
 func (s *State) IsZero() bool { return *s == State{} }
 
 // Entries returns the number of log entries of s: at most Max and at most MaxLogEntries for
-// SlidingLog, 0 for the other algorithms.
+// SlidingLog, 0 for algorithms without a log. For Concurrency it is the number of log entries
+// that take as much memory as the holds of s.
 func (s *State) Entries() int {
-	if s.log == nil {
+	switch {
+	case s.log == nil:
 		return 0
+	case s.log.holds != nil:
+		return entriesPerAnonymousHold*len(s.log.holds.anonymous) + entriesPerNamedHold*len(s.log.holds.named)
 	}
 	return s.log.len()
 }
@@ -258,13 +323,18 @@ type Result struct {
 
 	// ResetAfter is the time in microseconds until all spent hits are forgotten, or 0 if
 	// nothing is spent. For an Aligned algorithm, ResetAfter is
-	// the time until the window ends, even if nothing is spent.
+	// the time until the window ends, even if nothing is spent. For Concurrency, it is
+	// the time until the named hold of the hits expires, or else until the first hold expires.
 	ResetAfter int64
 
 	// RetryAfter is the time in microseconds until the same hits would pass if
 	// nobody else spent anything. It is 0 if they passed, and Never if they exceed
 	// the capacity.
 	RetryAfter int64
+
+	// Held reports that the hits or the peek named a hold that existed before. Hits have renewed
+	// this hold and have charged nothing.
+	Held bool
 }
 
 // Spent returns the number of spent hits of a counter that answered r.
@@ -285,6 +355,15 @@ func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 // spent.
 func (l *Limit) Take(s *State, now, n int64) Result {
 	return l.TakeWith(s, now, n, l.ChargeDenied)
+}
+
+// TakeHold is Take for the hold with this id. If id is empty or the algorithm has no holds, TakeHold
+// is Take.
+func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
+	if id == "" || !l.Algorithm.Holds() {
+		return l.Take(s, now, n)
+	}
+	return concurrency(s, l, now, min(max(n, -MaxHits), MaxHits), id)
 }
 
 // TakeWith is Take with chargeDenied in place of l.ChargeDenied.

@@ -16,4 +16,9 @@ const (
 	// ResetAfterKey is the header of the answer to a marked call that passes. Its value is the
 	// time in seconds until all limits of the call have forgotten its hits.
 	ResetAfterKey = "rls-reset-after"
+
+	// HoldKey names the hold of a call to limits with holds. Its value is the id of the hold. In
+	// the header of the answer, its value is the time in seconds until the hold expires if the
+	// caller does not renew it. It is the key of the HTTP header too.
+	HoldKey = "rls-hold"
 )

@@ -33,7 +33,7 @@ func (m *model) spent(now int64) *big.Rat {
 			}
 			return share(h.time/p == now/p)
 		})
-	case SlidingLog:
+	case SlidingLog, Concurrency:
 		return m.sum(func(h charge) *big.Rat { return share(h.time+p > now) })
 	default: // token bucket: drain between hits
 		level, lastTime := new(big.Rat), int64(0)

@@ -1,7 +1,9 @@
 package limit
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,6 +20,9 @@ func drawLimit(t *rapid.T, a Algorithm) *Limit {
 		Unit:         rapid.SampledFrom([]Unit{Second, Minute, Hour, Day, Week, Month, Year}).Draw(t, "unit"),
 		Multiplier:   rapid.Uint32Range(1, 10).Draw(t, "multiplier"),
 		ChargeDenied: rapid.Bool().Draw(t, "charge_denied"),
+	}
+	if a.Holds() {
+		s.Hold = rapid.Int64Range(MinHold, MaxHold).Draw(t, "hold")
 	}
 	if a.UsesBurst() {
 		s.Burst = rapid.OneOf(rapid.Uint32Range(0, 30), rapid.Uint32()).Draw(t, "burst")
@@ -78,9 +83,14 @@ func eachAlgorithm(t *testing.T, property func(t *rapid.T, a Algorithm)) {
 
 // clone returns a deep copy of s.
 func clone(s State) State {
-	if s.log != nil {
-		s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
+	if s.log == nil {
+		return s
 	}
+	if g := s.log.holds; g != nil {
+		s.log = &Log{holds: &holdSet{slices.Clone(g.anonymous), slices.Clone(g.named), maps.Clone(g.expiries), g.entries}}
+		return s
+	}
+	s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
 	return s
 }
 
@@ -138,6 +148,7 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 			FirstHitWindow: 2 * l.max,
 			SlidingWindow:  2*l.max - 1,
 			SlidingLog:     l.max,
+			Concurrency:    l.max, // nothing is released
 			// A span of period less a microsecond refills less than Max.
 			TokenBucket: l.capacity + l.max - 1,
 		}[a]
@@ -223,7 +234,7 @@ func TestRefundNeverExceedsCapacity(t *testing.T) {
 		assert.LessOrEqual(t, r.Remaining, l.capacity)
 		assert.GreaterOrEqual(t, r.Remaining, before)
 		assert.LessOrEqual(t, r.Remaining-before, n)
-		if a.ResetsAtOnce() || a == SlidingLog {
+		if a.ResetsAtOnce() || a == SlidingLog || a.Holds() {
 			assert.Equal(t, min(before+n, l.capacity), r.Remaining)
 		}
 	})
@@ -315,6 +326,10 @@ func TestResetAfterIsWhenAllIsForgotten(t *testing.T) {
 			assert.True(t, r.ResetAfter == 0 || a.Aligned())
 			return
 		}
+		if a.Holds() {
+			assert.LessOrEqual(t, now+r.ResetAfter, s.LastExpiry())
+			r.ResetAfter = s.LastExpiry() - now
+		}
 		assert.Positive(t, r.ResetAfter)
 		assert.False(t, func() bool { c := clone(s); l.Take(&c, now+r.ResetAfter-1, 0); return c.IsZero() }() && a != SlidingWindow)
 		assert.Equal(t, l.capacity, l.Take(&s, now+r.ResetAfter, 0).Remaining)
@@ -331,6 +346,9 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 			assert.LessOrEqual(t, r.Remaining, l.capacity)
 			assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
 			assert.GreaterOrEqual(t, r.RetryAfter, int64(Never))
+			if a.Holds() {
+				continue // a hold lasts until its time, whatever the clock does
+			}
 			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))
 			// After the clock was set back, the wait is at most the state's own
 			// time and a window.

@@ -9,10 +9,12 @@ const (
 	logTicks        = 2047
 )
 
-// Log is a list of charged hits, oldest first. Hits of one microsecond share an entry.
+// Log is a list of charged hits, oldest first. Hits of one microsecond share an entry. The Log of a
+// counter with Concurrency has holds instead.
 type Log struct {
 	entries []hitEntry // entries[:head] are expired
 	head    int
+	holds   *holdSet
 }
 
 // hitEntry has n hits. time is the time of the newest of these hits.

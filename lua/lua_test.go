@@ -48,6 +48,7 @@ type hit struct {
 	key   string
 	limit *limit.Limit
 	n     int64
+	hold  string // the id of a hold
 
 	allOrNone bool
 	script    string // "" for the algorithm's
@@ -105,7 +106,11 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 			seen[row] = int64(len(seen) + 1)
 			rows = append(rows, row[:]...)
 		}
-		numbers = append(numbers, seen[row], h.n)
+		var n any = h.n
+		if h.hold != "" {
+			n = []any{h.n, h.hold}
+		}
+		numbers = append(numbers, seen[row], n)
 	}
 	packed := ""
 	if groups != nil {
@@ -148,7 +153,10 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 	for i := range answers {
 		spent, reset, retry := next(), next(), next()
 		answers[i].Result = limit.Result{
-			Allowed: retry == 0, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Allowed: retry == 0 || retry == retryHeld, Held: retry == retryHeld, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+		}
+		if retry == retryHeld {
+			answers[i].RetryAfter = 0
 		}
 	}
 	for failed := int(size) - 3*len(hits); failed > 0; failed -= 2 {
@@ -160,17 +168,25 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 	return answers
 }
 
-// pack returns a MessagePack array of integers and strings.
-func pack(values ...any) string {
-	b := msgp.AppendArrayHeader(nil, uint32(len(values)))
+// retryHeld is the retry time in the reply to a hit that has renewed its hold.
+const retryHeld = -2
+
+// pack returns a MessagePack array of integers, strings and such arrays.
+func pack(values ...any) string { return string(appendArray(nil, values)) }
+
+func appendArray(b []byte, values []any) []byte {
+	b = msgp.AppendArrayHeader(b, uint32(len(values)))
 	for _, v := range values {
-		if s, ok := v.(string); ok {
-			b = msgp.AppendString(b, s)
-		} else {
+		switch v := v.(type) {
+		case string:
+			b = msgp.AppendString(b, v)
+		case []any:
+			b = appendArray(b, v)
+		default:
 			b = msgp.AppendInt64(b, v.(int64))
 		}
 	}
-	return string(b)
+	return b
 }
 
 // requireKey requires that key exists if its counter is not zero, and that it expires. If
@@ -270,7 +286,7 @@ func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, step
 				states[h.key] = s
 			}
 			before := *s
-			want := h.limit.Take(s, now, h.n)
+			want := h.limit.TakeHold(s, now, h.n, h.hold)
 			require.Empty(t, got[i].err)
 			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, before)
 		}
@@ -322,6 +338,8 @@ func randomHits(rnd *rand.Rand, l *limit.Limit) int64 {
 		return rnd.Int64N(m/3+1) + 1
 	}
 }
+
+func goredisZ(score float64, member string) goredis.Z { return goredis.Z{Score: score, Member: member} }
 
 func newLimit(t testing.TB, s limit.Spec) *limit.Limit {
 	t.Helper()

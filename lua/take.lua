@@ -12,12 +12,14 @@
 --            name      the script of its algorithm
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years; for fixed_window the
---                      time until the window ends that the key names
+--                      time until the window ends that the key names; for concurrency the
+--                      time until a hold expires
 --            capacity  the most hits that can be spent at once, below 2^32
 --            mode      0; 1: denied hits are charged; 2: its hits are all-or-none
 --          Of a hit:
 --            limit     the place of its limit among the L limits, from 1
---            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds
+--            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For a named hold of
+--                      concurrency, an array of this number and the id of the hold
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
 --          If one all-or-none hit of a group is denied, no all-or-none hit of the group is
 --          charged or counted in spent, and its all-or-none hits that are not denied are
@@ -26,7 +28,8 @@
 -- Reply: MessagePack array of 3 numbers for each hit, then 2 values for each failed hit.
 --          spent     hits that the counter has spent now
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter
---          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed
+--          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed, and -2
+--                    if it is allowed because its hold existed (limit.Result.Held)
 --          A failed hit has its place in KEYS, from 1, and an error. Nothing was charged
 --          for it, and its 3 numbers mean nothing.
 -- A read-only replica of Redis charges nothing and fails the whole call (READONLY).
@@ -124,6 +127,11 @@ if ARGV[2] == '' then
 else
   local function allOrNone(i) return args[rowOf(i) + 4] == 2 end
 
+  local function isDenied(i) return reply[3 * i] ~= 0 and reply[3 * i] ~= -2 end
+
+  -- Returns a peek in place of n.
+  local function peekOf(n) return type(n) == 'table' and { 0, n[2] } or 0 end
+
   -- Decides n hits with the limit and the counter of hit i, and sets the reply.
   local function decide(i, n)
     local row, replyEnd = rowOf(i), 3 * i
@@ -148,13 +156,13 @@ else
     end
     for i = groupStart, groupEnd do
       decide(i, args[hitOffset + 2 * i])
-      denied = denied or allOrNone(i) and reply[3 * i] ~= 0
+      denied = denied or allOrNone(i) and isDenied(i)
     end
     if denied then
       for key, state in pairs(copies) do states[key] = state end
       for i = groupStart, groupEnd do
-        local retry = reply[3 * i]
-        decide(i, allOrNone(i) and 0 or args[hitOffset + 2 * i])
+        local retry, n = reply[3 * i], args[hitOffset + 2 * i]
+        decide(i, allOrNone(i) and peekOf(n) or n)
         if allOrNone(i) then reply[3 * i] = retry end
       end
     end

@@ -12,8 +12,11 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // httpHandler serves /json and /healthcheck.
@@ -54,6 +57,9 @@ type jsonHandler struct {
 	inflight   *inflight
 	largeSlots chan struct{} // has an element for each large body that is being read
 }
+
+// holdHeader is the HTTP form of the metadata key.
+var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
 
 var errManyLargeBodies = errors.New("too many large bodies at once; try again")
 
@@ -101,6 +107,9 @@ func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if j.context != nil {
 		ctx = j.context(ctx, r.Header)
+	}
+	if ids := r.Header[holdHeader]; len(ids) > 0 {
+		ctx = metadata.NewIncomingContext(ctx, metadata.MD{limit.HoldKey: ids})
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {

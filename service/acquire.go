@@ -43,7 +43,7 @@ func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLim
 func (c *Call) refundAdmitted(ctx context.Context, limiter backend.Limiter) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
-		if c.results[j].Allowed && h.N > 0 {
+		if c.results[j].Allowed && !c.results[j].Held && h.N > 0 { // a renewed hold stays
 			h.N, h.Window = -h.N, c.results[j].Window
 			refunds = append(refunds, h)
 		}

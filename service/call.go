@@ -56,6 +56,7 @@ type Call struct {
 	keys []byte // memory of the keys of hits
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
+	hasHolds       bool // the limit of a hit has holds
 
 	switchedConfig *descriptors.Config // the limits in force, if a switch has taken some of them out of force
 }
@@ -120,6 +121,9 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 				key = c.keys[start:len(c.keys):len(c.keys)]
 			}
 			n := hitCount(req, d)
+			if rule.Holds {
+				n = c.holdCount(l.Limit, n)
+			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
 			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)})
 			c.descriptors = append(c.descriptors, i)

@@ -84,7 +84,7 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
 // Such a string has visible ASCII and spaces only.
 func policyName(l *descriptors.RateLimit) string {
 	quoted := []byte{'"'}
-	for _, c := range cmp.Or(l.Name, "per "+l.Window()) {
+	for _, c := range cmp.Or(l.Name, l.PerWindow()) {
 		switch {
 		case c == '"' || c == '\\':
 			quoted = append(quoted, '\\', byte(c))

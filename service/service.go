@@ -121,6 +121,11 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	if err := c.checkRefunds(s.o.NoRefunds); err != nil {
 		return nil, err
 	}
+	if c.hasHolds {
+		if err := c.nameHolds(ctx); err != nil {
+			return nil, err
+		}
+	}
 	isAcquire := len(c.hits) > 0 && isAcquireCall(ctx)
 	if isAcquire {
 		c.withoutDeniedCharges()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,11 +34,15 @@ func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		t.Run(a.String(), func(t *testing.T) {
 			l := open(t)
 			for _, s := range requestStories {
+				if s.hasDebt() && a.Holds() {
+					continue // denied hits take no slots
+				}
 				t.Run(s.name, func(t *testing.T) { s.run(t, l, a) })
 			}
 			t.Run("64 callers never split a request", func(t *testing.T) { testRequestsWhole(t, l, a) })
 		})
 	}
+	t.Run("random requests leave exactly their holds", func(t *testing.T) { testHoldRequests(t, open(t)) })
 	t.Run("random requests leave exactly their charges", func(t *testing.T) { testRequestTraces(t, open(t)) })
 }
 
@@ -123,6 +128,11 @@ var requestStories = []requestStory{
 	}},
 }
 
+// hasDebt reports whether denied hits are charged in s.
+func (s requestStory) hasDebt() bool {
+	return slices.ContainsFunc(slices.Concat(s.requests...), func(h storyHit) bool { return h.remaining == -1 })
+}
+
 func (s requestStory) run(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 	prefix, start := Key(), Start()
 	for i, request := range s.requests {
@@ -186,8 +196,8 @@ func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	for _, charge := range m[counter(h)] {
 		charge(&s)
 	}
-	m[counter(h)] = append(m[counter(h)], func(s *limit.State) { lim.Take(s, now.UnixMicro(), h.N) })
-	return lim.Take(&s, now.UnixMicro(), h.N)
+	m[counter(h)] = append(m[counter(h)], func(s *limit.State) { lim.TakeHold(s, now.UnixMicro(), h.N, h.Hold) })
+	return lim.TakeHold(&s, now.UnixMicro(), h.N, h.Hold)
 }
 
 // request decides a request and reports whether one of its hits denied the others.

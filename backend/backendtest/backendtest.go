@@ -44,6 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		{"a key's bytes can be used again after Take", testKeyIsBorrowed},
 		{"limits of different tags count apart", testTagsApart},
 		{"limits of one tag count together", testTagsTogether},
+		{"named holds are answered as by limit.TakeHold", testHolds},
 		{"a change of algorithm admits at most the old and the new limit", testChangedAlgorithm},
 		{"changed numbers admit at most the largest", testReloads},
 		{"a cancelled call returns", testCancelled},
@@ -72,8 +73,12 @@ func newRun() string {
 // Key returns a key that no test has used, also not in earlier runs.
 func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", run, keys.Add(1)) }
 
-// NewLimit is limit.New for valid specs.
+// NewLimit is limit.New for valid specs. If the algorithm has holds, they last as long as the window
+// of s, in hours.
 func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
+	if s.Algorithm.Holds() && s.Hold == 0 {
+		s.Hold = min(time.Hour.Microseconds()*int64(max(s.Multiplier, 1)), limit.MaxHold)
+	}
 	l, err := limit.New(s)
 	require.NoError(t, err)
 	return l
@@ -106,7 +111,7 @@ func (m model) Take(_ context.Context, now time.Time, hits []backend.Hit, result
 		if m[name] == nil {
 			m[name] = &limit.State{}
 		}
-		results[i] = backend.Result{Result: h.Limit.Take(m[name], now.UnixMicro(), h.N)}
+		results[i] = backend.Result{Result: h.Limit.TakeHold(m[name], now.UnixMicro(), h.N, h.Hold)}
 	}
 }
 

@@ -14,7 +14,8 @@
 //   - RetryAfter comes from the remembered denial. If a later call asks for more hits
 //     than the denied call, RetryAfter is the earliest time at which they might pass.
 //
-// Denials by the fallback are not remembered.
+// Denials by the fallback are not remembered. Neither are denials of limits with holds, because a
+// release through another replica can end such a denial at any time.
 package denycache
 
 import (
@@ -132,7 +133,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		switch {
 		case h.N < 0: // another Take may have added a denial that is older than the refund
 			l.table.invalidate(lookup.id)
-		case lookup.isDenied || r.Err != nil || r.Allowed || r.Degraded():
+		case lookup.isDenied || r.Err != nil || r.Allowed || r.Degraded() || h.Limit.Algorithm.Holds():
 		case batchDenied && h.AllOrNone(): // next has only seen a peek
 		default:
 			l.table.add(lookup.id, lookup.generation, h, r.Result, nowMicros)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestEntryIs64Bytes(t *testing.T) {
 }
 
 func TestDenialEndsAfterRetryAfter(t *testing.T) {
-	for _, a := range limit.Algorithms() {
+	for _, a := range remembered() {
 		t.Run(a.String(), func(t *testing.T) {
 			next := newCounter()
 			l := New(next, Options{})
@@ -256,7 +257,7 @@ func TestDegradedDenialIsNotCached(t *testing.T) {
 }
 
 func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
-	for _, a := range limit.Algorithms() {
+	for _, a := range remembered() {
 		t.Run(a.String(), func(t *testing.T) {
 			next := newCounter()
 			l := New(next, Options{AllOrNone: true})
@@ -385,4 +386,19 @@ func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 			assert.NotEqual(t, backend.SourceDenyCache, take(r, time.Hour, hit("k", lim, c.next))[0].Source)
 		})
 	}
+}
+
+// remembered returns the algorithms whose denials the cache remembers.
+func remembered() []limit.Algorithm {
+	return slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.Holds)
+}
+
+func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {
+	next := newCounter()
+	l := New(next, Options{})
+	lim := newLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 1})
+	take(l, 0, hit("a", lim, 1))
+	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+	take(next, 0, hit("a", lim, -1)) // through another replica
+	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }

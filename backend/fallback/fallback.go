@@ -128,6 +128,7 @@ type Limiter struct {
 	o         Options
 	breakers  []*breaker   // by shard
 	notClosed atomic.Int32 // breakers that are failing or open
+	holdsEnd  atomic.Int64 // see noteHold
 
 	excess atomic.Int64          // see Status.MaxExcessHits
 	tally  atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
@@ -180,6 +181,15 @@ func (l *Limiter) Close() {
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	if l.holdsEnd.Load() == 0 {
+		l.take(ctx, now, hits, results)
+		return
+	}
+	l.takeWithHolds(ctx, now, hits, results)
+}
+
+// take is Take for hits that release no holds of the secondary.
+func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if l.notClosed.Load() == 0 {
 		l.o.Primary.Take(ctx, now, hits, results)
 	} else {

@@ -14,8 +14,20 @@ type lateHit struct {
 	hit        backend.Hit // with a Key of its own
 	mode       limit.FailureMode
 	isAdmitted bool
-	windowEnd  time.Time // of the secondary's counter
+	chargeEnd  time.Time // until when the secondary has charged the hit
 	tally      *limitTally
+}
+
+// chargeEnd returns the time until which the secondary has charged h, with the answer r.
+func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
+	switch now := time.Now(); {
+	case r.Held: // a renewal charges nothing
+		return now
+	case h.Limit.Algorithm.Holds():
+		return now.Add(time.Duration(h.Limit.Period()) * time.Microsecond)
+	default:
+		return now.Add(time.Duration(r.ResetAfter) * time.Microsecond)
+	}
 }
 
 // awaitLateAnswer settles h once the late answer of the primary comes. It does not block.
@@ -25,22 +37,23 @@ func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
 }
 
 // settle compares the decision about a late hit with the answer of the primary. After settle,
-// each admitted hit is charged once: in the primary or in the secondary.
+// each admitted hit is charged once: in the primary or in the secondary. A hold that the primary has
+// given to a denied hit stays until it expires, because nobody can tell it from a renewed hold.
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
-	b := l.breakerOf(&h.hit)
+	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.Holds()
 	switch {
 	case errors.Is(answer.Err, backend.ErrNotSent):
-		if h.isAdmitted && h.mode == limit.FailLocal {
+		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
 			b.replayLater(&h.hit, h.tally)
 		}
 	case answer.Err != nil || !answer.Allowed:
 		// Nobody knows what the primary has charged, or the hit is beyond the limit.
 	case h.isAdmitted:
 		h.tally.addExcess(-excessOf(&h.hit))
-		if h.mode == limit.FailLocal && time.Now().Before(h.windowEnd) {
+		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {
 			l.refundSecondary(&h.hit)
 		}
-	case !h.hit.Shadow && answer.ResetAfter > 0:
+	case !h.hit.Shadow && !hasHolds && answer.ResetAfter > 0:
 		b.refundLater(&h.hit, time.Now().Add(time.Duration(answer.ResetAfter)*time.Microsecond))
 	}
 }
@@ -49,7 +62,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
-	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N})
+	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N, Hold: h.Hold})
 	refund.Take(l.ctx, time.Now(), l.o.Secondary)
 }
 

@@ -117,7 +117,8 @@ func excessOf(h *backend.Hit) int64 {
 }
 
 // record adds the decisions that the fallback made in one Take. Hits that the secondary
-// admitted are logged for the replay if the primary has certainly not charged them. If the
+// admitted are logged for the replay if the primary has certainly not charged them, except for
+// hits with holds: most of these holds end soon, and their holders release them here. If the
 // primary may have charged a hit, record waits for the late answer.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []failedHit) {
 	t := l.currentTally()
@@ -139,6 +140,8 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 			lt.addExcess(excessOf(h))
 			switch {
 			case r.Mode != limit.FailLocal:
+			case h.Limit.Algorithm.Holds():
+				l.noteHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
 				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
 			case errors.Is(f.err, backend.ErrNotSent):
@@ -147,8 +150,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if late := (*backend.LateError)(nil); errors.As(f.err, &late) {
-				windowEnd := time.Now().Add(time.Duration(r.ResetAfter) * time.Microsecond)
-				l.awaitLateAnswer(late, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, windowEnd: windowEnd, tally: lt})
+				l.awaitLateAnswer(late, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), tally: lt})
 			}
 		}
 	}

@@ -24,24 +24,37 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	defer l.unlock(locked)
 
 	denied := false
+	var oldExpiries []int64 // of the holds that the hits renew; nil if no hit has a named hold
 	for i := range hits {
-		h := &hits[i]
+		h, s := &hits[i], l.shardOf(ids[i])
 		allOrNone := h.AllOrNone()
-		r := l.shardOf(ids[i]).take(ids[i], h.Limit, now, h.N, h.Limit.ChargeDenied && !allOrNone)
+		if allOrNone && h.Hold != "" && h.Limit.Algorithm.Holds() {
+			if oldExpiries == nil {
+				oldExpiries = make([]int64, len(hits))
+			}
+			if peek := s.take(ids[i], h.Limit, counterChange{now: now, hold: h.Hold}); peek.Held {
+				oldExpiries[i] = now + peek.ResetAfter
+			}
+		}
+		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.Hold, chargeDenied: h.Limit.ChargeDenied && !allOrNone})
 		results[i] = backend.Result{Result: r}
 		denied = denied || allOrNone && !r.Allowed
 	}
 	if !denied {
 		return
 	}
-	for i := range hits {
+	for i := range slices.Backward(hits) { // two hits can renew one hold
 		if h := &hits[i]; h.AllOrNone() && results[i].Allowed {
-			l.shardOf(ids[i]).take(ids[i], h.Limit, now, -h.N, false)
+			undo := counterChange{now: now, n: h.N, hold: h.Hold, undo: true}
+			if oldExpiries != nil {
+				undo.oldExpiry = oldExpiries[i]
+			}
+			l.shardOf(ids[i]).take(ids[i], h.Limit, undo)
 		}
 	}
 	for i := range hits {
 		if h := &hits[i]; h.AllOrNone() {
-			peek := l.shardOf(ids[i]).take(ids[i], h.Limit, now, 0, false)
+			peek := l.shardOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, hold: h.Hold})
 			results[i].Remaining, results[i].ResetAfter = peek.Remaining, peek.ResetAfter
 		}
 	}

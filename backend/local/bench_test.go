@@ -25,7 +25,11 @@ func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 }
 
 func hourly(t require.TestingT, a limit.Algorithm, requests uint32) *limit.Limit {
-	return newLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: a.DefaultChargeDenied()})
+	s := limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: a.DefaultChargeDenied()}
+	if a.Holds() {
+		s.Hold = time.Hour.Microseconds()
+	}
+	return newLimit(t, s)
 }
 
 // charge takes n hits of one key and returns the result.

@@ -98,7 +98,7 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 	for i := range hits {
 		h := &hits[i]
 		id := l.seeds.ID(h.Key, h.Limit.Tag())
-		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h.Limit, micros, h.N)}
+		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h, micros)}
 	}
 }
 

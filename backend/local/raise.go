@@ -16,7 +16,7 @@ func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n in
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	micros := now.UnixMicro()
-	if missing := n - lim.Spent(s.take(id, lim, micros, 0, false)); missing > 0 {
-		s.take(id, lim, micros, missing, false)
+	if missing := n - lim.Spent(s.take(id, lim, counterChange{now: micros})); missing > 0 {
+		s.take(id, lim, counterChange{now: micros, n: missing})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -51,14 +52,24 @@ func logWeight(s *limit.State) int64 {
 	return int64(s.Entries()+entriesPerKey-1) / entriesPerKey
 }
 
-func (s *shard) lockAndTake(id fingerprint.ID, l *limit.Limit, now, n int64) limit.Result {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.take(id, l, now, n, l.ChargeDenied)
+// counterChange is a change of one counter.
+type counterChange struct {
+	now, n       int64
+	hold         string // see backend.Hit.Hold
+	chargeDenied bool
+	undo         bool  // takes an admitted charge of the same time back
+	oldExpiry    int64 // for undo; see limit.Limit.Undo
 }
 
-// take is l.TakeWith on the state of id. The caller holds the mutex.
-func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDenied bool) limit.Result {
+// lockAndTake decides h at now.
+func (s *shard) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.take(id, h.Limit, counterChange{now: now, n: h.N, hold: h.Hold, chargeDenied: h.Limit.ChargeDenied})
+}
+
+// take charges the counter of id, which belongs to l. The caller holds the mutex.
+func (s *shard) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.Result {
 	state := &s.state
 	slot := s.find(id)
 	if slot >= 0 {
@@ -67,7 +78,15 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 		*state = limit.State{}
 	}
 	oldWeight := logWeight(state)
-	r := l.TakeWith(state, now, n, chargeDenied)
+	var r limit.Result
+	switch {
+	case c.undo:
+		r = l.Undo(state, c.now, c.n, c.hold, c.oldExpiry)
+	case c.hold != "":
+		r = l.TakeHold(state, c.now, c.n, c.hold)
+	default:
+		r = l.TakeWith(state, c.now, c.n, c.chargeDenied)
+	}
 	growth := logWeight(state) - oldWeight
 	if growth != 0 {
 		s.budget.logs.Add(growth)
@@ -87,14 +106,14 @@ func (s *shard) take(id fingerprint.ID, l *limit.Limit, now, n int64, chargeDeni
 		e.resets = s.budget.resets.Load()
 	}
 	s.setState(e, state)
+	e.expires = max(c.now+r.ResetAfter, state.LastExpiry())
 	*state = limit.State{} // frees the log once the entry is removed
-	e.expires = now + r.ResetAfter
 	e.spent = l.Spent(r)
-	// This Take added at most one key and one log entry, so two evictions are enough for
+	// This Take added at most one key and one log entry or hold, so two evictions are enough for
 	// its own growth. If logs in other shards have made the bound smaller, several Takes
 	// share the evictions.
 	for i := 0; i < 2 && (added || growth > 0) && s.size > s.budget.keysPerShard(); i++ {
-		s.evict(id, now)
+		s.evict(id, c.now)
 	}
 	return r
 }

@@ -143,7 +143,7 @@ func eachCall(hits []hitRef, f func([]hitRef)) {
 }
 
 // markCharged marks the all-or-none hits of a call as charged, unless one of them is
-// denied.
+// denied. A hit that has renewed its hold is not charged.
 func markCharged(hits []hitRef) {
 	for _, h := range hits {
 		if h.pending().allOrNone && h.answer().Err == nil && !h.answer().Allowed {
@@ -151,6 +151,6 @@ func markCharged(hits []hitRef) {
 		}
 	}
 	for _, h := range hits {
-		h.answer().charged = h.pending().allOrNone && h.answer().Err == nil
+		h.answer().charged = h.pending().allOrNone && h.answer().Err == nil && !h.answer().Held
 	}
 }

@@ -134,7 +134,7 @@ func TestKeysAreAsDocumentedAndAllExpire(t *testing.T) {
 	assert.NotEmpty(t, keys)
 	client := db.Client(t)
 	for _, key := range keys {
-		assert.Regexp(t, `^t\d+:(v1:(fh|sl|sw|tb)60:key\d+|v2:fw60:key\d+@\d{10})$`, key)
+		assert.Regexp(t, `^t\d+:(v1:((fh|sl|sw|tb)60|cc):key\d+|v2:fw60:key\d+@\d{10})$`, key)
 		ttl := client.PTTL(t.Context(), key).Val()
 		assert.True(t, ttl > 0 || ttl == -2, "%s lives %v", key, ttl)
 		assert.LessOrEqual(t, ttl, 3*time.Minute+2*testTimeout+time.Second)

@@ -59,6 +59,7 @@ type pendingHit struct {
 	untilEnd           int64 // microseconds until the window ends; set by setWindow
 	limit              *limit.Limit
 	n                  int64
+	hold               string // see backend.Hit.Hold
 	allOrNone          bool
 }
 
@@ -117,6 +118,7 @@ func (r *request) add(q *queue, index int, h *backend.Hit, n int64) {
 	c.hits = append(c.hits, pendingHit{
 		index: index, nameStart: start, nameEnd: end, windowStart: windowStart, givenWindow: h.Window, limit: h.Limit,
 		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
+		hold:      h.Hold,
 		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})
 	c.answers = append(c.answers, answer{})

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // RightUse is the feature that needs a right.
@@ -21,6 +23,7 @@ const (
 	RightOfCluster                   // in a Cluster
 	RightOfOverrides                 // for package overrides, on its own keys and channels
 	RightOfPrefixes                  // for Limiter.ResetPrefix only
+	RightOfHolds                     // for limits with holds only
 )
 
 // Right is the right to run a command.
@@ -59,6 +62,13 @@ var rights = []Right{
 	{Command: "lrange", args: "KEY 0 0", hasKeys: true},
 	{Command: "ltrim", args: "KEY 0 0", hasKeys: true},
 	{Command: "rpush", args: "KEY 0", hasKeys: true},
+	{Command: "zadd", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
+	{Command: "zrem", Use: RightOfHolds, args: "KEY 0", hasKeys: true},
+	{Command: "zcard", Use: RightOfHolds, args: "KEY", hasKeys: true},
+	{Command: "zscore", Use: RightOfHolds, args: "KEY 0", hasKeys: true},
+	{Command: "zrangebyscore", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
+	{Command: "zrevrangebyscore", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
+	{Command: "pttl", Use: RightOfHolds, args: "KEY", hasKeys: true},
 	{Command: "lpush", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
 	{Command: "lindex", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
 	{Command: "pexpire", args: "KEY 60000", hasKeys: true},
@@ -169,9 +179,30 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 		Text:   "the user " + user + " " + strings.Join(texts, ", and "),
 		Advice: "run ACL SETUSER " + user + " " + strings.Join(rules, " "),
 	}
-	if len(m.patterns) == 0 && slices.Equal(m.commands, []string{"info"}) {
+	if len(m.patterns) > 0 {
+		return f, true
+	}
+	switch m.use() {
+	case RightOfChecks:
 		f.Level = LevelWarning
 		f.Text += ", so eviction, persistence and replicas are not checked"
+	case RightOfHolds:
+		f.Level = LevelWarning
+		f.Text += ", so the fallback decides all limits with algorithm " + limit.Concurrency.String()
 	}
 	return f, len(rules) > 0
+}
+
+// use returns the use of all missing commands, or RightOfAll if they have several.
+func (m *missingRights) use() RightUse {
+	var uses []RightUse
+	for _, r := range rights {
+		if slices.Contains(m.commands, r.Command) && !slices.Contains(uses, r.Use) {
+			uses = append(uses, r.Use)
+		}
+	}
+	if len(uses) != 1 {
+		return RightOfAll
+	}
+	return uses[0]
 }

@@ -44,6 +44,9 @@ const (
 	modeAllOrNone    = 2
 )
 
+// retryHeld is the retry time of an allowed hit whose hold existed.
+const retryHeld = -2
+
 // maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
 const maxRowSearch = 16
 
@@ -95,7 +98,7 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText, isDistinct
 	}
 	for i, h := range hits {
 		b = msgp.AppendInt64(b, s.rowOf[i])
-		b = msgp.AppendInt64(b, h.pending().n)
+		b = appendHits(b, h.pending())
 	}
 	s.packed = b
 
@@ -108,6 +111,16 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText, isDistinct
 	}
 	s.args = append(s.args, asString(s.packed), asString(s.groups))
 	return s.args
+}
+
+// appendHits appends the number of p's hits, with the id of their hold if they have one.
+func appendHits(b []byte, p *pendingHit) []byte {
+	if p.hold == "" || !p.limit.Algorithm.Holds() {
+		return msgp.AppendInt64(b, p.n)
+	}
+	b = msgp.AppendArrayHeader(b, 2)
+	b = msgp.AppendInt64(b, p.n)
+	return msgp.AppendString(b, p.hold)
 }
 
 // row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
@@ -170,8 +183,12 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 		}
 		spent, reset, retry := next(), next(), next()
 		*h.answer() = answer{Result: backend.Result{Source: backend.SourceRedis, Result: limit.Result{
-			Allowed: retry == 0, Remaining: h.pending().limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Allowed: retry == 0 || retry == retryHeld, Remaining: h.pending().limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Held: retry == retryHeld,
 		}}}
+		if retry == retryHeld {
+			h.answer().RetryAfter = 0
+		}
 	}
 	for failed := int(size) - 3*len(hits); failed > 0 && err == nil; failed -= 2 {
 		i, text := next(), ""

@@ -60,7 +60,11 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 	var r *request
 	for _, c := range charged.calls {
 		for i, h := range c.hits {
-			if !c.answers[i].charged || time.Since(charged.start).Microseconds() >= c.answers[i].ResetAfter {
+			chargeEnd := c.answers[i].ResetAfter
+			if h.limit.Algorithm.Holds() {
+				chargeEnd = h.limit.Period()
+			}
+			if !c.answers[i].charged || time.Since(charged.start).Microseconds() >= chargeEnd {
 				continue
 			}
 			if r == nil {

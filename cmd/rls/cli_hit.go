@@ -245,8 +245,11 @@ func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	if m := l.UnitMultiplier.GetValue(); m > 1 {
 		text = fmt.Sprintf("%d per %d %ss", l.RequestsPerUnit, m, strings.ToLower(l.Unit.String()))
 	}
-	if l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN { // milliseconds, which Envoy does not have
+	if l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN { // milliseconds, which Envoy does not have, or no window
 		text = fmt.Sprintf("%d per window", l.RequestsPerUnit)
+		if l.UnitMultiplier == nil { // windows of milliseconds have at least ten
+			text = fmt.Sprintf("%d at a time", l.RequestsPerUnit)
+		}
 	}
 	if l.Name != "" {
 		text += " " + strconv.Quote(l.Name)

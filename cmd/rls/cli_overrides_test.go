@@ -138,7 +138,7 @@ func TestLimitsRejectsBadArguments(t *testing.T) {
 		"repeated end":     {set("tenant=acme", "factor=2", "expires_at=2030-01-01T00:00:00Z", "--for", "1h"), "expires_at is given twice; --for also sets expires_at"},
 		"zero duration":    {set("tenant=acme", "factor=2", "--for", "0s"), "--for must be at least 1s"},
 		"unknown domain":   {[]string{"limits", "set", "-d", "shpo", "tenant=acme", "factor=2"}, "unknown domain shpo"},
-		"several problems": {set("tenant=acme", "factr=2", "algorithm=slow"), "token_bucket or first_hit_window\noverride shop|tenant=acme: unknown key \"factr\"; did you mean factor?"},
+		"several problems": {set("tenant=acme", "factr=2", "algorithm=slow"), "token_bucket, first_hit_window or concurrency\noverride shop|tenant=acme: unknown key \"factr\"; did you mean factor?"},
 		"bad number":       {set("tenant=acme", "requests_per_unit=1_000"), "want a whole number"},
 		"unknown command":  {[]string{"limits", "show"}, `unknown command "show"`},
 	} {

@@ -35,7 +35,7 @@ descriptors:
 		":6:24: shop > path: unit: got minutes, want millisecond, second, minute, hour, day, week, month or year; did you mean minute?",
 		":8:",
 		":9:",
-		":11:65: shop > login: algorithm: got sliding_windw, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window; did you mean sliding_window?",
+		":11:65: shop > login: algorithm: got sliding_windw, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency; did you mean sliding_window?",
 	} {
 		assert.Contains(t, lines[i], path+want)
 	}

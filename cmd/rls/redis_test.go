@@ -40,7 +40,11 @@ func TestReplicasShareOneBudget(t *testing.T) {
 	const replicas, callers, calls, capacity = 3, 32, 10, 500
 	limits := "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
-		limits += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d, algorithm: %s}}\n", a, capacity, a)
+		window := "unit: year"
+		if a.Holds() {
+			window = "hold: 1h"
+		}
+		limits += fmt.Sprintf("  - {key: %s, rate_limit: {%s, requests_per_unit: %d, algorithm: %s}}\n", a, window, capacity, a)
 	}
 	path := file(t, "limits.yaml", limits)
 	redis := redistest.Start(t)

@@ -234,6 +234,9 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
+	if desc.needsReleases() {
+		d.errorf(refunds.node, pos, refundsForHolds)
+	}
 	d.warnLimits(desc, pos)
 }
 

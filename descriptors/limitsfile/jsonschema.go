@@ -44,6 +44,7 @@ var fieldHelp = map[string]string{
 	"unit_multiplier":    "Number of units in a window.",
 	"timezone":           "Time zone, such as Europe/Berlin. Windows are days, weeks, months or years of its calendar.",
 	"algorithm":          "How hits are counted.",
+	"hold":               "Time after which a hold of algorithm concurrency expires unless it is renewed, such as 30s.",
 	"burst":              "Hits that token_bucket admits at once.",
 	"scope":              "global counts over all replicas, instance counts in each replica.",
 	"on_backend_failure": "How the limit decides while Redis is away.",
@@ -112,6 +113,8 @@ func (r *row) jsonSchema() map[string]any {
 		return map[string]any{"type": []string{"integer", "null"}, "minimum": r.minValue, "maximum": uint32(math.MaxUint32)}
 	case ratioKind:
 		return map[string]any{"type": []string{"number", "null"}, "exclusiveMinimum": 0, "maximum": r.maxValue}
+	case durationKind:
+		return map[string]any{"type": []string{"string", "null"}, "pattern": `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`}
 	case choiceKind:
 		choices := []any{nil}
 		for _, c := range r.choices {

@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/limit"
@@ -65,11 +66,13 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	}
 	switch unit := o.field("unit"); {
 	case unit.invalid:
+	case spec.Algorithm.Holds():
 	case unit.text == "":
 		d.errorf(unit.node, pos, "unit is missing; want %s", OneOf("", limit.UnitNames()))
 	default:
 		d.checkUnit(pos, unit)
 	}
+	d.checkHolds(pos, o, spec.Algorithm)
 	if spec.Unit == 0 {
 		spec.Unit, spec.Multiplier = limit.Second, 1 // a valid window
 	}
@@ -78,6 +81,28 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	}
 	return spec
 }
+
+// checkHolds reports the fields of o that a limit with holds can't have.
+func (d *document) checkHolds(pos *place, o *object, a limit.Algorithm) {
+	if !a.Holds() {
+		return
+	}
+	const noWindow = "which has no window; a hold ends when it is released, or after hold (hold: 30s)"
+	for _, f := range [...]struct{ name, reason string }{
+		{"unit", noWindow}, {"unit_multiplier", noWindow}, {"charge_denied", "because a denied request takes no slot"},
+	} {
+		if v := o.field(f.name); v.given() {
+			d.errorf(v.node, pos, "%s has no meaning with algorithm %s, %s; remove %s", f.name, a, f.reason, f.name)
+		}
+	}
+}
+
+// needsReleases reports whether d has a limit with holds but rejects refunds, which release holds.
+func (d *Descriptor) needsReleases() bool {
+	return d.NoRefunds && slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.Holds() })
+}
+
+const refundsForHolds = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"
 
 func (d *document) checkUnit(pos *place, v value) {
 	if _, ok := limit.ParseUnit(v.text); !ok {
@@ -103,8 +128,14 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").given() {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
+	if s.Algorithm.Holds() {
+		s.ChargeDenied = false // neither the default nor an old value is for this algorithm
+	}
 	if !o.field("burst").given() && !s.Algorithm.UsesBurst() {
 		s.Burst = 0 // the default burst is not for this algorithm
+	}
+	if !o.field("hold").given() && !s.Algorithm.Holds() {
+		s.Hold = 0
 	}
 	if !o.field("timezone").given() && !s.CanHaveTimezone() {
 		s.Timezone = "" // the default time zone is not for this algorithm or unit

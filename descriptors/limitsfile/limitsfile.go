@@ -90,10 +90,16 @@ type ShadowMode struct {
 }
 
 // RequestLimit returns the defaults for a limit that is part of a request: its spec
-// without number and window, and whether such limits are in force.
+// without number and window, and whether such limits are in force. Such a limit has a window, so
+// a default algorithm with holds is not for it.
 func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	v := d.defaults.field("enabled")
-	return newSpec(nil, d.defaults), !v.given() || v.flag
+	spec = newSpec(nil, d.defaults)
+	if spec.Algorithm.Holds() {
+		spec.Algorithm, spec.Hold = limit.DefaultAlgorithm, 0
+		spec.ChargeDenied = limit.DefaultAlgorithm.DefaultChargeDenied()
+	}
+	return spec, !v.given() || v.flag
 }
 
 // Descriptor is one descriptor of a limits file, or a copy of one that an override

@@ -5,8 +5,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // object is a mapping whose fields are checked against the schema.
@@ -21,10 +24,11 @@ type value struct {
 	node    *yaml.Node
 	invalid bool // a mistake is reported, and the fields below are zero
 
-	text  string // textKind, choiceKind
-	flag  bool
-	num   uint32  // countKind
-	ratio float64 // ratioKind
+	text   string // textKind, choiceKind
+	flag   bool
+	num    uint32  // countKind
+	ratio  float64 // ratioKind
+	micros int64   // durationKind, in microseconds
 
 	// mappings has all mappings given for an objectKind. A field can be given twice, or
 	// beside a merge key: go-yaml then reads the second mapping into the first.
@@ -239,6 +243,13 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 			return reject("a number over 0 and up to " + strconv.FormatFloat(r.maxValue, 'f', -1, 64))
 		}
 		v.ratio = f
+	case durationKind:
+		span, err := time.ParseDuration(n.Value)
+		micros := span.Microseconds()
+		if err != nil || micros < r.minMicros || micros > r.maxMicros {
+			return reject(fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(r.minMicros), limit.DurationText(r.maxMicros)))
+		}
+		v.micros = micros
 	case choiceKind:
 		if !slices.Contains(r.choices, n.Value) {
 			return reject(OneOf(n.Value, r.choices))

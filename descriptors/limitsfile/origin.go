@@ -52,6 +52,11 @@ func fieldsWithoutEffect(spec limit.Spec) (s fieldSet) {
 	if !spec.CanHaveTimezone() {
 		s |= findRow("timezone").fieldSet()
 	}
+	if !spec.Algorithm.Holds() {
+		s |= findRow("hold").fieldSet()
+	} else {
+		s |= findRow("charge_denied").fieldSet()
+	}
 	if !spec.Algorithm.UsesBurst() {
 		s |= findRow("burst").fieldSet()
 	}

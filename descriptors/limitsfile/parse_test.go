@@ -80,8 +80,8 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want millisecond, second, minute, hour, day, week, month or year; did you mean hour?"},
 
 		// Mistakes in our own fields.
-		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window; did you mean sliding_window?"},
-		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm: got a list, want fixed_window, sliding_window, sliding_log, token_bucket or first_hit_window"},
+		{"algorithm", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency; did you mean sliding_window?"},
+		{"algorithm is a list", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm: got a list, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency"},
 		{"scope", one("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want global or instance"},
 		{"on_backend_failure", one("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure: got alow, want local, allow or deny; did you mean allow?"},
 		{"fallback_ratio of 0", one("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio: got 0, want a number over 0 and up to 1"},

@@ -127,6 +127,9 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	if v := p.fields.field("enforce"); v.given() {
 		changed.EnforcedPercent = v.ratio
 	}
+	if changed.needsReleases() {
+		d.errorf(p.fields.field("algorithm").node, nil, refundsForHolds)
+	}
 	all := d.all()
 	for i := range all {
 		all[i].Path = path
@@ -234,6 +237,11 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 // patchSpec returns old with the changes of o.
 func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 	changed := changeSpec(old, o, nil)
+	d.checkHolds(nil, o, changed.Algorithm)
+	if changed.Unit == 0 && !changed.Algorithm.Holds() {
+		d.errorf(o.field("algorithm").node, nil, "unit is missing; algorithm %s needs the unit of a window: %s", changed.Algorithm, OneOf("", limit.UnitNames()))
+		changed.Unit = limit.Second
+	}
 	factor := o.field("factor")
 	for _, count := range []*uint32{&changed.Requests, &changed.Burst} {
 		if !factor.given() || *count == 0 {

@@ -61,15 +61,16 @@ func (l level) String() string {
 type kind uint8
 
 const (
-	textKind    kind = iota // any scalar except a float, as written
-	flagKind                // a boolean
-	countKind               // minValue to 2^32-1
-	ratioKind               // above 0, at most maxValue
-	choiceKind              // one of the choices of the row
-	listKind                // a list of mappings
-	objectKind              // a mapping
-	freeKind                // a mapping with values of any type
-	entriesKind             // a list of texts, or a mapping with a file
+	textKind     kind = iota // any scalar except a float, as written
+	flagKind                 // a boolean
+	countKind                // minValue to 2^32-1
+	ratioKind                // above 0, at most maxValue
+	choiceKind               // one of the choices of the row
+	listKind                 // a list of mappings
+	objectKind               // a mapping
+	freeKind                 // a mapping with values of any type
+	entriesKind              // a list of texts, or a mapping with a file
+	durationKind             // minMicros to maxMicros, like 30s
 )
 
 // row describes one field.
@@ -81,6 +82,8 @@ type row struct {
 	choices   []string
 	minValue  int64   // of a countKind
 	maxValue  float64 // of a ratioKind
+
+	minMicros, maxMicros int64 // of a durationKind
 }
 
 // schema has all fields of limits files and overrides. unit_multiplier can't be a default,
@@ -125,6 +128,10 @@ var schema = [...]row{
 	{name: "unit_multiplier", kind: countKind, minValue: 1, levels: limitLevels, extension: true},
 	{name: "timezone", kind: textKind, levels: limitLevels | defaultsLevel, extension: true},
 	{name: "algorithm", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
+	{
+		name: "hold", kind: durationKind, minMicros: limit.MinHold, maxMicros: limit.MaxHold,
+		levels: limitLevels | defaultsLevel, extension: true,
+	},
 	{name: "burst", kind: countKind, minValue: 1, levels: limitLevels | defaultsLevel, extension: true},
 	{
 		name: "scope", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
@@ -154,6 +161,7 @@ var specFields = map[string]func(s *limit.Spec, v value){
 	"unit_multiplier":    func(s *limit.Spec, v value) { s.Multiplier = v.num },
 	"timezone":           func(s *limit.Spec, v value) { s.Timezone = v.text },
 	"algorithm":          func(s *limit.Spec, v value) { s.Algorithm, _ = limit.ParseAlgorithm(v.text) },
+	"hold":               func(s *limit.Spec, v value) { s.Hold = v.micros },
 	"burst":              func(s *limit.Spec, v value) { s.Burst = v.num },
 	"scope":              func(s *limit.Spec, v value) { s.Scope, _ = limit.ParseScope(v.text) },
 	"on_backend_failure": func(s *limit.Spec, v value) { s.OnBackendFailure, _ = limit.ParseFailureMode(v.text) },

@@ -336,7 +336,7 @@ func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 // kindOf returns the window, algorithm and scope of l. Two limits of one rule have different
 // kinds. A change of the number of requests keeps the kind.
 func kindOf(l *limit.Limit) string {
-	kind := "per " + l.Window()
+	kind := l.PerWindow()
 	if l.Algorithm != limit.DefaultAlgorithm {
 		kind += ", " + l.Algorithm.String()
 	}

@@ -1,0 +1,68 @@
+package fallback
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// noteHold records that the secondary has an anonymous hold for h. holdsEnd is the time in
+// microseconds at which all such holds have expired, or 0 if there was none.
+func (l *Limiter) noteHold(h *backend.Hit) {
+	if h.Hold != "" {
+		return // its release has no effect on other holds, in the primary and in the secondary
+	}
+	end := time.Now().UnixMicro() + h.Limit.Period()
+	for old := l.holdsEnd.Load(); old < end; old = l.holdsEnd.Load() {
+		if l.holdsEnd.CompareAndSwap(old, end) {
+			return
+		}
+	}
+}
+
+// takeWithHolds is Take while the secondary can have anonymous holds from an outage. Nobody knows
+// which Limiter has the hold that a release is for. If the primary ended another hold, it could
+// admit too many holders. So a release ends a hold of the secondary if there is one.
+func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	if end := l.holdsEnd.Load(); end <= now.UnixMicro() {
+		l.holdsEnd.CompareAndSwap(end, 0)
+		l.take(ctx, now, hits, results)
+		return
+	}
+	isReleased := make([]bool, len(hits))
+	for i := range hits {
+		isReleased[i] = l.releaseHold(ctx, now, &hits[i], &results[i])
+	}
+	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
+}
+
+// releaseHold ends anonymous holds of the secondary if h asks for it. It returns false if the
+// secondary has no slots to release for h.
+func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
+	if h.N >= 0 || h.N <= -limit.MaxHits || h.Hold != "" || !h.Limit.Algorithm.Holds() || l.mode(h.Limit) != limit.FailLocal {
+		return false
+	}
+	batch := backend.NewSubBatch()
+	defer batch.Release()
+	peek := l.localHit(h)
+	peek.N = 0
+	batch.AddWithPrefix(Namespace, 0, peek)
+	batch.Take(ctx, now, l.o.Secondary)
+	if batch.Results[0].Err != nil || peek.Limit.Spent(batch.Results[0].Result) == 0 {
+		return false
+	}
+	batch.Hits[0].N = h.N
+	batch.Take(ctx, now, l.o.Secondary)
+	*r = batch.Results[0] // the Source is this process, which is no fallback here
+	return true
+}
+
+// takeFunc is a backend.Limiter whose Take is the function.
+type takeFunc func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result)
+
+// Take implements backend.Limiter.
+func (f takeFunc) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	f(ctx, now, hits, results)
+}

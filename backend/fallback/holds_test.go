@@ -1,0 +1,93 @@
+package fallback
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func holdsLimit(t *testing.T, slots uint32) *limit.Limit {
+	return newLimit(t, slots, 0, func(s *limit.Spec) {
+		s.Algorithm, s.Hold = limit.Concurrency, time.Minute.Microseconds()
+	})
+}
+
+// takeNamed is fixture.take for a hold with an id.
+func (r *fixture) takeNamed(lim *limit.Limit, id string, n int64) backend.Result {
+	results := make([]backend.Result, 1)
+	r.Limiter.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, Hold: id}}, results)
+	return results[0]
+}
+
+func TestOutageAdmitsTheShareOfHoldersMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		for range 8 {
+			assert.True(t, r.take("k", lim, 1).Allowed)
+		}
+		r.openBreakers(lim, "k")
+		admitted := 0
+		for range 20 {
+			if r.take("k", lim, 1).Allowed {
+				admitted++
+			}
+		}
+		assert.Equal(t, 4, admitted, "half of the slots")
+		r.heal()
+		assert.Equal(t, int64(8), spent(r.shared, "k", lim), "holds are not replayed")
+	})
+}
+
+func TestReleaseAfterAnOutageEndsTheHoldOfTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		assert.True(t, r.take("k", lim, 1).Allowed)
+		r.openBreakers(lim, "k")
+		assert.True(t, r.take("k", lim, 1).Allowed)
+		r.heal()
+		assert.True(t, r.take("k", lim, -1).Allowed)
+		assert.Equal(t, int64(1), spent(r.shared, "k", lim), "the holder from before the outage keeps its slot")
+		assert.True(t, r.take("k", lim, -1).Allowed)
+		assert.Zero(t, spent(r.shared, "k", lim))
+	})
+}
+
+func TestHoldsOfAnOutageAreForgottenAfterTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		r.openBreakers(lim, "k")
+		assert.True(t, r.take("k", lim, 1).Allowed)
+		r.heal()
+		time.Sleep(time.Minute)
+		assert.True(t, r.take("k", lim, 1).Allowed)
+		assert.True(t, r.take("k", lim, -1).Allowed)
+		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, r.holdsEnd.Load(), "calls cost nothing more")
+	})
+}
+
+func TestNamedReleaseAfterAnOutageFreesNoOtherSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		assert.True(t, r.takeNamed(lim, "before", 1).Allowed)
+		r.openBreakers(lim, "k")
+		assert.True(t, r.takeNamed(lim, "during", 1).Allowed)
+		assert.True(t, r.takeNamed(lim, "before", 1).Allowed, "a renewal during the outage")
+		r.heal()
+		assert.True(t, r.takeNamed(lim, "during", -1).Allowed)
+		assert.Equal(t, int64(1), spent(r.shared, "k", lim))
+		assert.True(t, r.takeNamed(lim, "before", 1).Held)
+		assert.True(t, r.takeNamed(lim, "before", -1).Allowed)
+		assert.Zero(t, spent(r.shared, "k", lim))
+	})
+}

@@ -1,0 +1,209 @@
+package limit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
+	const id, other = "worker-1", "worker-2"
+	type holdStep struct {
+		time    int64 // seconds
+		n       int64
+		id      string
+		allowed bool
+		held    bool
+		free    int64 // slots
+		reset   int64 // seconds
+		retry   int64 // seconds; Never
+	}
+	for name, steps := range map[string][]holdStep{
+		"a hold takes its slots until a release": {
+			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
+			{time: 10, n: 2, id: other, allowed: true, free: 1, reset: 30},
+			{time: 10, n: 2, allowed: false, free: 1, reset: 20, retry: 20},
+			{time: 15, n: -1, id: id, allowed: true, free: 2, reset: 25},
+			{time: 15, n: 2, allowed: true, free: 0, reset: 25},
+			{time: 16, n: -1, id: other, allowed: true, free: 2, reset: 29}, // the whole hold ends
+		},
+		"a renewed hold takes no further slot and lasts longer": {
+			{time: 0, n: 4, id: id, allowed: true, free: 0, reset: 30},
+			{time: 20, n: 1, id: other, free: 0, reset: 10, retry: 10},
+			{time: 20, n: 4, id: id, allowed: true, held: true, free: 0, reset: 30},
+			{time: 30, n: 1, id: other, free: 0, reset: 20, retry: 20},
+			{time: 50, n: 1, id: other, allowed: true, free: 3, reset: 30},
+		},
+		"a hold expires, and its late release frees no other slot": {
+			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
+			{time: 29, n: 3, id: other, allowed: true, free: 0, reset: 30},
+			{time: 30, n: 1, allowed: true, free: 0, reset: 29},
+			{time: 31, n: -1, id: id, allowed: true, free: 0, reset: 28},
+			{time: 31, n: 1, id: id, free: 0, reset: 28, retry: 28},
+		},
+		"an anonymous release ends the hold that expires first": {
+			{time: 0, n: 1, allowed: true, free: 3, reset: 30},
+			{time: 10, n: 2, allowed: true, free: 1, reset: 20},
+			{time: 12, n: -2, allowed: true, free: 3, reset: 28},
+			{time: 12, n: -9, allowed: true, free: 4},
+		},
+		"an anonymous release ends no named hold": {
+			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
+			{time: 0, n: -5, allowed: true, free: 3, reset: 30},
+			{time: 0, n: -MaxHits, allowed: true, free: 4}, // a reset
+		},
+		"a peek holds nothing": {
+			{time: 0, n: 0, id: id, allowed: true, free: 4},
+			{time: 0, n: 4, id: id, allowed: true, free: 0, reset: 30},
+			{time: 5, n: 0, id: id, allowed: true, held: true, free: 0, reset: 25},
+			{time: 5, n: 0, id: other, free: 0, reset: 25, retry: 25},
+			{time: 30, n: 0, id: id, allowed: true, free: 4},
+		},
+		"more slots than there are never pass": {
+			{time: 0, n: 5, id: id, free: 4, retry: Never},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := must(t, Spec{Algorithm: Concurrency, Requests: 4})
+			var s State
+			for i, st := range steps {
+				want := Result{Allowed: st.allowed, Held: st.held, Remaining: st.free, ResetAfter: st.reset * second, RetryAfter: st.retry * second}
+				if st.retry == Never {
+					want.RetryAfter = Never
+				}
+				assert.Equal(t, want, l.TakeHold(&s, epoch+st.time*second, st.n, st.id), "step %d", i)
+			}
+		})
+	}
+}
+
+// slotHolder is a caller that has taken slots.
+type slotHolder struct {
+	id            string
+	slots, expiry int64
+}
+
+// TestHoldersNeverExceedTheLimit has callers that take, renew, release and lose their holds. A
+// holder releases its hold before it expires, or never. At each time, the holders whose holds have
+// not expired have at most Max slots, and the counter has counted all of them.
+func TestHoldersNeverExceedTheLimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := must(t, Spec{Algorithm: Concurrency, Requests: rapid.Uint32Range(1, 12).Draw(t, "slots"), Hold: 10 * second})
+		var s State
+		var holders []slotHolder
+		now, ids, namesAll := int64(epoch), 0, true
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			now += rapid.Int64Range(0, 4*second).Draw(t, "time")
+			holders = liveHolders(holders, now)
+			pick := func() int { return rapid.IntRange(0, len(holders)-1).Draw(t, "holder") }
+			switch action := rapid.SampledFrom([]string{"take", "take", "release", "renew", "lose"}).Draw(t, "action"); {
+			case action == "take" || len(holders) == 0:
+				h := slotHolder{slots: rapid.Int64Range(1, 3).Draw(t, "n"), expiry: now + l.Period()}
+				if rapid.Bool().Draw(t, "named") {
+					ids++
+					h.id = fmt.Sprint("id", ids)
+				} else {
+					namesAll = false
+				}
+				if l.TakeHold(&s, now, h.slots, h.id).Allowed {
+					holders = append(holders, h)
+				}
+			case action == "release":
+				i := pick()
+				l.TakeHold(&s, now, -holders[i].slots, holders[i].id)
+				holders = append(holders[:i], holders[i+1:]...)
+			case action == "renew":
+				if i := pick(); holders[i].id != "" {
+					require.True(t, l.TakeHold(&s, now, 1, holders[i].id).Held)
+					holders[i].expiry = now + l.Period()
+				}
+			} // a lost holder does nothing: its hold expires
+			var slots int64
+			for _, h := range holders {
+				slots += h.slots
+			}
+			counted := l.Spent(l.Take(&s, now, 0))
+			require.LessOrEqual(t, slots, l.Max())
+			require.LessOrEqual(t, slots, counted, "each slot of a holder is counted")
+			if namesAll {
+				require.Equal(t, slots, counted)
+			}
+		}
+	})
+}
+
+// liveHolders returns the holders whose holds have not expired.
+func liveHolders(holders []slotHolder, now int64) (live []slotHolder) {
+	for _, h := range holders {
+		if h.expiry > now {
+			live = append(live, h)
+		}
+	}
+	return live
+}
+
+func TestHoldIDsAreVisibleASCII(t *testing.T) {
+	for id, want := range map[string]string{
+		"a":                     "",
+		"7d8f!~":                "",
+		strings.Repeat("x", 64): "",
+		"":                      "rls-hold: got 0 bytes, want 1 to 64",
+		strings.Repeat("x", 65): "rls-hold: got 65 bytes, want 1 to 64",
+		"a b":                   "rls-hold: got byte 0x20 at position 2, want visible ASCII characters",
+		"é":                     "rls-hold: got byte 0xC3 at position 1, want visible ASCII characters",
+	} {
+		if err := CheckHoldID(id); want == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.EqualError(t, err, want)
+		}
+	}
+}
+
+func TestHoldHasARangeAndADefault(t *testing.T) {
+	assert.Equal(t, "4 at a time, concurrency, hold 30s", must(t, Spec{Algorithm: Concurrency, Requests: 4}).String())
+	assert.Equal(t, "cc", must(t, Spec{Algorithm: Concurrency, Requests: 4, Hold: MaxHold}).Tag())
+	for want, s := range map[string]Spec{
+		"hold 99.999ms must be at least 100ms and at most 24h":                        {Algorithm: Concurrency, Hold: MinHold - 1},
+		"hold 24h1m must be at least 100ms and at most 24h":                           {Algorithm: Concurrency, Hold: MaxHold + 60*second},
+		"hold is only for algorithm concurrency, not fixed_window":                    {Unit: Second, Hold: second},
+		"burst is only for algorithm token_bucket, not concurrency":                   {Algorithm: Concurrency, Burst: 2},
+		"lease is only for algorithms fixed_window and token_bucket, not concurrency": {Algorithm: Concurrency, Lease: true},
+		"timezone is only for algorithm fixed_window, not concurrency":                {Algorithm: Concurrency, Timezone: "UTC"},
+	} {
+		_, err := New(s)
+		assert.EqualError(t, err, want)
+	}
+}
+
+func TestUndoRestoresTheHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := must(t, Spec{Algorithm: Concurrency, Requests: 9, Hold: 10 * second})
+		var s State
+		now := int64(epoch)
+		id := rapid.SampledFrom([]string{"", "a", "b"})
+		for range rapid.IntRange(0, 12).Draw(t, "takes") {
+			now += rapid.Int64Range(0, 2*second).Draw(t, "time")
+			l.TakeHold(&s, now, rapid.Int64Range(-1, 3).Draw(t, "n"), id.Draw(t, "id"))
+		}
+		n, name := rapid.Int64Range(1, 3).Draw(t, "n"), id.Draw(t, "id")
+		peek := l.TakeHold(&s, now, 0, name)
+		before, oldExpiry := clone(s), int64(0)
+		if peek.Held {
+			oldExpiry = now + peek.ResetAfter
+		}
+		if l.TakeHold(&s, now, n, name).Allowed {
+			l.Undo(&s, now, n, name, oldExpiry)
+		}
+		for range 12 {
+			for _, id := range []string{"", "a", "b"} {
+				assert.Equal(t, l.TakeHold(&before, now, 0, id), l.TakeHold(&s, now, 0, id))
+			}
+			now += second
+		}
+	})
+}
