@@ -21,7 +21,11 @@ import (
 func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 	limits := "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
-		limits += fmt.Sprintf("  - {key: tenant, value: %s, rate_limit: {unit: second, unit_multiplier: 4, requests_per_unit: 2, algorithm: %s}}\n", a, a)
+		window := "unit: second, unit_multiplier: 4"
+		if a.Holds() {
+			window = "hold: 4s"
+		}
+		limits += fmt.Sprintf("  - {key: tenant, value: %s, rate_limit: {%s, requests_per_unit: 2, algorithm: %s}}\n", a, window, a)
 	}
 	e := example(t, "envoy.yaml", startRLS(t, limitsFile(t, limits))).start()
 	for _, a := range limit.Algorithms() {

@@ -42,6 +42,13 @@ func init() {
 		"LRANGE":   {4, 4, false, lrange},
 		"LTRIM":    {4, 4, true, ltrim},
 		"RPUSH":    {3, 0, true, rpush},
+		"ZADD":     {4, 0, true, zadd},
+		"ZREM":     {3, 0, true, zrem},
+		"ZCARD":    {2, 2, false, zcard},
+		"ZSCORE":   {3, 3, false, zscore},
+
+		"ZRANGEBYSCORE":    {4, 0, false, zrangebyscore},
+		"ZREVRANGEBYSCORE": {4, 0, false, zrevrangebyscore},
 	}
 }
 
@@ -69,7 +76,7 @@ func get(s *Server, args []string) any {
 	switch e := s.find(args[1]); {
 	case e == nil:
 		return nil
-	case e.list != nil:
+	case !e.isText():
 		return errWrongType
 	default:
 		return e.text
@@ -79,7 +86,7 @@ func get(s *Server, args []string) any {
 func mget(s *Server, args []string) any {
 	replies := make([]any, len(args)-1)
 	for i, name := range args[1:] {
-		if e := s.find(name); e != nil && e.list == nil {
+		if e := s.find(name); e != nil && e.isText() {
 			replies[i] = e.text
 		}
 	}
@@ -134,7 +141,7 @@ func incrby(s *Server, args []string) any {
 		return errNotInteger
 	}
 	e := s.find(args[1])
-	if e != nil && e.list != nil {
+	if e != nil && !e.isText() {
 		return errWrongType
 	}
 	count := int64(0)
@@ -199,7 +206,7 @@ func setrange(s *Server, args []string) any {
 		return errNotInteger
 	case offset < 0:
 		return resp.Failure("ERR offset is out of range")
-	case e != nil && e.list != nil:
+	case e != nil && !e.isText():
 		return errWrongType
 	case args[3] == "" && e == nil:
 		return int64(0)

@@ -30,11 +30,19 @@ type Server struct {
 	copied  map[string]entry // for the next restart
 }
 
-// entry is the value of a key: a string, or a list if list is not nil.
+// entry is the value of a key: a string, a list if list is not nil, or a sorted set if scores is not
+// nil.
 type entry struct {
 	text    string
 	list    []string
+	scores  map[string]float64
 	expires int64 // milliseconds since 1970, or 0
+}
+
+func (e *entry) isText() bool { return e.list == nil && e.scores == nil }
+
+func (e *entry) clone() entry {
+	return entry{e.text, slices.Clone(e.list), maps.Clone(e.scores), e.expires}
 }
 
 // New returns an empty Server.
@@ -71,7 +79,7 @@ func (s *Server) control(args []string) any {
 	case "COPY":
 		s.copied = map[string]entry{}
 		for name, e := range s.keys {
-			s.copied[name] = entry{e.text, slices.Clone(e.list), e.expires}
+			s.copied[name] = e.clone()
 		}
 	case "RESTART EMPTY":
 		clear(s.keys)
@@ -80,7 +88,8 @@ func (s *Server) control(args []string) any {
 		clear(s.keys)
 		clear(s.scripts)
 		for name, e := range s.copied {
-			s.keys[name] = &entry{e.text, slices.Clone(e.list), e.expires}
+			restored := e.clone()
+			s.keys[name] = &restored
 		}
 	case "LIST":
 		return s.list()
@@ -97,7 +106,7 @@ func (s *Server) control(args []string) any {
 func (s *Server) list() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(s.keys)) {
-		if e := s.find(name); e != nil && e.list == nil {
+		if e := s.find(name); e != nil && e.isText() {
 			fmt.Fprintf(&b, "%q %q %t\n", name, e.text, e.expires > 0)
 		}
 	}

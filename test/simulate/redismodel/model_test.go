@@ -48,7 +48,11 @@ var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
 	ttl := func() string {
 		return rapid.SampledFrom([]string{"100000", "31536000000", "0", "-1", "x", "9223372036854775807"}).Draw(t, "ttl")
 	}
-	switch rapid.IntRange(0, 15).Draw(t, "command") {
+	score := func() string {
+		return rapid.SampledFrom([]string{"-3600000000000001", "-2", "0", "1", "3600000000000001", "inf", "-inf", "x"}).Draw(t, "score")
+	}
+	member := func() string { return rapid.SampledFrom([]string{"m", "n", "x"}).Draw(t, "member") }
+	switch rapid.IntRange(0, 20).Draw(t, "command") {
 	case 0:
 		return []string{"GET", name}
 	case 1:
@@ -77,6 +81,18 @@ var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
 		return []string{"RPUSH", name, number(), number()}
 	case 14:
 		return rapid.SampledFrom([][]string{{"GET"}, {"NOSUCH", "x"}, {"SET", name, "1", "PX"}, {"SET", name, "1", "NX", "what"}, {"PING"}}).Draw(t, "wrong command")
+	case 15:
+		return []string{"ZADD", name, score(), member(), score(), member()}
+	case 16:
+		return []string{"ZREM", name, member(), member()}
+	case 17:
+		return []string{"ZSCORE", name, member()}
+	case 18:
+		bound := func() string { return rapid.SampledFrom([]string{"", "("}).Draw(t, "bound") + score() }
+		command := rapid.SampledFrom([]string{"ZRANGEBYSCORE", "ZREVRANGEBYSCORE"}).Draw(t, "order")
+		return []string{command, name, bound(), bound(), "WITHSCORES", "LIMIT", place(), place()}
+	case 19:
+		return []string{"ZCARD", name}
 	}
 	return scriptCommand(t, name)
 })
@@ -105,7 +121,16 @@ func scriptCommand(t *rapid.T, name string) []string {
 	}
 	for range count {
 		b = msgp.AppendInt64(b, 1)
+		id := ""
+		if algorithm == limit.Concurrency.String() {
+			if id = rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "hold"); id != "" {
+				b = msgp.AppendArrayHeader(b, 2)
+			}
+		}
 		b = msgp.AppendInt64(b, rapid.Int64Range(-2, 4).Draw(t, "n"))
+		if id != "" {
+			b = msgp.AppendString(b, id)
+		}
 	}
 	groups := ""
 	if rapid.Bool().Draw(t, "grouped") {
@@ -168,6 +193,26 @@ func reply(c *goredis.Client, args []string) any {
 	if err != nil && !errors.Is(err, goredis.Nil) {
 		return err
 	}
+	return withoutTypes(value)
+}
+
+// withoutTypes returns a reply of RESP3 as RESP2 has it. RESP3 has a type for scores, and puts a
+// member and its score into a list.
+func withoutTypes(value any) any {
+	switch v := value.(type) {
+	case float64:
+		return strconv.FormatFloat(v, 'g', 17, 64)
+	case []any:
+		flat := []any{}
+		for _, element := range v {
+			if pair, ok := element.([]any); ok {
+				flat = append(flat, withoutTypes(pair).([]any)...)
+			} else {
+				flat = append(flat, withoutTypes(element))
+			}
+		}
+		return flat
+	}
 	return value
 }
 
@@ -192,8 +237,9 @@ func TestModelAnswersLikeRedis(t *testing.T) {
 			require.Equal(t, want, got, "reply to %.100q", args)
 			for _, name := range all {
 				if got, want := reply(f.model, []string{"GET", name}), reply(f.server, []string{"GET", name}); want == "error WRONGTYPE" {
-					list := []string{"LRANGE", name, "0", "-1"}
-					require.Equal(t, reply(f.server, list), reply(f.model, list), "list %s after %.100q", name, args)
+					for _, read := range [][]string{{"LRANGE", name, "0", "-1"}, {"ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES"}} {
+						require.Equal(t, reply(f.server, read), reply(f.model, read), "%s after %.100q", read, args)
+					}
 				} else {
 					require.Equal(t, want, got, "key %s after %.100q", name, args)
 				}

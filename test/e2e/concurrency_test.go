@@ -1,0 +1,108 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/test/envoyconf"
+)
+
+// slowUpstream answers each request when the test lets it.
+type slowUpstream struct {
+	addr          string
+	answer        chan struct{} // an element lets one request end
+	waiting, most atomic.Int64
+}
+
+func startSlowUpstream(t *testing.T) *slowUpstream {
+	u := &slowUpstream{answer: make(chan struct{})}
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		n := u.waiting.Add(1)
+		defer u.waiting.Add(-1)
+		for most := u.most.Load(); n > most && !u.most.CompareAndSwap(most, n); most = u.most.Load() {
+		}
+		<-u.answer
+	}))
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(u.answer) }) // before Close, which waits for the requests
+	u.addr = s.Listener.Addr().String()
+	return u
+}
+
+// TestAtMostFourRequestsAreAtTheUpstream has the settings of docs/envoy.md: Envoy sends a release
+// only for requests that have a slot.
+func TestAtMostFourRequestsAreAtTheUpstream(t *testing.T) {
+	limits := limitsFile(t, `
+domain: shop
+descriptors:
+  - key: slot
+    value: reports
+    rate_limit: {algorithm: concurrency, requests_per_unit: 4, hold: 60s}
+    metadata: {slot: reports}
+`)
+	u := startSlowUpstream(t)
+	c := example(t, "envoy.yaml", startRLS(t, limits, "RESPONSE_DYNAMIC_METADATA=true"))
+	c.setEndpoints("echo", u.addr)
+	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
+		page, err := os.ReadFile(filepath.Join(root, "docs/envoy.md"))
+		require.NoError(t, err)
+		_, text, _ := strings.Cut(string(page), "<!-- slots -->\n```yaml\n")
+		text, _, ok := strings.Cut(text, "```")
+		require.True(t, ok, "docs/envoy.md has the settings")
+		perRoute := new(ratelimitv3.RateLimitPerRoute)
+		require.NoError(t, envoyconf.Unmarshal([]byte(text), perRoute))
+		r.RateLimits = perRoute.RateLimits
+	})
+	e := c.start()
+	var ok, denied atomic.Int64
+	var running sync.WaitGroup
+	send := func(n int) {
+		for range n {
+			running.Go(func() {
+				switch a, err := e.do(call{"/import"}); {
+				case !assert.NoError(t, err):
+				case a.status == http.StatusOK:
+					ok.Add(1)
+				case a.status == http.StatusTooManyRequests:
+					denied.Add(1)
+				}
+			})
+		}
+	}
+	send(10)
+	polltest.Until(t, maxWait, func() bool { return u.waiting.Load() == 4 && denied.Load() == 6 })
+	for range 5 {
+		assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import"}).status, "a denied request releases no slot")
+	}
+	for round := range 2 { // the slots come back
+		for range 4 {
+			u.answer <- struct{}{}
+		}
+		running.Wait()
+		assert.EqualValues(t, 4*(round+1), ok.Load())
+		if round == 0 {
+			polltest.Until(t, maxWait, func() bool {
+				if u.waiting.Load() < 4 {
+					send(1)
+				}
+				time.Sleep(10 * time.Millisecond)
+				return u.waiting.Load() == 4
+			})
+		}
+	}
+	assert.EqualValues(t, 4, u.most.Load())
+}
