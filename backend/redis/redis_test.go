@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv(endlessLoadEnv); addr != "" {
 		runEndlessLoad(addr)
 	}
+	if addr := os.Getenv(holderEnv); addr != "" {
+		runHolder(addr)
+	}
 	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
 }
 
