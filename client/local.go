@@ -107,7 +107,7 @@ func (l *local) match(c *localCall) error {
 				continue
 			}
 			c.hits = append(c.hits, backend.Hit{
-				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: c.call.hits(), Shadow: rule.InShadow(key),
+				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: c.call.hits(), Hold: c.call.holdID, Shadow: rule.InShadow(key),
 			})
 			c.owners = append(c.owners, i)
 			c.limits = append(c.limits, rl)
@@ -142,7 +142,7 @@ func (c *localCall) isTooLarge() bool {
 func (l *local) refundAdmitted(ctx context.Context, now time.Time, c *localCall) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
-		if c.results[j].Allowed && h.N > 0 {
+		if c.results[j].Allowed && !c.results[j].Held && h.N > 0 { // a renewed hold stays
 			h.N = -h.N
 			refunds = append(refunds, h)
 		}

@@ -376,6 +376,10 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		}
 		l.Counter.Capacity, l.Counter.Remaining = countedLimit.Capacity(), r.Remaining
 		l.Counter.Spent = countedLimit.Spent(r.Result)
+		if lim.Algorithm.Holds() {
+			l.Counter.FirstExpiryAt = w.timeAfter(r.ResetAfter)
+			break
+		}
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
 			start := w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro())

@@ -228,6 +228,10 @@ type Counter struct {
 	// at which everything spent is forgotten. It is empty if nothing is spent.
 	WindowStart *time.Time `json:"window_start,omitempty"`
 	ResetAt     *time.Time `json:"reset_at,omitempty"`
+
+	// FirstExpiryAt is the time at which the first hold expires. It is set only for algorithm
+	// concurrency, which has no ResetAt.
+	FirstExpiryAt *time.Time `json:"first_expiry_at,omitempty"`
 }
 
 // Answer is the answer of one limit to the next hit.

@@ -274,7 +274,7 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 	case c.Unknown:
 		t.line(2, "spent: unknown")
 		return
-	case offline, c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil:
+	case offline, c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil && c.FirstExpiryAt == nil:
 		return
 	}
 	text := fmt.Sprintf("spent: %d of %d, %d left", c.Spent, c.Capacity, max(c.Remaining, 0))
@@ -287,6 +287,8 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 	switch {
 	case c.WindowStart != nil:
 		text += fmt.Sprintf("; window from %s to %s", t.clock(c.WindowStart), t.time(c.ResetAt))
+	case c.FirstExpiryAt != nil:
+		text += fmt.Sprintf("; the first hold expires at %s", t.time(c.FirstExpiryAt))
 	case c.ResetAt != nil:
 		text += fmt.Sprintf("; all %d left again at %s", c.Capacity, t.time(c.ResetAt))
 	}

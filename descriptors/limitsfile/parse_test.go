@@ -110,6 +110,17 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		},
 		{"unknown algorithm hides problems of its burst", one("rate_limit: {unit: day, requests_per_unit: 1, algorithm: bucket, burst: 4000}"), "f:4:62: d > k: algorithm: got bucket, want fixed_window"},
 		{"unknown default algorithm hides problems of its burst", "domain: d\ndefaults: {algorithm: bucket}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, burst: 4000}}]", "f:2:23: d: algorithm: got bucket, want fixed_window"},
+		{"hold without concurrency", one("rate_limit: {unit: day, requests_per_unit: 1, hold: 30s}"), "f:4:57: d > k: hold is only for algorithm concurrency, not fixed_window"},
+		{"hold without a unit of time", one("rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 30}"), "f:4:70: d > k: hold: got 30, want a time from 100ms to 24h, such as 30s"},
+		{"hold too short", one("rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 99ms}"), "f:4:70: d > k: hold: got 99ms, want a time from 100ms to 24h, such as 30s"},
+		{"misspelt hold", one("rate_limit: {algorithm: concurrency, requests_per_unit: 1, holds: 30s}"), "f:4:64: d > k: unknown key holds; did you mean hold?"},
+		{
+			"concurrency with a window", one("rate_limit: {algorithm: concurrency, requests_per_unit: 1, unit: day, unit_multiplier: 2, charge_denied: true}"),
+			"f:4:70: d > k: unit has no meaning with algorithm concurrency, which has no window\n" +
+				"f:4:92: d > k: unit_multiplier has no meaning with algorithm concurrency, which has no window\n" +
+				"f:4:110: d > k: charge_denied has no meaning with algorithm concurrency, because a denied request takes no slot",
+		},
+		{"concurrency without refunds", one("refunds: false\nrate_limit: {algorithm: concurrency, requests_per_unit: 1}"), "f:4:14: d > k: refunds: false has no meaning with algorithm concurrency, because refunds release its holds"},
 		{"unlimited with an algorithm", one("rate_limit: {unlimited: true, algorithm: sliding_log}"), "f:4:46: d > k: algorithm has no meaning beside unlimited: true"},
 		{"our field at a wrong level", one("burst: 5"), "f:4:5: d > k: burst has no meaning in the descriptor; it belongs in rate_limit or defaults"},
 		{"our field at the root", "domain: d\nenabled: true", "f:2:1: d: enabled has no meaning in the root of the file; it belongs in rate_limit or defaults"},
