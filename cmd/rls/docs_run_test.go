@@ -52,6 +52,7 @@ esac
 case " $* " in *" -a "*|*" --addr "*|*" --admin "*|*" --limits "*|*" --help "*) address= ;; esac
 arguments=("$@")
 [ -n "$address" ] && arguments=("$1" -a "$address" "${@:2}")
+[ "${1:-}" = hit ] && arguments+=(--timeout 20s) # for a slow machine
 case "${1:-} $*" in
 tail*|"top top") program timeout 1 "$READER_PROGRAM" "${arguments[@]}"; code=$?; [ $code = 124 ] && code=0 ;;
 *) program "$READER_PROGRAM" "${arguments[@]}"; code=$? ;;
@@ -109,7 +110,7 @@ func newReader(t *testing.T, number int) *reader {
 		"PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.folder, "NO_COLOR=1",
 		"READER_PROGRAM="+program, "READER_TEST="+strconv.Itoa(os.Getpid()), "READER_STATE="+state, "READER_GRPC="+host+":"+grpc, "READER_DEBUG="+host+":"+debug,
 		"GRPC_HOST="+host, "GRPC_PORT="+grpc, "HOST="+host, "PORT="+http, "DEBUG_HOST="+host, "DEBUG_PORT="+debug, "PROMETHEUS_ADDR="+host+":"+metrics,
-		"DEBUG_NAMES="+host, "SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
+		"DEBUG_NAMES="+host, "SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s", "REDIS_TIMEOUT=20s",
 		"LIMITS_PATH=limits.yaml", "ADMIN_TOKEN=alice:"+adminToken,
 		"READER_REDIS_HOST="+redisHost, "READER_REDIS_PORT="+redisPort,
 	)
