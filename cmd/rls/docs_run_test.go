@@ -37,6 +37,7 @@ hit|acquire) address=$READER_GRPC ;;
 explain|limits|counter|tail|top) address=$READER_DEBUG ;;
 serve)
   stop-service
+  [ -z "${REDIS_URL:-}" ] || export REDIS_TIMEOUT=${REDIS_TIMEOUT:-20s} # for a slow machine
   RLS_TEST_PROGRAM=1 GORACE=atexit_sleep_ms=0 "$READER_PROGRAM" "$@" >"$READER_STATE/out" 2>"$READER_STATE/log" &
   service=$!
   echo $service >"$READER_STATE/pid"
@@ -110,7 +111,7 @@ func newReader(t *testing.T, number int) *reader {
 		"PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.folder, "NO_COLOR=1",
 		"READER_PROGRAM="+program, "READER_TEST="+strconv.Itoa(os.Getpid()), "READER_STATE="+state, "READER_GRPC="+host+":"+grpc, "READER_DEBUG="+host+":"+debug,
 		"GRPC_HOST="+host, "GRPC_PORT="+grpc, "HOST="+host, "PORT="+http, "DEBUG_HOST="+host, "DEBUG_PORT="+debug, "PROMETHEUS_ADDR="+host+":"+metrics,
-		"DEBUG_NAMES="+host, "SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s", "REDIS_TIMEOUT=20s",
+		"DEBUG_NAMES="+host, "SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
 		"LIMITS_PATH=limits.yaml", "ADMIN_TOKEN=alice:"+adminToken,
 		"READER_REDIS_HOST="+redisHost, "READER_REDIS_PORT="+redisPort,
 	)

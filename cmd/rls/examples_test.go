@@ -41,6 +41,8 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	addExamples(newRoot())
 	require.GreaterOrEqual(t, len(commands), 10)
 
+	folder := t.TempDir() // a command can write a file
+	require.NoError(t, os.CopyFS(folder+"/examples", os.DirFS("../../examples")))
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=" + adminToken},
 		"--limits", "../../examples/limits.yaml")
@@ -60,7 +62,7 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 		}
 		// A shell splits the line, as for users.
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", `"$0" `+line+flags, os.Args[0])
-		cmd.Dir = "../.."
+		cmd.Dir = folder
 		cmd.Env = []string{programEnv + "=1", "GORACE=atexit_sleep_ms=0", "ADMIN_TOKEN=" + adminToken, "PATH=" + os.Getenv("PATH")}
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState.ExitCode() != int(exitOverLimit) {
