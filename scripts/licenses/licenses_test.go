@@ -12,7 +12,9 @@ import (
 
 func TestAllDependenciesHaveAllowedLicenses(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, printLicenses(&out, "../../cmd/rls"))
+	modules, err := listModules("../../cmd/rls")
+	require.NoError(t, err)
+	require.NoError(t, printLicenses(&out, modules))
 	assert.Contains(t, out.String(), "Apache-2.0    google.golang.org/grpc v")
 	assert.Contains(t, out.String(), "BSD-3-Clause  std go1.")
 	assert.Contains(t, out.String(), "Copyright 2009 The Go Authors")
