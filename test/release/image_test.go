@@ -74,7 +74,7 @@ func TestImageRunsReadOnlyAsItsUser(t *testing.T) {
 mount --bind `+root+` /mnt
 mount -o remount,bind,ro /mnt
 touch /mnt/limits/file 2>/dev/null && echo "the root is writable"
-env -i LIMITS_PATH=/limits setpriv --no-new-privs --bounding-set=-all chroot --userspec=65532:65532 /mnt /bin/rls 2>/tmp/log &
+env -i LIMITS_PATH=/limits /usr/bin/setpriv --no-new-privs "$(command -v chroot)" --userspec=65532:65532 /mnt /bin/rls 2>/tmp/log &
 service=$!
 await_server /mnt/bin/rls
 ps -o user= -p $service

@@ -19,9 +19,9 @@ run_unit() {
   program=$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/rls.service)
   env -i $settings setpriv --reuid=rls --regid=rls --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all $program 2>/tmp/log &
   service=$!
-  await_server rls
+  await_server /usr/bin/rls
   echo "process: $(ps -o user= -p $service)"
-  rls hit -d example remote_address=192.0.2.1 --quiet -n 12 || true
+  /usr/bin/rls hit -d example remote_address=192.0.2.1 --quiet -n 12 || true
   kill -TERM $service
   wait $service
   echo "exit code $?"
@@ -41,8 +41,8 @@ func TestDebInstallsServiceThatRunsAsItsUser(t *testing.T) {
 dpkg --install `+distFile(t, ".deb")+`
 getent passwd rls
 files
-rls version
-rls check /etc/rls/limits
+/usr/bin/rls version
+/usr/bin/rls check /etc/rls/limits
 run_unit
 `)
 	assert.Regexp(t, `(?m)^rls:x:\d+:\d+:rls rate-limit service:/nonexistent:/usr/sbin/nologin$`, out)
