@@ -17,7 +17,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # Tests mostly wait for servers, so more packages run at once than there are cores.
 TEST_FLAGS = -vet=off -p 6
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate attacks fuzz docs docs-site tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate simulate-mutants attacks fuzz docs docs-site tidy
 .PHONY: release-snapshot release image test-release test-upgrade reproducible
 
 help: ## List the targets
@@ -162,6 +162,9 @@ SEEDS ?= 1-1000
 
 simulate: ## Run the simulation of docs/simulation.md with SEEDS (1-1000); TRACE=FILE keeps the events of the last seed
 	@cd test/simulate && $(GO) test -count=1 -timeout 3h -v -run TestEachSeedKeepsThePromises . -args -seeds $(SEEDS) -schedule "$(SCHEDULE)" -trace "$(TRACE)"
+
+simulate-mutants: ## Put known defects into the code, and check that the simulation finds each; SEARCH=1-100 lists more seeds
+	@cd test/simulate && $(GO) test -count=1 -timeout 3h -v -run '^TestSimulationFindsEachMutant$$' . -args -search "$(SEARCH)"
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
 	@scripts/test-tools

@@ -131,7 +131,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 		t.byReason[r.Reason].Add(1)
 		lt := t.limitTallyOf(h)
 		lt.decisions.Add(1)
-		isAdmitted := r.Allowed && !(isGroupDenied && h.AllOrNone())
+		isAdmitted := r.Allowed && (!isGroupDenied || !h.AllOrNone())
 		switch {
 		case !isAdmitted:
 			isCallAdmitted = isCallAdmitted && h.Shadow

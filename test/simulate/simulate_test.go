@@ -92,7 +92,7 @@ func head(trace []byte) string {
 
 // schedules are the named schedules.
 var schedules = []string{
-	"canceled-calls", "full-queue", "late-answers", "late-answers-all-or-none", "late-denials", "late-return", "no-cpu-time",
+	"canceled-calls", "full-queue", "full-queue-far-away", "late-answers", "late-answers-all-or-none", "late-denials", "no-cpu-time",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {

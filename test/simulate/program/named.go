@@ -11,6 +11,10 @@ var namedPlans = map[string]func() *plan{
 	"no-cpu-time":              noCPUTime,
 	"canceled-calls":           canceledCalls,
 	"full-queue":               fullQueue,
+	"full-queue-far-away":      fullQueueFarAway,
+	"outage":                   outage,
+	"short-windows":            shortWindows,
+	"lost-permits":             lostPermits,
 }
 
 // newNamedPlan returns three replicas that share a limit of 300 per year, without a fault.
@@ -50,31 +54,46 @@ func lateDenials() *plan {
 func lateReturn() *plan {
 	p := newNamedPlan(6 * time.Second)
 	p.replicas, p.callers, p.unit, p.leaseWaste = 1, 1, "second", 0.5
+	p.addEvent(300*time.Millisecond, func(f *fleet) {
+		f.current[0].close()
+		f.current[0] = f.startReplica(0)
+	}, "a new replica, whose sweeps are not at the ends of windows")
 	for i := range 2 {
 		windowEnd := time.Duration(2*i+2) * time.Second
 		p.addRange(fault{start: windowEnd - 30*time.Millisecond, end: windowEnd + 100*time.Millisecond},
 			func(f *fleet) { f.links[0].Slow(20 * time.Millisecond) }, func(f *fleet) { f.links[0].Heal() }, "network is slower")
 		p.addReloadOf(windowEnd-15*time.Millisecond, p.maxHits-1-i, p.leaseWaste)
-		p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, windowEnd+150*time.Millisecond, windowEnd+500*time.Millisecond)
+		for _, at := range []time.Duration{windowEnd + 150*time.Millisecond, windowEnd + 1150*time.Millisecond} {
+			p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, at, at+300*time.Millisecond)
+		}
 	}
 	p.sortEvents()
 	return p
 }
 
-// noCPUTime is pauses of the process that are shorter and longer than the timeout.
+// noCPUTime is pauses of the process that are longer than the timeout.
 func noCPUTime() *plan {
 	p := newNamedPlan(4 * time.Second)
-	for i := range 30 {
-		p.addPause(time.Duration(i+1)*100*time.Millisecond, time.Duration(30+10*(i%5))*time.Millisecond)
-	}
+	p.addStarvation(time.Second, 20)
 	return p
 }
 
-// canceledCalls is 500 callers who cancel each call, as fast as they can.
+// addStarvation adds pauses of 80 ms. Between two pauses, no trip to Redis ends.
+func (p *plan) addStarvation(at time.Duration, pauses int) {
+	for range pauses {
+		p.addPause(at, 80*time.Millisecond)
+		at += 80*time.Millisecond + 100*time.Microsecond
+	}
+}
+
+// canceledCalls is callers who cancel each call, as fast as they can, until the replica gets hardly
+// any CPU time.
 func canceledCalls() *plan {
 	p := newNamedPlan(3 * time.Second)
 	p.replicas = 1
-	p.addFloodOf(flood{callers: 500, cancels: true, cpuTime: 50 * time.Microsecond}, 500*time.Millisecond, 1500*time.Millisecond)
+	p.addFloodOf(flood{callers: 100, cancels: true, cpuTime: 50 * time.Microsecond}, 900*time.Millisecond, 2*time.Second)
+	p.addStarvation(time.Second, 10)
+	p.sortEvents()
 	return p
 }
 
@@ -83,5 +102,46 @@ func fullQueue() *plan {
 	p := newNamedPlan(2 * time.Second)
 	p.replicas, p.callers, p.maxHits, p.maxQueue = 1, 1, 1000, 1
 	p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, 500*time.Millisecond, time.Second)
+	return p
+}
+
+// fullQueueFarAway is the same with a Redis that answers after 40 to 80 ms.
+func fullQueueFarAway() *plan {
+	p := fullQueue()
+	p.delay, p.timeout = 20*time.Millisecond, time.Second
+	return p
+}
+
+// outage is two seconds in which nobody reaches Redis.
+func outage() *plan {
+	p := newNamedPlan(4 * time.Second)
+	p.denyCache, p.losesAnswers = true, true
+	p.addRange(fault{start: time.Second, end: 3 * time.Second}, func(f *fleet) {
+		for _, l := range f.links {
+			l.Refuse()
+		}
+		f.resetAll()
+	}, (*fleet).bringUp, "Redis refuses all connections")
+	return p
+}
+
+// shortWindows is windows of a second with far more calls than the limit, which is raised in the
+// middle of a window.
+func shortWindows() *plan {
+	p := newNamedPlan(4 * time.Second)
+	p.replicas, p.unit, p.maxHits, p.denyCache = 1, "second", 30, true
+	p.addReloadOf(2500*time.Millisecond, 300, 0)
+	return p
+}
+
+// lostPermits is connections that break while permits are taken over a slow network.
+func lostPermits() *plan {
+	p := newNamedPlan(4 * time.Second)
+	p.maxHits, p.leaseWaste, p.losesAnswers, p.delay = 3000, 0.1, true, 4*time.Millisecond
+	for i := range 80 {
+		at := 500*time.Millisecond + time.Duration(i)*37*time.Millisecond
+		p.faults = append(p.faults, fault{start: at, end: at})
+		p.addEvent(at, (*fleet).resetAll, "all connections break")
+	}
 	return p
 }

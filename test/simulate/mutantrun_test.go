@@ -1,0 +1,105 @@
+package simulate
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var search = flag.String("search", "", "seeds, such as 1-100: report which of them find a mutant that needs no schedule")
+
+// TestSimulationFindsEachMutant builds all mutants into one program, because the compilation takes
+// half a minute. A variable of the environment selects the mutant of a run.
+func TestSimulationFindsEachMutant(t *testing.T) {
+	p, err := Compile(t.Context(), "-overlay", writeMutants(t))
+	require.NoError(t, err)
+	defer func() { _ = p.Close(t.Context()) }()
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			for _, r := range m.runs {
+				problems, isFound := m.find(t, p, r)
+				assert.True(t, isFound, "%+v: got %q, want a problem with %q", r, problems, m.problem)
+				t.Logf("%+v: %s", r, strings.Join(problems, "\n"))
+			}
+			if *search == "" || slices.ContainsFunc(m.runs, func(r run) bool { return r.schedule != "" }) {
+				return
+			}
+			first, last := parseSeeds(t, *search)
+			for seed := first; seed <= last; seed++ {
+				if problems, isFound := m.find(t, p, run{seed: seed}); len(problems) > 0 {
+					t.Logf("seed %d, found %v: %s", seed, isFound, strings.Join(problems, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// find returns the first problems of a run, and whether any problem shows the mutant.
+func (m *mutant) find(t *testing.T, p *Program, r run) (problems []string, isFound bool) {
+	result, err := p.RunMutant(t.Context(), r.seed, r.schedule, m.name)
+	require.NoError(t, err)
+	if *tracing != "" {
+		require.NoError(t, os.WriteFile(*tracing, result.Trace, 0o600))
+	}
+	isFound = slices.ContainsFunc(result.Problems, func(problem string) bool { return strings.Contains(problem, m.problem) })
+	return firstOf(result.Problems, 3), isFound
+}
+
+// writeMutants writes the changed files to a folder of the test. It returns the name of a file for
+// the option -overlay of go build.
+func writeMutants(t *testing.T) string {
+	folder := t.TempDir()
+	replaced := map[string]string{} // path to the file in its place
+	write := func(path, code string) {
+		path, err := filepath.Abs(filepath.Join(root, path))
+		require.NoError(t, err)
+		if replaced[path] == "" {
+			replaced[path] = filepath.Join(folder, fmt.Sprintf("%d.go", len(replaced)))
+		}
+		require.NoError(t, os.WriteFile(replaced[path], []byte(code), 0o600))
+	}
+	changed := map[string]string{} // code by file
+	for _, m := range mutants {
+		if changed[m.file] == "" {
+			code, err := os.ReadFile(filepath.Join(root, m.file))
+			require.NoError(t, err)
+			changed[m.file] = string(code)
+		}
+		newCode := strings.ReplaceAll(m.new, "isMutant()", fmt.Sprintf("isMutant(%q)", m.name))
+		changed[m.file] = strings.Replace(changed[m.file], m.old, newCode, 1)
+	}
+	for file, code := range changed {
+		write(file, code)
+		write(filepath.Join(filepath.Dir(file), "mutant.go"), fmt.Sprintf(mutantCode, filepath.Base(filepath.Dir(file))))
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replaced})
+	require.NoError(t, err)
+	overlay := filepath.Join(folder, "overlay.json")
+	require.NoError(t, os.WriteFile(overlay, list, 0o600))
+	return overlay
+}
+
+// mutantCode is a file that each package with a mutant gets.
+const mutantCode = `package %s
+
+import "os"
+
+var mutant = os.Getenv("MUTANT")
+
+func isMutant(name string) bool { return mutant == name }
+
+func choose[T any](isFirst bool, first, second T) T {
+	if isFirst {
+		return first
+	}
+	return second
+}
+`
