@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutant is a defect: a change of one file. Two mutants with one name are in the program together.
-// The simulation must find each name.
+// mutant is a defect: a change of one file. The simulation must find it.
 type mutant struct {
 	name     string
 	file     string
@@ -30,6 +29,14 @@ type run struct {
 // new code, isMutant reports whether the run is one of this mutant, and choose returns its second
 // argument if the first one is true, and its third argument otherwise.
 var mutants = []mutant{
+	{
+		name:    "starved-process-blames-redis",
+		file:    "backend/redis/request.go",
+		old:     "if !isStarved(r.deadline) {",
+		new:     "if isMutant() || !isStarved(r.deadline) {",
+		runs:    []run{{"no-cpu-time", 1}},
+		problem: "breaker opened",
+	},
 	{
 		name:    "full-queue-is-a-failure",
 		file:    "backend/fallback/serve.go",
@@ -63,10 +70,44 @@ var mutants = []mutant{
 		problem: "admitted hits: got",
 	},
 	{
-		name: "late-answers-are-not-settled", // the old code did not know the last count either
-		file: "backend/fallback/lastcount.go",
-		old:  "if l.o.LastCount == nil {",
-		new:  "if isMutant() || l.o.LastCount == nil {",
+		name:    "late-answers-to-groups-are-ignored",
+		file:    "backend/redis/late.go",
+		old:     "late.Arrive(r)",
+		new:     "if !isMutant() || !c.hits[i].allOrNone { late.Arrive(r) }",
+		runs:    []run{{"late-answers-all-or-none", 1}},
+		problem: "admitted hits: got",
+	},
+	{
+		name:    "last-count-is-ignored",
+		file:    "backend/fallback/lastcount.go",
+		old:     "if l.o.LastCount == nil {",
+		new:     "if isMutant() || isMutant(\"late-answers-are-not-settled\") || isMutant(\"late-answers-to-groups-are-ignored\") || l.o.LastCount == nil {",
+		runs:    []run{{"late-answers", 1}},
+		problem: "admitted hits: got",
+	},
+	{
+		name:    "denied-late-hit-is-not-refunded",
+		file:    "backend/fallback/late.go",
+		old:     "case !h.hit.Shadow && answer.ResetAfter > 0:",
+		new:     "case !isMutant() && !h.hit.Shadow && answer.ResetAfter > 0:",
+		runs:    []run{{"late-denials", 1}},
+		problem: "admitted hits",
+	},
+	{
+		name:    "deny-cache-never-forgets",
+		file:    "backend/denycache/table.go",
+		old:     "now < e.end && n",
+		new:     "(isMutant() || now < e.end) && n",
+		runs:    []run{{"short-windows", 1}},
+		problem: "without a denial by Redis",
+	},
+	{
+		name:    "deny-cache-ignores-raised-limit",
+		file:    "backend/denycache/table.go",
+		old:     "h.Limit.Max() <= int64(e.max) && h.Limit.Capacity() <= int64(e.capacity)",
+		new:     "(isMutant() || h.Limit.Max() <= int64(e.max) && h.Limit.Capacity() <= int64(e.capacity))",
+		runs:    []run{{"short-windows", 1}},
+		problem: "without a denial by Redis",
 	},
 }
 

@@ -92,7 +92,8 @@ func head(trace []byte) string {
 
 // schedules are the named schedules.
 var schedules = []string{
-	"canceled-calls", "full-queue", "full-queue-far-away", "late-answers", "late-answers-all-or-none", "late-denials", "no-cpu-time",
+	"canceled-calls", "full-queue", "full-queue-far-away", "late-answers", "late-answers-all-or-none",
+	"late-denials", "no-cpu-time", "short-windows",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {
