@@ -93,7 +93,7 @@ func head(trace []byte) string {
 // schedules are the named schedules.
 var schedules = []string{
 	"canceled-calls", "full-queue", "full-queue-far-away", "late-answers", "late-answers-all-or-none",
-	"late-denials", "no-cpu-time", "short-windows",
+	"late-denials", "late-return", "no-cpu-time", "short-windows",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {

@@ -12,9 +12,7 @@ var namedPlans = map[string]func() *plan{
 	"canceled-calls":           canceledCalls,
 	"full-queue":               fullQueue,
 	"full-queue-far-away":      fullQueueFarAway,
-	"outage":                   outage,
 	"short-windows":            shortWindows,
-	"lost-permits":             lostPermits,
 }
 
 // newNamedPlan returns three replicas that share a limit of 300 per year, without a fault.
@@ -112,36 +110,11 @@ func fullQueueFarAway() *plan {
 	return p
 }
 
-// outage is two seconds in which nobody reaches Redis.
-func outage() *plan {
-	p := newNamedPlan(4 * time.Second)
-	p.denyCache, p.losesAnswers = true, true
-	p.addRange(fault{start: time.Second, end: 3 * time.Second}, func(f *fleet) {
-		for _, l := range f.links {
-			l.Refuse()
-		}
-		f.resetAll()
-	}, (*fleet).bringUp, "Redis refuses all connections")
-	return p
-}
-
 // shortWindows is windows of a second with far more calls than the limit, which is raised in the
 // middle of a window.
 func shortWindows() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.replicas, p.unit, p.maxHits, p.denyCache = 1, "second", 30, true
 	p.addReloadOf(2500*time.Millisecond, 300, 0)
-	return p
-}
-
-// lostPermits is connections that break while permits are taken over a slow network.
-func lostPermits() *plan {
-	p := newNamedPlan(4 * time.Second)
-	p.maxHits, p.leaseWaste, p.losesAnswers, p.delay = 3000, 0.1, true, 4*time.Millisecond
-	for i := range 80 {
-		at := 500*time.Millisecond + time.Duration(i)*37*time.Millisecond
-		p.faults = append(p.faults, fault{start: at, end: at})
-		p.addEvent(at, (*fleet).resetAll, "all connections break")
-	}
 	return p
 }
