@@ -43,6 +43,8 @@ descriptors:
   - key: final
     refunds: false
     rate_limit: {unit: hour, requests_per_unit: 10}
+  - key: slot
+    rate_limit: {algorithm: concurrency, requests_per_unit: 2, hold: 30s}
   - key: nothing
     rate_limit: {unit: hour, requests_per_unit: 0}
 `

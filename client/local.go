@@ -107,13 +107,22 @@ func (l *local) match(c *localCall) error {
 				continue
 			}
 			c.hits = append(c.hits, backend.Hit{
-				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: c.call.hits(), Hold: c.call.holdID, Shadow: rule.InShadow(key),
+				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: hitsOf(rule, rl, c.call),
+				Hold: c.call.holdID, Shadow: rule.InShadow(key),
 			})
 			c.owners = append(c.owners, i)
 			c.limits = append(c.limits, rl)
 		}
 	}
 	return nil
+}
+
+// hitsOf returns the hits of rl. A refund of a rule with holds releases holds only.
+func hitsOf(rule *descriptors.Rule, rl *descriptors.RateLimit, c *call) int64 {
+	if rule.Holds && !rl.Algorithm.Holds() {
+		return max(c.hits(), 0)
+	}
+	return c.hits()
 }
 
 // limitOf returns the share of rl that this process may use.
@@ -126,6 +135,14 @@ func (l *local) limitOf(rl *descriptors.RateLimit, c *call) *limit.Limit {
 		own = own.NotCharging()
 	}
 	return own
+}
+
+// shortestHold returns the shorter of two holds. 0 stands for no hold.
+func shortestHold(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
 }
 
 // isTooLarge reports whether the call exceeds the max_hits of a rule that can deny it.
@@ -162,6 +179,9 @@ func (c *localCall) answer() *answer {
 		counted[c.owners[j]] = true
 		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
 		a.never = a.never || denied && r.RetryAfter == limit.Never
+		if h.Limit.Algorithm.Holds() && h.Hold != "" {
+			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
+		}
 		wait := h.Limit.DurationUntilReset(r.Result)
 		a.add(limitStatus{
 			name: c.limits[j].Name, max: uint32(h.Limit.Max()), window: windowOf(c.limits[j].Response),

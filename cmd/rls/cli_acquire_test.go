@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 
@@ -123,4 +124,54 @@ descriptors:
 	out, errOut, _ := rls(t, "counter", "get", "-a", service.debug, "--token", opsToken, "-d", "jobs", "queue=x")
 	assert.Regexp(t, `2 per day \(tight\) +1 +1 `, out, errOut)
 	assert.Regexp(t, `50 per year \(wide\) +1 +49 `, out)
+}
+
+func TestAcquireHoldsSlotWhileCommandRuns(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", file(t, "limits.yaml", `
+domain: jobs
+descriptors:
+  - key: job
+    rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 6s}
+`))
+	slotOf := func(name string, args ...string) int {
+		return acquireIn(t, service, append([]string{"job=" + name}, args...)...).code
+	}
+	t.Run("the slot comes back when the command ends or is killed", func(t *testing.T) {
+		t.Parallel()
+		for _, script := range []string{"exit 0", "exit 5", "kill -9 $$"} {
+			slotOf("ended", "--", "sh", "-c", script)
+			assert.Zero(t, slotOf("ended", "--timeout", "2", "--", "true"), script)
+		}
+	})
+	t.Run("the hold is renewed while the command runs", func(t *testing.T) {
+		t.Parallel()
+		cmd := holder(t, service, "job=long")
+		assert.Equal(t, exitTimedOut, slotOf("long", "--timeout", "8", "--", "true"), "longer than a hold")
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		_ = cmd.Wait()
+		assert.Zero(t, slotOf("long", "--timeout", "2", "--", "true"))
+	})
+	t.Run("the slot of a killed holder is free after its hold", func(t *testing.T) {
+		t.Parallel()
+		cmd := holder(t, service, "job=killed")
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		assert.Equal(t, exitTimedOut, slotOf("killed", "--timeout", "0.1", "--", "true"))
+		assert.Zero(t, slotOf("killed", "--timeout", "30", "--", "true"))
+	})
+}
+
+// holder starts rls acquire with a command that runs until it is killed, and returns when the
+// command runs.
+func holder(t *testing.T, service *testService, descriptor string) *exec.Cmd {
+	t.Helper()
+	cmd := command(t, os.Environ(), "acquire", "-a", service.grpc, "-d", "jobs", descriptor, "--", "sh", "-c", "echo ready; exec sleep 20")
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(stdout)
+	require.True(t, lines.Scan())
+	return cmd
 }

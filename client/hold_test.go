@@ -1,0 +1,195 @@
+package client_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/client/clienttest"
+)
+
+// slot is a descriptor with 2 slots whose hold is 30 s.
+var slot = client.NewDescriptor("slot", "x")
+
+func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		first, err := c.AcquireHold(t.Context(), "shop", slot)
+		require.NoError(t, err)
+		second, err := c.AcquireHold(t.Context(), "shop", slot)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Minute)
+		r, err := c.Reserve(t.Context(), "shop", slot)
+		require.NoError(t, err)
+		assert.False(t, r.OK(), "both slots are renewed")
+
+		acquired := make(chan *client.Hold)
+		go func() {
+			third, err := c.AcquireHold(t.Context(), "shop", slot)
+			assert.NoError(t, err)
+			acquired <- third
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		for range 2 {
+			require.NoError(t, first.Release())
+		}
+		third := <-acquired
+		assert.Zero(t, time.Since(begin), "a release in this process wakes the next caller")
+		assert.Zero(t, remaining(t, c, slot), "the second Release frees nothing")
+		require.NoError(t, second.Release())
+		require.NoError(t, third.Release())
+		assert.Equal(t, 2, remaining(t, c, slot))
+	})
+}
+
+func TestLostHolderFreesItsSlotAfterHoldAndNotSooner(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	lost := newClient(t, s, client.Options{Clock: clienttest.NewClock(start)}) // its clock stands still, so it renews nothing
+	_, err := lost.AcquireHoldN(t.Context(), 2, "shop", slot)
+	require.NoError(t, err)
+	other := newClient(t, s, client.Options{Clock: clock})
+	clock.Advance(30*time.Second - time.Microsecond)
+	assert.Zero(t, remaining(t, other, slot))
+	clock.Advance(time.Microsecond)
+	assert.Equal(t, 2, remaining(t, other, slot))
+}
+
+func TestCallersOfHoldsWaitInOrderAndDontExceedSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		var mu sync.Mutex
+		holders, most := 0, 0
+		var order []int
+		var work sync.WaitGroup
+		for i := range 10 {
+			work.Go(func() {
+				h, err := c.AcquireHold(t.Context(), "shop", slot)
+				if !assert.NoError(t, err) {
+					return
+				}
+				mu.Lock()
+				holders++
+				most = max(most, holders)
+				order = append(order, i)
+				mu.Unlock()
+				time.Sleep(time.Minute)
+				mu.Lock()
+				holders--
+				mu.Unlock()
+				assert.NoError(t, h.Release())
+			})
+			synctest.Wait()
+		}
+		begin := time.Now()
+		work.Wait()
+		assert.Equal(t, 2, most)
+		assert.Equal(t, 5*time.Minute, time.Since(begin).Truncate(time.Second))
+		assert.IsIncreasing(t, order)
+	})
+}
+
+func TestHoldOfOtherLimitsHasNothingToRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		h, err := c.AcquireHold(t.Context(), "shop", tenant)
+		require.NoError(t, err)
+		assert.True(t, h.Limited())
+		time.Sleep(30 * time.Second)
+		require.NoError(t, h.Release())
+		assert.Equal(t, 9, remaining(t, c, tenant), "neither renewed nor refunded")
+
+		h, err = c.AcquireHold(t.Context(), "shop", client.NewDescriptor("other", "x"))
+		require.NoError(t, err)
+		assert.False(t, h.Limited())
+		require.NoError(t, h.Release())
+	})
+}
+
+func TestHoldIsLostAfterAnOutageOfItsWholeTime(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c := newClient(t, s, client.Options{Clock: clock, Timeout: time.Second})
+	h, err := c.AcquireHold(t.Context(), "shop", slot)
+	require.NoError(t, err)
+	for range 6 { // renewals
+		clock.WaitForTimers(1)
+		clock.Advance(10 * time.Second)
+	}
+	clock.WaitForTimers(1)
+	outage(s)
+	clock.Advance(10 * time.Second)
+	for range 10 { // tries at a tenth of the hold
+		clock.WaitForTimers(1)
+		select {
+		case <-h.Lost():
+			assert.Fail(t, "lost before the end of the hold")
+		default:
+		}
+		clock.Advance(3 * time.Second)
+		if clock.Now().Sub(start) > 90*time.Second {
+			break
+		}
+	}
+	<-h.Lost()
+	s.answer.Store(nil)
+	require.NoError(t, h.Release())
+}
+
+func TestHoldIsRenewedByItsId(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+	h, err := c.AcquireHoldN(t.Context(), 2, "shop", slot)
+	require.NoError(t, err)
+	for range 10 {
+		clock.WaitForTimers(1)
+		clock.Advance(10 * time.Second)
+		assert.Zero(t, remaining(t, c, slot))
+	}
+	clock.WaitForTimers(1)
+	require.NoError(t, h.Release())
+	assert.Equal(t, 2, remaining(t, c, slot))
+}
+
+func TestCancelledHoldLeavesNoSlotTaken(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c := newClient(t, s, client.Options{Clock: clock})
+	called, proceed := make(chan bool), make(chan bool)
+	block := func(context.Context) error {
+		called <- true
+		<-proceed
+		return nil
+	}
+	s.answer.Store(&block)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := c.AcquireHold(ctx, "shop", slot)
+		done <- err
+	}()
+	<-called
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	proceed <- true
+	<-called // the release
+	s.answer.Store(nil)
+	proceed <- true
+	assert.Eventually(t, func() bool { return remaining(t, c, slot) == 2 }, 30*time.Second, time.Millisecond)
+}
+
+func TestSlotsAboveLimitAreErrorAtOnce(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	for _, c := range []*client.Client{newClient(t, newService(t, clock), client.Options{Clock: clock}), clienttest.New(t, limits, clock)} {
+		var weightError *client.WeightError
+		_, err := c.AcquireHoldN(t.Context(), 3, "shop", slot)
+		require.ErrorAs(t, err, &weightError)
+	}
+}
