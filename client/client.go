@@ -102,7 +102,7 @@ func New(target string, o Options) (*Client, error) {
 		return nil, errors.New("target: got none, want host:port")
 	}
 	if o.Timeout < 0 {
-		return nil, fmt.Errorf("Timeout: got %s, want above 0", o.Timeout)
+		return nil, fmt.Errorf("options: Timeout: got %s, want above 0", o.Timeout)
 	}
 	c := newClient(o)
 	service, err := dial(target, o)
@@ -112,7 +112,7 @@ func New(target string, o Options) (*Client, error) {
 	c.closers = append(c.closers, service.conn.Close)
 	c.decider, err = newFailover(service, o, c.clock, c.log)
 	if err != nil {
-		c.Close()
+		_ = c.Close()
 		return nil, err
 	}
 	return c, nil

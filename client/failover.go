@@ -50,9 +50,9 @@ func newFailover(service *remote, o Options, clock Clock, log *slog.Logger) (*fa
 		f.local, err = newLocal(o.Limits, o.LocalRatio, clock)
 		return f, err
 	case o.Failure < FailClosed || o.Failure > FailLocal:
-		return nil, fmt.Errorf("Failure: got %d, want FailClosed, FailOpen or FailLocal", o.Failure)
+		return nil, fmt.Errorf("options: Failure: got %d, want FailClosed, FailOpen or FailLocal", o.Failure)
 	case o.Limits != nil || o.LocalRatio != 0:
-		return nil, errors.New("Limits and LocalRatio: got a value, want none without FailLocal")
+		return nil, errors.New("options: Limits and LocalRatio: got a value, want none without FailLocal")
 	}
 	return f, nil
 }

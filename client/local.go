@@ -27,13 +27,13 @@ type local struct {
 
 func newLocal(limits *Limits, ratio float64, clock Clock) (*local, error) {
 	if limits == nil {
-		return nil, errors.New("Limits: got none, want limits from ReadLimits or ParseLimits")
+		return nil, errors.New("options: Limits: got none, want limits from ReadLimits or ParseLimits")
 	}
 	if ratio == 0 {
 		ratio = 1
 	}
 	if !(ratio > 0 && ratio <= 1) { // NaN is not > 0
-		return nil, fmt.Errorf("LocalRatio: got %v, want above 0 and at most 1", ratio)
+		return nil, fmt.Errorf("options: LocalRatio: got %v, want above 0 and at most 1", ratio)
 	}
 	return &local{config: limits.config, ratio: ratio, limiter: counters.New(counters.Options{}), clock: clock}, nil
 }

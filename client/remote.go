@@ -26,7 +26,7 @@ type remote struct {
 
 // dial returns the service at target. It does not connect yet.
 func dial(target string, o Options) (*remote, error) {
-	var creds credentials.TransportCredentials = insecure.NewCredentials()
+	creds := insecure.NewCredentials()
 	if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS)
 	}

@@ -102,7 +102,7 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 	if err != nil {
 		return acquireFailure(err)
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	hold, err := f.acquire(ctx, c, d)
 	if err != nil {
 		return err
