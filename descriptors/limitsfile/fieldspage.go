@@ -60,6 +60,8 @@ func (r *row) valuesText() string {
 		return "list"
 	case entriesKind:
 		return "list of texts, or a mapping with `file`"
+	case durationKind:
+		return fmt.Sprintf("`%s` to `%s`", limit.DurationText(r.minMicros), limit.DurationText(r.maxMicros))
 	}
 	return "mapping"
 }
