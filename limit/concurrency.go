@@ -10,8 +10,10 @@ const (
 	// DefaultHold is the Hold of limits that have none, in microseconds.
 	DefaultHold = 30 * second
 
-	// MinHold and MaxHold bound Hold, in microseconds.
+	// MinHold is the minimum of Hold, in microseconds.
 	MinHold = second / 10
+
+	// MaxHold is the maximum of Hold, in microseconds.
 	MaxHold = 86_400 * second
 
 	// maxHoldEntries bounds the entries of one counter. A hold of several slots counts as
