@@ -5,7 +5,7 @@ ACTIONLINT ?= $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.8 -shell
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 
 # Each folder here has a go.mod of its own.
-NESTED_MODULES = bench/plots test/deploy test/faults test/page test/simulate
+NESTED_MODULES = bench/plots test/deploy test/faults test/openapi test/page test/simulate
 
 # INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -44,8 +44,9 @@ test-full: test ## Run the tests at full size, break real Redis servers, and att
 	@cd test/simulate && $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./...
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags attacks ./test/attacks
 
-test-deploy: ## Check the Helm chart, the image and the examples against the types of their readers
+test-deploy: ## Check the Helm chart, the image, the examples and the OpenAPI files against the types of their readers
 	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
+	@cd test/openapi && $(GOTESTSUM) $(TEST_FLAGS) ./...
 
 test-page: ## Test the live page in headless Chromium, and keep screenshots; installs Chromium if it is missing
 	@scripts/test-tools
@@ -66,6 +67,12 @@ e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ra
 	@test/e2e/need-promtool
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 5m -tags e2e ./test/e2e/...
+
+.PHONY: rolling-restart
+rolling-restart: ## Restart replicas behind Envoy with its timeout of 20 ms, which needs a quiet machine
+	@scripts/test-tools
+	@test/e2e/need-envoy
+	ROLLING_TIMEOUT=20ms $(GO) test -tags e2e -count=1 -timeout 10m -v -run TestRollingRestart ./test/e2e
 
 lint: ## Run the linters of .golangci.yml in all modules, and actionlint for .github
 	@for module in . $(NESTED_MODULES); do \
@@ -184,6 +191,7 @@ docs: ## Write the pages, schemas and pictures of docs that come from the code, 
 	.tools/rls-docs docs limits-fields > docs/limits-fields.md
 	.tools/rls-docs schema limits > docs/schema/limits.json
 	.tools/rls-docs schema tests > docs/schema/tests.json
+	cd test/openapi && $(GO) run .
 	cd bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/concepts.md
 	@$(MAKE) --no-print-directory chart-docs
 

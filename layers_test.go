@@ -55,6 +55,8 @@ var mayImport = map[string][]string{
 	"tracing":                {"backend/redis", "service"},
 	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit", "source/changes"},
 	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override", "source/changes"},
+	"check":                  {"limit", "service"},
+	"docs/openapi":           {},
 	"server":                 {"internal/admission", "internal/wait", "limit"},
 	"callers":                {"descriptors/limitsfile", "internal/boundedyaml", "internal/watchfile"},
 	"internal/admission":     {},

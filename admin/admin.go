@@ -88,73 +88,12 @@ type handler struct {
 	unauthorizedLogs *rate.Limiter
 }
 
-// endpoint is a method of a path.
-type endpoint struct {
-	method, path, help string
-	params             []string // of the query
-	serve              func(h *handler, c *call) answer
-
-	kind      override.Kind // of the fields
-	counters  bool          // needs no Overrides
-	hasTarget bool          // a caller needs access to the domain of the target
-}
-
 // answer is a status and a body, which is encoded as JSON.
 type answer struct {
 	code int
 	body any
 	tag  string // the ETag, or empty
 }
-
-// kindEndpoints are the paths of the kinds of fields, with the help of their methods.
-var kindEndpoints = []struct {
-	kind              override.Kind
-	path              string
-	params            []string
-	read, put, remove string
-}{
-	{
-		override.KindOverride, Prefix + "overrides",
-		[]string{"target"},
-		"returns all overrides, or the override of ?target=",
-		"overrides the limits of ?target= by the JSON object in the body", "deletes the override of ?target=",
-	},
-	{
-		override.KindRule, Prefix + "rules",
-		[]string{"target"},
-		"returns all rules of run time, or the rule of ?target=",
-		"creates a rule for ?target= with the fields of a descriptor in the body", "deletes the rule of ?target=",
-	},
-	{
-		override.KindSwitch, Prefix + "switches",
-		[]string{"target"},
-		"returns all switches, or the switch of ?target=",
-		"takes the limits of ?target= out of force: a rule, a domain, or all if it is empty", "puts the limits of ?target= in force again",
-	},
-	{
-		override.KindShadowMode, Prefix + "shadow-mode", nil, "returns the switch that replaces SHADOW_MODE",
-		`replaces SHADOW_MODE by the body, such as {"shadow_mode": true}`, "restores SHADOW_MODE",
-	},
-}
-
-var endpoints = func() []endpoint {
-	all := []endpoint{
-		{method: "GET", path: Prefix + "limits", help: "returns all overrides, rules and switches", serve: (*handler).getAll},
-		{method: "GET", path: Prefix + "status", help: "returns the replicas, the version of each, and the switches", serve: (*handler).getStatus},
-		{method: "GET", path: Prefix + "history", help: "returns the last changes, the newest first; ?target= of one target, ?count=20", params: []string{"target", "count"}, serve: (*handler).getHistory},
-		{method: "POST", path: Prefix + "rollback", help: "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have", params: []string{"version", "dry_run", "force", "reason"}, serve: (*handler).rollBack, kind: override.KindOverride},
-		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, counters: true, hasTarget: true},
-		{method: "DELETE", path: Prefix + "counters", help: "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them", params: []string{"target", "prefix", "max", "dry_run"}, serve: (*handler).resetAny, kind: override.KindOverride, counters: true, hasTarget: true},
-	}
-	for _, k := range kindEndpoints {
-		all = append(all,
-			endpoint{method: "GET", path: k.path, help: k.read, params: k.params, serve: (*handler).getFields, kind: k.kind, hasTarget: true},
-			endpoint{method: "PUT", path: k.path, help: k.put + "; ?dry_run=true changes nothing", params: append(k.params, "dry_run"), serve: (*handler).putField, kind: k.kind, hasTarget: true},
-			endpoint{method: "DELETE", path: k.path, help: k.remove, params: append(k.params, "reason"), serve: (*handler).deleteField, kind: k.kind, hasTarget: true},
-		)
-	}
-	return all
-}()
 
 // call is a request of an authorized caller.
 type call struct {

@@ -32,18 +32,27 @@ func NewService(next rlsv3.RateLimitServiceServer, file *File, refused func(), l
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns PERMISSION_DENIED if the
 // caller may not ask the domain.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	if err := s.Refusal(ctx, req.GetDomain()); err != nil {
+		return nil, err
+	}
+	return s.next.ShouldRateLimit(ctx, req)
+}
+
+// Refusal returns nil if the caller may ask a domain. Otherwise it counts the call as refused,
+// and returns the error of the call.
+func (s *Service) Refusal(ctx context.Context, domain string) error {
 	cert, from := caller(ctx)
-	if s.file.Bindings().Allows(cert, req.GetDomain()) {
-		return s.next.ShouldRateLimit(ctx, req)
+	if s.file.Bindings().Allows(cert, domain) {
+		return nil
 	}
 	s.refused()
 	if s.logs.Allow() {
-		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", req.GetDomain(), "caller", names(cert), "from", from)
+		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", from)
 	}
-	return nil, status.Errorf(codes.PermissionDenied, "domain %q: the caller may not ask this domain; got %s", req.GetDomain(), names(cert))
+	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not ask this domain; got %s", domain, names(cert))
 }
 
-// caller returns the certificate and the address of the caller. A caller of /json has neither.
+// caller returns the certificate and the address of the caller. A caller over HTTP has neither.
 func caller(ctx context.Context) (cert *x509.Certificate, from string) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

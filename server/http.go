@@ -1,9 +1,6 @@
 package server
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -19,84 +16,48 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// httpHandler serves /json and /healthcheck.
+// httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
 func httpHandler(o *Options, calls *inflight) http.Handler {
 	mux := http.NewServeMux()
+	bodies := newBodyReader(o, calls)
 	if o.JSON != nil {
-		j := &jsonHandler{
-			service:    o.JSON,
-			refunds:    o.JSONRefunds,
-			context:    o.JSONContext,
-			inflight:   calls,
-			maxBytes:   int64(o.GRPC.MaxMessageBytes),
-			largeSlots: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
-		}
 		// Pages of other sites must not spend a visitor's limits.
-		mux.Handle("/json", http.NewCrossOriginProtection().Handler(j))
+		mux.Handle("/json", http.NewCrossOriginProtection().Handler(bodies.handler(&jsonHandler{o.JSON, o.JSONRefunds})))
+	}
+	if o.Check != nil {
+		sameOrigin := http.NewCrossOriginProtection()
+		sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			o.Check.Refuse(w, http.StatusForbidden, "request comes from a page of another site")
+		}))
+		mux.Handle("/v1/check", sameOrigin.Handler(bodies.handler(o.Check)))
+	}
+	for _, p := range o.HTTPPages {
+		mux.Handle(p.Path, p.Handler)
 	}
 	mux.Handle("/healthcheck", healthHandler(o.Health))
 	return mux
 }
 
-const (
-	// smallBody is the size up to which a body needs no slot.
-	smallBody = 4 << 10
-
-	// maxLargeBodyBytes bounds the memory of all larger bodies that are being read.
-	maxLargeBodyBytes = 16 << 20
-)
-
 // jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
 // RateLimitRequest as JSON by any method and answers a RateLimitResponse as JSON. The
 // status is the decision: 200 is OK and 429 is OVER_LIMIT.
 type jsonHandler struct {
-	service    rlsv3.RateLimitServiceServer
-	refunds    bool
-	context    func(context.Context, http.Header) context.Context // may be nil
-	maxBytes   int64
-	inflight   *inflight
-	largeSlots chan struct{} // has an element for each large body that is being read
+	service rlsv3.RateLimitServiceServer
+	refunds bool
 }
 
 // holdHeader is the HTTP form of the metadata key.
 var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
 
-var errManyLargeBodies = errors.New("too many large bodies at once; try again")
-
-// readBody returns the body of r.
-func (j *jsonHandler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	rest := http.MaxBytesReader(w, r.Body, j.maxBytes)
-	body, err := io.ReadAll(io.LimitReader(rest, smallBody))
-	if err != nil || len(body) < smallBody {
-		return body, err
-	}
-	select {
-	case j.largeSlots <- struct{}{}:
-		defer func() { <-j.largeSlots }()
-	default:
-		return nil, errManyLargeBodies
-	}
-	more, err := io.ReadAll(rest)
-	return append(body, more...), err
+// Refuse implements BodyHandler.
+func (*jsonHandler) Refuse(w http.ResponseWriter, code int, reason string) {
+	httpError(w, code, reason)
 }
 
-// ServeHTTP implements http.Handler.
-func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer j.inflight.end(j.inflight.begin())
-	body, err := j.readBody(w, r)
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		httpError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))
-		return
-	}
-	if errors.Is(err, errManyLargeBodies) {
-		httpError(w, http.StatusServiceUnavailable, err.Error())
-		return
-	}
+// ServeBody implements BodyHandler.
+func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
 	var req rlsv3.RateLimitRequest
-	if err == nil {
-		err = protojson.Unmarshal(body, &req)
-	}
-	if err != nil {
+	if err := protojson.Unmarshal(body, &req); err != nil {
 		httpError(w, http.StatusBadRequest, err.Error())
 		return
 	}
@@ -105,9 +66,6 @@ func (j *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx := r.Context()
-	if j.context != nil {
-		ctx = j.context(ctx, r.Header)
-	}
 	if ids := r.Header[holdHeader]; len(ids) > 0 {
 		ctx = metadata.NewIncomingContext(ctx, metadata.MD{limit.HoldKey: ids})
 	}

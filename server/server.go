@@ -1,5 +1,5 @@
 // Package server runs the listeners of a rate-limit service. They are gRPC for Envoy, HTTP
-// for /json and /healthcheck, a debug listener for operators, and optionally metrics alone.
+// for /json, /v1/check and /healthcheck, a debug listener for operators, and optionally metrics alone.
 // Package server starts them, protects them from bad requests, and stops them without
 // cutting calls. It knows nothing of limits.
 package server
@@ -33,15 +33,21 @@ type Options struct {
 	// JSONRefunds allows refunds over /json.
 	JSONRefunds bool
 
-	// JSONContext returns the context of a call of JSON. The default is the context of the
-	// request.
-	JSONContext func(context.Context, http.Header) context.Context
+	// Check answers /v1/check; without it the page is missing.
+	Check BodyHandler
+
+	// HTTPPages are more pages of the HTTP listener.
+	HTTPPages []Page
+
+	// HTTPContext returns the context of a call of JSON or Check. The default is the context of
+	// the request.
+	HTTPContext func(context.Context, http.Header) context.Context
 
 	// Health answers probes; by default it is healthy until shutdown.
 	Health *Health
 
 	GRPC GRPC
-	HTTP Addr // of /json and /healthcheck
+	HTTP Addr // of /json, /v1/check and /healthcheck
 
 	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener; nil
 	// means no bound.
@@ -82,7 +88,7 @@ type GRPC struct {
 	UDS string // path of a unix socket, used instead of Addr
 	TLS *TLS   // nil means plain text
 
-	// MaxMessageBytes is the largest request, also for /json; default 128 KiB.
+	// MaxMessageBytes is the largest request, also over HTTP; default 128 KiB.
 	MaxMessageBytes int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
@@ -133,7 +139,7 @@ type Server struct {
 	metrics      *httpListener   // nil without Options.Metrics
 	optional     []*httpListener // debug and metrics, unless nil
 
-	calls inflight // of gRPC and /json
+	calls inflight // of gRPC, /json and /v1/check
 
 	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
@@ -212,7 +218,7 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 // GRPCAddr returns the address of the gRPC listener.
 func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 
-// HTTPAddr returns the address of /json and /healthcheck.
+// HTTPAddr returns the address of /json, /v1/check and /healthcheck.
 func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
 
 // DebugAddr returns the address of the debug pages, or nil if it was in use.

@@ -42,6 +42,8 @@ type Call struct {
 	// made its code OK.
 	GlobalShadow bool
 
+	config *descriptors.Config // the limits in force
+
 	// replacedNames holds the names of limits that another matched limit replaces. Such
 	// limits are not counted. A limit replaces others even if it is unlimited or itself replaced.
 	replacedNames map[string]bool
@@ -57,8 +59,7 @@ type Call struct {
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
 	hasHolds       bool // the limit of a hit has holds
-
-	switchedConfig *descriptors.Config // the limits in force, if a switch has taken some of them out of force
+	isAcquire      bool // the caller waits for permits
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}

@@ -84,9 +84,8 @@ var (
 )
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT
-// for an invalid request and FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that
-// is turned off. If a hit
-// could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
+// for an invalid request, FAILED_PRECONDITION while no limits are loaded, and
+// PERMISSION_DENIED for a refund that is turned off. If a hit could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
 	defer c.release()
@@ -100,50 +99,58 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 
 // answer returns the answer to c.Request.
 func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
-	limits, req := s.o.Limits.Load(), c.Request
-	switch {
-	case req.GetDomain() == "":
-		return nil, errNoDomain
-	case len(req.GetDescriptors()) == 0:
-		return nil, errNoDescriptors
-	case limits == nil:
-		return nil, errNoLimits
-	}
-	if err := s.checkSize(req); err != nil {
+	if err := s.prepare(ctx, c); err != nil {
 		return nil, err
-	}
-	if limits.HasOff() {
-		c.switchedConfig = limits
-	}
-	if err := c.match(limits, req); err != nil {
-		return nil, err
-	}
-	if err := c.checkRefunds(s.o.NoRefunds); err != nil {
-		return nil, err
-	}
-	if c.hasHolds {
-		if err := c.nameHolds(ctx); err != nil {
-			return nil, err
-		}
-	}
-	isAcquire := len(c.hits) > 0 && isAcquireCall(ctx)
-	if isAcquire {
-		c.withoutDeniedCharges()
 	}
 	if len(c.hits) > 0 {
-		s.take(ctx, c)
-		if err := c.firstError(); err != nil {
-			return nil, statusError(err)
+		if c.isAcquire = isAcquireCall(ctx); c.isAcquire {
+			c.withoutDeniedCharges()
 		}
+		s.take(ctx, c)
+	}
+	return s.respond(ctx, c)
+}
+
+// prepare finds the rules and the hits of c.Request. It returns an error if the request is invalid.
+func (s *Service) prepare(ctx context.Context, c *Call) error {
+	req := c.Request
+	c.config = s.o.Limits.Load()
+	switch {
+	case req.GetDomain() == "":
+		return errNoDomain
+	case len(req.GetDescriptors()) == 0:
+		return errNoDescriptors
+	case c.config == nil:
+		return errNoLimits
+	}
+	if err := s.checkSize(req); err != nil {
+		return err
+	}
+	if err := c.match(c.config, req); err != nil {
+		return err
+	}
+	if err := c.checkRefunds(s.o.NoRefunds); err != nil {
+		return err
+	}
+	if c.hasHolds {
+		return c.nameHolds(ctx)
+	}
+	return nil
+}
+
+// respond returns the response to c.Request, whose hits are decided.
+func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
+	if err := c.firstError(); err != nil {
+		return nil, statusError(err)
 	}
 	resp := c.newResponse()
 	code, headerStatus := c.overall(resp.Statuses, s.o.QuotaMode)
-	isShadow := limits.IsShadow(s.o.ShadowMode)
+	isShadow := c.config.IsShadow(s.o.ShadowMode)
 	c.GlobalShadow = isShadow && code == rlsv3.RateLimitResponse_OVER_LIMIT
 	if !isShadow {
 		resp.OverallCode = code
 	}
-	if isAcquire {
+	if c.isAcquire {
 		s.finishAcquire(ctx, c, resp.OverallCode)
 	}
 	if s.o.Headers != nil && headerStatus != nil {
@@ -156,7 +163,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		c.addDenial(resp, headerStatus)
 	}
 	if s.o.DynamicMetadata {
-		resp.DynamicMetadata = dynamicMetadata(req, c.Rules, resp.Statuses)
+		resp.DynamicMetadata = dynamicMetadata(c.Request, c.Rules, resp.Statuses)
 	}
 	if s.o.RuleMetadata {
 		c.addRuleMetadata(resp, headerStatus)

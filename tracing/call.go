@@ -44,10 +44,15 @@ func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceS
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s tracedService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	ctx = s.propagator.Extract(ctx, incomingMetadata{ctx})
-	ctx, span := s.tracer.Start(ctx, callSpan, callSpanOptions...)
-	defer span.End()
+	ctx, end := s.StartCall(s.propagator.Extract(ctx, incomingMetadata{ctx}))
+	defer end()
 	return s.RateLimitServiceServer.ShouldRateLimit(ctx, req)
+}
+
+// StartCall starts the span of a call. The caller must call end after the answer.
+func (t *Tracer) StartCall(ctx context.Context) (_ context.Context, end func()) {
+	ctx, span := t.tracer.Start(ctx, callSpan, callSpanOptions...)
+	return ctx, func() { span.End() }
 }
 
 // HTTPContext returns ctx with the parent span that is in the header of an HTTP request.

@@ -12,10 +12,13 @@ import (
 )
 
 // bindCallers returns next, or a service in front of next that refuses domains to callers. It
-// follows the file of the callers until ctx is done.
-func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServiceServer, meter *metrics.Metrics, events changes, log *slog.Logger) (rlsv3.RateLimitServiceServer, error) {
+// also returns the function that refuses domains, or nil. It follows the file of the callers
+// until ctx is done.
+func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServiceServer, meter *metrics.Metrics, events changes, log *slog.Logger) (
+	_ rlsv3.RateLimitServiceServer, refusal func(context.Context, string) error, _ error,
+) {
 	if s.CallerDomainsFile == "" {
-		return next, nil
+		return next, nil, nil
 	}
 	refused, reloaded := meter.Callers()
 	file, err := callers.Open(s.CallerDomainsFile, func(err error) {
@@ -23,8 +26,9 @@ func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServi
 		events.callersReloaded(s.CallerDomainsFile, err)
 	}, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	go file.Run(ctx)
-	return callers.NewService(next, file, refused, log), nil
+	bound := callers.NewService(next, file, refused, log)
+	return bound, bound.Refusal, nil
 }

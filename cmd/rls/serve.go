@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -17,7 +18,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/check"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/docs/openapi"
 	"github.com/seed-81f232ab/rls/internal/admission"
 	"github.com/seed-81f232ab/rls/internal/heap"
 	"github.com/seed-81f232ab/rls/internal/metrics"
@@ -109,11 +112,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
 	observers := slices.Concat(decisions.observers, traced.observers(), []service.Observer{recorder}, candidate.observers())
-	rateLimit := traced.wrap(newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...), &options)
-	if rateLimit, err = bindCallers(background, s, rateLimit, meter, events, log); err != nil {
+	answering := newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...)
+	rateLimit, refusal, err := bindCallers(background, s, traced.wrap(answering, &options), meter, events, log)
+	if err != nil {
 		return err
 	}
 	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
+	options.Check = check.New(check.Options{Service: answering, Refusal: refusal, StartCall: traced.startCall(), Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors})
+	options.HTTPPages = []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}}
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
@@ -160,7 +166,7 @@ func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 }
 
 // newRateLimitService returns the service that answers ShouldRateLimit.
-func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, observers ...service.Observer) rlsv3.RateLimitServiceServer {
+func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, observers ...service.Observer) *service.Service {
 	o := service.Options{
 		Limits:          l.store,
 		Limiter:         counters,
@@ -172,8 +178,8 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		PolicyHeaders:   s.PolicyHeadersEnabled,
 		MaxDescriptors:  s.MaxDescriptors,
 		NoRefunds:       s.NegativeHits == "refuse",
-		MaxEntries:      s.MaxEntries,
 		AllOrNone:       s.AllOrNone,
+		MaxEntries:      s.MaxEntries,
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}

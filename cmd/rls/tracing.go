@@ -68,12 +68,20 @@ func (t traces) observers() []service.Observer {
 	return []service.Observer{t.tracer}
 }
 
-// wrap returns a service that traces the calls of s, also those of /json.
+// startCall returns the function that starts the span of a call, or nil.
+func (t traces) startCall() func(context.Context) (context.Context, func()) {
+	if t.tracer == nil {
+		return nil
+	}
+	return t.tracer.StartCall
+}
+
+// wrap returns a service that traces the calls of s, also those over HTTP.
 func (t traces) wrap(s rlsv3.RateLimitServiceServer, o *server.Options) rlsv3.RateLimitServiceServer {
 	if t.tracer == nil {
 		return s
 	}
-	o.JSONContext = t.tracer.HTTPContext
+	o.HTTPContext = t.tracer.HTTPContext
 	return t.tracer.Service(s)
 }
 

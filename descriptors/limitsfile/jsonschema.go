@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"maps"
 	"math"
 	"strings"
 
@@ -53,6 +54,11 @@ var fieldHelp = map[string]string{
 	"lease":              "Replicas take permits from Redis in batches and admit hits without a trip to Redis.",
 	"lease_waste":        "Largest share of the limit that replicas may hold unused.",
 	"enabled":            "false turns the limit off.",
+	"factor":             "Multiplies requests_per_unit and burst.",
+	"expires_at":         "End of the change (RFC 3339).",
+	"reason":             "Why the author makes the change.",
+	"set_by":             "Author of the change. The admin API sets it.",
+	"set_at":             "Time of the change. The admin API sets it.",
 }
 
 // JSONSchemaDialect is the version of JSON Schema that this project writes.
@@ -77,6 +83,36 @@ func JSONSchema() map[string]any {
 		"denial":     levelSchema(denialLevel),
 	}
 	return schema
+}
+
+// The names of the schemas of values that change limits at run time.
+const (
+	OverrideSchema   = "override_value"
+	RuleSchema       = "rule_value"
+	SwitchSchema     = "switch_value"
+	ShadowModeSchema = "shadow_mode_value"
+)
+
+// RuntimeJSONSchemas returns the JSON Schemas of values that change limits at run time, and the
+// schemas that they need. References start with #/$defs/.
+func RuntimeJSONSchemas() map[string]any {
+	all := JSONSchema()["$defs"].(map[string]any)
+	override := levelSchema(overrideLevel)
+	override["properties"].(map[string]any)["rate_limits"].(map[string]any)["items"] = reference("override_limit")
+	notes := levelSchema(switchLevel)
+	rule := levelSchema(descriptorLevel)
+	fields := rule["properties"].(map[string]any)
+	for _, name := range []string{"key", "value", "descriptors"} { // the target has them
+		delete(fields, name)
+	}
+	maps.Copy(fields, notes["properties"].(map[string]any))
+	shadowMode := levelSchema(switchLevel)
+	shadowMode["properties"].(map[string]any)["shadow_mode"] = map[string]any{"type": "boolean", "description": "Whether all requests pass."}
+	shadowMode["required"] = []string{"shadow_mode"}
+	maps.Copy(all, map[string]any{
+		OverrideSchema: override, "override_limit": levelSchema(patchLevel), RuleSchema: rule, SwitchSchema: notes, ShadowModeSchema: shadowMode,
+	})
+	return all
 }
 
 // levelSchema returns the schema of the mapping at level l.

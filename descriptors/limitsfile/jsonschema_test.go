@@ -11,7 +11,7 @@ import (
 func TestEachFieldHasHelpForEditors(t *testing.T) {
 	var names []string
 	for _, r := range schema {
-		if r.levels&fileLevels != 0 {
+		if r.levels&(fileLevels|overrideLevels) != 0 {
 			names = append(names, r.name)
 		}
 		if r.kind == listKind && r.levels&fileLevels != 0 {
