@@ -2,20 +2,28 @@ package server
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/tap"
 )
 
+// ErrInterrupted is the cause of a context that a person has ended at a terminal. Serve then
+// drains without DrainDelay.
+var ErrInterrupted = errors.New("interrupted")
+
 // drain stops the listeners in order. Debug and metrics stop last, so that operators can
 // inspect a drain that hangs and Prometheus can scrape the last calls.
-func (s *Server) drain() {
-	start, calls := time.Now(), s.calls.count()
-	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", s.opts.DrainDelay, "drain_timeout", s.opts.DrainTimeout)
+func (s *Server) drain(delay time.Duration) {
+	start, calls, begun := time.Now(), s.calls.count(), s.calls.begun()
+	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
 	s.opts.Observer.DrainStarted(calls)
 	s.opts.Health.Set("server", false, "shutting down")
-	time.Sleep(s.opts.DrainDelay)
+	if delay > 0 {
+		s.serveDelay(delay)
+		s.opts.Log.Info("drain delay ended", "calls_in_flight", s.calls.count(), "calls_since_start", s.calls.begun()-begun)
+	}
 
 	s.startDrain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
@@ -37,6 +45,21 @@ func (s *Server) drain() {
 		stopping.Go(func() { _ = l.stop(ctx, func() {}) })
 	}
 	stopping.Wait()
+}
+
+// lateTime is the end of the delay in which load balancers should send no more calls.
+const lateTime = time.Second
+
+// serveDelay waits while the server still takes calls. It logs a warning if load balancers still
+// send calls at the end.
+func (s *Server) serveDelay(delay time.Duration) {
+	time.Sleep(delay - min(lateTime, delay/2))
+	begun := s.calls.begun()
+	time.Sleep(min(lateTime, delay/2))
+	if late := s.calls.begun() - begun; late > 0 {
+		s.opts.Log.Warn("calls still arrive at the end of the drain delay",
+			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", late, "in", min(lateTime, delay/2), "drain_delay", delay)
+	}
 }
 
 // optionalTimeout bounds how long the debug and metrics listeners wait for requests in

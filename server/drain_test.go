@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -290,4 +291,48 @@ func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 	assert.NoError(t, postJSON(s.HTTPAddr()))
 	stop()
 	assert.NoError(t, <-done)
+}
+
+func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		callsUntil time.Duration
+		warns      bool
+	}{
+		"calls end in time": {8 * time.Second, false},
+		"calls go on":       {9500 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log logBuffer
+				s := &Server{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+				go func() {
+					for range tt.callsUntil / (100 * time.Millisecond) {
+						s.calls.end(s.calls.begin())
+						time.Sleep(100 * time.Millisecond)
+					}
+				}()
+				s.serveDelay(10 * time.Second)
+				assert.Equal(t, tt.warns, strings.Contains(log.String(), "calls still arrive at the end of the drain delay"), log.String())
+			})
+		})
+	}
+}
+
+func TestHealthChecksAreNoCallsOfADrain(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{})
+	before := r.calls.begun()
+	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	assert.Equal(t, before, r.calls.begun())
+}
+
+func TestInterruptSkipsDelay(t *testing.T) {
+	t.Parallel()
+	freePort := Addr{Host: "127.0.0.1"}
+	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ErrInterrupted)
+	require.NoError(t, s.Serve(ctx))
 }

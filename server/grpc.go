@@ -59,6 +59,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 	for _, register := range o.Services {
 		register(registrar)
 	}
+	registrar.inflight = new(inflight) // load balancers probe a server that drains, too
 	healthpb.RegisterHealthServer(registrar, o.Health.grpc)
 	reflection.Register(s)
 	for service, info := range s.GetServiceInfo() {

@@ -230,7 +230,8 @@ func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 
 // Serve answers calls until ctx is done or a listener fails, and then drains. To drain,
 // Serve turns health to NOT_SERVING, waits DrainDelay, refuses new calls, and lets those
-// in flight finish within DrainTimeout. Serve returns nil, or the error of the gRPC or
+// in flight finish within DrainTimeout. Without the delay it drains if the cause of ctx is
+// ErrInterrupted. Serve returns nil, or the error of the gRPC or
 // HTTP listener. A failed debug or metrics listener is only logged.
 func (s *Server) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
@@ -256,7 +257,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-stopped:
 	}
-	s.drain()
+	delay := s.opts.DrainDelay
+	if errors.Is(context.Cause(ctx), ErrInterrupted) {
+		delay = 0
+	}
+	s.drain(delay)
 	running.Wait()
 	return err
 }

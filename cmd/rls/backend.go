@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/seed-81f232ab/rls/admin"
@@ -36,6 +37,7 @@ type counterBackend struct {
 	redis      *fallback.Limiter // nil if the counters are local
 	redisCheck *redisCheck       // nil if the counters are local
 	explain    explain.Options   // without the limits and the settings of the service
+	connect    func()            // waits until Redis has answered, or has not answered for a second
 	close      func()
 }
 
@@ -49,7 +51,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 		return newRedisBackend(ctx, s, counters, health, meter, recorder, tracer, events, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
-	return &counterBackend{Limiter: counters, uncached: counters, prefixes: counters, perReplica: true, explain: explain.Options{Counters: counters}, close: func() {}}, nil
+	return &counterBackend{Limiter: counters, uncached: counters, prefixes: counters, perReplica: true, explain: explain.Options{Counters: counters}, connect: func() {}, close: func() {}}, nil
 }
 
 // idleProbePause is the pause between two probes of a Redis without failures. They find an
@@ -95,10 +97,11 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 		health.Set("redis", false, "no connection to Redis yet")
 	}
 	pingCtx, stopPings := context.WithCancel(ctx)
-	go watchRedis(pingCtx, client, s.RedisHealthCheckActive, health, log)
+	pinged := make(chan struct{})
+	go watchRedis(pingCtx, client, s.RedisHealthCheckActive, health, log, func() { close(pinged) })
 	go check.run(pingCtx)
 
-	b := &counterBackend{redis: withFallback, redisCheck: check}
+	b := &counterBackend{redis: withFallback, redisCheck: check, connect: func() { awaitPing(pinged) }}
 	var shared backend.Limiter = withFallback
 	if s.LocalGuardRatio > 0 && !s.AllOrNone {
 		guarded := guard.New(guard.Options{Next: shared, Counters: localCounters, Ratio: s.LocalGuardRatio})
@@ -183,6 +186,17 @@ const (
 	pingPause        = time.Second
 )
 
+// connectTime bounds the time that the start waits for Redis.
+const connectTime = time.Second
+
+// awaitPing waits until the channel is closed, or connectTime is over.
+func awaitPing(pinged <-chan struct{}) {
+	select {
+	case <-pinged:
+	case <-time.After(connectTime):
+	}
+}
+
 // redisClient is the part of a redis.Limiter that watchRedis uses.
 type redisClient interface {
 	Ping(ctx context.Context) error
@@ -192,8 +206,11 @@ type redisClient interface {
 
 // watchRedis pings Redis until the first connection and logs it. With reportHealth,
 // watchRedis goes on until ctx is done and sets the health component redis. It logs no failure,
-// because the line about the outage has the cause.
-func watchRedis(ctx context.Context, client redisClient, reportHealth bool, health *server.Health, log *slog.Logger) {
+// because the line about the outage has the cause. It calls pinged after the first ping, once the
+// connections are open.
+func watchRedis(ctx context.Context, client redisClient, reportHealth bool, health *server.Health, log *slog.Logger, pinged func()) {
+	pinged = sync.OnceFunc(pinged)
+	defer pinged()
 	pause := pingPauseAtStart
 	for {
 		err := client.Ping(ctx)
@@ -210,6 +227,7 @@ func watchRedis(ctx context.Context, client redisClient, reportHealth bool, heal
 		} else if err == nil {
 			return
 		}
+		pinged()
 		if !wait.Sleep(ctx, pause) {
 			return
 		}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/server"
 )
 
 func main() {
@@ -20,17 +22,22 @@ func main() {
 
 // run runs the command line and returns the exit code.
 func run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, func() { // a second signal ends the process
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		var cause error
+		if <-signals == os.Interrupt {
+			cause = server.ErrInterrupted
+		}
+		cancel(cause)
 		if passesSignals.Load() {
 			return
 		}
-		signals := make(chan os.Signal, 1)
-		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-		<-signals
+		<-signals // a second signal ends the process
 		os.Exit(1)
-	})
+	}()
 	root := newRoot()
 	root.SetArgs(commandArgs(args))
 	err := root.ExecuteContext(ctx)

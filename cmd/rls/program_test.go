@@ -90,7 +90,7 @@ func startProgram(t *testing.T, name string, stdout io.Writer, env []string, arg
 	t.Helper()
 	env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
-		"SOURCE_POLL_INTERVAL=100ms",
+		"SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
 	}, env...)
 	r := &testService{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
 	r.cmd.Args[0], r.cmd.Stdout = name, stdout

@@ -127,6 +127,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	explainer := newExplainer(s, limits, counters, candidate)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), livePage(s, callers, current, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
 		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
+	counters.connect() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
 		return err

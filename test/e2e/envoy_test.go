@@ -15,6 +15,7 @@ import (
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
@@ -84,20 +85,30 @@ func editAny[M any, P interface {
 // setEndpoints sets the addresses of a cluster.
 func (c config) setEndpoints(name string, addrs ...string) {
 	c.t.Helper()
+	c.cluster(name).LoadAssignment = loadAssignment(name, addrs)
+}
+
+// cluster returns the cluster of that name.
+func (c config) cluster(name string) *clusterv3.Cluster {
+	c.t.Helper()
 	for _, cluster := range c.StaticResources.Clusters {
-		if cluster.Name != name {
-			continue
+		if cluster.Name == name {
+			return cluster
 		}
-		var endpoints []*endpointv3.LbEndpoint
-		for _, addr := range addrs {
-			endpoints = append(endpoints, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
-				Endpoint: &endpointv3.Endpoint{Address: socketAddress(addr)},
-			}})
-		}
-		cluster.LoadAssignment.Endpoints = []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}}
-		return
 	}
 	require.FailNow(c.t, "no cluster "+name)
+	return nil
+}
+
+// loadAssignment returns the endpoints of a cluster.
+func loadAssignment(cluster string, addrs []string) *endpointv3.ClusterLoadAssignment {
+	var endpoints []*endpointv3.LbEndpoint
+	for _, addr := range addrs {
+		endpoints = append(endpoints, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+			Endpoint: &endpointv3.Endpoint{Address: socketAddress(addr)},
+		}})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}}}
 }
 
 func socketAddress(addr string) *corev3.Address {

@@ -14,21 +14,38 @@ import (
 type load struct {
 	running sync.WaitGroup
 	done    chan struct{}
+	start   time.Time
 
 	mu   sync.Mutex
 	seen map[int]int // answers by status
 	errs []error
 }
 
+// startLoad lets callers send calls, each with a pause after its answer.
 func (e *envoy) startLoad(callers int, c call) *load {
-	l := &load{done: make(chan struct{}), seen: map[int]int{}}
+	const pause = 2 * time.Millisecond
+	return e.startCallers(callers, c, func() <-chan time.Time { return time.After(pause) })
+}
+
+// startLoadAt sends calls at a rate per second, whatever the answers take. If all callers wait for
+// answers, the rate is lower.
+func (e *envoy) startLoadAt(t *testing.T, rate int, c call) *load {
+	const callers = 32
+	ticker := time.NewTicker(time.Second / time.Duration(rate))
+	t.Cleanup(ticker.Stop)
+	return e.startCallers(callers, c, func() <-chan time.Time { return ticker.C })
+}
+
+// startCallers lets callers send calls, each when its next channel has a value.
+func (e *envoy) startCallers(callers int, c call, next func() <-chan time.Time) *load {
+	l := &load{done: make(chan struct{}), seen: map[int]int{}, start: time.Now()}
 	for range callers {
 		l.running.Go(func() {
 			for {
 				select {
 				case <-l.done:
 					return
-				case <-time.After(2 * time.Millisecond):
+				case <-next():
 				}
 				a, err := e.do(c)
 				l.mu.Lock()
@@ -50,6 +67,6 @@ func (l *load) stop(t *testing.T) map[int]int {
 	close(l.done)
 	l.running.Wait()
 	assert.Empty(t, l.errs)
-	t.Log("answers:", l.seen)
+	t.Logf("answers in %v: %v", time.Since(l.start).Round(time.Second), l.seen)
 	return l.seen
 }

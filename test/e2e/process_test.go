@@ -83,16 +83,8 @@ func (p *process) freeze() {
 	})
 }
 
-// stop sends SIGTERM, as a deployment does, and waits until the process has ended.
-func (p *process) stop() {
-	p.t.Helper()
-	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
-	select {
-	case <-p.done:
-	case <-time.After(30 * time.Second):
-		require.FailNow(p.t, "no end 30 s after SIGTERM", p.text())
-	}
-}
+// terminate sends SIGTERM, as a deployment does.
+func (p *process) terminate() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 
 // await polls until the condition is true. It fails the test if the process ends first.
 func (p *process) await(what string, condition func() bool) {

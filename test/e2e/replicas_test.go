@@ -3,17 +3,13 @@
 package e2e_test
 
 import (
-	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
@@ -54,30 +50,4 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 	for i, r := range []*rls{first, second} {
 		assert.Regexp(t, `(?m)^rls::`+r.grpc+`::rq_success::[1-9]`, envoys[0].adminPage("/clusters"), "replica %d got calls", i)
 	}
-}
-
-// TestRollingRestartFailsNoCall replaces both replicas under load. failure_mode_deny
-// turns each failed call to rls into a 500.
-func TestRollingRestartFailsNoCall(t *testing.T) {
-	redis, limits := redistest.Start(t), exampleLimits(t)
-	env := []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=5s", "DRAIN_DELAY=4s"}
-	replicas := []*rls{startRLS(t, limits, env...), startRLS(t, limits, env...)}
-	c := example(t, "envoy.yaml", replicas...)
-	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-	e := c.start()
-
-	load := e.startLoad(4, call{"/search?key=k1"})
-	for i, oldReplica := range replicas {
-		oldReplica.stop()
-		_, port, err := net.SplitHostPort(oldReplica.grpc)
-		require.NoError(t, err)
-		replicas[i] = startRLS(t, limits, append(env, "GRPC_PORT="+port)...)
-		replicas[i].await("healthy in Envoy", func() bool {
-			return strings.Count(e.adminPage("/clusters"), "rls::"+oldReplica.grpc+"::health_flags::healthy\n") == 1
-		})
-	}
-	seen := load.stop(t)
-	assert.Positive(t, seen[http.StatusOK])
-	assert.Positive(t, seen[http.StatusTooManyRequests])
-	assert.Len(t, seen, 2, "only 200 and 429")
 }

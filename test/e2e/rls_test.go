@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,24 +15,27 @@ import (
 // rls is one replica of the service.
 type rls struct {
 	*process
-	grpc string // host:port
+	grpc, http string // host:port
 }
 
-var listening = regexp.MustCompile(`msg=listening grpc=(\S+) `)
+// portOf returns the port of host:port.
+func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+
+var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) `)
 
 // startRLS runs the service on free ports with limits from a file or directory. Its own
-// rate-limit headers are on.
+// rate-limit headers are on, and it stops without a delay.
 func startRLS(t *testing.T, limits string, env ...string) *rls {
 	t.Helper()
 	env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
-		"LIMITS_PATH=" + limits, "LIMIT_RESPONSE_HEADERS_ENABLED=true",
+		"LIMITS_PATH=" + limits, "LIMIT_RESPONSE_HEADERS_ENABLED=true", "DRAIN_DELAY=0s",
 	}, env...)
 	r := &rls{process: start(t, env, rlsBin, "serve")}
 	r.await("listeners", func() bool {
 		m := listening.FindStringSubmatch(r.text())
 		if m != nil {
-			r.grpc = m[1]
+			r.grpc, r.http = m[1], m[2]
 		}
 		return m != nil
 	})

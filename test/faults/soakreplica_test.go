@@ -91,6 +91,7 @@ func startSoakReplica(t *testing.T, program, limits, redisAddr string) *soakRepl
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r.cmd.Env = []string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0", "REDIS_URL=" + redisAddr,
+		"DRAIN_DELAY=0s",
 	}
 	require.NoError(t, r.cmd.Start())
 	t.Cleanup(func() { _ = r.cmd.Process.Kill() })

@@ -35,14 +35,14 @@ type Settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
-	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"131072" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, for gRPC and /json. See docs/security.md."`
+	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"131072" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
 	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
 	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. Whole requests up to 4 KiB do not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
 	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" default:"1000" min:"0" desc:"Maximum number of calls that the clients of one address can reset in a second. Beyond the maximum, a reset cuts its connection, unless most calls were answered. 0 means no bound."`
 	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
 	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
-	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" default:"false" desc:"Allow refunds (is_negative_hits) over /json."`
+	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
 	NegativeHits              string        `envconfig:"NEGATIVE_HITS" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
 	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"256" min:"1" desc:"Maximum number of descriptors in a request."`
 	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"64" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
@@ -55,7 +55,7 @@ type Settings struct {
 	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the certificate of a gRPC client must contain."`
 	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" desc:"YAML file that binds the names in client certificates to the domains that these clients may ask. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
 
-	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /healthcheck)."`
+	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /v1/check, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
 	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach it; 0.0.0.0 opens it to all. Only callers on the same host get /debug/pprof. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
@@ -86,8 +86,8 @@ type Settings struct {
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
 	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests that the metrics of one limit tell apart (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
-	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"0s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls. Health is NOT_SERVING during this time."`
-	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"20s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
+	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`
+	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"15s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug; fatal and panic mean error."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
