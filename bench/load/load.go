@@ -14,6 +14,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/seed-81f232ab/rls/bench/curves"
@@ -39,11 +40,17 @@ type Client struct {
 	stubs [connections]rlsv3.RateLimitServiceClient
 }
 
+// retries lets Ready see a server as soon as it listens. The default pauses are a second and more.
+var retries = grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: readyPause, Multiplier: 1, MaxDelay: readyPause}, MinConnectTimeout: time.Second}
+
+// readyPause is the pause between two attempts to reach a server.
+const readyPause = 20 * time.Millisecond
+
 // Dial returns a client of the server at addr. It does not wait for the connection.
 func Dial(addr string) (*Client, error) {
 	c := new(Client)
 	for i := range c.conns {
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(retries))
 		if err != nil {
 			return nil, err
 		}
@@ -206,7 +213,7 @@ func (c *Client) Ready(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("no answer: %w", err)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(readyPause):
 		}
 	}
 }
