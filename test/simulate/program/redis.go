@@ -39,7 +39,7 @@ func (r *redisServer) executeAt(at time.Time, args []string) []byte {
 
 // serve executes the commands of a connection, at the times at which they arrive.
 func (r *redisServer) serve(conn *netmodel.Conn) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	reader, epoch := bufio.NewReader(conn), r.epoch
 	var replies []byte
 	for {
