@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"cel.dev/cel-go/cel"
-	"cel.dev/cel-go/checker"
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
@@ -49,12 +49,12 @@ func newExpression(text string) (*expression, error) {
 	if err := e.inspect(compiled.NativeRep()); err != nil {
 		return nil, err
 	}
-	cost, err := env.EstimateCost(compiled, assumedSizes{})
+	estimate, err := env.EstimateCost(compiled, assumedSizes{})
 	if err != nil {
 		return nil, err
 	}
-	if cost.Max > maxCost {
-		return nil, fmt.Errorf("the cost can reach %d, want at most %d; use fewer steps, or no loop in a loop", cost.Max, maxCost)
+	if estimate.Max > maxCost {
+		return nil, fmt.Errorf("the cost can reach %d, want at most %d; use fewer steps, or no loop in a loop", estimate.Max, maxCost)
 	}
 	if e.program, err = env.Program(compiled, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost)); err != nil {
 		return nil, err
@@ -188,18 +188,18 @@ const (
 	assumedBytes   = 256 // of a key or a value
 )
 
-// EstimateSize implements checker.CostEstimator.
-func (assumedSizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
+// EstimateSize implements cost.Estimator.
+func (assumedSizes) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	switch path := element.Path(); {
 	case len(path) == 0:
 		return nil
 	case len(path) == 1 && path[0] == entriesName:
-		return &checker.SizeEstimate{Max: assumedEntries}
+		return &cost.SizeEstimate{Max: assumedEntries}
 	}
-	return &checker.SizeEstimate{Max: assumedBytes}
+	return &cost.SizeEstimate{Max: assumedBytes}
 }
 
-// EstimateCallCost implements checker.CostEstimator. All functions have their cost from CEL.
-func (assumedSizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+// EstimateCallCost implements cost.Estimator. All functions have their cost from CEL.
+func (assumedSizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }
