@@ -237,7 +237,11 @@ func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 	for _, a := range algorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			l := open(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Timeout: testTimeout, Partitions: 4, KeyPrefix: a.String()})
-			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 1_000_000_000, Unit: limit.Day, Multiplier: 30, ChargeDenied: a.DefaultChargeDenied()})
+			spec := limit.Spec{Algorithm: a, Requests: 1_000_000_000, Unit: limit.Day, Multiplier: 30, ChargeDenied: a.DefaultChargeDenied()}
+			if a == limit.Concurrency {
+				spec.Hold = limit.MaxHold // no hold expires during the test
+			}
+			lim := newLimit(t, spec)
 			load := startLoad(l, lim, 16, 200)
 			defer load.stop()
 			polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })

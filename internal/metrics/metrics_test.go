@@ -258,6 +258,7 @@ func newFull(t *testing.T) *Metrics {
 	m.Candidate(func() bool { return false }).NewlyDenied("shop > tenant")
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
+	m.Expressions().ExpressionFailed("shop", nil, nil)
 	return m
 }
 
