@@ -27,7 +27,11 @@ type changeFlags struct {
 // add adds the flags to cmd.
 func (f *changeFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.DurationVar(&f.duration, "for", 0, "duration of the change, such as 90s or 1h (default: until it is deleted)")
+	end := " (default: until it is deleted)"
+	if f.allowsNoEnd {
+		end = ", or 0 for no end; required"
+	}
+	fs.DurationVar(&f.duration, "for", 0, "duration of the change, such as 90s or 1h"+end)
 	fs.StringVar(&f.reason, "reason", "", "reason of the change; the history and rls explain show it")
 	fs.BoolVar(&f.isDryRun, "dry-run", false, "print the change without making it")
 	fs.StringVar(&f.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")

@@ -18,7 +18,7 @@ func WriteFieldsPage(w io.Writer) error {
 This page lists all fields of a limits file. ` + "`make docs`" + ` writes this page from the parser.
 [limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
-`)
+` + "With `algorithm: concurrency`, `unit` is an error.\n")
 	for i, place := range levelNames {
 		l := level(1 << i)
 		if l&fileLevels == 0 {

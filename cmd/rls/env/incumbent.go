@@ -19,7 +19,7 @@ const (
 
 // sameSettings are the variables that mean the same as in the incumbent.
 const sameSettings = `
-HOST DEBUG_HOST GRPC_HOST GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
+HOST GRPC_HOST GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
 GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT LOG_FORMAT
 CONFIG_TYPE CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
 CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT
@@ -39,6 +39,7 @@ var changedSettings = []struct{ names, difference string }{
 	{"PORT GRPC_PORT DEBUG_PORT", "if another process has the port, rls does not start. The incumbent shares the port"},
 	{"GRPC_UDS", "rls replaces the socket of an ended process. The incumbent does not start"},
 	{"GRPC_CLIENT_TLS_SAN", "without GRPC_CLIENT_TLS_CACERT, rls does not start. The incumbent ignores the name"},
+	{"DEBUG_HOST", "127.0.0.1 by default, in place of 0.0.0.0"},
 	{"LOG_LEVEL", "info by default, in place of warn"},
 
 	{"FORCE_START_WITHOUT_INITIAL_CONFIG", "if false, rls does not start without valid limits files. The incumbent starts, and each call fails"},
