@@ -59,6 +59,17 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 		commands(between(t, section, "ACL SETUSER rls", "\n\n")))
 	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(between(t, section, "A Cluster also needs", ".")))
 	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(between(t, section, "also need:", "")))
+
+	// The user of docs/production.md has all rights except those of a Cluster.
+	page, err = os.ReadFile("../../docs/production.md")
+	require.NoError(t, err)
+	var all []string
+	for _, r := range redis.Rights() {
+		if r.Use != redis.RightOfCluster {
+			all = append(all, "+"+r.Command)
+		}
+	}
+	assert.ElementsMatch(t, all, commands(between(t, string(page), "\nuser rls on ", "\n")))
 }
 
 // between returns the part of text after start and before the next end.
