@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,4 +17,15 @@ func TestChartReadmeDescribesValues(t *testing.T) {
 	out, err := helmDocs.Output()
 	require.NoError(t, err)
 	assert.Equal(t, trim(out), trim([]byte(read(t, chartFolder+"/README.md"))), "run make docs")
+}
+
+// TestValuesInDocsRender renders the chart with the values that a page marks as such.
+func TestValuesInDocsRender(t *testing.T) {
+	t.Parallel()
+	for page, variable := range map[string]string{"kubernetes.md": "ADMIN_TOKENS_FILE", "production.md": "REDIS_SENTINEL_AUTH"} {
+		_, values, ok := strings.Cut(read(t, "docs/"+page), "<!-- values -->\n```yaml\n")
+		require.True(t, ok, page)
+		values, _, _ = strings.Cut(values, "```")
+		assert.Contains(t, template(t, shopFile+"\n"+values).env(), variable, page)
+	}
 }
