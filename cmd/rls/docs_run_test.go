@@ -55,7 +55,7 @@ esac
 case " $* " in *" -a "*|*" --addr "*|*" --admin "*|*" --limits "*|*" --help "*) address= ;; esac
 arguments=("$@")
 [ -n "$address" ] && arguments=("$1" -a "$address" "${@:2}")
-[ "${1:-}" = hit ] && arguments+=(--timeout 20s) # for a slow machine
+case "${1:-}" in hit|limits|counter) arguments+=(--timeout 20s) ;; esac # for a slow machine
 case "${1:-} $*" in
 tail*|"top top") program timeout 1 "$READER_PROGRAM" "${arguments[@]}"; code=$?; [ $code = 124 ] && code=0 ;;
 *) program "$READER_PROGRAM" "${arguments[@]}"; code=$? ;;
