@@ -76,7 +76,7 @@ func Listen(t *testing.T, addr string, ads discoveryv3.AggregatedDiscoveryServic
 		l, err = net.Listen("tcp", addr)
 		return err == nil
 	}, Patience, time.Millisecond)
-	server := grpc.NewServer(options...)
+	server := grpc.NewServer(append(options, grpc.WaitForHandlers(true))...) // Stop leaves no goroutine behind
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, ads)
 	served := make(chan struct{})
 	go func() {
