@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,8 +64,10 @@ descriptors:
 		_, text, _ := strings.Cut(string(page), "<!-- slots -->\n```yaml\n")
 		text, _, ok := strings.Cut(text, "```")
 		require.True(t, ok, "docs/envoy.md has the settings")
+		host := new(routev3.VirtualHost)
+		require.NoError(t, envoyconf.Unmarshal([]byte("name: shop\ndomains: ['*']\nroutes:\n"+text), host))
 		perRoute := new(ratelimitv3.RateLimitPerRoute)
-		require.NoError(t, envoyconf.Unmarshal([]byte(text), perRoute))
+		require.NoError(t, host.Routes[0].TypedPerFilterConfig["envoy.filters.http.ratelimit"].UnmarshalTo(perRoute))
 		r.RateLimits = perRoute.RateLimits
 	})
 	e := c.start()
