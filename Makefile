@@ -171,7 +171,7 @@ simulate: ## Run the simulation of docs/simulation.md with SEEDS (1-1000); TRACE
 	@cd test/simulate && $(GO) test -count=1 -timeout 3h -v -run TestEachSeedKeepsThePromises . -args -seeds $(SEEDS) -schedule "$(SCHEDULE)" -trace "$(TRACE)"
 
 simulate-mutants: ## Put known defects into the code, and check that the simulation finds each; SEARCH=1-100 lists more seeds
-	@cd test/simulate && $(GO) test -count=1 -timeout 3h -v -run '^TestSimulationFindsEachMutant$$' . -args -search "$(SEARCH)"
+	@cd test/simulate && $(GO) test -count=1 -timeout 3h -tags mutants -v -run '^TestSimulationFindsEachMutant$$' . -args -search "$(SEARCH)"
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
 	@scripts/test-tools
