@@ -19,7 +19,7 @@
 // descriptor that no rule of the service matches has no limit, as with Envoy. Check reports
 // this case in Decision.Limited.
 //
-// Of the calls that a Client sends, only Allow charges denied hits as the rule states. A denied
+// Only Allow charges denied hits as the rule states; no other call does. A denied
 // Acquire, Reserve or AcquireHold charges nothing, as long as the service is rls.
 package client
 
