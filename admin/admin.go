@@ -177,7 +177,7 @@ func (c *call) refusal(e *endpoint) string {
 
 // refusalOf returns why the caller may not use a field, or an empty text.
 func (c *call) refusalOf(field string) string {
-	if c.by.mayUse(field) {
+	if c.by.mayUseField(field) {
 		return ""
 	}
 	return fmt.Sprintf("caller %s may only use the domains %s", c.by.Name, strings.Join(c.by.Domains, ", "))

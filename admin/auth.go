@@ -27,8 +27,8 @@ type Caller struct {
 	Domains []string
 }
 
-// mayUse reports whether the caller may use a field.
-func (c *Caller) mayUse(field string) bool {
+// mayUseField reports whether the caller may use a field.
+func (c *Caller) mayUseField(field string) bool {
 	if len(c.Domains) == 0 {
 		return true
 	}

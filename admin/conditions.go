@@ -82,7 +82,7 @@ func (h *handler) conflict(c *call, conflict *changes.ConflictError) answer {
 	defer cancel()
 	if history, err := h.o.Overrides.History(ctx); err == nil {
 		if last := changes.LastOf(history, conflict.Field); last != nil {
-			change := newChange(last, c.by.mayUse)
+			change := newChange(last, c.by.mayUseField)
 			a.LastChange = &change
 		}
 	}

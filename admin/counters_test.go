@@ -215,7 +215,7 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 				r := newTestAPI(t)
 				put := func(a limit.Algorithm) {
 					window := `"unit": "hour"`
-					if a.Holds() {
+					if a.HasHolds() {
 						window = `"hold": "1h"`
 					}
 					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, `+window+`, "algorithm": "`+a.String()+`"}`, nil))

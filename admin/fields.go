@@ -38,7 +38,7 @@ func (h *handler) state(field string) *override.State {
 func (h *handler) list(c *call) List {
 	l := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
 	for _, s := range h.o.Overrides.States() {
-		if c.by.mayUse(s.Field()) {
+		if c.by.mayUseField(s.Field()) {
 			list := l.ofKind(s.Kind)
 			*list = append(*list, overrideAnswer(&s))
 		}

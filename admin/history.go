@@ -41,11 +41,11 @@ type Written struct {
 	New    json.RawMessage `json:"new,omitempty"`
 }
 
-// newChange returns a change with the fields that mayUse allows.
-func newChange(e *changes.Entry, mayUse func(field string) bool) Change {
+// newChange returns a change with the fields that mayUseField allows.
+func newChange(e *changes.Entry, mayUseField func(field string) bool) Change {
 	c := Change{Version: e.Version, At: e.At, By: e.Author, From: e.From, Action: e.Action, Reason: e.Reason, Restored: e.Restored, Written: []Written{}}
 	for _, w := range e.Written {
-		if mayUse(w.Field) {
+		if mayUseField(w.Field) {
 			c.Written = append(c.Written, newWritten(w))
 		}
 	}
@@ -80,7 +80,7 @@ func (h *handler) getHistory(c *call) answer {
 	}
 	list := History{Changes: []Change{}}
 	for i := range history {
-		change := newChange(&history[i], c.by.mayUse)
+		change := newChange(&history[i], c.by.mayUseField)
 		if c.query.Has("target") {
 			change.Written = slices.DeleteFunc(change.Written, func(w Written) bool { return w.Target != c.target() })
 		}
@@ -141,7 +141,7 @@ func (h *handler) rollBack(c *call) answer {
 	a := Rollback{Restored: version, DryRun: isDryRun, Undone: []Change{}, Fields: []Override{}}
 	for i := range history {
 		if history[i].Version > version {
-			a.Undone = append(a.Undone, newChange(&history[i], c.by.mayUse))
+			a.Undone = append(a.Undone, newChange(&history[i], c.by.mayUseField))
 		}
 	}
 	if !isDryRun {

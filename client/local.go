@@ -119,7 +119,7 @@ func (l *local) match(c *localCall) error {
 
 // hitsOf returns the hits of rl. A refund of a rule with holds releases holds only.
 func hitsOf(rule *descriptors.Rule, rl *descriptors.RateLimit, c *call) int64 {
-	if rule.Holds && !rl.Algorithm.Holds() {
+	if rule.Holds && !rl.Algorithm.HasHolds() {
 		return max(c.hits(), 0)
 	}
 	return c.hits()
@@ -179,7 +179,7 @@ func (c *localCall) answer() *answer {
 		counted[c.owners[j]] = true
 		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
 		a.never = a.never || denied && r.RetryAfter == limit.Never
-		if h.Limit.Algorithm.Holds() && h.Hold != "" {
+		if h.Limit.Algorithm.HasHolds() && h.Hold != "" {
 			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
 		}
 		wait := h.Limit.DurationUntilReset(r.Result)

@@ -376,7 +376,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		}
 		l.Counter.Capacity, l.Counter.Remaining = countedLimit.Capacity(), r.Remaining
 		l.Counter.Spent = countedLimit.Spent(r.Result)
-		if lim.Algorithm.Holds() {
+		if lim.Algorithm.HasHolds() {
 			l.Counter.FirstExpiryAt = w.timeAfter(r.ResetAfter)
 			break
 		}

@@ -72,12 +72,12 @@ func drawLimits(t *rapid.T) string {
 	var limits []string
 	for i := range count {
 		algorithm := rapid.SampledFrom(limit.Algorithms()).Draw(t, "algorithm")
-		if algorithm.Holds() && i > 0 {
+		if algorithm.HasHolds() && i > 0 {
 			algorithm = limit.FixedWindow // two limits with holds would share a counter
 		}
 		text := fmt.Sprintf("requests_per_unit: %d, algorithm: %s, enabled: %t",
 			rapid.IntRange(0, 4).Draw(t, "requests"), algorithm, rapid.IntRange(0, 4).Draw(t, "enabled") > 0)
-		if algorithm.Holds() {
+		if algorithm.HasHolds() {
 			text += ", hold: 2m"
 		} else {
 			text += fmt.Sprintf(", unit: %s, charge_denied: %t", units[i], rapid.Bool().Draw(t, "charge denied"))

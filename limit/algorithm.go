@@ -87,7 +87,7 @@ func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }
 // Leases reports whether replicas can lease permits of a limit of this algorithm.
 func (a Algorithm) Leases() bool { return algorithms[a].leases }
 
-// Holds reports whether hits take slots until they are released or expire, instead of counting
+// HasHolds reports whether hits take slots until they are released or expire, instead of counting
 // for a window. Hits can name their holds: see Limit.TakeHold. Slots can become free at any time,
 // so a denial says nothing about the next hit.
-func (a Algorithm) Holds() bool { return algorithms[a].holds }
+func (a Algorithm) HasHolds() bool { return algorithms[a].holds }

@@ -131,7 +131,7 @@ func anonymousHold(s *State, l *Limit, now, n int64, _ bool) Result {
 // Undo takes back an admitted Take, or TakeHold, of n hits at the same time. If the hits have renewed
 // a hold, oldExpiry is the expiry of the hold before, in microseconds. Otherwise it is 0.
 func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result {
-	if !l.Algorithm.Holds() || s.log == nil || id != "" && oldExpiry == 0 {
+	if !l.Algorithm.HasHolds() || s.log == nil || id != "" && oldExpiry == 0 {
 		return l.TakeHold(s, now, -n, id)
 	}
 	g := s.log.holds

@@ -125,7 +125,7 @@ func New(s Spec) (*Limit, error) {
 		return nil, fmt.Errorf("algorithm %d is not known", s.Algorithm)
 	}
 	var errs []error
-	if s.Algorithm.Holds() {
+	if s.Algorithm.HasHolds() {
 		s.Unit, s.Multiplier, s.ChargeDenied = 0, 0, false
 		s.Hold = cmp.Or(s.Hold, DefaultHold)
 		if s.Hold < MinHold || s.Hold > MaxHold {
@@ -135,7 +135,7 @@ func New(s Spec) (*Limit, error) {
 		errs = append(errs, fmt.Errorf("hold is only for algorithm %s, not %s", Concurrency, s.Algorithm))
 	}
 	period := s.Hold
-	if !s.Algorithm.Holds() {
+	if !s.Algorithm.HasHolds() {
 		unit := s.Unit.micros()
 		if unit == 0 {
 			return nil, fmt.Errorf("unit %d is not known", s.Unit)
@@ -177,7 +177,7 @@ func New(s Spec) (*Limit, error) {
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
 	l.tag = algorithms[s.Algorithm].tag
-	if !s.Algorithm.Holds() {
+	if !s.Algorithm.HasHolds() {
 		l.tag += l.windowTag()
 	}
 	if s.Scope == Instance {
@@ -240,7 +240,7 @@ func (l *Limit) Tag() string { return l.tag }
 // PerWindow returns the time to which Requests belongs, in words: "per minute", or "at a time" with
 // Concurrency.
 func (l *Limit) PerWindow() string {
-	if l.Algorithm.Holds() {
+	if l.Algorithm.HasHolds() {
 		return "at a time"
 	}
 	return "per " + l.Window()
@@ -269,7 +269,7 @@ func (l *Limit) String() string {
 	if burst := l.capacity + l.burstPermits(); burst != l.max {
 		s += ", burst " + strconv.FormatInt(burst, 10)
 	}
-	if l.Algorithm.Holds() {
+	if l.Algorithm.HasHolds() {
 		s += ", hold " + DurationText(l.Hold)
 	}
 	if l.Scope == Instance {
@@ -360,7 +360,7 @@ func (l *Limit) Take(s *State, now, n int64) Result {
 // TakeHold is Take for the hold with this id. If id is empty or the algorithm has no holds, TakeHold
 // is Take.
 func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
-	if id == "" || !l.Algorithm.Holds() {
+	if id == "" || !l.Algorithm.HasHolds() {
 		return l.Take(s, now, n)
 	}
 	return concurrency(s, l, now, min(max(n, -MaxHits), MaxHits), id)

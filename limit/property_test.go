@@ -21,7 +21,7 @@ func drawLimit(t *rapid.T, a Algorithm) *Limit {
 		Multiplier:   rapid.Uint32Range(1, 10).Draw(t, "multiplier"),
 		ChargeDenied: rapid.Bool().Draw(t, "charge_denied"),
 	}
-	if a.Holds() {
+	if a.HasHolds() {
 		s.Hold = rapid.Int64Range(MinHold, MaxHold).Draw(t, "hold")
 	}
 	if a.UsesBurst() {
@@ -234,7 +234,7 @@ func TestRefundNeverExceedsCapacity(t *testing.T) {
 		assert.LessOrEqual(t, r.Remaining, l.capacity)
 		assert.GreaterOrEqual(t, r.Remaining, before)
 		assert.LessOrEqual(t, r.Remaining-before, n)
-		if a.ResetsAtOnce() || a == SlidingLog || a.Holds() {
+		if a.ResetsAtOnce() || a == SlidingLog || a.HasHolds() {
 			assert.Equal(t, min(before+n, l.capacity), r.Remaining)
 		}
 	})
@@ -326,7 +326,7 @@ func TestResetAfterIsWhenAllIsForgotten(t *testing.T) {
 			assert.True(t, r.ResetAfter == 0 || a.Aligned())
 			return
 		}
-		if a.Holds() {
+		if a.HasHolds() {
 			assert.LessOrEqual(t, now+r.ResetAfter, s.LastExpiry())
 			r.ResetAfter = s.LastExpiry() - now
 		}
@@ -346,7 +346,7 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 			assert.LessOrEqual(t, r.Remaining, l.capacity)
 			assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
 			assert.GreaterOrEqual(t, r.RetryAfter, int64(Never))
-			if a.Holds() {
+			if a.HasHolds() {
 				continue // a hold lasts until its time, whatever the clock does
 			}
 			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))

@@ -65,7 +65,7 @@ func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
 }
 
 // algorithm draws an algorithm with windows. A limit with holds admits hits as they are released.
-var algorithm = rapid.Map(rapid.SampledFrom(slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.Holds)), limit.Algorithm.String)
+var algorithm = rapid.Map(rapid.SampledFrom(slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasHolds)), limit.Algorithm.String)
 
 // changeGenerator draws the fields of a rule, and overrides.
 type changeGenerator struct{ rule, override func(*rapid.T) string }

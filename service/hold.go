@@ -15,16 +15,16 @@ import (
 // n hits. A refund releases holds, and so it refunds no hits of l if l has no holds. The refund of
 // one request is never a reset, which would end the holds of all callers.
 func (c *Call) holdCount(l *limit.Limit, n int64) int64 {
-	if !l.Algorithm.Holds() {
+	if !l.Algorithm.HasHolds() {
 		return max(n, 0)
 	}
 	c.hasHolds = true
 	return max(n, -limit.MaxHits+1)
 }
 
-// nameHolds gives the hits with holds the id that the metadata of the call has. Without an id, the
+// setHoldIDs gives the hits with holds the id that the metadata of the call has. Without an id, the
 // holds are anonymous. The header of the answer has the time of the hold that expires first.
-func (c *Call) nameHolds(ctx context.Context) error {
+func (c *Call) setHoldIDs(ctx context.Context) error {
 	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
 	switch {
 	case len(ids) == 0:
@@ -37,7 +37,7 @@ func (c *Call) nameHolds(ctx context.Context) error {
 	}
 	hold := int64(limit.MaxHold)
 	for j := range c.hits {
-		if l := c.hits[j].Limit; l.Algorithm.Holds() {
+		if l := c.hits[j].Limit; l.Algorithm.HasHolds() {
 			c.hits[j].Hold = ids[0]
 			hold = min(hold, l.Hold)
 		}

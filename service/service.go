@@ -133,7 +133,7 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 		return err
 	}
 	if c.hasHolds {
-		return c.nameHolds(ctx)
+		return c.setHoldIDs(ctx)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		t.Run(a.String(), func(t *testing.T) {
 			l := open(t)
 			for _, s := range requestStories {
-				if s.hasDebt() && a.Holds() {
+				if s.hasDebt() && a.HasHolds() {
 					continue // denied hits take no slots
 				}
 				t.Run(s.name, func(t *testing.T) { s.run(t, l, a) })

@@ -76,7 +76,7 @@ func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", run, keys.Add(
 // NewLimit is limit.New for valid specs. If the algorithm has holds, they last as long as the window
 // of s, in hours.
 func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
-	if s.Algorithm.Holds() && s.Hold == 0 {
+	if s.Algorithm.HasHolds() && s.Hold == 0 {
 		s.Hold = min(time.Hour.Microseconds()*int64(max(s.Multiplier, 1)), limit.MaxHold)
 	}
 	l, err := limit.New(s)

@@ -229,7 +229,7 @@ var stories = []story{
 func testStories(t *testing.T, l backend.Limiter) {
 	for _, s := range anyAlgorithm {
 		for _, lim := range perHour(t, 5, s.chargeDenied) {
-			if s.chargeDenied && lim.Algorithm.Holds() {
+			if s.chargeDenied && lim.Algorithm.HasHolds() {
 				continue // denied hits take no slots
 			}
 			t.Run(lim.Algorithm.String()+": "+s.name, func(t *testing.T) {

@@ -161,7 +161,7 @@ func testTagsApart(t *testing.T, l backend.Limiter) {
 	key := Key()
 	for _, a := range limit.Algorithms() {
 		for _, u := range []limit.Unit{limit.Hour, limit.Day} {
-			if a.Holds() && u != limit.Hour {
+			if a.HasHolds() && u != limit.Hour {
 				continue // the tag has no window
 			}
 			for _, s := range []limit.Scope{limit.Global, limit.Instance} {

@@ -133,7 +133,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		switch {
 		case h.N < 0: // another Take may have added a denial that is older than the refund
 			l.table.invalidate(lookup.id)
-		case lookup.isDenied || r.Err != nil || r.Allowed || r.Degraded() || h.Limit.Algorithm.Holds():
+		case lookup.isDenied || r.Err != nil || r.Allowed || r.Degraded() || h.Limit.Algorithm.HasHolds():
 		case batchDenied && h.AllOrNone(): // next has only seen a peek
 		default:
 			l.table.add(lookup.id, lookup.generation, h, r.Result, nowMicros)

@@ -390,7 +390,7 @@ func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 
 // remembered returns the algorithms whose denials the cache remembers.
 func remembered() []limit.Algorithm {
-	return slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.Holds)
+	return slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasHolds)
 }
 
 func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {

@@ -41,7 +41,7 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 // releaseHold ends anonymous holds of the secondary if h asks for it. It returns false if the
 // secondary has no slots to release for h.
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
-	if h.N >= 0 || h.N <= -limit.MaxHits || h.Hold != "" || !h.Limit.Algorithm.Holds() || l.mode(h.Limit) != limit.FailLocal {
+	if h.N >= 0 || h.N <= -limit.MaxHits || h.Hold != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
 		return false
 	}
 	batch := backend.NewSubBatch()

@@ -21,7 +21,7 @@ type Secondary interface {
 // if the primary has spent a part of the limit, the same part of the share is spent. localHit is h
 // as the secondary gets it.
 func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
-	if l.o.LastCount == nil || h.Limit.Algorithm.Holds() { // nobody would release holds without a holder
+	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release holds without a holder
 		return
 	}
 	spent, since, ok := l.o.LastCount(now, h)

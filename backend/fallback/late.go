@@ -23,7 +23,7 @@ func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 	switch now := time.Now(); {
 	case r.Held: // a renewal charges nothing
 		return now
-	case h.Limit.Algorithm.Holds():
+	case h.Limit.Algorithm.HasHolds():
 		return now.Add(time.Duration(h.Limit.Period()) * time.Microsecond)
 	default:
 		return now.Add(time.Duration(r.ResetAfter) * time.Microsecond)
@@ -40,7 +40,7 @@ func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
 // each admitted hit is charged once: in the primary or in the secondary. A hold that the primary has
 // given to a denied hit stays until it expires, because nobody can tell it from a renewed hold.
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
-	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.Holds()
+	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
 	switch {
 	case errors.Is(answer.Err, backend.ErrNotSent):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {

@@ -140,7 +140,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 			lt.addExcess(excessOf(h))
 			switch {
 			case r.Mode != limit.FailLocal:
-			case h.Limit.Algorithm.Holds():
+			case h.Limit.Algorithm.HasHolds():
 				l.noteHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
 				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})

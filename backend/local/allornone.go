@@ -28,7 +28,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	for i := range hits {
 		h, s := &hits[i], l.shardOf(ids[i])
 		allOrNone := h.AllOrNone()
-		if allOrNone && h.Hold != "" && h.Limit.Algorithm.Holds() {
+		if allOrNone && h.Hold != "" && h.Limit.Algorithm.HasHolds() {
 			if oldExpiries == nil {
 				oldExpiries = make([]int64, len(hits))
 			}

@@ -26,7 +26,7 @@ func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 
 func hourly(t require.TestingT, a limit.Algorithm, requests uint32) *limit.Limit {
 	s := limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: a.DefaultChargeDenied()}
-	if a.Holds() {
+	if a.HasHolds() {
 		s.Hold = time.Hour.Microseconds()
 	}
 	return newLimit(t, s)

@@ -115,7 +115,7 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText, isDistinct
 
 // appendHits appends the number of p's hits, with the id of their hold if they have one.
 func appendHits(b []byte, p *pendingHit) []byte {
-	if p.hold == "" || !p.limit.Algorithm.Holds() {
+	if p.hold == "" || !p.limit.Algorithm.HasHolds() {
 		return msgp.AppendInt64(b, p.n)
 	}
 	b = msgp.AppendArrayHeader(b, 2)

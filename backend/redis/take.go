@@ -61,7 +61,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 	for _, c := range charged.calls {
 		for i, h := range c.hits {
 			chargeEnd := c.answers[i].ResetAfter
-			if h.limit.Algorithm.Holds() {
+			if h.limit.Algorithm.HasHolds() {
 				chargeEnd = h.limit.Period()
 			}
 			if !c.answers[i].charged || time.Since(charged.start).Microseconds() >= chargeEnd {

@@ -41,7 +41,7 @@ func TestReplicasShareOneBudget(t *testing.T) {
 	limits := "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
 		window := "unit: year"
-		if a.Holds() {
+		if a.HasHolds() {
 			window = "hold: 1h"
 		}
 		limits += fmt.Sprintf("  - {key: %s, rate_limit: {%s, requests_per_unit: %d, algorithm: %s}}\n", a, window, capacity, a)

@@ -66,7 +66,7 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	}
 	switch unit := o.field("unit"); {
 	case unit.invalid:
-	case spec.Algorithm.Holds():
+	case spec.Algorithm.HasHolds():
 	case unit.text == "":
 		d.errorf(unit.node, pos, "unit is missing; want %s", OneOf("", limit.UnitNames()))
 	default:
@@ -84,7 +84,7 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 
 // checkHolds reports the fields of o that a limit with holds can't have.
 func (d *document) checkHolds(pos *place, o *object, a limit.Algorithm) {
-	if !a.Holds() {
+	if !a.HasHolds() {
 		return
 	}
 	const noWindow = "which has no window; a hold ends when it is released, or after hold (hold: 30s)"
@@ -99,7 +99,7 @@ func (d *document) checkHolds(pos *place, o *object, a limit.Algorithm) {
 
 // needsReleases reports whether d has a limit with holds but rejects refunds, which release holds.
 func (d *Descriptor) needsReleases() bool {
-	return d.NoRefunds && slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.Holds() })
+	return d.NoRefunds && slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.HasHolds() })
 }
 
 const refundsForHolds = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"
@@ -128,13 +128,13 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").given() {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
-	if s.Algorithm.Holds() {
+	if s.Algorithm.HasHolds() {
 		s.ChargeDenied = false // neither the default nor an old value is for this algorithm
 	}
 	if !o.field("burst").given() && !s.Algorithm.UsesBurst() {
 		s.Burst = 0 // the default burst is not for this algorithm
 	}
-	if !o.field("hold").given() && !s.Algorithm.Holds() {
+	if !o.field("hold").given() && !s.Algorithm.HasHolds() {
 		s.Hold = 0
 	}
 	if !o.field("timezone").given() && !s.CanHaveTimezone() {

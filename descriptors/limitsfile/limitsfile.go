@@ -95,7 +95,7 @@ type ShadowMode struct {
 func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	v := d.defaults.field("enabled")
 	spec = newSpec(nil, d.defaults)
-	if spec.Algorithm.Holds() {
+	if spec.Algorithm.HasHolds() {
 		spec.Algorithm, spec.Hold = limit.DefaultAlgorithm, 0
 		spec.ChargeDenied = limit.DefaultAlgorithm.DefaultChargeDenied()
 	}

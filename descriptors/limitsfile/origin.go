@@ -52,7 +52,7 @@ func fieldsWithoutEffect(spec limit.Spec) (s fieldSet) {
 	if !spec.CanHaveTimezone() {
 		s |= findRow("timezone").fieldSet()
 	}
-	if !spec.Algorithm.Holds() {
+	if !spec.Algorithm.HasHolds() {
 		s |= findRow("hold").fieldSet()
 	} else {
 		s |= findRow("charge_denied").fieldSet()

@@ -102,7 +102,7 @@ func TestHitsAddendOfRequest(t *testing.T) {
 // request charges nothing, and the response names the hits.
 func TestCostFromResponseIsChargedAtStreamEnd(t *testing.T) {
 	for _, algorithm := range limit.Algorithms() {
-		if algorithm.Holds() {
+		if algorithm.HasHolds() {
 			continue // a cost is no hold
 		}
 		t.Run(algorithm.String(), func(t *testing.T) {

@@ -22,7 +22,7 @@ func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 	limits := "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
 		window := "unit: second, unit_multiplier: 4"
-		if a.Holds() {
+		if a.HasHolds() {
 			window = "hold: 4s"
 		}
 		limits += fmt.Sprintf("  - {key: tenant, value: %s, rate_limit: {%s, requests_per_unit: 2, algorithm: %s}}\n", a, window, a)
