@@ -32,8 +32,14 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// newExpression compiles and checks an expression.
+// compiling allows one compilation at a time. The checker of cel-go is not safe for concurrent
+// use: an error in one expression writes a catalog that the check of another expression reads.
+var compiling sync.Mutex
+
+// newExpression compiles and checks an expression. It is safe for concurrent use.
 func newExpression(text string) (*expression, error) {
+	compiling.Lock()
+	defer compiling.Unlock()
 	env, err := environment()
 	if err != nil {
 		return nil, fmt.Errorf("expressions can't be used: %w", err)

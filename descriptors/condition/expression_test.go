@@ -96,6 +96,21 @@ func TestExpressionCanBeUsedByManyCallsAtOnce(t *testing.T) {
 	calls.Wait()
 }
 
+func TestExpressionsCanBeCompiledAtOnce(t *testing.T) {
+	var compilations sync.WaitGroup
+	for _, text := range []string{`entries.all(a, a != value)`, ``, `value == `, `unknown == value`} {
+		for range 4 {
+			compilations.Go(func() {
+				for range 20 {
+					_, err := newExpression(text)
+					assert.Equal(t, strings.HasPrefix(text, "entries"), err == nil, text)
+				}
+			})
+		}
+	}
+	compilations.Wait()
+}
+
 func FuzzCEL(f *testing.F) {
 	for _, text := range []string{
 		`value == "a"`, `entries.k.startsWith("v") && value.matches("^v[0-9]+$")`, `entries.exists(k, entries[k] == "a")`,
