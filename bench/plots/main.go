@@ -3,7 +3,8 @@
 //	plots -run docs/bench/curves.json -plots docs/bench -page docs/benchmarks.md
 //	plots -patterns docs/patterns -page docs/concepts.md
 //
-// With -patterns, it draws what each algorithm admits of a burst, a ramp and a boundary.
+// With -patterns, it draws what each algorithm admits of a burst, a ramp and a boundary, and the calls in
+// flight of a slow endpoint.
 package main
 
 import (

@@ -81,23 +81,40 @@ func ramp(last float64, length time.Duration) (times []time.Duration) {
 	return times
 }
 
-// admitted returns the times of the requests that a limit with the algorithm admits. The process
-// decides them as it does in the service, on a clock that starts at a full minute.
+// admitted returns the times of the requests that a limit with the algorithm admits.
 func (p pattern) admitted(algorithm limit.Algorithm) (times []time.Duration, err error) {
 	l, err := limit.New(limit.Spec{Algorithm: algorithm, Unit: limit.Minute, Requests: patternLimit, ChargeDenied: algorithm.DefaultChargeDenied()})
 	if err != nil {
 		return nil, err
 	}
-	counters := local.New(local.Options{})
-	start := time.Unix(1_800_000_000, 0) // the start of a minute
-	var results [1]backend.Result
+	counter := newClientCounter(l)
 	for _, at := range p.requests {
-		counters.Take(context.Background(), start.Add(at), []backend.Hit{{Key: []byte("client"), Limit: l, N: 1}}, results[:])
-		if results[0].Allowed {
+		if counter.take(at, 1, "") {
 			times = append(times, at)
 		}
 	}
 	return times, nil
+}
+
+// clientCounter counts the hits of one client. The process decides them as it does in the service.
+type clientCounter struct {
+	limiter *local.Limiter
+	limit   *limit.Limit
+}
+
+// newClientCounter returns a counter without hits.
+func newClientCounter(l *limit.Limit) clientCounter {
+	return clientCounter{local.New(local.Options{}), l}
+}
+
+// take reports whether n hits are admitted at a time since the start of a full minute. The id of a
+// hold has a meaning only if the algorithm has holds.
+func (c clientCounter) take(at time.Duration, n int64, hold string) bool {
+	start := time.Unix(1_800_000_000, 0) // the start of a minute
+	var results [1]backend.Result
+	hits := []backend.Hit{{Key: []byte("client"), Limit: c.limit, N: n, Hold: hold}}
+	c.limiter.Take(context.Background(), start.Add(at), hits, results[:])
+	return results[0].Allowed
 }
 
 // mostInMinute returns the largest number of times in any minute.
@@ -112,7 +129,8 @@ func mostInMinute(times []time.Duration) (most int) {
 	return most
 }
 
-// writePatterns draws a picture for each pattern, and writes their table into the page.
+// writePatterns draws a picture for each pattern and for a slow endpoint, and writes their tables into
+// the page.
 func writePatterns(folder, page string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -130,7 +148,10 @@ func writePatterns(folder, page string) error {
 	if err != nil {
 		return err
 	}
-	return curves.ReplaceSection(page, "patterns", table)
+	if err := curves.ReplaceSection(page, "patterns", table); err != nil {
+		return err
+	}
+	return writeSlowCalls(folder, page)
 }
 
 // patternTable returns a table with the admitted requests of each pattern.
@@ -165,7 +186,7 @@ func (p pattern) panels() (rows [][]panel, err error) {
 		}
 		all = append(all, drawn)
 	}
-	all = append(all, p.legendPanel())
+	all = append(all, legendPanel(p.title, "sent, and denied", "admitted", fmt.Sprintf("limit: %d per minute", patternLimit)))
 	return slices.Collect(slices.Chunk(all, 2)), nil
 }
 
@@ -186,9 +207,14 @@ func (p pattern) panel(algorithm limit.Algorithm) (panel, error) {
 		&plotter.Histogram{Bins: slots(p.requests), FillColor: sentColor},
 		&plotter.Histogram{Bins: slots(admitted), FillColor: admittedColor},
 	)
+	setMinutes(drawn)
+	return drawn, nil
+}
+
+// setMinutes sets the axes of a panel with a bar for each slot.
+func setMinutes(drawn panel) {
 	drawn.X.Min, drawn.X.Max, drawn.Y.Min = 0, patternLength.Seconds(), 0
 	drawn.X.Tick.Marker = minuteTicks
-	return drawn, nil
 }
 
 // minuteTicks marks the minutes, at which windows end.
@@ -196,25 +222,31 @@ var minuteTicks = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 60, Label: 
 
 // slots returns a bar with the number of requests in each slot.
 func slots(times []time.Duration) []plotter.HistogramBin {
-	bars := make([]plotter.HistogramBin, patternLength/patternSlot)
-	for i := range bars {
-		start := time.Duration(i) * patternSlot
-		bars[i].Min, bars[i].Max = start.Seconds(), (start + patternSlot).Seconds()
-	}
+	bars := emptyBars()
 	for _, at := range times {
 		bars[at/patternSlot].Weight++
 	}
 	return bars
 }
 
-// legendPanel returns a panel that explains the colours.
-func (p pattern) legendPanel() panel {
-	legend := newPlot(p.title, "", "")
+// emptyBars returns a bar of height 0 for each slot.
+func emptyBars() []plotter.HistogramBin {
+	bars := make([]plotter.HistogramBin, patternLength/patternSlot)
+	for i := range bars {
+		start := time.Duration(i) * patternSlot
+		bars[i].Min, bars[i].Max = start.Seconds(), (start + patternSlot).Seconds()
+	}
+	return bars
+}
+
+// legendPanel returns a panel that explains the two colours and the limit.
+func legendPanel(title, sent, admitted, limits string) panel {
+	legend := newPlot(title, "", "")
 	legend.HideAxes()
 	legend.Legend.Left, legend.Legend.TextStyle.Font.Size = true, vg.Points(11)
-	legend.Legend.Add("sent, and denied", swatch(sentColor))
-	legend.Legend.Add("admitted", swatch(admittedColor))
-	legend.Legend.Add(fmt.Sprintf("limit: %d per minute", patternLimit))
+	legend.Legend.Add(sent, swatch(sentColor))
+	legend.Legend.Add(admitted, swatch(admittedColor))
+	legend.Legend.Add(limits)
 	return legend
 }
 

@@ -25,8 +25,8 @@ func TestPicturesInDocsShowWhatTheAlgorithmsAdmit(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string]string{drawnPage: filepath.Join(docs, "concepts.md")}
-	for _, p := range patterns() {
-		files[filepath.Join(folder, p.name+".svg")] = filepath.Join(docs, "patterns", p.name+".svg")
+	for _, name := range []string{"burst", "ramp", "boundary", "slow"} {
+		files[filepath.Join(folder, name+".svg")] = filepath.Join(docs, "patterns", name+".svg")
 	}
 	for drawn, committed := range files {
 		got, err := os.ReadFile(drawn)
@@ -55,6 +55,21 @@ func TestPatternsShowTheErrorOfEachAlgorithm(t *testing.T) {
 		}
 		if got := mostInMinute(admitted); got != want {
 			t.Errorf("%s at a boundary: got %d in a minute, want %d", algorithm, got, want)
+		}
+	}
+}
+
+// concepts.md states these bounds too.
+func TestOnlySlotsBoundTheCallsOfASlowEndpoint(t *testing.T) {
+	for algorithm, want := range map[limit.Algorithm]float64{
+		limit.FixedWindow: 20, limit.TokenBucket: 20, limit.Concurrency: endpointSlots,
+	} {
+		admitted, err := admittedCalls(algorithm, slowCalls())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := highest(mostInFlight(admitted)); got != want {
+			t.Errorf("%s: got %.0f calls in flight, want %.0f", algorithm, got, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // shownCommand matches a command line in a comment.
-var shownCommand = regexp.MustCompile(`(?m)^# .*?\brls ((?:hit|limits|counter|explain) .*)$`)
+var shownCommand = regexp.MustCompile(`(?m)^ *# .*?\brls ((?:hit|acquire|limits|counter|explain) .*)$`)
 
 func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	t.Parallel()
