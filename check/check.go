@@ -164,7 +164,7 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 	if rule := c.Rules[0]; withRule && rule != nil {
 		a.Rule = rule.Path
 	}
-	d, ok := c.Deciding(0)
+	d, ok := c.StatusDecision(0)
 	if !ok {
 		return a
 	}

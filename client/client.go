@@ -146,15 +146,15 @@ func newClient(o Options) *Client {
 // released. Close waits for the goroutines of the Client.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	c.closed = true
+	closers := c.closers
+	c.closed, c.closers = true, nil
 	c.mu.Unlock()
 	c.end()
 	c.work.Wait()
 	var errs []error
-	for _, closer := range c.closers {
+	for _, closer := range closers {
 		errs = append(errs, closer())
 	}
-	c.closers = nil
 	return errors.Join(errs...)
 }
 

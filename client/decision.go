@@ -88,9 +88,9 @@ func (a *answer) decision() Decision {
 	}
 }
 
-// add adds the status of a descriptor. The status of a denied descriptor comes first, and then
+// addStatus adds the status of a descriptor. The status of a denied descriptor comes first, and then
 // the status with the least remaining.
-func (a *answer) add(s limitStatus, denied bool) {
+func (a *answer) addStatus(s limitStatus, denied bool) {
 	first := !a.limited
 	a.limited = true
 	if !denied {
@@ -118,7 +118,7 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 		}
 		denied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 		exceedsMax = exceedsMax || denied && int64(c.n) > int64(l.GetRequestsPerUnit())
-		a.add(limitStatus{
+		a.addStatus(limitStatus{
 			name: l.GetName(), max: l.GetRequestsPerUnit(), window: windowOf(l),
 			remaining: st.GetLimitRemaining(), reset: st.GetDurationUntilReset().AsDuration(),
 		}, denied)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,12 +39,20 @@ type failover struct {
 	clock   Clock
 	log     *slog.Logger
 
+	// fairTime is the time that a call must have had before its deadline counts as a failure of
+	// the service. The callers of a program can choose their deadlines, and a very short one must
+	// not open the limits of others.
+	fairTime time.Duration
+
 	// nextProbe is the time in nanoseconds of the next call while the service fails, or 0.
 	nextProbe atomic.Int64
 }
 
 func newFailover(service *remote, o Options, clock Clock, log *slog.Logger) (*failover, error) {
-	f := &failover{service: service, mode: o.Failure, clock: clock, log: log}
+	f := &failover{
+		service: service, mode: o.Failure, clock: clock, log: log,
+		fairTime: cmp.Or(o.Timeout, DefaultTimeout) / 10,
+	}
 	switch {
 	case o.Failure == FailLocal:
 		var err error
@@ -70,6 +79,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	if !f.mayCall() {
 		return f.decideAlone(ctx, c)
 	}
+	begin := time.Now()
 	a, err := f.service.decide(ctx, c)
 	switch {
 	case err == nil:
@@ -79,6 +89,8 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 		return a, nil
 	case !isOutage(err):
 		return nil, err
+	case ctx.Err() != nil && time.Since(begin) < f.fairTime:
+		return f.decideAlone(ctx, c)
 	}
 	if f.nextProbe.Swap(f.clock.Now().Add(probePause).UnixNano()) == 0 {
 		f.log.Warn("rls failed", "error", err)

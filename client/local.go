@@ -106,8 +106,12 @@ func (l *local) match(c *localCall) error {
 			if rl.Unlimited || replaced[rl.Name] {
 				continue
 			}
+			n := c.call.hits()
+			if rule.Holds {
+				n = descriptors.HitsWithHolds(rl.Limit, n)
+			}
 			c.hits = append(c.hits, backend.Hit{
-				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: hitsOf(rule, rl, c.call),
+				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: n,
 				Hold: c.call.holdID, Shadow: rule.InShadow(key),
 			})
 			c.owners = append(c.owners, i)
@@ -115,14 +119,6 @@ func (l *local) match(c *localCall) error {
 		}
 	}
 	return nil
-}
-
-// hitsOf returns the hits of rl. A refund of a rule with holds releases holds only.
-func hitsOf(rule *descriptors.Rule, rl *descriptors.RateLimit, c *call) int64 {
-	if rule.Holds && !rl.Algorithm.HasHolds() {
-		return max(c.hits(), 0)
-	}
-	return c.hits()
 }
 
 // limitOf returns the share of rl that this process may use.
@@ -183,10 +179,13 @@ func (c *localCall) answer() *answer {
 			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
 		}
 		wait := h.Limit.DurationUntilReset(r.Result)
-		a.add(limitStatus{
+		a.addStatus(limitStatus{
 			name: c.limits[j].Name, max: uint32(h.Limit.Max()), window: windowOf(c.limits[j].Response),
 			remaining: uint32(min(max(r.Remaining, 0), 1<<32-1)), reset: time.Duration(wait) * time.Microsecond,
 		}, denied)
+		if r.Allowed {
+			a.resetAfter = max(a.resetAfter, time.Duration(h.Limit.ForgottenAfter(r.Result))*time.Microsecond)
+		}
 	}
 	quotas, deniedQuotas := 0, 0
 	for i, rule := range c.rules {

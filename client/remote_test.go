@@ -74,6 +74,27 @@ func TestCancelRefundsOnceAndNotAfterCommitOrReset(t *testing.T) {
 	fresh.Commit()
 }
 
+func TestCancelFreesSlotAfterOtherHoldsHaveExpired(t *testing.T) {
+	for name, newClientWith := range map[string]func(*clienttest.Clock) *client.Client{
+		"service": func(clock *clienttest.Clock) *client.Client {
+			return newClient(t, newService(t, clock), client.Options{Clock: clock})
+		},
+		"local": func(clock *clienttest.Clock) *client.Client { return clienttest.New(t, limits, clock) },
+	} {
+		clock := clienttest.NewClock(start)
+		c := newClientWith(clock)
+		_, err := c.Reserve(t.Context(), "shop", slot)
+		require.NoError(t, err)
+		clock.Advance(20 * time.Second)
+		r, err := c.Reserve(t.Context(), "shop", slot)
+		require.NoError(t, err)
+		require.True(t, r.OK())
+		clock.Advance(20 * time.Second) // the first hold has expired
+		require.NoError(t, r.Cancel())
+		assert.Equal(t, 2, remaining(t, c, slot), name)
+	}
+}
+
 func TestRefusedRefundIsErrorOfCancel(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	for name, c := range map[string]*client.Client{
@@ -206,6 +227,25 @@ func TestOutageIsProbedOnceInAPause(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.LessOrEqual(t, s.calls.Load(), 2*calls)
+}
+
+// A remote caller chooses the deadline of a call that an interceptor limits.
+func TestShortDeadlineOfOneCallerOpensNoLimitOfOthers(t *testing.T) {
+	s := newService(t, clienttest.NewClock(start))
+	c := newClient(t, s, client.Options{Failure: client.FailOpen})
+	stall := func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	}
+	s.answer.Store(&stall)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, _ = c.Allow(ctx, "shop", tenant)
+	s.answer.Store(nil)
+	d, err := c.Check(t.Context(), client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}, N: 11})
+	require.NoError(t, err)
+	assert.False(t, d.Degraded)
+	assert.False(t, d.Allowed)
 }
 
 func TestAcquireOutlastsOutage(t *testing.T) {

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -67,11 +68,13 @@ func (r *Request) n() int {
 	return r.N
 }
 
-// explicit returns n as Request.N. The Request rejects a 0 of the caller, because 0 in
-// Request.N stands for 1.
+// noPermits is the Request.N of a caller that asks for 0 permits. It is invalid.
+const noPermits = math.MinInt
+
+// explicit returns n as Request.N, where 0 stands for 1.
 func explicit(n int) int {
 	if n == 0 {
-		return -1
+		return noPermits
 	}
 	return n
 }
@@ -94,8 +97,11 @@ func (r *Request) check() error {
 			}
 		}
 	}
-	if r.N < 0 || int64(r.N) > limit.MaxHits {
-		return fmt.Errorf("permits: got %d, want 1 to %d", max(r.N, 0), int64(limit.MaxHits))
+	switch {
+	case r.N == noPermits:
+		return fmt.Errorf("permits: got 0, want 1 to %d", int64(limit.MaxHits))
+	case r.N < 0 || int64(r.N) > limit.MaxHits:
+		return fmt.Errorf("permits: got %d, want 1 to %d", r.N, int64(limit.MaxHits))
 	}
 	return nil
 }

@@ -14,11 +14,12 @@ import (
 func TestBadRequestIsErrorOfEachMethod(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	for want, r := range map[string]client.Request{
-		"domain: got none":                      {Descriptors: []client.Descriptor{tenant}, N: 1},
-		"descriptors: got none":                 {Domain: "shop", N: 1},
-		"descriptor 2: got no entries":          {Domain: "shop", Descriptors: []client.Descriptor{tenant, {}}, N: 1},
-		"descriptor 1: entry 2: got no key":     {Domain: "shop", Descriptors: []client.Descriptor{tenant.Add("", "x")}, N: 1},
-		"permits: got 0, want 1 to 17179869184": {Domain: "shop", Descriptors: []client.Descriptor{tenant}},
+		"domain: got none":                       {Descriptors: []client.Descriptor{tenant}, N: 1},
+		"descriptors: got none":                  {Domain: "shop", N: 1},
+		"descriptor 2: got no entries":           {Domain: "shop", Descriptors: []client.Descriptor{tenant, {}}, N: 1},
+		"descriptor 1: entry 2: got no key":      {Domain: "shop", Descriptors: []client.Descriptor{tenant.Add("", "x")}, N: 1},
+		"permits: got -5, want 1 to 17179869184": {Domain: "shop", Descriptors: []client.Descriptor{tenant}, N: -5},
+		"permits: got 0, want 1 to 17179869184":  {Domain: "shop", Descriptors: []client.Descriptor{tenant}},
 	} {
 		methods := map[string]func() error{
 			"AllowN": func() error {

@@ -139,6 +139,16 @@ type Rule struct {
 // IsTooLarge reports whether n hits exceed MaxHits.
 func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
 
+// HitsWithHolds returns the hits that a request of n hits charges to l, a limit of a rule with holds.
+// A refund releases holds only. The refund of one request is never a reset, which would end the
+// holds of all callers.
+func HitsWithHolds(l *limit.Limit, n int64) int64 {
+	if !l.Algorithm.HasHolds() {
+		return max(n, 0)
+	}
+	return max(n, -limit.MaxHits+1)
+}
+
 // Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
 // must not be changed.
 type Denial struct {

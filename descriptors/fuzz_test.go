@@ -102,7 +102,7 @@ func FuzzWildcard(f *testing.F) {
 	f.Add("/api/*\x00/api/v1/*\x00*v1*\x00*/v1/x\x00/api*x", "/api/v1/x", "k*")
 	f.Fuzz(func(t *testing.T, patterns, text, key string) {
 		if len(patterns) > 64 || len(text) > 64 || len(key) > 64 || strings.Count(patterns, "*") > 10 {
-			t.Skip("the naive way takes too long")
+			return // the naive way takes too long
 		}
 		var w wildcards
 		var first string

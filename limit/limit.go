@@ -371,6 +371,16 @@ func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 	return algorithms[l.Algorithm].take(s, l, now, min(max(n, -MaxHits), MaxHits), chargeDenied)
 }
 
+// ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take
+// whose Result is r. It can be later than r.ResetAfter, which for anonymous holds is the expiry of
+// the first hold.
+func (l *Limit) ForgottenAfter(r Result) int64 {
+	if l.Algorithm.HasHolds() {
+		return l.Hold
+	}
+	return r.ResetAfter
+}
+
 // DurationUntilReset returns the wait in microseconds for the response to a caller whose
 // Result is r. The wait is RetryAfter if the hits were denied, and ResetAfter if they
 // passed. If the hits can never pass, the wait lasts until the window ends for an Aligned

@@ -123,7 +123,8 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 			}
 			n := hitCount(req, d)
 			if rule.Holds {
-				n = c.holdCount(l.Limit, n)
+				n = descriptors.HitsWithHolds(l.Limit, n)
+				c.hasHolds = c.hasHolds || l.Algorithm.HasHolds()
 			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
 			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)})

@@ -11,17 +11,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// holdCount returns the number of hits of l, which belongs to a rule with holds, if the request has
-// n hits. A refund releases holds, and so it refunds no hits of l if l has no holds. The refund of
-// one request is never a reset, which would end the holds of all callers.
-func (c *Call) holdCount(l *limit.Limit, n int64) int64 {
-	if !l.Algorithm.HasHolds() {
-		return max(n, 0)
-	}
-	c.hasHolds = true
-	return max(n, -limit.MaxHits+1)
-}
-
 // setHoldIDs gives the hits with holds the id that the metadata of the call has. Without an id, the
 // holds are anonymous. The header of the answer has the time of the hold that expires first.
 func (c *Call) setHoldIDs(ctx context.Context) error {

@@ -46,9 +46,9 @@ func (c *Call) Decision(i int) Decision {
 	return Decision{Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, Shadow: h.Shadow, Result: c.results[i]}
 }
 
-// Deciding returns the decision that the status of descriptor i describes. ok is false if no
+// StatusDecision returns the decision that the status of descriptor i describes. ok is false if no
 // limit of the descriptor was counted.
-func (c *Call) Deciding(i int) (d Decision, ok bool) {
+func (c *Call) StatusDecision(i int) (d Decision, ok bool) {
 	from := 0
 	for from < len(c.hits) && c.descriptors[from] < i {
 		from++

@@ -69,7 +69,7 @@ func algorithmPanels(run *curves.Run) ([][]panel, error) {
 	} {
 		var panels []panel
 		for _, b := range row {
-			p, err := b.panel(run)
+			p, err := b.newPanel(run)
 			if err != nil {
 				return nil, err
 			}
@@ -89,8 +89,8 @@ type bars struct {
 // series returns the value of a variant under one load.
 type series func(variant) float64
 
-// panel returns the panel with the bars of a run.
-func (b bars) panel(run *curves.Run) (panel, error) {
+// newPanel returns a panel with the bars of a run.
+func (b bars) newPanel(run *curves.Run) (panel, error) {
 	p := newPlot(b.title, b.label, "")
 	all := variants(run)
 	var names []string

@@ -180,7 +180,7 @@ func patternTable() (string, error) {
 func (p pattern) panels() (rows [][]panel, err error) {
 	var all []panel
 	for _, algorithm := range patternAlgorithms {
-		drawn, err := p.panel(algorithm)
+		drawn, err := p.newPanel(algorithm)
 		if err != nil {
 			return nil, err
 		}
@@ -196,8 +196,8 @@ var (
 	admittedColor = serverColors[curves.Redis]
 )
 
-// panel draws the sent and the admitted requests in each slot.
-func (p pattern) panel(algorithm limit.Algorithm) (panel, error) {
+// newPanel returns a panel with the sent and the admitted requests in each slot.
+func (p pattern) newPanel(algorithm limit.Algorithm) (panel, error) {
 	admitted, err := p.admitted(algorithm)
 	if err != nil {
 		return nil, err
