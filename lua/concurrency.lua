@@ -109,6 +109,14 @@ local function expire(s, now)
   end
 end
 
+-- Does what holdSet.takeBack does: removes slots of the anonymous hold with this expiry.
+local function takeBack(s, slots, expiry)
+  local hold = find(s, string.format('a%d', expiry))
+  if not hold then return end
+  remove(s, hold)
+  if hold.slots > slots then add(s, hold.member, expiry, hold.slots - slots) end
+end
+
 -- Removes slots of anonymous holds.
 local function releaseAnonymous(s, slots)
   local hold = firstOf(s, s.anonymous)
@@ -211,17 +219,26 @@ return {
     return c
   end,
 
-  -- hits is a number, or a list of a number and the id of a hold. A retry of -2 is an allowed hit
-  -- whose hold existed.
+  -- hits is a number, or a list of a number and the id of a hold, or a list of a negative number and
+  -- the expiry of an anonymous hold. A retry of -2 is an allowed hit whose hold existed.
   step = function(s, now, hits, max, period)
     expire(s, now)
-    local n, member = hits, nil
-    if type(hits) == 'table' then n, member = hits[1], 'i' .. hits[2] end
+    local n, member, expiry = hits, nil, nil
+    if type(hits) == 'table' then
+      n = hits[1]
+      if type(hits[2]) == 'number' then
+        expiry = hits[2]
+      else
+        member = 'i' .. hits[2]
+      end
+    end
     local existing = member and find(s, member)
     local retry = 0
     if n < 0 then
       if member then
         if existing then remove(s, existing) end
+      elseif expiry then
+        takeBack(s, -n, expiry)
       elseif n == -resetHits then
         reset(s)
       else
@@ -237,7 +254,8 @@ return {
       end
     elseif s.slots + math.max(n, 1) <= max and s.entries < maxEntries then
       if n > 0 then
-        local expiry, slots = now + period, n
+        local slots = n
+        expiry = now + period
         local name = member or string.format('a%d', expiry)
         local joined = not member and find(s, name)
         if joined then

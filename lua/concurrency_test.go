@@ -30,13 +30,22 @@ func TestNamedHoldsAreAnsweredAsByPackageLimit(t *testing.T) {
 					h := hit{key: "holds", limit: limits[rnd.IntN(20)/19], n: []int64{1, 1, 1, 2, 3, 0, -1, -2}[rnd.IntN(8)]}
 					if rnd.IntN(4) > 0 {
 						h.hold = fmt.Sprint("id", rnd.IntN(2*int(slots)+1))
+					} else if h.n < 0 && rnd.IntN(2) > 0 {
+						h.refundedExpiry = now + h.limit.Period()
 					}
 					hits = append(hits, h)
 				}
 				got := r.take(now, nil, hits...)
 				for i, h := range hits {
 					require.Empty(t, got[i].err)
-					require.Equal(t, h.limit.TakeHold(&s, now, h.n, h.hold), got[i].Result, "step %d, hit %d: %d hits of %q", step, i, h.n, h.hold)
+					want := limit.Result{}
+					if h.refundedExpiry != 0 {
+						want = h.limit.Undo(&s, now, -h.n, "", 0)
+						want.Allowed, want.RetryAfter = true, 0 // as each refund
+					} else {
+						want = h.limit.TakeHold(&s, now, h.n, h.hold)
+					}
+					require.Equal(t, want, got[i].Result, "step %d, hit %d: %d hits of %q", step, i, h.n, h.hold)
 				}
 				r.requireKey("holds", !s.IsZero(), false)
 				most = max(most, s.Entries())

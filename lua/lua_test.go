@@ -50,6 +50,8 @@ type hit struct {
 	n     int64
 	hold  string // the id of a hold
 
+	refundedExpiry int64 // of the anonymous hold that a refund is for; 0 for other hits
+
 	allOrNone bool
 	script    string // "" for the algorithm's
 }
@@ -110,6 +112,9 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		if h.hold != "" {
 			n = []any{h.n, h.hold}
 		}
+		if h.refundedExpiry != 0 {
+			n = []any{h.n, h.refundedExpiry}
+		}
 		numbers = append(numbers, seen[row], n)
 	}
 	packed := ""
@@ -159,7 +164,8 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 			answers[i].RetryAfter = 0
 		}
 	}
-	for failed := int(size) - 3*len(hits); failed > 0; failed -= 2 {
+	next() // the time
+	for failed := int(size) - 3*len(hits) - 1; failed > 0; failed -= 2 {
 		i := next()
 		answers[i-1].err, rest, err = msgp.ReadStringBytes(rest)
 		require.NoError(r.t, err)

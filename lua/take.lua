@@ -18,14 +18,16 @@
 --            mode      0; 1: denied hits are charged; 2: its hits are all-or-none
 --          Of a hit:
 --            limit     the place of its limit among the L limits, from 1
---            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For a named hold of
---                      concurrency, an array of this number and the id of the hold
+--            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
+--                      array of this number and the id of a named hold, or of a negative number
+--                      and the expiry of the anonymous hold that the refund is for
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
 --          If one all-or-none hit of a group is denied, no all-or-none hit of the group is
 --          charged or counted in spent, and its all-or-none hits that are not denied are
 --          answered as allowed. All other hits are charged as usual.
 --
--- Reply: MessagePack array of 3 numbers for each hit, then 2 values for each failed hit.
+-- Reply: MessagePack array of 3 numbers for each hit, then the time now in microseconds, then 2
+-- values for each failed hit.
 --          spent     hits that the counter has spent now
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter
 --          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed, and -2
@@ -192,6 +194,7 @@ for _, i in ipairs(firstHits) do
   end
   errors.exist = errors.exist or state.err
 end
+reply[3 * #KEYS + 1] = now
 if errors.exist then
   for i = 1, #KEYS do
     local state = states[KEYS[i]]

@@ -42,6 +42,7 @@ func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 			t.Run("64 callers never split a request", func(t *testing.T) { testRequestsWhole(t, l, a) })
 		})
 	}
+	t.Run("a denied request prolongs no lost hold", func(t *testing.T) { testLostHold(t, open(t)) })
 	t.Run("random requests leave exactly their holds", func(t *testing.T) { testHoldRequests(t, open(t)) })
 	t.Run("random requests leave exactly their charges", func(t *testing.T) { testRequestTraces(t, open(t)) })
 }
@@ -222,6 +223,19 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 		}
 	}
 	return results, true
+}
+
+// testLostHold uses many counters, so that some requests have counters in two partitions.
+func testLostHold(t *testing.T, l backend.Limiter) {
+	lim, start := NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 3, Hold: time.Hour.Microseconds()}), Start()
+	for range 20 {
+		lost, full := backend.Hit{Key: Key(), Limit: lim, N: 1}, backend.Hit{Key: Key(), Limit: lim, N: 3}
+		require.True(t, take(t, l, start, 0, lost)[0].Allowed)
+		require.True(t, take(t, l, start, 30*time.Minute, full)[0].Allowed)
+		require.False(t, take(t, l, start, 40*time.Minute, lost, full)[1].Allowed)
+		lost.N = 3
+		require.True(t, take(t, l, start, time.Hour, lost)[0].Allowed, "the hold has expired")
+	}
 }
 
 func counter(h backend.Hit) string { return h.Limit.Tag() + " " + string(h.Key) }

@@ -1,7 +1,9 @@
 package fallback
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -24,7 +26,8 @@ func (l *Limiter) noteHold(h *backend.Hit) {
 
 // takeWithHolds is Take while the secondary can have anonymous holds from an outage. Nobody knows
 // which Limiter has the hold that a release is for. If the primary ended another hold, it could
-// admit too many holders. So a release ends a hold of the secondary if there is one.
+// admit too many holders. So a release ends a hold of the secondary if there is one. If an earlier
+// hit of the call has the same counter, the release goes where this hit goes.
 func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if end := l.holdsEnd.Load(); end <= now.UnixMicro() {
 		l.holdsEnd.CompareAndSwap(end, 0)
@@ -33,9 +36,16 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 	}
 	isReleased := make([]bool, len(hits))
 	for i := range hits {
-		isReleased[i] = l.releaseHold(ctx, now, &hits[i], &results[i])
+		isReleased[i] = !hasCounterOf(hits[:i], &hits[i]) && l.releaseHold(ctx, now, &hits[i], &results[i])
 	}
 	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
+}
+
+// hasCounterOf reports whether one of hits has the counter of h.
+func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
+	return slices.ContainsFunc(hits, func(other backend.Hit) bool {
+		return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()
+	})
 }
 
 // releaseHold ends anonymous holds of the secondary if h asks for it. It returns false if the

@@ -60,6 +60,29 @@ func TestReleaseAfterAnOutageEndsTheHoldOfTheOutage(t *testing.T) {
 	})
 }
 
+func TestHitsOfOneCallWithAReleaseAreDecidedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		r.openBreakers(lim, "k")
+		assert.True(t, r.take("k", lim, 1).Allowed)
+		for _, c := range []struct{ hits, remaining []int64 }{
+			{[]int64{1, -1}, []int64{2, 3}},
+			{[]int64{-1, 1}, []int64{4, 3}},
+		} {
+			var hits []backend.Hit
+			for _, n := range c.hits {
+				hits = append(hits, backend.Hit{Key: []byte("k"), Limit: lim, N: n})
+			}
+			results := make([]backend.Result, len(hits))
+			r.Limiter.Take(context.Background(), time.Now(), hits, results)
+			for i, got := range results {
+				assert.Equal(t, c.remaining[i], got.Remaining, "hit %d of %d", i+1, c.hits)
+			}
+		}
+	})
+}
+
 func TestHoldsOfAnOutageAreForgottenAfterTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)

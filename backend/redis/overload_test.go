@@ -42,8 +42,8 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 		return ctx.Err()
 	case <-time.After(n.pause):
 	}
-	reply := msgp.AppendArrayHeader(nil, uint32(3*hits))
-	for range 3 * hits {
+	reply := msgp.AppendArrayHeader(nil, uint32(3*hits+1))
+	for range 3*hits + 1 {
 		reply = msgp.AppendInt64(reply, 0)
 	}
 	cmd.(noRetryString).SetVal(string(reply))

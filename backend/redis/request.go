@@ -60,12 +60,14 @@ type pendingHit struct {
 	limit              *limit.Limit
 	n                  int64
 	hold               string // see backend.Hit.Hold
+	refundedExpiry     int64  // of the anonymous hold that a refund is for; microseconds since 1970, or 0
 	allOrNone          bool
 }
 
 type answer struct {
 	backend.Result
-	charged bool // the hit is all-or-none and was charged
+	charged   bool  // the hit is all-or-none and was charged
+	decidedAt int64 // the script's time, in microseconds since 1970; 0 without a script
 }
 
 func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
@@ -105,8 +107,9 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 // look like a failure of Redis.
 const minRedisShare = 4
 
-// add adds n hits of h, which is hit number index of a Take, to the call for q.
-func (r *request) add(q *queue, index int, h *backend.Hit, n int64) {
+// add adds n hits of h, which is hit number index of a Take, to the call for q. The result is valid
+// until the next add.
+func (r *request) add(q *queue, index int, h *backend.Hit, n int64) *pendingHit {
 	c := r.callOf(q)
 	start := len(c.names)
 	c.names = q.keyspace.append(c.names, h.Limit, h.Key)
@@ -122,6 +125,7 @@ func (r *request) add(q *queue, index int, h *backend.Hit, n int64) {
 		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})
 	c.answers = append(c.answers, answer{})
+	return &c.hits[len(c.hits)-1]
 }
 
 // callOf returns the request's call for q.

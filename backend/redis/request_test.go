@@ -140,14 +140,14 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		reply string
 		errs  []string // of hits a and b; empty for none
 	}{
-		"complete":                  {"\x96\x01\x00\x00\x02\x00\x00", []string{"", ""}},
+		"complete":                  {"\x97\x01\x00\x00\x02\x00\x00\x09", []string{"", ""}},
 		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the script's reply can't be read: it ends before this hit`}},
 		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v2:fw86400:b@0"`}},
 		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
 		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
-		"an error of one hit":       {"\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE", []string{"", `redis node: counter "v2:fw86400:b@0": rate limit backend unavailable: NOPE`}},
-		"an error of no hit":        {"\x98\x01\x00\x00\x00\x00\x00\x03\xa4NOPE", []string{"can't be read", "can't be read"}},
-		"an error without its text": {"\x97\x01\x00\x00\x00\x00\x00\x02", []string{"can't be read", "can't be read"}},
+		"an error of one hit":       {"\x99\x01\x00\x00\x00\x00\x00\x09\x02\xa4NOPE", []string{"", `redis node: counter "v2:fw86400:b@0": rate limit backend unavailable: NOPE`}},
+		"an error of no hit":        {"\x99\x01\x00\x00\x00\x00\x00\x09\x03\xa4NOPE", []string{"can't be read", "can't be read"}},
+		"an error without its text": {"\x98\x01\x00\x00\x00\x00\x00\x09\x02", []string{"can't be read", "can't be read"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, call := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
@@ -195,7 +195,7 @@ func TestQueuedCallIsNotSentLate(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add("\x98\x01\x00\x00\x00\x00\x00\x02\xa4NOPE")
+	f.Add("\x99\x01\x00\x00\x00\x00\x00\x09\x02\xa4NOPE")
 	f.Fuzz(func(t *testing.T, reply string) {
 		l := newUnitLimiter(nil)
 		b, _ := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")

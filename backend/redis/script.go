@@ -113,13 +113,16 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText, isDistinct
 	return s.args
 }
 
-// appendHits appends the number of p's hits, with the id of their hold if they have one.
+// appendHits appends the number of p's hits, with the hold that they name.
 func appendHits(b []byte, p *pendingHit) []byte {
-	if p.hold == "" || !p.limit.Algorithm.HasHolds() {
+	if !p.limit.Algorithm.HasHolds() || p.hold == "" && p.refundedExpiry == 0 {
 		return msgp.AppendInt64(b, p.n)
 	}
 	b = msgp.AppendArrayHeader(b, 2)
 	b = msgp.AppendInt64(b, p.n)
+	if p.refundedExpiry != 0 {
+		return msgp.AppendInt64(b, p.refundedExpiry)
+	}
 	return msgp.AppendString(b, p.hold)
 }
 
@@ -190,7 +193,13 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 			h.answer().RetryAfter = 0
 		}
 	}
-	for failed := int(size) - 3*len(hits); failed > 0 && err == nil; failed -= 2 {
+	if int(size) > 3*len(hits) {
+		now := next()
+		for _, h := range hits {
+			h.answer().decidedAt = now
+		}
+	}
+	for failed := int(size) - 3*len(hits) - 1; failed > 0 && err == nil; failed -= 2 {
 		i, text := next(), ""
 		if err == nil {
 			text, rest, err = msgp.ReadStringBytes(rest)

@@ -60,9 +60,12 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 	var r *request
 	for _, c := range charged.calls {
 		for i, h := range c.hits {
-			chargeEnd := c.answers[i].ResetAfter
+			chargeEnd, anonymousExpiry := c.answers[i].ResetAfter, int64(0)
 			if h.limit.Algorithm.HasHolds() {
 				chargeEnd = h.limit.Period()
+				if h.hold == "" {
+					anonymousExpiry = c.answers[i].decidedAt + chargeEnd
+				}
 			}
 			if !c.answers[i].charged || time.Since(charged.start).Microseconds() >= chargeEnd {
 				continue
@@ -72,7 +75,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 				r = l.newRequest(now, start, charged.deadline.Sub(start))
 				r.traceBy(l.options.Tracer, ctx)
 			}
-			r.add(c.queue, h.index, &hits[h.index], -h.n)
+			r.add(c.queue, h.index, &hits[h.index], -h.n).refundedExpiry = anonymousExpiry
 		}
 	}
 	if r == nil {
