@@ -109,6 +109,46 @@ var mutants = []mutant{
 		runs:    []run{{"short-windows", 1}},
 		problem: "without a denial by Redis",
 	},
+	{
+		name:    "share-is-the-whole-limit",
+		file:    "backend/fallback/serve.go",
+		old:     "lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))",
+		new:     "lim.Scaled(choose(isMutant(), 1, cmp.Or(lim.FallbackRatio, l.o.Ratio)))",
+		runs:    []run{{"long-cut", 1}},
+		problem: "admitted hits: got",
+	},
+	{
+		name:    "permits-go-back-to-a-later-window",
+		file:    "backend/lease/giveback.go",
+		old:     "Limit: g.limit, N: -g.permits, Window: g.window",
+		new:     "Limit: g.limit, N: -g.permits, Window: choose(isMutant(), 0, g.window)",
+		runs:    []run{{"late-return", 1}},
+		problem: "admitted hits of second",
+	},
+	{
+		name:    "permits-of-a-lost-answer-are-used",
+		file:    "backend/lease/refill.go",
+		old:     "case permits.Err != nil:",
+		new:     "case permits.Err != nil:\n\t\tif isMutant() {\n\t\t\te.permits += t.permits\n\t\t}",
+		runs:    []run{{"lost-permits", 1}},
+		problem: "charged hits: got",
+	},
+	{
+		name:    "allowance-of-a-lost-answer-is-used-again",
+		file:    "backend/lease/refill.go",
+		old:     "if !errors.Is(permits.Err, backend.ErrNotSent) {",
+		new:     "if !isMutant() && !errors.Is(permits.Err, backend.ErrNotSent) {",
+		runs:    []run{{"late-permits", 1}},
+		problem: "lost permits",
+	},
+	{
+		name:    "budget-bounds-no-allowance",
+		file:    "backend/lease/refill.go",
+		old:     "case budget.Allowed:",
+		new:     "case isMutant() || budget.Allowed:",
+		runs:    []run{{"killed-replicas", 1}},
+		problem: "lost permits",
+	},
 }
 
 // root is the folder of the repository.

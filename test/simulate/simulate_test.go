@@ -92,8 +92,8 @@ func head(trace []byte) string {
 
 // schedules are the named schedules.
 var schedules = []string{
-	"canceled-calls", "full-queue", "full-queue-far-away", "late-answers", "late-answers-all-or-none",
-	"late-denials", "late-return", "no-cpu-time", "short-windows",
+	"canceled-calls", "full-queue", "full-queue-far-away", "killed-replicas", "late-answers", "late-answers-all-or-none",
+	"late-denials", "late-permits", "late-return", "long-cut", "lost-permits", "no-cpu-time", "short-windows",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {

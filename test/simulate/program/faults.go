@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
 	"github.com/seed-81f232ab/rls/test/simulate/resp"
 )
 
@@ -128,19 +129,13 @@ func (p *plan) addFailover(r *rand.Rand, at time.Duration) {
 
 // takeDown ends Redis and refuses connections. The next Redis is empty, or has the kept copy.
 func (f *fleet) takeDown(isEmpty bool) {
-	for _, l := range f.links {
-		l.Refuse()
-	}
+	f.eachLink((*netmodel.Link).Refuse)
 	f.resetAll()
 	f.redis.restart(isEmpty)
 }
 
-// bringUp accepts connections again.
-func (f *fleet) bringUp() {
-	for _, l := range f.links {
-		l.Heal()
-	}
-}
+// bringUp accepts connections again, and ends cuts and delays of the network.
+func (f *fleet) bringUp() { f.eachLink((*netmodel.Link).Heal) }
 
 func (p *plan) addScriptFlushes(r *rand.Rand, at time.Duration) {
 	for range 1 + r.IntN(20) {
@@ -176,7 +171,11 @@ func (p *plan) addReplicaClockStep(r *rand.Rand, at time.Duration) {
 // addRestart kills a replica or ends it after its last calls, and starts another one.
 func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
-	i, drain := r.IntN(p.replicas), pick(r, 0, time.Second)
+	p.addRestartOf(r.IntN(p.replicas), at, pick(r, 0, time.Second))
+}
+
+// addRestartOf restarts replica i. Without a drain it is killed.
+func (p *plan) addRestartOf(i int, at, drain time.Duration) {
 	stopped := at + drain
 	p.addEvent(at, func(f *fleet) {
 		r := f.current[i]

@@ -56,9 +56,7 @@ func (f *fleet) setLimit(maxHits int, leaseWaste float64) {
 // heal ends all faults but the steps of clocks.
 func (f *fleet) heal() {
 	f.redis.resume()
-	for _, l := range f.links {
-		l.Heal()
-	}
+	f.bringUp()
 	f.redis.setMode(resp.Normal)
 	for i, r := range f.current {
 		if r == nil {
@@ -68,9 +66,12 @@ func (f *fleet) heal() {
 }
 
 // resetAll breaks the connections of all replicas.
-func (f *fleet) resetAll() {
+func (f *fleet) resetAll() { f.eachLink((*netmodel.Link).Reset) }
+
+// eachLink calls change with the network of each replica.
+func (f *fleet) eachLink(change func(*netmodel.Link)) {
 	for _, l := range f.links {
-		l.Reset()
+		change(l)
 	}
 }
 

@@ -1,6 +1,10 @@
 package main
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
+)
 
 // namedPlans are schedules of defects that rls has had, or could have.
 var namedPlans = map[string]func() *plan{
@@ -13,6 +17,10 @@ var namedPlans = map[string]func() *plan{
 	"full-queue":               fullQueue,
 	"full-queue-far-away":      fullQueueFarAway,
 	"short-windows":            shortWindows,
+	"long-cut":                 longCut,
+	"late-permits":             latePermits,
+	"lost-permits":             lostPermits,
+	"killed-replicas":          killedReplicas,
 }
 
 // newNamedPlan returns three replicas that share a limit of 300 per year, without a fault.
@@ -47,23 +55,25 @@ func lateDenials() *plan {
 	return p
 }
 
-// lateReturn is a reload shortly before the end of a window, while the network is slow. The permits
-// go back after the end of the window. Then many callers come.
+// lateReturn is a reload shortly before the end of a window. The first call after the reload comes in
+// the next window, so the permits go back then. Another replica has charged this window already.
 func lateReturn() *plan {
 	p := newNamedPlan(6 * time.Second)
-	p.replicas, p.callers, p.unit, p.leaseWaste = 1, 1, "second", 0.5
+	p.replicas, p.callers, p.unit, p.maxHits, p.leaseWaste = 2, 0, "second", 1000, 0.5
 	p.addEvent(300*time.Millisecond, func(f *fleet) {
 		f.current[0].close()
 		f.current[0] = f.startReplica(0)
 	}, "a new replica, whose sweeps are not at the ends of windows")
 	for i := range 2 {
 		windowEnd := time.Duration(2*i+2) * time.Second
-		p.addRange(fault{start: windowEnd - 30*time.Millisecond, end: windowEnd + 100*time.Millisecond},
-			func(f *fleet) { f.links[0].Slow(20 * time.Millisecond) }, func(f *fleet) { f.links[0].Heal() }, "network is slower")
-		p.addReloadOf(windowEnd-15*time.Millisecond, p.maxHits-1-i, p.leaseWaste)
-		for _, at := range []time.Duration{windowEnd + 150*time.Millisecond, windowEnd + 1150*time.Millisecond} {
-			p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, at, at+300*time.Millisecond)
+		addCallers := func(replica, callers int, from, to time.Duration) {
+			p.addFloodOf(flood{replica: replica, callers: callers, cpuTime: 500 * time.Microsecond}, windowEnd+from, windowEnd+to)
 		}
+		addCallers(0, 1, -900*time.Millisecond, -500*time.Millisecond)
+		p.addReloadOf(windowEnd-15*time.Millisecond, p.maxHits-1-i, p.leaseWaste)
+		addCallers(1, 1, 150*time.Millisecond, 250*time.Millisecond)
+		addCallers(0, 1, 250*time.Millisecond, 260*time.Millisecond)
+		addCallers(1, 8, 300*time.Millisecond, 800*time.Millisecond)
 	}
 	p.sortEvents()
 	return p
@@ -116,5 +126,48 @@ func shortWindows() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.replicas, p.unit, p.maxHits, p.denyCache = 1, "second", 30, true
 	p.addReloadOf(2500*time.Millisecond, 300, 0)
+	return p
+}
+
+// longCut is a network that is cut while far more calls come than the limit admits.
+func longCut() *plan {
+	p := newNamedPlan(4 * time.Second)
+	p.addRange(fault{start: 50 * time.Millisecond, end: 3 * time.Second},
+		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).bringUp, "the network of all replicas is cut")
+	return p
+}
+
+// latePermits is lateAnswers with a lease. Answers with permits come late too, so permits get lost.
+func latePermits() *plan {
+	p := lateAnswers()
+	p.maxHits, p.leaseWaste, p.losesAnswers = 5000, 0.02, true
+	return p
+}
+
+// lostPermits is short cuts of the network, each with a break of all connections. Some requests for
+// permits do not reach Redis.
+func lostPermits() *plan {
+	p := newNamedPlan(8 * time.Second)
+	p.replicas, p.callers, p.pause, p.maxHits, p.leaseWaste, p.losesAnswers = 1, 30, 20*time.Millisecond, 20_000, 0.01, true
+	for i := range 40 {
+		at := time.Second + time.Duration(i)*170*time.Millisecond
+		p.addRange(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
+			func(f *fleet) { f.resetAll(); f.bringUp() }, "the network is cut and all connections break")
+	}
+	p.sortEvents()
+	return p
+}
+
+// killedReplicas is three replicas that are killed at once with all the permits that they may hold.
+func killedReplicas() *plan {
+	p := newNamedPlan(4 * time.Second)
+	p.maxHits, p.leaseWaste, p.losesAnswers = 5000, 0.1, true
+	for i := range p.replicas {
+		p.addFloodOf(flood{replica: i, callers: 2, cpuTime: time.Millisecond}, time.Second, 2*time.Second)
+	}
+	for i := range p.replicas {
+		p.addRestartOf(i, 2500*time.Millisecond, 0)
+	}
+	p.sortEvents()
 	return p
 }
