@@ -3,7 +3,6 @@
 package e2e_test
 
 import (
-	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -20,8 +19,6 @@ type load struct {
 	mu   sync.Mutex
 	seen map[int]int // answers by status
 	errs []error
-
-	failedAt []string // times of answers from 500 on
 }
 
 // startLoad lets callers send calls, each with a pause after its answer.
@@ -56,9 +53,6 @@ func (e *envoy) startCallers(callers int, c call, next func() <-chan time.Time) 
 					l.errs = append(l.errs, err)
 				} else {
 					l.seen[a.status]++
-					if a.status >= http.StatusInternalServerError {
-						l.failedAt = append(l.failedAt, time.Now().UTC().Format("15:04:05.000"))
-					}
 				}
 				l.mu.Unlock()
 			}
@@ -73,9 +67,6 @@ func (l *load) stop(t *testing.T) map[int]int {
 	close(l.done)
 	l.running.Wait()
 	assert.Empty(t, l.errs)
-	if len(l.failedAt) > 0 {
-		t.Log("failed at", l.failedAt)
-	}
 	t.Logf("answers in %v: %v", time.Since(l.start).Round(time.Second), l.seen)
 	return l.seen
 }
