@@ -89,7 +89,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 		return a, nil
 	case !isOutage(err):
 		return nil, err
-	case ctx.Err() != nil && time.Since(begin) < f.fairTime:
+	case isDeadline(err) && time.Since(begin) < f.fairTime:
 		return f.decideAlone(ctx, c)
 	}
 	if f.nextProbe.Swap(f.clock.Now().Add(probePause).UnixNano()) == 0 {
@@ -121,14 +121,19 @@ func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
 // isOutage reports whether err says nothing about the request, so that the same request can
 // succeed later.
 func isOutage(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if isDeadline(err) {
 		return true
 	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.Internal,
+	case codes.Unavailable, codes.Unknown, codes.Internal,
 		codes.ResourceExhausted, codes.Aborted, codes.FailedPrecondition:
 		_, isStatus := status.FromError(err)
 		return isStatus
 	}
 	return false
+}
+
+// isDeadline reports whether err is a missed deadline, which the service or this process noticed.
+func isDeadline(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }

@@ -98,6 +98,29 @@ func (s *testService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitR
 	return s.RateLimitServiceServer.ShouldRateLimit(ctx, req)
 }
 
+// cancelInFlight cancels the context of acquire while s decides the call, and lets s grant the
+// permits after that. It returns when s has got the refund.
+func cancelInFlight(t *testing.T, s *testService, acquire func(context.Context) error) {
+	t.Helper()
+	called, proceed := make(chan bool), make(chan bool)
+	block := func(context.Context) error {
+		called <- true
+		<-proceed
+		return nil
+	}
+	s.answer.Store(&block)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- acquire(ctx) }()
+	<-called
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	proceed <- true
+	<-called // the refund
+	s.answer.Store(nil)
+	proceed <- true
+}
+
 // newClient returns a client of s that o configures.
 func newClient(t *testing.T, s *testService, o client.Options) *client.Client {
 	t.Helper()

@@ -163,26 +163,10 @@ func TestCancelledHoldLeavesNoSlotTaken(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock})
-	called, proceed := make(chan bool), make(chan bool)
-	block := func(context.Context) error {
-		called <- true
-		<-proceed
-		return nil
-	}
-	s.answer.Store(&block)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
+	cancelInFlight(t, s, func(ctx context.Context) error {
 		_, err := c.AcquireHold(ctx, "shop", slot)
-		done <- err
-	}()
-	<-called
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	proceed <- true
-	<-called // the release
-	s.answer.Store(nil)
-	proceed <- true
+		return err
+	})
 	assert.Eventually(t, func() bool { return remaining(t, c, slot) == 2 }, 30*time.Second, time.Millisecond)
 }
 

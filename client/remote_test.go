@@ -111,23 +111,7 @@ func TestAnswerAfterCancelIsRefunded(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock})
-	called, proceed := make(chan bool), make(chan bool)
-	block := func(context.Context) error {
-		called <- true
-		<-proceed
-		return nil
-	}
-	s.answer.Store(&block)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- c.Acquire(ctx, "shop", tenant) }()
-	<-called
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	proceed <- true
-	<-called // the refund
-	s.answer.Store(nil)
-	proceed <- true
+	cancelInFlight(t, s, func(ctx context.Context) error { return c.Acquire(ctx, "shop", tenant) })
 	assert.Eventually(t, func() bool { return remaining(t, c, tenant) == 10 }, 30*time.Second, time.Millisecond)
 }
 

@@ -195,6 +195,14 @@ func appendArray(b []byte, values []any) []byte {
 	return b
 }
 
+// requireKeys requires of each state that its key exists unless it is zero, and that the key expires.
+func (r *redis) requireKeys(states map[string]*limit.State, a limit.Algorithm) {
+	r.t.Helper()
+	for key, s := range states {
+		r.requireKey(key, !s.IsZero(), a.CountsWindows())
+	}
+}
+
 // requireKey requires that key exists if its counter is not zero, and that it expires. If
 // mayBeZero is set, the key may also exist if its counter is zero.
 func (r *redis) requireKey(key string, exists, mayBeZero bool) {
@@ -271,6 +279,7 @@ func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, step
 	current, era := limits[0], 0
 	for step := range steps {
 		if now += clockStep(rnd, period); now > year2100 {
+			r.requireKeys(states, current.Algorithm)
 			now, era, states = time.Now().UnixMicro(), era+1, map[string]*limit.State{}
 		}
 		var hits []hit
@@ -285,21 +294,22 @@ func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, step
 			hits = append(hits, hit{key: key, limit: current, n: randomHits(rnd, current)})
 		}
 		got := r.take(now, nil, hits...)
+		charged := map[string]*limit.State{}
 		for i, h := range hits {
 			s := states[h.key]
 			if s == nil {
 				s = &limit.State{}
 				states[h.key] = s
 			}
+			charged[h.key] = s
 			before := *s
 			want := h.limit.TakeHold(s, now, h.n, h.hold)
 			require.Empty(t, got[i].err)
 			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, before)
 		}
-		for key, s := range states {
-			r.requireKey(key, !s.IsZero(), current.Algorithm.CountsWindows())
-		}
+		r.requireKeys(charged, current.Algorithm)
 	}
+	r.requireKeys(states, current.Algorithm)
 }
 
 // year2100 is the time at which traces start again. Microseconds fit into 2^53 until 2255.

@@ -24,6 +24,11 @@ type changeFlags struct {
 	allowsNoEnd     bool // --for 0 means no end
 }
 
+// addReasonFlag adds the flag --reason.
+func addReasonFlag(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "reason of the change; the history and rls explain show it")
+}
+
 // add adds the flags to cmd.
 func (f *changeFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -32,7 +37,7 @@ func (f *changeFlags) add(cmd *cobra.Command) {
 		end = ", or 0 for no end; required"
 	}
 	fs.DurationVar(&f.duration, "for", 0, "duration of the change, such as 90s or 1h"+end)
-	fs.StringVar(&f.reason, "reason", "", "reason of the change; the history and rls explain show it")
+	addReasonFlag(cmd, &f.reason)
 	fs.BoolVar(&f.isDryRun, "dry-run", false, "print the change without making it")
 	fs.StringVar(&f.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")
 	fs.BoolVar(&f.isNew, "new", false, "fail if the target already has a value")
@@ -135,7 +140,7 @@ func newDeleteCommand(client *adminClient, path string, cmd *cobra.Command) *cob
 	}
 	cmd.Flags().StringVarP(&domain, "domain", "d", "", "domain of the limits")
 	cmd.Flags().StringVar(&target, "target", "", "target as rls limits list shows it, valid or not")
-	cmd.Flags().StringVar(&reason, "reason", "", "reason of the change; the history shows it")
+	addReasonFlag(cmd, &reason)
 	cmd.Flags().StringVar(&ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
 	return cmd
 }

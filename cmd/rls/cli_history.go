@@ -112,7 +112,7 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 	cmd.Flags().Int64Var(&to, "to", 0, "version to restore (default: the version before the last change)")
 	cmd.Flags().BoolVar(&isDryRun, "dry-run", false, "print the rollback without making it")
 	cmd.Flags().BoolVar(&isForced, "force", false, "also replace values that redis-cli has changed after their last change in the history")
-	cmd.Flags().StringVar(&reason, "reason", "", "reason of the change; the history shows it")
+	addReasonFlag(cmd, &reason)
 	return cmd
 }
 

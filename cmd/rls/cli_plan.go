@@ -42,7 +42,7 @@ func newPlan() *cobra.Command {
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			report, conditions, err := o.run(cmd, paths)
 			if err != nil {
-				return unusable(cmd, err)
+				return inputError(cmd, err)
 			}
 			code := exitCode(0)
 			for _, c := range conditions {

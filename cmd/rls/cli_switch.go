@@ -62,7 +62,7 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "the switch of all domains")
-	cmd.Flags().StringVar(&reason, "reason", "", "reason of the change; the history shows it")
+	addReasonFlag(cmd, &reason)
 	return cmd
 }
 

@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,14 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/explain"
 	"github.com/seed-81f232ab/rls/limitstest"
-	filesource "github.com/seed-81f232ab/rls/source/file"
 )
-
-// exitUnusable is the exit code of a command whose input has mistakes.
-const exitUnusable exitCode = 2
-
-// testFileSuffix ends the names of test files in a directory.
-const testFileSuffix = "_test.yaml"
 
 // newTest returns the command rls test.
 func newTest() *cobra.Command {
@@ -58,35 +48,6 @@ func newTest() *cobra.Command {
 	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "run the tests again after each change of a file, until interrupted")
 	return cmd
-}
-
-// takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
-func takePaths(cmd *cobra.Command) {
-	cmd.Args = func(cmd *cobra.Command, paths []string) error {
-		return unusable(cmd, cobra.MinimumNArgs(1)(cmd, paths))
-	}
-	cmd.SetFlagErrorFunc(unusable)
-}
-
-// writeReportFile writes a report to the file at path. It does nothing if path is empty.
-func writeReportFile(path string, write func(io.Writer) error) error {
-	if path == "" {
-		return nil
-	}
-	var report bytes.Buffer
-	if err := write(&report); err != nil {
-		return err
-	}
-	return os.WriteFile(path, report.Bytes(), 0o644)
-}
-
-// unusable prints err and returns exitUnusable. It returns nil if err is nil.
-func unusable(cmd *cobra.Command, err error) error {
-	if err == nil {
-		return nil
-	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "rls:", err)
-	return exitUnusable
 }
 
 // testOptions are the options of rls test.
@@ -216,95 +177,4 @@ func (l *limitsLoader) load(path string) (*limitstest.File, *descriptors.Config,
 	}
 	l.configs[key] = config
 	return f, config, nil
-}
-
-// loadLimits reads the limits files in all paths. A test file beside limits files is no limits
-// file. The path - is stdin, unless stdin is nil.
-func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descriptors.Config, error) {
-	var files []limitsfile.File
-	for _, path := range paths {
-		if path == stdinPath && stdin != nil {
-			f, err := readStdin(stdin)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, f)
-			continue
-		}
-		found, _, err := filesource.Place{Root: path}.Read()
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range found {
-			if f.Name == path || !strings.HasSuffix(f.Name, testFileSuffix) {
-				files = append(files, f)
-			}
-		}
-	}
-	set, err := limitsfile.Parse(files, o)
-	if err != nil {
-		return nil, err
-	}
-	return descriptors.Compile(set), nil
-}
-
-// readBounded reads a file of at most maxBytes.
-func readBounded(path string, maxBytes int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
-	if err == nil && int64(len(data)) > maxBytes {
-		err = fmt.Errorf("%s: file is larger than %d bytes", path, maxBytes)
-	}
-	return data, err
-}
-
-// watchInterval is the time between two looks at the watched files.
-const watchInterval = 300 * time.Millisecond
-
-// watchFiles runs the tests now and after each change of a file, until ctx ends.
-func (o *testOptions) watchFiles(ctx context.Context, paths []string) error {
-	ticker := time.NewTicker(watchInterval)
-	defer ticker.Stop()
-	watched, last := paths, ""
-	for {
-		if state := filesState(watched); state != last {
-			read, err := o.run(ctx, paths)
-			var code exitCode
-			if err != nil && !errors.As(err, &code) && ctx.Err() == nil {
-				return err
-			}
-			if !slices.Equal(read, watched) {
-				watched, state = read, filesState(read)
-			}
-			last = state
-			fmt.Fprintf(o.errOut, "%s: waiting for changes\n", time.Now().Format(time.TimeOnly))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
-}
-
-// filesState returns a text that changes with the names, sizes and times of all files at or
-// below paths.
-func filesState(paths []string) string {
-	var state strings.Builder
-	for _, path := range paths {
-		_ = filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
-			info, statErr := os.Stat(name) // of the target of a link
-			if err == nil && statErr == nil {
-				fmt.Fprintf(&state, "%s %d %d\n", name, info.Size(), info.ModTime().UnixNano())
-			} else {
-				fmt.Fprintf(&state, "%s is unreadable\n", name)
-			}
-			return nil
-		})
-	}
-	return state.String()
 }

@@ -264,37 +264,39 @@ func section(list []string, start, stop int64) []string {
 	return list[start : stop+1]
 }
 
-func lrange(s *Server, args []string) any {
-	start, ok := integer(args[2])
-	stop, ok2 := integer(args[3])
-	if !ok || !ok2 {
-		return errNotInteger
+// findSection returns the list of a command and its part from the second argument to the third. The
+// entry is nil if the key has no list.
+func (s *Server) findSection(args []string) (e *entry, part []string, err any) {
+	start, isStart := integer(args[2])
+	stop, isStop := integer(args[3])
+	if !isStart || !isStop {
+		return nil, nil, errNotInteger
 	}
-	e, err := s.findList(args[1])
+	if e, err = s.findList(args[1]); err != nil || e == nil {
+		return nil, nil, err
+	}
+	return e, section(e.list, start, stop), nil
+}
+
+func lrange(s *Server, args []string) any {
+	_, part, err := s.findSection(args)
 	if err != nil {
 		return err
 	}
 	replies := []any{}
-	if e != nil {
-		for _, element := range section(e.list, start, stop) {
-			replies = append(replies, element)
-		}
+	for _, element := range part {
+		replies = append(replies, element)
 	}
 	return replies
 }
 
 func ltrim(s *Server, args []string) any {
-	start, ok := integer(args[2])
-	stop, ok2 := integer(args[3])
-	if !ok || !ok2 {
-		return errNotInteger
-	}
-	e, err := s.findList(args[1])
+	e, part, err := s.findSection(args)
 	if err != nil {
 		return err
 	}
 	if e != nil {
-		e.list = slices.Clone(section(e.list, start, stop))
+		e.list = slices.Clone(part)
 		if len(e.list) == 0 {
 			delete(s.keys, args[1])
 		}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	filesource "github.com/seed-81f232ab/rls/source/file"
+)
+
+// exitUnusable is the exit code of a command whose input has mistakes.
+const exitUnusable exitCode = 2
+
+// testFileSuffix ends the names of test files in a directory.
+const testFileSuffix = "_test.yaml"
+
+// takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
+func takePaths(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, paths []string) error {
+		return inputError(cmd, cobra.MinimumNArgs(1)(cmd, paths))
+	}
+	cmd.SetFlagErrorFunc(inputError)
+}
+
+// writeReportFile writes a report to the file at path. It does nothing if path is empty.
+func writeReportFile(path string, write func(io.Writer) error) error {
+	if path == "" {
+		return nil
+	}
+	var report bytes.Buffer
+	if err := write(&report); err != nil {
+		return err
+	}
+	return os.WriteFile(path, report.Bytes(), 0o644)
+}
+
+// inputError prints err and returns exitUnusable. It returns nil if err is nil.
+func inputError(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "rls:", err)
+	return exitUnusable
+}
+
+// loadLimits reads the limits files in all paths. A test file beside limits files is no limits
+// file. The path - is stdin, unless stdin is nil.
+func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descriptors.Config, error) {
+	var files []limitsfile.File
+	for _, path := range paths {
+		if path == stdinPath && stdin != nil {
+			f, err := readStdin(stdin)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, f)
+			continue
+		}
+		found, _, err := filesource.Place{Root: path}.Read()
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			if f.Name == path || !strings.HasSuffix(f.Name, testFileSuffix) {
+				files = append(files, f)
+			}
+		}
+	}
+	set, err := limitsfile.Parse(files, o)
+	if err != nil {
+		return nil, err
+	}
+	return descriptors.Compile(set), nil
+}
+
+// readBounded reads a file of at most maxBytes.
+func readBounded(path string, maxBytes int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && int64(len(data)) > maxBytes {
+		err = fmt.Errorf("%s: file is larger than %d bytes", path, maxBytes)
+	}
+	return data, err
+}
