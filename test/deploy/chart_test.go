@@ -82,10 +82,19 @@ func fullManifest(r *release.Release) string {
 func readManifests(t *testing.T, text string) manifests {
 	t.Helper()
 	m := manifests{configMaps: map[string]map[string]string{}}
+	targets := map[string]any{ // of objects that a release has at most once
+		"apps/v1 Deployment":                      &m.deployment,
+		"v1 ServiceAccount":                       &m.serviceAccount,
+		"v1 Pod":                                  &m.test,
+		"policy/v1 PodDisruptionBudget":           &m.pdb,
+		"autoscaling/v2 HorizontalPodAutoscaler":  &m.hpa,
+		"networking.k8s.io/v1 NetworkPolicy":      &m.network,
+		"monitoring.coreos.com/v1 ServiceMonitor": &m.serviceMonitor,
+		"monitoring.coreos.com/v1 PodMonitor":     &m.podMonitor,
+		"monitoring.coreos.com/v1 PrometheusRule": &m.alerts,
+	}
 	for _, o := range objects(t, text) {
-		switch o.APIVersion + " " + o.Kind {
-		case "apps/v1 Deployment":
-			o.decode(t, &m.deployment)
+		switch kind := o.APIVersion + " " + o.Kind; kind {
 		case "v1 Service":
 			var service corev1.Service
 			o.decode(t, &service)
@@ -102,24 +111,10 @@ func readManifests(t *testing.T, text string) manifests {
 			} else {
 				m.configMaps[c.Name] = c.Data
 			}
-		case "v1 ServiceAccount":
-			o.decode(t, &m.serviceAccount)
-		case "v1 Pod":
-			o.decode(t, &m.test)
-		case "policy/v1 PodDisruptionBudget":
-			o.decode(t, &m.pdb)
-		case "autoscaling/v2 HorizontalPodAutoscaler":
-			o.decode(t, &m.hpa)
-		case "networking.k8s.io/v1 NetworkPolicy":
-			o.decode(t, &m.network)
-		case "monitoring.coreos.com/v1 ServiceMonitor":
-			o.decode(t, &m.serviceMonitor)
-		case "monitoring.coreos.com/v1 PodMonitor":
-			o.decode(t, &m.podMonitor)
-		case "monitoring.coreos.com/v1 PrometheusRule":
-			o.decode(t, &m.alerts)
 		default:
-			require.Fail(t, "unexpected object "+o.APIVersion+" "+o.Kind)
+			require.Contains(t, targets, kind, "unexpected or second object")
+			o.decode(t, targets[kind])
+			delete(targets, kind)
 		}
 	}
 	return m
@@ -144,15 +139,8 @@ func (m manifests) checkReferences(t *testing.T) {
 	pod := m.deployment.Spec.Template
 	selector := m.deployment.Spec.Selector.MatchLabels
 	assert.Subset(t, pod.Labels, selector)
-	assert.Equal(t, selector, m.service.Spec.Selector)
-	if m.metrics != nil {
-		assert.Equal(t, selector, m.metrics.Spec.Selector)
-	}
-	if m.pdb != nil {
-		assert.Equal(t, selector, m.pdb.Spec.Selector.MatchLabels)
-	}
-	if m.network != nil {
-		assert.Equal(t, selector, m.network.Spec.PodSelector.MatchLabels)
+	for _, other := range m.podSelectors() {
+		assert.Equal(t, selector, other)
 	}
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		require.NotNil(t, c.LabelSelector)
@@ -181,6 +169,21 @@ func (m manifests) checkReferences(t *testing.T) {
 		checkContainers(t, m.test.Spec)
 		assert.NotEqual(t, selector["app.kubernetes.io/name"], m.test.Labels["app.kubernetes.io/name"], "the test is no pod of the service")
 	}
+}
+
+// podSelectors returns the labels by which the services and the policies select the pods.
+func (m manifests) podSelectors() []map[string]string {
+	selectors := []map[string]string{m.service.Spec.Selector}
+	if m.metrics != nil {
+		selectors = append(selectors, m.metrics.Spec.Selector)
+	}
+	if m.pdb != nil {
+		selectors = append(selectors, m.pdb.Spec.Selector.MatchLabels)
+	}
+	if m.network != nil {
+		selectors = append(selectors, m.network.Spec.PodSelector.MatchLabels)
+	}
+	return selectors
 }
 
 // checkContainers checks the settings and the mounts of the containers that run rls.

@@ -114,7 +114,7 @@ func jsonFields(t *testing.T, o object) map[string]any {
 	return fields
 }
 
-// TestSchemasFindMistakes gives the schemas objects with mistakes, which they must find.
+// gatewayResources returns the custom resources of Envoy Gateway.
 func gatewayResources(t *testing.T) resources {
 	t.Helper()
 	files, err := filepath.Glob(moduleFile(t, "github.com/envoyproxy/gateway", "charts/gateway-helm/charts/crds/crds/generated/*.yaml"))
@@ -122,6 +122,7 @@ func gatewayResources(t *testing.T) resources {
 	return readResources(t, files...)
 }
 
+// TestSchemasFindMistakes gives the schemas objects with mistakes, which the schemas must find.
 func TestSchemasFindMistakes(t *testing.T) {
 	all := gatewayResources(t)
 	policy := func(rule string) object {
