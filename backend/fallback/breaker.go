@@ -22,8 +22,9 @@ type breaker struct {
 	isReplaying atomic.Bool  // replayUntilEmpty runs
 
 	mu           sync.Mutex                        // guards the fields below
-	failures     int                               // failures without a success in between
+	failures     int                               // failures without a success or failureMemory in between
 	failingSince time.Time                         // first of the failures
+	lastFailure  time.Time                         // last of the failures
 	inOutage     bool                              // awaitRecovery runs
 	stateSince   time.Time                         // last change of state
 	timeIn       [len(breakerStates)]time.Duration // before stateSince
@@ -52,6 +53,11 @@ const (
 	minFailures = 3
 	openAfter   = 50 * time.Millisecond
 )
+
+// failureMemory is the time after which a failure no longer counts with the next one. Failures of
+// two faults, without a call in between, do not open the breaker. An outage without much traffic is
+// found by the idle probes.
+const failureMemory = time.Second
 
 // Each pause between probes is twice as long as the pause before, up to maxProbePause. An
 // outage ends once the breaker has been closed for maxProbePause.
@@ -82,17 +88,19 @@ func (b *breaker) recordFailure(err error) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.loadState() {
-	case Closed:
-		b.failures, b.failingSince = 1, now
+	state := b.loadState()
+	if state == Closed || now.Sub(b.lastFailure) > failureMemory {
+		b.failures, b.failingSince = 0, now
 		b.limiter.endBlip()
+	}
+	b.failures++
+	b.lastFailure = now
+	switch {
+	case state == Closed:
 		b.setState(Failing, err)
-	case Failing:
-		b.failures++
-		if b.failures >= minFailures && now.Sub(b.failingSince) >= openAfter {
-			b.setState(Open, err)
-			b.beginOutage(err)
-		}
+	case state == Failing && b.failures >= minFailures && now.Sub(b.failingSince) >= openAfter:
+		b.setState(Open, err)
+		b.beginOutage(err)
 	}
 }
 

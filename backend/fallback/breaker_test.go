@@ -33,8 +33,9 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 		{"one failure", []step{{0, fail}}, false},
 		{"many failures within 49 ms", []step{{0, fail}, {0, fail}, {0, fail}, {0, fail}, {49 * ms, fail}}, false},
 		{"three failures in 50 ms", []step{{0, fail}, {25 * ms, fail}, {25 * ms, fail}}, true},
-		{"two failures in an hour", []step{{0, fail}, {time.Hour, fail}}, false},
-		{"three failures in two hours", []step{{0, fail}, {time.Hour, fail}, {time.Hour, fail}}, true},
+		{"three failures in two seconds", []step{{0, fail}, {time.Second, fail}, {time.Second, fail}}, true},
+		{"many failures, and one more after a long pause", []step{{0, fail}, {0, fail}, {0, fail}, {1001 * ms, fail}}, false},
+		{"three failures after a long pause", []step{{0, fail}, {time.Hour, fail}, {25 * ms, fail}, {25 * ms, fail}}, true},
 		{"a success in between", []step{{0, fail}, {25 * ms, fail}, {0, pass}, {25 * ms, fail}, {25 * ms, fail}}, false},
 		{"three failures after a success", []step{{0, fail}, {25 * ms, pass}, {25 * ms, fail}, {25 * ms, fail}, {25 * ms, fail}}, true},
 	} {
