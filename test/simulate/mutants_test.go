@@ -149,6 +149,30 @@ var mutants = []mutant{
 		runs:    []run{{"killed-replicas", 1}},
 		problem: "lost permits",
 	},
+	{
+		name:    "refund-also-gives-permits",
+		file:    "backend/lease/table.go",
+		old:     "if h.N <= 0 || h.N > h.Limit.Capacity() {",
+		new:     "if isMutant() && h.N < 0 {\n\t\te.permits -= h.N\n\t}\n\tif h.N <= 0 || h.N > h.Limit.Capacity() {",
+		runs:    []run{{"refunds", 1}},
+		problem: "admitted hits",
+	},
+	{
+		name:    "refund-is-sent-twice",
+		file:    "backend/redis/request.go",
+		old:     "n:         min(max(n, -limit.MaxHits), limit.MaxHits),",
+		new:     "n:         min(max(choose(isMutant() && n < 0, 2*n, n), -limit.MaxHits), limit.MaxHits),",
+		runs:    []run{{"refunds", 1}},
+		problem: "and not charged",
+	},
+	{
+		name:    "deny-cache-ignores-refunds",
+		file:    "backend/denycache/table.go",
+		old:     "if set[i].id == id {",
+		new:     "if set[i].id == id && !isMutant() {",
+		runs:    []run{{"refunds", 1}},
+		problem: "without a denial by Redis",
+	},
 }
 
 // root is the folder of the repository.

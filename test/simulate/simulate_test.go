@@ -93,7 +93,7 @@ func head(trace []byte) string {
 // schedules are the named schedules.
 var schedules = []string{
 	"canceled-calls", "full-queue", "full-queue-far-away", "killed-replicas", "late-answers", "late-answers-all-or-none",
-	"late-denials", "late-permits", "late-return", "long-cut", "lost-permits", "no-cpu-time", "short-windows",
+	"late-denials", "late-permits", "late-refunds", "late-return", "long-cut", "lost-permits", "no-cpu-time", "refunds", "short-windows",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/service"
@@ -24,6 +26,8 @@ type callRecord struct {
 	maxHits    [2]int        // of the tight limit in force at the start and at the end
 	gaveUp     bool          // the caller canceled the call, or its deadline passed
 	isLast     bool          // sent after the recovery
+	refundOf   *callRecord   // the call that this call takes back; nil if this call charges hits
+	refund     *callRecord   // the call that takes this call back, or nil
 	err        error
 	answered   int // number of reports by the service
 	tight, own backend.Result
@@ -63,15 +67,31 @@ func startCallers(f *fleet) *callers {
 				select {
 				case <-c.stopped:
 					return
-				case <-time.After(time.Duration(random.Int64N(int64(2 * f.plan.pause)))):
+				case <-time.After(f.plan.drawPause(random)):
 				}
+				r := f.current[i%f.plan.replicas]
+				if r == nil {
+					continue
+				}
+				o := callOptions{deadline: f.plan.deadline, cancels: random.Float64() < f.plan.cancelShare, patience: time.Duration(random.Int64N(int64(2 * time.Millisecond)))}
+				call := f.call(r, o)
+				if f.plan.refundShare == 0 || !call.isAdmitted() || random.Float64() >= f.plan.refundShare {
+					continue
+				}
+				time.Sleep(f.plan.drawPause(random))
 				if r := f.current[i%f.plan.replicas]; r != nil {
-					f.call(r, callOptions{deadline: f.plan.deadline, cancels: random.Float64() < f.plan.cancelShare, patience: time.Duration(random.Int64N(int64(2 * time.Millisecond)))})
+					o.refundOf = call
+					call.refund = f.call(r, o)
 				}
 			}
 		})
 	}
 	return c
+}
+
+// drawPause returns the next pause of a caller.
+func (p *plan) drawPause(r *rand.Rand) time.Duration {
+	return time.Duration(r.Int64N(int64(2 * p.pause)))
 }
 
 // stop ends the callers after their calls.
@@ -86,11 +106,17 @@ type callOptions struct {
 	cancels  bool          // the caller cancels the call after its patience
 	patience time.Duration
 	isLast   bool
+	refundOf *callRecord
 }
 
-// call sends a call with a hit on the tight limit, and a hit on a counter of its own.
-func (f *fleet) call(r *replica, o callOptions) {
-	c := &callRecord{id: len(f.records.calls), replica: r, budget: f.plan.timeout, isLast: o.isLast}
+// ownHits is the number of hits that a call charges to its own counter. A refund takes one back, so
+// a second refund would show.
+const ownHits = 2
+
+// call sends a call with a hit on the tight limit, and hits on a counter of its own. A refund takes
+// back one hit of each.
+func (f *fleet) call(r *replica, o callOptions) *callRecord {
+	c := &callRecord{id: len(f.records.calls), replica: r, budget: f.plan.timeout, isLast: o.isLast, refundOf: o.refundOf}
 	f.records.calls = append(f.records.calls, c)
 	ctx := context.WithValue(context.Background(), recordKey{}, c)
 	if o.deadline > 0 {
@@ -107,18 +133,30 @@ func (f *fleet) call(r *replica, o callOptions) {
 		defer cancel()
 	}
 	c.start, c.paused, c.maxHits[0] = elapsed(), f.paused, f.maxHits
-	response, err := r.service.ShouldRateLimit(ctx, newRequest(c.id))
+	response, err := r.service.ShouldRateLimit(ctx, newRequest(c))
 	c.end, c.paused, c.maxHits[1], c.err = elapsed(), f.paused-c.paused, f.maxHits, err
 	c.gaveUp = ctx.Err() != nil
-	logf("call %d to %s took %v: %v %v; tight %s, own %s", c.id, r.name, c.end-c.start, response.GetOverallCode(), err, resultText(c.tight), resultText(c.own))
+	name := fmt.Sprintf("call %d", c.id)
+	if c.refundOf != nil {
+		name = fmt.Sprintf("refund %d of call %d", c.id, c.refundOf.id)
+	}
+	logf("%s to %s took %v: %v %v; tight %s, own %s", name, r.name, c.end-c.start, response.GetOverallCode(), err, resultText(c.tight), resultText(c.own))
+	return c
 }
 
-func newRequest(id int) *rlsv3.RateLimitRequest {
-	descriptor := func(key, value string) *ratelimitv3.RateLimitDescriptor {
-		return &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}
+func newRequest(c *callRecord) *rlsv3.RateLimitRequest {
+	id, hits := c.id, uint64(ownHits)
+	if c.refundOf != nil {
+		id, hits = c.refundOf.id, 1
+	}
+	descriptor := func(key, value string, hits uint64) *ratelimitv3.RateLimitDescriptor {
+		return &ratelimitv3.RateLimitDescriptor{
+			Entries:    []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}},
+			HitsAddend: wrapperspb.UInt64(hits), IsNegativeHits: c.refundOf != nil,
+		}
 	}
 	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
-		descriptor("tight", "a"), descriptor("call", strconv.Itoa(id)),
+		descriptor("tight", "a", 1), descriptor("call", strconv.Itoa(id), hits),
 	}}
 }
 

@@ -74,7 +74,10 @@ func (c *checks) countCalls(isCounted func(*callRecord) bool) (n int64) {
 }
 
 // isAdmitted reports whether the hit on the tight limit was admitted.
-func (r *callRecord) isAdmitted() bool { return r.err == nil && r.tight.Allowed }
+func (r *callRecord) isAdmitted() bool { return r.refundOf == nil && r.err == nil && r.tight.Allowed }
+
+// isRefund reports whether the call takes back the hits of another call.
+func (r *callRecord) isRefund() bool { return r.refundOf != nil }
 
 // checkBound compares the admitted hits of some calls with a maximum: windows times the bound that
 // docs/failure.md states for one window of the tight limit. The calls are those for which isPart
@@ -83,7 +86,8 @@ func (c *checks) checkBound(name string, windows int64, isPart func(*callRecord)
 	p := c.plan
 	maxHits := int64(max(p.maxHits, p.reloadedMax))
 	returned := int64(p.leaseWaste * float64(maxHits)) // to counters that Redis has lost
-	bound := windows * (maxHits + int64(p.losses())*(maxHits+returned))
+	bound := windows*(maxHits+int64(p.losses())*(maxHits+returned)) +
+		c.countCalls(func(r *callRecord) bool { return r.isRefund() && isPart(r) })
 	for _, replica := range c.replicas {
 		bound += min(windows*c.share(replica), c.countCalls(func(r *callRecord) bool {
 			return r.replica == replica && r.isAdmitted() && r.tight.Degraded() && isPart(r)
@@ -116,7 +120,7 @@ func (c *checks) share(replica *replica) int64 {
 // lack of CPU time make the fallback decide hits even before.
 func (c *checks) knownCount(replica *replica) int64 {
 	p, known := c.plan, int64(0)
-	if p.algorithm != "fixed_window" || p.unit != "year" || p.reloadedMax > 0 || p.losses() > 0 || len(p.faults) == 0 || p.maxQueue < defaultQueue || c.paused > 0 {
+	if p.algorithm != "fixed_window" || p.unit != "year" || p.reloadedMax > 0 || p.losses() > 0 || len(p.faults) == 0 || p.maxQueue < defaultQueue || p.refundShare > 0 || c.paused > 0 {
 		return 0
 	}
 	first := p.faults[0].start
@@ -176,26 +180,30 @@ func (c *checks) checkPrice() {
 		}
 		counted += r.fallback.Status().MaxExcessHits
 	}
-	n := c.countCalls((*callRecord).isAdmitted)
+	n := c.countCalls((*callRecord).isAdmitted) - c.countCalls((*callRecord).isRefund)
 	if n > int64(p.maxHits)+reported {
-		c.fail("admitted hits: got %d, want at most %d and the reported %d", n, p.maxHits, reported)
+		c.fail("admitted hits without refunds: got %d, want at most %d and the reported %d", n, p.maxHits, reported)
 	}
 	if n > int64(p.maxHits)+counted {
-		c.fail("admitted hits: got %d, want at most %d and the %d of rls_max_excess_hits", n, p.maxHits, counted)
+		c.fail("admitted hits without refunds: got %d, want at most %d and the %d of rls_max_excess_hits", n, p.maxHits, counted)
 	}
 }
 
 // checkDenials checks that the deny cache denies a hit only if Redis has denied a hit on the same
-// counter before: within a window, and under the same limit or a higher limit.
+// counter before: within a window, under the same limit or a higher limit, and without a refund through
+// this replica in between.
 func (c *checks) checkDenials() {
 	longest := time.Duration(math.MaxInt64)
 	if c.plan.unit == "second" && c.plan.clockSteps == 0 {
 		longest = time.Second + windowMargin
 	}
-	denials := map[*replica][]*callRecord{} // by Redis
+	denials, refunds := map[*replica][]*callRecord{}, map[*replica][]*callRecord{} // denials by Redis
 	for _, r := range c.records.calls {
 		if r.tight.Source == backend.SourceRedis && r.tight.Err == nil && !r.tight.Allowed {
 			denials[r.replica] = append(denials[r.replica], r)
+		}
+		if r.isRefund() {
+			refunds[r.replica] = append(refunds[r.replica], r)
 		}
 	}
 	for _, r := range c.records.calls {
@@ -203,7 +211,8 @@ func (c *checks) checkDenials() {
 			continue
 		}
 		if !slices.ContainsFunc(denials[r.replica], func(d *callRecord) bool {
-			return d.start <= r.end && r.start-d.end <= longest && slices.Max(d.maxHits[:]) >= slices.Min(r.maxHits[:])
+			return d.start <= r.end && r.start-d.end <= longest && slices.Max(d.maxHits[:]) >= slices.Min(r.maxHits[:]) &&
+				!slices.ContainsFunc(refunds[r.replica], func(refund *callRecord) bool { return d.end <= refund.start && refund.end <= r.start })
 		}) {
 			c.fail("call %d: denied by the deny cache without a denial by Redis", r.id)
 		}

@@ -12,7 +12,8 @@ import (
 
 // checkCounters checks the counters in Redis: each has a time to live, and each call has charged
 // its own counter at most once. If Redis has decided the call, it has charged once. Without a
-// fault, Redis is also charged with each hit that the fallback has admitted.
+// fault, Redis is also charged with each hit that the fallback has admitted. A refund takes hits back at
+// most once, and once if Redis has decided the refund.
 func (c *checks) checkCounters() {
 	charged := map[int]int64{}
 	c.redis.eachCounter(func(name, text string, hasExpiry bool) {
@@ -32,14 +33,22 @@ func (c *checks) checkCounters() {
 		lastLoss = slices.Max(c.losses)
 	}
 	for _, r := range c.records.calls {
-		n := charged[r.id]
+		if r.isRefund() {
+			continue
+		}
+		n, refunds := charged[r.id], int64(0)
+		if r.refund != nil {
+			refunds = 1
+		}
 		isCharged := !r.own.Degraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
 		isKept := r.err == nil && isCharged && r.start > lastLoss && (!c.plan.allOrNone || r.tight.Allowed)
 		switch {
-		case n > 1:
-			c.fail("call %d: charged %d times, want at most once", r.id, n)
-		case n == 0 && isKept:
-			c.fail("call %d: decided by %s, and not charged", r.id, r.own.Source)
+		case n > ownHits:
+			c.fail("call %d: charged %d hits, want at most %d", r.id, n, ownHits)
+		case n < ownHits-refunds && isKept:
+			c.fail("call %d: decided by %s, and not charged: got %d hits, want %d", r.id, r.own.Source, n, ownHits-refunds)
+		case n == ownHits && isKept && !r.own.Degraded() && refunds > 0 && r.refund.err == nil && !r.refund.own.Degraded():
+			c.fail("call %d: refunded by %s, and still charged with %d hits", r.id, r.refund.own.Source, n)
 		}
 	}
 }
@@ -77,12 +86,13 @@ func (c *checks) checkCharges() {
 		}
 	})
 	admitted := c.countCalls(func(r *callRecord) bool {
-		return r.tight.Err == nil && r.tight.Allowed && (r.tight.Source == backend.SourceRedis || r.tight.Source == backend.SourceLease)
+		return !r.isRefund() && r.tight.Err == nil && r.tight.Allowed && (r.tight.Source == backend.SourceRedis || r.tight.Source == backend.SourceLease)
 	})
-	if charged < admitted {
-		c.fail("charged hits: got %d, want at least the %d that Redis and permits have admitted", charged, admitted)
+	refunds := c.countCalls((*callRecord).isRefund)
+	if charged < admitted-refunds {
+		c.fail("charged hits: got %d, want at least the %d that Redis and permits have admitted, without %d refunds", charged, admitted, refunds)
 	}
-	calls := int64(len(c.records.calls))
+	calls := int64(len(c.records.calls)) - refunds
 	budget := int64(p.leaseWaste * float64(max(p.maxHits, p.reloadedMax)))
 	if charged > calls+budget {
 		c.fail("charged hits: got %d, want at most %d calls and %d lost permits", charged, calls, budget)

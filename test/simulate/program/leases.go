@@ -22,6 +22,6 @@ func (c *checks) checkLeases() {
 // leaseHits returns the hits of a replica that permits have admitted.
 func (c *checks) leaseHits(replica *replica) int64 {
 	return c.countCalls(func(r *callRecord) bool {
-		return r.replica == replica && r.tight.Source == backend.SourceLease && r.tight.Err == nil && r.tight.Allowed
+		return r.replica == replica && !r.isRefund() && r.tight.Source == backend.SourceLease && r.tight.Err == nil && r.tight.Allowed
 	})
 }

@@ -17,7 +17,9 @@ var namedPlans = map[string]func() *plan{
 	"full-queue":               fullQueue,
 	"full-queue-far-away":      fullQueueFarAway,
 	"short-windows":            shortWindows,
+	"late-refunds":             lateRefunds,
 	"long-cut":                 longCut,
+	"refunds":                  refundsOfCallers,
 	"late-permits":             latePermits,
 	"lost-permits":             lostPermits,
 	"killed-replicas":          killedReplicas,
@@ -134,6 +136,21 @@ func longCut() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.addRange(fault{start: 50 * time.Millisecond, end: 3 * time.Second},
 		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).bringUp, "the network of all replicas is cut")
+	return p
+}
+
+// lateRefunds is lateAnswers with callers who take back most of their admitted calls.
+func lateRefunds() *plan {
+	p := lateAnswers()
+	p.refundShare = 0.8
+	return p
+}
+
+// refundsOfCallers is callers who take back a part of their admitted calls, a limit with a lease, and
+// a deny cache.
+func refundsOfCallers() *plan {
+	p := newNamedPlan(3 * time.Second)
+	p.refundShare, p.leaseWaste, p.denyCache = 0.5, 0.5, true
 	return p
 }
 

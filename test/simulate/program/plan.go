@@ -31,6 +31,7 @@ type plan struct {
 	callers         int
 	pause, deadline time.Duration // mean pause of a caller; 0 means no deadline
 	cancelShare     float64       // of the calls, which their callers cancel
+	refundShare     float64       // of the admitted calls, which their callers take back
 
 	delay time.Duration // least delay of the network in one direction
 
@@ -100,6 +101,7 @@ func newPlan(seed uint64) *plan {
 		p.addFault(r, between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
 	}
 	p.sortEvents()
+	p.refundShare = pick(r, 0, 0, 0, 0.3)
 	return p
 }
 
@@ -134,7 +136,7 @@ func (p *plan) print() {
 		p.seed, p.replicas, p.duration, p.timeout, p.ratio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
 	fmt.Fprintf(output, "limit: %d per %s, %s, charge_denied %v, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n",
 		p.maxHits, p.unit, p.algorithm, p.chargeDenied, p.leaseWaste, p.failureMode, p.callAlgorithm)
-	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.delay)
+	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v, taken back %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.refundShare, p.delay)
 	for _, e := range p.events {
 		fmt.Fprintf(output, "at %v: %s\n", e.at, e.text)
 	}
