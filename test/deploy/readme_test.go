@@ -22,7 +22,7 @@ func TestChartReadmeDescribesValues(t *testing.T) {
 // TestValuesInDocsRender renders the chart with the values that a page marks as such.
 func TestValuesInDocsRender(t *testing.T) {
 	t.Parallel()
-	for page, variable := range map[string]string{"kubernetes.md": "ADMIN_TOKENS_FILE", "production.md": "REDIS_SENTINEL_AUTH"} {
+	for page, variable := range map[string]string{"kubernetes.md": "ADMIN_TOKENS_FILE", "planning-limits.md": "LIMITS_CANDIDATE", "production.md": "REDIS_SENTINEL_AUTH"} {
 		_, values, ok := strings.Cut(read(t, "docs/"+page), "<!-- values -->\n```yaml\n")
 		require.True(t, ok, page)
 		values, _, _ = strings.Cut(values, "```")
