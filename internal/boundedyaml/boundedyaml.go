@@ -30,6 +30,10 @@ type Bounds struct {
 
 	// PieceNodes is the number of nodes after which a piece ends, 20,000 by default.
 	PieceNodes int
+
+	// Parsers is the number of pieces that are parsed at the same time, 1 by default. The pieces
+	// of a file with anchors are always parsed one after the other.
+	Parsers int
 }
 
 const (
@@ -71,8 +75,8 @@ type Document struct {
 	field   string
 	bounds  Bounds
 	aliases aliasCounter
-	decoder *yaml.Decoder
-	pieces  []piece // nil if Root has all items
+	decoder *yaml.Decoder // of all pieces; nil if each piece is parsed alone
+	pieces  []piece       // nil if Root has all items
 }
 
 // Parse parses the first document of a file. The error is a *Problem or ErrEmpty.
@@ -141,9 +145,13 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 	if err := d.checkCount(head, 1); err != nil {
 		return err
 	}
-	d.decoder = yaml.NewDecoder(documents(head, pieces))
+	decoder := yaml.NewDecoder(bytes.NewReader(head))
+	if mayHaveAnchors(d.data) {
+		decoder = yaml.NewDecoder(documents(head, pieces))
+		d.decoder = decoder
+	}
 	var doc yaml.Node
-	if err := d.decoder.Decode(&doc); err != nil {
+	if err := decoder.Decode(&doc); err != nil {
 		return err
 	}
 	root := doc.Content[0]
@@ -160,37 +168,65 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 func (d *Document) InPieces() bool { return d.pieces != nil }
 
 // Items calls f with the items of each piece, in their order, until f returns false. If f keeps
-// no nodes, one piece at a time is in memory. The error is a *Problem.
+// no nodes, few pieces at a time are in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
-	done := 0
-	for i, p := range d.pieces {
-		items, err := d.pieceItems(i, p)
-		if err != nil {
-			return d.restItems(done, err, f)
-		}
-		if !f(items) {
-			return nil
-		}
-		done += len(items)
+	if done, err := d.eachPiece(f); err != nil {
+		return d.restItems(done, err, f)
 	}
 	return nil
 }
 
-// pieceItems parses the next piece, which is piece i.
-func (d *Document) pieceItems(i int, p piece) ([]*yaml.Node, error) {
+// eachPiece does the work of Items until a piece can't be parsed. done is the number of items
+// before that piece.
+func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (done int, err error) {
+	next := d.pieceItems
+	if d.decoder == nil && d.bounds.Parsers > 1 {
+		var stop func()
+		next, stop = d.parseAhead()
+		defer stop()
+	}
+	for i := range d.pieces {
+		items, err := next(i)
+		if err != nil {
+			return done, err
+		}
+		if !f(items) {
+			break
+		}
+		done += len(items)
+	}
+	return done, nil
+}
+
+// pieceItems parses piece i. If the pieces have one decoder, i must be the next piece.
+func (d *Document) pieceItems(i int) ([]*yaml.Node, error) {
+	p := d.pieces[i]
 	if err := d.checkCount(p.data, p.line); err != nil {
 		return nil, err
 	}
 	var doc yaml.Node
-	if err := d.decoder.Decode(&doc); err != nil {
-		return nil, d.syntaxProblem(err, i+1)
+	var err error
+	added := 1 - p.line // lines before the piece that its parser has, or minus those that it lacks
+	if d.decoder == nil {
+		err = yaml.Unmarshal(p.data, &doc)
+	} else {
+		added = i + 1
+		err = d.decoder.Decode(&doc)
+	}
+	if err == nil && len(doc.Content) == 0 {
+		err = ErrEmpty
+	}
+	if err != nil {
+		return nil, d.syntaxProblem(err, added)
 	}
 	list := doc.Content[0]
 	if list.Kind != yaml.SequenceNode {
 		return nil, problemAt(list, "%s is not a list", d.field)
 	}
-	shiftLines(list, i+1)
-	_, err := d.aliases.size(list)
+	shiftLines(list, added)
+	if d.decoder != nil {
+		_, err = d.aliases.size(list)
+	}
 	return list.Content, err
 }
 
@@ -212,7 +248,8 @@ func (d *Document) restItems(done int, pieceError error, f func([]*yaml.Node) bo
 	return pieceError
 }
 
-// shiftLines takes added lines away from the place of n and of all nodes below.
+// shiftLines takes added lines away from the place of n and of all nodes below. A negative number
+// adds lines.
 func shiftLines(n *yaml.Node, added int) {
 	n.Line -= added
 	for _, child := range n.Content {

@@ -15,8 +15,18 @@ import (
 var small = Bounds{PieceNodes: 1}
 
 // items returns the items of the field list in lines such as "2:3 x", with all nodes below, and
-// the number of pieces.
+// the number of pieces. It demands that three parsers find the same as one.
 func items(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
+	lines, pieces, err = itemsOf(t, data, b)
+	b.Parsers = 3
+	parallelLines, parallelPieces, parallelErr := itemsOf(t, data, b)
+	assert.Equal(t, lines, parallelLines)
+	assert.Equal(t, pieces, parallelPieces)
+	assert.Equal(t, err, parallelErr)
+	return lines, pieces, err
+}
+
+func itemsOf(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
 	d, err := Open([]byte(data), "list", b)
 	if err != nil {
 		return nil, 0, err
@@ -64,6 +74,9 @@ func TestPiecesHaveTheItemsOfTheWholeDocument(t *testing.T) {
 		{"line breaks of Windows", "a: b\r\nlist:\r\n- x\r\n- y\r\n", 2},
 		{"a start of a document", "--- # start\na: b\nlist:\n- x\n- y\n", 2},
 		{"an alias of an earlier item", "list:\n- &a {k: v}\n- *a\n- {l: *a}\n", 3},
+		{"an & in a text", "list:\n- a&b\n- \"a & b\"\n- {k: x&y}\n", 3},
+		{"an & in a word", "list:\n- a&b\n- c\n- {k: x&y}\n", 3},
+		{"an anchor after a tag", "list:\n- !!str &a x\n- *a\n", 2},
 		{"an alias of the head", "a: &a {k: v}\nlist:\n- *a\n- *a", 2},
 		{"block text that looks like items", "list:\n- |\n  - x\n  - y\n- >\n   z\n", 2},
 		{"quotes over items", "list:\n- a\n- \"x\n- y\"\n- z", 2},

@@ -57,6 +57,26 @@ func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece
 	return head, append(pieces, current), indent >= 0
 }
 
+// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, pieces do not
+// depend on each other. An anchor follows a space, a line break, or a character of YAML.
+func mayHaveAnchors(data []byte) bool {
+	for i := 0; ; i++ {
+		next := bytes.IndexByte(data[i:], '&')
+		if next < 0 {
+			return false
+		}
+		i += next
+		if i == 0 || !isWordByte(data[i-1]) {
+			return true
+		}
+	}
+}
+
+// isWordByte reports whether c is an ASCII letter or digit.
+func isWordByte(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+}
+
 // separator is the line between two documents. It adds a line, which shiftLines takes away.
 const separator = "---\n"
 
