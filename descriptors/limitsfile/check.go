@@ -77,7 +77,7 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	d.rootPlace = &place{}
 	d.root = d.object(rootLevel, d.rootPlace, root)
 	name := d.root.field("domain")
-	d.rootPlace.name = Printable(name.text)
+	d.rootPlace.domain = Printable(name.text)
 	d.domain = &Domain{Name: name.text, File: d.file, Line: name.node.Line}
 	switch known := r.domains[name.text]; {
 	case name.invalid:

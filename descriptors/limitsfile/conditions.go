@@ -21,6 +21,9 @@ const (
 	maxConditions = 1000
 )
 
+// conditionFields are the names of the fields of conditions.
+var conditionFields = fieldsAt(notLevel)
+
 // readCondition sets the condition of desc, if o has one. It returns false after reporting a
 // mistake.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
@@ -34,7 +37,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 		case negated != nil:
 			c, field = negated.Not(), not
 		case d.mistakes == mistakes && !inner.invalid():
-			d.errorf(not.node, pos, "not is empty; want %s in it", joinOr(fieldsAt(notLevel)))
+			d.errorf(not.node, pos, "not is empty; want %s in it", joinOr(conditionFields))
 		}
 	}
 	switch value := o.field("value"); {
@@ -47,7 +50,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	if d.mistakes > mistakes || o.field("not").invalid {
 		return false
 	}
-	for _, name := range fieldsAt(notLevel) {
+	for _, name := range conditionFields {
 		if o.field(name).invalid {
 			return false
 		}
@@ -61,7 +64,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 // condition returns the condition in the fields of o, and its field. It returns a nil condition
 // if there is none, and after reporting a mistake.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
-	for _, name := range fieldsAt(notLevel) {
+	for _, name := range conditionFields {
 		v := o.field(name)
 		switch {
 		case !v.given():

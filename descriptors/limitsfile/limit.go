@@ -120,9 +120,11 @@ func newSpec(o, defaults *object) limit.Spec {
 // value than the old default.
 func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
-	for name, set := range specFields {
-		if v := o.fieldOr(defaults, name); v.given() {
-			set(&s, v)
+	for _, object := range []*object{defaults, o} {
+		for _, v := range object.all() {
+			if set := specFields[v.row.name]; set != nil {
+				set(&s, v)
+			}
 		}
 	}
 	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").given() {

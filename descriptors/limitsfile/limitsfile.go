@@ -12,6 +12,7 @@ package limitsfile
 import (
 	"cmp"
 	"fmt"
+	"runtime"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -46,8 +47,16 @@ type Options struct {
 	ReadList func(path string) ([]byte, error)
 
 	// Pause is called after each few milliseconds of reading a large file, unless it is nil. A
-	// pause lets calls use the processor.
+	// pause lets calls use the processor. Without Pause, reading uses all processors.
 	Pause func()
+}
+
+// parsers returns the number of parts of a file that are parsed at the same time.
+func (o *Options) parsers() int {
+	if o.Pause != nil {
+		return 1
+	}
+	return runtime.GOMAXPROCS(0)
 }
 
 // Set is a checked set of limits files. It is immutable.
@@ -259,20 +268,21 @@ func Path(domain string, trail []*Descriptor) string {
 // place is the place of a problem: a descriptor in its file. The path is computed after the
 // whole file is read, because the key of a descriptor can follow the problem.
 type place struct {
-	parent *place // nil for the domain
-	name   string // its Label, or its number until its key is known
-	key    string // empty for the domain
+	parent *place      // nil for the domain
+	domain string      // as in a path; empty for a descriptor
+	number int         // of the descriptor below parent, from 0
+	keyed  *Descriptor // nil for the domain and for a descriptor without a key
 }
 
 // newPlace returns the place of the i-th descriptor below parent.
 func newPlace(parent *place, i int) *place {
-	return &place{parent: parent, name: fmt.Sprintf("descriptor %d", i+1)}
+	return &place{parent: parent, number: i}
 }
 
 // setKey names p by the key and value of d, if d has a key.
 func (p *place) setKey(d *Descriptor) {
 	if d.Key != "" {
-		p.name, p.key = d.Label(), d.Key
+		p.keyed = d
 	}
 }
 
@@ -281,7 +291,22 @@ func (p *place) keys() []string {
 	if p == nil || p.parent == nil {
 		return nil
 	}
-	return append(p.parent.keys(), p.key)
+	key := ""
+	if p.keyed != nil {
+		key = p.keyed.Key
+	}
+	return append(p.parent.keys(), key)
+}
+
+// label returns the part of the path for p.
+func (p *place) label() string {
+	switch {
+	case p.parent == nil:
+		return p.domain
+	case p.keyed != nil:
+		return p.keyed.Label()
+	}
+	return fmt.Sprintf("descriptor %d", p.number+1)
 }
 
 // path returns the path to p: `shop > service=checkout > path`.
@@ -290,7 +315,7 @@ func (p *place) path() string {
 		return ""
 	}
 	if parent := p.parent.path(); parent != "" {
-		return parent + " > " + p.name
+		return parent + " > " + p.label()
 	}
-	return p.name
+	return p.label()
 }

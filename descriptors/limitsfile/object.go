@@ -55,6 +55,14 @@ func (o *object) field(name string) value {
 	return value{node: o.node}
 }
 
+// all returns the fields of o, which can be nil.
+func (o *object) all() []value {
+	if o == nil {
+		return nil
+	}
+	return o.fields
+}
+
 // fieldOr returns the named field of o, or else of defaults.
 func (o *object) fieldOr(defaults *object, name string) value {
 	if v := o.field(name); v.given() {
@@ -105,7 +113,8 @@ func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int)
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", MaxDepth)
 		return
 	}
-	var seen []*row
+	o.fields = slices.Grow(o.fields, len(n.Content)/2)
+	seen := make([]*row, 0, 8)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if !d.visit(n) {
 			return
@@ -220,7 +229,12 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 		if n.Kind != yaml.ScalarNode {
 			return reject("text")
 		}
-		if _, isInt := yamlInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
+		isNumber := tag == "!!float"
+		if tag == "!!int" {
+			_, isInt := yamlInt(n.Value)
+			isNumber = !isInt
+		}
+		if isNumber {
 			d.errorf(n, pos, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
 			return invalid
 		}

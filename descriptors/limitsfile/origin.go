@@ -2,7 +2,6 @@ package limitsfile
 
 import (
 	"math/bits"
-	"slices"
 
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -15,17 +14,20 @@ const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
 // fieldSet returns the fields that o has.
 func (o *object) fieldSet() fieldSet {
 	var s fieldSet
-	if o != nil {
-		for _, v := range o.fields {
-			s |= v.row.fieldSet()
-		}
+	for _, v := range o.all() {
+		s |= v.row.fieldSet()
 	}
 	return s
 }
 
 // fieldSet returns the set of this field alone.
 func (r *row) fieldSet() fieldSet {
-	return 1 << slices.IndexFunc(schema[:], func(other row) bool { return other.name == r.name })
+	for i := range schema {
+		if schema[i].name == r.name {
+			return 1 << i
+		}
+	}
+	return 0
 }
 
 // names returns the names of the fields in the order of the schema.
@@ -40,6 +42,9 @@ func (s fieldSet) names() []string {
 // fieldsFrom returns the fields of o that have an effect on l.
 func (l *Limit) fieldsFrom(o *object) fieldSet {
 	s := o.fieldSet()
+	if s == 0 {
+		return 0
+	}
 	if l.Unlimited {
 		s &= findRow("enabled").fieldSet()
 		return s

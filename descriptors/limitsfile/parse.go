@@ -45,6 +45,7 @@ type document struct {
 	file     string
 	maxBytes int
 	maxNodes int
+	parsers  int // at the same time
 	nodes    int // visited so far
 	rules    int // descriptors and limits so far
 	lists    *listReader
@@ -75,6 +76,7 @@ func newDocument(file string, o Options) *document {
 		expressions: expressionCache{},
 		maxBytes:    cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
 		maxNodes:    cmp.Or(o.MaxNodes, DefaultMaxNodes),
+		parsers:     o.parsers(),
 	}
 }
 
@@ -167,7 +169,7 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.maxNodes / 2, PieceNodes: pieceNodes})
+	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.maxNodes / 2, PieceNodes: pieceNodes, Parsers: d.parsers})
 	if err != nil {
 		d.yamlError(err)
 		return nil

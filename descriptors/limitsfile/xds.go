@@ -32,7 +32,7 @@ func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	r := newReader(o)
 	for i, resource := range resources {
 		d := newDocument(Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), o)
-		x := &xdsReader{d: d, top: &place{name: Printable(resource.GetDomain())}}
+		x := &xdsReader{d: d, top: &place{domain: Printable(resource.GetDomain())}}
 		r.open(d, x.root(resource))
 		d.pieces = func(f func([]*yaml.Node) bool) error {
 			x.eachPiece(resource.GetDescriptors(), f)
