@@ -20,23 +20,22 @@ const (
 	// maxGarbage bounds the garbage of a heap between these two, in bytes.
 	maxGarbage = 32 << 20
 
-	// loadPercent is GOGC while limits are loaded, which leaves several times the memory of
-	// the result as garbage.
-	loadPercent = 25
-
 	// minFreed is the heap from which a load gives memory back. It takes some milliseconds.
 	minFreed = 64 << 20
 
-	// interval is the time between two looks at the heap.
-	interval = time.Second
+	// interval is the time between two looks at the heap, and loadInterval the same during a
+	// load, which makes the heap grow fast.
+	interval     = time.Second
+	loadInterval = 10 * time.Millisecond
 )
 
 // pacer sets GOGC.
 type pacer struct {
 	mu       sync.Mutex
 	loads    int  // running
+	percent  int  // GOGC, if the pacer has set it
 	original int  // GOGC before the loads that are running
-	bounded  bool // GOGC follows the live heap
+	bounded  bool // GOGC follows the live heap also between loads
 }
 
 var process pacer
@@ -45,51 +44,65 @@ var process pacer
 // large heap.
 func Bound(ctx context.Context) { process.bound(ctx) }
 
-// Load makes the collector run more often until done is called. Then it gives the memory of
+// Load lets GOGC follow the live heap closely until done is called. Then it gives the memory of
 // the garbage back to the system.
 func Load() (done func()) { return process.load() }
 
 func (p *pacer) bound(ctx context.Context) {
 	p.set(func() { p.bounded = true })
-	go func() {
-		ticks := time.NewTicker(interval)
-		defer ticks.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticks.C:
-				p.set(func() {})
-			}
+	go p.follow(ctx, interval)
+}
+
+// follow sets GOGC in each interval until ctx is done.
+func (p *pacer) follow(ctx context.Context, interval time.Duration) {
+	ticks := time.NewTicker(interval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+			p.set(func() {})
 		}
-	}()
+	}
 }
 
 func (p *pacer) load() (done func()) {
 	p.set(func() {
-		if p.loads++; p.loads == 1 {
-			p.original = debug.SetGCPercent(loadPercent)
+		if p.loads++; p.loads == 1 && !p.bounded {
+			p.percent = 0
+			p.original = debug.SetGCPercent(maxPercent)
 		}
 	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() { p.follow(ctx, loadInterval) })
 	return func() {
+		cancel()
+		following.Wait()
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minFreed {
 			debug.FreeOSMemory()
 		}
 		p.set(func() {
-			if p.loads--; p.loads == 0 {
+			if p.loads--; p.loads == 0 && !p.bounded {
 				debug.SetGCPercent(p.original)
 			}
 		})
 	}
 }
 
-// set changes p. If GOGC follows the live heap and no load is running, it sets GOGC.
+// set changes p. If GOGC follows the live heap, it sets GOGC.
 func (p *pacer) set(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
-	if p.bounded && p.loads == 0 {
-		debug.SetGCPercent(percentFor(size("/gc/heap/live:bytes")))
+	if !p.bounded && p.loads == 0 {
+		return
+	}
+	percent := percentFor(size("/gc/heap/live:bytes"))
+	if percent != p.percent { // a new GOGC stops all calls for a moment
+		debug.SetGCPercent(percent)
+		p.percent = percent
 	}
 }
 

@@ -2,6 +2,7 @@ package heap
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"testing"
 
@@ -38,22 +39,36 @@ func TestLoadRestoresThePercentOfTheUser(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	first, second := p.load(), p.load()
-	assert.Equal(t, loadPercent, percent())
+	assert.Equal(t, 400, percent())
 	first()
-	assert.Equal(t, loadPercent, percent(), "the second load is running")
+	assert.Equal(t, 400, percent(), "the second load is running")
 	second()
+	assert.Equal(t, 300, percent())
+	p.load()()
+	assert.Equal(t, 300, percent(), "after one more load")
+}
+
+func TestLoadFollowsTheLiveHeap(t *testing.T) {
+	var p pacer
+	defer debug.SetGCPercent(debug.SetGCPercent(300))
+	done := p.load()
+	limits := make([]byte, 128<<20)
+	runtime.GC()
+	p.set(func() {})
+	assert.Equal(t, 25, percent())
+	runtime.KeepAlive(limits)
+	done()
 	assert.Equal(t, 300, percent())
 }
 
-func TestBoundFollowsTheLiveHeapBetweenLoads(t *testing.T) {
+func TestBoundFollowsTheLiveHeapAlsoAfterLoads(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	runtime.GC()
 	p.bound(ctx)
 	assert.Equal(t, 400, percent(), "this test needs little memory")
-	done := p.load()
-	assert.Equal(t, loadPercent, percent())
-	done()
+	p.load()()
 	assert.Equal(t, 400, percent())
 }
