@@ -1,6 +1,9 @@
 // Package lua has the scripts that compute inside Redis the same as package limit. Each algorithm has a script. The script take composes them, so that one call
 // charges many hits of several algorithms. The head of take.lua documents KEYS, ARGV and
 // reply. The head of an algorithm's script documents the state that the script stores.
+//
+// Most hits are admitted. Algorithms of packed states have a second script, named NAME_admit, which
+// admits such hits with less work.
 package lua
 
 import (
@@ -13,8 +16,8 @@ import (
 var files embed.FS
 
 // source returns the text of the named script. The script of an algorithm is the body of a
-// function that returns the functions open, copy, step and save. The script "packed" is
-// shared by the algorithms of small states.
+// function that returns the functions open, copy, step and save. The scripts "packed" and
+// "packed_admit" are shared by the algorithms of small states.
 func source(name string) string {
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {
@@ -23,16 +26,35 @@ func source(name string) string {
 	return string(text)
 }
 
-// Take returns the script for Redis, with the named algorithms. Redis runs all of a
-// script's text at every call, so the script compiles only the algorithms that a call
-// needs.
-func Take(algorithms ...string) string {
-	var b strings.Builder
-	b.WriteString(source("packed"))
-	b.WriteString("local compile = {}\n")
-	for _, name := range algorithms {
-		fmt.Fprintf(&b, "compile[%q] = function()\n%s\nend\n", name, source(name))
-	}
-	b.WriteString(source("take"))
-	return b.String()
+// hasSource reports whether the named script exists.
+func hasSource(name string) bool {
+	_, err := files.Open(name + ".lua")
+	return err == nil
 }
+
+// Take returns the script for Redis, with the named algorithms. Redis runs all of a script's text
+// at every call. So the script makes the functions of the algorithms only for hits that need
+// them.
+func Take(algorithms ...string) string {
+	var compile, admit strings.Builder
+	for _, name := range algorithms {
+		fmt.Fprintf(&compile, "if name == %q then\n%s\nend\n", name, source(name))
+		if hasSource(name + "_admit") {
+			prepare, hit, _ := strings.Cut(source(name+"_admit"), hitMark)
+			loop := strings.NewReplacer(prepareMark, prepare, hitMark, hit).Replace(source("packed_admit"))
+			fmt.Fprintf(&admit, "elseif name == %q then\n%s\n", name, loop)
+		}
+	}
+	functions := source("packed") + "local function compile(name)\n" + compile.String() + "end\n"
+	rest := strings.Replace(source("rest"), algorithmsMark, functions, 1)
+	return strings.NewReplacer(restMark, rest, admitMark, admit.String()).Replace(source("take"))
+}
+
+// Marks are lines at which Take inserts other text.
+const (
+	algorithmsMark = "--[[algorithms]]\n"
+	restMark       = "--[[rest]]\n"
+	admitMark      = "--[[admit]]\n"
+	prepareMark    = "--[[prepare]]\n"
+	hitMark        = "--[[hit]]\n"
+)

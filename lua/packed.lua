@@ -42,11 +42,6 @@ end
 -- expiry  function(period, a, b, c) returns the time at which a nonzero state is forgotten
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
---
--- A key can live up to expiryStep microseconds longer than its state. So most writes need not
--- change the time to live, which costs Redis as much as the write.
-local expiryStep = 2 ^ 22
-
 local function packed(format, size, expiry, step)
   local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
 

@@ -39,8 +39,9 @@
 -- The script decides all hits before it writes the first key. If it raises an error before
 -- that, nothing is charged.
 
+local keys, hits = KEYS, #KEYS
 local args = cmsgpack.unpack(ARGV[1])
-local now, jitter = args[1], args[2]
+local now, jitter, isDistinct = args[1], args[2], args[3] == 1
 local hitOffset = 4 + 5 * args[4] -- hit i is at args[hitOffset + 2 * i - 1] and the next place
 if now == 0 then
   local time = redis.call('TIME')
@@ -52,157 +53,77 @@ local function ttl(expiry) -- %d is exact on 64 bits, and twice as fast as %.0f
 end
 
 -- One call reads all keys. MGET returns false for a missing key or another type.
-local storedValues = redis.call('MGET', unpack(KEYS))
+local storedValues = redis.call('MGET', unpack(keys))
 
-local algorithms = {} -- by name; compile makes an algorithm (see lua.Take)
-local states, firstHits = {}, {} -- the state of each key; the first hit of each state
-
--- Returns the place of hit i's limit in args: args[row] is its name, and so on.
-local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] end
-
--- Returns the named algorithm, or nil.
-local function find(name)
-  local algorithm = algorithms[name] or compile[name] and compile[name]()
-  algorithms[name] = algorithm
-  return algorithm
-end
-
-local function unknown(name) return 'ERR no script is named ' .. tostring(name) end
-
--- Returns the state of hit i's counter. The state has err if the counter can't be used.
-local function open(i, row)
-  local algorithm = find(args[row])
-  local state
-  if algorithm then
-    state = algorithm.open(KEYS[i], storedValues[i])
-  else
-    state = { err = unknown(args[row]) }
-  end
-  states[KEYS[i]] = state
-  firstHits[#firstHits + 1] = i
-  return state
-end
+-- A key can live up to expiryStep microseconds longer than its state. So most writes need not
+-- change the time to live, which costs Redis as much as the write.
+local expiryStep = 2 ^ 22
 
 local reply = {}
 
--- Each hit has a value, an expiry and a function to write, if no key occurs twice.
+-- These tables are for hits that change a counter which no other hit has. Each has a value to write,
+-- and an expiry if the time to live changes. A hit that rest decides has also a function to write.
 local values, expiries, writes = {}, {}, {}
-local errors = {} -- the errors of these hits
 
-if ARGV[2] == '' then
-  local isDistinct = args[3] == 1
-  local scratch = {} -- the state of one hit after the other
-  local previousRow, step, read, encode, write, max, period, capacity, chargeDenied
-  for i = 1, #KEYS do
-    local place = hitOffset + 2 * i - 1
-    local row = 5 * args[place]
-    if row ~= previousRow then
-      local algorithm = find(args[row])
-      previousRow, step = row, algorithm and algorithm.step
-      read, encode, write = nil, nil, nil
-      if algorithm and isDistinct then read, encode, write = algorithm.read, algorithm.encode, algorithm.write end
-      max, period, capacity, chargeDenied = args[row + 1], args[row + 2], args[row + 3], args[row + 4] == 1
-    end
-    local state, err = scratch
-    if read then
-      err = read(scratch, storedValues[i])
-      if err then
-        errors[i] = err
-        errors.exist = true
-      end
-    else
-      state = states[KEYS[i]] or open(i, row)
-      err = state.err
-    end
-    local replyEnd = 3 * i -- the place of the last number of hit i
-    if err then
-      reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = 0, 0, 0
-    else
-      reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] =
-        step(state, now, args[place + 1], max, period, capacity, chargeDenied)
-      if read then
-        local value, expires = encode(scratch, period)
-        if value ~= nil then values[i], expiries[i], writes[i] = value, expires, write end
-      end
-    end
-  end
+-- Returns functions for the hits that are not admitted at once. Redis runs all of a script's text at
+-- every call, so these functions are made only for a call that needs them.
+local function makeRest()
+--[[rest]]
+end
+
+local rest
+
+if ARGV[2] ~= '' then
+  rest = makeRest()
+  rest.decideGroups()
 else
-  local function allOrNone(i) return args[rowOf(i) + 4] == 2 end
-
-  local function isDenied(i) return reply[3 * i] ~= 0 and reply[3 * i] ~= -2 end
-
-  -- Returns a peek in place of n.
-  local function peekOf(n) return type(n) == 'table' and { 0, n[2] } or 0 end
-
-  -- Decides n hits with the limit and the counter of hit i, and sets the reply.
-  local function decide(i, n)
-    local row, replyEnd = rowOf(i), 3 * i
-    local state = states[KEYS[i]]
-    if state.err then
-      reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = 0, 0, 0
+  local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
+  local i = 1
+  while i <= hits do
+    local first, limit = i, args[hitOffset + 2 * i - 1]
+    repeat i = i + 1 until i > hits or args[hitOffset + 2 * i - 1] ~= limit
+    local last, row = i - 1, 5 * limit
+    local name, max, period, capacity = args[row], args[row + 1], args[row + 2], args[row + 3]
+    local undecided = false
+    if not isDistinct then
+      undecided = true
+--[[admit]]
     else
-      local max, period, capacity, mode = unpack(args, row + 1, row + 4)
-      reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] =
-        algorithms[args[row]].step(state, now, n, max, period, capacity, mode == 1)
+      undecided = true
     end
-  end
-
-  local groupStart = 1
-  for _, size in ipairs(cmsgpack.unpack(ARGV[2])) do
-    local groupEnd = groupStart + size - 1
-    local copies, denied = {}, false
-    for i = groupStart, groupEnd do
-      local key = KEYS[i]
-      local state = states[key] or open(i, rowOf(i))
-      copies[key] = copies[key] or state.err and state or algorithms[args[rowOf(i)]].copy(state)
+    if undecided then
+      rest = rest or makeRest()
+      rest.decideRun(row, first, last)
     end
-    for i = groupStart, groupEnd do
-      decide(i, args[hitOffset + 2 * i])
-      denied = denied or allOrNone(i) and isDenied(i)
-    end
-    if denied then
-      for key, state in pairs(copies) do states[key] = state end
-      for i = groupStart, groupEnd do
-        local retry, n = reply[3 * i], args[hitOffset + 2 * i]
-        decide(i, allOrNone(i) and peekOf(n) or n)
-        if allOrNone(i) then reply[3 * i] = retry end
-      end
-    end
-    groupStart = groupEnd + 1
   end
 end
 
-for i = 1, #KEYS do
-  local write = writes[i]
-  local err = write and writeError(write(KEYS[i], storedValues[i], values[i], expiries[i], ttl))
-  if err then
-    if err:find('^READONLY') then return { err = err } end
-    errors[i] = err
-    errors.exist = true
-  end
-end
-for _, i in ipairs(firstHits) do
-  local key = KEYS[i]
-  local state = states[key]
-  if not state.err then
-    local row = rowOf(i)
-    local err = algorithms[args[row]].save(state, key, storedValues[i], args[row + 2], ttl)
-    if err then
+local command = redis.pcall
+for i = 1, hits do
+  local value = values[i]
+  if value ~= nil then
+    local key, expires, write, result = keys[i], expiries[i], writes[i], nil
+    if write then
+      result = write(key, storedValues[i], value, expires, ttl)
+    elseif not expires then
+      result = command('SETRANGE', key, '0', value)
+    elseif storedValues[i] then
+      result = command('SET', key, value, 'PX', ttl(expires))
+    else
+      result = command('SET', key, value, 'PX', ttl(expires), 'NX')
+    end
+    if not result or type(result) == 'table' and result.err then
+      rest = rest or makeRest()
+      local err = rest.writeError(result)
       if err:find('^READONLY') then return { err = err } end
-      state.err = err
+      rest.fail(i, err)
     end
   end
-  errors.exist = errors.exist or state.err
 end
-reply[3 * #KEYS + 1] = now
-if errors.exist then
-  for i = 1, #KEYS do
-    local state = states[KEYS[i]]
-    local err = errors[i] or state and state.err
-    if err then
-      reply[#reply + 1] = i
-      reply[#reply + 1] = err
-    end
-  end
+reply[3 * hits + 1] = now
+if rest then
+  local err = rest.save()
+  if err then return { err = err } end
+  rest.appendErrors()
 end
 return cmsgpack.pack(reply)

@@ -1,0 +1,152 @@
+-- rest decides the hits that take does not admit at once: denied hits, peeks, refunds, hits that share
+-- a counter, and groups. It is the body of makeRest in take.
+
+--[[algorithms]]
+
+local errors = {} -- the errors of failed hits, by their place
+
+local function fail(i, err) errors[i] = err end
+
+-- Sets the reply to hit i.
+local function answer(i, spent, reset, retry)
+  reply[3 * i - 2], reply[3 * i - 1], reply[3 * i] = spent, reset, retry
+end
+
+local algorithms = {} -- by name; compile makes an algorithm
+
+-- Returns the named algorithm, or nil.
+local function find(name)
+  local algorithm = algorithms[name] or compile(name)
+  algorithms[name] = algorithm
+  return algorithm
+end
+
+-- Decides the hits from first to last that have no reply. They have the limit at args[row], and the
+-- state of each is stored in one string that no other hit has.
+local function decideOwn(algorithm, row, first, last)
+  local step, read, encode, write = algorithm.step, algorithm.read, algorithm.encode, algorithm.write
+  local max, period, capacity, chargeDenied = args[row + 1], args[row + 2], args[row + 3], args[row + 4] == 1
+  local state = {} -- of one hit after the other
+  for i = first, last do
+    if not reply[3 * i] then
+      local err = read(state, storedValues[i])
+      if err then
+        fail(i, err)
+        answer(i, 0, 0, 0)
+      else
+        answer(i, step(state, now, args[hitOffset + 2 * i], max, period, capacity, chargeDenied))
+        local value, expires = encode(state, period)
+        if value ~= nil then values[i], expiries[i], writes[i] = value, expires, write end
+      end
+    end
+  end
+end
+
+-- These functions are for hits that share a counter, are in a group, or have a state of many
+-- values.
+local states, firstHits = {}, {} -- the state of each key; the first hit of each state
+
+-- Returns the place of hit i's limit in args: args[row] is its name, and so on.
+local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] end
+
+-- Returns the state of hit i's counter. The state has err if the counter can't be used.
+local function open(i)
+  local key = keys[i]
+  local state = states[key]
+  if not state then
+    local name = args[rowOf(i)]
+    local algorithm = find(name)
+    if algorithm then
+      state = algorithm.open(key, storedValues[i])
+    else
+      state = { err = 'ERR no script is named ' .. tostring(name) }
+    end
+    states[key] = state
+    firstHits[#firstHits + 1] = i
+  end
+  return state
+end
+
+-- Decides n hits with the limit and the counter of hit i, and sets the reply.
+local function decide(i, n)
+  local row, state = rowOf(i), open(i)
+  if state.err then return answer(i, 0, 0, 0) end
+  local max, period, capacity, mode = unpack(args, row + 1, row + 4)
+  answer(i, algorithms[args[row]].step(state, now, n, max, period, capacity, mode == 1))
+end
+
+-- Returns a copy of the state of hit i.
+local function copy(i)
+  local state = open(i)
+  return state.err and state or algorithms[args[rowOf(i)]].copy(state)
+end
+
+-- Writes the states. Returns the error of a server that can't write.
+local function save()
+  for _, i in ipairs(firstHits) do
+    local key, row = keys[i], rowOf(i)
+    local state = states[key]
+    if not state.err then
+      state.err = algorithms[args[row]].save(state, key, storedValues[i], args[row + 2], ttl)
+      if state.err and state.err:find('^READONLY') then return state.err end
+    end
+  end
+  for i = 1, hits do
+    local state = states[keys[i]]
+    if state and state.err then fail(i, state.err) end
+  end
+end
+
+-- Decides the hits from first to last that have no reply. They have the limit at args[row].
+local function decideRun(row, first, last)
+  local algorithm = isDistinct and find(args[row])
+  if algorithm and algorithm.read then return decideOwn(algorithm, row, first, last) end
+  for i = first, last do decide(i, args[hitOffset + 2 * i]) end
+end
+
+-- Decides the hits of all groups.
+local function decideGroups()
+  local function allOrNone(i) return args[rowOf(i) + 4] == 2 end
+
+  local function isDenied(i) return reply[3 * i] ~= 0 and reply[3 * i] ~= -2 end
+
+  -- Returns a peek in place of n.
+  local function peekOf(n) return type(n) == 'table' and { 0, n[2] } or 0 end
+
+  local first = 1
+  for _, size in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local last = first + size - 1
+    local copies, denied = {}, false
+    for i = first, last do
+      copies[keys[i]] = copies[keys[i]] or copy(i)
+    end
+    for i = first, last do
+      decide(i, args[hitOffset + 2 * i])
+      denied = denied or allOrNone(i) and isDenied(i)
+    end
+    if denied then
+      for key, state in pairs(copies) do states[key] = state end
+      for i = first, last do
+        local retry, n = reply[3 * i], args[hitOffset + 2 * i]
+        decide(i, allOrNone(i) and peekOf(n) or n)
+        if allOrNone(i) then reply[3 * i] = retry end
+      end
+    end
+    first = last + 1
+  end
+end
+
+-- Appends the errors to the reply.
+local function appendErrors()
+  for i = 1, hits do
+    if errors[i] then
+      reply[#reply + 1] = i
+      reply[#reply + 1] = errors[i]
+    end
+  end
+end
+
+return {
+  fail = fail, decideRun = decideRun, decideGroups = decideGroups, writeError = writeError, save = save,
+  appendErrors = appendErrors,
+}
