@@ -34,7 +34,15 @@ var mutants = []mutant{
 		file:    "backend/redis/request.go",
 		old:     "if !isStarved(r.deadline) {",
 		new:     "if isMutant() || !isStarved(r.deadline) {",
-		runs:    []run{{"no-cpu-time", 1}},
+		runs:    []run{{"no-cpu-time", 1}, {"canceled-calls", 1}},
+		problem: "breaker opened",
+	},
+	{
+		name:    "canceled-call-is-a-failure",
+		file:    "backend/fallback/serve.go",
+		old:     "case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):",
+		new:     "case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):\n\t\t\tif isMutant() {\n\t\t\t\tl.breakerOf(h).recordFailure(r.Err)\n\t\t\t}",
+		runs:    []run{{"canceled-calls", 1}},
 		problem: "breaker opened",
 	},
 	{

@@ -23,6 +23,7 @@ type callRecord struct {
 	start, end time.Duration
 	budget     time.Duration // in which the call must be answered
 	paused     time.Duration // time without CPU time during the call
+	sincePause time.Duration // time from the last pause without CPU time to the start
 	maxHits    [2]int        // of the tight limit in force at the start and at the end
 	gaveUp     bool          // the caller canceled the call, or its deadline passed
 	isLast     bool          // sent after the recovery
@@ -133,6 +134,7 @@ func (f *fleet) call(r *replica, o callOptions) *callRecord {
 		defer cancel()
 	}
 	c.start, c.paused, c.maxHits[0] = elapsed(), f.paused, f.maxHits
+	c.sincePause = c.start - f.lastPause
 	response, err := r.service.ShouldRateLimit(ctx, newRequest(c))
 	c.end, c.paused, c.maxHits[1], c.err = elapsed(), f.paused-c.paused, f.maxHits, err
 	c.gaveUp = ctx.Err() != nil

@@ -196,6 +196,9 @@ func (c *checks) checkDenials() {
 	longest := time.Duration(math.MaxInt64)
 	if c.plan.unit == "second" && c.plan.clockSteps == 0 {
 		longest = time.Second + windowMargin
+		if c.plan.algorithm == "sliding_window" { // a hit counts until the next window ends
+			longest += time.Second
+		}
 	}
 	denials, refunds := map[*replica][]*callRecord{}, map[*replica][]*callRecord{} // denials by Redis
 	for _, r := range c.records.calls {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"time"
@@ -23,14 +24,18 @@ type fleet struct {
 	replicas   []*replica // all that ever ran
 	records    *records
 
-	losses []time.Duration // when Redis has lost counters
-	paused time.Duration   // time without CPU time
+	losses    []time.Duration // when Redis has lost counters
+	paused    time.Duration   // time without CPU time
+	lastPause time.Duration   // end of the last time without CPU time
 
 	firstGoroutines int // before the first replica
 }
 
+// never is a time long before the run.
+const never = time.Duration(math.MinInt64 / 2)
+
 func newFleet(p *plan) *fleet {
-	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, firstGoroutines: runtime.NumGoroutine()}
+	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, lastPause: never, firstGoroutines: runtime.NumGoroutine()}
 	random := rand.New(rand.NewPCG(p.seed, 2))
 	f.setLimit(p.maxHits, p.leaseWaste)
 	for i := range p.replicas {

@@ -8,12 +8,15 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
 func main() {
@@ -32,6 +35,7 @@ func main() {
 		p = newPlan()
 		p.seed = seed
 	}
+	redis.LogTo(slog.New(slog.DiscardHandler)) // the error output is for problems
 	p.print()
 	problems := simulate(p)
 	for _, problem := range problems {

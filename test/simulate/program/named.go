@@ -81,29 +81,22 @@ func lateReturn() *plan {
 	return p
 }
 
-// noCPUTime is pauses of the process that are longer than the timeout.
+// noCPUTime is pauses of the process that are longer than the timeout. Between two pauses, no trip to
+// Redis ends.
 func noCPUTime() *plan {
 	p := newNamedPlan(4 * time.Second)
-	p.addStarvation(time.Second, 20)
+	for i := range 20 {
+		p.addPause(time.Second+time.Duration(i)*(80*time.Millisecond+100*time.Microsecond), 80*time.Millisecond)
+	}
 	return p
 }
 
-// addStarvation adds pauses of 80 ms. Between two pauses, no trip to Redis ends.
-func (p *plan) addStarvation(at time.Duration, pauses int) {
-	for range pauses {
-		p.addPause(at, 80*time.Millisecond)
-		at += 80*time.Millisecond + 100*time.Microsecond
-	}
-}
-
-// canceledCalls is callers who cancel each call, as fast as they can, until the replica gets hardly
-// any CPU time.
+// canceledCalls is callers who cancel each call, as fast as they can. They use up the CPU limit of the
+// replica, and Redis is so far away that no trip ends before the next pause.
 func canceledCalls() *plan {
 	p := newNamedPlan(3 * time.Second)
-	p.replicas = 1
-	p.addFloodOf(flood{callers: 100, cancels: true, cpuTime: 50 * time.Microsecond}, 900*time.Millisecond, 2*time.Second)
-	p.addStarvation(time.Second, 10)
-	p.sortEvents()
+	p.replicas, p.delay, p.timeout = 1, 3*time.Millisecond, 80*time.Millisecond
+	p.addFloodOf(flood{callers: 100, cancels: true, cpuTime: 50 * time.Microsecond, cpuLimit: 5 * time.Millisecond}, 900*time.Millisecond, 2*time.Second)
 	return p
 }
 

@@ -12,6 +12,7 @@ import (
 func (f *fleet) pauseAll(d time.Duration) {
 	f.paused += d
 	hostPause(d.Nanoseconds())
+	f.lastPause = elapsed()
 }
 
 // addPauses adds times without CPU time, as a container has beyond its CPU limit.
@@ -36,12 +37,19 @@ type flood struct {
 	callers int
 	cancels bool          // each caller cancels each call after at most a millisecond
 	cpuTime time.Duration // of a call
+
+	// cpuLimit is the CPU time of the flood in each cpuPeriod. Then nothing runs until the period ends, as
+	// in a container with a CPU limit. 0 means no limit.
+	cpuLimit time.Duration
 }
+
+// cpuPeriod is the time over which Linux counts the CPU time of a container with a CPU limit.
+const cpuPeriod = 100 * time.Millisecond
 
 // addFlood adds a flood of calls to one replica.
 func (p *plan) addFlood(r *rand.Rand, at time.Duration) {
-	p.addFloodOf(flood{r.IntN(p.replicas), pick(r, 8, 30, 300), r.IntN(2) == 0, pick(r, 50*time.Microsecond, 100*time.Microsecond)},
-		at, at+between(r, 50*time.Millisecond, 400*time.Millisecond))
+	o := flood{replica: r.IntN(p.replicas), callers: pick(r, 8, 30, 300), cancels: r.IntN(2) == 0, cpuTime: pick(r, 50*time.Microsecond, 100*time.Microsecond)}
+	p.addFloodOf(o, at, at+between(r, 50*time.Millisecond, 400*time.Millisecond))
 }
 
 func (p *plan) addFloodOf(o flood, from, to time.Duration) {
@@ -57,12 +65,16 @@ func (p *plan) addFloodOf(o flood, from, to time.Duration) {
 // startFlood starts the callers of a flood. The returned function stops them.
 func (f *fleet) startFlood(o flood) (stop func()) {
 	var running sync.WaitGroup
-	stopped := false
+	stopped, used := false, time.Duration(0)
 	for i := range o.callers {
 		random := rand.New(rand.NewPCG(f.plan.seed, uint64(1000+i)))
 		running.Go(func() {
 			for !stopped && f.current[o.replica] != nil {
 				f.pauseAll(o.cpuTime)
+				if used += o.cpuTime; o.cpuLimit > 0 && used >= o.cpuLimit {
+					used = 0
+					f.pauseAll(cpuPeriod - o.cpuLimit)
+				}
 				runtime.Gosched() // nothing interrupts a caller whose calls do not wait
 				f.call(f.current[o.replica], callOptions{cancels: o.cancels, patience: time.Duration(random.Int64N(int64(time.Millisecond)))})
 			}

@@ -101,13 +101,14 @@ func (c *checks) checkBreakers() {
 	}
 }
 
-// mayBeDegraded reports whether a call may be decided without Redis.
+// mayBeDegraded reports whether a call may be decided without Redis. After a time without CPU time, a
+// queue of calls can remain that a small batch empties slowly.
 func (c *checks) mayBeDegraded(r *callRecord) bool {
 	switch {
 	case c.plan.isInFault(r.end, outageMemory), r.replica.isClosed:
 		return true
 	case r.own.Reason == backend.ReasonOverload:
-		return r.paused > 0 || c.plan.maxQueue < defaultQueue
+		return r.paused > 0 || r.sincePause <= r.budget || c.plan.maxQueue < defaultQueue
 	case r.own.Reason == backend.ReasonLate:
 		return r.paused > 0
 	}
