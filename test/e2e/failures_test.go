@@ -4,11 +4,11 @@ package e2e_test
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -19,19 +19,18 @@ const failedCalls = "cluster.echo.ratelimit.error"
 // failureCauses are Envoy's counters that say why a call failed.
 var failureCauses = []struct{ counter, cause string }{
 	{"cluster.rls.upstream_rq_timeout", "without an answer in time"},
-	{"cluster.rls.upstream_rq_rx_reset", "reset by a replica"},
+	{"cluster.rls.upstream_rq_rx_reset", "reset by a replica, which happens at a deadline too"},
 	{"cluster.rls.upstream_cx_destroy_remote_with_active_rq", "cut by a replica that closed its connection"},
 	{"cluster.rls.upstream_cx_connect_fail", "without a connection, which a replica refused"},
 	{"cluster.rls.upstream_cx_connect_timeout", "without a connection in time"},
 	{"cluster.rls.upstream_cx_none_healthy", "without a healthy replica"},
 }
 
-const (
-	watchPeriod = 100 * time.Millisecond
+const watchPeriod = 100 * time.Millisecond
 
-	// busyPause is a pause of the machine that can alone make calls late, at a timeout of 20 ms.
-	busyPause = 10 * time.Millisecond
-)
+// busyShare is the share of a period in which a process waits for a processor, from which on the
+// machine alone can make calls late.
+const busyShare = 0.5
 
 // failureWatch logs the restarts, and the failed calls of each period with their cause.
 type failureWatch struct {
@@ -40,18 +39,15 @@ type failureWatch struct {
 	start   time.Time
 	done    chan struct{}
 	running sync.WaitGroup
-	pause   atomic.Int64 // longest pause of the machine in this period, in ns
 
-	mu     sync.Mutex
 	failed int64 // calls
-	busy   int64 // those of failed in a period with a pause
+	busy   int64 // those of failed on a busy machine
 	causes map[string]int64
 }
 
 // watchFailures watches the calls of an Envoy until stop.
 func (e *envoy) watchFailures(t *testing.T) *failureWatch {
 	w := &failureWatch{t: t, envoy: e, start: time.Now(), done: make(chan struct{}), causes: map[string]int64{}}
-	w.running.Go(w.measurePauses)
 	w.running.Go(w.readCounters)
 	return w
 }
@@ -61,61 +57,68 @@ func (w *failureWatch) log(format string, args ...any) {
 	w.t.Logf("%7.2f s: %s", time.Since(w.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// measurePauses measures how much later than asked the machine wakes a process.
-func (w *failureWatch) measurePauses() {
-	const nap = time.Millisecond
-	for {
-		slept := time.Now()
-		select {
-		case <-w.done:
-			return
-		case <-time.After(nap):
-		}
-		if late := int64(time.Since(slept) - nap); late > w.pause.Load() {
-			w.pause.Store(late)
-		}
-	}
-}
-
 // readCounters compares Envoy's counters with those of the period before.
 func (w *failureWatch) readCounters() {
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
-	before := w.envoy.counters()
+	before := w.readSample()
 	for running := true; running; {
 		select {
 		case <-w.done:
 			running = false // the last period is shorter
 		case <-ticker.C:
 		}
-		now, pause := w.envoy.counters(), time.Duration(w.pause.Swap(0))
-		if len(now) == 0 {
+		now := w.readSample()
+		if len(now.counters) == 0 {
 			continue // Envoy did not answer; the next period has the calls of both
 		}
-		if failed := now[failedCalls] - before[failedCalls]; failed > 0 {
-			w.addFailures(failed, pause, before, now)
-		}
+		w.addFailures(before, now)
 		before = now
 	}
 }
 
-// addFailures logs the failed calls of a period.
-func (w *failureWatch) addFailures(failed int64, pause time.Duration, before, now map[string]int64) {
+// sample has Envoy's counters, and the time that the processes of the machine have waited for a
+// processor until then.
+type sample struct {
+	time     time.Time
+	counters map[string]int64
+	waited   time.Duration
+}
+
+var waitedTotal = regexp.MustCompile(`(?m)^some .* total=(\d+)$`)
+
+// readSample returns the values of now.
+func (w *failureWatch) readSample() sample {
+	s := sample{counters: w.envoy.counters(), time: time.Now()}
+	pressure, _ := os.ReadFile("/proc/pressure/cpu") // Linux only
+	if total := waitedTotal.FindSubmatch(pressure); total != nil {
+		micros, _ := strconv.ParseInt(string(total[1]), 10, 64)
+		s.waited = time.Duration(micros) * time.Microsecond
+	}
+	return s
+}
+
+// addFailures logs the failed calls between two samples.
+func (w *failureWatch) addFailures(before, now sample) {
+	grown := func(counter string) int64 { return now.counters[counter] - before.counters[counter] }
+	failed := grown(failedCalls)
+	if failed <= 0 {
+		return
+	}
 	var causes []string
-	w.mu.Lock()
 	for _, c := range failureCauses {
-		if grown := now[c.counter] - before[c.counter]; grown > 0 {
-			w.causes[c.cause] += grown
-			causes = append(causes, fmt.Sprintf("%d %s", grown, c.cause))
+		if calls := grown(c.counter); calls > 0 {
+			w.causes[c.cause] += calls
+			causes = append(causes, fmt.Sprintf("%d %s", calls, c.cause))
 		}
 	}
 	w.failed += failed
-	if pause >= busyPause {
+	busy := min(1, float64(now.waited-before.waited)/float64(now.time.Sub(before.time)))
+	if busy >= busyShare {
 		w.busy += failed
 	}
-	w.mu.Unlock()
-	w.log("%d failed calls (%s); longest pause of the machine %v, new connections %d", failed, strings.Join(causes, ", "),
-		pause.Round(time.Millisecond), now["cluster.rls.upstream_cx_total"]-before["cluster.rls.upstream_cx_total"])
+	w.log("failed calls: %s; a process waited for a processor in %.0f%% of the time; new connections: %d",
+		strings.Join(causes, ", "), 100*busy, grown("cluster.rls.upstream_cx_total"))
 }
 
 // stop logs the sums and returns the number of failed calls.
@@ -125,7 +128,7 @@ func (w *failureWatch) stop() int64 {
 	for cause, calls := range w.causes {
 		w.t.Logf("%d calls %s", calls, cause)
 	}
-	w.t.Logf("%d failed calls, %d of them while the machine paused for %v or longer", w.failed, w.busy, busyPause)
+	w.t.Logf("%d failed calls, %d of them while processes waited for a processor at least half of the time", w.failed, w.busy)
 	return w.failed
 }
 
