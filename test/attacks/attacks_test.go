@@ -104,7 +104,7 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 	}
 }
 
-// table has the rows that TestMain prints, and fileTable those of hostile files.
+// table has the rows that TestMain prints, and fileTable those of hostile files and xDS responses.
 var table, fileTable struct{ rows []string }
 
 func TestMain(m *testing.M) {
@@ -114,7 +114,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(strings.Join(table.rows, "\n"))
 	}
 	if len(fileTable.rows) > 0 {
-		fmt.Println("\n| limits file | peak memory, MiB | CPU time, s | result |\n|---|---|---|---|")
+		fmt.Println("\n| limits | peak memory, MiB | CPU time, s | result |\n|---|---|---|---|")
 		fmt.Println(strings.Join(fileTable.rows, "\n"))
 	}
 	os.Exit(code)

@@ -40,7 +40,8 @@ type service struct {
 
 var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
-func startService(t *testing.T, program string) *service {
+// startService starts the program with further settings.
+func startService(t *testing.T, program string, settings ...string) *service {
 	t.Helper()
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(limits, []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n"), 0o600))
@@ -50,6 +51,7 @@ func startService(t *testing.T, program string) *service {
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"REDIS_URL=" + db.Addr, "CACHE_KEY_PREFIX=" + db.Prefix,
 	}
+	s.cmd.Env = append(s.cmd.Env, settings...)
 	stderr, err := s.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, s.cmd.Start())

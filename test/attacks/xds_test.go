@@ -1,0 +1,83 @@
+//go:build attacks
+
+package attacks
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+)
+
+// rules returns a response with n rules, each with a key, a value and a limit.
+func rules(n int) *confv3.RateLimitConfig {
+	response := xdstest.Config("d", 1)
+	for i := range n - 1 {
+		response.Descriptors = append(response.Descriptors, &confv3.RateLimitDescriptor{
+			Key: "path", Value: fmt.Sprintf("/api/v1/items/%06d/%051d", i, i),
+			RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_MINUTE, RequestsPerUnit: 10},
+		})
+	}
+	return response
+}
+
+// emptyDescriptors returns a response with n descriptors that have no field. All are one in memory.
+func emptyDescriptors(n int) *confv3.RateLimitConfig {
+	response := xdstest.Config("d", 1)
+	response.Descriptors = append(response.Descriptors, slices.Repeat([]*confv3.RateLimitDescriptor{{}}, n)...)
+	return response
+}
+
+func TestLargestXDSResponsesTakeBoundedMemory(t *testing.T) {
+	program := build(t)
+	for _, r := range []struct {
+		name     string
+		response *confv3.RateLimitConfig
+		want     string // in the reason of a rejection; empty if the limits come into force
+	}{
+		{"159,000 rules", rules(159_000), ""},
+		{"empty descriptors", emptyDescriptors(8_000_000), "more than 320000 descriptors and limits"},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			p := xdstest.Serve(t, "127.0.0.1:0")
+			p.Set("1", r.response)
+			resetPeak(t)
+			s := startService(t, program, "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Addr, "CONFIG_GRPC_XDS_NODE_ID="+xdstest.Node)
+			size := float64(proto.Size(r.response)) / (1 << 20)
+			p.Request()
+			answer := p.Request()
+			result := "in force"
+			if r.want != "" {
+				result = "rejected: " + r.want
+			}
+			assert.Contains(t, answer.GetErrorDetail().GetMessage(), r.want)
+			assert.Equal(t, r.want == "", answer.GetErrorDetail() == nil, answer.GetErrorDetail())
+			fileTable.rows = append(fileTable.rows, fmt.Sprintf("| xDS response: %s in %.1f MiB | %d | %.1f | %s |", r.name, size, s.peakMemory()>>20, s.cpuTime().Seconds(), result))
+			assert.LessOrEqual(t, s.peakMemory(), int64(maxFileMemory))
+			assert.Less(t, s.cpuTime(), maxFileTime)
+		})
+	}
+}
+
+// cpuTime returns the CPU time that the service has used, in hundredths of a second.
+func (s *service) cpuTime() (sum time.Duration) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	require.NoError(s.t, err)
+	fields := strings.Fields(string(data))
+	for _, text := range fields[13:15] { // user and system
+		ticks, err := strconv.Atoi(text)
+		require.NoError(s.t, err)
+		sum += time.Duration(ticks) * time.Second / 100
+	}
+	return sum
+}
