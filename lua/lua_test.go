@@ -196,25 +196,25 @@ func appendArray(b []byte, values []any) []byte {
 	return b
 }
 
-// requireKeys requires of each state that its key exists unless it is zero, and that the key expires.
+// requireKeys requires that a key exists and expires if its state is not zero. A zero state has no
+// key, except that a window can have one.
 func (r *redis) requireKeys(states map[string]*limit.State, a limit.Algorithm) {
 	r.t.Helper()
-	for key, s := range states {
-		r.requireKey(key, !s.IsZero(), a.CountsWindows())
-	}
-}
-
-// requireKey requires that key exists if its counter is not zero, and that it expires. If
-// mayBeZero is set, the key may also exist if its counter is zero.
-func (r *redis) requireKey(key string, exists, mayBeZero bool) {
-	r.t.Helper()
-	ttl, err := r.client.PTTL(context.Background(), r.prefix+key).Result()
+	ttls := map[string]*goredis.DurationCmd{}
+	_, err := r.client.Pipelined(context.Background(), func(p goredis.Pipeliner) error {
+		for key := range states {
+			ttls[key] = p.PTTL(context.Background(), r.prefix+key)
+		}
+		return nil
+	})
 	require.NoError(r.t, err)
-	switch {
-	case exists || mayBeZero && ttl != -2:
-		require.Positive(r.t, ttl, "the time to live of %s", key)
-	default:
-		require.Equal(r.t, time.Duration(-2), ttl, "%s is absent", key)
+	for key, s := range states {
+		switch ttl := ttls[key].Val(); {
+		case !s.IsZero() || a.CountsWindows() && ttl != -2:
+			require.Positive(r.t, ttl, "the time to live of %s", key)
+		default:
+			require.Equal(r.t, time.Duration(-2), ttl, "%s is absent", key)
+		}
 	}
 }
 

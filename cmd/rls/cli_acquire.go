@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/client"
 	"github.com/seed-81f232ab/rls/internal/clienttls"
+	"github.com/seed-81f232ab/rls/server"
 )
 
 // Exit codes of rls acquire, which are those of timeout(1).
@@ -142,7 +143,7 @@ func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.D
 
 // endingSignal returns the signal that has ended ctx.
 func endingSignal(ctx context.Context) syscall.Signal {
-	if cause := context.Cause(ctx); strings.HasPrefix(cause.Error(), os.Interrupt.String()) {
+	if errors.Is(context.Cause(ctx), server.ErrInterrupted) {
 		return syscall.SIGINT
 	}
 	return syscall.SIGTERM

@@ -123,8 +123,8 @@ type expressionCache map[string]*condition.Condition
 
 // condition returns the condition of an expression.
 func (c expressionCache) condition(text string) (*condition.Condition, error) {
-	if known := c[text]; known != nil {
-		return known, nil
+	if compiled := c[text]; compiled != nil {
+		return compiled, nil
 	}
 	if len(c) == maxExpressions {
 		return nil, fmt.Errorf("more than %d different expressions; use another condition, or one expression for several descriptors", maxExpressions)
