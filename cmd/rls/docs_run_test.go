@@ -37,9 +37,8 @@ hit|acquire) address=$READER_GRPC ;;
 explain|limits|counter|tail|top) address=$READER_DEBUG ;;
 serve)
   stop-service
-  : >"$READER_STATE/log" # without the lines of the service before
-  [ -z "${REDIS_URL:-}" ] || export REDIS_TIMEOUT=${REDIS_TIMEOUT:-20s} # for a slow machine
   : >"$READER_STATE/log" # the loop below must not read the log of the service before
+  [ -z "${REDIS_URL:-}" ] || export REDIS_TIMEOUT=${REDIS_TIMEOUT:-20s} # for a slow machine
   RLS_TEST_PROGRAM=1 GORACE=atexit_sleep_ms=0 "$READER_PROGRAM" "$@" >"$READER_STATE/out" 2>"$READER_STATE/log" &
   service=$!
   echo $service >"$READER_STATE/pid"

@@ -34,12 +34,12 @@ func findCause(data []byte) *Problem {
 // knows the part of YAML that people write by hand.
 type causeFinder struct {
 	data    []byte
-	next    int     // offset of the next line
-	blocks  []block // from the root to the last entry
-	after   follow  // the last entry
-	entries int     // lines with content so far
-	parts   int     // items, keys and values in the line
-	isDone  bool    // the rest is a part of YAML that causeFinder does not know
+	next    int          // offset of the next line
+	blocks  []block      // from the root to the last entry
+	after   continuation // the last entry
+	entries int          // lines with content so far
+	parts   int          // items, keys and values in the line
+	isDone  bool         // the rest is a part of YAML that causeFinder does not know
 
 	cause   finding // certain
 	suspect finding // valid YAML that explains a mistake in this entry or in the next one
@@ -118,7 +118,7 @@ func (f *causeFinder) readLine() {
 	case f.after == plainText && indent > f.indent():
 		f.continuePlain(offset, indent, text)
 	default:
-		if f.enter(offset, indent, text) {
+		if f.enterBlock(offset, indent, text) {
 			f.readEntry(offset, indent, text)
 		}
 	}
@@ -139,7 +139,7 @@ func isTightItem(text string) bool {
 
 // failTightItem reports an item whose - lacks its space.
 func (f *causeFinder) failTightItem(offset int, text string) {
-	f.fail(offset, "no space after the - of %s; want %s", shown(text), shown("- "+text[1:]))
+	f.fail(offset, "no space after the - of %s; want %s", excerpt(text), excerpt("- "+text[1:]))
 }
 
 // maxParts bounds the parts of a line, because each part is read up to the end of the line.
@@ -177,7 +177,7 @@ func (f *causeFinder) readEntry(offset, indent int, text string) {
 	end := f.keyEnd(offset, text)
 	if end > 0 {
 		if isTightItem(text) {
-			f.suspectAt(offset, "no space after the - of %s; want %s", shown(text), shown("- "+text[1:]))
+			f.suspectAt(offset, "no space after the - of %s; want %s", excerpt(text), excerpt("- "+text[1:]))
 		}
 		if isNew(false) {
 			f.blocks = append(f.blocks, block{indent, false, offset})
@@ -187,7 +187,7 @@ func (f *causeFinder) readEntry(offset, indent int, text string) {
 	}
 	tight := tightKey.FindStringSubmatch(text)
 	if tight != nil {
-		f.suspectAt(offset+len(tight[1]), "no space after the colon of %s; want %s", shown(text), shown(tight[1]+": "+tight[2]))
+		f.suspectAt(offset+len(tight[1]), "no space after the colon of %s; want %s", excerpt(text), excerpt(tight[1]+": "+tight[2]))
 	}
 	if top.indent == indent && !top.isList {
 		switch {
@@ -196,7 +196,7 @@ func (f *causeFinder) readEntry(offset, indent int, text string) {
 		case strings.HasPrefix(text, "? ") || text == "?" || strings.ContainsRune(`"'&*!{[`, rune(text[0])):
 			f.isDone = true
 		default:
-			f.fail(offset, "no colon after %s; want key: value", shown(text))
+			f.fail(offset, "no colon after %s; want key: value", excerpt(text))
 		}
 		return
 	}
@@ -218,8 +218,8 @@ func (f *causeFinder) keyEnd(offset int, text string) int {
 	return 0
 }
 
-// shown returns the start of text for a reason.
-func shown(text string) string {
+// excerpt returns the start of text for a reason.
+func excerpt(text string) string {
 	const most = 40
 	if cut := []rune(text); len(cut) > most {
 		return string(cut[:most]) + "…"

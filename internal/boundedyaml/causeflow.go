@@ -80,7 +80,7 @@ func (r *flow) readToken() {
 // startValue notes a value at offset at. It reports false after a missing comma.
 func (r *flow) startValue(at int) bool {
 	if len(r.open) > 0 && r.hasValue {
-		r.fail(at, "no comma before %s; want a comma between two values", shown(r.word(at)))
+		r.fail(at, "no comma before %s; want a comma between two values", excerpt(r.word(at)))
 		return false
 	}
 	r.hasValue = true

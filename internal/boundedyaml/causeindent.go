@@ -9,13 +9,13 @@ type block struct {
 	offset int // of the first entry
 }
 
-// follow states which deeper lines can follow an entry.
-type follow uint8
+// continuation states which deeper lines can follow an entry.
+type continuation uint8
 
 const (
-	nothing   follow = iota // the value is complete
-	anyValue                // the value is missing so far
-	plainText               // the value is text without quotes, which can go on
+	nothing   continuation = iota // the value is complete
+	anyValue                      // the value is missing so far
+	plainText                     // the value is text without quotes, which can go on
 )
 
 // indent returns the indentation of the last block, or -1.
@@ -32,29 +32,29 @@ func (f *causeFinder) continuePlain(offset, indent int, text string) {
 		return
 	}
 	if len(f.blocks) == 0 {
-		f.fail(offset, "%s can't follow text; want key: value in the lines before it", shown(text))
+		f.fail(offset, "%s can't follow text; want key: value in the lines before it", excerpt(text))
 		return
 	}
 	f.failIndent(offset, indent, f.blocks[len(f.blocks)-1])
 }
 
-// enter finds the block of a line, and reports whether the line has a right indentation.
-func (f *causeFinder) enter(offset, indent int, text string) bool {
-	var left *block // the last block that ends here
+// enterBlock finds the block of a line, and reports whether the line has a right indentation.
+func (f *causeFinder) enterBlock(offset, indent int, text string) bool {
+	var endedBlock *block // the last block that ends here
 	for len(f.blocks) > 0 && f.indent() > indent {
-		left = &f.blocks[len(f.blocks)-1]
+		endedBlock = &f.blocks[len(f.blocks)-1]
 		f.blocks = f.blocks[:len(f.blocks)-1]
 	}
 	if len(f.blocks) == 0 {
-		if left != nil {
-			f.failIndent(offset, indent, *left)
+		if endedBlock != nil {
+			f.failIndent(offset, indent, *endedBlock)
 		}
-		return left == nil
+		return endedBlock == nil
 	}
 	top := f.blocks[len(f.blocks)-1]
 	switch {
-	case top.indent < indent && left != nil:
-		f.failIndent(offset, indent, *left)
+	case top.indent < indent && endedBlock != nil:
+		f.failIndent(offset, indent, *endedBlock)
 	case top.indent < indent && f.after == nothing:
 		f.failIndent(offset, indent, top)
 	case top.indent == indent && top.isList && !isItem(text):
@@ -65,12 +65,12 @@ func (f *causeFinder) enter(offset, indent int, text string) bool {
 		switch {
 		case isTightItem(text):
 			f.failTightItem(offset, text)
-		case left != nil:
-			f.failIndent(offset, indent, *left)
+		case endedBlock != nil:
+			f.failIndent(offset, indent, *endedBlock)
 		default:
-			f.fail(offset, "got %s between the items of a list, want an item that starts with \"- \"", shown(text))
+			f.fail(offset, "got %s between the items of a list, want an item that starts with \"- \"", excerpt(text))
 		}
-	case top.indent == indent && !top.isList && isItem(text) && (left != nil || f.after != anyValue):
+	case top.indent == indent && !top.isList && isItem(text) && (endedBlock != nil || f.after != anyValue):
 		f.fail(offset, "an item of a list can't be a key beside line %d; want it below a key that ends in a colon, indented as the other items", f.line(top.offset))
 	}
 	return f.cause.offset < 0

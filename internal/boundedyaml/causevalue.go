@@ -67,12 +67,12 @@ func (f *causeFinder) readPlain(start int, text string) {
 	case isItem(text):
 		f.fail(start, "an item of a list is in the line of its key; want it in the next line")
 	case i >= 0:
-		f.fail(start+i, "the text has a second colon; want quotes: '%s'", shown(text))
+		f.fail(start+i, "the text has a second colon; want quotes: '%s'", excerpt(text))
 	}
 }
 
 func (f *causeFinder) failSpecial(offset int, text string) {
-	f.fail(offset, "a value can't start with %.1s unless it is in quotes; want '%s'", text, shown(text))
+	f.fail(offset, "a value can't start with %.1s unless it is in quotes; want '%s'", text, excerpt(text))
 }
 
 // skipBlockText skips the lines of a text in block style.
@@ -105,7 +105,7 @@ func (f *causeFinder) checkEnd(start, end int) {
 	case text[0] == ':' || strings.HasPrefix(text, "]") || strings.HasPrefix(text, "}"):
 		f.fail(after, "%.1s has no opening bracket or quote before it; remove it, or put the value into quotes", text)
 	default:
-		f.fail(start, "a value can't start with %.1s unless it is in quotes or a whole list or mapping; want '%s'", whole, shown(whole))
+		f.fail(start, "a value can't start with %.1s unless it is in quotes or a whole list or mapping; want '%s'", whole, excerpt(whole))
 	}
 }
 

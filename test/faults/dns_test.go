@@ -17,7 +17,8 @@ type dnsServer struct{ address atomic.Pointer[netip.Addr] }
 // dnsAddress is the address of the dnsServer in use, nil for the DNS of the system.
 var dnsAddress atomic.Pointer[string]
 
-// TestMain calls useDNSAddress before any goroutine can read net.DefaultResolver.
+// useDNSAddress makes net.DefaultResolver ask dnsAddress. TestMain calls it before any goroutine can
+// read net.DefaultResolver.
 func useDNSAddress() {
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if server := dnsAddress.Load(); server != nil {

@@ -12,8 +12,8 @@ import (
 
 const errNotFloat = resp.Failure("ERR value is not a valid float")
 
-// scored is a member of a sorted set.
-type scored struct {
+// setMember is a member of a sorted set, with its score.
+type setMember struct {
 	member string
 	score  float64
 }
@@ -102,16 +102,16 @@ func zscore(s *Server, args []string) any {
 }
 
 func zrangebyscore(s *Server, args []string) any {
-	return s.rangeByScore(args, args[2], args[3], func([]scored) {})
+	return s.rangeByScore(args, args[2], args[3], func([]setMember) {})
 }
 
 func zrevrangebyscore(s *Server, args []string) any {
-	return s.rangeByScore(args, args[3], args[2], slices.Reverse[[]scored])
+	return s.rangeByScore(args, args[3], args[2], slices.Reverse[[]setMember])
 }
 
 // rangeByScore returns the members from one score to another. arrange changes their order, which is
 // ascending. It knows the options WITHSCORES and LIMIT.
-func (s *Server) rangeByScore(args []string, from, to string, arrange func([]scored)) any {
+func (s *Server) rangeByScore(args []string, from, to string, arrange func([]setMember)) any {
 	first, isAfterFirst, ok := scoreBound(from)
 	last, isBeforeLast, ok2 := scoreBound(to)
 	if !ok || !ok2 {
@@ -167,12 +167,12 @@ func (s *Server) rangeByScore(args []string, from, to string, arrange func([]sco
 }
 
 // sorted returns the members of a sorted set in the order of Redis.
-func (e *entry) sorted() []scored {
-	var all []scored
+func (e *entry) sorted() []setMember {
+	var all []setMember
 	for member, score := range e.scores {
-		all = append(all, scored{member, score})
+		all = append(all, setMember{member, score})
 	}
-	slices.SortFunc(all, func(a, b scored) int { return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member)) })
+	slices.SortFunc(all, func(a, b setMember) int { return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member)) })
 	return all
 }
 
