@@ -172,7 +172,9 @@ func (e *entry) sorted() []setMember {
 	for member, score := range e.scores {
 		all = append(all, setMember{member, score})
 	}
-	slices.SortFunc(all, func(a, b setMember) int { return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member)) })
+	slices.SortFunc(all, func(a, b setMember) int {
+		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member))
+	})
 	return all
 }
 
