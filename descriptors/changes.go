@@ -74,6 +74,7 @@ func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 // eachPair is Config.eachPair for s, which is below parent.
 func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, p path)) {
 	for i := range s.nodes {
+		letCallsRun(i)
 		n := &s.nodes[i]
 		p := parent.child(n.Descriptor)
 		pair := other.findExact(n.Key, n.Value)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -14,6 +15,14 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
 )
+
+// letCallsRun lets waiting calls run after each 100 descriptors of a list, which take about 0.1 ms. i
+// is the number of the descriptor.
+func letCallsRun(i int) {
+	if i%100 == 99 {
+		runtime.Gosched()
+	}
+}
 
 // Compile returns the Config of a checked set. It can't fail.
 func Compile(set *limitsfile.Set) *Config {
@@ -51,6 +60,7 @@ func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) siblings {
 	s := newSiblings(list)
 	for i, d := range list {
+		letCallsRun(i)
 		n, p := &s.nodes[i], parent.child(d)
 		n.rule = c.newRule(d, p)
 		if len(d.Descriptors) == 0 {

@@ -30,8 +30,9 @@ const (
 	// MaxDepth is the maximum depth of nested descriptors, and of nested metadata.
 	MaxDepth = 100
 
-	// pieceNodes is the number of nodes in a piece of a file, which is about 200 rules.
-	pieceNodes = 2000
+	// pieceNodes is the number of nodes in a piece of a file, which is about 50 rules. A call can wait
+	// while a piece is parsed, which takes about a millisecond.
+	pieceNodes = 500
 
 	// maxLimits bounds the limits of one descriptor.
 	maxLimits = 100

@@ -65,7 +65,7 @@ const (
 
 	// readPause is the pause between two parts of a large file, which take about as long to
 	// read. So a change of the limits needs less than half of one core.
-	readPause = 2 * time.Millisecond
+	readPause = time.Millisecond
 
 	// fullReadEvery is the number of looks after which Run reads the files even if the
 	// fingerprint is the same. A read error may be over, and some file systems hide
