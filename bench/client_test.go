@@ -44,7 +44,7 @@ func TestClient(t *testing.T) {
 		replicas = append(replicas, addr)
 	}
 	table := new(strings.Builder)
-	fmt.Fprintln(table, "| algorithm | time for 1,000 permits | permits of each process | most permits in a second | callers overtaken by a later one of their process |\n|---|---|---|---|---|")
+	fmt.Fprintln(table, "| algorithm | time for 1,000 permits | permits of each process | most permits in a second | callers that got their permit after a later caller of their process |\n|---|---|---|---|---|")
 	for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
 		begin := time.Now().Truncate(time.Second).Add(2 * time.Second)
 		var times [processes][]int64
