@@ -18,8 +18,7 @@ import (
 )
 
 // maxFileMemory and maxFileTime are the promises of docs/security.md for each limits file and each xDS
-// response. The
-// time is CPU time, because other programs can be busy.
+// response. The time is CPU time, because other programs can be busy.
 const (
 	maxFileMemory = 250 << 20
 	maxFileTime   = 5 * time.Second
