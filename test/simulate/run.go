@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
@@ -53,7 +54,9 @@ func Compile(ctx context.Context, args ...string) (*Program, error) {
 	}
 	config := wazero.NewRuntimeConfig()
 	if user, err := os.UserCacheDir(); err == nil { // the compilation takes half a minute
-		cache, err := wazero.NewCompilationCacheWithDir(filepath.Join(user, "rls-simulate"))
+		cacheDir := filepath.Join(user, "rls-simulate")
+		removeOldFiles(cacheDir)
+		cache, err := wazero.NewCompilationCacheWithDir(cacheDir)
 		if err != nil {
 			return nil, err
 		}
@@ -68,6 +71,20 @@ func Compile(ctx context.Context, args ...string) (*Program, error) {
 	}
 	p.module, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, compileWorkers), binary)
 	return p, err
+}
+
+// removeOldFiles removes files of dir that are older than a day. Each version of the program has a
+// file of 230 MB, and wazero keeps all of them.
+func removeOldFiles(dir string) {
+	_ = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil //nolint:nilerr // the cache can work without the removal
+		}
+		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.Remove(path)
+		}
+		return nil
+	})
 }
 
 // Close frees the program.
