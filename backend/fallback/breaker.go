@@ -54,9 +54,9 @@ const (
 	openAfter   = 50 * time.Millisecond
 )
 
-// failureMemory is the time after which a failure no longer counts with the next one. Failures of
-// two faults, without a call in between, do not open the breaker. An outage without much traffic is
-// found by the idle probes.
+// failureMemory is the longest time from a failure to the start of the next call that still counts
+// with this failure. So failures of two faults, without a call in between, do not open the breaker.
+// The idle probes find an outage without much traffic.
 const failureMemory = time.Second
 
 // Each pause between probes is twice as long as the pause before, up to maxProbePause. An
@@ -81,7 +81,9 @@ func (b *breaker) recordSuccess() {
 	}
 }
 
-func (b *breaker) recordFailure(err error) {
+// recordFailure records that a call of the primary has failed. start is the time at which the call
+// started.
+func (b *breaker) recordFailure(start time.Time, err error) {
 	if b.isOpen() {
 		return
 	}
@@ -89,7 +91,7 @@ func (b *breaker) recordFailure(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	state := b.loadState()
-	if state == Closed || now.Sub(b.lastFailure) > failureMemory {
+	if state == Closed || start.Sub(b.lastFailure) > failureMemory {
 		b.failures, b.failingSince = 0, now
 		b.limiter.endBlip()
 	}
@@ -230,6 +232,7 @@ func (l *Limiter) probeIdleShards() {
 // probe succeeds or the breaker opens.
 func (b *breaker) probeClosed() {
 	for l := b.limiter; !b.isOpen(); {
+		start := time.Now()
 		err := l.o.Probe(l.ctx, b.shard)
 		switch {
 		case l.ctx.Err() != nil || errors.Is(err, backend.ErrOverloaded):
@@ -238,7 +241,7 @@ func (b *breaker) probeClosed() {
 			b.recordSuccess()
 			return
 		}
-		b.recordFailure(err)
+		b.recordFailure(start, err)
 		if !wait.Sleep(l.ctx, withJitter(openAfter/2)) {
 			return
 		}

@@ -60,6 +60,20 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 	}
 }
 
+func TestSlowFailuresOpenBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := newLimit(t, 100, limit.Day)
+		r.primary.SetError(errDown)
+		r.primary.Delay(2 * time.Second)
+		for range minFailures {
+			assert.False(t, r.isDown())
+			assert.True(t, r.take("k", lim, 1).Degraded())
+		}
+		assert.True(t, r.isDown())
+	})
+}
+
 func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)

@@ -28,7 +28,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 			continue
 		case errors.Is(r.Err, backend.ErrOverloaded), errors.Is(r.Err, backend.ErrNotSent):
 		default:
-			l.breakerOf(h).recordFailure(r.Err)
+			l.breakerOf(h).recordFailure(now, r.Err)
 		}
 		failed = append(failed, failedHit{i, r.Err})
 		if l.mode(h.Limit) != limit.FailLocal {

@@ -41,7 +41,7 @@ var mutants = []mutant{
 		name:    "canceled-call-is-a-failure",
 		file:    "backend/fallback/serve.go",
 		old:     "case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):",
-		new:     "case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):\n\t\t\tif isMutant() {\n\t\t\t\tl.breakerOf(h).recordFailure(r.Err)\n\t\t\t}",
+		new:     "case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):\n\t\t\tif isMutant() {\n\t\t\t\tl.breakerOf(h).recordFailure(now, r.Err)\n\t\t\t}",
 		runs:    []run{{"canceled-calls", 1}},
 		problem: "breaker opened",
 	},
