@@ -165,6 +165,8 @@ func TestBadRequestsAreRefusedAndChargeNothing(t *testing.T) {
 		"hits as text":       {`{"domain": "shop", "checks": [` + good + `, {"hits": "3"}]}`, "checks[1].hits: got string, want a whole number"},
 		"half a hit":         {`{"domain": "shop", "checks": [{"hits": 0.5}]}`, "checks[0].hits: got number 0.5, want a whole number"},
 		"descriptor as text": {`{"domain": "shop", "checks": [{"descriptor": "a=b"}]}`, "checks[0].descriptor: got string, want a list"},
+		"domain as number":   {`{"domain": 5, "checks": [` + good + `]}`, "domain: got number, want text"},
+		"rules as text":      {`{"rules": "yes", "checks": [` + good + `]}`, "rules: got string, want true or false"},
 		"invalid UTF-8":      {"{\"domain\": \"sh\xffop\", \"checks\": [" + good + "]}", "body: got invalid UTF-8"},
 		"a long domain":      {`{"domain": "` + strings.Repeat("x", 1025) + `", "checks": [` + good + `]}`, "domain: got 1025 bytes, want at most 1024"},
 	} {
@@ -174,7 +176,7 @@ func TestBadRequestsAreRefusedAndChargeNothing(t *testing.T) {
 			var got Refusal
 			require.NoError(t, json.Unmarshal([]byte(body), &got), body)
 			assert.Equal(t, "INVALID_ARGUMENT", got.Error.Code)
-			assert.Contains(t, got.Error.Message, c.message)
+			assert.True(t, strings.HasPrefix(got.Error.Message, c.message), got.Error.Message)
 		})
 	}
 	_, body := h.post(`{"domain": "shop", "checks": [` + good + `]}`)

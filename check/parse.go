@@ -18,9 +18,10 @@ func parse(body []byte, maxChecks int) (*Request, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("body: got invalid UTF-8, want JSON")
 	}
-	var envelope struct {
-		Request
-		Checks []json.RawMessage `json:"checks"` // takes the place of Request.Checks
+	var envelope struct { // the fields of Request. If it was embedded, errors would name it.
+		Domain string            `json:"domain"`
+		Rules  bool              `json:"rules"`
+		Checks []json.RawMessage `json:"checks"`
 	}
 	if err := decode(body, "", &envelope); err != nil {
 		return nil, err
@@ -33,14 +34,13 @@ func parse(body []byte, maxChecks int) (*Request, error) {
 	case len(envelope.Domain) > maxDomainBytes:
 		return nil, fmt.Errorf("domain: got %d bytes, want at most %d", len(envelope.Domain), maxDomainBytes)
 	}
-	req := envelope.Request
-	req.Checks = make([]Check, len(envelope.Checks))
+	req := &Request{Domain: envelope.Domain, Rules: envelope.Rules, Checks: make([]Check, len(envelope.Checks))}
 	for i, text := range envelope.Checks {
 		if err := decode(text, fmt.Sprintf("checks[%d]", i), &req.Checks[i]); err != nil {
 			return nil, err
 		}
 	}
-	return &req, nil
+	return req, nil
 }
 
 // decode reads one JSON object into v. place is the place of the object in the body, or empty.

@@ -19,8 +19,8 @@
 // descriptor that no rule of the service matches has no limit, as with Envoy. Check reports
 // this case in Decision.Limited.
 //
-// Only Allow charges denied hits as the rule states; no other call does. A denied
-// Acquire, Reserve or AcquireHold charges nothing, as long as the service is rls.
+// Allow and Check charge denied hits as the rule states. A denied Acquire, Reserve or AcquireHold
+// charges nothing, as long as the service is rls.
 package client
 
 import (
@@ -47,8 +47,10 @@ type Options struct {
 	// TLS is the configuration for TLS. If it is nil, the connection is plain text.
 	TLS *tls.Config
 
-	// Timeout is the longest time of one call of the service, with its retries. A call that
-	// cannot reach the service is retried up to four times within this time.
+	// Timeout is the longest time of one call of the service, with its retries. The default is
+	// DefaultTimeout. If the service can't be reached, or the connection breaks before the
+	// answer, the call is retried up to four times within this time. In the second case the
+	// service may charge the hits twice.
 	Timeout time.Duration
 
 	// Failure is the way to decide while the service does not answer.
@@ -102,7 +104,7 @@ func New(target string, o Options) (*Client, error) {
 		return nil, errors.New("target: got none, want host:port")
 	}
 	if o.Timeout < 0 {
-		return nil, fmt.Errorf("options: Timeout: got %s, want above 0", o.Timeout)
+		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", o.Timeout)
 	}
 	c := newClient(o)
 	service, err := dial(target, o)

@@ -1,5 +1,41 @@
 package client
 
+import (
+	"context"
+	"time"
+)
+
+// SlowTakes makes each call of c that takes permits last for delay. Its decision comes at the end
+// of this time, also if the caller has cancelled the call.
+func SlowTakes(c *Client, delay time.Duration) { c.decider = slowDecider{c.decider, delay} }
+
+type slowDecider struct {
+	decider
+	delay time.Duration
+}
+
+func (s slowDecider) decide(ctx context.Context, c *call) (*answer, error) {
+	if !c.acquires {
+		return s.decider.decide(ctx, c)
+	}
+	type result struct {
+		answer *answer
+		err    error
+	}
+	results := make(chan result, 1)
+	go func() {
+		time.Sleep(s.delay)
+		a, err := s.decider.decide(context.WithoutCancel(ctx), c)
+		results <- result{a, err}
+	}()
+	select {
+	case r := <-results:
+		return r.answer, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Waiting returns the number of callers that wait for permits.
 func Waiting(c *Client) int {
 	c.mu.Lock()

@@ -3,11 +3,15 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"sync"
 )
 
 // holdQueue is the start of the keys of queues for holds.
 const holdQueue = "hold "
+
+// errSlotTaken is the reason for the loss of a hold whose renewal is denied.
+var errSlotTaken = errors.New("renewal denied, because other holders have the slots")
 
 // Hold is a permit to give back. If a limit of the rule has algorithm: concurrency, the Hold is a
 // slot of this limit, and the client renews it until Release. Otherwise Release does nothing.
@@ -18,8 +22,13 @@ type Hold struct {
 	id      string
 	grant   grant
 	lost    chan struct{}
-	end     context.CancelFunc // ends the renewal
-	renewed chan struct{}      // closed when the renewal has ended
+	end     context.CancelFunc // ends the renewal after a call in flight
+
+	// byService and alone report whether the service and this process without it have granted a
+	// slot. The renewal writes them, so others read them after its end.
+	byService, alone bool
+
+	renewed chan struct{} // closed when the renewal has ended
 
 	mu         sync.Mutex
 	isReleased bool
@@ -53,6 +62,7 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	if c.closed {
 		return nil, ErrClosed
 	}
+	h.noteGrant(h.grant.degraded)
 	renewCtx, end := context.WithCancel(c.life)
 	h.end = end
 	c.work.Add(1)
@@ -64,7 +74,14 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	return h, nil
 }
 
-// renew renews h until ctx ends or h is lost.
+// noteGrant records who has granted a slot.
+func (h *Hold) noteGrant(degraded bool) {
+	h.alone = h.alone || degraded
+	h.byService = h.byService || !degraded
+}
+
+// renew renews h until ctx ends or h is lost. The end of ctx leaves a call in flight, because the
+// service could execute a cancelled renewal after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
 	c, hold := h.client, h.grant.hold
 	validUntil := h.grant.at.Add(hold)
@@ -78,7 +95,10 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		}
 		at := c.clock.Now()
-		a, err := c.decide(ctx, h.request, h.request.n(), callOptions{acquires: true, holdID: h.id})
+		a, err := c.decide(c.life, h.request, h.request.n(), callOptions{acquires: true, holdID: h.id})
+		if err == nil && a.allowed {
+			h.noteGrant(a.degraded)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -93,6 +113,9 @@ func (h *Hold) renew(ctx context.Context) {
 			pause = hold / 10
 			continue
 		}
+		if err == nil {
+			err = errSlotTaken
+		}
 		c.log.Warn("hold lost", "error", err)
 		close(h.lost)
 		return
@@ -103,10 +126,11 @@ func (h *Hold) renew(ctx context.Context) {
 func (h *Hold) Limited() bool { return h.grant.limited }
 
 // Lost returns a channel that is closed if the renewal fails for the whole time of the hold, or
-// if the service has given the slot to another holder. The work under the Hold should then end.
+// if the service rejects or denies it. The work under the Hold should then end.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Release gives the slot back. Only the first successful Release does.
+// Release gives the slot back. After the first successful Release, Release does nothing. It waits
+// for a renewal in flight, which takes at most Options.Timeout.
 func (h *Hold) Release() error {
 	h.end()
 	<-h.renewed
@@ -115,7 +139,21 @@ func (h *Hold) Release() error {
 	if h.isReleased {
 		return nil
 	}
-	err := h.client.giveBack(context.Background(), h.request, h.id, h.grant)
+	var aloneErr, serviceErr error
+	if h.alone {
+		aloneErr = h.giveBack(true)
+	}
+	if h.byService {
+		serviceErr = h.giveBack(false)
+	}
+	err := errors.Join(aloneErr, serviceErr)
 	h.isReleased = err == nil
 	return err
+}
+
+// giveBack gives the slot back to the service, or to the limits of this process if degraded is true.
+func (h *Hold) giveBack(degraded bool) error {
+	g := h.grant
+	g.degraded = degraded
+	return h.client.giveBack(context.Background(), h.request, h.id, g)
 }

@@ -159,6 +159,50 @@ func TestHoldIsRenewedByItsId(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, c, slot))
 }
 
+func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		client.SlowTakes(c, time.Second/2)
+		h, err := c.AcquireHold(t.Context(), "shop", slot)
+		require.NoError(t, err)
+		time.Sleep(10*time.Second + time.Second/4) // the renewal is in flight
+		require.NoError(t, h.Release())
+		time.Sleep(time.Second)
+		assert.Equal(t, 2, remaining(t, c, slot), "no renewal takes the slot after the release")
+	})
+}
+
+func TestReleaseFreesSlotsOfServiceAndOfOutage(t *testing.T) {
+	parsed, err := client.ParseLimits("limits.yaml", limits)
+	require.NoError(t, err)
+	for name, outageFirst := range map[string]bool{"granted in an outage": true, "renewed in an outage": false} {
+		t.Run(name, func(t *testing.T) {
+			clock := clienttest.NewClock(start)
+			s := newService(t, clock)
+			c := newClient(t, s, client.Options{Failure: client.FailLocal, Limits: parsed, Clock: clock})
+			change := func(isOutage bool) {
+				s.answer.Store(nil)
+				if isOutage {
+					outage(s)
+				}
+			}
+			change(outageFirst)
+			h, err := c.AcquireHold(t.Context(), "shop", slot)
+			require.NoError(t, err)
+			change(!outageFirst)
+			clock.WaitForTimers(1)
+			clock.Advance(10 * time.Second)
+			clock.WaitForTimers(1) // the renewal has ended
+			change(false)
+			clock.Advance(2 * time.Second)
+			require.NoError(t, h.Release())
+			assert.Equal(t, 2, remaining(t, c, slot), "of the service")
+			change(true)
+			assert.Equal(t, 2, remaining(t, c, slot), "of this process")
+		})
+	}
+}
+
 func TestCancelledHoldLeavesNoSlotTaken(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)

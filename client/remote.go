@@ -13,7 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// retryPolicy repeats calls that did not reach the service. gRPC adds jitter to the back-off.
+// retryPolicy repeats calls that did not reach the service, and calls whose connection broke before
+// the answer. gRPC can't always distinguish the two. It adds jitter to the back-off.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`

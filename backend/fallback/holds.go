@@ -49,7 +49,7 @@ func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 }
 
 // releaseHold ends anonymous holds of the secondary if h asks for it. It returns false if the
-// secondary has no slots to release for h.
+// secondary has no anonymous hold to release for h.
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
 	if h.N >= 0 || h.N <= -limit.MaxHits || h.Hold != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
 		return false
@@ -63,9 +63,13 @@ func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit
 	if batch.Results[0].Err != nil || peek.Limit.Spent(batch.Results[0].Result) == 0 {
 		return false
 	}
+	remaining := batch.Results[0].Remaining
 	batch.Hits[0].N = h.N
 	batch.Take(ctx, now, l.o.Secondary)
-	*r = batch.Results[0] // the Source is this process, which is no fallback here
+	if batch.Results[0].Remaining <= remaining {
+		return false // all its holds have an id
+	}
+	*r = batch.Results[0] // its Source is this process, not the fallback, because the primary works
 	return true
 }
 

@@ -114,3 +114,17 @@ func TestNamedReleaseAfterAnOutageFreesNoOtherSlot(t *testing.T) {
 		assert.Zero(t, spent(r.shared, "k", lim))
 	})
 }
+
+func TestAnonymousReleaseAfterAnOutageLeavesNamedHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		assert.True(t, r.take("k", lim, 1).Allowed)
+		r.openBreakers(lim, "other")
+		assert.True(t, r.take("other", lim, 1).Allowed, "an anonymous hold of another counter")
+		assert.True(t, r.takeNamed(lim, "during", 1).Allowed)
+		r.heal()
+		assert.True(t, r.take("k", lim, -1).Allowed)
+		assert.Zero(t, spent(r.shared, "k", lim), "the release goes to the primary")
+	})
+}

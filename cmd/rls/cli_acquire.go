@@ -104,6 +104,9 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 		return acquireFailure(err)
 	}
 	defer func() { _ = c.Close() }()
+	endSignals := make(chan os.Signal, 1)
+	signal.Notify(endSignals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(endSignals)
 	hold, err := f.acquire(ctx, c, d)
 	if err != nil {
 		return err
@@ -111,7 +114,7 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 	if !hold.Limited() {
 		fmt.Fprintf(stderr, "rls: no rule of domain %s limits %s; the command runs without a limit\n", printable(f.domain), printable(descriptor))
 	}
-	err = runCommand(stderr, path, command, hold)
+	err = runCommand(stderr, path, command, hold, endSignals)
 	if releaseErr := hold.Release(); releaseErr != nil {
 		fmt.Fprintln(stderr, "rls: the permit comes back after its hold, because the release failed:", releaseErr)
 	}
@@ -134,11 +137,20 @@ func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.D
 	case err == nil:
 		return hold, nil
 	case ctx.Err() != nil:
-		return nil, &codedError{exitSignal + int(endingSignal(ctx)), errors.New("interrupted before the permit came")}
+		return nil, interruptedError(endingSignal(ctx), "before the permit came")
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, &codedError{exitTimedOut, err}
 	}
 	return nil, acquireFailure(err)
+}
+
+// interruptedError returns the error for a signal that came at this moment, before the command.
+func interruptedError(s os.Signal, moment string) error {
+	code := exitSignal
+	if number, ok := s.(syscall.Signal); ok {
+		code += int(number)
+	}
+	return &codedError{code, errors.New("interrupted " + moment)}
 }
 
 // endingSignal returns the signal that has ended ctx.
@@ -149,13 +161,20 @@ func endingSignal(ctx context.Context) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// runCommand runs the command at path to its end and returns its exit code as an error.
-func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold) error {
+// runCommand runs the command at path to its end and returns its exit code as an error. endSignals
+// are the signals that end rls before the command starts. runCommand stops them.
+func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold, endSignals chan os.Signal) error {
 	passesSignals.Store(true)
 	defer passesSignals.Store(false)
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, passedSignals()...)
 	defer signal.Stop(signals)
+	signal.Stop(endSignals) // from here on, all signals are in the other channel
+	select {
+	case s := <-endSignals:
+		return interruptedError(s, "before the command started")
+	default:
+	}
 
 	cmd := exec.Command(path)
 	cmd.Args = command

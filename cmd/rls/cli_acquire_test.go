@@ -4,14 +4,17 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/client"
 	"github.com/seed-81f232ab/rls/internal/redistest"
 )
 
@@ -103,6 +106,19 @@ func TestAcquirePassesSignalsToCommand(t *testing.T) {
 			assert.Equal(t, 7, cmd.ProcessState.ExitCode())
 		})
 	}
+}
+
+func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
+	endSignals := make(chan os.Signal, 1)
+	endSignals <- syscall.SIGTERM
+	path := filepath.Join(t.TempDir(), "started")
+	touch, err := exec.LookPath("touch")
+	require.NoError(t, err)
+	err = runCommand(io.Discard, touch, []string{"touch", path}, new(client.Hold), endSignals)
+	var coded *codedError
+	require.ErrorAs(t, err, &coded)
+	assert.Equal(t, 143, coded.code)
+	assert.NoFileExists(t, path)
 }
 
 // The windows of Redis charge with plain commands, which a denied rls acquire must not use.

@@ -77,7 +77,7 @@ func (p *pacer) load() (done func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	following.Go(func() { p.follow(ctx, loadInterval) })
-	return func() {
+	return sync.OnceFunc(func() {
 		cancel()
 		following.Wait()
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minFreed {
@@ -86,9 +86,10 @@ func (p *pacer) load() (done func()) {
 		p.set(func() {
 			if p.loads--; p.loads == 0 && !p.bounded {
 				debug.SetGCPercent(p.original)
+				p.percent = 0
 			}
 		})
-	}
+	})
 }
 
 // set changes p. If GOGC follows the live heap, it sets GOGC.

@@ -61,6 +61,20 @@ func TestLoadFollowsTheLiveHeap(t *testing.T) {
 	assert.Equal(t, 300, percent())
 }
 
+func TestBoundAfterLoadSetsThePercentAgain(t *testing.T) {
+	var p pacer
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	runtime.GC()
+	done := p.load()
+	done()
+	done()
+	assert.Equal(t, 100, percent())
+	p.bound(ctx)
+	assert.Equal(t, 400, percent())
+}
+
 func TestBoundFollowsTheLiveHeapAlsoAfterLoads(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(100))

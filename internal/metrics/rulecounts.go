@@ -40,15 +40,16 @@ type HitSums struct {
 	Shadow uint64
 }
 
-// add adds the values of c to s.
+// add adds the values of c to s. It reads shadowed before over, because count writes them in the
+// other order. So Shadow never exceeds Over.
 func (s *HitSums) add(c *hitCounts) {
+	s.Shadow += c.shadowed.Load()
 	within, over := c.within.Load(), c.over.Load()
 	s.Total += within + over + c.others.Load()
 	s.Within += within
 	s.Over += over
 	s.Near += c.near.Load()
 	s.OverLocal += c.overLocal.Load()
-	s.Shadow += c.shadowed.Load()
 }
 
 // addSums adds other to s.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,6 +109,26 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 			assert.Equal(t, []RuleCounts{{"d", "d > " + c.key, "", c.want}}, f.Rules())
 		})
 	}
+}
+
+func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
+	const hits = 2_000_000
+	var c hitCounts
+	var h hitClassifier
+	var work sync.WaitGroup
+	work.Go(func() {
+		for range hits {
+			h.count(&c, &limit.Limit{}, 1, true, &backend.Result{})
+		}
+	})
+	for sums := (HitSums{}); sums.Over < hits; {
+		sums = HitSums{}
+		sums.add(&c)
+		if !assert.LessOrEqual(t, sums.Shadow, sums.Over) {
+			break
+		}
+	}
+	work.Wait()
 }
 
 func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
