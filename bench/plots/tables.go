@@ -83,7 +83,7 @@ func writeExactness(b *strings.Builder, run *curves.Run) {
 	if len(run.Exactness) == 0 {
 		return
 	}
-	b.WriteString("Admitted hits of three replicas, relative to a limit of one second (1 is the limit). Bursts of three limits lie around the end of a window. The steady demand is three limits in each second.\n\n| server | algorithm | most in any second, under bursts | share of the limit, under steady demand |\n|---|---|---|---|\n")
+	b.WriteString("Admitted hits of three replicas, relative to a limit of one second (1 is the limit). A burst has three times the limit, half of it before and half after the end of a window. The steady demand is three times the limit in each second.\n\n| server | algorithm | most in any second, under bursts | share of the limit, under steady demand |\n|---|---|---|---|\n")
 	for _, e := range run.Exactness {
 		fmt.Fprintf(b, "| %s | %s | %.2f (%.2f–%.2f) | %.2f (%.2f–%.2f) |\n", e.Server, e.Algorithm,
 			e.Span.Median, e.Span.Low, e.Span.High, e.Steady.Median, e.Steady.Low, e.Steady.High)
