@@ -124,9 +124,9 @@ func TestFileBeyondDefaultBoundsIsRejected(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		{"a square of descriptors", square, "f:4:30: file has more than 320000 descriptors and limits (aliases count at each use); split the file"},
 		{"a square of metadata", one("metadata: {l: &a " + words(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
-		{"bare keys", "domain: d\n" + strings.Repeat("a:\n", 250_001), "f:250000: more than 500000 keys and values in one piece; split the file"},
-		{"items in brackets", "domain: d\ndescriptors: [" + strings.Repeat("{},", 500_001) + "]", "f:2: more than 500000 keys and values in one piece; split the file"},
-		{"a value with many keys", one("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values in one piece; split the file"},
+		{"bare keys", "domain: d\n" + strings.Repeat("a:\n", 250_001), "f:250000: more than 500000 keys and values to parse at once; split the file"},
+		{"items in brackets", "domain: d\ndescriptors: [" + strings.Repeat("{},", 500_001) + "]", "f:2: more than 500000 keys and values to parse at once; split the file"},
+		{"a value with many keys", one("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values to parse at once; split the file"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -40,7 +40,8 @@ const (
 	// DefaultMaxNodes is about the number of nodes in 45,000 rules. A node takes 200 bytes.
 	DefaultMaxNodes = 500_000
 
-	// DefaultMaxRepeated is about the number of nodes of 200,000 limits with one anchor.
+	// DefaultMaxRepeated is about the number of nodes that 200,000 rules repeat if all use the same
+	// anchored limit.
 	DefaultMaxRepeated = 1_000_000
 
 	defaultPieceNodes = 20_000
@@ -85,8 +86,8 @@ func Parse(data []byte, b Bounds) (*Document, error) {
 	return d, d.parseWhole()
 }
 
-// Open parses the first document of a file, but for the items of a field at the root. Items
-// returns the items.
+// Open parses the first document of a file without the items of one field at the root. Items returns
+// the items.
 func Open(data []byte, field string, b Bounds) (*Document, error) {
 	d := newDocument(data, field, b)
 	head, pieces, ok := cut(data, field, d.bounds.PieceNodes)
@@ -127,7 +128,8 @@ func (d *Document) parseWhole() error {
 	return err
 }
 
-// checkCount reports data with too many nodes for one tree. The first line of data is line.
+// checkCount reports data with too many nodes for one tree. line is the number of the first line of
+// data in the file.
 func (d *Document) checkCount(data []byte, line int) error {
 	count, last := countNodes(data, d.bounds.MaxNodes)
 	if count <= d.bounds.MaxNodes {
@@ -137,7 +139,7 @@ func (d *Document) checkCount(data []byte, line int) error {
 	if d.field != "" {
 		advice = fmt.Sprintf("split the file, or put %s last, with each item on lines of its own (- key: …)", d.field)
 	}
-	return &Problem{Line: line + last - 1, Reason: fmt.Sprintf("more than %d keys and values in one piece; %s", d.bounds.MaxNodes, advice)}
+	return &Problem{Line: line + last - 1, Reason: fmt.Sprintf("more than %d keys and values to parse at once; %s", d.bounds.MaxNodes, advice)}
 }
 
 // openPieces parses head, and keeps pieces for Items.
@@ -170,15 +172,15 @@ func (d *Document) InPieces() bool { return d.pieces != nil }
 // Items calls f with the items of each piece, in their order, until f returns false. If f keeps
 // no nodes, few pieces at a time are in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
-	if done, err := d.eachPiece(f); err != nil {
-		return d.restItems(done, err, f)
+	if handledItems, err := d.eachPiece(f); err != nil {
+		return d.restItems(handledItems, err, f)
 	}
 	return nil
 }
 
-// eachPiece does the work of Items until a piece can't be parsed. done is the number of items
-// before that piece.
-func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (done int, err error) {
+// eachPiece does the work of Items until a piece can't be parsed. handledItems is the number of
+// items before that piece.
+func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
 	next := d.pieceItems
 	if d.decoder == nil && d.bounds.Parsers > 1 {
 		var stop func()
@@ -188,14 +190,14 @@ func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (done int, err err
 	for i := range d.pieces {
 		items, err := next(i)
 		if err != nil {
-			return done, err
+			return handledItems, err
 		}
 		if !f(items) {
 			break
 		}
-		done += len(items)
+		handledItems += len(items)
 	}
-	return done, nil
+	return handledItems, nil
 }
 
 // pieceItems parses piece i. If the pieces have one decoder, i must be the next piece.
@@ -206,34 +208,34 @@ func (d *Document) pieceItems(i int) ([]*yaml.Node, error) {
 	}
 	var doc yaml.Node
 	var err error
-	added := 1 - p.line // lines before the piece that its parser has, or minus those that it lacks
+	lineShift := 1 - p.line // line number from the parser minus line number in the file
 	if d.decoder == nil {
 		err = yaml.Unmarshal(p.data, &doc)
 	} else {
-		added = i + 1
+		lineShift = i + 1
 		err = d.decoder.Decode(&doc)
 	}
 	if err == nil && len(doc.Content) == 0 {
 		err = ErrEmpty
 	}
 	if err != nil {
-		return nil, d.syntaxProblem(err, added)
+		return nil, d.syntaxProblem(err, lineShift)
 	}
 	list := doc.Content[0]
 	if list.Kind != yaml.SequenceNode {
 		return nil, problemAt(list, "%s is not a list", d.field)
 	}
-	shiftLines(list, added)
+	shiftLines(list, lineShift)
 	if d.decoder != nil {
 		_, err = d.aliases.size(list)
 	}
 	return list.Content, err
 }
 
-// restItems calls f with the items from number done, after a piece could not be parsed. If the
-// whole document can be parsed, its pieces were cut in a wrong place. If the document is too
-// large, the error of the piece is the best one.
-func (d *Document) restItems(done int, pieceError error, f func([]*yaml.Node) bool) error {
+// restItems calls f with all items except the first handledItems, after a piece could not be
+// parsed. If the whole document can be parsed, its pieces were cut in a wrong place. If the
+// document is too large, the error of the piece is the best one.
+func (d *Document) restItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
 	if d.checkCount(d.data, 1) != nil {
 		return pieceError
 	}
@@ -241,18 +243,17 @@ func (d *Document) restItems(done int, pieceError error, f func([]*yaml.Node) bo
 		return err
 	}
 	fields := d.Root.Content
-	if list := fields[len(fields)-1]; list.Kind == yaml.SequenceNode && len(list.Content) >= done {
-		f(list.Content[done:])
+	if list := fields[len(fields)-1]; list.Kind == yaml.SequenceNode && len(list.Content) >= handledItems {
+		f(list.Content[handledItems:])
 		return nil
 	}
 	return pieceError
 }
 
-// shiftLines takes added lines away from the place of n and of all nodes below. A negative number
-// adds lines.
-func shiftLines(n *yaml.Node, added int) {
-	n.Line -= added
+// shiftLines subtracts lineShift from the line number of n and of all nodes below n.
+func shiftLines(n *yaml.Node, lineShift int) {
+	n.Line -= lineShift
 	for _, child := range n.Content {
-		shiftLines(child, added)
+		shiftLines(child, lineShift)
 	}
 }

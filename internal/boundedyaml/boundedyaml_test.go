@@ -115,8 +115,8 @@ func TestMistakesHaveTheirPlace(t *testing.T) {
 		{"many repetitions", "list:\n- &a [" + strings.Repeat("x, ", 30) + "]\n- [*a, *a]\n- [*a, *a]\n", "line 4: aliases repeat more than 100 keys and values"},
 		{"repetitions of repetitions", "list:\n- &a [x, x, x]\n- &b [*a, *a, *a, *a, *a]\n- &c [*b, *b, *b, *b, *b]\n", "line 4: aliases repeat more than 100 keys and values"},
 		{"many anchors in pieces", "list:\n" + strings.Repeat("- &a [x]\n", 60), "line 52: more than 100 keys and values have anchors (&)"},
-		{"a large item", "list:\n- x\n- [" + strings.Repeat("x, ", 51) + "]\n", "line 3: more than 100 keys and values in one piece; split the file, or put list last"},
-		{"a large list in brackets", "list: [" + strings.Repeat("x, ", 51) + "]\n", "line 1: more than 100 keys and values in one piece; split the file, or put list last"},
+		{"a large item", "list:\n- x\n- [" + strings.Repeat("x, ", 51) + "]\n", "line 3: more than 100 keys and values to parse at once; split the file, or put list last"},
+		{"a large list in brackets", "list: [" + strings.Repeat("x, ", 51) + "]\n", "line 1: more than 100 keys and values to parse at once; split the file, or put list last"},
 		{"a mistake in a large file", "list:\n" + strings.Repeat("- x\n", 200) + "- {x\n- y\n", "line 202: not valid YAML"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 // blockHeader matches the first line of a text in block style.
 var blockHeader = regexp.MustCompile(`^[|>][+-]?[1-9]?[+-]?(\s+#.*)?$`)
 
-// property matches an anchor or a tag before a value. alias matches an alias alone.
+// propertyPattern matches an anchor or a tag before a value. alias matches an alias alone.
 var (
-	property = regexp.MustCompile(`^(&[\w-]+|![^\s<,{}\[\]]*)(\s+|$)`)
-	alias    = regexp.MustCompile(`^\*[\w-]+(\s+#.*)?$`)
+	propertyPattern = regexp.MustCompile(`^(&[\w-]+|![^\s<,{}\[\]]*)(\s+|$)`)
+	alias           = regexp.MustCompile(`^\*[\w-]+(\s+#.*)?$`)
 )
 
 // readValue reads the value that starts at offset in block style.
@@ -44,7 +44,7 @@ func (f *causeFinder) readValue(offset int) {
 	case '@', '`', '%', ']', '}', ',':
 		f.failSpecial(start, text)
 	case '&', '!', '*':
-		switch skip := property.FindString(text); {
+		switch skip := propertyPattern.FindString(text); {
 		case skip != "":
 			f.readValue(start + len(skip))
 		case !alias.MatchString(text):

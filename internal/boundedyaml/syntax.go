@@ -16,13 +16,13 @@ var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|'
 // unknownAnchor matches the error of an alias without an anchor.
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 
-// syntaxProblem returns the problem in an error of the parser, which has read added lines that
-// are not in the file. The problem has a line of the file.
-func (d *Document) syntaxProblem(err error, added int) error {
+// syntaxProblem returns the problem in an error of the parser. lineShift is the line number from the
+// parser minus the line number in the file. The problem has a line of the file.
+func (d *Document) syntaxProblem(err error, lineShift int) error {
 	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {
 		_, p.Reason, _ = strings.Cut(p.Reason, ": ")
-		p.Line -= added
+		p.Line -= lineShift
 	}
 	if m := unknownAnchor.FindStringSubmatch(p.Reason); m != nil {
 		p = aliasProblem(d.data, m[1])

@@ -93,12 +93,12 @@ func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 		}, ""},
 		{"15.9 MB of rules in one line", func() string {
 			return fill("domain: d\ndescriptors: [", "{key: path%d, rate_limit: {unit: minute, requests_per_unit: 10}}, ") + "]"
-		}, "more than 500000 keys and values in one piece"},
+		}, "more than 500000 keys and values to parse at once"},
 		{"15.9 MB of short rules", func() string {
 			return fill("domain: d\ndescriptors:\n", "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n")
 		}, "more than 320000 descriptors and limits"},
-		{"15.9 MB of bare keys", func() string { return fill("domain: d\n", "k%d:\n") }, "more than 500000 keys and values in one piece"},
-		{"15.9 MB of metadata", func() string { return fill("domain: d\ndescriptors:\n- key: k\n  metadata: {", "k%d, ") + "}" }, "more than 500000 keys and values in one piece"},
+		{"15.9 MB of bare keys", func() string { return fill("domain: d\n", "k%d:\n") }, "more than 500000 keys and values to parse at once"},
+		{"15.9 MB of metadata", func() string { return fill("domain: d\ndescriptors:\n- key: k\n  metadata: {", "k%d, ") + "}" }, "more than 500000 keys and values to parse at once"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "limits.yaml")
