@@ -17,14 +17,16 @@ const (
 	// minPercent is GOGC for a large heap, which takes long to collect.
 	minPercent = 25
 
-	// maxGarbage bounds the garbage of a heap between these two, in bytes.
+	// maxGarbage is the garbage in bytes that is allowed for a heap whose GOGC is between minPercent
+	// and maxPercent.
 	maxGarbage = 32 << 20
 
-	// minFreed is the heap from which a load gives memory back. It takes some milliseconds.
-	minFreed = 64 << 20
+	// minHeapToFree is the size of the heap from which memory is given back to the system after a
+	// load. Giving it back takes some milliseconds.
+	minHeapToFree = 64 << 20
 
-	// interval is the time between two looks at the heap, and loadInterval the same during a
-	// load, which makes the heap grow fast.
+	// interval is the time between two measurements of the heap. loadInterval is shorter, because
+	// the heap grows fast during a load.
 	interval     = time.Second
 	loadInterval = 10 * time.Millisecond
 )
@@ -38,18 +40,18 @@ type pacer struct {
 	bounded  bool // GOGC follows the live heap also between loads
 }
 
-var process pacer
+var processPacer pacer
 
 // Bound lets GOGC follow the live heap until ctx is done: 400 for a small heap, less for a
 // large heap.
-func Bound(ctx context.Context) { process.bound(ctx) }
+func Bound(ctx context.Context) { processPacer.bound(ctx) }
 
-// Load lets GOGC follow the live heap closely until done is called. Then it gives the memory of
+// BeginLoad lets GOGC follow the live heap closely until done is called. Then it gives the memory of
 // the garbage back to the system.
-func Load() (done func()) { return process.load() }
+func BeginLoad() (done func()) { return processPacer.load() }
 
 func (p *pacer) bound(ctx context.Context) {
-	p.set(func() { p.bounded = true })
+	p.changeAndApply(func() { p.bounded = true })
 	go p.follow(ctx, interval)
 }
 
@@ -62,28 +64,28 @@ func (p *pacer) follow(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
-			p.set(func() {})
+			p.applyPercent()
 		}
 	}
 }
 
 func (p *pacer) load() (done func()) {
-	p.set(func() {
+	p.changeAndApply(func() {
 		if p.loads++; p.loads == 1 && !p.bounded {
 			p.percent = 0
 			p.original = debug.SetGCPercent(maxPercent)
 		}
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	var following sync.WaitGroup
-	following.Go(func() { p.follow(ctx, loadInterval) })
+	var follower sync.WaitGroup
+	follower.Go(func() { p.follow(ctx, loadInterval) })
 	return sync.OnceFunc(func() {
 		cancel()
-		following.Wait()
-		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minFreed {
+		follower.Wait()
+		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
 			debug.FreeOSMemory()
 		}
-		p.set(func() {
+		p.changeAndApply(func() {
 			if p.loads--; p.loads == 0 && !p.bounded {
 				debug.SetGCPercent(p.original)
 				p.percent = 0
@@ -92,8 +94,11 @@ func (p *pacer) load() (done func()) {
 	})
 }
 
-// set changes p. If GOGC follows the live heap, it sets GOGC.
-func (p *pacer) set(change func()) {
+// applyPercent sets GOGC if it follows the live heap.
+func (p *pacer) applyPercent() { p.changeAndApply(func() {}) }
+
+// changeAndApply changes p, and then sets GOGC if it follows the live heap.
+func (p *pacer) changeAndApply(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()

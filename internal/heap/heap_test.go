@@ -54,7 +54,7 @@ func TestLoadFollowsTheLiveHeap(t *testing.T) {
 	done := p.load()
 	limits := make([]byte, 128<<20)
 	runtime.GC()
-	p.set(func() {})
+	p.applyPercent()
 	assert.Equal(t, 25, percent())
 	runtime.KeepAlive(limits)
 	done()

@@ -168,7 +168,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 // apply parses the files of n and applies the result. It reports whether the result is in
 // force.
 func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
-	defer heap.Load()()
+	defer heap.BeginLoad()()
 	s.logSkipped(n.skipped)
 	if n.err != nil {
 		_ = apply(source.Update{Problem: n.err})

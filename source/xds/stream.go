@@ -162,7 +162,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 // apply applies r and sets s.rejection. It neither applies nor logs a response that is
 // rejected for the same reason as the one before.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
-	defer heap.Load()()
+	defer heap.BeginLoad()()
 	c, lastRejection := s.client, s.rejection
 	update := c.parse(r)
 	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() {
