@@ -63,9 +63,9 @@ type Overrides interface {
 	// DryRun returns the state that the value of a field would have, and stores nothing.
 	DryRun(field, value string) override.State
 
-	// Make makes a change. It is in force on this replica when Make returns. If a condition
+	// MakeChange makes a change. It is in force on this replica when MakeChange returns. If a condition
 	// of the change doesn't hold, the error is a changes.ConflictError.
-	Make(context.Context, changes.Change) (changes.Result, error)
+	MakeChange(context.Context, changes.Change) (changes.Result, error)
 
 	// History returns the last changes, the newest first.
 	History(context.Context) ([]changes.Entry, error)

@@ -173,7 +173,7 @@ func valueOf(s *override.State) *string {
 func (h *handler) store(c *call, action changes.Action, reason string, w changes.Write) (changes.Result, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	return h.o.Overrides.Make(ctx, changes.Change{
+	return h.o.Overrides.MakeChange(ctx, changes.Change{
 		Author: c.by.Name, From: c.RemoteAddr, Action: action, Reason: reason, At: time.Now().UTC().Truncate(time.Millisecond), Writes: []changes.Write{w},
 	})
 }

@@ -147,7 +147,7 @@ func (h *handler) rollBack(c *call) answer {
 	if !isDryRun {
 		ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 		defer cancel()
-		done, err := h.o.Overrides.Make(ctx, changes.Change{
+		done, err := h.o.Overrides.MakeChange(ctx, changes.Change{
 			Author: c.by.Name, From: c.RemoteAddr, Action: changes.Rollback, Reason: reason, At: time.Now().UTC().Truncate(time.Millisecond),
 			Restored: version, Writes: writes,
 		})

@@ -121,9 +121,9 @@ func TestRollbackKeepsChangesThatTheHistoryDoesNotHave(t *testing.T) {
 func TestRollbackSkipsChangesWithoutEffect(t *testing.T) {
 	r := newTestAPI(t)
 	ended := `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`
-	_, err := r.overrides.Make(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: acme, Value: new("10")}}})
+	_, err := r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: acme, Value: new("10")}}})
 	require.NoError(t, err)
-	_, err = r.overrides.Make(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: "shop|ip", Value: &ended}}})
+	_, err = r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: "shop|ip", Value: &ended}}})
 	require.NoError(t, err)
 	code, a := r.rollBack("")
 	require.Equal(t, http.StatusOK, code)

@@ -24,7 +24,7 @@ type Overrides struct {
 	base   *limitsfile.Set
 	memory changes.Memory
 	layer  override.Layer
-	err    error // of Make and History
+	err    error // of MakeChange and History
 }
 
 var _ admin.Overrides = (*Overrides)(nil)
@@ -38,7 +38,7 @@ func NewOverrides(t require.TestingT, yaml string) *Overrides {
 	return o
 }
 
-// Fail sets the error of Make and History; nil ends the failure.
+// Fail sets the error of MakeChange and History; nil ends the failure.
 func (o *Overrides) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,15 +67,15 @@ func (o *Overrides) DryRun(field, value string) override.State {
 	return o.layer.DryRun(o.base, field, value, time.Now())
 }
 
-// Make implements admin.Overrides.
-func (o *Overrides) Make(_ context.Context, c changes.Change) (changes.Result, error) {
+// MakeChange implements admin.Overrides.
+func (o *Overrides) MakeChange(_ context.Context, c changes.Change) (changes.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
 		return changes.Result{}, o.err
 	}
 	defer o.apply()
-	return o.memory.Make(c)
+	return o.memory.MakeChange(c)
 }
 
 // History implements admin.Overrides.

@@ -185,7 +185,7 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 	for _, w := range []changes.Write{{Field: "target", Value: new("value")}, {Field: "old", Value: new("expired")}, {Field: "target"}} {
-		_, err = store.Make(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+		_, err = store.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
 		require.NoError(t, err)
 	}
 	_, err = store.History(ctx)

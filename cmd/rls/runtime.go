@@ -16,8 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/source/overrides"
 )
 
-// runtimeOverrides are the overrides, rules and switches of run time. It implements
-// admin.Overrides.
+// runtimeOverrides are the overrides, rules and switches that can be changed while the service
+// runs. It implements admin.Overrides.
 type runtimeOverrides struct {
 	limits
 	overrideStore
@@ -31,7 +31,7 @@ type runtimeOverrides struct {
 // overrideStore stores overrides in Redis, or in memory.
 type overrideStore interface {
 	source.Source
-	Make(context.Context, runtimechanges.Change) (runtimechanges.Result, error)
+	MakeChange(context.Context, runtimechanges.Change) (runtimechanges.Result, error)
 	History(context.Context) ([]runtimechanges.Entry, error)
 	Replicas(context.Context) ([]runtimechanges.Replica, error)
 }
@@ -49,7 +49,7 @@ const (
 // returns nil if the settings turn overrides off. resets applies the counter resets of all
 // replicas.
 func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
-	expired := func(value string, now time.Time) bool {
+	isExpired := func(value string, now time.Time) bool {
 		return override.Ended([]byte(value), now.Add(-keepExpired))
 	}
 	r := &runtimeOverrides{limits: l}
@@ -58,7 +58,7 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 	case env.OverridesOff:
 		return nil, nil
 	case env.OverridesInMemory:
-		r.overrideStore = overrides.NewMemory(expired, l.report)
+		r.overrideStore = overrides.NewMemory(isExpired, l.report)
 	default:
 		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {
@@ -72,7 +72,7 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 			Client:         client,
 			Prefix:         s.CacheKeyPrefix,
 			Resync:         s.OverridesResync,
-			Expired:        expired,
+			Expired:        isExpired,
 			Report:         l.report,
 			OnReset:        resets.Apply,
 			OnMissedResets: resets.ApplyAll,
@@ -85,10 +85,12 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 	started, done := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(done)
+		// The store reports an outage itself, so the error is left out.
 		_ = l.Follow(ctx, sourceOverrides, r.overrideStore, started)
 	}()
 	r.stop = func() { cancel(); <-done; closeClient() }
-	// Wait for the overrides, so that they are in force at the first call.
+	// Wait for the overrides, so that they are in force at the first call. An outage of Redis does not
+	// stop the start.
 	select {
 	case <-started:
 	case <-time.After(overrideTimeout):
@@ -112,7 +114,8 @@ func (l limits) report() runtimechanges.Replica {
 	return r
 }
 
-// close ends the overrides. r may be nil.
+// close stops the updates of overrides and closes the connection to Redis. The overrides stay in
+// force. r may be nil.
 func (r *runtimeOverrides) close() {
 	if r != nil {
 		r.stop()

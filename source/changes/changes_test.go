@@ -14,13 +14,13 @@ func neverGone(string) bool { return false }
 func TestRollbackGoesBackStepByStep(t *testing.T) {
 	var m Memory
 	put := func(field, value string) {
-		_, err := m.Make(Change{Action: Put, Writes: []Write{{Field: field, Value: &value}}})
+		_, err := m.MakeChange(Change{Action: Put, Writes: []Write{{Field: field, Value: &value}}})
 		require.NoError(t, err)
 	}
 	rollBack := func(version int64) {
 		writes, err := PlanRollback(m.History(), version, neverGone)
 		require.NoError(t, err)
-		_, err = m.Make(Change{Action: Rollback, Restored: version, Writes: writes})
+		_, err = m.MakeChange(Change{Action: Rollback, Restored: version, Writes: writes})
 		require.NoError(t, err)
 	}
 	_, err := PreviousVersion(m.History(), m.Version())
@@ -60,14 +60,14 @@ func TestRollbackRestoresAnyVersion(t *testing.T) {
 				value := strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "value"))
 				w.Value = &value
 			}
-			_, err := m.Make(Change{Action: Put, Writes: []Write{w}})
+			_, err := m.MakeChange(Change{Action: Put, Writes: []Write{w}})
 			require.NoError(rt, err)
 			versions = append(versions, m.Fields())
 		}
 		version := rapid.IntRange(0, len(versions)-2).Draw(rt, "version")
 		writes, err := PlanRollback(m.History(), int64(version), neverGone)
 		require.NoError(rt, err)
-		_, err = m.Make(Change{Action: Rollback, Restored: int64(version), Writes: writes})
+		_, err = m.MakeChange(Change{Action: Rollback, Restored: int64(version), Writes: writes})
 		require.NoError(rt, err)
 		assert.Equal(rt, versions[version], m.Fields())
 	})
@@ -77,7 +77,7 @@ func TestRollbackNeedsVersionOfHistory(t *testing.T) {
 	var m Memory
 	for range MaxHistory + 2 {
 		value := "1"
-		_, err := m.Make(Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
+		_, err := m.MakeChange(Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
 		require.NoError(t, err)
 	}
 	for _, version := range []int64{-1, 1, 502, 503} {
@@ -99,7 +99,7 @@ func TestRollbackBringsNoEndedValueBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var m Memory
 			for _, value := range []string{c.old, c.current} {
-				_, err := m.Make(Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
+				_, err := m.MakeChange(Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
 				require.NoError(t, err)
 			}
 			writes, err := PlanRollback(m.History(), 1, isGone)

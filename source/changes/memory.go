@@ -13,8 +13,8 @@ type Memory struct {
 	history []Entry // the newest first
 }
 
-// Make makes a change, or returns a ConflictError.
-func (m *Memory) Make(c Change) (Result, error) {
+// MakeChange makes a change, or returns a ConflictError.
+func (m *Memory) MakeChange(c Change) (Result, error) {
 	r := Result{Version: m.version + 1}
 	for _, w := range c.Writes {
 		var old *string

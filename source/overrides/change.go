@@ -81,13 +81,13 @@ for i = 1, n do reply[i + 3] = old[i] end
 return reply
 `)
 
-// Make makes a change and notifies all replicas, in one atomic step. If Run is running, the
-// change is in force when Make returns. If a condition doesn't hold, the error is a
+// MakeChange makes a change and notifies all replicas, in one atomic step. If Run is running, the
+// change is in force when MakeChange returns. If a condition doesn't hold, the error is a
 // changes.ConflictError.
 //
 // After a connection error the change may be made nevertheless. The next full read then
 // applies it.
-func (s *Store) Make(ctx context.Context, c changes.Change) (changes.Result, error) {
+func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Result, error) {
 	if err := s.lock(ctx); err != nil { // until the change is applied, so that no older full read is applied after it
 		return changes.Result{}, fmt.Errorf("write an override: %w", err)
 	}
@@ -151,7 +151,7 @@ func textOrNil(reply any) *string {
 	return nil
 }
 
-// applyWrites applies what Make has written. The caller holds the mutex.
+// applyWrites applies what MakeChange has written. The caller holds the mutex.
 func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 	switch {
 	case s.apply == nil:

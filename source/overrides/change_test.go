@@ -47,8 +47,8 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 				}
 				c.Writes = append(c.Writes, w)
 			}
-			want, wantErr := memory.Make(c)
-			got, err := r.Make(t.Context(), c)
+			want, wantErr := memory.MakeChange(c)
+			got, err := r.MakeChange(t.Context(), c)
 			if wantConflict := (*changes.ConflictError)(nil); errors.As(wantErr, &wantConflict) {
 				var conflict *changes.ConflictError
 				require.ErrorAs(rt, err, &conflict)

@@ -231,7 +231,7 @@ func (r *replica) Delete(ctx context.Context, field string) (old string, existed
 }
 
 func (r *replica) write(ctx context.Context, w changes.Write) (old string, existed bool, err error) {
-	result, err := r.Make(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+	result, err := r.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
 	if err != nil || result.Old[0] == nil {
 		return "", false, err
 	}

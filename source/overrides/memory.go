@@ -54,9 +54,9 @@ func (m *Memory) change(f func()) {
 	}
 }
 
-// Make makes a change. If a condition doesn't hold, the error is a changes.ConflictError.
-func (m *Memory) Make(_ context.Context, c changes.Change) (r changes.Result, err error) {
-	m.change(func() { r, err = m.memory.Make(c) })
+// MakeChange makes a change. If a condition doesn't hold, the error is a changes.ConflictError.
+func (m *Memory) MakeChange(_ context.Context, c changes.Change) (r changes.Result, err error) {
+	m.change(func() { r, err = m.memory.MakeChange(c) })
 	return r, err
 }
 
