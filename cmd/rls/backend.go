@@ -65,7 +65,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	if s.PerSecond {
 		roles = append(roles, redis.RolePerSecond)
 	}
-	client, err := newRedis(s, s.CacheKeyPrefix, redisTrips{meter.Redis(roles...), recorder, &unconfirmedLog{replicas: s.RedisWaitReplicas, log: log}}, tracer)
+	client, err := newRedis(s, s.CacheKeyPrefix, batchObserver{meter.Redis(roles...), recorder, &unconfirmedLog{replicas: s.RedisWaitReplicas, log: log}}, tracer)
 	if err != nil {
 		return nil, err
 	}

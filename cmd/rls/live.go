@@ -45,9 +45,9 @@ func newLive(ctx, background context.Context, s *env.Settings, l limits, counter
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return liveOverrides(l.States()) }
 	}
-	all := live.New(o)
-	go all.Run(background)
-	return all
+	liveView := live.New(o)
+	go liveView.Run(background)
+	return liveView
 }
 
 // newLiveHandlers returns the handlers for viewers of l.
@@ -69,15 +69,15 @@ func livePages(h live.Handlers) []server.Page {
 	}
 }
 
-// redisTrips reports batches to the metrics and to the Recorder.
-type redisTrips struct {
+// batchObserver reports batches to the metrics and to the Recorder.
+type batchObserver struct {
 	redis.Observer // the metrics
 	recorder       *live.Recorder
 	unconfirmed    *unconfirmedLog
 }
 
 // BatchDone implements redis.Observer.
-func (o redisTrips) BatchDone(b redis.Batch) {
+func (o batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
 	o.recorder.RedisAnswered(b.Took)
 	if b.Unconfirmed {
@@ -88,18 +88,18 @@ func (o redisTrips) BatchDone(b redis.Batch) {
 // limitsInForce describes the limits in force.
 func limitsInForce(s *env.Settings, l limits) live.Limits {
 	status := l.Status()
-	in := live.Limits{Source: sourceFile, Since: timeOrNil(status.InForceSince), Problems: status.Problems}
+	result := live.Limits{Source: sourceFile, Since: timeOrNil(status.InForceSince), Problems: status.Problems}
 	if s.ConfigType == env.ConfigXDS {
-		in.Source = sourceXDS
+		result.Source = sourceXDS
 	}
-	return in
+	return result
 }
 
 // limitCounts returns the hits on all limits.
 func limitCounts(meter *metrics.Metrics) iter.Seq[live.LimitCounts] {
 	return func(yield func(live.LimitCounts) bool) {
 		for _, c := range meter.Rules() {
-			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.Within, Near: c.Near, Denied: c.Over - c.Shadow, Shadow: c.Shadow}) {
+			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.WithinLimit, Near: c.NearLimit, Denied: c.OverLimit - c.Shadow, Shadow: c.Shadow}) {
 				return
 			}
 		}

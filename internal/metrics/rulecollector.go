@@ -25,9 +25,9 @@ func newRuleCollector(r *rules) *ruleCollector {
 		c.metrics = append(c.metrics, ruleMetric{desc, value})
 	}
 	add("total_hits", "Hits on the rule.", func(s *HitSums) uint64 { return s.Total })
-	add("within_limit", "Hits that passed.", func(s *HitSums) uint64 { return s.Within })
-	add("near_limit", "Hits between NEAR_LIMIT_RATIO × the limit and the limit.", func(s *HitSums) uint64 { return s.Near })
-	add("over_limit", "Hits beyond the limit, also in shadow mode.", func(s *HitSums) uint64 { return s.Over })
+	add("within_limit", "Hits that passed.", func(s *HitSums) uint64 { return s.WithinLimit })
+	add("near_limit", "Hits between NEAR_LIMIT_RATIO × the limit and the limit.", func(s *HitSums) uint64 { return s.NearLimit })
+	add("over_limit", "Hits beyond the limit, also in shadow mode.", func(s *HitSums) uint64 { return s.OverLimit })
 	add("over_limit_with_local_cache", "Hits beyond the limit that the deny cache or the guard denied without Redis.", func(s *HitSums) uint64 { return s.OverLocal })
 	add("shadow_mode", "Hits beyond the limit that passed because the rule is in shadow mode.", func(s *HitSums) uint64 { return s.Shadow })
 	return c

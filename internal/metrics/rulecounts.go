@@ -27,37 +27,37 @@ type HitSums struct {
 	// Total is all hits. Peeks and refunds are not counted.
 	Total uint64
 
-	// Within are the hits that passed. Over are the hits beyond the limit.
-	Within, Over uint64
+	// WithinLimit are the hits that passed. OverLimit are the hits beyond the limit.
+	WithinLimit, OverLimit uint64
 
-	// Near are the hits between NEAR_LIMIT_RATIO × the limit and the limit.
-	Near uint64
+	// NearLimit are the hits between NEAR_LIMIT_RATIO × the limit and the limit.
+	NearLimit uint64
 
-	// OverLocal are those of Over that the deny cache or the guard denied.
+	// OverLocal are those of OverLimit that the deny cache or the guard denied.
 	OverLocal uint64
 
-	// Shadow are those of Over that passed because the rule is in shadow mode.
+	// Shadow are those of OverLimit that passed because the rule is in shadow mode.
 	Shadow uint64
 }
 
 // add adds the values of c to s. It reads shadowed before over, because count writes them in the
-// other order. So Shadow never exceeds Over.
+// other order. So Shadow never exceeds OverLimit.
 func (s *HitSums) add(c *hitCounts) {
 	s.Shadow += c.shadowed.Load()
 	within, over := c.within.Load(), c.over.Load()
 	s.Total += within + over + c.others.Load()
-	s.Within += within
-	s.Over += over
-	s.Near += c.near.Load()
+	s.WithinLimit += within
+	s.OverLimit += over
+	s.NearLimit += c.near.Load()
 	s.OverLocal += c.overLocal.Load()
 }
 
 // addSums adds other to s.
 func (s *HitSums) addSums(other HitSums) {
 	s.Total += other.Total
-	s.Within += other.Within
-	s.Over += other.Over
-	s.Near += other.Near
+	s.WithinLimit += other.WithinLimit
+	s.OverLimit += other.OverLimit
+	s.NearLimit += other.NearLimit
 	s.OverLocal += other.OverLocal
 	s.Shadow += other.Shadow
 }

@@ -91,15 +91,15 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 		hits []int64
 		want HitSums
 	}{
-		{"single hits up to the near limit", "a", []int64{7, 1}, HitSums{Total: 8, Within: 8}},
-		{"hits from the near limit on", "a", []int64{7, 1, 1}, HitSums{Total: 9, Within: 9, Near: 1}},
-		{"hits across near limit and limit", "a", []int64{7, 1, 1, 3}, HitSums{Total: 12, Within: 9, Near: 2, Over: 2}},
-		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, Within: 9, Near: 2, Over: 4}},
-		{"many hits at once", "a", []int64{15}, HitSums{Total: 15, Near: 2, Over: 5}},
-		{"allowed hits across the near limit", "a", []int64{10}, HitSums{Total: 10, Within: 10, Near: 2}},
-		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, Within: 3}},
-		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, Within: 9, Near: 1, Over: 5}},
-		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, Within: 1, Near: 1, Over: 7, Shadow: 7}},
+		{"single hits up to the near limit", "a", []int64{7, 1}, HitSums{Total: 8, WithinLimit: 8}},
+		{"hits from the near limit on", "a", []int64{7, 1, 1}, HitSums{Total: 9, WithinLimit: 9, NearLimit: 1}},
+		{"hits across near limit and limit", "a", []int64{7, 1, 1, 3}, HitSums{Total: 12, WithinLimit: 9, NearLimit: 2, OverLimit: 2}},
+		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 2, OverLimit: 4}},
+		{"many hits at once", "a", []int64{15}, HitSums{Total: 15, NearLimit: 2, OverLimit: 5}},
+		{"allowed hits across the near limit", "a", []int64{10}, HitSums{Total: 10, WithinLimit: 10, NearLimit: 2}},
+		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, WithinLimit: 3}},
+		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 1, OverLimit: 5}},
+		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, WithinLimit: 1, NearLimit: 1, OverLimit: 7, Shadow: 7}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
@@ -121,10 +121,10 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 			h.count(&c, &limit.Limit{}, 1, true, &backend.Result{})
 		}
 	})
-	for sums := (HitSums{}); sums.Over < hits; {
+	for sums := (HitSums{}); sums.OverLimit < hits; {
 		sums = HitSums{}
 		sums.add(&c)
-		if !assert.LessOrEqual(t, sums.Shadow, sums.Over) {
+		if !assert.LessOrEqual(t, sums.Shadow, sums.OverLimit) {
 			break
 		}
 	}
@@ -140,14 +140,14 @@ func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
 		result backend.Result
 		want   HitSums
 	}{
-		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, HitSums{Total: 4, Over: 4, OverLocal: 4}},
-		{"guard", backend.Result{Source: backend.SourceGuard}, HitSums{Total: 4, Over: 4, OverLocal: 4}},
+		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, HitSums{Total: 4, OverLimit: 4, OverLocal: 4}},
+		{"guard", backend.Result{Source: backend.SourceGuard}, HitSums{Total: 4, OverLimit: 4, OverLocal: 4}},
 		{"failed call", backend.Result{Err: backend.ErrUnavailable}, HitSums{Total: 4}},
-		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), HitSums{Total: 4, Within: 4}},
-		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), HitSums{Total: 4, Over: 4}},
-		{"fallback, 4 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true, Remaining: 1}), HitSums{Total: 4, Within: 4}},
-		{"fallback, 5 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true}), HitSums{Total: 4, Within: 4, Near: 1}},
-		{"fallback, 8 of half the limit spent", fallback(limit.FailLocal, limit.Result{Remaining: -3}), HitSums{Total: 4, Over: 3, Near: 1}},
+		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), HitSums{Total: 4, WithinLimit: 4}},
+		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), HitSums{Total: 4, OverLimit: 4}},
+		{"fallback, 4 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true, Remaining: 1}), HitSums{Total: 4, WithinLimit: 4}},
+		{"fallback, 5 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true}), HitSums{Total: 4, WithinLimit: 4, NearLimit: 1}},
+		{"fallback, 8 of half the limit spent", fallback(limit.FailLocal, limit.Result{Remaining: -3}), HitSums{Total: 4, OverLimit: 3, NearLimit: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			answer := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = c.result })
@@ -164,8 +164,8 @@ func TestDeniedHitsAreOverIfAllOrNoneAreCharged(t *testing.T) {
 	f.hit(5, "a", "x")
 	f.hit(3, "shadow", "x")
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > a", "", HitSums{Total: 12, Within: 7, Over: 5}},
-		{"d", "d > shadow", "", HitSums{Total: 3, Near: 1, Over: 1, Shadow: 1}},
+		{"d", "d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
+		{"d", "d > shadow", "", HitSums{Total: 3, NearLimit: 1, OverLimit: 1, Shadow: 1}},
 	}, f.Rules())
 }
 
@@ -176,7 +176,7 @@ func TestNearLimitHasSinglePrecision(t *testing.T) {
 	}{{0.8, 20}, {0.29, 71}, {1, 0}, {1.5, 0}, {0, 100}, {-1, 100}} {
 		f := newRuleFixture(t, hundredPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: c.ratio})
 		f.hit(100, "a", "x")
-		assert.Equal(t, c.want, f.Rules()[0].Near, c.ratio)
+		assert.Equal(t, c.want, f.Rules()[0].NearLimit, c.ratio)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
 	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
 	f.hit(3, "several", "x")
 	f.hit(3, "unlimited", "x")
-	three := HitSums{Total: 3, Within: 3}
+	three := HitSums{Total: 3, WithinLimit: 3}
 	assert.Equal(t, []RuleCounts{
 		{"d", "d > several", "n", three},
 		{"d", "d > several", "per year", three},

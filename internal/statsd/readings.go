@@ -166,9 +166,9 @@ func (r *pointReader) rulePoints() []point {
 			}
 		}
 		add(".total_hits", current.Total, last.Total)
-		add(".within_limit", current.Within, last.Within)
-		add(".near_limit", current.Near, last.Near)
-		add(".over_limit", current.Over, last.Over)
+		add(".within_limit", current.WithinLimit, last.WithinLimit)
+		add(".near_limit", current.NearLimit, last.NearLimit)
+		add(".over_limit", current.OverLimit, last.OverLimit)
 		add(".over_limit_with_local_cache", current.OverLocal, last.OverLocal)
 		add(".shadow_mode", current.Shadow, last.Shadow)
 		sums[key] = current.HitSums

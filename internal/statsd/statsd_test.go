@@ -21,9 +21,9 @@ func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
 	server, p := listenTCP(t), newProcess()
 	// The lines are those that envoyproxy/ratelimit sends for 4 calls with limits of 3 and 2.
 	p.rules = []metrics.KeyCounts{
-		{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, Within: 3, Near: 1, Over: 1}},
-		{Key: "shop.ip_10_0_0_1", HitSums: metrics.HitSums{Total: 4, Within: 2, Near: 1, Over: 2}},
-		{Key: "shop.a_b_c_10_0_0_2_80", HitSums: metrics.HitSums{Total: 4, Within: 2, Near: 1, Over: 2, OverLocal: 1, Shadow: 2}},
+		{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, NearLimit: 1, OverLimit: 1}},
+		{Key: "shop.ip_10_0_0_1", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2}},
+		{Key: "shop.a_b_c_10_0_0_2_80", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2, OverLocal: 1, Shadow: 2}},
 	}
 	p.exporter(&server.Server, map[string]string{"dc": "eu.1", "app": "x"}).flush(t.Context())
 	assert.Equal(t, []string{
@@ -51,7 +51,7 @@ func TestFlushSendsGrowthSinceTheLastFlush(t *testing.T) {
 	e := p.exporter(&server.Server, nil)
 
 	loads.Add(2)
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, Within: 5}}}
+	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
 	e.flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.config_load_success:2|c", "ratelimit.service.rate_limit.d.k.total_hits:5|c",
@@ -62,7 +62,7 @@ func TestFlushSendsGrowthSinceTheLastFlush(t *testing.T) {
 	e.flush(t.Context())
 	assert.Equal(t, []string{"rls_redis_up:0.25|g"}, server.lines(t), "only gauges are sent without growth")
 
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 3, Within: 3}}}
+	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 3, WithinLimit: 3}}}
 	e.flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.rate_limit.d.k.total_hits:3|c", "ratelimit.service.rate_limit.d.k.within_limit:3|c", "rls_redis_up:0.25|g",
@@ -121,7 +121,7 @@ func TestDogStatsDHasTagsAndMogrifiedNames(t *testing.T) {
 		{Pattern: regexp.MustCompile(`^ratelimit\.service\.rate_limit\.([^.]+)\.(.+)\.total_hits$`), Name: "hits.$1", Tags: []Tag{{"rule", "$2-$3"}}},
 		{Pattern: regexp.MustCompile(`total_hits|within_limit`), Name: "$0"},
 	}
-	p.rules = []metrics.KeyCounts{{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, Within: 3, Over: 1}}}
+	p.rules = []metrics.KeyCounts{{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, OverLimit: 1}}}
 	p.counterVec("rls_decisions_total", "source").WithLabelValues("deny_cache").Inc()
 	p.exporter(&server.Server, map[string]string{"dc": "eu.1"}).flush(t.Context())
 	assert.Equal(t, []string{
