@@ -32,15 +32,14 @@ func NewService(next rlsv3.RateLimitServiceServer, file *File, refused func(), l
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns PERMISSION_DENIED if the
 // caller may not ask the domain.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	if err := s.Refusal(ctx, req.GetDomain()); err != nil {
+	if err := s.CheckDomain(ctx, req.GetDomain()); err != nil {
 		return nil, err
 	}
 	return s.next.ShouldRateLimit(ctx, req)
 }
 
-// Refusal returns nil if the caller may ask a domain. Otherwise it counts the call as refused,
-// and returns the error of the call.
-func (s *Service) Refusal(ctx context.Context, domain string) error {
+// CheckDomain returns an error if the caller may not ask the domain. It counts such a call as refused.
+func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	cert, from := caller(ctx)
 	if s.file.Bindings().Allows(cert, domain) {
 		return nil

@@ -3,9 +3,9 @@
 //
 // Terms:
 //
-//   - check: a descriptor with hits, as one ShouldRateLimit call has;
+//   - check: one descriptor and its hits, like a ShouldRateLimit call with one descriptor;
 //   - answer: the decision about one check, or its error;
-//   - refusal: the answer to a request of which no check was decided.
+//   - refusal: the answer to a request that is rejected as a whole, without a decision.
 package check
 
 import (
@@ -35,9 +35,9 @@ type Options struct {
 	// Service decides the checks.
 	Service *service.Service
 
-	// Refusal returns the error of a check whose caller may not ask the domain, or nil. The
-	// default refuses no domain.
-	Refusal func(ctx context.Context, domain string) error
+	// CheckDomain returns an error if the caller may not use the domain. The default allows every
+	// domain.
+	CheckDomain func(ctx context.Context, domain string) error
 
 	// StartCall returns the context of a check. end is called after its answer. The default is the
 	// context of the request.
@@ -46,7 +46,8 @@ type Options struct {
 	// Refunds allows negative hits.
 	Refunds bool
 
-	// MaxChecks bounds the checks of a request; default and maximum MaxChecks.
+	// MaxChecks is the maximum number of checks in a request. The default is the constant
+	// MaxChecks, and a larger value is lowered to it.
 	MaxChecks int
 }
 
@@ -56,8 +57,8 @@ type Handler struct{ o Options }
 // New returns a Handler.
 func New(o Options) *Handler {
 	o.MaxChecks = min(cmp.Or(o.MaxChecks, MaxChecks), MaxChecks)
-	if o.Refusal == nil {
-		o.Refusal = func(context.Context, string) error { return nil }
+	if o.CheckDomain == nil {
+		o.CheckDomain = func(context.Context, string) error { return nil }
 	}
 	if o.StartCall == nil {
 		o.StartCall = func(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
@@ -79,7 +80,7 @@ func (h *Handler) Refuse(w http.ResponseWriter, httpCode int, reason string) {
 	respond(w, httpCode, Refusal{*newError(status.Error(refusalCodes[httpCode], reason))})
 }
 
-// ServeBody answers a request with this body.
+// ServeBody answers the request r, whose body the server has already read.
 func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -98,29 +99,29 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 func (h *Handler) answers(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
 	items := make([]service.Item, 0, len(req.Checks))
-	ends := make([]func(), 0, len(req.Checks))
+	endCalls := make([]func(), 0, len(req.Checks))
 	places := make([]int, 0, len(req.Checks)) // of the items in the request
 	for i := range req.Checks {
 		c := &req.Checks[i]
 		c.Domain = cmp.Or(c.Domain, req.Domain)
-		call, err := h.newCall(ctx, c)
+		call, err := h.newRequest(ctx, c)
 		if err != nil {
 			answers[i] = Answer{Code: Failed, Error: newError(err)}
 			continue
 		}
 		callCtx, end := h.o.StartCall(c.withHold(ctx))
-		items, ends, places = append(items, service.Item{Context: callCtx, Request: call}), append(ends, end), append(places, i)
+		items, endCalls, places = append(items, service.Item{Context: callCtx, Request: call}), append(endCalls, end), append(places, i)
 	}
 	h.o.Service.AnswerAll(ctx, items, func(j int, c *service.Call) {
 		answers[places[j]] = newAnswer(c, req.Rules)
-		ends[j]()
+		endCalls[j]()
 	})
 	return answers
 }
 
-// newCall returns the request that c stands for.
-func (h *Handler) newCall(ctx context.Context, c *Check) (*rlsv3.RateLimitRequest, error) {
-	if err := h.o.Refusal(ctx, c.Domain); err != nil {
+// newRequest returns the gRPC request that has the same meaning as c.
+func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitRequest, error) {
+	if err := h.o.CheckDomain(ctx, c.Domain); err != nil {
 		return nil, err
 	}
 	d := &ratelimitv3.RateLimitDescriptor{Entries: make([]*ratelimitv3.RateLimitDescriptor_Entry, len(c.Descriptor))}

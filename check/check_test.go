@@ -92,7 +92,7 @@ func TestAnswersHaveRulesOnlyOnDemand(t *testing.T) {
 
 func TestBadCheckLeavesTheOthers(t *testing.T) {
 	refuses := func(o *Options) {
-		o.Refusal = func(_ context.Context, domain string) error {
+		o.CheckDomain = func(_ context.Context, domain string) error {
 			if domain == "secret" {
 				return status.Error(codes.PermissionDenied, "the caller may not ask this domain")
 			}
@@ -207,7 +207,7 @@ func TestEachCheckIsACall(t *testing.T) {
 
 func TestLongMessagesAreCut(t *testing.T) {
 	h := newHandler(t, func(o *Options) {
-		o.Refusal = func(_ context.Context, domain string) error {
+		o.CheckDomain = func(_ context.Context, domain string) error {
 			return status.Errorf(codes.PermissionDenied, "domain %q", domain)
 		}
 	})

@@ -65,15 +65,15 @@ type Answer struct {
 	// missing if no limit was counted.
 	ResetSeconds *float64 `json:"reset_seconds,omitempty"`
 
-	// Never reports that so many hits can't pass at any time, also not after ResetSeconds.
+	// Never is true if the limit can never admit this number of hits. Waiting does not help.
 	Never bool `json:"never,omitempty"`
 
 	// Limit is the limit that Remaining and ResetSeconds describe. If several limits count the
 	// descriptor, it is the denying limit, or else the limit with the least remaining.
 	Limit *Limit `json:"limit,omitempty"`
 
-	// Rule is the path of the rule in its limits file. It is empty if no rule limits the
-	// descriptor, and without Rules in the request.
+	// Rule is the path of the rule in its limits file. It is empty if Rules is false in the
+	// request, or if no rule limits the descriptor.
 	Rule string `json:"rule,omitempty"`
 
 	Error *Error `json:"error,omitempty"`

@@ -15,7 +15,7 @@ import (
 // also returns the function that refuses domains, or nil. It follows the file of the callers
 // until ctx is done.
 func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServiceServer, meter *metrics.Metrics, events changes, log *slog.Logger) (
-	_ rlsv3.RateLimitServiceServer, refusal func(context.Context, string) error, _ error,
+	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
 ) {
 	if s.CallerDomainsFile == "" {
 		return next, nil, nil
@@ -30,5 +30,5 @@ func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServi
 	}
 	go file.Run(ctx)
 	bound := callers.NewService(next, file, refused, log)
-	return bound, bound.Refusal, nil
+	return bound, bound.CheckDomain, nil
 }

@@ -79,12 +79,12 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 		return err
 	}
 	recorder := live.NewRecorder(s.RedisFallbackRatio, s.TopKeys != string(live.KeysOff))
-	traced, err := startTraces(background, s, log)
+	tracing, err := startTraces(background, s, log)
 	if err != nil {
 		return err
 	}
-	defer traced.close()
-	counters, err := newBackend(background, s, health, meter, recorder, traced.batches(), events, log)
+	defer tracing.close()
+	counters, err := newBackend(background, s, health, meter, recorder, tracing.batches(), events, log)
 	if err != nil {
 		return err
 	}
@@ -111,21 +111,21 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	observeMethods(&options, meter)
 	decisions := newDecisions(s, meter, log)
 	defer decisions.close()
-	observers := slices.Concat(decisions.observers, traced.observers(), []service.Observer{recorder}, candidate.observers())
-	answering := newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...)
-	rateLimit, refusal, err := bindCallers(background, s, traced.wrap(answering, &options), meter, events, log)
+	observers := slices.Concat(decisions.observers, tracing.observers(), []service.Observer{recorder}, candidate.observers())
+	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...)
+	rateLimit, checkDomain, err := bindCallers(background, s, tracing.wrap(rateLimitService, &options), meter, events, log)
 	if err != nil {
 		return err
 	}
 	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
-	options.Check = check.New(check.Options{Service: answering, Refusal: refusal, StartCall: traced.startCall(), Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors})
+	options.Check = check.New(check.Options{Service: rateLimitService, CheckDomain: checkDomain, StartCall: tracing.startCall(), Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors})
 	options.HTTPPages = []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}}
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	current := newLiveHandlers(callers, newLive(ctx, background, s, limits, counters, overrides, candidate, recorder, meter, events))
+	liveHandlers := newLiveHandlers(callers, newLive(ctx, background, s, limits, counters, overrides, candidate, recorder, meter, events))
 	explainer := newExplainer(s, limits, counters, candidate)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(current), livePage(s, callers, current, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, callers, liveHandlers, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
 		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
 	counters.connect() // the first calls need not wait for it
 	srv, err := server.New(options)
