@@ -29,7 +29,7 @@ var algorithms = [...]struct {
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
 	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, leases: true}},
 	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
-	Concurrency:    {"concurrency", "cc", anonymousHold, traits{holds: true}},
+	Concurrency:    {"concurrency", "cc", concurrencyWithoutID, traits{holds: true}},
 }
 
 // traits are the properties of an algorithm that other code asks for. The methods of

@@ -16,8 +16,8 @@ const (
 	// MaxHold is the maximum of Hold, in microseconds.
 	MaxHold = 86_400 * second
 
-	// maxHoldEntries bounds the entries of one counter. A hold of several slots counts as
-	// two entries.
+	// maxHoldEntries bounds the entries of one counter. An entry is a member of the sorted set in
+	// Redis, and a hold of several slots has two.
 	maxHoldEntries = 100_000
 )
 
@@ -37,10 +37,11 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// The memory of a hold in entries of a log, with its id and its place in the map.
+// A hold needs as much memory as this number of hits in a log. A named hold also has an id and a place
+// in the map.
 const (
-	entriesPerAnonymousHold = 2
-	entriesPerNamedHold     = 4
+	logEntriesPerAnonymousHold = 2
+	logEntriesPerNamedHold     = 4
 )
 
 // hold is a number of slots that are taken until a time.
@@ -56,16 +57,16 @@ type holdSet struct {
 	entries          int64            // see maxHoldEntries
 }
 
-// concurrency counts the holders of a key. A hit of n takes n slots until a release or until
-// the hold expires, which is after Hold. At most Max slots are taken at any time.
+// concurrency counts the holders of a key. A hit of n takes n slots. The slots are free again after
+// a release, or when Hold has passed. At most Max slots are taken at any time.
 //
-// If id is not empty, it names the hold of the hit. A hit whose hold exists renews the hold: the
-// hold expires after Hold from now on, and takes no further slot. A negative n with an id ends
-// exactly the hold of this id, whatever n is. If there is no such hold, nothing changes.
+// If id is not empty, it names the hold of the hit. If the hold exists, the hit renews it: the hold
+// then expires at now + Hold, and takes no further slot. A negative n with an id ends exactly the
+// hold of this id, whatever n is. If there is no such hold, nothing changes.
 //
-// A negative n without an id ends as many slots of anonymous holds, and takes those first that
-// expire first. docs/design.md shows why this never frees a slot too early. An n of -MaxHits is a
-// reset, so it ends the named holds as well.
+// A negative n without an id ends -n slots of anonymous holds. The holds that expire first end
+// first. docs/design.md shows why this never frees a slot too early. An n of -MaxHits is a reset, so
+// it ends the named holds as well.
 //
 // Denied hits are never charged. ResetAfter is the time until the named hold of the hit expires,
 // or else the time until the first hold expires.
@@ -123,13 +124,14 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	return r
 }
 
-// anonymousHold is concurrency for hits without an id.
-func anonymousHold(s *State, l *Limit, now, n int64, _ bool) Result {
+// concurrencyWithoutID is concurrency for hits without an id.
+func concurrencyWithoutID(s *State, l *Limit, now, n int64, _ bool) Result {
 	return concurrency(s, l, now, n, "")
 }
 
-// Undo takes back an admitted Take, or TakeHold, of n hits at the same time. If the hits have renewed
-// a hold, oldExpiry is the expiry of the hold before, in microseconds. Otherwise it is 0.
+// Undo reverts an admitted Take or TakeHold of n hits. now must be the time of that call. If the hits
+// have renewed a hold, oldExpiry is the earlier expiry of the hold, in microseconds. Otherwise
+// oldExpiry is 0.
 func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result {
 	if !l.Algorithm.HasHolds() || s.log == nil || id != "" && oldExpiry == 0 {
 		return l.TakeHold(s, now, -n, id)
@@ -146,7 +148,8 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 }
 
 // takeBack removes up to n slots of the anonymous hold with this expiry, and returns their number.
-// A release would remove the hold that expires first, and so a lost hold would live longer.
+// A release would remove the hold that expires first. If the holder of that hold has crashed, its
+// slot would then be free later than it should be.
 func (g *holdSet) takeBack(expiry, n int64) int64 {
 	i := sort.Search(len(g.anonymous), func(i int) bool { return g.anonymous[i].expiry >= expiry })
 	if i == len(g.anonymous) || g.anonymous[i].expiry != expiry {
@@ -194,8 +197,8 @@ func (g *holdSet) expire(now int64) (slots int64) {
 	return slots
 }
 
-// release ends the holds that n, which is negative, and id ask for. It returns the number of their
-// slots.
+// release ends the hold with this id. If id is empty, release ends -n slots of anonymous holds, where
+// n is negative. It returns the number of the slots.
 func (g *holdSet) release(n int64, id string) (slots int64) {
 	if id != "" {
 		if expiry, exists := g.expiries[id]; exists {
@@ -205,9 +208,9 @@ func (g *holdSet) release(n int64, id string) (slots int64) {
 	}
 	for slots < -n && len(g.anonymous) > 0 {
 		h := g.removeFirst(&g.anonymous)
-		if rest := slots + h.slots + n; rest > 0 {
-			h.slots -= rest
-			g.add(hold{h.expiry, rest, ""})
+		if keptSlots := slots + h.slots + n; keptSlots > 0 {
+			h.slots -= keptSlots
+			g.add(hold{h.expiry, keptSlots, ""})
 		}
 		slots += h.slots
 	}
@@ -287,8 +290,8 @@ func (h hold) entries() int64 {
 	return 1
 }
 
-// expiryAfter returns the time at which holds with at least this number of slots have expired. g
-// must have as many slots.
+// expiryAfter returns the time by which at least this number of slots is free. At least as many slots
+// must be taken.
 func (g *holdSet) expiryAfter(slots int64) (expiry int64) {
 	anonymous, named := g.anonymous, g.named
 	for slots > 0 {

@@ -307,7 +307,7 @@ func (s *State) Entries() int {
 	case s.log == nil:
 		return 0
 	case s.log.holds != nil:
-		return entriesPerAnonymousHold*len(s.log.holds.anonymous) + entriesPerNamedHold*len(s.log.holds.named)
+		return logEntriesPerAnonymousHold*len(s.log.holds.anonymous) + logEntriesPerNamedHold*len(s.log.holds.named)
 	}
 	return s.log.len()
 }

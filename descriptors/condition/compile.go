@@ -32,14 +32,14 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// compiling allows one compilation at a time. The checker of cel-go is not safe for concurrent
+// compileMutex allows one compilation at a time. The checker of cel-go is not safe for concurrent
 // use: an error in one expression writes a catalog that the check of another expression reads.
-var compiling sync.Mutex
+var compileMutex sync.Mutex
 
 // newExpression compiles and checks an expression. It is safe for concurrent use.
 func newExpression(text string) (*expression, error) {
-	compiling.Lock()
-	defer compiling.Unlock()
+	compileMutex.Lock()
+	defer compileMutex.Unlock()
 	env, err := environment()
 	if err != nil {
 		return nil, fmt.Errorf("expressions can't be used: %w", err)
@@ -87,8 +87,8 @@ func firstIssue(issues *cel.Issues) error {
 	return fmt.Errorf("%s: %s", place, message)
 }
 
-// inspect finds what the expression reads, and rejects what its types allow and what is unsafe
-// or surely wrong.
+// inspect finds which names the expression reads. It rejects expressions that compile, but are
+// unsafe or always wrong.
 func (x *expression) inspect(checked *ast.AST) error {
 	readsValue := false
 	var problem error
@@ -132,24 +132,24 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	case ast.SelectKind:
 		return parent.AsSelect().FieldName(), true
 	case ast.CallKind:
-		call, place := parent.AsCall(), 0
+		call, keyIndex := parent.AsCall(), 0
 		switch call.FunctionName() {
 		case operators.Index:
-			place = 1
+			keyIndex = 1
 		case operators.In:
 		default:
 			return "", false
 		}
-		if len(call.Args()) == 2 && call.Args()[place].Kind() == ast.LiteralKind {
-			text, isText := call.Args()[place].AsLiteral().(types.String)
+		if len(call.Args()) == 2 && call.Args()[keyIndex].Kind() == ast.LiteralKind {
+			text, isText := call.Args()[keyIndex].AsLiteral().(types.String)
 			return string(text), isText
 		}
 	}
 	return "", false
 }
 
-// checkPattern checks the regular expression in a call of matches. A pattern of a request would
-// be compiled at each call, so it must be a constant.
+// checkPattern checks the regular expression in a call of matches. The pattern must be a constant,
+// because a pattern from the request would be compiled for each request.
 func checkPattern(call ast.CallExpr) error {
 	args := call.Args()
 	pattern := args[len(args)-1]
@@ -185,8 +185,8 @@ func parsePattern(text string) (*syntax.Regexp, error) {
 	return parsed, nil
 }
 
-// assumedSizes are the sizes of a request for the estimate of a cost. An evaluation that costs
-// more fails, so larger requests are safe.
+// assumedSizes are the sizes of a request for the estimate of a cost. A larger request can't cost more
+// than maxCost, because the evaluation then stops with an error.
 type assumedSizes struct{}
 
 const (

@@ -7,7 +7,8 @@
 //   - list: the values or networks of a condition, written in the limits file or in a file of
 //     their own;
 //   - expression: a condition in CEL, which can also read the entries before the value;
-//   - text: the short form of a condition that names its descriptor: `cidr(10.0.0.0/8)`.
+//   - text: the short form of a condition, such as `cidr(10.0.0.0/8)`. It stands for the descriptor
+//     in paths of rules.
 package condition
 
 import (
@@ -37,10 +38,10 @@ type Condition struct {
 	negated bool
 	text    string
 
-	list   *List          // of a cidr or an in, else nil
-	prefix string         // of a prefix
-	whole  *regexp.Regexp // of a regex; it matches whole values
-	parsed *syntax.Regexp // of a regex
+	list        *List          // the list of a CIDR or In condition, or nil
+	prefix      string         // of a prefix
+	whole       *regexp.Regexp // of a regex; it matches whole values
+	regexSyntax *syntax.Regexp // of a regex
 
 	expression *expression // of a cel
 }
@@ -60,23 +61,23 @@ const (
 // Value is a value of a request. Several conditions can test it, and its address is parsed once
 // at most.
 type Value struct {
-	text    string
-	entries []*ratelimitv3.RateLimitDescriptor_Entry // up to the entry of the value
-	addr    netip.Addr                               // invalid if the text is no address
-	parsed  bool
+	text     string
+	entries  []*ratelimitv3.RateLimitDescriptor_Entry // up to the entry of the value
+	addr     netip.Addr                               // invalid if the text is no address
+	isParsed bool
 }
 
-// NewValue returns the Value of the last entry. The entries are those of a request up to this
-// one. They must not be empty.
+// NewValue returns the Value of the last of entries, which are the first entries of a descriptor in a
+// request. There must be at least one.
 func NewValue(entries []*ratelimitv3.RateLimitDescriptor_Entry) Value {
 	return Value{text: entries[len(entries)-1].GetValue(), entries: entries}
 }
 
-// address returns the IP address that v is. An IPv4 address in IPv6 form is returned as IPv4,
+// address parses v as an IP address. An IPv4 address in IPv6 form is returned as IPv4,
 // and a zone is left out. The result is invalid if v is no address.
 func (v *Value) address() netip.Addr {
-	if !v.parsed {
-		v.parsed = true
+	if !v.isParsed {
+		v.isParsed = true
 		if addr, err := netip.ParseAddr(v.text); err == nil {
 			v.addr = addr.Unmap().WithZone("")
 		}
@@ -84,8 +85,8 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c. Only an expression can fail. v then meets neither c nor its
-// negation.
+// Match reports whether v meets c. If the evaluation of an expression fails, Match returns the error,
+// also for the negated condition.
 func (c *Condition) Match(v *Value) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
@@ -112,7 +113,7 @@ func (c *Condition) String() string { return c.text }
 // List returns the list of c, or nil if c has none.
 func (c *Condition) List() *List { return c.list }
 
-// Values returns the only values that meet c, or nil if c is not an in.
+// Values returns all values that meet c if c is an In condition without negation, or else nil.
 func (c *Condition) Values() []string {
 	if c.kind != inKind || c.negated {
 		return nil
@@ -139,7 +140,7 @@ func (c *Condition) Examples() []string {
 	case prefixKind:
 		all = []string{c.prefix + "~", c.prefix}
 	case regexKind:
-		all = []string{exampleOf(c.parsed, 0)}
+		all = []string{exampleOf(c.regexSyntax, 0)}
 	case celKind:
 		for _, text := range c.expression.texts {
 			all = append(all, text, text+"~")
@@ -148,8 +149,8 @@ func (c *Condition) Examples() []string {
 	return append(all, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that could meet only one of a and b, which have the same text.
-// Their lists come from a file whose content differs.
+// Differences returns values that can meet one of a and b and not the other. a and b have the same
+// text, but the content of their list files differs.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
@@ -183,7 +184,7 @@ func Prefix(prefix string) (*Condition, error) {
 	return &Condition{kind: prefixKind, prefix: prefix, text: "prefix(" + shorten(prefix) + ")"}, nil
 }
 
-// Regex returns a condition that is met by values that the expression matches as a whole. It has
+// Regex returns a condition that is met if the expression matches the whole value. The expression has
 // the syntax of RE2.
 func Regex(expression string) (*Condition, error) {
 	switch {
@@ -196,12 +197,13 @@ func Regex(expression string) (*Condition, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The text of the parsed expression is complete, but expression can end inside \Q.
+	// parsed.String() closes an open \Q. The expression itself may leave \Q open, which would quote
+	// the \z.
 	whole, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
 	if err != nil {
 		return nil, err
 	}
-	return &Condition{kind: regexKind, whole: whole, parsed: parsed, text: "regex(" + shorten(expression) + ")"}, nil
+	return &Condition{kind: regexKind, whole: whole, regexSyntax: parsed, text: "regex(" + shorten(expression) + ")"}, nil
 }
 
 // addresses returns the first address of each network.

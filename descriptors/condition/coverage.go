@@ -65,9 +65,9 @@ func (c *Condition) MatchesAll() bool {
 		return false
 	}
 	if c.negated {
-		return isImpossible(c.parsed)
+		return isImpossible(c.regexSyntax)
 	}
-	return isAnything(c.parsed)
+	return isAnything(c.regexSyntax)
 }
 
 // MatchesNothing reports whether certainly no value meets c.
