@@ -42,9 +42,9 @@ type Hit struct {
 	// N is the number of hits to charge; 0 peeks, a negative N refunds.
 	N int64
 
-	// Hold is the id of the hold that the hit takes, renews or ends, or empty. It has a meaning
+	// HoldID is the id of the hold that the hit takes, renews or ends, or empty. It has a meaning
 	// only if the algorithm has holds. See limit.Limit.TakeHold.
-	Hold string
+	HoldID string
 
 	// Window is the start of the window that a hit on a fixed window must change, in
 	// microseconds since 1970. 0 means the window of now. Only Redis supports it.

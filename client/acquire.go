@@ -19,7 +19,7 @@ func (c *Client) Acquire(ctx context.Context, domain string, ds ...Descriptor) e
 // AcquireN waits until n events may happen. If a limit never has n permits, AcquireN returns a
 // *WeightError at once.
 func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descriptor) error {
-	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: explicit(n)}, "")
+	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}, "")
 	return err
 }
 
@@ -50,7 +50,7 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (grant, er
 func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	key := r.key()
 	if w.holdID != "" {
-		key = holdQueue + key
+		key = holdKeyPrefix + key
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g gran
 	if holdID == "" && c.clock.Now().Sub(g.at) >= g.resetAfter {
 		return nil
 	}
-	_, err := c.decide(ctx, r, r.n(), callOptions{refunds: true, degraded: g.degraded, holdID: holdID})
+	_, err := c.decide(ctx, r, r.n(), callOptions{refunds: true, grantedWithoutService: g.degraded, holdID: holdID})
 	if err == nil {
 		c.notifyQueues(r)
 	}
@@ -127,7 +127,7 @@ func (c *Client) notifyQueues(r *Request) {
 	key := r.key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, key := range []string{key, holdQueue + key} {
+	for _, key := range []string{key, holdKeyPrefix + key} {
 		if q := c.queues[key]; q != nil {
 			q.notify()
 		}

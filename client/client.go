@@ -185,10 +185,10 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 
 // callOptions are the differences between calls for one Request.
 type callOptions struct {
-	acquires bool   // the call charges nothing if it is denied
-	refunds  bool   // the call refunds the hits
-	degraded bool   // the refunded permits were not granted by the service
-	holdID   string // names a hold of a concurrency limit
+	freeIfDenied          bool   // the call charges nothing if it is denied
+	refunds               bool   // the call refunds the hits
+	grantedWithoutService bool   // the permits to refund were granted by Options.Failure
+	holdID                string // names a hold of a concurrency limit
 }
 
 // send checks r and decides it.
@@ -223,6 +223,6 @@ func (c *Client) Allow(ctx context.Context, domain string, ds ...Descriptor) (bo
 
 // AllowN reports whether n events may happen now.
 func (c *Client) AllowN(ctx context.Context, n int, domain string, ds ...Descriptor) (bool, error) {
-	a, err := c.send(ctx, &Request{Domain: domain, Descriptors: ds, N: explicit(n)}, callOptions{})
+	a, err := c.send(ctx, &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}, callOptions{})
 	return err == nil && a.allowed, err
 }

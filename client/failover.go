@@ -71,7 +71,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 		return f.service.decide(ctx, c)
 	}
 	if c.refunds {
-		if c.degraded {
+		if c.grantedWithoutService {
 			return f.decideAlone(ctx, c)
 		}
 		return f.service.decide(ctx, c)

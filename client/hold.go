@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// holdQueue is the start of the keys of queues for holds.
-const holdQueue = "hold "
+// holdKeyPrefix starts the keys of queues for holds.
+const holdKeyPrefix = "hold "
 
 // errSlotTaken is the reason for the loss of a hold whose renewal is denied.
 var errSlotTaken = errors.New("renewal denied, because other holders have the slots")
@@ -24,19 +24,19 @@ type Hold struct {
 	lost    chan struct{}
 	end     context.CancelFunc // ends the renewal after a call in flight
 
-	// byService and alone report whether the service and this process without it have granted a
-	// slot. The renewal writes them, so others read them after its end.
-	byService, alone bool
+	// grantedByService is true if the service has granted a slot. grantedWithoutService is true if
+	// Options.Failure has granted one. The renewal writes both, so others read them after its end.
+	grantedByService, grantedWithoutService bool
 
-	renewed chan struct{} // closed when the renewal has ended
+	renewalEnded chan struct{} // closed when the renewal has ended
 
 	mu         sync.Mutex
 	isReleased bool
 }
 
 // AcquireHold waits for a slot of a concurrency limit, like Acquire. The service says how long
-// the slot is held, and the client renews it after each third of this time. So if the process
-// dies, the slot is free again after the hold of the rule.
+// the slot is held, and the client renews it after each third of this time. If the process dies,
+// the slot is free again when this time ends.
 //
 // A renewal is a call. All limits of the rule should have algorithm: concurrency, because others
 // charge each renewal.
@@ -46,15 +46,15 @@ func (c *Client) AcquireHold(ctx context.Context, domain string, d Descriptor) (
 
 // AcquireHoldN is AcquireHold for n slots.
 func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descriptor) (*Hold, error) {
-	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: explicit(n)}
-	h := &Hold{client: c, request: r, id: rand.Text(), lost: make(chan struct{}), renewed: make(chan struct{})}
+	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: rejectZero(n)}
+	h := &Hold{client: c, request: r, id: rand.Text(), lost: make(chan struct{}), renewalEnded: make(chan struct{})}
 	var err error
 	if h.grant, err = c.wait(ctx, r, h.id); err != nil {
 		return nil, err
 	}
 	if h.grant.hold == 0 {
 		h.end, h.isReleased = func() {}, true
-		close(h.renewed)
+		close(h.renewalEnded)
 		return h, nil
 	}
 	c.mu.Lock()
@@ -68,24 +68,24 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	c.work.Add(1)
 	go func() {
 		defer c.work.Done()
-		defer close(h.renewed)
+		defer close(h.renewalEnded)
 		h.renew(renewCtx)
 	}()
 	return h, nil
 }
 
 // noteGrant records who has granted a slot.
-func (h *Hold) noteGrant(degraded bool) {
-	h.alone = h.alone || degraded
-	h.byService = h.byService || !degraded
+func (h *Hold) noteGrant(withoutService bool) {
+	h.grantedWithoutService = h.grantedWithoutService || withoutService
+	h.grantedByService = h.grantedByService || !withoutService
 }
 
 // renew renews h until ctx ends or h is lost. The end of ctx leaves a call in flight, because the
 // service could execute a cancelled renewal after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
-	c, hold := h.client, h.grant.hold
-	validUntil := h.grant.at.Add(hold)
-	pause := hold / 3
+	c, holdTime := h.client, h.grant.hold
+	validUntil := h.grant.at.Add(holdTime)
+	pause := holdTime / 3
 	for {
 		timer, stop := c.clock.NewTimer(pause)
 		select {
@@ -95,7 +95,7 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		}
 		at := c.clock.Now()
-		a, err := c.decide(c.life, h.request, h.request.n(), callOptions{acquires: true, holdID: h.id})
+		a, err := c.decide(c.life, h.request, h.request.n(), callOptions{freeIfDenied: true, holdID: h.id})
 		if err == nil && a.allowed {
 			h.noteGrant(a.degraded)
 		}
@@ -104,13 +104,13 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case err == nil && a.allowed:
 			if a.hold > 0 { // the limits file has changed
-				hold = a.hold
+				holdTime = a.hold
 			}
-			validUntil, pause = at.Add(hold), hold/3
+			validUntil, pause = at.Add(holdTime), holdTime/3
 			continue
 		case err != nil && isOutage(err) && c.clock.Now().Before(validUntil):
 			c.log.Warn("renewal of a hold failed", "error", err)
-			pause = hold / 10
+			pause = holdTime / 10
 			continue
 		}
 		if err == nil {
@@ -133,27 +133,27 @@ func (h *Hold) Lost() <-chan struct{} { return h.lost }
 // for a renewal in flight, which takes at most Options.Timeout.
 func (h *Hold) Release() error {
 	h.end()
-	<-h.renewed
+	<-h.renewalEnded
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.isReleased {
 		return nil
 	}
-	var aloneErr, serviceErr error
-	if h.alone {
-		aloneErr = h.giveBack(true)
+	var localErr, serviceErr error
+	if h.grantedWithoutService {
+		localErr = h.giveBack(true)
 	}
-	if h.byService {
+	if h.grantedByService {
 		serviceErr = h.giveBack(false)
 	}
-	err := errors.Join(aloneErr, serviceErr)
+	err := errors.Join(localErr, serviceErr)
 	h.isReleased = err == nil
 	return err
 }
 
-// giveBack gives the slot back to the service, or to the limits of this process if degraded is true.
-func (h *Hold) giveBack(degraded bool) error {
+// giveBack gives the slot back to the service, or to the limits of this process if withoutService is true.
+func (h *Hold) giveBack(withoutService bool) error {
 	g := h.grant
-	g.degraded = degraded
+	g.degraded = withoutService
 	return h.client.giveBack(context.Background(), h.request, h.id, g)
 }

@@ -53,8 +53,8 @@ func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
 func TestLostHolderFreesItsSlotAfterHoldAndNotSooner(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
-	lost := newClient(t, s, client.Options{Clock: clienttest.NewClock(start)}) // its clock stands still, so it renews nothing
-	_, err := lost.AcquireHoldN(t.Context(), 2, "shop", slot)
+	stoppedClient := newClient(t, s, client.Options{Clock: clienttest.NewClock(start)}) // its clock stands still, so it renews nothing
+	_, err := stoppedClient.AcquireHoldN(t.Context(), 2, "shop", slot)
 	require.NoError(t, err)
 	other := newClient(t, s, client.Options{Clock: clock})
 	clock.Advance(30*time.Second - time.Microsecond)
@@ -67,7 +67,7 @@ func TestCallersOfHoldsWaitInOrderAndDontExceedSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		var mu sync.Mutex
-		holders, most := 0, 0
+		holders, maxHolders := 0, 0
 		times := make([]time.Duration, 10)
 		begin := time.Now()
 		var work sync.WaitGroup
@@ -79,7 +79,7 @@ func TestCallersOfHoldsWaitInOrderAndDontExceedSlots(t *testing.T) {
 				}
 				mu.Lock()
 				holders++
-				most = max(most, holders)
+				maxHolders = max(maxHolders, holders)
 				times[i] = time.Since(begin)
 				mu.Unlock()
 				time.Sleep(time.Minute)
@@ -91,13 +91,13 @@ func TestCallersOfHoldsWaitInOrderAndDontExceedSlots(t *testing.T) {
 			synctest.Wait()
 		}
 		work.Wait()
-		assert.Equal(t, 2, most)
+		assert.Equal(t, 2, maxHolders)
 		assert.Equal(t, 5*time.Minute, time.Since(begin).Truncate(time.Second))
 		assert.True(t, slices.IsSorted(times), "no caller overtakes an earlier one")
 	})
 }
 
-func TestHoldOfOtherLimitsHasNothingToRelease(t *testing.T) {
+func TestHoldWithoutConcurrencyLimitIsNotRenewedOrRefunded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		h, err := c.AcquireHold(t.Context(), "shop", tenant)
@@ -114,7 +114,7 @@ func TestHoldOfOtherLimitsHasNothingToRelease(t *testing.T) {
 	})
 }
 
-func TestHoldIsLostAfterAnOutageOfItsWholeTime(t *testing.T) {
+func TestHoldIsLostIfOutageLastsLongerThanHold(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock, Timeout: time.Second})
@@ -127,7 +127,7 @@ func TestHoldIsLostAfterAnOutageOfItsWholeTime(t *testing.T) {
 	clock.WaitForTimers(1)
 	outage(s)
 	clock.Advance(10 * time.Second)
-	for range 10 { // tries at a tenth of the hold
+	for range 10 { // renewals, each after a tenth of the hold
 		clock.WaitForTimers(1)
 		select {
 		case <-h.Lost():

@@ -102,10 +102,10 @@ func TestUnaryClientInterceptorReturnsErrorAfterMaxWait(t *testing.T) {
 func TestClientInterceptorsAcquirePermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
-		own := client.PeerLimits{Client: c, Request: tenantOfMethod}
+		peerLimits := client.PeerLimits{Client: c, Request: tenantOfMethod}
 		unlimited := func(context.Context, string) *client.Request { return nil }
 		h := newHealthClient(t, c, unlimited,
-			grpc.WithUnaryInterceptor(own.UnaryInterceptor()), grpc.WithStreamInterceptor(own.StreamInterceptor()))
+			grpc.WithUnaryInterceptor(peerLimits.UnaryInterceptor()), grpc.WithStreamInterceptor(peerLimits.StreamInterceptor()))
 		begin := time.Now()
 		for range 10 {
 			_, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{})

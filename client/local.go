@@ -69,7 +69,7 @@ func (l *local) decide(ctx context.Context, c *call) (*answer, error) {
 	switch {
 	case isTooLarge:
 		a.allowed, a.never = false, true
-	case !a.allowed && c.acquires:
+	case !a.allowed && c.freeIfDenied:
 		l.refundAdmitted(ctx, now, lc)
 	}
 	return a, nil
@@ -112,7 +112,7 @@ func (l *local) match(c *localCall) error {
 			}
 			c.hits = append(c.hits, backend.Hit{
 				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: n,
-				Hold: c.call.holdID, Shadow: rule.InShadow(key),
+				HoldID: c.call.holdID, Shadow: rule.InShadow(key),
 			})
 			c.owners = append(c.owners, i)
 			c.limits = append(c.limits, rl)
@@ -123,14 +123,14 @@ func (l *local) match(c *localCall) error {
 
 // limitOf returns the share of rl that this process may use.
 func (l *local) limitOf(rl *descriptors.RateLimit, c *call) *limit.Limit {
-	own := rl.Limit
+	share := rl.Limit
 	if l.ratio < 1 {
-		own = own.Scaled(l.ratio)
+		share = share.Scaled(l.ratio)
 	}
-	if c.acquires {
-		own = own.NotCharging()
+	if c.freeIfDenied {
+		share = share.NotCharging()
 	}
-	return own
+	return share
 }
 
 // shortestHold returns the shorter of two holds. 0 stands for no hold.
@@ -175,7 +175,7 @@ func (c *localCall) answer() *answer {
 		counted[c.owners[j]] = true
 		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
 		a.never = a.never || denied && r.RetryAfter == limit.Never
-		if h.Limit.Algorithm.HasHolds() && h.Hold != "" {
+		if h.Limit.Algorithm.HasHolds() && h.HoldID != "" {
 			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
 		}
 		wait := h.Limit.DurationUntilReset(r.Result)

@@ -83,7 +83,7 @@ func (q *queue) run() {
 		}
 		bound = batchBound{1, math.MaxInt64}
 		at := q.client.clock.Now()
-		a, err := q.client.decide(q.client.life, q.request, permits, callOptions{acquires: true, holdID: batch[0].holdID})
+		a, err := q.client.decide(q.client.life, q.request, permits, callOptions{freeIfDenied: true, holdID: batch[0].holdID})
 		switch {
 		case q.client.life.Err() != nil:
 			// The next batch is empty.

@@ -150,9 +150,9 @@ func outage(s *testService) {
 	s.answer.Store(&fail)
 }
 
-func TestOutageIsDecidedByMode(t *testing.T) {
+func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 	clock := clienttest.NewClock(start)
-	own, err := client.ParseLimits("limits.yaml", limits)
+	localLimits, err := client.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		options client.Options
@@ -160,8 +160,8 @@ func TestOutageIsDecidedByMode(t *testing.T) {
 	}{
 		"closed":           {client.Options{Timeout: time.Second}, 0},
 		"open":             {client.Options{Failure: client.FailOpen}, 10},
-		"local":            {client.Options{Failure: client.FailLocal, Limits: own}, 10},
-		"local at a share": {client.Options{Failure: client.FailLocal, Limits: own, LocalRatio: 0.5}, 5},
+		"local":            {client.Options{Failure: client.FailLocal, Limits: localLimits}, 10},
+		"local at a share": {client.Options{Failure: client.FailLocal, Limits: localLimits, LocalRatio: 0.5}, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, clock)
@@ -194,7 +194,7 @@ func TestOutageIsDecidedByMode(t *testing.T) {
 	}
 }
 
-func TestOutageIsProbedOnceInAPause(t *testing.T) {
+func TestServiceIsProbedOncePerPauseDuringOutage(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Failure: client.FailOpen, Clock: clock})
@@ -213,8 +213,8 @@ func TestOutageIsProbedOnceInAPause(t *testing.T) {
 	assert.LessOrEqual(t, s.calls.Load(), 2*calls)
 }
 
-// A remote caller chooses the deadline of a call that an interceptor limits.
-func TestShortDeadlineOfOneCallerOpensNoLimitOfOthers(t *testing.T) {
+// With an interceptor, a remote caller chooses the deadline of the call.
+func TestShortDeadlineOfOneCallerIsNoOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{Failure: client.FailOpen})
 	stall := func(ctx context.Context) error {
@@ -269,14 +269,14 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 }
 
 func TestWrongOptionsAreErrors(t *testing.T) {
-	own, err := client.ParseLimits("limits.yaml", limits)
+	localLimits, err := client.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for want, o := range map[string]client.Options{
 		"Timeout: got -1s":            {Timeout: -time.Second},
 		"Failure: got 7":              {Failure: 7},
 		"Limits: got none":            {Failure: client.FailLocal},
-		"LocalRatio: got 1.5":         {Failure: client.FailLocal, Limits: own, LocalRatio: 1.5},
-		"want none without FailLocal": {Limits: own},
+		"LocalRatio: got 1.5":         {Failure: client.FailLocal, Limits: localLimits, LocalRatio: 1.5},
+		"want none without FailLocal": {Limits: localLimits},
 	} {
 		_, err := client.New("localhost:8081", o)
 		assert.ErrorContains(t, err, want)

@@ -71,8 +71,8 @@ func (r *Request) n() int {
 // noPermits is the Request.N of a caller that asks for 0 permits. It is invalid.
 const noPermits = math.MinInt
 
-// explicit returns n as Request.N, where 0 stands for 1.
-func explicit(n int) int {
+// rejectZero returns n as Request.N. There 0 stands for 1, so rejectZero returns an invalid N for 0.
+func rejectZero(n int) int {
 	if n == 0 {
 		return noPermits
 	}

@@ -35,9 +35,9 @@ func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (
 // ReserveN takes n permits if they are there now. If a limit never has n permits, ReserveN
 // returns a *WeightError.
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
-	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: explicit(n)}}
+	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
 	at := c.clock.Now()
-	a, err := c.send(ctx, r.request, callOptions{acquires: true})
+	a, err := c.send(ctx, r.request, callOptions{freeIfDenied: true})
 	switch {
 	case err != nil:
 		return nil, err

@@ -11,8 +11,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// setHoldIDs gives the hits with holds the id that the metadata of the call has. Without an id, the
-// holds are anonymous. The header of the answer has the time of the hold that expires first.
+// setHoldIDs copies the hold id from the metadata of the call to the hits of concurrency limits.
+// Without an id, the holds are anonymous. The header of the answer has the shortest hold of these
+// limits, in seconds.
 func (c *Call) setHoldIDs(ctx context.Context) error {
 	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
 	switch {
@@ -24,13 +25,13 @@ func (c *Call) setHoldIDs(ctx context.Context) error {
 	if err := limit.CheckHoldID(ids[0]); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	hold := int64(limit.MaxHold)
+	shortestHold := int64(limit.MaxHold)
 	for j := range c.hits {
 		if l := c.hits[j].Limit; l.Algorithm.HasHolds() {
-			c.hits[j].Hold = ids[0]
-			hold = min(hold, l.Hold)
+			c.hits[j].HoldID = ids[0]
+			shortestHold = min(shortestHold, l.Hold)
 		}
 	}
-	_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, seconds(hold))) // it fails only without a gRPC call, which has no headers
+	_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, seconds(shortestHold))) // it fails only over HTTP, where the answer has no such header
 	return nil
 }

@@ -197,8 +197,8 @@ func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	for _, charge := range m[counter(h)] {
 		charge(&s)
 	}
-	m[counter(h)] = append(m[counter(h)], func(s *limit.State) { lim.TakeHold(s, now.UnixMicro(), h.N, h.Hold) })
-	return lim.TakeHold(&s, now.UnixMicro(), h.N, h.Hold)
+	m[counter(h)] = append(m[counter(h)], func(s *limit.State) { lim.TakeHold(s, now.UnixMicro(), h.N, h.HoldID) })
+	return lim.TakeHold(&s, now.UnixMicro(), h.N, h.HoldID)
 }
 
 // request decides a request and reports whether one of its hits denied the others.

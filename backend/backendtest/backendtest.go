@@ -111,7 +111,7 @@ func (m model) Take(_ context.Context, now time.Time, hits []backend.Hit, result
 		if m[name] == nil {
 			m[name] = &limit.State{}
 		}
-		results[i] = backend.Result{Result: h.Limit.TakeHold(m[name], now.UnixMicro(), h.N, h.Hold)}
+		results[i] = backend.Result{Result: h.Limit.TakeHold(m[name], now.UnixMicro(), h.N, h.HoldID)}
 	}
 }
 

@@ -31,7 +31,7 @@ func simple() backend.Limiter {
 			if states[name] == nil {
 				states[name] = new(limit.State)
 			}
-			results[i] = backend.Result{Result: h.Limit.TakeHold(states[name], now.UnixMicro(), h.N, h.Hold)}
+			results[i] = backend.Result{Result: h.Limit.TakeHold(states[name], now.UnixMicro(), h.N, h.HoldID)}
 		}
 	})
 }

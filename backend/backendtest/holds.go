@@ -60,10 +60,10 @@ func testHoldRequests(t *testing.T, l backend.Limiter) {
 func holdHit(keys [][]byte, limits []*limit.Limit, minHits int64) *rapid.Generator[backend.Hit] {
 	return rapid.Custom(func(t *rapid.T) backend.Hit {
 		return backend.Hit{
-			Key:   rapid.SampledFrom(keys).Draw(t, "key"),
-			Limit: rapid.SampledFrom(limits).Draw(t, "limit"),
-			N:     rapid.Int64Range(minHits, 4).Draw(t, "n"),
-			Hold:  rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "hold"),
+			Key:    rapid.SampledFrom(keys).Draw(t, "key"),
+			Limit:  rapid.SampledFrom(limits).Draw(t, "limit"),
+			N:      rapid.Int64Range(minHits, 4).Draw(t, "n"),
+			HoldID: rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "hold"),
 		}
 	})
 }

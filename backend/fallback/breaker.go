@@ -22,12 +22,12 @@ type breaker struct {
 	isReplaying atomic.Bool  // replayUntilEmpty runs
 
 	mu           sync.Mutex                        // guards the fields below
-	failures     int                               // failures without a success or failureMemory in between
+	failures     int                               // consecutive failures; see failureMemory
 	failingSince time.Time                         // first of the failures
 	lastFailure  time.Time                         // last of the failures
 	inOutage     bool                              // awaitRecovery runs
 	stateSince   time.Time                         // last change of state
-	timeIn       [len(breakerStates)]time.Duration // before stateSince
+	timeByState  [len(breakerStates)]time.Duration // without the time since stateSince
 }
 
 // BreakerState is the state of a breaker.
@@ -55,8 +55,9 @@ const (
 )
 
 // failureMemory is the longest time from a failure to the start of the next call that still counts
-// with this failure. So failures of two faults, without a call in between, do not open the breaker.
-// The idle probes find an outage without much traffic.
+// with this failure. After a longer pause, the count of failures starts again. So two separate faults
+// do not open the breaker together, even if no call succeeded between them. The idle probes find an
+// outage without much traffic.
 const failureMemory = time.Second
 
 // Each pause between probes is twice as long as the pause before, up to maxProbePause. An
@@ -113,7 +114,7 @@ func (b *breaker) setState(next BreakerState, err error) {
 	now := time.Now()
 	previous := BreakerState(b.state.Swap(int32(next)))
 	inState := now.Sub(b.stateSince)
-	b.timeIn[previous] += inState
+	b.timeByState[previous] += inState
 	b.stateSince = now
 	switch {
 	case previous == Closed:
@@ -133,7 +134,7 @@ func (b *breaker) setState(next BreakerState, err error) {
 func (b *breaker) status() BreakerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := BreakerStatus{State: b.loadState(), Since: b.stateSince, TimeIn: b.timeIn}
+	s := BreakerStatus{State: b.loadState(), Since: b.stateSince, TimeIn: b.timeByState}
 	s.TimeIn[s.State] += time.Since(s.Since)
 	return s
 }
@@ -215,7 +216,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 // minIdleProbePause is the least pause between the probes of two shards.
 const minIdleProbePause = 50 * time.Millisecond
 
-// probeIdleShards probes one shard after the other, each once in Options.IdleProbe. The first
+// probeIdleShards probes each shard once per Options.IdleProbe, one shard after the other. The first
 // round is faster.
 func (l *Limiter) probeIdleShards() {
 	for pause := minIdleProbePause; ; pause = max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {

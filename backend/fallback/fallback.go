@@ -9,6 +9,7 @@
 //     replica.
 //   - shard: hits that fail together, such as the hits on one node of a cluster. Each
 //     shard has its own breaker.
+//   - blip: a short time in which hits were decided here although no breaker was open.
 //   - open: a breaker is open while the hits of its shard bypass the primary.
 //   - replay: charging the primary with hits that were admitted here and that the primary has
 //     not seen: behind an open breaker, or without room to send them.

@@ -13,7 +13,7 @@ import (
 // noteHold records that the secondary has an anonymous hold for h. holdsEnd is the time in
 // microseconds at which all such holds have expired, or 0 if there was none.
 func (l *Limiter) noteHold(h *backend.Hit) {
-	if h.Hold != "" {
+	if h.HoldID != "" {
 		return // its release has no effect on other holds, in the primary and in the secondary
 	}
 	end := time.Now().UnixMicro() + h.Limit.Period()
@@ -24,10 +24,10 @@ func (l *Limiter) noteHold(h *backend.Hit) {
 	}
 }
 
-// takeWithHolds is Take while the secondary can have anonymous holds from an outage. Nobody knows
-// which Limiter has the hold that a release is for. If the primary ended another hold, it could
-// admit too many holders. So a release ends a hold of the secondary if there is one. If an earlier
-// hit of the call has the same counter, the release goes where this hit goes.
+// takeWithHolds does the work of Take if the secondary may still have anonymous holds from an
+// outage. Nobody knows which Limiter has the hold that a release is for. If the primary ended another
+// hold, it could admit too many holders. So a release ends a hold of the secondary if there is one.
+// If an earlier hit of the call has the same counter, the release goes where this hit goes.
 func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if end := l.holdsEnd.Load(); end <= now.UnixMicro() {
 		l.holdsEnd.CompareAndSwap(end, 0)
@@ -51,7 +51,7 @@ func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 // releaseHold ends anonymous holds of the secondary if h asks for it. It returns false if the
 // secondary has no anonymous hold to release for h.
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
-	if h.N >= 0 || h.N <= -limit.MaxHits || h.Hold != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
+	if h.N >= 0 || h.N <= -limit.MaxHits || h.HoldID != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
 		return false
 	}
 	batch := backend.NewSubBatch()

@@ -21,7 +21,7 @@ func holdsLimit(t *testing.T, slots uint32) *limit.Limit {
 // takeNamed is fixture.take for a hold with an id.
 func (r *fixture) takeNamed(lim *limit.Limit, id string, n int64) backend.Result {
 	results := make([]backend.Result, 1)
-	r.Limiter.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, Hold: id}}, results)
+	r.Limiter.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, HoldID: id}}, results)
 	return results[0]
 }
 

@@ -62,7 +62,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
-	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N, Hold: h.Hold})
+	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N, HoldID: h.HoldID})
 	refund.Take(l.ctx, time.Now(), l.o.Secondary)
 }
 

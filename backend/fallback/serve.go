@@ -59,7 +59,7 @@ type failedHit struct {
 
 // localHit returns the hit on the share of h's limit, for the secondary.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
-	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, Hold: h.Hold, Shadow: h.Shadow}
+	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow}
 }
 
 // fixedAnswer returns the answer to h if its mode is FailAllow or FailDeny.

@@ -28,15 +28,15 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	for i := range hits {
 		h, s := &hits[i], l.shardOf(ids[i])
 		allOrNone := h.AllOrNone()
-		if allOrNone && h.Hold != "" && h.Limit.Algorithm.HasHolds() {
+		if allOrNone && h.HoldID != "" && h.Limit.Algorithm.HasHolds() {
 			if oldExpiries == nil {
 				oldExpiries = make([]int64, len(hits))
 			}
-			if peek := s.take(ids[i], h.Limit, counterChange{now: now, hold: h.Hold}); peek.Held {
+			if peek := s.take(ids[i], h.Limit, counterChange{now: now, hold: h.HoldID}); peek.Held {
 				oldExpiries[i] = now + peek.ResetAfter
 			}
 		}
-		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.Hold, chargeDenied: h.Limit.ChargeDenied && !allOrNone})
+		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !allOrNone})
 		results[i] = backend.Result{Result: r}
 		denied = denied || allOrNone && !r.Allowed
 	}
@@ -45,7 +45,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 	for i := range slices.Backward(hits) { // two hits can renew one hold
 		if h := &hits[i]; h.AllOrNone() && results[i].Allowed {
-			undo := counterChange{now: now, n: h.N, hold: h.Hold, undo: true}
+			undo := counterChange{now: now, n: h.N, hold: h.HoldID, undo: true}
 			if oldExpiries != nil {
 				undo.oldExpiry = oldExpiries[i]
 			}
@@ -54,7 +54,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 	for i := range hits {
 		if h := &hits[i]; h.AllOrNone() {
-			peek := l.shardOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, hold: h.Hold})
+			peek := l.shardOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, hold: h.HoldID})
 			results[i].Remaining, results[i].ResetAfter = peek.Remaining, peek.ResetAfter
 		}
 	}

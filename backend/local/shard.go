@@ -55,7 +55,7 @@ func logWeight(s *limit.State) int64 {
 // counterChange is a change of one counter.
 type counterChange struct {
 	now, n       int64
-	hold         string // see backend.Hit.Hold
+	hold         string // see backend.Hit.HoldID
 	chargeDenied bool
 	undo         bool  // takes an admitted charge of the same time back
 	oldExpiry    int64 // for undo; see limit.Limit.Undo
@@ -65,7 +65,7 @@ type counterChange struct {
 func (s *shard) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.take(id, h.Limit, counterChange{now: now, n: h.N, hold: h.Hold, chargeDenied: h.Limit.ChargeDenied})
+	return s.take(id, h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied})
 }
 
 // take charges the counter of id, which belongs to l. The caller holds the mutex.

@@ -38,7 +38,7 @@ func oneSlot() *limit.Limit {
 }
 
 func named(key string, l *limit.Limit, n int64, id string) backend.Hit {
-	return backend.Hit{Key: []byte(key), Limit: l, N: n, Hold: id}
+	return backend.Hit{Key: []byte(key), Limit: l, N: n, HoldID: id}
 }
 
 // runHolder takes the slot and renews its hold three times a second.
@@ -108,7 +108,7 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 				for i := range 30 {
 					h := hit("key", lim, 1)
 					if caller%2 == 0 {
-						h.Hold = fmt.Sprint(replica, "-", caller, "-", i)
+						h.HoldID = fmt.Sprint(replica, "-", caller, "-", i)
 					}
 					r := take(l, h)[0]
 					if !assert.NoError(t, r.Err) || !r.Allowed {
@@ -119,7 +119,7 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 					}
 					admitted.Add(1)
 					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
-					if h.Hold != "" {
+					if h.HoldID != "" {
 						assert.True(t, take(l, h)[0].Held)
 					}
 					holders.Add(-1)

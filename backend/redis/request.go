@@ -59,7 +59,7 @@ type pendingHit struct {
 	untilEnd           int64 // microseconds until the window ends; set by setWindow
 	limit              *limit.Limit
 	n                  int64
-	hold               string // see backend.Hit.Hold
+	hold               string // see backend.Hit.HoldID
 	refundedExpiry     int64  // of the anonymous hold that a refund is for; microseconds since 1970, or 0
 	allOrNone          bool
 }
@@ -121,7 +121,7 @@ func (r *request) add(q *queue, index int, h *backend.Hit, n int64) *pendingHit 
 	c.hits = append(c.hits, pendingHit{
 		index: index, nameStart: start, nameEnd: end, windowStart: windowStart, givenWindow: h.Window, limit: h.Limit,
 		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
-		hold:      h.Hold,
+		hold:      h.HoldID,
 		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})
 	c.answers = append(c.answers, answer{})

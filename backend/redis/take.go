@@ -10,8 +10,8 @@ import (
 )
 
 // Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used
-// up. Whether hits in flight are charged is then unknown. Take uses now only with
-// CallersClock.
+// up. Whether hits in flight are charged is then unknown. Without CallersClock, Take ignores
+// now.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if len(hits) == 0 {
 		return
@@ -52,13 +52,13 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	return l.Timeout()
 }
 
-// refund takes back what was charged for hits of a Take with a denied hit. That happens
-// if the hits have no partition in common, so that one script can't charge all or none of
-// them. Others can see the charges for the time of one batch. refund skips a charge whose
-// window may have ended, because that charge is already forgotten.
-func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, hits []backend.Hit, results []backend.Result) {
+// refund takes back what was charged for hits of a Take with a denied hit. If the hits are in several
+// partitions, no single script can charge all of them or none. So refund takes back the charges of
+// the other hits. For the time of one batch, other callers see the charges. refund skips a charge
+// whose window may have ended, because that charge is already forgotten.
+func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
-	for _, c := range charged.calls {
+	for _, c := range chargedRequest.calls {
 		for i, h := range c.hits {
 			chargeEnd, anonymousExpiry := c.answers[i].ResetAfter, int64(0)
 			if h.limit.Algorithm.HasHolds() {
@@ -67,12 +67,12 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, charged *request, h
 					anonymousExpiry = c.answers[i].decidedAt + chargeEnd
 				}
 			}
-			if !c.answers[i].charged || time.Since(charged.start).Microseconds() >= chargeEnd {
+			if !c.answers[i].charged || time.Since(chargedRequest.start).Microseconds() >= chargeEnd {
 				continue
 			}
 			if r == nil {
 				start := time.Now()
-				r = l.newRequest(now, start, charged.deadline.Sub(start))
+				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
 				r.traceBy(l.options.Tracer, ctx)
 			}
 			r.add(c.queue, h.index, &hits[h.index], -h.n).refundedExpiry = anonymousExpiry

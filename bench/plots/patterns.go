@@ -112,7 +112,7 @@ func newClientCounter(l *limit.Limit) clientCounter {
 func (c clientCounter) take(at time.Duration, n int64, hold string) bool {
 	start := time.Unix(1_800_000_000, 0) // the start of a minute
 	var results [1]backend.Result
-	hits := []backend.Hit{{Key: []byte("client"), Limit: c.limit, N: n, Hold: hold}}
+	hits := []backend.Hit{{Key: []byte("client"), Limit: c.limit, N: n, HoldID: hold}}
 	c.limiter.Take(context.Background(), start.Add(at), hits, results[:])
 	return results[0].Allowed
 }

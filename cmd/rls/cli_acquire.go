@@ -32,8 +32,8 @@ const (
 	exitSignal        = 128 // plus the number of the signal
 )
 
-// passesSignals is set while a command runs that gets the signals of this process. A second
-// signal then does not end the process.
+// passesSignals is true while a command runs. This process then passes its signals to the command,
+// and a second signal does not end this process.
 var passesSignals atomic.Bool
 
 // acquireFlags are the flags of the command rls acquire.
@@ -51,8 +51,9 @@ func newAcquire() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "acquire -d DOMAIN KEY=VALUE[,KEY=VALUE…] -- COMMAND [ARGUMENT…]",
 		Short: "Run a command when its permit comes",
-		Long: "Waits for permits of one descriptor and then runs the command. If the limit is one of\n" +
-			"concurrency, the permits are renewed while the command runs, and come back when it ends.\n" +
+		Long: "Waits for permits of one descriptor and then runs the command. If the limit has\n" +
+			"algorithm: concurrency, the permits are renewed while the command runs, and given back\n" +
+			"when it ends.\n" +
 			descriptorHelp + "\n\n" +
 			"Exit code: that of the command, or 128 and the number of the signal that killed it;\n" +
 			"124 if no permit came within --timeout, 125 if rls failed, 126 if the command can't be run,\n" +
@@ -116,7 +117,7 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 	}
 	err = runCommand(stderr, path, command, hold, endSignals)
 	if releaseErr := hold.Release(); releaseErr != nil {
-		fmt.Fprintln(stderr, "rls: the permit comes back after its hold, because the release failed:", releaseErr)
+		fmt.Fprintln(stderr, "rls: the release failed, so the permit is free again only when its hold expires:", releaseErr)
 	}
 	return err
 }
