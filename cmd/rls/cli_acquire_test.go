@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -99,7 +100,7 @@ func TestAcquirePassesSignalsToCommand(t *testing.T) {
 				require.True(t, lines.Scan())
 				require.Equal(t, want, lines.Text())
 				if want == "ready" || want == "signal" {
-					_ = cmd.Process.Signal(signal) // the third signal can come after the end
+					_ = cmd.Process.Signal(signal) // the third signal can come after the end of the command
 				}
 			}
 			_ = cmd.Wait()
@@ -109,6 +110,7 @@ func TestAcquirePassesSignalsToCommand(t *testing.T) {
 }
 
 func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
+	t.Cleanup(func() { signal.Reset(passedSignals()...) })
 	endSignals := make(chan os.Signal, 1)
 	endSignals <- syscall.SIGTERM
 	path := filepath.Join(t.TempDir(), "started")
