@@ -98,6 +98,30 @@ func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
 	})
 }
 
+func TestCallerAfterOneThatGivesUpGetsPermitsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clienttest.New(t, limits, nil)
+		require.NoError(t, c.AcquireN(t.Context(), 5, "shop", tenant))
+		client.SlowTakes(c, time.Second/2) // so that both callers wait when the first answer comes
+		begin := time.Now()
+		var work sync.WaitGroup
+		for _, n := range []int{10, 1} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			work.Go(func() {
+				if err := c.AcquireN(ctx, n, "shop", tenant); n == 10 {
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+				} else {
+					assert.NoError(t, err)
+				}
+			})
+			synctest.Wait()
+		}
+		work.Wait()
+		assert.Equal(t, time.Second, time.Since(begin), "one call for each caller")
+	})
+}
+
 func TestCancelledAcquireChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)

@@ -204,17 +204,20 @@ func (q *queue) noteOutage(err error) {
 }
 
 // pause waits for d, or until the first waiter changes. reset says when there are permits,
-// or is nil if nobody knows. Waiters whose deadline is before their permits give up.
+// or is nil if nobody knows. A waiter gives up if its deadline is earlier than its permits. If the
+// first waiter gives up, pause returns, because the next one may need fewer permits.
 func (q *queue) pause(d time.Duration, reset *nextPermits) {
 	c := q.client
 	c.mu.Lock()
 	q.reset = reset
+	first := q.waiters.Front()
 	q.dropLate()
-	isEmpty := q.waiters.Len() == 0
-	c.mu.Unlock()
-	if isEmpty {
+	if first == nil || q.waiters.Front() != first {
+		q.reset = nil
+		c.mu.Unlock()
 		return
 	}
+	c.mu.Unlock()
 	timer, stop := c.clock.NewTimer(d)
 	defer stop()
 	select {
@@ -227,8 +230,9 @@ func (q *queue) pause(d time.Duration, reset *nextPermits) {
 	c.mu.Unlock()
 }
 
-// dropLate ends the wait of all waiters whose permits come after their deadline. The caller
-// holds client.mu.
+// dropLate ends the wait of the waiters whose permits come after their deadline. If this is so for
+// the first waiter, the others stay, because the answer was about the first one. The caller holds
+// client.mu.
 func (q *queue) dropLate() {
 	if q.reset == nil {
 		return
@@ -249,6 +253,9 @@ func (q *queue) dropLate() {
 		}
 		if !w.deadline.IsZero() && time.Until(w.deadline) < wait {
 			q.finishOne(w, &WaitError{wait})
+			if ahead == 0 {
+				return
+			}
 			continue
 		}
 		ahead += n
