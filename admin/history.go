@@ -163,8 +163,8 @@ func (h *handler) rollBack(c *call) answer {
 	return answer{code: http.StatusOK, body: a}
 }
 
-// rollbackPlan returns the version to restore and the writes that restore it. Without the
-// parameter version, it is the last version with other limits.
+// rollbackPlan returns the version to restore and the writes that restore it. If the parameter
+// version is missing, this is the newest version whose limits differ from the limits in force.
 func (h *handler) rollbackPlan(c *call, history []changes.Entry) (int64, []changes.Write, error) {
 	isGone := func(value string) bool { return override.Ended([]byte(value), time.Now()) }
 	if c.query.Has("version") {

@@ -38,7 +38,8 @@ func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
 
 // settle compares the decision about a late hit with the answer of the primary. After settle,
 // each admitted hit is charged once: in the primary or in the secondary. A hold that the primary has
-// given to a denied hit stays until it expires, because nobody can tell it from a renewed hold.
+// given to a denied hit stays until it expires. The answer does not say whether the hold is new or
+// renewed, and settle must not end a renewed hold.
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
 	switch {

@@ -52,10 +52,10 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	return l.Timeout()
 }
 
-// refund takes back what was charged for hits of a Take with a denied hit. If the hits are in several
-// partitions, no single script can charge all of them or none. So refund takes back the charges of
-// the other hits. For the time of one batch, other callers see the charges. refund skips a charge
-// whose window may have ended, because that charge is already forgotten.
+// refund takes back the charges of a Take if one of its hits is denied. Hits in several partitions
+// need several scripts, so no script can charge all of them or none. Other callers see the charges
+// until the refund arrives. refund skips a charge whose window may have ended, because Redis has
+// forgotten this charge.
 func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
 	for _, c := range chargedRequest.calls {

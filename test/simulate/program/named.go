@@ -50,7 +50,7 @@ func lateAnswersAllOrNone() *plan {
 	return p
 }
 
-// lateDenials is the same with a fallback that denies all hits. Redis gives late hits back.
+// lateDenials is lateAnswers with a fallback that denies all hits. Redis gives late hits back.
 func lateDenials() *plan {
 	p := lateAnswers()
 	p.failureMode, p.chargeDenied = "deny", false
@@ -108,7 +108,7 @@ func fullQueue() *plan {
 	return p
 }
 
-// fullQueueFarAway is the same with a Redis that answers after 40 to 80 ms.
+// fullQueueFarAway is fullQueue with a Redis that answers after 40 to 80 ms.
 func fullQueueFarAway() *plan {
 	p := fullQueue()
 	p.delay, p.timeout = 20*time.Millisecond, time.Second
