@@ -109,7 +109,7 @@ func (h *Handler) answers(ctx context.Context, req *Request) []Answer {
 			answers[i] = Answer{Code: Failed, Error: newError(err)}
 			continue
 		}
-		callCtx, end := h.o.StartCall(c.withHold(ctx))
+		callCtx, end := h.o.StartCall(c.contextWithHold(ctx))
 		items, endCalls, places = append(items, service.Item{Context: callCtx, Request: call}), append(endCalls, end), append(places, i)
 	}
 	h.o.Service.AnswerAll(ctx, items, func(j int, c *service.Call) {
@@ -145,8 +145,8 @@ func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitReq
 	return &rlsv3.RateLimitRequest{Domain: c.Domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}, nil
 }
 
-// withHold returns ctx with the hold of c, as a caller of gRPC sends it.
-func (c *Check) withHold(ctx context.Context) context.Context {
+// contextWithHold returns ctx with the hold of c, as a caller of gRPC sends it.
+func (c *Check) contextWithHold(ctx context.Context) context.Context {
 	if c.Hold == "" {
 		return ctx
 	}

@@ -29,7 +29,7 @@ func (c *Call) withoutDeniedCharges() {
 // finishAcquire ends a call of a caller that waits for permits. It refunds the admitted hits of
 // a denied call, and tells the caller in a header when the answer changes.
 func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
-	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.forgottenAfter()))
+	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestResetAfter()))
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
 		if !s.o.AllOrNone && !c.exceedsMaxHits {
 			c.refundAdmitted(context.WithoutCancel(ctx), s.o.Limiter)
@@ -53,8 +53,8 @@ func (c *Call) refundAdmitted(ctx context.Context, limiter backend.Limiter) {
 	}
 }
 
-// forgottenAfter returns the time in microseconds until all limits have forgotten the hits of c.
-func (c *Call) forgottenAfter() int64 {
+// longestResetAfter returns the time in microseconds until all limits have forgotten the hits of c.
+func (c *Call) longestResetAfter() int64 {
 	longest := int64(0)
 	for j := range c.results {
 		longest = max(longest, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))

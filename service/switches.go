@@ -31,7 +31,7 @@ type Switch struct {
 
 // Switch returns the switch that has taken the limits of descriptor i out of force, or nil.
 func (c *Call) Switch(i int) *Switch {
-	if !c.hasSwitch() || i >= len(c.Rules) || c.Rules[i] != nil {
+	if !c.hasKillSwitch() || i >= len(c.Rules) || c.Rules[i] != nil {
 		return nil
 	}
 	domain := c.config.Domain(c.Request.GetDomain())
@@ -45,12 +45,12 @@ func (c *Call) Switch(i int) *Switch {
 	return &Switch{Descriptor: i, Path: off.Path, Author: off.Author, Reason: off.Reason, Expires: off.Expires}
 }
 
-// hasSwitch reports whether a switch has taken limits out of force.
-func (c *Call) hasSwitch() bool { return c.config != nil && c.config.HasOff() }
+// hasKillSwitch reports whether a switch has taken limits out of force.
+func (c *Call) hasKillSwitch() bool { return c.config != nil && c.config.HasOff() }
 
 // sendSwitches sends the switches of the request to a client that asks for them.
 func (c *Call) sendSwitches(ctx context.Context) {
-	if !c.hasSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
+	if !c.hasKillSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
 		return
 	}
 	var all []*Switch

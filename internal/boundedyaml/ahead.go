@@ -6,7 +6,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parsedPiece is the result of pieceItems.
+// parsedPiece is the result of parsePiece.
 type parsedPiece struct {
 	items []*yaml.Node
 	err   error
@@ -27,7 +27,7 @@ func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop fu
 				return
 			}
 			running.Go(func() {
-				items, err := d.pieceItems(i)
+				items, err := d.parsePiece(i)
 				result <- parsedPiece{items, err}
 			})
 		}

@@ -173,7 +173,7 @@ func (d *Document) InPieces() bool { return d.pieces != nil }
 // no nodes, few pieces at a time are in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	if handledItems, err := d.eachPiece(f); err != nil {
-		return d.restItems(handledItems, err, f)
+		return d.parseRemainingItems(handledItems, err, f)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 // eachPiece does the work of Items until a piece can't be parsed. handledItems is the number of
 // items before that piece.
 func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
-	next := d.pieceItems
+	next := d.parsePiece
 	if d.decoder == nil && d.bounds.Parsers > 1 {
 		var stop func()
 		next, stop = d.parseAhead()
@@ -200,8 +200,8 @@ func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int,
 	return handledItems, nil
 }
 
-// pieceItems parses piece i. If the pieces have one decoder, i must be the next piece.
-func (d *Document) pieceItems(i int) ([]*yaml.Node, error) {
+// parsePiece parses piece i. If the pieces have one decoder, i must be the next piece.
+func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	p := d.pieces[i]
 	if err := d.checkCount(p.data, p.line); err != nil {
 		return nil, err
@@ -232,10 +232,10 @@ func (d *Document) pieceItems(i int) ([]*yaml.Node, error) {
 	return list.Content, err
 }
 
-// restItems calls f with all items except the first handledItems, after a piece could not be
+// parseRemainingItems calls f with all items except the first handledItems, after a piece could not be
 // parsed. If the whole document can be parsed, its pieces were cut in a wrong place. If the
 // document is too large, the error of the piece is the best one.
-func (d *Document) restItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
+func (d *Document) parseRemainingItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
 	if d.checkCount(d.data, 1) != nil {
 		return pieceError
 	}

@@ -27,9 +27,9 @@ func (e *envoy) startLoad(callers int, c call) *load {
 	return e.startCallers(callers, c, func() <-chan time.Time { return time.After(pause) })
 }
 
-// startLoadAt sends calls at a rate per second, whatever the answers take. If all callers wait for
+// startLoadAtRate sends calls at a rate per second, whatever the answers take. If all callers wait for
 // answers, the rate is lower.
-func (e *envoy) startLoadAt(t *testing.T, rate int, c call) *load {
+func (e *envoy) startLoadAtRate(t *testing.T, rate int, c call) *load {
 	const callers = 32
 	ticker := time.NewTicker(time.Second / time.Duration(rate))
 	t.Cleanup(ticker.Stop)

@@ -65,16 +65,16 @@ func TestRollingRestartFailsNoCall(t *testing.T) {
 			e := c.start()
 			d.envoy = e
 			if timeout < defaultRollingTimeout {
-				e.measureMachine(t)
+				e.checkCallsWithoutRestart(t)
 			}
 
 			d.failures = e.watchFailures(t)
-			load := e.startLoadAt(t, rollingRate, call{"/search?key=k1"})
+			load := e.startLoadAtRate(t, rollingRate, call{"/search?key=k1"})
 			time.Sleep(time.Second) // of load before the first restart
 			for i := range d.replicas {
 				d.replace(i)
 			}
-			d.awaitEnds()
+			d.awaitStoppedReplicas()
 			time.Sleep(time.Second)
 			seen := load.stop(t)
 			failed := d.failures.stop()
@@ -87,13 +87,13 @@ func TestRollingRestartFailsNoCall(t *testing.T) {
 	}
 }
 
-// measureMachine sends calls without a restart. If some of them fail, the machine is too busy for
+// checkCallsWithoutRestart sends calls without a restart. If some of them fail, the machine is too busy for
 // the timeout, and the test says nothing about restarts.
-func (e *envoy) measureMachine(t *testing.T) {
+func (e *envoy) checkCallsWithoutRestart(t *testing.T) {
 	t.Helper()
 	t.Log("calls without a restart:")
 	failures := e.watchFailures(t)
-	load := e.startLoadAt(t, rollingRate, call{"/search?key=k2"})
+	load := e.startLoadAtRate(t, rollingRate, call{"/search?key=k2"})
 	time.Sleep(10 * time.Second)
 	load.stop(t)
 	failures.stop()
@@ -154,8 +154,8 @@ func (d *deployment) startReplica(env ...string) *rls {
 	return r
 }
 
-// awaitEnds waits until all stopped replicas have ended without cut calls.
-func (d *deployment) awaitEnds() {
+// awaitStoppedReplicas waits until all stopped replicas have ended without cut calls.
+func (d *deployment) awaitStoppedReplicas() {
 	d.t.Helper()
 	for _, r := range d.stopping {
 		select {
@@ -216,7 +216,7 @@ func newHealthChecks(t *testing.T, d *deployment) {
 	d.replace = func(i int) {
 		old := d.replicas[i]
 		d.terminate(old)
-		d.awaitEnds()
+		d.awaitStoppedReplicas()
 		d.replicas[i] = d.startReplica("GRPC_PORT=" + portOf(old.grpc))
 		polltest.Until(t, maxWait, func() bool {
 			return strings.Contains(d.envoy.adminPage("/clusters"), "rls::"+old.grpc+"::health_flags::healthy\n")

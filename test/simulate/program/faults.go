@@ -89,7 +89,7 @@ func (p *plan) addResets(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	for range 1 + r.IntN(8) {
 		p.faults = append(p.faults, fault{start: at, end: at})
-		p.addEvent(at, func(f *fleet) { f.resetAll() }, "all connections break")
+		p.addEvent(at, func(f *fleet) { f.resetConnections() }, "all connections break")
 		at += between(r, 5*time.Millisecond, 200*time.Millisecond)
 	}
 }
@@ -111,7 +111,7 @@ func (p *plan) addCrash(r *rand.Rand, at time.Duration) {
 			}
 			f.takeDown(isEmpty)
 		},
-		(*fleet).bringUp, "Redis is down, then comes up %s,", kind)
+		(*fleet).healNetwork, "Redis is down, then comes up %s,", kind)
 }
 
 // addFailover replaces Redis by a Redis replica without its last writes.
@@ -124,18 +124,18 @@ func (p *plan) addFailover(r *rand.Rand, at time.Duration) {
 			f.losses = append(f.losses, elapsed())
 			f.takeDown(false)
 		},
-		(*fleet).bringUp, "Redis fails over without the writes of %v,", lag)
+		(*fleet).healNetwork, "Redis fails over without the writes of %v,", lag)
 }
 
 // takeDown ends Redis and refuses connections. The next Redis is empty, or has the kept copy.
 func (f *fleet) takeDown(isEmpty bool) {
 	f.eachLink((*netmodel.Link).Refuse)
-	f.resetAll()
+	f.resetConnections()
 	f.redis.restart(isEmpty)
 }
 
-// bringUp accepts connections again, and ends cuts and delays of the network.
-func (f *fleet) bringUp() { f.eachLink((*netmodel.Link).Heal) }
+// healNetwork accepts connections again, and ends cuts and delays of the network.
+func (f *fleet) healNetwork() { f.eachLink((*netmodel.Link).Heal) }
 
 func (p *plan) addScriptFlushes(r *rand.Rand, at time.Duration) {
 	for range 1 + r.IntN(20) {

@@ -61,7 +61,7 @@ func (f *fleet) setLimit(maxHits int, leaseWaste float64) {
 // heal ends all faults but the steps of clocks.
 func (f *fleet) heal() {
 	f.redis.resume()
-	f.bringUp()
+	f.healNetwork()
 	f.redis.setMode(resp.Normal)
 	for i, r := range f.current {
 		if r == nil {
@@ -70,8 +70,8 @@ func (f *fleet) heal() {
 	}
 }
 
-// resetAll breaks the connections of all replicas.
-func (f *fleet) resetAll() { f.eachLink((*netmodel.Link).Reset) }
+// resetConnections breaks the connections of all replicas.
+func (f *fleet) resetConnections() { f.eachLink((*netmodel.Link).Reset) }
 
 // eachLink calls change with the network of each replica.
 func (f *fleet) eachLink(change func(*netmodel.Link)) {

@@ -128,7 +128,7 @@ func shortWindows() *plan {
 func longCut() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.addRange(fault{start: 50 * time.Millisecond, end: 3 * time.Second},
-		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).bringUp, "the network of all replicas is cut")
+		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).healNetwork, "the network of all replicas is cut")
 	return p
 }
 
@@ -162,7 +162,7 @@ func lostPermits() *plan {
 	for i := range 40 {
 		at := time.Second + time.Duration(i)*170*time.Millisecond
 		p.addRange(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
-			func(f *fleet) { f.resetAll(); f.bringUp() }, "the network is cut and all connections break")
+			func(f *fleet) { f.resetConnections(); f.healNetwork() }, "the network is cut and all connections break")
 	}
 	p.sortEvents()
 	return p

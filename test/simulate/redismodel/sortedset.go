@@ -145,7 +145,7 @@ func (s *Server) rangeByScore(args []string, from, to string, arrange func([]set
 	if e == nil || offset < 0 {
 		return replies
 	}
-	all := e.sorted()
+	all := e.sortedMembers()
 	arrange(all)
 	for _, m := range all {
 		switch {
@@ -166,8 +166,8 @@ func (s *Server) rangeByScore(args []string, from, to string, arrange func([]set
 	return replies
 }
 
-// sorted returns the members of a sorted set in the order of Redis.
-func (e *entry) sorted() []setMember {
+// sortedMembers returns the members of a sorted set in the order of Redis.
+func (e *entry) sortedMembers() []setMember {
 	var all []setMember
 	for member, score := range e.scores {
 		all = append(all, setMember{member, score})
