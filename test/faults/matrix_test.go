@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 			_ = os.RemoveAll(programDir())
 			os.Exit(code)
 		}),
-		// toxiproxy waits forever to write to a client that has left.
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*BandwidthToxic).Pipe"))...)
+		// A toxic of toxiproxy can wait forever to write to a client that has left.
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))...)
 }
 
 // The promises of docs/failure.md.
