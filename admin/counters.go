@@ -184,7 +184,7 @@ func (h *handler) publish(c *call, target string) bool {
 		return false
 	}
 	if err := h.o.Counters.PublishReset(c.Context(), target); err != nil {
-		h.o.Log.Warn("reset not published to other replicas", "target", truncate(c.target()), "error", err)
+		h.o.Log.Warn("reset not published; other replicas can deny until their remembered denials end", "target", truncate(c.target()), "error", err)
 		return false
 	}
 	return true

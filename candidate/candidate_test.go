@@ -1,6 +1,7 @@
 package candidate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -152,8 +153,14 @@ func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
 
 func TestBadCandidateLeavesTheLastGoodOne(t *testing.T) {
 	candidate := New(Options{Limiter: failing{}, Observer: newResultCounter()})
-	log := slog.New(slog.DiscardHandler)
-	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, {Problem: errors.New("limits.yaml:3: mistake")}}, log)
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	mistake := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
+	candidate.Follow(t.Context(), updates{mistake}, log)
+	assert.Contains(t, out.String(), "candidate limits rejected; no candidate is evaluated")
+	assert.NotContains(t, out.String(), "last good")
+	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, mistake}, log)
+	assert.Contains(t, out.String(), "candidate limits rejected; the last good ones are still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
 	assert.Equal(t, 1, candidate.Store().Load().Rules())
 	candidate.Follow(t.Context(), updates{{}}, log)

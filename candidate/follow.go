@@ -13,7 +13,11 @@ import (
 func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logger) {
 	_ = s.Run(ctx, func(u source.Update) error {
 		if err := errors.Join(u.Problem, u.Outage); err != nil {
-			log.Error("candidate limits rejected; the last good ones are still evaluated", "problem", err)
+			message := "candidate limits rejected; the last good ones are still evaluated"
+			if c.store.Load() == nil {
+				message = "candidate limits rejected; no candidate is evaluated"
+			}
+			log.Error(message, "problem", err)
 			c.stats.setProblem(err)
 			return err
 		}

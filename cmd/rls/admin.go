@@ -77,7 +77,7 @@ func (f auditFile) Write(line []byte) (int, error) {
 		}
 	}
 	if err != nil {
-		f.log.Error("audit line not written", "error", err)
+		f.log.Error("audit line not written to ADMIN_AUDIT_PATH; only this log has it", "error", err)
 	}
 	return len(line), err
 }

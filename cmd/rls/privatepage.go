@@ -27,7 +27,7 @@ func privatePage(callers *admin.Callers, p server.Page, log *slog.Logger) server
 		name, authorized := isAllowed(r)
 		if !authorized {
 			if logs.Allow() {
-				log.Warn("page refused", "path", p.Path, "method", r.Method, "from", r.RemoteAddr)
+				log.Warn("page refused", "path", p.Path, "method", r.Method, "from", r.RemoteAddr, "remedy", privateRefusal(callers))
 			}
 			if code == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)

@@ -96,7 +96,11 @@ func (c *redisCheck) writeLog(ctx context.Context, found []redis.Finding) {
 			continue
 		}
 		if !slices.Contains(c.logged, f) {
-			c.log.Log(ctx, findingLevel(f), "Redis check failed", findingAttrs(f)...)
+			message := "Redis check failed"
+			if f.Level == redis.LevelNote {
+				message = "Redis check passed with a note"
+			}
+			c.log.Log(ctx, findingLevel(f), message, findingAttrs(f)...)
 		}
 		logged = append(logged, f)
 	}

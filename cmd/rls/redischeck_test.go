@@ -27,6 +27,7 @@ func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 	rights := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
 	changed := rights
 	changed.Text = "may not run mget, set"
+	note := redis.Finding{Address: "a:1", Check: redis.CheckPersistence, Level: redis.LevelNote, Text: "no append-only file", Advice: "set appendonly yes"}
 	away := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
 	for _, step := range []struct {
 		name  string
@@ -39,7 +40,8 @@ func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 		{"more", []redis.Finding{changed}, []string{`finding="may not run mget, set"`}},
 		{"no answer, which the line about the outage says", []redis.Finding{away}, nil},
 		{"an answer", []redis.Finding{changed}, nil},
-		{"repaired", nil, []string{`level=INFO msg="Redis check passed again" check=rights`}},
+		{"repaired, with a note", []redis.Finding{note}, []string{`level=INFO msg="Redis check passed with a note" check=persistence`, `level=INFO msg="Redis check passed again" check=rights`}},
+		{"the note is gone", nil, []string{`level=INFO msg="Redis check passed again" check=persistence`}},
 	} {
 		out.Reset()
 		found = step.found

@@ -178,7 +178,7 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 		maps.DeleteFunc(all, func(target, _ string) bool { _, gone := expired[target]; return gone })
 	} else if ctx.Err() == nil && !s.warnedExpired {
 		s.warnedExpired = true
-		s.options.Log.Warn("expired overrides not deleted from Redis", "error", err)
+		s.options.Log.Warn("expired overrides not deleted from Redis; they stay out of force", "error", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *Store) follow(ctx context.Context) {
 		}
 		if !lost {
 			lost = true
-			s.options.Log.Warn("override subscription lost; polling", "interval", s.options.Resync, "error", err)
+			s.options.Log.Warn("override subscription lost; overrides are read at each interval", "interval", s.options.Resync, "error", err)
 			s.requestRead() // Redis may be down for reads as well
 		}
 		if !wait.Sleep(ctx, retry.NextBackOff()) {

@@ -210,6 +210,9 @@ func (s *Settings) warnings() []Warning {
 	case s.BackendType == BackendLocal && !s.OverridesEnabled:
 		warnUnused(redisVariables(), "BACKEND_TYPE=local counts in this process")
 	}
+	if s.DecisionLog == DecisionLogOff {
+		warnUnused(setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
+	}
 	if s.Backend() == BackendRedis && s.LocalGuardRatio > 0 && s.AllOrNone {
 		warnUnused("LOCAL_GUARD_RATIO", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off")
 	}

@@ -159,6 +159,8 @@ func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 		"certificates for plain Redis":  {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: REDIS_TLS is not true"},
 		"counting in the process alone": {map[string]string{"BACKEND_TYPE": "local"}, ""},
 		"guard with all or none":        {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true"}, "LOCAL_GUARD_RATIO: STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off"},
+		"path of no decision log":       {map[string]string{"DECISION_LOG_PATH": "decisions.log"}, "setting without effect: DECISION_LOG_PATH: DECISION_LOG is off; set denied or all"},
+		"path of a decision log":        {map[string]string{"DECISION_LOG": "all", "DECISION_LOG_PATH": "decisions.log"}, ""},
 		"files with xDS":                {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "LIMITS_PATH": "x"}, "LIMITS_PATH: limits come from the xDS server"},
 	} {
 		t.Run(name, func(t *testing.T) {
