@@ -32,7 +32,7 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (grant, er
 	if err := ctx.Err(); err != nil {
 		return grant{}, err
 	}
-	w := &waiter{n: r.n(), holdID: holdID, done: make(chan error, 1)}
+	w := &waiter{permits: r.n(), holdID: holdID, done: make(chan error, 1)}
 	w.deadline, _ = ctx.Deadline()
 	q, err := c.enqueue(r, w)
 	if err != nil {
@@ -59,13 +59,13 @@ func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	}
 	q := c.queues[key]
 	if q == nil {
-		q = &queue{client: c, key: key, request: r, isHold: w.holdID != "", wake: make(chan struct{}, 1)}
+		q = &queue{client: c, key: key, request: r, isHold: w.holdID != "", wakeUps: make(chan struct{}, 1)}
 		c.queues[key] = q
-		c.work.Add(1)
+		c.goroutines.Add(1)
 		go q.run()
 	}
 	w.element = q.waiters.PushBack(w)
-	q.dropLate()
+	q.rejectLateWaiters()
 	return q, nil
 }
 
@@ -80,12 +80,12 @@ func (q *queue) leave(w *waiter, err error) error {
 	isFirst := q.waiters.Front() == w.element
 	q.waiters.Remove(w.element)
 	w.element = nil
-	if next := q.waiters.Front(); isFirst && (next == nil || next.Value.(*waiter).n != w.n) {
-		q.notify()
+	if next := q.waiters.Front(); isFirst && (next == nil || next.Value.(*waiter).permits != w.permits) {
+		q.endPause()
 	}
 	c.mu.Unlock()
-	if w.lastErr != nil {
-		return fmt.Errorf("%w; the last call failed: %w", err, w.lastErr)
+	if w.outageErr != nil {
+		return fmt.Errorf("%w; the last call failed: %w", err, w.outageErr)
 	}
 	return err
 }
@@ -97,10 +97,10 @@ func (c *Client) refund(r *Request, holdID string, g grant) {
 	if c.closed {
 		return
 	}
-	c.work.Add(1)
+	c.goroutines.Add(1)
 	go func() {
-		defer c.work.Done()
-		err := c.giveBack(context.WithoutCancel(c.life), r, holdID, g)
+		defer c.goroutines.Done()
+		err := c.giveBack(context.WithoutCancel(c.lifetime), r, holdID, g)
 		if err != nil && !errors.Is(err, ErrClosed) {
 			c.log.Warn("refund failed", "error", err)
 		}
@@ -112,24 +112,24 @@ func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g gran
 	if g.hold == 0 {
 		holdID = "" // the limits count no holders
 	}
-	if holdID == "" && c.clock.Now().Sub(g.at) >= g.resetAfter {
+	if holdID == "" && c.clock.Now().Sub(g.calledAt) >= g.resetAfter {
 		return nil
 	}
 	_, err := c.decide(ctx, r, r.n(), callOptions{refunds: true, grantedWithoutService: g.degraded, holdID: holdID})
 	if err == nil {
-		c.notifyQueues(r)
+		c.endPauses(r)
 	}
 	return err
 }
 
-// notifyQueues makes the queues of r ask again, because r has given permits back.
-func (c *Client) notifyQueues(r *Request) {
+// endPauses makes the queues of r ask again, because permits of r are given back.
+func (c *Client) endPauses(r *Request) {
 	key := r.key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, key := range []string{key, holdKeyPrefix + key} {
 		if q := c.queues[key]; q != nil {
-			q.notify()
+			q.endPause()
 		}
 	}
 }

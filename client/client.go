@@ -82,13 +82,13 @@ type Client struct {
 	log     *slog.Logger
 	closers []func() error
 
-	life context.Context // ends with Close
-	end  context.CancelFunc
+	lifetime    context.Context // ends with Close
+	endLifetime context.CancelFunc
 
-	mu     sync.Mutex
-	queues map[string]*queue // of waiting callers
-	work   sync.WaitGroup    // goroutines of queues and of holds
-	closed bool
+	mu         sync.Mutex
+	queues     map[string]*queue // of waiting callers
+	goroutines sync.WaitGroup    // goroutines of queues and of holds
+	closed     bool
 }
 
 // decider decides calls. It is the service, or the limits in this process.
@@ -140,7 +140,7 @@ func newClient(o Options) *Client {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	c.life, c.end = context.WithCancel(context.Background())
+	c.lifetime, c.endLifetime = context.WithCancel(context.Background())
 	return c
 }
 
@@ -151,8 +151,8 @@ func (c *Client) Close() error {
 	closers := c.closers
 	c.closed, c.closers = true, nil
 	c.mu.Unlock()
-	c.end()
-	c.work.Wait()
+	c.endLifetime()
+	c.goroutines.Wait()
 	var errs []error
 	for _, closer := range closers {
 		errs = append(errs, closer())
@@ -204,7 +204,7 @@ func (c *Client) decide(ctx context.Context, r *Request, n int, o callOptions) (
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if c.life.Err() != nil {
+	if c.lifetime.Err() != nil {
 		return nil, ErrClosed
 	}
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)

@@ -57,8 +57,8 @@ type answer struct {
 	limited           bool        // status is set
 	status            limitStatus // of the descriptor that is closest to its end
 
-	// never reports that the permits of a denied call can never be granted.
-	never bool
+	// neverFits reports that the permits of a denied call can never be granted.
+	neverFits bool
 
 	// retryAfter is the time until a denied call can pass.
 	retryAfter time.Duration
@@ -132,9 +132,9 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	}
 	switch retry := header.Get(limit.RetryAfterKey); {
 	case len(retry) == 0:
-		a.never = exceedsMax
+		a.neverFits = exceedsMax
 	case retry[0] == limit.RetryNever:
-		a.never = true
+		a.neverFits = true
 	default:
 		if wait, ok := seconds(header, limit.RetryAfterKey); ok {
 			a.retryAfter = wait

@@ -63,11 +63,11 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 		return nil, ErrClosed
 	}
 	h.noteGrant(h.grant.degraded)
-	renewCtx, end := context.WithCancel(c.life)
+	renewCtx, end := context.WithCancel(c.lifetime)
 	h.end = end
-	c.work.Add(1)
+	c.goroutines.Add(1)
 	go func() {
-		defer c.work.Done()
+		defer c.goroutines.Done()
 		defer close(h.renewalEnded)
 		h.renew(renewCtx)
 	}()
@@ -84,7 +84,7 @@ func (h *Hold) noteGrant(withoutService bool) {
 // service could execute a cancelled renewal after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
 	c, holdTime := h.client, h.grant.hold
-	validUntil := h.grant.at.Add(holdTime)
+	validUntil := h.grant.calledAt.Add(holdTime)
 	pause := holdTime / 3
 	for {
 		timer, stop := c.clock.NewTimer(pause)
@@ -95,7 +95,7 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		}
 		at := c.clock.Now()
-		a, err := c.decide(c.life, h.request, h.request.n(), callOptions{freeIfDenied: true, holdID: h.id})
+		a, err := c.decide(c.lifetime, h.request, h.request.n(), callOptions{freeIfDenied: true, holdID: h.id})
 		if err == nil && a.allowed {
 			h.noteGrant(a.degraded)
 		}

@@ -68,7 +68,7 @@ func (l *local) decide(ctx context.Context, c *call) (*answer, error) {
 	a := lc.answer()
 	switch {
 	case isTooLarge:
-		a.allowed, a.never = false, true
+		a.allowed, a.neverFits = false, true
 	case !a.allowed && c.freeIfDenied:
 		l.refundAdmitted(ctx, now, lc)
 	}
@@ -174,7 +174,7 @@ func (c *localCall) answer() *answer {
 		denied := !r.Allowed && !h.Shadow
 		counted[c.owners[j]] = true
 		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
-		a.never = a.never || denied && r.RetryAfter == limit.Never
+		a.neverFits = a.neverFits || denied && r.RetryAfter == limit.Never
 		if h.Limit.Algorithm.HasHolds() && h.HoldID != "" {
 			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
 		}
@@ -203,6 +203,6 @@ func (c *localCall) answer() *answer {
 	if quotas > 0 && deniedQuotas == quotas {
 		a.allowed = false
 	}
-	a.never = a.never && !a.allowed
+	a.neverFits = a.neverFits && !a.allowed
 	return a
 }

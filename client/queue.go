@@ -11,30 +11,30 @@ import (
 
 // Bounds of the calls of a queue.
 const (
-	maxBatch       = 64                    // waiters that share a call
-	firstRetry     = 50 * time.Millisecond // after an outage of the service
-	longestRetry   = 5 * time.Second
-	firstPoll      = 20 * time.Millisecond // of a slot of a concurrency limit
-	longestPoll    = time.Second
-	longestJitter  = time.Second
-	shortestJitter = time.Millisecond
+	maxBatchWaiters    = 64                    // waiters that share a call
+	firstOutagePause   = 50 * time.Millisecond // between calls while the service fails
+	longestOutagePause = 5 * time.Second
+	firstSlotPause     = 20 * time.Millisecond // between calls for a slot of a concurrency limit
+	longestSlotPause   = time.Second
+	longestJitter      = time.Second
+	shortestJitter     = time.Millisecond
 )
 
-// queue has the callers that wait for permits of one request, in the order of their calls. One
+// queue has the callers that wait for permits of one request, in the order of their calls. Its
 // goroutine asks for the permits of the first waiters until the queue is empty. client.mu
 // guards the fields.
 type queue struct {
 	client  *Client
 	key     string
 	request *Request // N is not used
-	isHold  bool     // each waiter has a hold id
+	isHold  bool     // the waiters want holds, and each has a hold id
 	waiters list.List
-	wake    chan struct{} // ends a pause of the goroutine
-	reset   *nextPermits  // nil unless the goroutine waits for permits
+	wakeUps chan struct{} // a signal ends a pause of the goroutine
+	reset   *limitReset   // nil unless the goroutine waits for permits
 }
 
-// nextPermits is when a limit has permits again.
-type nextPermits struct {
+// limitReset is when a limit has permits again.
+type limitReset struct {
 	at     time.Time
 	max    uint32        // permits in a window
 	window time.Duration // 0 if it is not known
@@ -42,22 +42,28 @@ type nextPermits struct {
 
 // waiter is a caller in a queue.
 type waiter struct {
-	n        int
-	holdID   string
-	deadline time.Time // zero for none
-	element  *list.Element
-	done     chan error // gets the result, nil for granted permits
-	grant    grant      // valid after a nil in done
-	lastErr  error      // of the service
+	permits   int
+	holdID    string
+	deadline  time.Time // zero for none
+	element   *list.Element
+	done      chan error // gets the result, nil for granted permits
+	grant     grant      // valid after a nil in done
+	outageErr error      // of the service
 }
 
 // grant is what a waiter needs to know to give its permits back.
 type grant struct {
-	at         time.Time // before the call
+	calledAt   time.Time // the time before the call
 	resetAfter time.Duration
 	hold       time.Duration // of a slot of a concurrency limit, or 0
 	limited    bool          // a limit counts the permits
 	degraded   bool
+}
+
+func newGrant(calledAt time.Time, a *answer) grant {
+	return grant{
+		calledAt: calledAt, resetAfter: a.resetAfter, hold: a.hold, limited: a.limited, degraded: a.degraded,
+	}
 }
 
 // batchBound bounds the next batch of a queue.
@@ -66,53 +72,56 @@ type batchBound struct {
 	permits int64
 }
 
+// oneWaiter is the bound of a batch with the first waiter only.
+var oneWaiter = batchBound{waiters: 1, permits: math.MaxInt64}
+
 // run asks for the permits of the waiters, until the queue is empty or the client is closed.
 func (q *queue) run() {
-	defer q.client.work.Done()
-	largest := maxBatch
+	defer q.client.goroutines.Done()
+	maxWaiters := maxBatchWaiters
 	if q.isHold {
-		largest = 1 // a call has one id
+		maxWaiters = 1 // a call has one id
 	}
-	bound := batchBound{1, math.MaxInt64}
-	retry := newBackoff(firstRetry, longestRetry)
-	poll := newBackoff(firstPoll, longestPoll)
+	bound := oneWaiter
+	outagePauses := newBackoff(firstOutagePause, longestOutagePause)
+	slotPauses := newBackoff(firstSlotPause, longestSlotPause)
 	for {
 		batch, permits := q.nextBatch(bound)
 		if batch == nil {
 			return
 		}
-		bound = batchBound{1, math.MaxInt64}
-		at := q.client.clock.Now()
-		a, err := q.client.decide(q.client.life, q.request, permits, callOptions{freeIfDenied: true, holdID: batch[0].holdID})
+		bound = oneWaiter
+		calledAt := q.client.clock.Now()
+		a, err := q.client.decide(q.client.lifetime, q.request, permits, callOptions{freeIfDenied: true, holdID: batch[0].holdID})
 		switch {
-		case q.client.life.Err() != nil:
-			// The next batch is empty.
+		case q.client.lifetime.Err() != nil:
+			// nextBatch ends the waits and returns nil.
 		case err != nil && isOutage(err):
 			q.noteOutage(err)
-			q.pause(retry.NextBackOff(), nil)
+			q.pause(outagePauses.NextBackOff(), nil)
 			continue
 		case err != nil:
-			q.finish(batch, err)
+			q.finishBatch(batch, err)
 		case a.allowed:
-			q.grant(batch, grant{at, a.resetAfter, a.hold, a.limited, a.degraded})
-			bound = batchBound{min(2*len(batch), largest), math.MaxInt64}
+			q.grantBatch(batch, newGrant(calledAt, a))
+			bound = batchBound{waiters: min(2*len(batch), maxWaiters), permits: math.MaxInt64}
 			if a.limited {
 				bound.permits = int64(a.status.remaining)
 			}
-			poll.Reset()
+			slotPauses.Reset()
 		case len(batch) > 1:
-			if a.never {
-				largest = 1
+			if a.neverFits {
+				maxWaiters = 1
 			}
-			bound = batchBound{len(batch) / 2, int64(a.status.remaining)}
-		case a.never:
-			q.finish(batch, newWeightError(permits, a))
+			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.status.remaining)}
+		case a.neverFits:
+			q.finishBatch(batch, newWeightError(permits, a))
 		case a.hold > 0: // a holder can release its slot at any time
-			q.pause(min(poll.NextBackOff(), max(a.retryAfter, firstPoll)), nil)
+			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
-			q.pause(a.retryAfter+jitter(a.retryAfter), &nextPermits{at.Add(a.retryAfter), a.status.max, a.status.window})
+			q.pause(a.retryAfter+jitter(a.retryAfter), &limitReset{at: calledAt.Add(a.retryAfter), max: a.status.max, window: a.status.window})
 		}
-		retry.Reset()
+		outagePauses.Reset()
 	}
 }
 
@@ -138,15 +147,15 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	defer c.mu.Unlock()
 	if c.closed {
 		for e := q.waiters.Front(); e != nil; e = q.waiters.Front() {
-			q.finishOne(e.Value.(*waiter), ErrClosed)
+			q.finishWaiter(e.Value.(*waiter), ErrClosed)
 		}
 	}
 	for e := q.waiters.Front(); e != nil; e = e.Next() {
 		w := e.Value.(*waiter)
-		if len(batch) > 0 && (len(batch) == bound.waiters || int64(permits+w.n) > bound.permits) {
+		if len(batch) > 0 && (len(batch) == bound.waiters || int64(permits+w.permits) > bound.permits) {
 			break
 		}
-		batch, permits = append(batch, w), permits+w.n
+		batch, permits = append(batch, w), permits+w.permits
 	}
 	if batch == nil {
 		delete(c.queues, q.key)
@@ -154,18 +163,18 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	return batch, permits
 }
 
-// grant gives the permits of a batch to its waiters. The permits of waiters that have left
+// grantBatch gives the permits of a batch to its waiters. The permits of waiters that have left
 // are refunded.
-func (q *queue) grant(batch []*waiter, g grant) {
+func (q *queue) grantBatch(batch []*waiter, g grant) {
 	unused := 0
 	q.client.mu.Lock()
 	for _, w := range batch {
 		if w.element == nil {
-			unused += w.n
+			unused += w.permits
 			continue
 		}
 		w.grant = g
-		q.finishOne(w, nil)
+		q.finishWaiter(w, nil)
 	}
 	q.client.mu.Unlock()
 	if unused > 0 {
@@ -175,43 +184,43 @@ func (q *queue) grant(batch []*waiter, g grant) {
 	}
 }
 
-// finish ends the wait of a batch with err.
-func (q *queue) finish(batch []*waiter, err error) {
+// finishBatch ends the wait of a batch with err.
+func (q *queue) finishBatch(batch []*waiter, err error) {
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()
 	for _, w := range batch {
 		if w.element != nil {
-			q.finishOne(w, err)
+			q.finishWaiter(w, err)
 		}
 	}
 }
 
-// finishOne ends the wait of w. The caller holds client.mu.
-func (q *queue) finishOne(w *waiter, err error) {
+// finishWaiter ends the wait of w. The caller holds client.mu.
+func (q *queue) finishWaiter(w *waiter, err error) {
 	q.waiters.Remove(w.element)
 	w.element = nil
 	w.done <- err
 }
 
-// noteOutage keeps err for waiters that give up during the outage.
+// noteOutage logs err and keeps it for waiters that give up during the outage.
 func (q *queue) noteOutage(err error) {
 	q.client.log.Warn("rls failed", "error", err)
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()
 	for e := q.waiters.Front(); e != nil; e = e.Next() {
-		e.Value.(*waiter).lastErr = err
+		e.Value.(*waiter).outageErr = err
 	}
 }
 
-// pause waits for d, or until the first waiter changes. reset says when there are permits,
-// or is nil if nobody knows. A waiter gives up if its deadline is earlier than its permits. If the
-// first waiter gives up, pause returns, because the next one may need fewer permits.
-func (q *queue) pause(d time.Duration, reset *nextPermits) {
+// pause waits for d, or until endPause. reset is when there are permits, or nil if this time is not
+// known. pause rejects late waiters. If the first waiter is rejected, pause returns at once, because
+// the next waiter may need fewer permits.
+func (q *queue) pause(d time.Duration, reset *limitReset) {
 	c := q.client
 	c.mu.Lock()
 	q.reset = reset
 	first := q.waiters.Front()
-	q.dropLate()
+	q.rejectLateWaiters()
 	if first == nil || q.waiters.Front() != first {
 		q.reset = nil
 		c.mu.Unlock()
@@ -222,50 +231,50 @@ func (q *queue) pause(d time.Duration, reset *nextPermits) {
 	defer stop()
 	select {
 	case <-timer:
-	case <-q.wake:
-	case <-c.life.Done():
+	case <-q.wakeUps:
+	case <-c.lifetime.Done():
 	}
 	c.mu.Lock()
 	q.reset = nil
 	c.mu.Unlock()
 }
 
-// dropLate ends the wait of the waiters whose permits come after their deadline. If this is so for
-// the first waiter, the others stay, because the answer was about the first one. The caller holds
-// client.mu.
-func (q *queue) dropLate() {
+// rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If the
+// first waiter leaves, the others stay, because q.reset was the answer to the first waiter. The
+// caller holds client.mu.
+func (q *queue) rejectLateWaiters() {
 	if q.reset == nil {
 		return
 	}
 	untilReset := q.reset.at.Sub(q.client.clock.Now())
-	first, ahead := int64(0), int64(0) // permits of the first waiter, and of all waiters before w
+	var firstPermits, permitsAhead int64 // of the first waiter, and of all waiters before w
 	for e := q.waiters.Front(); e != nil; {
 		w := e.Value.(*waiter)
 		e = e.Next()
-		n := int64(w.n)
-		if ahead == 0 {
-			first = n
+		permits := int64(w.permits)
+		if permitsAhead == 0 {
+			firstPermits = permits
 		}
 		wait := untilReset
 		if q.reset.max > 0 {
 			// The first waiter gets its permits at the reset, and others at most max in a window.
-			wait += time.Duration((ahead+n-first)/int64(q.reset.max)) * q.reset.window
+			wait += time.Duration((permitsAhead+permits-firstPermits)/int64(q.reset.max)) * q.reset.window
 		}
 		if !w.deadline.IsZero() && time.Until(w.deadline) < wait {
-			q.finishOne(w, &WaitError{wait})
-			if ahead == 0 {
+			q.finishWaiter(w, &WaitError{wait})
+			if permitsAhead == 0 {
 				return
 			}
 			continue
 		}
-		ahead += n
+		permitsAhead += permits
 	}
 }
 
-// notify ends a pause of the goroutine.
-func (q *queue) notify() {
+// endPause ends a pause of the goroutine.
+func (q *queue) endPause() {
 	select {
-	case q.wake <- struct{}{}:
-	default: // the goroutine does not wait, or has a signal already
+	case q.wakeUps <- struct{}{}:
+	default: // the goroutine has a signal already
 	}
 }

@@ -36,15 +36,15 @@ func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (
 // returns a *WeightError.
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
 	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
-	at := c.clock.Now()
+	calledAt := c.clock.Now()
 	a, err := c.send(ctx, r.request, callOptions{freeIfDenied: true})
 	switch {
 	case err != nil:
 		return nil, err
-	case a.never:
+	case a.neverFits:
 		return nil, newWeightError(n, a)
 	}
-	r.ok, r.delay, r.grant = a.allowed, a.retryAfter, grant{at: at, resetAfter: a.resetAfter, degraded: a.degraded}
+	r.ok, r.delay, r.grant = a.allowed, a.retryAfter, newGrant(calledAt, a)
 	if a.allowed {
 		r.delay = 0
 	}
