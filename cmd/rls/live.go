@@ -98,7 +98,7 @@ func limitsInForce(s *env.Settings, l limits) live.Limits {
 // limitCounts returns the hits on all limits.
 func limitCounts(meter *metrics.Metrics) iter.Seq[live.LimitCounts] {
 	return func(yield func(live.LimitCounts) bool) {
-		for _, c := range meter.Rules() {
+		for c := range meter.Rules() {
 			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.WithinLimit, Near: c.NearLimit, Denied: c.OverLimit - c.Shadow, Shadow: c.Shadow}) {
 				return
 			}

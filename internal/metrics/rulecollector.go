@@ -44,12 +44,13 @@ func (c *ruleCollector) Describe(descs chan<- *prometheus.Desc) {
 // Prometheus would reject the whole scrape if a series came twice.
 func (c *ruleCollector) Collect(metrics chan<- prometheus.Metric) {
 	sums := map[ruleLabels]*HitSums{}
-	for _, l := range c.rules.sortedLimits(time.Now()) {
+	for _, l := range c.rules.limits.all(time.Now()) {
 		l.eachSeries(func(s *series) {
-			sum := sums[s.labels]
+			labels := s.labels()
+			sum := sums[labels]
 			if sum == nil {
 				sum = &HitSums{}
-				sums[s.labels] = sum
+				sums[labels] = sum
 			}
 			sum.add(&s.hitCounts)
 		})

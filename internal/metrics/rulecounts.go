@@ -9,8 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// hitCounts counts the hits of one limit. It fills a cache line, so that two limits never
-// share a line.
+// hitCounts counts the hits of one limit.
 type hitCounts struct {
 	within, near, over  atomic.Uint64
 	overLocal, shadowed atomic.Uint64
@@ -18,8 +17,6 @@ type hitCounts struct {
 	// others are the hits that are in neither within nor over: hits of failed calls, and
 	// the part of denied hits that was still within the limit.
 	others atomic.Uint64
-
-	_ [16]byte
 }
 
 // HitSums are the sums of several hitCounts, or the values of one.

@@ -1,13 +1,14 @@
 package metrics
 
 import (
-	"cmp"
 	"context"
+	"iter"
 	"log/slog"
+	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -63,9 +64,7 @@ type rules struct {
 	hitClassifier
 	options        RuleOptions
 	unknownDomains *unknownDomains
-
-	mu     sync.Mutex
-	limits map[limitName]*limitSeries
+	limits         limitTable
 }
 
 // limitName names a limit of a rule.
@@ -75,19 +74,23 @@ type limitName struct {
 }
 
 // limitSeries has the series of one limit. RateLimit.Metrics of the limit has a pointer to its
-// limitSeries, so a call needs no lookup.
+// limitSeries, so a call needs no lookup. The counts of a series come first, so two limits never share
+// a cache line.
 type limitSeries struct {
+	single  series         // unused if varying is set
+	varying *varyingSeries // nil unless the series vary with the values of requests
+
 	domain string
 	name   limitName
 
-	single *series // nil if the series vary with the values of requests
+	// The mutex of limitTable guards the fields below.
 
-	varying *varyingSeries // nil if single is set
+	next   *limitSeries // of the same rule
+	config uint32       // number of the last configuration with the limit
 
-	// The mutex of rules guards the field below.
-
-	// removedAt is the time at which the limit was removed, or zero if it is in force.
-	removedAt time.Time
+	// removedAt is the Unix time in nanoseconds at which the limit was removed, or 0 if the limit is
+	// in force.
+	removedAt int64
 }
 
 // varyingSeries has the series of a limit whose metric key has values of requests.
@@ -97,7 +100,7 @@ type varyingSeries struct {
 	values boundedMap[series]
 	other  atomic.Pointer[series]
 
-	// The mutex of rules guards the fields below.
+	// The mutex of limitTable guards the fields below.
 
 	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
 	// sums of the series that checks have deleted.
@@ -105,7 +108,7 @@ type varyingSeries struct {
 	deletedSums HitSums
 }
 
-func newRules() *rules { return &rules{limits: map[limitName]*limitSeries{}} }
+func newRules() *rules { return &rules{limits: limitTable{byRule: map[string]*limitSeries{}}} }
 
 // RuleObserver registers the metrics of rules and returns their Observer.
 func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
@@ -116,18 +119,42 @@ func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 	return m.rules
 }
 
-// Rules returns the counts of the limits that have had a hit, by domain and rule.
-func (m *Metrics) Rules() []RuleCounts {
-	var all []RuleCounts
-	for _, l := range m.rules.sortedLimits(time.Now()) {
-		c := RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit, HitSums: m.rules.sumsOf(l)}
-		if last := len(all) - 1; last >= 0 && all[last].Rule == c.Rule && all[last].Limit == c.Limit {
-			all[last].HitSums.addSums(c.HitSums) // the flags of the rule have changed
-			continue
+// Rules returns the counts of the limits that have had a hit. The limits of a rule follow each
+// other. Rules have no order.
+func (m *Metrics) Rules() iter.Seq[RuleCounts] {
+	return func(yield func(RuleCounts) bool) {
+		all := m.rules.limits.all(time.Now())
+		for rules := 1; len(all) > 0; rules++ {
+			if rules%rulesPerStep == 0 {
+				runtime.Gosched() // calls may run
+			}
+			end := 1
+			for end < len(all) && all[end].name.rule == all[0].name.rule {
+				end++
+			}
+			for _, c := range m.rules.countsOf(all[:end]) {
+				if !yield(c) {
+					return
+				}
+			}
+			all = all[end:]
 		}
-		all = append(all, c)
 	}
-	return all
+}
+
+// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one
+// limit.
+func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
+	var counts []RuleCounts
+	for _, l := range limits {
+		i := slices.IndexFunc(counts, func(c RuleCounts) bool { return c.Limit == l.name.limit })
+		if i < 0 {
+			i = len(counts)
+			counts = append(counts, RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit})
+		}
+		counts[i].addSums(r.sumsOf(l))
+	}
+	return counts
 }
 
 // KeyCounts are the hits that envoyproxy/ratelimit counts under one metric key.
@@ -140,9 +167,9 @@ type KeyCounts struct {
 // KeyCounts returns the hits of all rules by metric key.
 func (m *Metrics) KeyCounts() []KeyCounts {
 	var all []KeyCounts
-	for _, l := range m.rules.sortedLimits(time.Now()) {
+	for _, l := range m.rules.limits.all(time.Now()) {
 		l.eachSeries(func(s *series) {
-			c := KeyCounts{Key: s.key, ID: s.labels.rule + l.name.flags}
+			c := KeyCounts{Key: s.key, ID: s.path + l.name.flags}
 			c.add(&s.hitCounts)
 			all = append(all, c)
 		})
@@ -169,8 +196,8 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 		if l == nil {
 			l = r.addLimit(c.Request, &d)
 		}
-		s := l.single
-		if s == nil {
+		s := &l.single
+		if l.varying != nil {
 			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
 		}
 		r.count(&s.hitCounts, d.Limit.Limit, d.N, d.Shadow, &d.Result)
@@ -180,18 +207,16 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 // addLimit returns the series of the limit of d, which had no hit before.
 func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
 	name := nameOf(d.Rule, d.Limit)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.limits[name]
+	l := r.limits.find(name)
 	if l == nil {
-		l = &limitSeries{domain: req.GetDomain(), name: name}
+		l = &limitSeries{domain: unique.Make(req.GetDomain()).Value(), name: name} // one text for all limits of a domain
 		if d.Rule.MetricKeyVaries() {
 			l.varying = &varyingSeries{}
 			l.varying.values.maxTexts = r.options.MaxSeries
 		} else {
-			l.single = newSeries(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
+			l.single.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
 		}
-		r.limits[name] = l
+		l = r.limits.add(l)
 	}
 	d.Limit.Metrics.Store(l)
 	return l
@@ -217,20 +242,22 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 
 // sumsOf returns the sums of all series that l has or had.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var sums HitSums
-	if l.varying != nil {
-		sums = l.varying.deletedSums
+	if l.varying == nil {
+		sums.add(&l.single.hitCounts)
+		return sums
 	}
+	r.limits.mu.Lock()
+	defer r.limits.mu.Unlock()
+	sums = l.varying.deletedSums
 	l.eachSeries(func(s *series) { sums.add(&s.hitCounts) })
 	return sums
 }
 
 // eachSeries calls f with each series of l.
 func (l *limitSeries) eachSeries(f func(*series)) {
-	if l.single != nil {
-		f(l.single)
+	if l.varying == nil {
+		f(&l.single)
 		return
 	}
 	for _, s := range l.varying.values.values() {
@@ -242,15 +269,12 @@ func (l *limitSeries) eachSeries(f func(*series)) {
 }
 
 // prepare attaches the counts to the limits of c, and marks the counts of other limits as
-// removed at now.
+// removed at now. Calls go on meanwhile.
 func (r *rules) prepare(c *descriptors.Config, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	inForce := map[*limitSeries]bool{}
+	r.limits.beginConfig()
 	attach := func(name limitName, a *descriptors.Attachment) {
-		if l := r.limits[name]; l != nil {
+		if l := r.limits.keep(name); l != nil {
 			a.Store(l)
-			inForce[l] = true
 		}
 	}
 	c.EachRule(func(rule *descriptors.Rule) {
@@ -261,32 +285,11 @@ func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	for _, d := range c.Domains() {
 		attach(limitName{rule: d.RequestPath()}, d.RequestMetrics())
 	}
-	for _, l := range r.limits {
-		switch {
-		case inForce[l]:
-			l.removedAt = time.Time{}
-		case l.removedAt.IsZero():
-			l.removedAt = now
-		}
-	}
-	r.deleteOld(now)
-}
-
-// deleteOld deletes the counts that were removed removedRuleTTL ago, and the series of idle
-// values. The caller holds r.mu.
-func (r *rules) deleteOld(now time.Time) {
-	for name, l := range r.limits {
-		if !l.removedAt.IsZero() && now.Sub(l.removedAt) >= removedRuleTTL {
-			delete(r.limits, name)
-		}
-		if v := l.varying; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
-			v.deleteIdleValues(now)
-		}
-	}
+	r.limits.markRemoved(now)
 }
 
 // deleteIdleValues deletes the series that have had no hit since the last check. The caller
-// holds the mutex of rules.
+// holds the mutex of limitTable.
 func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	v.checkedAt = now
 	v.values.deleteFunc(func(s *series) bool {
@@ -298,21 +301,6 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 		}
 		return isIdle
 	})
-}
-
-// sortedLimits returns the counts of all limits, sorted by name.
-func (r *rules) sortedLimits(now time.Time) []*limitSeries {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.deleteOld(now)
-	all := make([]*limitSeries, 0, len(r.limits))
-	for _, l := range r.limits {
-		all = append(all, l)
-	}
-	slices.SortFunc(all, func(a, b *limitSeries) int {
-		return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.name.rule, b.name.rule), cmp.Compare(a.name.limit, b.name.limit), cmp.Compare(a.name.flags, b.name.flags))
-	})
-	return all
 }
 
 // nameOf returns the name of l, which is a limit of rule.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -47,6 +48,13 @@ func (f *ruleFixture) load(limits string) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(f.t, err)
 	f.store.Set(descriptors.Compile(set))
+}
+
+// Rules returns the counts of all limits, sorted by rule and limit.
+func (f *ruleFixture) Rules() []RuleCounts {
+	return slices.SortedFunc(f.Metrics.Rules(), func(a, b RuleCounts) int {
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
+	})
 }
 
 // hit sends a request of domain d with n hits. entries are keys and values in turn.
@@ -230,7 +238,7 @@ func TestRemovedRulesAreDeletedWithoutScrapes(t *testing.T) {
 			f.load("domain: d\ndescriptors: [{key: " + key + ", rate_limit: {unit: year, requests_per_unit: 10}}]\n")
 			f.hit(1, key, "x")
 			time.Sleep(time.Minute)
-			assert.LessOrEqual(t, len(f.rules.limits), 11)
+			assert.LessOrEqual(t, len(f.rules.limits.byRule), 11)
 		}
 	})
 }

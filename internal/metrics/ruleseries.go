@@ -20,14 +20,16 @@ const (
 // series has the counts that share one set of labels.
 type series struct {
 	hitCounts
-	labels ruleLabels
 
-	// checkedTotal is the total at the last check for idle values. The mutex of rules guards
+	// checkedTotal is the total at the last check for idle values. The mutex of limitTable guards
 	// it.
 	checkedTotal uint64
 
 	// key is the metric key without the characters that statsd gives a meaning.
 	key string
+
+	// path is the path of the rule, with the values of requests in place of patterns.
+	path string
 }
 
 // ruleLabels are the labels of the metrics of rules.
@@ -35,27 +37,29 @@ type ruleLabels struct{ domain, key1, key2, rule string }
 
 // newSeries returns the series of l for requests with entries, which match rule.
 func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
-	s := &series{key: PlainKey(string(rule.AppendMetricKey(nil, l.domain, entries)))}
-	path := rule.MetricPath(entries)
-	if l.name.limit != "" {
-		path += " (" + l.name.limit + ")"
-	}
-	s.labels = labelsOf(s.key, path)
+	s := &series{}
+	s.setNames(l, rule, entries)
 	return s
 }
 
-// labelsOf returns the labels that envoyproxy/ratelimit has for a metric key: the first
+// setNames sets the key and path of s, which is a series of l for requests with entries.
+func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
+	var memory [maxMetricKey]byte
+	s.key = PlainKey(string(rule.AppendMetricKey(memory[:0], l.domain, entries)))
+	s.path = rule.MetricPath(entries)
+	if l.name.limit != "" {
+		s.path += " (" + l.name.limit + ")"
+	}
+}
+
+// labels returns the labels that envoyproxy/ratelimit has for the key of s: the first
 // three segments. A domain or a value with a dot has several segments.
-func labelsOf(key, path string) ruleLabels {
-	l := ruleLabels{rule: validText(path)}
-	segments := strings.SplitN(validText(key), ".", 4)
-	l.domain = segments[0]
-	if len(segments) > 1 {
-		l.key1 = segments[1]
-	}
-	if len(segments) > 2 {
-		l.key2 = segments[2]
-	}
+func (s *series) labels() ruleLabels {
+	l := ruleLabels{rule: validText(s.path)}
+	var rest string
+	l.domain, rest, _ = strings.Cut(validText(s.key), ".")
+	l.key1, rest, _ = strings.Cut(rest, ".")
+	l.key2, _, _ = strings.Cut(rest, ".")
 	return l
 }
 

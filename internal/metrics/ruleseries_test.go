@@ -147,8 +147,8 @@ func TestIdleValuesMakeRoomForOthers(t *testing.T) {
 		assertValues := func(want ...string) {
 			t.Helper()
 			var got []string
-			for _, s := range f.rules.sortedLimits(time.Now())[0].varying.values.values() {
-				got = append(got, strings.TrimPrefix(s.labels.key1, "user_"))
+			for _, s := range f.rules.limits.all(time.Now())[0].varying.values.values() {
+				got = append(got, strings.TrimPrefix(s.labels().key1, "user_"))
 			}
 			assert.ElementsMatch(t, want, got)
 		}
@@ -218,5 +218,5 @@ func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
 	require.Len(t, all, 1)
 	assert.EqualValues(t, 8000, all[0].Total)
 	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
-	assert.Len(t, f.rules.limits[limitName{rule: "d > user", flags: flags}].varying.values.values(), 50)
+	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).varying.values.values(), 50)
 }

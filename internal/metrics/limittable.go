@@ -1,0 +1,130 @@
+package metrics
+
+import (
+	"runtime"
+	"sync"
+	"time"
+)
+
+// limitTable has the series of all limits that had a hit. A call waits for its lock at the first
+// hit on a limit, so nothing holds the lock for long.
+type limitTable struct {
+	mu sync.Mutex
+
+	// byRule has the first limit of each rule, by the path of the rule. limitSeries.next is the next
+	// limit of the rule.
+	byRule map[string]*limitSeries
+
+	// configs is the number of configurations so far.
+	configs uint32
+}
+
+// rulesPerStep is the number of rules after which a walk lets calls have the lock. A step takes
+// some microseconds.
+const rulesPerStep = 100
+
+// find returns the limit of that name, or nil.
+func (t *limitTable) find(name limitName) *limitSeries {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.findLocked(name)
+}
+
+func (t *limitTable) findLocked(name limitName) *limitSeries {
+	l := t.byRule[name.rule]
+	for l != nil && l.name != name {
+		l = l.next
+	}
+	return l
+}
+
+// add adds l, and returns it. If the table has a limit of the same name, add returns this limit.
+func (t *limitTable) add(l *limitSeries) *limitSeries {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if other := t.findLocked(l.name); other != nil {
+		return other
+	}
+	l.next, l.config = t.byRule[l.name.rule], t.configs
+	t.byRule[l.name.rule] = l
+	return l
+}
+
+// beginConfig begins the next configuration. A limit that a call adds from now on counts as a part
+// of this configuration.
+func (t *limitTable) beginConfig() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.configs++
+}
+
+// keep returns the limit of that name as a part of the newest configuration, or nil.
+func (t *limitTable) keep(name limitName) *limitSeries {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.findLocked(name)
+	if l != nil {
+		l.config, l.removedAt = t.configs, 0
+	}
+	return l
+}
+
+// markRemoved marks the limits outside the newest configuration as removed at now.
+func (t *limitTable) markRemoved(now time.Time) {
+	t.walk(now, func(l *limitSeries) {
+		if l.config != t.configs && l.removedAt == 0 {
+			l.removedAt = now.UnixNano()
+		}
+	})
+}
+
+// all returns all limits. The limits of a rule follow each other.
+func (t *limitTable) all(now time.Time) []*limitSeries {
+	t.mu.Lock()
+	all := make([]*limitSeries, 0, len(t.byRule))
+	t.mu.Unlock()
+	t.walk(now, func(l *limitSeries) { all = append(all, l) })
+	return all
+}
+
+// walk calls f with all limits, and deletes what is too old at now. f runs while walk holds
+// the lock.
+func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	steps := 0
+	for rule, first := range t.byRule {
+		kept := first.withoutOld(now)
+		for l := kept; l != nil; l = l.next {
+			f(l)
+		}
+		switch {
+		case kept == nil:
+			delete(t.byRule, rule)
+		case kept != first:
+			t.byRule[rule] = kept
+		}
+		if steps++; steps%rulesPerStep == 0 {
+			t.mu.Unlock()
+			runtime.Gosched()
+			t.mu.Lock()
+		}
+	}
+}
+
+// withoutOld returns l and the next limits without those that were removed removedRuleTTL ago. It
+// deletes the series of idle values. The caller holds the lock of the table.
+func (l *limitSeries) withoutOld(now time.Time) *limitSeries {
+	if l == nil {
+		return nil
+	}
+	next := l.next.withoutOld(now)
+	if l.removedAt != 0 && now.UnixNano()-l.removedAt >= int64(removedRuleTTL) {
+		return next
+	}
+	l.next = next
+	if v := l.varying; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
+		v.deleteIdleValues(now)
+	}
+	return l
+}
