@@ -13,12 +13,22 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/seed-81f232ab/rls/internal/admission"
+	"github.com/seed-81f232ab/rls/internal/codec"
 )
 
 // handshakeTimeout bounds the setup of TLS and HTTP/2. GracefulStop and Stop both wait
 // for connections that are being set up. A silent connection, such as a TCP probe, would
 // delay a shutdown by grpc's default of two minutes.
 const handshakeTimeout = 5 * time.Second
+
+const (
+	// streamWindowBytes is how much of a request a client may send before the server reads it.
+	streamWindowBytes = 64 << 10
+
+	// connWindowBytes is how much all calls of a connection may send before the server
+	// acknowledges it. A large window needs few updates, and no memory until it is used.
+	connWindowBytes = 1 << 20
+)
 
 // newGRPCServer returns a server with the services of o, health and reflection. When
 // drainCtx is done, the server cancels all streams.
@@ -28,6 +38,11 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(o.GRPC.MaxStreams),
+		grpc.ForceServerCodecV2(codec.New()),
+		// With windows of a fixed size, grpc doesn't measure the connection. Otherwise it sends a
+		// ping and a window update with most calls, unless many calls are in flight.
+		grpc.StaticStreamWindowSize(streamWindowBytes),
+		grpc.StaticConnWindowSize(connWindowBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle:     o.GRPC.MaxConnectionIdle,
@@ -43,8 +58,8 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 		// A worker keeps its grown stack. To grow a new stack in each call takes a fifth of
 		// the server's CPU (BenchmarkServerCPU). The best number of workers is about the
 		// number of calls in flight under load, because the CPU caches of idle workers get
-		// cold. If all are busy, a call gets a goroutine of its own. Larger buffers and
-		// fixed windows made no measurable difference.
+		// cold. If all are busy, a call gets a goroutine of its own. Larger buffers made no
+		// measurable difference.
 		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
 		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
 	}
