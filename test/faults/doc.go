@@ -2,7 +2,9 @@
 // calls, and checks the promises of docs/failure.md.
 //
 // go test gives each fault a second and allows for a slow machine. make faults runs
-// all faults at full length, checks the promised times and prints a table.
+// all faults at full length, checks the promised times and prints tables.
+//
+// The tests of prices and of distance run the built program, and read its metrics.
 //
 // Terms:
 //

@@ -206,7 +206,7 @@ func (r *soakReplica) get(ctx context.Context, path string) (*http.Response, err
 
 // sample collects garbage in the replica, and returns its metrics.
 func (r *soakReplica) sample(ctx context.Context) (soakSample, error) {
-	s := soakSample{gauges: map[string]float64{}, decisions: map[string]float64{}}
+	s := soakSample{decisions: map[string]float64{}}
 	resp, err := r.get(ctx, "/debug/pprof/heap?gc=1")
 	if err != nil {
 		return s, err
@@ -216,19 +216,15 @@ func (r *soakReplica) sample(ctx context.Context) (soakSample, error) {
 		return s, err
 	}
 	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		name, text, _ := strings.Cut(lines.Text(), " ")
-		value, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			continue // a comment
-		}
-		s.gauges[name] = value
+	if s.gauges, err = readMetrics(resp.Body); err != nil {
+		return s, err
+	}
+	for name, value := range s.gauges {
 		if m := decisionsBySource.FindStringSubmatch(name); m != nil {
 			s.decisions[m[1]] += value
 		}
 	}
-	return s, lines.Err()
+	return s, nil
 }
 
 var decisionsBySource = regexp.MustCompile(`^rls_decisions_total\{.*source="(\w+)"`)

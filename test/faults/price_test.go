@@ -1,0 +1,230 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// priceRun is processes that share a Redis and a limit, and the answers that their callers got.
+type priceRun struct {
+	t         *testing.T
+	limit     int64
+	processes []*process
+
+	admitted, calls atomic.Int64
+}
+
+func newPriceRun(t *testing.T, limit int64, replicas int, settings ...string) *priceRun {
+	limits := filepath.Join(t.TempDir(), "limits.yaml")
+	text := fmt.Sprintf("domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: %d}}]\n", limit)
+	require.NoError(t, os.WriteFile(limits, []byte(text), 0o600))
+	settings = append(settings, "LIMITS_PATH="+limits, fmt.Sprintf("REDIS_FALLBACK_RATIO=%v", ratio))
+	r := &priceRun{t: t, limit: limit}
+	for range replicas {
+		r.processes = append(r.processes, startProcess(t, settings...))
+	}
+	return r
+}
+
+// call sends a hit to a process.
+func (r *priceRun) call(p *process) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	response, err := p.client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}},
+	}})
+	if !assert.NoError(r.t, err) {
+		return
+	}
+	r.calls.Add(1)
+	if response.OverallCode == rlsv3.RateLimitResponse_OK {
+		r.admitted.Add(1)
+	}
+}
+
+// callWhile sends hits from callers of each process while f runs. Callers pause after each call.
+func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
+	stopped := make(chan struct{})
+	var running sync.WaitGroup
+	for _, p := range r.processes {
+		for range callers {
+			running.Go(func() {
+				for {
+					r.call(p)
+					select {
+					case <-stopped:
+						return
+					case <-time.After(pause):
+					}
+				}
+			})
+		}
+	}
+	f()
+	close(stopped)
+	running.Wait()
+}
+
+// callTimes sends n hits to the first process, one after the other.
+func (r *priceRun) callTimes(n int) {
+	for range n {
+		r.call(r.processes[0])
+	}
+}
+
+// sum returns the sum of a metric over all processes.
+func (r *priceRun) sum(name, label string) (sum int64) {
+	for _, p := range r.processes {
+		sum += int64(sumOf(p.metrics(), name, label))
+	}
+	return sum
+}
+
+// decidedHere returns the decisions without Redis for a reason, or for any reason if it is empty.
+func (r *priceRun) decidedHere(reason string) int64 {
+	label := ""
+	if reason != "" {
+		label = fmt.Sprintf("reason=%q", reason)
+	}
+	return r.sum("rls_decisions_without_redis_total", label)
+}
+
+// prices is the table of what faults cost processes. Each fault checks what its row promises, and
+// returns a note for the last column.
+var prices = []struct {
+	name     string
+	limit    int64
+	replicas int
+	bound    int64 // of the admitted hits
+	run      func(t *testing.T, newRun func(settings ...string) *priceRun) (r *priceRun, note string)
+}{
+	{"room for one hit in the queue (`REDIS_MAX_QUEUE_SIZE=1`), 8 callers", 1000, 1, 1500, queueFull},
+	{"no Redis replica confirms (`REDIS_WAIT_REPLICAS=1`)", 200, 1, 200, writesUnconfirmed},
+	{"60 stalls of 60 ms (SIGSTOP)", tightMax, 3, tightMax + 3*localShare, stallsBySignal},
+	{"60 stalls of 60 ms (network)", tightMax, 3, tightMax + 3*localShare, stallsByNetwork},
+	{"Redis killed when it has counted 200 hits", tightMax, 1, 200 + (tightMax-200)*ratio, killedAfterCount},
+	{"counter deleted by `redis-cli DEL`, after its limit was spent", tightMax, 1, tightMax, counterDeleted},
+}
+
+// maxStallExcess bounds the hits that three processes admit beyond a limit in many short stalls. An
+// outage may cost three shares, but stalls must cost far less.
+const maxStallExcess = 60
+
+const priceHeader = "\n| fault | replicas | calls | admitted | limit | bound | most beyond the limit, by the metrics | decided here | seen in |\n|---|---|---|---|---|---|---|---|---|"
+
+func TestPricesAreWithinBounds(t *testing.T) {
+	if *full {
+		fmt.Println(priceHeader)
+	}
+	for _, row := range prices {
+		t.Run(row.name, func(t *testing.T) {
+			r, note := row.run(t, func(settings ...string) *priceRun { return newPriceRun(t, row.limit, row.replicas, settings...) })
+			admitted, excess := r.admitted.Load(), r.sum("rls_max_excess_hits", "")
+			assert.LessOrEqual(t, admitted, row.bound)
+			assert.LessOrEqual(t, admitted, row.limit+excess, "the metrics know each hit beyond the limit")
+			text := fmt.Sprintf("| %s | %d | %d | %d | %d | %d | %d | %d | %s |",
+				row.name, row.replicas, r.calls.Load(), admitted, row.limit, row.bound, excess, r.decidedHere(""), note)
+			if *full {
+				fmt.Println(text)
+			} else {
+				t.Log(text)
+			}
+		})
+	}
+}
+
+func queueFull(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_MAX_QUEUE_SIZE=1")
+	r.callWhile(8, 0, func() { time.Sleep(durationOf(3 * time.Second)) })
+	overloads := r.decidedHere("overload")
+	assert.Positive(t, overloads)
+	return r, fmt.Sprintf("%d decisions with the reason `overload`", overloads)
+}
+
+// writesUnconfirmed has a Redis without replicas.
+func writesUnconfirmed(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_WAIT_REPLICAS=1")
+	r.callWhile(8, 0, func() {
+		polltest.Until(t, 30*time.Second, func() bool { return r.calls.Load() >= 400 })
+	})
+	batches := r.sum("rls_redis_unconfirmed_batches_total", "")
+	assert.Positive(t, batches)
+	assert.Contains(t, r.processes[0].log(), "REDIS_WAIT_REPLICAS")
+	return r, fmt.Sprintf("%d unconfirmed batches", batches)
+}
+
+func stallsBySignal(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	s := redistest.Start(t)
+	return stalls(t, newRun("REDIS_URL="+s.Addr), s.Pause, s.Resume)
+}
+
+func stallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	p := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
+	return stalls(t, newRun("REDIS_URL="+p.Listen), func() { p.addToxic("latency", 1, `"latency": 60`) }, p.removeToxics)
+}
+
+func stalls(t *testing.T, r *priceRun, begin, end func()) (*priceRun, string) {
+	const stallTime, pause = 60 * time.Millisecond, 60 * time.Millisecond
+	stalls := 60
+	if !*full {
+		stalls = 15
+	}
+	r.callWhile(4, 10*time.Millisecond, func() {
+		for range stalls {
+			time.Sleep(pause)
+			begin()
+			time.Sleep(stallTime)
+			end()
+		}
+	})
+	late := r.decidedHere("late")
+	assert.Positive(t, late)
+	assert.LessOrEqual(t, r.admitted.Load(), r.limit+maxStallExcess)
+	return r, fmt.Sprintf("%d decisions with the reason `late`", late)
+}
+
+// killedAfterCount kills Redis after 200 hits. The fallback starts from this count.
+func killedAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	s := redistest.Start(t)
+	r := newRun("REDIS_URL=" + s.Addr)
+	r.callTimes(200)
+	s.Kill()
+	r.callTimes(200)
+	polltest.Until(t, 30*time.Second, func() bool { r.callTimes(1); return r.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
+	return r, "1 outage"
+}
+
+var remainingInRedis = regexp.MustCompile(`(?m)^\d+ per year +0 +(\d+) `)
+
+// counterDeleted deletes a spent counter behind the back of a process.
+func counterDeleted(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	s := redistest.Start(t)
+	r := newRun("REDIS_URL="+s.Addr, "ADMIN_TOKEN=price")
+	t.Setenv("ADMIN_TOKEN", "price")
+	r.callTimes(tightMax + 1)
+	c, ctx := s.Client(t), context.Background()
+	counters := c.Keys(ctx, "*:d|k=v@*").Val()
+	require.Len(t, counters, 1)
+	command(t, c, "DEL", counters[0])
+	r.callTimes(300)
+	out := r.processes[0].command("counter", "get", "-d", "d", "k=v")
+	m := remainingInRedis.FindStringSubmatch(out)
+	require.NotNil(t, m, out)
+	assert.Contains(t, out, "this replica denies hits from memory")
+	return r, "`rls counter get`: " + m[1] + " remaining, and this replica denies hits from memory"
+}
