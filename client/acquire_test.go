@@ -188,6 +188,28 @@ func TestWeightAboveLimitIsErrorAtOnce(t *testing.T) {
 	}
 }
 
+func TestRuleThatDoesNotDenyTheCallIsNotChargedAboveItsMaxHits(t *testing.T) {
+	quota := client.NewDescriptor("quota", "x")
+	for name, descriptors := range map[string][]client.Descriptor{
+		"shadow mode":   {client.NewDescriptor("bounded-shadow", "x")},
+		"one of quotas": {client.NewDescriptor("bounded-quota", "x"), quota},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := clienttest.NewClock(start)
+			c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+			for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
+				ok, err := c.AllowN(t.Context(), 6, "shop", descriptors...)
+				require.NoError(t, err, kind)
+				assert.True(t, ok, kind)
+				assert.EqualValues(t, 100, remaining(t, c, descriptors[0]), kind)
+				if len(descriptors) > 1 {
+					assert.EqualValues(t, 94, remaining(t, c, quota), kind)
+				}
+			}
+		})
+	}
+}
+
 func TestBurstAboveRateCanBeAcquired(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	c := newClient(t, newService(t, clock), client.Options{Clock: clock})

@@ -40,6 +40,17 @@ descriptors:
   - key: bounded
     max_hits: 5
     rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: bounded-shadow
+    max_hits: 5
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: bounded-quota
+    max_hits: 5
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: quota
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 100}
   - key: final
     refunds: false
     rate_limit: {unit: hour, requests_per_unit: 10}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -57,19 +58,9 @@ func (l *local) decide(ctx context.Context, c *call) (*answer, error) {
 	if err := l.match(lc); err != nil {
 		return nil, err
 	}
-	isTooLarge := lc.isTooLarge()
-	if isTooLarge {
-		for j := range lc.hits {
-			lc.hits[j].N = 0
-		}
-	}
-	lc.results = make([]backend.Result, len(lc.hits))
-	l.limiter.Take(ctx, now, lc.hits, lc.results)
+	l.take(ctx, now, lc)
 	a := lc.answer()
-	switch {
-	case isTooLarge:
-		a.allowed, a.neverFits = false, true
-	case !a.allowed && c.freeIfDenied:
+	if !a.allowed && c.freeIfDenied {
 		l.refundAdmitted(ctx, now, lc)
 	}
 	return a, nil
@@ -141,14 +132,47 @@ func shortestHold(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// isTooLarge reports whether the call exceeds the max_hits of a rule that can deny it.
-func (c *localCall) isTooLarge() bool {
+// take decides the hits of c. A hit above the max_hits of its rule is denied and not charged. If this
+// denies the call, the call charges nothing.
+func (l *local) take(ctx context.Context, now time.Time, c *localCall) {
+	tooLarge := make([]bool, len(c.hits))
+	isDenied := make([]bool, len(c.rules))
+	for j, h := range c.hits {
+		tooLarge[j] = c.rules[c.owners[j]].IsTooLarge(h.N)
+		isDenied[c.owners[j]] = isDenied[c.owners[j]] || tooLarge[j] && !h.Shadow
+	}
+	isCallDenied := c.isDenied(isDenied)
 	for j := range c.hits {
-		if !c.hits[j].Shadow && c.rules[c.owners[j]].IsTooLarge(c.hits[j].N) {
+		if isCallDenied || tooLarge[j] {
+			c.hits[j].N = 0
+		}
+	}
+	c.results = make([]backend.Result, len(c.hits))
+	l.limiter.Take(ctx, now, c.hits, c.results)
+	for j := range c.hits {
+		if tooLarge[j] {
+			c.results[j].Allowed, c.results[j].RetryAfter = false, limit.Never
+		}
+	}
+}
+
+// isDenied reports whether the call is denied if these descriptors are. An ordinary descriptor denies
+// the call alone, and the descriptors in quota mode deny it together.
+func (c *localCall) isDenied(isDenied []bool) bool {
+	quotas, deniedQuotas := 0, 0
+	for i, rule := range c.rules {
+		switch {
+		case !slices.Contains(c.owners, i):
+		case rule.QuotaMode:
+			quotas++
+			if isDenied[i] {
+				deniedQuotas++
+			}
+		case isDenied[i]:
 			return true
 		}
 	}
-	return false
+	return quotas > 0 && deniedQuotas == quotas
 }
 
 // refundAdmitted refunds the admitted hits of a denied call.
@@ -166,13 +190,11 @@ func (l *local) refundAdmitted(ctx context.Context, now time.Time, c *localCall)
 // answer returns the answer to the call. A call is denied if an ordinary descriptor is over
 // its limit, or if all descriptors in quota mode are.
 func (c *localCall) answer() *answer {
-	a := &answer{allowed: true}
+	a := &answer{}
 	deniedDescriptors := make([]bool, len(c.rules))
-	counted := make([]bool, len(c.rules))
 	for j := range c.hits {
 		h, r := &c.hits[j], &c.results[j]
 		denied := !r.Allowed && !h.Shadow
-		counted[c.owners[j]] = true
 		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
 		a.neverFits = a.neverFits || denied && r.RetryAfter == limit.Never
 		if h.Limit.Algorithm.HasHolds() && h.HoldID != "" {
@@ -187,22 +209,7 @@ func (c *localCall) answer() *answer {
 			a.resetAfter = max(a.resetAfter, time.Duration(h.Limit.ForgottenAfter(r.Result))*time.Microsecond)
 		}
 	}
-	quotas, deniedQuotas := 0, 0
-	for i, rule := range c.rules {
-		switch {
-		case !counted[i]:
-		case rule.QuotaMode:
-			quotas++
-			if deniedDescriptors[i] {
-				deniedQuotas++
-			}
-		case deniedDescriptors[i]:
-			a.allowed = false
-		}
-	}
-	if quotas > 0 && deniedQuotas == quotas {
-		a.allowed = false
-	}
+	a.allowed = !c.isDenied(deniedDescriptors)
 	a.neverFits = a.neverFits && !a.allowed
 	return a
 }

@@ -31,8 +31,8 @@ func (c *Call) withoutDeniedCharges() {
 func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestResetAfter()))
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		if !s.o.AllOrNone && !c.exceedsMaxHits {
-			c.refundAdmitted(context.WithoutCancel(ctx), s.o.Limiter)
+		if !c.isPeek {
+			s.refundAdmitted(context.WithoutCancel(ctx), c)
 		}
 		header = metadata.Pairs(limit.RetryAfterKey, c.retryAfter())
 	}
@@ -40,17 +40,31 @@ func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLim
 }
 
 // refundAdmitted refunds the admitted hits of c in the windows that have charged the hits.
-func (c *Call) refundAdmitted(ctx context.Context, limiter backend.Limiter) {
+func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
-		if c.results[j].Allowed && !c.results[j].Held && h.N > 0 { // a renewed hold stays
+		if c.results[j].Allowed && !c.results[j].Held && h.N > 0 && !(s.o.AllOrNone && c.isInDeniedGroup(&h)) { // a renewed hold stays
 			h.N, h.Window = -h.N, c.results[j].Window
 			refunds = append(refunds, h)
 		}
 	}
 	if len(refunds) > 0 {
-		limiter.Take(ctx, c.Start, refunds, make([]backend.Result, len(refunds)))
+		s.o.Limiter.Take(ctx, c.Start, refunds, make([]backend.Result, len(refunds)))
 	}
+}
+
+// isInDeniedGroup reports whether an all-or-none Limiter has not charged h, because it has denied
+// another hit of the same scope. Hits of two scopes are not charged together.
+func (c *Call) isInDeniedGroup(h *backend.Hit) bool {
+	if !h.AllOrNone() {
+		return false
+	}
+	for j := range c.hits {
+		if other := &c.hits[j]; other.AllOrNone() && other.Limit.Scope == h.Limit.Scope && !c.results[j].Allowed {
+			return true
+		}
+	}
+	return false
 }
 
 // longestResetAfter returns the time in microseconds until all limits have forgotten the hits of c.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/backend/scope"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -32,6 +34,17 @@ descriptors:
   - key: shadow
     shadow_mode: true
     rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: small_shadow
+    shadow_mode: true
+    max_hits: 3
+    rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: large_shadow
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: two_scopes
+    rate_limits:
+      - {unit: second, requests_per_unit: 2}
+      - {unit: hour, requests_per_unit: 100, scope: instance}
 `
 
 // headerStream records the headers of an answer.
@@ -98,6 +111,34 @@ func TestDeniedAcquireChargesNothing(t *testing.T) {
 		}
 		peek := r.request(withHits(0, desc("minute=x")), withHits(0, desc("both=x")), withHits(0, desc("shadow=x")))
 		assert.Equal(t, []uint32{10, 2, 1}, []uint32{peek.Statuses[0].LimitRemaining, peek.Statuses[1].LimitRemaining, peek.Statuses[2].LimitRemaining}, "all_or_none: %v", allOrNone)
+	}
+}
+
+func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
+	for _, allOrNone := range []bool{false, true} {
+		for name, entries := range map[string][]string{
+			"a rule in shadow mode is above its max_hits": {"minute=x", "both=x", "small_shadow=x"},
+			"a rule in shadow mode has hits left":         {"both=x", "large_shadow=x"},
+			"a limit of another scope has hits left":      {"minute=x", "two_scopes=x"},
+		} {
+			t.Run(fmt.Sprintf("%s, all or none %v", name, allOrNone), func(t *testing.T) {
+				global := local.New(local.Options{AllOrNone: allOrNone})
+				instance := local.New(local.Options{AllOrNone: allOrNone})
+				r := newFixture(t, acquireLimits, func(o *Options) {
+					o.AllOrNone, o.Limiter = allOrNone, scope.New(global, instance)
+				})
+				req := &rlsv3.RateLimitRequest{Domain: "d"}
+				for _, e := range entries {
+					req.Descriptors = append(req.Descriptors, withHits(4, desc(e)))
+				}
+				for range 5 {
+					resp, _ := r.acquire(req)
+					require.Equal(t, codeOverLimit, resp.OverallCode)
+				}
+				assert.Zero(t, global.Keys())
+				assert.Zero(t, instance.Keys())
+			})
+		}
 	}
 }
 

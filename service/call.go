@@ -58,6 +58,7 @@ type Call struct {
 	keys []byte // memory of the keys of hits
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
+	isPeek         bool // the call charges nothing, because its max_hits deny it
 	hasHolds       bool // the limit of a hit has holds
 	isAcquire      bool // the caller waits for permits
 }

@@ -7,21 +7,18 @@ import (
 )
 
 // take lets the Limiter decide the hits of c. If a hit exceeds the max_hits of its rule, the hit is
-// denied and the whole call charges nothing. A rule in shadow mode denies no call, so then only
-// its own hits are not charged.
+// denied. If this denies the call, the whole call charges nothing. Otherwise only the hit is not
+// charged.
 func (s *Service) take(ctx context.Context, c *Call) {
 	if !c.exceedsMaxHits {
 		s.o.Limiter.Take(ctx, c.Start, c.hits, c.results)
 		return
 	}
-	deniesCall := false
-	for j := range c.hits {
-		deniesCall = deniesCall || c.isTooLarge(j) && !c.hits[j].Shadow
-	}
+	c.isPeek = c.isDeniedByMaxHits(s.o.QuotaMode)
 	requested := make([]int64, len(c.hits))
 	for j := range c.hits {
 		requested[j] = c.hits[j].N
-		if deniesCall || c.isTooLarge(j) {
+		if c.isPeek || c.isTooLarge(j) {
 			c.hits[j].N = 0
 		}
 	}
@@ -41,3 +38,25 @@ func (s *Service) take(ctx context.Context, c *Call) {
 
 // isTooLarge reports whether hit j exceeds the max_hits of its rule.
 func (c *Call) isTooLarge(j int) bool { return c.Rules[c.descriptors[j]].IsTooLarge(c.hits[j].N) }
+
+// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have
+// left. A rule in shadow mode denies no call. Rules in quota mode deny a call together only.
+func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
+	hit, quotas, quotasTooLarge := 0, 0, 0
+	for i, rule := range c.Rules {
+		firstHit, isTooLarge := hit, false
+		for ; hit < len(c.hits) && c.descriptors[hit] == i; hit++ {
+			isTooLarge = isTooLarge || c.isTooLarge(hit) && !c.hits[hit].Shadow
+		}
+		switch isQuota := inQuotaMode(rule, hit > firstHit, quotaMode); {
+		case isQuota && isTooLarge:
+			quotas++
+			quotasTooLarge++
+		case isQuota:
+			quotas++
+		case isTooLarge:
+			return true
+		}
+	}
+	return quotas > 0 && quotasTooLarge == quotas
+}

@@ -6,6 +6,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 // overall returns the overall code of a request with these statuses, which are in the
@@ -26,21 +28,18 @@ func (c *Call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quo
 		rule := c.Rules[i]
 		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
 		hasLimit := st.CurrentLimit != nil
-		inQuotaMode := quotaMode || hasLimit && rule.QuotaMode
-		if rule != nil && isUnlimited(rule) {
-			inQuotaMode = false
-		}
-		if inQuotaMode {
+		isQuota := inQuotaMode(rule, hasLimit, quotaMode)
+		if isQuota {
 			quotas++
 		}
 		switch {
-		case isOver && inQuotaMode:
+		case isOver && isQuota:
 			quotasOver++
 		case isOver:
 			code = rlsv3.RateLimitResponse_OVER_LIMIT
 		}
 		switch {
-		case hasLimit && isOver && !inQuotaMode:
+		case hasLimit && isOver && !isQuota:
 			headerStatus, leastRemaining = st, 0
 		case hasLimit && st.LimitRemaining < leastRemaining:
 			headerStatus, leastRemaining = st, st.LimitRemaining
@@ -50,6 +49,12 @@ func (c *Call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quo
 		code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	return code, headerStatus
+}
+
+// inQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a
+// limit of the rule was counted. quotaMode puts all descriptors in quota mode. See overall.
+func inQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
+	return (quotaMode || hasLimit && rule.QuotaMode) && (rule == nil || !isUnlimited(rule))
 }
 
 // Headers holds the names of the response headers for the limit, the remaining hits and

@@ -245,6 +245,8 @@ domain: d
 descriptors:
   - {key: tokens, max_hits: 10, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: shadow, max_hits: 10, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: quota, max_hits: 10, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: other_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: other, rate_limits: [{unit: hour, requests_per_unit: 100}, {unit: day, requests_per_unit: 5}]}
 `
 	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT
@@ -255,15 +257,17 @@ descriptors:
 		remaining   []uint32 // in the answer
 		spent       []uint32 // afterwards
 	}{
-		"at the bound":                  {[]*ratelimitv3.RateLimitDescriptor{withHits(10, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{90}, []uint32{10}},
-		"beyond the bound":              {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
-		"beyond the limit":              {[]*ratelimitv3.RateLimitDescriptor{withHits(1<<30, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
-		"other rules charge nothing":    {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
-		"other rules deny as well":      {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, over}, []uint32{100, 5}, []uint32{0, 0}},
-		"refunds refund nothing":        {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withRefund(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
-		"shadow mode denies no call":    {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("shadow=x")), withHits(2, desc("other=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{100, 3}, []uint32{0, 2}},
-		"a refund has no bound":         {[]*ratelimitv3.RateLimitDescriptor{withRefund(11, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{100}, []uint32{0}},
-		"each descriptor has its bound": {[]*ratelimitv3.RateLimitDescriptor{withHits(6, desc("tokens=x")), withHits(6, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{94, 88}, []uint32{12, 12}},
+		"at the bound":                   {[]*ratelimitv3.RateLimitDescriptor{withHits(10, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{90}, []uint32{10}},
+		"beyond the bound":               {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
+		"beyond the limit":               {[]*ratelimitv3.RateLimitDescriptor{withHits(1<<30, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
+		"other rules charge nothing":     {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
+		"other rules deny as well":       {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, over}, []uint32{100, 5}, []uint32{0, 0}},
+		"refunds refund nothing":         {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withRefund(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
+		"shadow mode denies no call":     {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("shadow=x")), withHits(2, desc("other=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{100, 3}, []uint32{0, 2}},
+		"one quota alone denies no call": {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(11, desc("other_quota=x"))}, ok, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 89}, []uint32{0, 11}},
+		"all quotas deny the call":       {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
+		"a refund has no bound":          {[]*ratelimitv3.RateLimitDescriptor{withRefund(11, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{100}, []uint32{0}},
+		"each descriptor has its bound":  {[]*ratelimitv3.RateLimitDescriptor{withHits(6, desc("tokens=x")), withHits(6, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{94, 88}, []uint32{12, 12}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t, limits)
@@ -276,7 +280,7 @@ descriptors:
 				peeks[i] = withHits(0, &ratelimitv3.RateLimitDescriptor{Entries: c.descriptors[i].Entries})
 			}
 			for i, st := range r.request(peeks...).Statuses {
-				assert.Equal(t, c.spent[i], map[string]uint32{"tokens": 100, "shadow": 100, "other": 5}[peeks[i].Entries[0].Key]-st.LimitRemaining, i)
+				assert.Equal(t, c.spent[i], map[string]uint32{"tokens": 100, "shadow": 100, "quota": 100, "other_quota": 100, "other": 5}[peeks[i].Entries[0].Key]-st.LimitRemaining, i)
 			}
 		})
 	}
