@@ -186,7 +186,8 @@ func (w *logWriter) write() {
 
 // reportDrops writes a line for each reason with drops since the last report.
 func (w *logWriter) reportDrops() {
-	byRate, byBuffer := w.rate.refusedCount(w.options.Now()), w.droppedByBuffer.Load()
+	// While a call starts the next second, the count can be too small for a moment.
+	byRate, byBuffer := max(w.rate.refusedCount(w.options.Now()), w.reportedRateDrops), w.droppedByBuffer.Load()
 	w.countDrops(DroppedByRate, byRate-w.reportedRateDrops)
 	w.countDrops(DroppedByBuffer, byBuffer-w.reportedBufferDrops)
 	w.reportedRateDrops, w.reportedBufferDrops = byRate, byBuffer

@@ -182,6 +182,25 @@ func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 	})
 }
 
+func TestDropsAreNeverCountedTwiceAtTheStartOfASecond(t *testing.T) {
+	var out bytes.Buffer
+	counts := dropCounter{dropped: map[DropReason]uint64{}}
+	l := NewLog(LogOptions{Sample: 1, MaxPerSecond: 3, Observer: &counts, Now: func() time.Time { return testStart }})
+	w := logWriter{Log: l, out: &output{w: &out}}
+	l.rate.moveTo(testStart)
+	for range 5 {
+		l.rate.allow(testStart)
+	}
+	w.reportDrops()
+	// Another call starts a second, and has not yet added the refused records of the second before.
+	l.rate.state.Store(uint64(uint32(testStart.Unix())) << 32)
+	w.reportDrops()
+	l.rate.refusedBefore.Add(2)
+	w.reportDrops()
+	assert.Equal(t, map[DropReason]uint64{DroppedByRate: 2}, counts.dropped)
+	assert.Equal(t, 1, strings.Count(out.String(), "\n"))
+}
+
 // blockedWriter blocks until a read from it.
 type blockedWriter struct{ unblocked chan struct{} }
 
