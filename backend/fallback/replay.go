@@ -50,8 +50,8 @@ func (b *breaker) replayUntilEmpty() {
 }
 
 // replay empties the log and charges the primary with the entries. It never repeats a batch that
-// was sent and has failed, because the primary may have charged the hits. If the breaker opens
-// again, the remaining entries go back to the log. countersKept reports that the primary has
+// was sent and has failed, because the primary may have charged the hits. Entries that were not sent
+// go back to the log, also if the breaker opens again. countersKept reports that the primary has
 // kept its counters in the outage.
 func (b *breaker) replay(countersKept bool) {
 	ctx := b.limiter.ctx
@@ -92,7 +92,9 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 		i, r := shared.Index[j], &shared.Results[j]
 		switch {
 		case errors.Is(r.Err, backend.ErrNotSent):
-			l.breakerOf(&h).log.add(h.Key, *entries[i])
+			b := l.breakerOf(&h)
+			b.log.add(h.Key, *entries[i])
+			b.startReplay()
 		case r.Err != nil || h.N < 0:
 		default:
 			if t := l.tally.Load(); t != nil { // else the blip has been reported

@@ -50,6 +50,26 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 	}
 }
 
+func TestHitsOfAnOutageAreReplayedAfterAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errFull := fmt.Errorf("queue is full: %w: %w: %w", backend.ErrOverloaded, backend.ErrNotSent, backend.ErrUnavailable)
+		r := newFixture(t, func(o *Options) { o.Probe = func(context.Context, int) error { return nil } })
+		lim := newLimit(t, 100, limit.Year)
+		r.primary.SetError(errDown)
+		for !r.breakers[0].isOpen() {
+			r.take("k", lim, 0)
+			time.Sleep(openAfter)
+		}
+		assert.True(t, r.take("k", lim, 30).Allowed)
+		r.primary.SetError(errFull)
+		r.waitUntilUp()
+		assert.Zero(t, spent(r.shared, "k", lim))
+		r.primary.SetError(nil)
+		time.Sleep(2 * maxProbePause)
+		assert.Equal(t, int64(30), spent(r.shared, "k", lim))
+	})
+}
+
 func TestExpiredHitsAreNotReplayed(t *testing.T) {
 	for _, c := range []struct {
 		algorithm    limit.Algorithm
