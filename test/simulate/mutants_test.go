@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,7 +182,46 @@ var mutants = []mutant{
 		runs:    []run{{"refunds", 1}},
 		problem: "without a denial by Redis",
 	},
+	{
+		name:    "renewal-does-not-extend-hold",
+		file:    "lua/lua.go",
+		old:     readsScript,
+		new:     fmt.Sprintf(changesScript, "now + period, existing.slots", "existing.expiry, existing.slots"),
+		runs:    []run{{"holders", 1}},
+		problem: "slots were taken",
+	},
+	{
+		name:    "holds-never-expire",
+		file:    "lua/lua.go",
+		old:     readsScript,
+		new:     fmt.Sprintf(changesScript, "hold.expiry <= now", "hold.expiry <= 0"),
+		runs:    []run{{"holders", 1}},
+		problem: "slots were taken",
+	},
+	{
+		name:    "release-ends-two-holds",
+		file:    "lua/lua.go",
+		old:     readsScript,
+		new:     fmt.Sprintf(changesScript, "releaseAnonymous(s, -n)", "releaseAnonymous(s, 1 - n)"),
+		runs:    []run{{"anonymous-holders", 1}},
+		problem: "slots were taken",
+	},
+	{
+		name:    "fallback-admits-holders-up-to-the-limit",
+		file:    "backend/fallback/serve.go",
+		old:     "return backend.Hit{Key: h.Key, Limit: l.share(h.Limit)",
+		new:     "return backend.Hit{Key: h.Key, Limit: choose(isMutant() && h.Limit.Algorithm.HasHolds(), h.Limit, l.share(h.Limit))",
+		runs:    []run{{"holders-long-cut", 1}},
+		problem: "holders at",
+	},
 }
+
+// readsScript is the line that returns the text of a Lua script. changesScript returns the text with
+// another expression.
+const (
+	readsScript   = "return string(text)"
+	changesScript = "if isMutant() {\n\t\treturn strings.Replace(string(text), %q, %q, 1)\n\t}\n\treturn string(text)"
+)
 
 // root is the folder of the repository.
 const root = "../.."

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -32,10 +33,27 @@ type callRecord struct {
 	err        error
 	answered   int // number of reports by the service
 	tight, own backend.Result
+	holder     *holder        // who takes, renews or releases a hold by this call; nil for all other calls
+	slots      backend.Result // of a call with a holder
+}
+
+// results returns the answers to the hits of a call.
+func (r *callRecord) results() []backend.Result {
+	if r.holder != nil {
+		return []backend.Result{r.slots}
+	}
+	return []backend.Result{r.tight, r.own}
 }
 
 // records are all calls. They observe the services of all replicas.
-type records struct{ calls []*callRecord }
+type records struct {
+	calls     []*callRecord
+	holdCalls []*callRecord // those of the holders
+	holders   []*holder
+}
+
+// all returns all calls.
+func (r *records) all() []*callRecord { return slices.Concat(r.calls, r.holdCalls) }
 
 // recordKey is the key of a *callRecord in the context of its call.
 type recordKey struct{}
@@ -45,9 +63,12 @@ func (*records) Answered(ctx context.Context, c *service.Call) {
 	r := ctx.Value(recordKey{}).(*callRecord)
 	r.answered++
 	for i := range c.Decisions() {
-		if d := c.Decision(i); d.Descriptor == 0 {
+		switch d := c.Decision(i); {
+		case r.holder != nil:
+			r.slots = d.Result
+		case d.Descriptor == 0:
 			r.tight = d.Result
-		} else {
+		default:
 			r.own = d.Result
 		}
 	}
@@ -87,6 +108,10 @@ func startCallers(f *fleet) *callers {
 			}
 		})
 	}
+	for i := range f.plan.replicas * f.plan.holds.holders {
+		random := rand.New(rand.NewPCG(f.plan.seed, uint64(3000+i)))
+		c.running.Go(func() { f.runHolders(i%f.plan.replicas, random, c.stopped) })
+	}
 	return c
 }
 
@@ -117,9 +142,21 @@ const ownHits = 2
 // call sends a call with a hit on the tight limit, and hits on a counter of its own. A refund takes
 // back one hit of each.
 func (f *fleet) call(r *replica, o callOptions) *callRecord {
-	c := &callRecord{id: len(f.records.calls), replica: r, budget: f.plan.timeout, isLast: o.isLast, refundOf: o.refundOf}
+	c := &callRecord{id: len(f.records.calls), replica: r, isLast: o.isLast, refundOf: o.refundOf}
 	f.records.calls = append(f.records.calls, c)
-	ctx := context.WithValue(context.Background(), recordKey{}, c)
+	response := f.send(context.Background(), c, o, newRequest(c))
+	name := fmt.Sprintf("call %d", c.id)
+	if c.refundOf != nil {
+		name = fmt.Sprintf("refund %d of call %d", c.id, c.refundOf.id)
+	}
+	logf("%s to %s took %v: %v %v; tight %s, own %s", name, r.name, c.end-c.start, response.GetOverallCode(), c.err, resultText(c.tight), resultText(c.own))
+	return c
+}
+
+// send sends the request of c to its replica, and completes c.
+func (f *fleet) send(ctx context.Context, c *callRecord, o callOptions, request *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
+	ctx = context.WithValue(ctx, recordKey{}, c)
+	c.budget = f.plan.timeout
 	if o.deadline > 0 {
 		c.budget = min(c.budget, o.deadline*3/4)
 		var cancel context.CancelFunc
@@ -135,15 +172,10 @@ func (f *fleet) call(r *replica, o callOptions) *callRecord {
 	}
 	c.start, c.paused, c.maxHits[0] = elapsed(), f.paused, f.maxHits
 	c.sincePause = c.start - f.lastPause
-	response, err := r.service.ShouldRateLimit(ctx, newRequest(c))
+	response, err := c.replica.service.ShouldRateLimit(ctx, request)
 	c.end, c.paused, c.maxHits[1], c.err = elapsed(), f.paused-c.paused, f.maxHits, err
 	c.gaveUp = ctx.Err() != nil
-	name := fmt.Sprintf("call %d", c.id)
-	if c.refundOf != nil {
-		name = fmt.Sprintf("refund %d of call %d", c.id, c.refundOf.id)
-	}
-	logf("%s to %s took %v: %v %v; tight %s, own %s", name, r.name, c.end-c.start, response.GetOverallCode(), err, resultText(c.tight), resultText(c.own))
-	return c
+	return response
 }
 
 func newRequest(c *callRecord) *rlsv3.RateLimitRequest {
@@ -151,15 +183,16 @@ func newRequest(c *callRecord) *rlsv3.RateLimitRequest {
 	if c.refundOf != nil {
 		id, hits = c.refundOf.id, 1
 	}
-	descriptor := func(key, value string, hits uint64) *ratelimitv3.RateLimitDescriptor {
-		return &ratelimitv3.RateLimitDescriptor{
-			Entries:    []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}},
-			HitsAddend: wrapperspb.UInt64(hits), IsNegativeHits: c.refundOf != nil,
-		}
-	}
 	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
-		descriptor("tight", "a", 1), descriptor("call", strconv.Itoa(id), hits),
+		newDescriptor("tight", "a", 1, c.isRefund()), newDescriptor("call", strconv.Itoa(id), hits, c.isRefund()),
 	}}
+}
+
+func newDescriptor(key, value string, hits uint64, isRefund bool) *ratelimitv3.RateLimitDescriptor {
+	return &ratelimitv3.RateLimitDescriptor{
+		Entries:    []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}},
+		HitsAddend: wrapperspb.UInt64(hits), IsNegativeHits: isRefund,
+	}
 }
 
 // resultText returns a result for the trace.

@@ -25,6 +25,8 @@ func newChecks(f *fleet) *checks {
 	c.checkReports()
 	c.checkBreakers()
 	c.checkCounters()
+	c.checkHolders()
+	c.checkTakenSlots()
 	return c
 }
 
@@ -43,22 +45,22 @@ const (
 // checkCalls checks that each call is answered in time, is reported once, and fails only if the
 // caller has given it up. After the recovery, Redis must decide again.
 func (c *checks) checkCalls() {
-	for _, r := range c.records.calls {
+	for _, r := range c.records.all() {
 		longest := r.budget + computeTime
 		if r.paused > 0 {
 			longest += r.paused + pauseGrace
 		}
 		if took := r.end - r.start; took > longest {
-			c.fail("call %d: took %v, want at most %v", r.id, took, longest)
+			c.fail("%s: took %v, want at most %v", r.name(), took, longest)
 		}
 		if r.answered != 1 {
-			c.fail("call %d: reported %d times, want once", r.id, r.answered)
+			c.fail("%s: reported %d times, want once", r.name(), r.answered)
 		}
 		if r.err != nil && !r.gaveUp {
-			c.fail("call %d: failed: %v", r.id, r.err)
+			c.fail("%s: failed: %v", r.name(), r.err)
 		}
-		if r.isLast && (r.tight.Degraded() || r.own.Degraded()) {
-			c.fail("call %d: decided without Redis after the recovery", r.id)
+		if r.isLast && slices.ContainsFunc(r.results(), backend.Result.Degraded) {
+			c.fail("%s: decided without Redis after the recovery", r.name())
 		}
 	}
 }
@@ -196,7 +198,10 @@ func (c *checks) checkDenials() {
 	longest := time.Duration(math.MaxInt64)
 	if c.plan.unit == "second" && c.plan.clockSteps == 0 {
 		longest = time.Second + windowMargin
-		if c.plan.algorithm == "sliding_window" { // a hit counts until the next window ends
+		switch c.plan.algorithm {
+		case "sliding_window": // a hit counts until the next window ends
+			longest += time.Second
+		case "token_bucket": // the debt is at most the hits of a window
 			longest += time.Second
 		}
 	}

@@ -91,4 +91,8 @@ func (f *fleet) checkRecovery() {
 	for _, r := range f.current {
 		f.call(r, callOptions{isLast: true})
 	}
+	if f.plan.holds.slots > 0 {
+		time.Sleep(f.plan.holds.hold)
+		f.takeAllSlots()
+	}
 }

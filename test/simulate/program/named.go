@@ -23,6 +23,10 @@ var namedPlans = map[string]func() *plan{
 	"late-permits":             latePermits,
 	"lost-permits":             lostPermits,
 	"killed-replicas":          killedReplicas,
+	"lost-returns":             lostReturns,
+	"holders":                  holders,
+	"anonymous-holders":        anonymousHolders,
+	"holders-long-cut":         holdersLongCut,
 }
 
 // newNamedPlan returns three replicas that share a limit of 300 per year, without a fault.
@@ -159,12 +163,51 @@ func latePermits() *plan {
 func lostPermits() *plan {
 	p := newNamedPlan(8 * time.Second)
 	p.replicas, p.callers, p.pause, p.maxHits, p.leaseWaste, p.losesAnswers = 1, 30, 20*time.Millisecond, 20_000, 0.01, true
-	for i := range 40 {
-		at := time.Second + time.Duration(i)*170*time.Millisecond
+	for i := range lostPermitCuts {
+		at := lostPermitCut(i)
 		p.addRange(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
 			func(f *fleet) { f.resetConnections(); f.healNetwork() }, "the network is cut and all connections break")
 	}
 	p.sortEvents()
+	return p
+}
+
+const lostPermitCuts = 40
+
+// lostPermitCut returns the start of a cut of lostPermits.
+func lostPermitCut(i int) time.Duration { return time.Second + time.Duration(i)*170*time.Millisecond }
+
+// lostReturns is lostPermits with a reload at the start of each cut. After a reload the permits go back,
+// and these returns do not reach Redis.
+func lostReturns() *plan {
+	p := lostPermits()
+	for i := range lostPermitCuts {
+		p.addReloadOf(lostPermitCut(i)+time.Millisecond, p.maxHits-1-i, p.leaseWaste)
+	}
+	p.sortEvents()
+	return p
+}
+
+// holders is holders with ids. Some of them work longer than a hold lasts, and renew it. Some crash.
+func holders() *plan {
+	p := newNamedPlan(4 * time.Second)
+	p.callers = 1
+	p.holds = holdPlan{slots: 5, holders: 3, hold: 500 * time.Millisecond, longestWork: 900 * time.Millisecond, crashShare: 0.1}
+	return p
+}
+
+// anonymousHolders is holders without ids. They work for a shorter time than a hold lasts.
+func anonymousHolders() *plan {
+	p := holders()
+	p.holds.hold, p.holds.longestWork, p.holds.anonymousShare, p.holds.crashShare = 30*time.Second, 300*time.Millisecond, 1, 0
+	return p
+}
+
+// holdersLongCut is holders while the network of all replicas is cut.
+func holdersLongCut() *plan {
+	p := holders()
+	p.addRange(fault{start: time.Second, end: 3 * time.Second},
+		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).healNetwork, "the network of all replicas is cut")
 	return p
 }
 

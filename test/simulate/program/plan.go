@@ -33,6 +33,8 @@ type plan struct {
 	cancelShare     float64       // of the calls, which their callers cancel
 	refundShare     float64       // of the admitted calls, which their callers take back
 
+	holds holdPlan
+
 	delay time.Duration // least delay of the network in one direction
 
 	events       []event
@@ -102,6 +104,7 @@ func newPlan(seed uint64) *plan {
 	}
 	p.sortEvents()
 	p.refundShare = pick(r, 0, 0, 0, 0.3)
+	p.drawHolds(rand.New(rand.NewPCG(seed, 2000)))
 	return p
 }
 
@@ -137,6 +140,9 @@ func (p *plan) print() {
 	fmt.Fprintf(output, "limit: %d per %s, %s, charge_denied %v, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n",
 		p.maxHits, p.unit, p.algorithm, p.chargeDenied, p.leaseWaste, p.failureMode, p.callAlgorithm)
 	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v, taken back %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.refundShare, p.delay)
+	if p.holds.slots > 0 {
+		fmt.Fprintf(output, "holds: %+v\n", p.holds)
+	}
 	for _, e := range p.events {
 		fmt.Fprintf(output, "at %v: %s\n", e.at, e.text)
 	}

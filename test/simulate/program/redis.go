@@ -112,7 +112,7 @@ func (r *redisServer) keepCopy() { r.execute("MODEL", "COPY") }
 // setMode changes what the server lets clients do.
 func (r *redisServer) setMode(m resp.Mode) { r.execute("MODEL", "MODE", strconv.Itoa(int(m))) }
 
-// eachCounter calls f with each string that has not expired.
+// eachCounter calls f with each key that has not expired. The text of a sorted set is empty.
 func (r *redisServer) eachCounter(f func(name, text string, hasExpiry bool)) {
 	_, list, _ := strings.Cut(string(r.execute("MODEL", "LIST")), "\r\n")
 	for line := range strings.Lines(strings.TrimSuffix(list, "\r\n")) {

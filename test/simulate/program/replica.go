@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -179,7 +180,9 @@ descriptors:
     rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s, on_backend_failure: %s%s}
   - key: call
     rate_limit: {unit: year, requests_per_unit: 1000000, algorithm: %s}
-`, p.unit, maxHits, p.algorithm, p.failureMode, fields, p.callAlgorithm)
+  - key: slots
+    rate_limit: {requests_per_unit: %d, algorithm: concurrency, hold: %v, on_backend_failure: %s}
+`, p.unit, maxHits, p.algorithm, p.failureMode, fields, p.callAlgorithm, max(p.holds.slots, 1), cmp.Or(p.holds.hold, time.Minute), p.failureMode)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	if err != nil {
 		panic(err) // the text is valid

@@ -10,11 +10,11 @@ import (
 func (c *checks) checkReports() {
 	for _, replica := range c.replicas {
 		want, degraded := map[string]float64{}, 0
-		for _, r := range c.records.calls {
+		for _, r := range c.records.all() {
 			if r.replica != replica {
 				continue
 			}
-			for _, result := range []backend.Result{r.tight, r.own} {
+			for _, result := range r.results() {
 				if r.answered == 0 || result.Err != nil {
 					continue
 				}
@@ -94,22 +94,26 @@ func (c *checks) checkBreakers() {
 			}
 		}
 	}
-	for _, r := range c.records.calls {
-		if r.own.Degraded() && !c.mayBeDegraded(r) {
-			c.fail("call %d: decided without Redis (%s) without a fault", r.id, r.own.Reason)
+	for _, r := range c.records.all() {
+		for _, result := range r.results() {
+			if result.Degraded() && !c.mayBeDegraded(r, result.Reason) {
+				c.fail("%s: decided without Redis (%s) without a fault", r.name(), result.Reason)
+				break
+			}
 		}
 	}
 }
 
-// mayBeDegraded reports whether a call may be decided without Redis. After a time without CPU time, a
-// queue of calls can remain that a small batch empties slowly.
-func (c *checks) mayBeDegraded(r *callRecord) bool {
+// mayBeDegraded reports whether a call may be decided without Redis, for this reason. After a time
+// without CPU time, a queue of calls can remain. Small batches empty the queue slowly, but no call stays
+// there longer than the timeout.
+func (c *checks) mayBeDegraded(r *callRecord, reason backend.Reason) bool {
 	switch {
 	case c.plan.isInFault(r.end, outageMemory), r.replica.isClosed:
 		return true
-	case r.own.Reason == backend.ReasonOverload:
-		return r.paused > 0 || r.sincePause <= r.budget || c.plan.maxQueue < defaultQueue
-	case r.own.Reason == backend.ReasonLate:
+	case reason == backend.ReasonOverload:
+		return r.paused > 0 || r.sincePause <= c.plan.timeout || c.plan.maxQueue < defaultQueue
+	case reason == backend.ReasonLate:
 		return r.paused > 0
 	}
 	return false

@@ -72,8 +72,8 @@ func (s *Server) Do(now time.Time, args []string) any {
 //	RESTART EMPTY  forgets all scripts and keys
 //	RESTART COPY   forgets all scripts, and has the kept keys
 //	MODE number    changes the resp.Mode
-//	LIST           returns a line for each string: its name and value in quotes, and whether it has
-//	               a time to live
+//	LIST           returns a line for each key: its name and its string in quotes, and whether it has
+//	               a time to live. The string of a list or a sorted set is empty
 func (s *Server) control(args []string) any {
 	switch strings.Join(args[:min(len(args), 2)], " ") {
 	case "COPY":
@@ -106,7 +106,7 @@ func (s *Server) control(args []string) any {
 func (s *Server) list() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(s.keys)) {
-		if e := s.find(name); e != nil && e.isText() {
+		if e := s.find(name); e != nil {
 			fmt.Fprintf(&b, "%q %q %t\n", name, e.text, e.expires > 0)
 		}
 	}

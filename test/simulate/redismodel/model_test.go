@@ -97,6 +97,13 @@ var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
 	return scriptCommand(t, name)
 })
 
+// holdMicros is the time after which a hold expires, and the window of the other algorithms, in microseconds.
+// anonymousHold stands for the anonymous hold that was taken now.
+const (
+	holdMicros    = 1_000_000
+	anonymousHold = "anonymous"
+)
+
 // scriptCommand draws a call of the script with one to four hits.
 func scriptCommand(t *rapid.T, name string) []string {
 	algorithm := rapid.SampledFrom(limit.AlgorithmNames()).Draw(t, "algorithm")
@@ -109,27 +116,30 @@ func scriptCommand(t *rapid.T, name string) []string {
 		}
 		keys = append(keys, key)
 	}
-	now := int64(start) + rapid.Int64Range(0, 3_000_000).Draw(t, "now")
+	now := int64(start) + rapid.OneOf(rapid.Int64Range(0, 3_000_000), rapid.SampledFrom([]int64{0, holdMicros})).Draw(t, "now")
 	b := msgp.AppendArrayHeader(nil, uint32(4+5+2*count))
 	for _, n := range []int64{now, 1_000_000_000, isDistinct, 1} {
 		b = msgp.AppendInt64(b, n)
 	}
 	b = msgp.AppendString(b, algorithm)
 	maxHits := rapid.Int64Range(0, 6).Draw(t, "max")
-	for _, n := range []int64{maxHits, 1_000_000, maxHits + rapid.Int64Range(0, 2).Draw(t, "burst"), rapid.Int64Range(0, 2).Draw(t, "mode")} {
+	for _, n := range []int64{maxHits, holdMicros, maxHits + rapid.Int64Range(0, 2).Draw(t, "burst"), rapid.Int64Range(0, 2).Draw(t, "mode")} {
 		b = msgp.AppendInt64(b, n)
 	}
 	for range count {
 		b = msgp.AppendInt64(b, 1)
-		id := ""
+		hits := rapid.Int64Range(-2, 4).Draw(t, "n")
+		hold := ""
 		if algorithm == limit.Concurrency.String() {
-			if id = rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "hold"); id != "" {
-				b = msgp.AppendArrayHeader(b, 2)
-			}
+			hold = rapid.SampledFrom([]string{"", "", "1", "2", "3", anonymousHold}).Draw(t, "hold")
 		}
-		b = msgp.AppendInt64(b, rapid.Int64Range(-2, 4).Draw(t, "n"))
-		if id != "" {
-			b = msgp.AppendString(b, id)
+		switch {
+		case hold == anonymousHold && hits < 0:
+			b = msgp.AppendInt64(msgp.AppendInt64(msgp.AppendArrayHeader(b, 2), hits), now+holdMicros)
+		case hold != "" && hold != anonymousHold:
+			b = msgp.AppendString(msgp.AppendInt64(msgp.AppendArrayHeader(b, 2), hits), hold)
+		default:
+			b = msgp.AppendInt64(b, hits)
 		}
 	}
 	groups := ""
