@@ -38,7 +38,7 @@ func rulesFor(uses ...redis.RightUse) string {
 // rights are the rules that docs/redis.md gives to the user of rls. clusterRights are the
 // additional rules for a Cluster.
 var (
-	rights        = ownKeys + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds)
+	rights        = ownKeys + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements)
 	clusterRights = rulesFor(redis.RightOfCluster)
 )
 
@@ -55,7 +55,7 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 		}
 		return all
 	}
-	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds)),
+	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, ownKeys)),
 		commands(between(t, section, "ACL SETUSER rls", "\n\n")))
 	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(between(t, section, "A Cluster also needs", ".")))
 	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(between(t, section, "also need:", "")))
@@ -106,7 +106,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no key")
 
 	for command := range strings.FieldsSeq(strings.TrimPrefix(rights, ownKeys)) {
-		if command == "+hello" { // Redis 7 allows HELLO to everyone
+		if command == "+hello" || command == "+incr" { // Redis 7 allows HELLO to everyone, and rls can do without INCR
 			continue
 		}
 		setUser(t, c, rights+" -"+command[1:])
@@ -271,4 +271,24 @@ func TestCheckFindsUnfitServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An operator who has set the rights of an older version notices nothing but a note.
+func TestMissingRightForIncrIsOnlyNoted(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	setUser(t, s.Client(t), rights+" -incr")
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
+	lim := charging(t, 5)
+	for _, want := range []int64{4, 3} {
+		got := take(l, hit("key", lim, 1))[0]
+		require.NoError(t, got.Err)
+		assert.Equal(t, want, got.Remaining)
+	}
+	calls := commandCalls(t, s)
+	assert.Equal(t, 2, calls["incrby"])
+	require.Empty(t, problems(t, l))
+	i := slices.IndexFunc(l.Check(t.Context()), func(f redis.Finding) bool { return f.Check == redis.CheckRights })
+	require.GreaterOrEqual(t, i, 0)
+	assert.Equal(t, "the user rls may not run incr, so charges cost Redis more", l.Check(t.Context())[i].Text)
 }

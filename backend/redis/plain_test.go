@@ -53,7 +53,11 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	}
 	n.commands = append(n.commands, fmt.Sprint(cmd.Args()[0], " ", name))
 	if c, ok := cmd.(noRetryInt); ok {
-		n.counts[name] += *cmd.Args()[2].(*int64)
+		charge := int64(1)
+		if len(cmd.Args()) == 3 {
+			charge = *cmd.Args()[2].(*int64)
+		}
+		n.counts[name] += charge
 		c.SetVal(n.counts[name])
 	}
 	return nil
@@ -77,7 +81,7 @@ func TestPlainHitsFollowRedirectsKeyByKey(t *testing.T) {
 			require.NoError(t, c.answers[i].Err)
 			assert.Equal(t, want, c.answers[i].Remaining)
 		}
-		assert.ElementsMatch(t, []string{"SET v2:fw86400:a@0", "INCRBY v2:fw86400:a@0", "SET v2:fw86400:b@0", "INCRBY v2:fw86400:b@0"}, node.commands)
+		assert.ElementsMatch(t, []string{"SET v2:fw86400:a@0", "INCRBY v2:fw86400:a@0", "SET v2:fw86400:b@0", "INCR v2:fw86400:b@0"}, node.commands)
 	}
 }
 
@@ -99,7 +103,7 @@ func TestRefusedPlainHitsAreSentAgain(t *testing.T) {
 
 func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
 	node := &countingNode{refuse: func(name string) error {
-		if name == "INCRBY" {
+		if name == "INCR" {
 			return errors.New("connection reset")
 		}
 		return nil
@@ -123,7 +127,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 	l, c, err := sendPlain(t, node, "a")
 	require.NoError(t, err)
 	assert.NoError(t, c.answers[0].Err)
-	assert.Equal(t, []string{"INCRBY v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
+	assert.Equal(t, []string{"INCR v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
 	assert.Empty(t, l.queues[0].doubtful.takeKeysToSend())
 }
 
@@ -139,4 +143,21 @@ func TestPlainCountStopsAtMaxHits(t *testing.T) {
 		assert.Equal(t, int64(5-limit.MaxHits), a.Remaining)
 		assert.False(t, a.Allowed)
 	}
+}
+
+func TestChargesUseIncrbyIfTheUserMayNotRunIncr(t *testing.T) {
+	node := &countingNode{refuse: func(name string) error {
+		if name == "INCR" {
+			return replyError("NOPERM this user has no permissions to run the 'incr' command")
+		}
+		return nil
+	}}
+	l, c, err := sendPlain(t, node, "a", "b")
+	require.NoError(t, err)
+	for _, a := range c.answers {
+		require.NoError(t, a.Err)
+		assert.Equal(t, int64(4), a.Remaining)
+	}
+	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
+	assert.True(t, l.queues[0].pool.incrementDenied.Load(), "later charges don't try INCR")
 }

@@ -24,6 +24,8 @@ type pool struct {
 	firstShard int
 	partitions int
 
+	incrementDenied atomic.Bool // the user may not run INCR
+
 	lateBatches    atomic.Int64 // batches that may wait for a late answer
 	maxLateBatches int64        // so that a connection is left for each worker
 }

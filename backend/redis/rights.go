@@ -24,6 +24,7 @@ const (
 	RightOfOverrides                 // for package overrides, on its own keys and channels
 	RightOfPrefixes                  // for Limiter.ResetPrefix only
 	RightOfHolds                     // for limits with holds only
+	RightOfIncrements                // for charges that cost Redis less
 )
 
 // Right is the right to run a command.
@@ -54,6 +55,7 @@ var rights = []Right{
 	{Command: "evalsha", args: "0000000000000000000000000000000000000000 0"},
 	{Command: "time"},
 	{Command: "set", args: "KEY 0 PX 60000", hasKeys: true},
+	{Command: "incr", Use: RightOfIncrements, args: "KEY", hasKeys: true},
 	{Command: "incrby", args: "KEY 0", hasKeys: true},
 	{Command: "get", args: "KEY", hasKeys: true},
 	{Command: "mget", args: "KEY", hasKeys: true},
@@ -182,27 +184,32 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	if len(m.patterns) > 0 {
 		return f, true
 	}
-	switch m.use() {
-	case RightOfChecks:
-		f.Level = LevelWarning
-		f.Text += ", so eviction, persistence and replicas are not checked"
-	case RightOfHolds:
-		f.Level = LevelWarning
-		f.Text += ", so the fallback decides all limits with algorithm " + limit.Concurrency.String()
+	level, effects := LevelNote, ""
+	for _, use := range m.uses() {
+		switch use {
+		case RightOfChecks:
+			level = LevelWarning
+			effects += ", so eviction, persistence and replicas are not checked"
+		case RightOfHolds:
+			level = LevelWarning
+			effects += ", so the fallback decides all limits with algorithm " + limit.Concurrency.String()
+		case RightOfIncrements:
+			effects += ", so charges cost Redis more"
+		default:
+			return f, true
+		}
 	}
+	f.Level = level
+	f.Text += effects
 	return f, len(rules) > 0
 }
 
-// use returns the use of all missing commands, or RightOfAll if they have several.
-func (m *missingRights) use() RightUse {
-	var uses []RightUse
+// uses returns the uses of the missing commands.
+func (m *missingRights) uses() (uses []RightUse) {
 	for _, r := range rights {
 		if slices.Contains(m.commands, r.Command) && !slices.Contains(uses, r.Use) {
 			uses = append(uses, r.Use)
 		}
 	}
-	if len(uses) != 1 {
-		return RightOfAll
-	}
-	return uses[0]
+	return uses
 }

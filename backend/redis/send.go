@@ -96,7 +96,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	commands := b.commands[:0]
 	for _, c := range b.counters.all {
 		if !c.done {
-			commands = c.encode(commands, q.expiries.contains(c.hash))
+			commands = c.encode(commands, q.expiries.contains(c.hash), !q.pool.incrementDenied.Load())
 		}
 	}
 	var script noRetryString
@@ -130,6 +130,11 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 			continue
 		}
 		count, hasExpiry, err := c.decode()
+		if c.isIncrementDenied(err) {
+			q.pool.incrementDenied.Store(true) // the next charge uses INCRBY
+			refusal = err
+			continue
+		}
 		c.done = true
 		switch b.outcomeOf(err) {
 		case executed:

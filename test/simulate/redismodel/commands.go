@@ -34,6 +34,7 @@ func init() {
 		"MGET":     {2, 0, false, mget},
 		"SET":      {3, 0, true, set},
 		"DEL":      {2, 0, true, del},
+		"INCR":     {2, 2, true, incr},
 		"INCRBY":   {3, 3, true, incrby},
 		"PEXPIRE":  {3, 4, true, pexpire},
 		"PTTL":     {2, 2, false, pttl},
@@ -134,6 +135,8 @@ func del(s *Server, args []string) any {
 	}
 	return deleted
 }
+
+func incr(s *Server, args []string) any { return incrby(s, append(args, "1")) }
 
 func incrby(s *Server, args []string) any {
 	n, ok := integer(args[2])

@@ -65,8 +65,10 @@ var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
 		return []string{"set", name, number(), "px", ttl()}
 	case 5:
 		return []string{"DEL", name, rapid.SampledFrom(names).Draw(t, "other key")}
-	case 6, 7:
+	case 6:
 		return []string{"INCRBY", name, number()}
+	case 7:
+		return []string{"INCR", name}
 	case 8:
 		return []string{"PEXPIRE", name, ttl()}
 	case 9:
