@@ -33,17 +33,16 @@ const (
 
 // pacer sets GOGC.
 type pacer struct {
-	mu       sync.Mutex
-	loads    int  // running
-	percent  int  // GOGC, if the pacer has set it
-	original int  // GOGC before the loads that are running
-	bounded  bool // GOGC follows the live heap also between loads
+	mu        sync.Mutex // guards the fields below
+	followers int        // while there are any, GOGC follows the live heap
+	percent   int        // GOGC, while there are followers
+	original  int        // GOGC before the first follower
 }
 
 var processPacer pacer
 
 // Bound lets GOGC follow the live heap until ctx is done: 400 for a small heap, less for a
-// large heap.
+// large heap. Then GOGC gets its original value again.
 func Bound(ctx context.Context) { processPacer.bound(ctx) }
 
 // BeginLoad lets GOGC follow the live heap closely until done is called. Then it gives the memory of
@@ -51,8 +50,11 @@ func Bound(ctx context.Context) { processPacer.bound(ctx) }
 func BeginLoad() (done func()) { return processPacer.load() }
 
 func (p *pacer) bound(ctx context.Context) {
-	p.changeAndApply(func() { p.bounded = true })
-	go p.follow(ctx, interval)
+	p.addFollower()
+	go func() {
+		p.follow(ctx, interval)
+		p.removeFollower()
+	}()
 }
 
 // follow sets GOGC in each interval until ctx is done.
@@ -70,12 +72,7 @@ func (p *pacer) follow(ctx context.Context, interval time.Duration) {
 }
 
 func (p *pacer) load() (done func()) {
-	p.changeAndApply(func() {
-		if p.loads++; p.loads == 1 && !p.bounded {
-			p.percent = 0
-			p.original = debug.SetGCPercent(maxPercent)
-		}
-	})
+	p.addFollower()
 	ctx, cancel := context.WithCancel(context.Background())
 	var follower sync.WaitGroup
 	follower.Go(func() { p.follow(ctx, loadInterval) })
@@ -85,26 +82,33 @@ func (p *pacer) load() (done func()) {
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
 			debug.FreeOSMemory()
 		}
-		p.changeAndApply(func() {
-			if p.loads--; p.loads == 0 && !p.bounded {
-				debug.SetGCPercent(p.original)
-				p.percent = 0
-			}
-		})
+		p.removeFollower()
 	})
 }
 
-// applyPercent sets GOGC if it follows the live heap.
-func (p *pacer) applyPercent() { p.changeAndApply(func() {}) }
+// addFollower makes GOGC follow the live heap.
+func (p *pacer) addFollower() {
+	p.mu.Lock()
+	if p.followers++; p.followers == 1 {
+		p.original, p.percent = debug.SetGCPercent(maxPercent), maxPercent
+	}
+	p.mu.Unlock()
+	p.applyPercent()
+}
 
-// changeAndApply changes p, and then sets GOGC if it follows the live heap.
-func (p *pacer) changeAndApply(change func()) {
+// removeFollower gives GOGC its original value after the last follower.
+func (p *pacer) removeFollower() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	change()
-	if !p.bounded && p.loads == 0 {
-		return
+	if p.followers--; p.followers == 0 {
+		debug.SetGCPercent(p.original)
 	}
+}
+
+// applyPercent sets GOGC for the size of the live heap.
+func (p *pacer) applyPercent() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	percent := percentFor(size("/gc/heap/live:bytes"))
 	if percent != p.percent { // a new GOGC stops all calls for a moment
 		debug.SetGCPercent(percent)

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"go.uber.org/goleak"
@@ -73,6 +74,19 @@ func TestBoundAfterLoadSetsThePercentAgain(t *testing.T) {
 	assert.Equal(t, 100, percent())
 	p.bound(ctx)
 	assert.Equal(t, 400, percent())
+}
+
+func TestEndOfBoundRestoresThePercentOfTheUser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pacer
+		defer debug.SetGCPercent(debug.SetGCPercent(300))
+		ctx, cancel := context.WithCancel(t.Context())
+		p.bound(ctx)
+		assert.Equal(t, 400, percent())
+		cancel()
+		synctest.Wait()
+		assert.Equal(t, 300, percent())
+	})
 }
 
 func TestBoundFollowsTheLiveHeapAlsoAfterLoads(t *testing.T) {
