@@ -82,7 +82,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	b.deadline = time.Time{}
 	for _, c := range calls {
 		switch {
-		case c.cancelled.Load():
+		case c.abandoned.Load():
 			continue
 		case start.After(c.sendBy), len(c.hits) > smallCallHits && start.Add(b.queue.pace.expected(len(b.hits)+len(c.hits))).After(c.deadline):
 			c.fail(c.notSentError(nil))

@@ -13,14 +13,14 @@ import (
 // answer says what Redis has charged.
 const lateAnswerTime = time.Second
 
-// abandon sets the results of a Take whose time is up. err is the error of hits that were sent
+// setLateResults sets the results of a Take whose time is up. err is the error of hits that were sent
 // and have no answer. Their answers go to the LateError of each hit.
-func (r *request) abandon(results []backend.Result, err error) {
+func (r *request) setLateResults(results []backend.Result, err error) {
 	for _, c := range r.calls {
 		switch {
 		case c.stage.CompareAndSwap(stageQueued, stageAbandoned):
 			c.setErrors(results, c.notSentError(err))
-		case c.abandonSent(results, err):
+		case c.setLateErrors(results, err):
 		default:
 			c.copyResults(results)
 		}
@@ -33,9 +33,9 @@ func (c *call) setErrors(results []backend.Result, err error) {
 	}
 }
 
-// abandonSent gives each hit of a call that was sent a LateError. It reports false if the call
+// setLateErrors gives each hit of a call that was sent a LateError. It reports false if the call
 // has been answered meanwhile.
-func (c *call) abandonSent(results []backend.Result, err error) bool {
+func (c *call) setLateErrors(results []backend.Result, err error) bool {
 	c.lateErrors = make([]*backend.LateError, len(c.hits))
 	for i := range c.lateErrors {
 		c.lateErrors[i] = backend.NewLateError(err)

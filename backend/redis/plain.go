@@ -99,7 +99,7 @@ func (c *windowCounter) decode() (count int64, hasExpiry bool, err error) {
 // isIncrementDenied reports whether err says that the user may not run INCR. Redis has then charged
 // nothing.
 func (c *windowCounter) isIncrementDenied(err error) bool {
-	return c.n == 1 && c.plain.charge == c.plain.increment && KindOf(err) == KindNoPerm
+	return err != nil && c.n == 1 && c.plain.charge == c.plain.increment && KindOf(err) == KindNoPerm
 }
 
 // decodeCount returns the count in a reply to GET.

@@ -50,7 +50,7 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
 	r.send()
 	if err := r.wait(ctx); err != nil {
-		r.cancel(l)
+		r.abandon(l)
 		return err
 	}
 	result := r.calls[0].answers[0].Result

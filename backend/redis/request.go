@@ -22,7 +22,7 @@ type request struct {
 	deadline time.Time
 
 	refs      atomic.Int32  // unanswered calls, plus callerRef while the Take waits
-	cancelled atomic.Bool   // the Take does not wait any more
+	abandoned atomic.Bool   // the Take does not wait any more
 	done      chan struct{} // receives when all calls are answered while the Take waits
 	timer     *time.Timer
 }
@@ -202,7 +202,7 @@ const starvedGrace = 10 * time.Millisecond
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
 
 // wait returns nil once all calls are answered. It returns an ErrLate when the time is up,
-// which is later if this process got no CPU time, and another error when ctx has ended. After an error the caller must call cancel.
+// which is later if this process got no CPU time, and another error when ctx has ended. After an error the caller must call abandon.
 func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.deadline))
 	defer r.timer.Stop()
@@ -247,9 +247,9 @@ func (c *call) copyResults(results []backend.Result) {
 	}
 }
 
-// cancel ends the caller's use of a request that is not answered.
-func (r *request) cancel(l *Limiter) {
-	r.cancelled.Store(true)
+// abandon ends the use of an unanswered request by its Take.
+func (r *request) abandon(l *Limiter) {
+	r.abandoned.Store(true)
 	if r.refs.Add(-callerRef) == 0 { // the last answer came just now
 		<-r.done
 		l.recycle(r)
@@ -267,6 +267,6 @@ func (l *Limiter) recycle(r *request) {
 	}
 	r.calls = r.calls[:0]
 	r.ctx = nil
-	r.cancelled.Store(false)
+	r.abandoned.Store(false)
 	l.requests.Put(r)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A cancelled request is recycled for another Take, which must not find an old answer.
+// An abandoned request is recycled for another Take, which must not find an old answer.
 func TestCancelledRequestLeaksNoResult(t *testing.T) {
 	const calls = 3
 	for answered := range calls + 1 { // before the Take cancels
@@ -28,16 +28,16 @@ func TestCancelledRequestLeaksNoResult(t *testing.T) {
 		r.refs.Store(calls + callerRef)
 		for i, c := range append([]*call(nil), r.calls...) {
 			if i == answered {
-				r.cancel(l)
+				r.abandon(l)
 			}
 			c.release()
 		}
 		if answered == calls {
-			r.cancel(l)
+			r.abandon(l)
 		}
-		assert.Empty(t, r.done, "cancelled after %d answers", answered)
+		assert.Empty(t, r.done, "abandoned after %d answers", answered)
 		assert.Empty(t, r.calls, "recycled")
-		assert.False(t, r.cancelled.Load())
+		assert.False(t, r.abandoned.Load())
 	}
 }
 

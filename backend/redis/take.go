@@ -34,11 +34,11 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		}
 		l.recycle(r)
 	case errors.Is(err, backend.ErrLate):
-		r.abandon(results, err)
-		r.cancel(l)
+		r.setLateResults(results, err)
+		r.abandon(l)
 	default:
 		failAll(results, err)
-		r.cancel(l)
+		r.abandon(l)
 	}
 }
 
@@ -60,14 +60,14 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 	var r *request
 	for _, c := range chargedRequest.calls {
 		for i, h := range c.hits {
-			chargeEnd, anonymousExpiry := c.answers[i].ResetAfter, int64(0)
+			chargeLife, anonymousExpiry := c.answers[i].ResetAfter, int64(0)
 			if h.limit.Algorithm.HasHolds() {
-				chargeEnd = h.limit.Period()
+				chargeLife = h.limit.Period()
 				if h.hold == "" {
-					anonymousExpiry = c.answers[i].decidedAt + chargeEnd
+					anonymousExpiry = c.answers[i].decidedAt + chargeLife
 				}
 			}
-			if !c.answers[i].charged || time.Since(chargedRequest.start).Microseconds() >= chargeEnd {
+			if !c.answers[i].charged || time.Since(chargedRequest.start).Microseconds() >= chargeLife {
 				continue
 			}
 			if r == nil {
@@ -83,7 +83,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 	}
 	r.send()
 	if r.wait(ctx) != nil {
-		r.cancel(l) // the hits stay charged, and the results say so
+		r.abandon(l) // the hits stay charged, and the results say so
 		return
 	}
 	for _, c := range r.calls {
