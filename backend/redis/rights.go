@@ -16,15 +16,15 @@ type RightUse uint8
 
 // The uses.
 const (
-	RightOfAll       RightUse = iota // needed in each deployment
-	RightOfDatabase                  // for a database other than 0
-	RightOfReplicas                  // for Options.WaitReplicas
-	RightOfChecks                    // for Limiter.Check only
-	RightOfCluster                   // in a Cluster
-	RightOfOverrides                 // for package overrides, on its own keys and channels
-	RightOfPrefixes                  // for Limiter.ResetPrefix only
-	RightOfHolds                     // for limits with holds only
-	RightOfIncrements                // for charges that cost Redis less
+	RightOfAll        RightUse = iota // needed in each deployment
+	RightOfDatabase                   // for a database other than 0
+	RightOfReplicas                   // for Options.WaitReplicas
+	RightOfChecks                     // for Limiter.Check only
+	RightOfCluster                    // in a Cluster
+	RightOfOverrides                  // for package overrides, on its own keys and channels
+	RightOfPrefixes                   // for Limiter.ResetPrefix only
+	RightOfHolds                      // for limits with holds only
+	RightOfIncrements                 // for charges that cost Redis less
 )
 
 // Right is the right to run a command.
