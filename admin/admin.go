@@ -98,9 +98,9 @@ type answer struct {
 // call is a request of an authorized caller.
 type call struct {
 	*http.Request
-	by    Caller
-	query url.Values
-	kind  override.Kind
+	caller Caller
+	query  url.Values
+	kind   override.Kind
 }
 
 // target returns the target of the call, or else its prefix. Both start with a domain.
@@ -108,9 +108,9 @@ func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Ge
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	by, ok := h.o.Authorize(r)
+	caller, ok := h.o.Authorize(r)
 	if !ok {
-		h.unauthorized(w, r)
+		h.answerUnauthorized(w, r)
 		return
 	}
 	var methods, help []string
@@ -120,7 +120,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if e.method == r.Method {
-			respond(w, h.serve(&e, &call{Request: r, by: by, kind: e.kind}))
+			respond(w, h.serve(&e, &call{Request: r, caller: caller, kind: e.kind}))
 			return
 		}
 		methods = append(methods, e.method)
@@ -149,13 +149,13 @@ func (h *handler) serve(e *endpoint, c *call) answer {
 			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
 		}
 	}
-	if !e.counters && h.o.Overrides == nil {
+	if !e.isForCounters && h.o.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
 	}
-	if e.method != http.MethodGet && !e.counters && slices.Contains(e.params, "target") && !c.query.Has("target") {
+	if e.method != http.MethodGet && !e.isForCounters && slices.Contains(e.params, "target") && !c.query.Has("target") {
 		return problem(http.StatusBadRequest, "parameter target is missing")
 	}
-	if refusal := c.refusal(e); refusal != "" {
+	if refusal := c.endpointRefusal(e); refusal != "" {
 		if e.method != http.MethodGet {
 			h.audit(c, strings.ToLower(e.method), "outcome", "refused", "problem", refusal)
 		}
@@ -164,23 +164,23 @@ func (h *handler) serve(e *endpoint, c *call) answer {
 	return e.serve(h, c)
 }
 
-// refusal returns why the caller may not use an endpoint, or an empty text.
-func (c *call) refusal(e *endpoint) string {
-	if c.by.ReadOnly && e.method != http.MethodGet {
-		return fmt.Sprintf("caller %s may only read", c.by.Name)
+// endpointRefusal returns why the caller may not use an endpoint, or an empty text.
+func (c *call) endpointRefusal(e *endpoint) string {
+	if c.caller.ReadOnly && e.method != http.MethodGet {
+		return fmt.Sprintf("caller %s may only read", c.caller.Name)
 	}
 	if isList := e.method == http.MethodGet && !c.query.Has("target"); e.hasTarget && !isList {
-		return c.refusalOf(override.Field(e.kind, c.target()))
+		return c.fieldRefusal(override.Field(e.kind, c.target()))
 	}
 	return ""
 }
 
-// refusalOf returns why the caller may not use a field, or an empty text.
-func (c *call) refusalOf(field string) string {
-	if c.by.mayUseField(field) {
+// fieldRefusal returns why the caller may not use a field, or an empty text.
+func (c *call) fieldRefusal(field string) string {
+	if c.caller.mayUseField(field) {
 		return ""
 	}
-	return fmt.Sprintf("caller %s may only use the domains %s", c.by.Name, strings.Join(c.by.Domains, ", "))
+	return fmt.Sprintf("caller %s may only use the domains %s", c.caller.Name, strings.Join(c.caller.Domains, ", "))
 }
 
 func respond(w http.ResponseWriter, a answer) {

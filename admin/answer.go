@@ -108,8 +108,8 @@ type Counter struct {
 type Reset struct {
 	Counter
 
-	// Before are the limits before the reset.
-	Before []Limit `json:"before"`
+	// LimitsBefore are the limits before the reset.
+	LimitsBefore []Limit `json:"before"`
 
 	// Published reports that the other replicas were notified. Otherwise their caches may
 	// deny for a while.

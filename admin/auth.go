@@ -58,12 +58,12 @@ func (c *Callers) CanAuthorize() bool { return len(c.Tokens) > 0 || c.File != ni
 func (c *Callers) Authorize(r *http.Request) (caller Caller, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
-		if caller, ok := c.ofToken(strings.TrimSpace(token)); ok {
+		if caller, ok := c.callerOfToken(strings.TrimSpace(token)); ok {
 			return caller, true
 		}
 	}
 	if c.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return Caller{Name: subject(r.TLS.VerifiedChains[0][0])}, true
+		return Caller{Name: certName(r.TLS.VerifiedChains[0][0])}, true
 	}
 	return Caller{}, false
 }
@@ -77,28 +77,28 @@ func (c *Callers) Reader(r *http.Request) (name string, ok bool) {
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
 	var caller Caller
 	if _, token, isBasic := r.BasicAuth(); isBasic && isRead {
-		caller, ok = c.ofToken(token)
+		caller, ok = c.callerOfToken(token)
 	} else {
 		caller, ok = c.Authorize(r)
 	}
 	return caller.Name, ok && len(caller.Domains) == 0 && (isRead || !caller.ReadOnly)
 }
 
-// ofToken returns the caller with that token. Hashes have the same length, so the time of a
+// callerOfToken returns the caller with that token. Hashes have the same length, so the time of a
 // comparison does not depend on the token.
-func (c *Callers) ofToken(token string) (caller Caller, ok bool) {
+func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	hash := sha256.Sum256([]byte(token))
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
-		allowed := sha256.Sum256([]byte(c.Tokens[name]))
-		if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], allowed[:]) == 1 {
+		wantHash := sha256.Sum256([]byte(c.Tokens[name]))
+		if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], wantHash[:]) == 1 {
 			return Caller{Name: name}, true
 		}
 	}
 	return c.File.caller(hash)
 }
 
-// subject returns the name in a certificate.
-func subject(c *x509.Certificate) string {
+// certName returns the name in a certificate.
+func certName(c *x509.Certificate) string {
 	names := append([]string{c.Subject.CommonName}, c.DNSNames...)
 	for _, uri := range c.URIs {
 		names = append(names, uri.String())
@@ -106,8 +106,8 @@ func subject(c *x509.Certificate) string {
 	return cmp.Or(append(names, "certificate "+c.SerialNumber.String())...)
 }
 
-// unauthorized answers 401. All unauthorized calls get the same answer.
-func (h *handler) unauthorized(w http.ResponseWriter, r *http.Request) {
+// answerUnauthorized answers 401. All unauthorized calls get the same answer.
+func (h *handler) answerUnauthorized(w http.ResponseWriter, r *http.Request) {
 	if h.unauthorizedLogs.Allow() {
 		h.o.Log.Warn("admin call unauthorized", "from", r.RemoteAddr, "method", truncate(r.Method), "path", truncate(r.URL.Path))
 	}
@@ -121,16 +121,16 @@ func (h *handler) unauthorized(w http.ResponseWriter, r *http.Request) {
 
 // audit logs a change. attrs are keys and values; long values are cut.
 func (h *handler) audit(c *call, action string, attrs ...string) {
-	all := []any{"action", action, "by", c.by.Name, "from", c.RemoteAddr}
+	logAttrs := []any{"action", action, "by", c.caller.Name, "from", c.RemoteAddr}
 	if c.kind != override.KindOverride {
-		all = append(all, "kind", string(c.kind))
+		logAttrs = append(logAttrs, "kind", string(c.kind))
 	}
-	all = append(all, "target", truncate(c.target()))
+	logAttrs = append(logAttrs, "target", truncate(c.target()))
 	for _, text := range attrs {
-		all = append(all, truncate(text))
+		logAttrs = append(logAttrs, truncate(text))
 	}
-	h.o.Log.Info("audit", all...)
+	h.o.Log.Info("audit", logAttrs...)
 	if h.o.AuditLog != nil {
-		h.o.AuditLog.Info("audit", all...)
+		h.o.AuditLog.Info("audit", logAttrs...)
 	}
 }

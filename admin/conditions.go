@@ -73,47 +73,47 @@ func readTags(h http.Header, name string) (tags []string, isAny bool, err error)
 	return tags, false, nil
 }
 
-// conflict answers 412 with the current value and the last change.
-func (h *handler) conflict(c *call, conflict *changes.ConflictError) answer {
+// answerConflict answers 412 with the current value and the last change.
+func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answer {
 	kind, target := override.SplitField(conflict.Field)
 	name := strings.TrimSpace(string(kind) + " " + target)
-	var a Conflict
+	var body Conflict
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
 	if history, err := h.o.Overrides.History(ctx); err == nil {
-		if last := changes.LastOf(history, conflict.Field); last != nil {
-			change := newChange(last, c.by.mayUseField)
-			a.LastChange = &change
+		if last := changes.LastChangeOf(history, conflict.Field); last != nil {
+			change := newChange(last, c.caller.mayUseField)
+			body.LastChange = &change
 		}
 	}
 	text := ""
 	switch {
-	case conflict.Current == nil && a.LastChange != nil && a.LastChange.Action != changes.Put:
-		text = fmt.Sprintf("%s: %s", name, a.LastChange.text("deleted it"))
+	case conflict.Current == nil && body.LastChange != nil && body.LastChange.Action != changes.Put:
+		text = fmt.Sprintf("%s: %s", name, body.LastChange.describe("deleted it"))
 	case conflict.Current == nil:
 		text = name + ": it has no value, or its end has passed"
 	default:
 		state := h.o.Overrides.DryRun(conflict.Field, *conflict.Current)
-		o := overrideAnswer(&state)
-		a.Current = &o
+		current := overrideAnswer(&state)
+		body.Current = &current
 		text = name + ": it exists, and its author is unknown"
-		if o.SetBy != "" {
-			text = fmt.Sprintf("%s: %s set it at %s", name, o.SetBy, o.SetAt)
+		if current.SetBy != "" {
+			text = fmt.Sprintf("%s: %s set it at %s", name, current.SetBy, current.SetAt)
 		}
-		if o.Reason != "" {
-			text += fmt.Sprintf(", reason %q", o.Reason)
+		if current.Reason != "" {
+			text += fmt.Sprintf(", reason %q", current.Reason)
 		}
-		if o.Limits != "" {
-			text += "; limits now: " + o.Limits
+		if current.Limits != "" {
+			text += "; limits now: " + current.Limits
 		}
 	}
-	a.Problems = []string{text + ". Nothing was changed; read it again before you repeat the call"}
-	return answer{code: http.StatusPreconditionFailed, body: a}
+	body.Problems = []string{text + ". Nothing was changed; read it again before you repeat the call"}
+	return answer{code: http.StatusPreconditionFailed, body: body}
 }
 
-// text describes a change in words: "alice deleted it at 2030-01-31T12:00:00Z".
-func (c *Change) text(verb string) string {
-	text := fmt.Sprintf("%s %s at %s", c.By, verb, c.At.UTC().Format(time.RFC3339))
+// describe describes a change in words: "alice deleted it at 2030-01-31T12:00:00Z".
+func (c *Change) describe(action string) string {
+	text := fmt.Sprintf("%s %s at %s", c.Author, action, c.ChangedAt.UTC().Format(time.RFC3339))
 	if c.Reason != "" {
 		text += fmt.Sprintf(", reason %q", c.Reason)
 	}

@@ -47,7 +47,7 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 		assert.Equal(t, second.ETag, conflict.Current.ETag)
 		require.NotNil(t, conflict.LastChange)
 		assert.EqualValues(t, 2, conflict.LastChange.Version)
-		assert.JSONEq(t, `{"requests_per_unit": 10}`, string(conflict.LastChange.Written[0].Old))
+		assert.JSONEq(t, `{"requests_per_unit": 10}`, string(conflict.LastChange.Fields[0].OldValue))
 	}
 	assert.Contains(t, r.audits()[2], "outcome=refused")
 	assert.Equal(t, "20 per minute", r.overrides.States()[0].Limits)

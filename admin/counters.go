@@ -29,14 +29,14 @@ type Counters struct {
 	// Prefixes resets counters by prefix. It is nil if that is not possible.
 	Prefixes backend.PrefixResetter
 
-	// Invalidated are the caches of this replica that a reset by prefix must empty.
-	Invalidated []Cache
+	// PrefixCaches are the caches of this replica that a reset by prefix must empty.
+	PrefixCaches []Cache
 
 	// PerReplica reports that each replica has its own counters.
 	PerReplica bool
 
-	// Caches may answer hits before the backend does, in this order.
-	Caches []DenialCache
+	// DenialCaches may answer hits before the backend does, in this order.
+	DenialCaches []DenialCache
 
 	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
 	// they can't be reached.
@@ -124,11 +124,11 @@ func (h *handler) getCounter(c *call) answer {
 	if ctr == nil {
 		return rejection
 	}
-	limits, err := h.read(c.Context(), ctr)
+	limits, err := h.readLimits(c.Context(), ctr)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
-	return answer{code: http.StatusOK, body: h.withDenials(ctr, ctr.answer(limits))}
+	return answer{code: http.StatusOK, body: h.addCachedDenials(ctr, ctr.answer(limits))}
 }
 
 func (h *handler) resetCounter(c *call) answer {
@@ -136,24 +136,24 @@ func (h *handler) resetCounter(c *call) answer {
 	if ctr == nil {
 		return rejection
 	}
-	before, err := h.read(c.Context(), ctr)
+	limitsBefore, err := h.readLimits(c.Context(), ctr)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
 	degraded := func(l Limit) bool { return l.Degraded }
 	const backendDown = "counter not reset: the backend is down, so the counter keeps its value"
-	if slices.ContainsFunc(before, degraded) {
+	if slices.ContainsFunc(limitsBefore, degraded) {
 		return problem(http.StatusServiceUnavailable, backendDown)
 	}
 	// The largest refund gives back all that is spent.
-	after, err := h.take(c.Context(), h.o.Counters.Limiter, ctr, -limit.MaxHits)
+	limitsAfter, err := h.chargeHits(c.Context(), h.o.Counters.Limiter, ctr, -limit.MaxHits)
 	if err != nil {
 		return h.resetFailed(c, ctr, "counter not reset, or only in part: "+err.Error())
 	}
-	if slices.ContainsFunc(after, degraded) {
+	if slices.ContainsFunc(limitsAfter, degraded) {
 		return h.resetFailed(c, ctr, backendDown)
 	}
-	reset := Reset{Counter: ctr.answer(after), Before: before, Published: h.publish(c, ctr.target.String())}
+	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: h.publishReset(c, ctr.target.String())}
 	var notes []string
 	if h.o.Counters.PerReplica {
 		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
@@ -161,25 +161,25 @@ func (h *handler) resetCounter(c *call) answer {
 		if !reset.Published {
 			notes = append(notes, "other replicas were not notified; they may deny until their cached denials end")
 		}
-		if slices.ContainsFunc(after, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
+		if slices.ContainsFunc(limitsAfter, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
 			notes = append(notes, "limits per instance were reset on this replica only")
 		}
 	}
 	reset.Note = strings.Join(notes, "; ")
-	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(before), "after", spentList(after))
+	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
 	return answer{code: http.StatusOK, body: reset}
 }
 
 // resetFailed audits, publishes and answers a reset that may have happened in part.
 func (h *handler) resetFailed(c *call, ctr *counter, reason string) answer {
-	h.publish(c, ctr.target.String())
+	h.publishReset(c, ctr.target.String())
 	h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", reason)
 	return problem(http.StatusServiceUnavailable, "%s", reason)
 }
 
-// publish sends the reset of a target, or of allCounters, to the other replicas. It reports
+// publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
 // whether it succeeded.
-func (h *handler) publish(c *call, target string) bool {
+func (h *handler) publishReset(c *call, target string) bool {
 	if h.o.Counters.PublishReset == nil || h.o.Counters.PerReplica {
 		return false
 	}
@@ -190,13 +190,13 @@ func (h *handler) publish(c *call, target string) bool {
 	return true
 }
 
-// read returns the limits of a counter without charging it.
-func (h *handler) read(ctx context.Context, ctr *counter) ([]Limit, error) {
-	return h.take(ctx, h.o.Counters.Uncached, ctr, 0)
+// readLimits returns the limits of a counter without charging it.
+func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error) {
+	return h.chargeHits(ctx, h.o.Counters.Uncached, ctr, 0)
 }
 
-// take charges n hits to each limit of a counter and returns the limits afterwards.
-func (h *handler) take(ctx context.Context, limiter backend.Limiter, ctr *counter, n int64) ([]Limit, error) {
+// chargeHits charges n hits to each limit of a counter and returns the limits afterwards.
+func (h *handler) chargeHits(ctx context.Context, limiter backend.Limiter, ctr *counter, n int64) ([]Limit, error) {
 	hits := ctr.hits(n)
 	results := make([]backend.Result, len(hits))
 	limiter.Take(ctx, h.o.Counters.Now(), hits, results)
@@ -246,10 +246,10 @@ func (ctr *counter) limits(results []backend.Result) []Limit {
 	return all
 }
 
-// withDenials returns c with the denials of a single hit that this replica remembers.
-func (h *handler) withDenials(ctr *counter, c Counter) Counter {
+// addCachedDenials returns c with the denials of a single hit that this replica remembers.
+func (h *handler) addCachedDenials(ctr *counter, c Counter) Counter {
 	now, hits := h.o.Counters.Now(), ctr.hits(1)
-	contradicts := false
+	isContradicted := false
 	for i := range c.Limits {
 		l := &c.Limits[i]
 		if l.Unlimited {
@@ -260,18 +260,18 @@ func (h *handler) withDenials(ctr *counter, c Counter) Counter {
 		if hit.Limit.Scope == limit.Instance {
 			continue // the caches don't see these hits
 		}
-		for _, cache := range h.o.Counters.Caches {
+		for _, cache := range h.o.Counters.DenialCaches {
 			if r, since, ok := cache.PeekDenial(now, hit); ok {
 				l.CachedDenial = &CachedDenial{Source: r.Source.String(), Since: since.UTC(), EndsInSeconds: float64(r.ResetAfter) / 1e6}
 				if r.RetryAfter != limit.Never {
 					l.CachedDenial.EndsInSeconds = float64(r.RetryAfter) / 1e6
 				}
-				contradicts = contradicts || !l.Over
+				isContradicted = isContradicted || !l.Over
 				break
 			}
 		}
 	}
-	if contradicts {
+	if isContradicted {
 		c.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
 	}
 	return c

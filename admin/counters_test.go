@@ -161,11 +161,11 @@ func TestResetDropsAllCountersOfTarget(t *testing.T) {
 	var got admin.Reset
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", ip, "", &got))
 	for i, capacity := range []int64{5, 80, 500} {
-		assert.EqualValues(t, 5, got.Before[i].Spent)
+		assert.EqualValues(t, 5, got.LimitsBefore[i].Spent)
 		assert.Zero(t, got.Limits[i].Spent)
 		assert.Equal(t, capacity, got.Limits[i].Remaining)
 	}
-	assert.True(t, got.Before[0].Over)
+	assert.True(t, got.LimitsBefore[0].Over)
 	assert.False(t, got.Limits[0].Over)
 	assert.True(t, got.Published)
 	assert.Equal(t, "limits per instance were reset on this replica only", got.Note)
@@ -233,7 +233,7 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 				if old == changed {
 					spent, spentUnderOld = 45, 0
 				}
-				assert.EqualValues(t, spent, reset.Before[0].Spent)
+				assert.EqualValues(t, spent, reset.LimitsBefore[0].Spent)
 				assert.Zero(t, reset.Limits[0].Spent)
 				put(old)
 				var got admin.Counter

@@ -13,23 +13,23 @@ type endpoint struct {
 	params             []string // of the query
 	serve              func(h *handler, c *call) answer
 
-	kind      override.Kind // of the fields
-	counters  bool          // needs no Overrides
-	hasTarget bool          // a caller needs access to the domain of the target
+	kind          override.Kind // of the fields
+	isForCounters bool          // needs no Overrides
+	hasTarget     bool          // a caller needs access to the domain of the target
 
 	answers []any // values of the types of successful answers
 }
 
 // kindEndpoint is the path of a kind of fields.
 type kindEndpoint struct {
-	kind              override.Kind
-	path              string
-	params            []string
-	read, put, remove string
+	kind                         override.Kind
+	path                         string
+	params                       []string
+	getHelp, putHelp, deleteHelp string
 }
 
-// found returns values of the types of the answers to a GET.
-func (k *kindEndpoint) found() []any {
+// getAnswers returns values of the types of the answers to a GET.
+func (k *kindEndpoint) getAnswers() []any {
 	if k.kind == override.KindShadowMode {
 		return []any{Override{}}
 	}
@@ -68,15 +68,15 @@ var endpoints = func() []endpoint {
 		{method: "GET", path: Prefix + "status", help: "returns the replicas, the version of each, and the switches", serve: (*handler).getStatus, answers: []any{Status{}}},
 		{method: "GET", path: Prefix + "history", help: "returns the last changes, the newest first; ?target= of one target, ?count=20", params: []string{"target", "count"}, serve: (*handler).getHistory, answers: []any{History{}}},
 		{method: "POST", path: Prefix + "rollback", help: "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have", params: []string{"version", "dry_run", "force", "reason"}, serve: (*handler).rollBack, kind: override.KindOverride, answers: []any{Rollback{}}},
-		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, counters: true, hasTarget: true, answers: []any{Counter{}}},
-		{method: "DELETE", path: Prefix + "counters", help: "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them", params: []string{"target", "prefix", "max", "dry_run"}, serve: (*handler).resetAny, kind: override.KindOverride, counters: true, hasTarget: true, answers: []any{Reset{}, ResetByPrefix{}}},
+		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, isForCounters: true, hasTarget: true, answers: []any{Counter{}}},
+		{method: "DELETE", path: Prefix + "counters", help: "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them", params: []string{"target", "prefix", "max", "dry_run"}, serve: (*handler).resetCounters, kind: override.KindOverride, isForCounters: true, hasTarget: true, answers: []any{Reset{}, ResetByPrefix{}}},
 	}
 	for i := range kindEndpoints {
 		k := &kindEndpoints[i]
 		all = append(all,
-			endpoint{method: "GET", path: k.path, help: k.read, params: k.params, serve: (*handler).getFields, kind: k.kind, hasTarget: true, answers: k.found()},
-			endpoint{method: "PUT", path: k.path, help: k.put + "; ?dry_run=true changes nothing", params: append(k.params, "dry_run"), serve: (*handler).putField, kind: k.kind, hasTarget: true, answers: []any{Override{}}},
-			endpoint{method: "DELETE", path: k.path, help: k.remove, params: append(k.params, "reason"), serve: (*handler).deleteField, kind: k.kind, hasTarget: true, answers: []any{Override{}}},
+			endpoint{method: "GET", path: k.path, help: k.getHelp, params: k.params, serve: (*handler).getFields, kind: k.kind, hasTarget: true, answers: k.getAnswers()},
+			endpoint{method: "PUT", path: k.path, help: k.putHelp + "; ?dry_run=true changes nothing", params: append(k.params, "dry_run"), serve: (*handler).putField, kind: k.kind, hasTarget: true, answers: []any{Override{}}},
+			endpoint{method: "DELETE", path: k.path, help: k.deleteHelp, params: append(k.params, "reason"), serve: (*handler).deleteField, kind: k.kind, hasTarget: true, answers: []any{Override{}}},
 		)
 	}
 	return all
@@ -129,7 +129,7 @@ func Endpoints() []Endpoint {
 		}
 		for _, name := range e.params {
 			p := paramHelp[name]
-			p.Name, p.Required = name, name == "target" && (e.method != http.MethodGet || e.counters) && !slices.Contains(e.params, "prefix")
+			p.Name, p.Required = name, name == "target" && (e.method != http.MethodGet || e.isForCounters) && !slices.Contains(e.params, "prefix")
 			all[i].Params = append(all[i].Params, p)
 		}
 	}

@@ -23,8 +23,8 @@ const storeTimeout = 2 * time.Second
 // field returns the field of a call.
 func (c *call) field() string { return override.Field(c.kind, c.target()) }
 
-// state returns the state of a field, or nil if it has no value.
-func (h *handler) state(field string) *override.State {
+// findState returns the state of a field, or nil if it has no value.
+func (h *handler) findState(field string) *override.State {
 	all := h.o.Overrides.States()
 	for i := range all {
 		if all[i].Field() == field {
@@ -34,20 +34,20 @@ func (h *handler) state(field string) *override.State {
 	return nil
 }
 
-// list returns the fields that the caller may see.
-func (h *handler) list(c *call) List {
+// listFields returns the fields that the caller may see.
+func (h *handler) listFields(c *call) List {
 	l := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
 	for _, s := range h.o.Overrides.States() {
-		if c.by.mayUseField(s.Field()) {
-			list := l.ofKind(s.Kind)
+		if c.caller.mayUseField(s.Field()) {
+			list := l.listOfKind(s.Kind)
 			*list = append(*list, overrideAnswer(&s))
 		}
 	}
 	return l
 }
 
-// ofKind returns the list of a kind.
-func (l *List) ofKind(k override.Kind) *[]Override {
+// listOfKind returns the list of a kind.
+func (l *List) listOfKind(k override.Kind) *[]Override {
 	switch k {
 	case override.KindRule:
 		return &l.Rules
@@ -60,24 +60,24 @@ func (l *List) ofKind(k override.Kind) *[]Override {
 }
 
 func (h *handler) getAll(c *call) answer {
-	return answer{code: http.StatusOK, body: h.list(c)}
+	return answer{code: http.StatusOK, body: h.listFields(c)}
 }
 
 func (h *handler) getFields(c *call) answer {
 	if !c.query.Has("target") && c.kind != override.KindShadowMode {
-		all, one := h.list(c), List{}
-		*one.ofKind(c.kind) = *all.ofKind(c.kind)
-		return answer{code: http.StatusOK, body: one}
+		all, kindList := h.listFields(c), List{}
+		*kindList.listOfKind(c.kind) = *all.listOfKind(c.kind)
+		return answer{code: http.StatusOK, body: kindList}
 	}
-	s := h.state(c.field())
+	s := h.findState(c.field())
 	if s == nil {
-		return noField(c)
+		return noFieldAnswer(c)
 	}
 	o := overrideAnswer(s)
 	return answer{code: http.StatusOK, body: o, tag: o.ETag}
 }
 
-func noField(c *call) answer {
+func noFieldAnswer(c *call) answer {
 	return problem(http.StatusNotFound, "no %s has target %q", strings.ReplaceAll(string(c.kind), "_", " "), truncate(c.target()))
 }
 
@@ -125,37 +125,40 @@ func (h *handler) putField(c *call) answer {
 	if rejection != nil {
 		return *rejection
 	}
-	result := h.o.Overrides.DryRun(c.field(), value)
-	if result.Problem == nil && result.Expired {
-		result.Problem = fmt.Errorf("expires_at %s is in the past", result.Expires.UTC().Format(time.RFC3339))
+	dryRunState := h.o.Overrides.DryRun(c.field(), value)
+	if dryRunState.Problem == nil && dryRunState.Expired {
+		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
 	}
-	o := overrideAnswer(&result)
+	o := overrideAnswer(&dryRunState)
 	o.ETag, o.DryRun = "", isDryRun
-	if result.Problem != nil {
+	if dryRunState.Problem != nil {
 		return answer{code: http.StatusBadRequest, body: o}
 	}
-	before := h.state(c.field())
+	oldState := h.findState(c.field())
 	if isDryRun {
-		if old := valueOf(before); !condition.Holds(old) {
-			return h.conflict(c, &changes.ConflictError{Field: c.field(), Current: old})
+		if old := valueOf(oldState); !condition.Holds(old) {
+			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
 		}
 		return answer{code: http.StatusOK, body: o}
 	}
-	stored := override.WithAuthor(value, c.by.Name, time.Now())
+	stored := override.WithAuthor(value, c.caller.Name, time.Now())
 	if len(stored) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
 	o.setNotes(stored)
-	done, err := h.store(c, changes.Put, override.NotesOf(stored).Reason, changes.Write{Field: c.field(), Value: &stored, If: condition})
+	result, err := h.store(c, changes.Change{
+		Action: changes.Put, Reason: override.NotesOf(stored).Reason,
+		Writes: []changes.Write{{Field: c.field(), Value: &stored, Condition: condition}},
+	})
 	if err != nil {
-		return h.notStored(c, "put", value, err)
+		return h.storeFailed(c, "put", value, err)
 	}
-	o.Version, o.ETag = done.Version, changes.Tag(stored)
+	o.Version, o.ETag = result.Version, changes.Tag(stored)
 	limitsBefore, oldText := o.BaseLimits, ""
-	if old := done.Old[0]; old != nil {
+	if old := result.OldValues[0]; old != nil {
 		oldText = *old
 		o.OldOverride = rawJSON(override.WithoutAuthor(oldText))
-		limitsBefore = cmp.Or(h.replaced(before, c.field(), oldText).Limits, limitsBefore)
+		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
 	return answer{code: http.StatusOK, body: o, tag: o.ETag}
@@ -169,13 +172,13 @@ func valueOf(s *override.State) *string {
 	return &s.Value
 }
 
-// store makes a change with one write.
-func (h *handler) store(c *call, action changes.Action, reason string, w changes.Write) (changes.Result, error) {
+// store makes a change in the name of the caller.
+func (h *handler) store(c *call, change changes.Change) (changes.Result, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	return h.o.Overrides.MakeChange(ctx, changes.Change{
-		Author: c.by.Name, From: c.RemoteAddr, Action: action, Reason: reason, At: time.Now().UTC().Truncate(time.Millisecond), Writes: []changes.Write{w},
-	})
+	change.Author, change.Address = c.caller.Name, c.RemoteAddr
+	change.ChangedAt = time.Now().UTC().Truncate(time.Millisecond)
+	return h.o.Overrides.MakeChange(ctx, change)
 }
 
 // reason returns the parameter reason.
@@ -196,48 +199,49 @@ func (h *handler) deleteField(c *call) answer {
 	if err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
-	before := h.state(c.field())
+	oldState := h.findState(c.field())
 	isConditional := condition.Tags != nil || condition.OtherTags != nil
 	condition.Exists = true
-	done, err := h.store(c, changes.Delete, reason, changes.Write{Field: c.field(), If: condition})
+	result, err := h.store(c, changes.Change{
+		Action: changes.Delete, Reason: reason,
+		Writes: []changes.Write{{Field: c.field(), Condition: condition}},
+	})
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.Current == nil && !isConditional {
-		return noField(c)
+		return noFieldAnswer(c)
 	}
 	if err != nil {
-		return h.notStored(c, "delete", "", err)
+		return h.storeFailed(c, "delete", "", err)
 	}
-	old := *done.Old[0]
-	before = h.replaced(before, c.field(), old)
+	old := *result.OldValues[0]
+	oldState = h.replacedState(oldState, c.field(), old)
 	deleted := Override{
-		Kind: c.kind, Target: c.target(), State: Deleted, Version: done.Version, OldOverride: rawJSON(override.WithoutAuthor(old)), Path: before.Path,
-		BaseLimits: cmp.Or(before.Limits, before.BaseLimits), Limits: before.BaseLimits, Counters: countersWord(before),
+		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: rawJSON(override.WithoutAuthor(old)), Path: oldState.Path,
+		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
 	}
 	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", reason)
 	return answer{code: http.StatusOK, body: deleted}
 }
 
-func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, more ...string) {
+func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
 	attrs := []string{"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters}
-	h.audit(c, action, append(attrs, more...)...)
+	h.audit(c, action, append(attrs, moreAttrs...)...)
 }
 
-// replaced returns the state of the value that a change has replaced. before is the state
-// that was read before the change, which is not the replaced one if another caller was
-// faster.
-func (h *handler) replaced(before *override.State, field, old string) *override.State {
-	if before != nil && before.Value == old {
-		return before
+// replacedState returns the state of the value that a change has replaced. readState is the state
+// that was read before the change. Another caller may have changed the value in between.
+func (h *handler) replacedState(readState *override.State, field, old string) *override.State {
+	if readState != nil && readState.Value == old {
+		return readState
 	}
 	state := h.o.Overrides.DryRun(field, old)
 	return &state
 }
 
-// notStored audits and answers a change that was refused, or of which it is unknown whether
-// Redis has stored it.
-func (h *handler) notStored(c *call, action, value string, err error) answer {
+// storeFailed audits and answers a change that was refused, or that Redis has possibly not stored.
+func (h *handler) storeFailed(c *call, action, value string, err error) answer {
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) {
 		h.audit(c, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
-		return h.conflict(c, conflict)
+		return h.answerConflict(c, conflict)
 	}
 	h.audit(c, action, "outcome", "unknown", "new", value, "error", err.Error())
 	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call: %s", err)

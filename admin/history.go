@@ -17,51 +17,54 @@ import (
 type History struct {
 	Changes []Change `json:"changes"` // the newest first
 
-	// More is the number of older changes that the history has.
-	More int `json:"more"`
+	// OlderChanges is the number of older changes that the history has.
+	OlderChanges int `json:"more"`
 }
 
 // Change is a change in the history.
 type Change struct {
-	Version  int64          `json:"version"`
-	At       time.Time      `json:"at"`
-	By       string         `json:"by"`
-	From     string         `json:"from,omitempty"` // the address of the caller
-	Action   changes.Action `json:"action"`
-	Reason   string         `json:"reason,omitempty"`
-	Restored int64          `json:"restored,omitempty"` // the version that a rollback restored
-	Written  []Written      `json:"changes"`
+	Version         int64          `json:"version"`
+	ChangedAt       time.Time      `json:"at"`
+	Author          string         `json:"by"`
+	Address         string         `json:"from,omitempty"` // of the caller
+	Action          changes.Action `json:"action"`
+	Reason          string         `json:"reason,omitempty"`
+	RestoredVersion int64          `json:"restored,omitempty"` // the version that a rollback restored
+	Fields          []FieldChange  `json:"changes"`
 }
 
-// Written is a field that a change has written. Old and New are empty if there is no value.
-type Written struct {
-	Kind   override.Kind   `json:"kind"`
-	Target string          `json:"target"`
-	Old    json.RawMessage `json:"old,omitempty"`
-	New    json.RawMessage `json:"new,omitempty"`
+// FieldChange is a field that a change has written. Old and New are empty if there is no value.
+type FieldChange struct {
+	Kind     override.Kind   `json:"kind"`
+	Target   string          `json:"target"`
+	OldValue json.RawMessage `json:"old,omitempty"`
+	NewValue json.RawMessage `json:"new,omitempty"`
 }
 
 // newChange returns a change with the fields that mayUseField allows.
-func newChange(e *changes.Entry, mayUseField func(field string) bool) Change {
-	c := Change{Version: e.Version, At: e.At, By: e.Author, From: e.From, Action: e.Action, Reason: e.Reason, Restored: e.Restored, Written: []Written{}}
-	for _, w := range e.Written {
-		if mayUseField(w.Field) {
-			c.Written = append(c.Written, newWritten(w))
+func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change {
+	c := Change{
+		Version: entry.Version, ChangedAt: entry.ChangedAt, Author: entry.Author, Address: entry.Address,
+		Action: entry.Action, Reason: entry.Reason, RestoredVersion: entry.RestoredVersion, Fields: []FieldChange{},
+	}
+	for _, fieldWrite := range entry.Fields {
+		if mayUseField(fieldWrite.Field) {
+			c.Fields = append(c.Fields, newFieldChange(fieldWrite))
 		}
 	}
 	return c
 }
 
-func newWritten(w changes.Written) Written {
-	kind, target := override.SplitField(w.Field)
-	written := Written{Kind: kind, Target: target}
-	if w.Old != nil {
-		written.Old = rawJSON(override.WithoutAuthor(*w.Old))
+func newFieldChange(fieldWrite changes.FieldWrite) FieldChange {
+	kind, target := override.SplitField(fieldWrite.Field)
+	change := FieldChange{Kind: kind, Target: target}
+	if fieldWrite.OldValue != nil {
+		change.OldValue = rawJSON(override.WithoutAuthor(*fieldWrite.OldValue))
 	}
-	if w.New != nil {
-		written.New = rawJSON(override.WithoutAuthor(*w.New))
+	if fieldWrite.NewValue != nil {
+		change.NewValue = rawJSON(override.WithoutAuthor(*fieldWrite.NewValue))
 	}
-	return written
+	return change
 }
 
 const defaultHistoryCount = 20
@@ -80,14 +83,14 @@ func (h *handler) getHistory(c *call) answer {
 	}
 	list := History{Changes: []Change{}}
 	for i := range history {
-		change := newChange(&history[i], c.by.mayUseField)
+		change := newChange(&history[i], c.caller.mayUseField)
 		if c.query.Has("target") {
-			change.Written = slices.DeleteFunc(change.Written, func(w Written) bool { return w.Target != c.target() })
+			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != c.target() })
 		}
 		switch {
-		case len(change.Written) == 0:
+		case len(change.Fields) == 0:
 		case len(list.Changes) == count:
-			list.More++
+			list.OlderChanges++
 		default:
 			list.Changes = append(list.Changes, change)
 		}
@@ -103,22 +106,22 @@ func (h *handler) history(c *call) ([]changes.Entry, error) {
 
 // Rollback is the answer of POST /admin/rollback.
 type Rollback struct {
-	Version  int64 `json:"version,omitempty"` // of the rollback itself
-	Restored int64 `json:"restored"`          // the version whose limits are in force again
-	DryRun   bool  `json:"dry_run,omitempty"`
+	Version         int64 `json:"version,omitempty"` // of the rollback itself
+	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
+	DryRun          bool  `json:"dry_run,omitempty"`
 
-	// Undone are the changes since that version, the newest first.
-	Undone []Change `json:"undone"`
+	// UndoneChanges are the changes since that version, the newest first.
+	UndoneChanges []Change `json:"undone"`
 
 	// Fields has the state of each field that the rollback wrote.
 	Fields []Override `json:"fields"`
 }
 
 func (h *handler) rollBack(c *call) answer {
-	isDryRun, dryErr := c.flag("dry_run")
+	isDryRun, dryRunErr := c.flag("dry_run")
 	isForced, forceErr := c.flag("force")
 	reason, reasonErr := c.reason()
-	if err := errors.Join(dryErr, forceErr, reasonErr); err != nil {
+	if err := errors.Join(dryRunErr, forceErr, reasonErr); err != nil {
 		return answer{code: http.StatusBadRequest, body: Problems{Problems: problemList(err)}}
 	}
 	history, err := h.history(c)
@@ -129,50 +132,47 @@ func (h *handler) rollBack(c *call) answer {
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
-	for i, w := range writes {
-		if refusal := c.refusalOf(w.Field); refusal != "" {
+	for i, write := range writes {
+		if refusal := c.fieldRefusal(write.Field); refusal != "" {
 			h.audit(c, "rollback", "outcome", "refused", "problem", refusal)
 			return problem(http.StatusForbidden, "rollback to version %d: it changes another domain, and %s", version, refusal)
 		}
 		if isForced {
-			writes[i].If = changes.Condition{}
+			writes[i].Condition = changes.Condition{}
 		}
 	}
-	a := Rollback{Restored: version, DryRun: isDryRun, Undone: []Change{}, Fields: []Override{}}
+	rollback := Rollback{RestoredVersion: version, DryRun: isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
 	for i := range history {
 		if history[i].Version > version {
-			a.Undone = append(a.Undone, newChange(&history[i], c.by.mayUseField))
+			rollback.UndoneChanges = append(rollback.UndoneChanges, newChange(&history[i], c.caller.mayUseField))
 		}
 	}
 	if !isDryRun {
-		ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
-		defer cancel()
-		done, err := h.o.Overrides.MakeChange(ctx, changes.Change{
-			Author: c.by.Name, From: c.RemoteAddr, Action: changes.Rollback, Reason: reason, At: time.Now().UTC().Truncate(time.Millisecond),
-			Restored: version, Writes: writes,
+		result, err := h.store(c, changes.Change{
+			Action: changes.Rollback, Reason: reason, RestoredVersion: version, Writes: writes,
 		})
 		if err != nil {
-			return h.notStored(c, "rollback", "", err)
+			return h.storeFailed(c, "rollback", "", err)
 		}
-		a.Version = done.Version
-		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(done.Version, 10), "reason", reason)
+		rollback.Version = result.Version
+		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", reason)
 	}
-	for _, w := range writes {
-		a.Fields = append(a.Fields, h.restored(w, isDryRun))
+	for _, write := range writes {
+		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, isDryRun))
 	}
-	return answer{code: http.StatusOK, body: a}
+	return answer{code: http.StatusOK, body: rollback}
 }
 
 // rollbackPlan returns the version to restore and the writes that restore it. If the parameter
 // version is missing, this is the newest version whose limits differ from the limits in force.
 func (h *handler) rollbackPlan(c *call, history []changes.Entry) (int64, []changes.Write, error) {
-	isGone := func(value string) bool { return override.Ended([]byte(value), time.Now()) }
+	hasEnded := func(value string) bool { return override.Ended([]byte(value), time.Now()) }
 	if c.query.Has("version") {
 		version, err := strconv.ParseInt(c.query.Get("version"), 10, 64)
 		if err != nil {
 			return 0, nil, errors.New("version: want a number of rls limits history")
 		}
-		writes, err := changes.PlanRollback(history, version, isGone)
+		writes, err := changes.PlanRollback(history, version, hasEnded)
 		if err == nil && len(writes) == 0 {
 			err = errors.New("the limits are already those of this version")
 		}
@@ -182,32 +182,32 @@ func (h *handler) rollbackPlan(c *call, history []changes.Entry) (int64, []chang
 		return 0, nil, changes.ErrNothingToRollBack
 	}
 	version := history[0].Version
-	for {
+	for { // skip versions with the limits that are in force
 		var err error
 		if version, err = changes.PreviousVersion(history, version); err != nil {
 			return 0, nil, err
 		}
-		writes, err := changes.PlanRollback(history, version, isGone)
+		writes, err := changes.PlanRollback(history, version, hasEnded)
 		if err != nil || len(writes) > 0 {
 			return version, writes, err
 		}
 	}
 }
 
-// restored describes a field after a rollback.
-func (h *handler) restored(w changes.Write, isDryRun bool) Override {
-	kind, target := override.SplitField(w.Field)
-	before := h.state(w.Field)
+// fieldAfterRollback describes a field after a rollback.
+func (h *handler) fieldAfterRollback(write changes.Write, isDryRun bool) Override {
+	kind, target := override.SplitField(write.Field)
+	state := h.findState(write.Field)
 	switch {
-	case w.Value == nil && isDryRun && before != nil:
-		o := overrideAnswer(before)
+	case write.Value == nil && isDryRun && state != nil:
+		o := overrideAnswer(state)
 		o.State, o.Limits, o.BaseLimits = Deleted, o.BaseLimits, o.Limits
 		return o
-	case w.Value == nil:
+	case write.Value == nil:
 		return Override{Kind: kind, Target: target, State: Deleted}
-	case isDryRun || before == nil:
-		s := h.o.Overrides.DryRun(w.Field, *w.Value)
-		before = &s
+	case isDryRun || state == nil:
+		newState := h.o.Overrides.DryRun(write.Field, *write.Value)
+		state = &newState
 	}
-	return overrideAnswer(before)
+	return overrideAnswer(state)
 }

@@ -34,21 +34,21 @@ func TestHistoryHasAuthorReasonAndValues(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.call("DELETE", "overrides", acme, "", nil))
 	h := r.history("")
 	require.Len(t, h.Changes, 3)
-	assert.WithinRange(t, h.Changes[2].At, time.Now().Add(-time.Minute), time.Now().Add(time.Second))
-	h.Changes[2].At = time.Time{}
+	assert.WithinRange(t, h.Changes[2].ChangedAt, time.Now().Add(-time.Minute), time.Now().Add(time.Second))
+	h.Changes[2].ChangedAt = time.Time{}
 	assert.Equal(t, admin.Change{
-		Version: 1, By: "ops", From: "192.0.2.1:1234", Action: changes.Put, Reason: "sale",
-		Written: []admin.Written{{Kind: override.KindOverride, Target: acme, New: h.Changes[2].Written[0].New}},
+		Version: 1, Author: "ops", Address: "192.0.2.1:1234", Action: changes.Put, Reason: "sale",
+		Fields: []admin.FieldChange{{Kind: override.KindOverride, Target: acme, NewValue: h.Changes[2].Fields[0].NewValue}},
 	}, h.Changes[2])
-	assert.JSONEq(t, `{"factor": 2, "reason": "sale"}`, string(h.Changes[2].Written[0].New))
-	assert.Equal(t, override.KindSwitch, h.Changes[1].Written[0].Kind)
+	assert.JSONEq(t, `{"factor": 2, "reason": "sale"}`, string(h.Changes[2].Fields[0].NewValue))
+	assert.Equal(t, override.KindSwitch, h.Changes[1].Fields[0].Kind)
 	assert.Equal(t, changes.Delete, h.Changes[0].Action)
 
 	t.Run("of one target", func(t *testing.T) {
 		h := r.history(url.Values{"target": {acme}, "count": {"1"}}.Encode())
 		require.Len(t, h.Changes, 1)
 		assert.EqualValues(t, 3, h.Changes[0].Version)
-		assert.Equal(t, 1, h.More)
+		assert.Equal(t, 1, h.OlderChanges)
 	})
 	for _, count := range []string{"0", "501", "x", "-1"} {
 		assert.Equal(t, http.StatusBadRequest, r.callURL("GET", "/admin/history?count="+count, "", nil), count)
@@ -73,7 +73,7 @@ func TestRollbackUndoesTheLastChanges(t *testing.T) {
 
 	code, dry := r.rollBack("dry_run=true")
 	require.Equal(t, http.StatusOK, code)
-	assert.EqualValues(t, 2, dry.Restored)
+	assert.EqualValues(t, 2, dry.RestoredVersion)
 	require.Len(t, dry.Fields, 1)
 	assert.Equal(t, admin.Deleted, dry.Fields[0].State)
 	assert.NotNil(t, r.overrides.Limits.Load().Domain("shop").Source().Off, "a dry run changes nothing")
@@ -85,10 +85,10 @@ func TestRollbackUndoesTheLastChanges(t *testing.T) {
 	assert.Equal(t, "20 per minute", limitOf(acme))
 
 	_, a = r.rollBack("")
-	assert.EqualValues(t, 1, a.Restored)
+	assert.EqualValues(t, 1, a.RestoredVersion)
 	assert.Equal(t, "10 per minute", limitOf(acme))
 	_, a = r.rollBack("")
-	assert.EqualValues(t, 0, a.Restored)
+	assert.EqualValues(t, 0, a.RestoredVersion)
 	assert.Equal(t, "no override", limitOf(acme))
 	code, _ = r.rollBack("")
 	assert.Equal(t, http.StatusConflict, code)
@@ -127,7 +127,7 @@ func TestRollbackSkipsChangesWithoutEffect(t *testing.T) {
 	require.NoError(t, err)
 	code, a := r.rollBack("")
 	require.Equal(t, http.StatusOK, code)
-	assert.EqualValues(t, 0, a.Restored, "the ended override needs no rollback")
+	assert.EqualValues(t, 0, a.RestoredVersion, "the ended override needs no rollback")
 	assert.Len(t, a.Fields, 1)
 }
 

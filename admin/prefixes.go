@@ -20,9 +20,9 @@ const (
 	prefixTimeout      = time.Minute
 )
 
-// resetAny resets the counters of ?target= or of ?prefix=. One of them must be given, so that a
+// resetCounters resets the counters of ?target= or of ?prefix=. One of them must be given, so that a
 // descriptor is never mistaken for a prefix.
-func (h *handler) resetAny(c *call) answer {
+func (h *handler) resetCounters(c *call) answer {
 	hasTarget, hasPrefix := c.query.Has("target"), c.query.Has("prefix")
 	switch {
 	case hasTarget == hasPrefix:
@@ -57,7 +57,7 @@ func (h *handler) resetPrefix(c *call) answer {
 	start, endsAnywhere := p.KeyStart()
 	ctx, cancel := context.WithTimeout(c.Context(), prefixTimeout)
 	defer cancel()
-	done, err := h.o.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, maxCounters, dryRun)
+	result, err := h.o.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, maxCounters, dryRun)
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return problem(http.StatusConflict, "%s; nothing was reset; want a longer prefix, or max up to %d", err, MaxCounters)
 	}
@@ -68,18 +68,18 @@ func (h *handler) resetPrefix(c *call) answer {
 		}
 		return problem(http.StatusServiceUnavailable, "counters not reset, or only in part: %s", err)
 	}
-	reset := ResetByPrefix{Prefix: p.String(), DryRun: dryRun, Unclear: done.Unclear}
+	reset := ResetByPrefix{Prefix: p.String(), DryRun: dryRun, Unclear: result.Unclear}
 	counters := "unknown"
-	if done.Counters >= 0 {
-		reset.Counters = &done.Counters
-		counters = strconv.Itoa(done.Counters)
+	if result.Counters >= 0 {
+		reset.Counters = &result.Counters
+		counters = strconv.Itoa(result.Counters)
 	}
 	var notes []string
-	if done.Counters < 0 {
+	if result.Counters < 0 {
 		notes = append(notes, "this process keeps no names of counters, so their number is unknown")
 	}
-	if done.Unclear > 0 {
-		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix; they were left alone; reset them one by one, or use a shorter prefix", done.Unclear))
+	if result.Unclear > 0 {
+		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix; they were left alone; reset them one by one, or use a shorter prefix", result.Unclear))
 	}
 	if !dryRun {
 		reset.Published = h.forgetDenials(c)
@@ -98,8 +98,8 @@ func (h *handler) resetPrefix(c *call) answer {
 // forgetDenials makes the caches of all replicas forget all counters. It reports whether the other
 // replicas were notified.
 func (h *handler) forgetDenials(c *call) bool {
-	for _, cache := range h.o.Counters.Invalidated {
+	for _, cache := range h.o.Counters.PrefixCaches {
 		cache.InvalidateAll()
 	}
-	return h.publish(c, allCounters)
+	return h.publishReset(c, allCounters)
 }

@@ -42,7 +42,7 @@ func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 	var published []string
 	prefixes, cache := &fakePrefixes{counters: 3, unclear: 1}, &fakeCache{}
 	r := newTestAPI(t, func(o *admin.Options) {
-		o.Counters.Prefixes, o.Counters.Invalidated = prefixes, []admin.Cache{cache}
+		o.Counters.Prefixes, o.Counters.PrefixCaches = prefixes, []admin.Cache{cache}
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
 			published = append(published, target)
 			return nil

@@ -25,10 +25,10 @@ type Resets struct {
 // replica of an earlier version ignores it.
 const allCounters = "*"
 
-// Apply drops a counter. target is the target that the other replica published.
-func (r Resets) Apply(target string) {
+// DropCounter drops a counter. target is the target that the other replica published.
+func (r Resets) DropCounter(target string) {
 	if target == allCounters {
-		r.ApplyAll()
+		r.DropAll()
 		return
 	}
 	t, err := descriptors.ParseTarget(target)
@@ -50,9 +50,9 @@ func (r Resets) Apply(target string) {
 	}
 }
 
-// ApplyAll drops all counters. It is for a reset by prefix, and for a replica that may have missed
+// DropAll drops all counters. It is for a reset by prefix, and for a replica that may have missed
 // resets.
-func (r Resets) ApplyAll() {
+func (r Resets) DropAll() {
 	for _, c := range r.Caches {
 		c.InvalidateAll()
 	}

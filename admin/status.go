@@ -48,7 +48,7 @@ func (h *handler) getStatus(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "status not read: %s", err)
 	}
-	l := h.list(c)
+	l := h.listFields(c)
 	return answer{code: http.StatusOK, body: newStatus(replicas, &l)}
 }
 
@@ -59,11 +59,11 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 	for _, r := range replicas {
 		s.Version = max(s.Version, r.Version)
 	}
-	counts, usual := map[string]int{}, ""
+	replicasByLimits, usualLimits := map[string]int{}, ""
 	for _, r := range replicas {
 		if r.Version == s.Version && r.SeenAgo <= lostAfter {
-			if counts[r.Limits]++; usual == "" || counts[r.Limits] > counts[usual] {
-				usual = r.Limits
+			if replicasByLimits[r.Limits]++; usualLimits == "" || replicasByLimits[r.Limits] > replicasByLimits[usualLimits] {
+				usualLimits = r.Limits
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 			state = Lost
 		case r.Version < s.Version:
 			state = Behind
-		case r.Limits != usual:
+		case r.Limits != usualLimits:
 			state = OtherLimits
 		}
 		s.Replicas = append(s.Replicas, Replica{r, r.SeenAgo.Seconds(), state})

@@ -42,8 +42,8 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 			Limiter:    counters.Limiter,
 			PerReplica: counters.perReplica,
 
-			Prefixes:    counters.prefixes,
-			Invalidated: counters.caches,
+			Prefixes:     counters.prefixes,
+			PrefixCaches: counters.caches,
 		},
 		Log: log,
 	}
@@ -51,7 +51,7 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 		o.AuditLog = slog.New(slog.NewJSONHandler(auditFile{s.AdminAuditPath, log}, nil))
 	}
 	for _, c := range counters.explain.Caches {
-		o.Counters.Caches = append(o.Counters.Caches, c)
+		o.Counters.DenialCaches = append(o.Counters.DenialCaches, c)
 	}
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset

@@ -161,8 +161,8 @@ func printCounter(out io.Writer, c *admin.Reset) {
 			continue
 		}
 		spent, remaining := strconv.FormatInt(l.Spent, 10), strconv.FormatInt(l.Remaining, 10)
-		if i < len(c.Before) {
-			spent = strconv.FormatInt(c.Before[i].Spent, 10) + " -> " + spent
+		if i < len(c.LimitsBefore) {
+			spent = strconv.FormatInt(c.LimitsBefore[i].Spent, 10) + " -> " + spent
 		}
 		if l.Over {
 			remaining += " (over)"

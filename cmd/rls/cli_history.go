@@ -34,8 +34,8 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 			var history admin.History
 			return client.run(cmd, http.MethodGet, "history", query, nil, &history, func(out io.Writer) {
 				printHistory(out, history.Changes, time.Now())
-				if history.More > 0 {
-					fmt.Fprintf(out, "%d older changes; see --count\n", history.More)
+				if history.OlderChanges > 0 {
+					fmt.Fprintf(out, "%d older changes; see --count\n", history.OlderChanges)
 				}
 			})
 		},
@@ -54,11 +54,11 @@ func printHistory(out io.Writer, list []admin.Change, now time.Time) {
 	rows := [][]string{{"VERSION", "WHEN", "BY", "ACTION", "TARGET", "OLD -> NEW", "REASON"}}
 	for _, c := range list {
 		action := printable(string(c.Action))
-		if c.Restored > 0 || c.Action == "rollback" {
-			action += " to " + strconv.FormatInt(c.Restored, 10)
+		if c.RestoredVersion > 0 || c.Action == "rollback" {
+			action += " to " + strconv.FormatInt(c.RestoredVersion, 10)
 		}
-		for i, w := range c.Written {
-			row := []string{strconv.FormatInt(c.Version, 10), relativeTime(c.At.Sub(now)), orDash(c.By), action, fieldText(w.Kind, w.Target), oneLine(w.Old) + " -> " + oneLine(w.New), orDash(c.Reason)}
+		for i, w := range c.Fields {
+			row := []string{strconv.FormatInt(c.Version, 10), relativeTime(c.ChangedAt.Sub(now)), orDash(c.Author), action, fieldText(w.Kind, w.Target), oneLine(w.OldValue) + " -> " + oneLine(w.NewValue), orDash(c.Reason)}
 			if i > 0 { // the same change
 				row[0], row[1], row[2], row[3], row[6] = "", "", "", "", ""
 			}
@@ -122,8 +122,8 @@ func printRollback(out io.Writer, r *admin.Rollback, now time.Time) {
 	if r.DryRun {
 		verb = "dry run; would restore"
 	}
-	fmt.Fprintf(out, "%s the limits of version %d, without these changes:\n", verb, r.Restored)
-	printHistory(out, r.Undone, now)
+	fmt.Fprintf(out, "%s the limits of version %d, without these changes:\n", verb, r.RestoredVersion)
+	printHistory(out, r.UndoneChanges, now)
 	for i := range r.Fields {
 		o := &r.Fields[i]
 		state := printable(string(o.State))

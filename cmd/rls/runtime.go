@@ -74,8 +74,8 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 			Resync:         s.OverridesResync,
 			Expired:        isExpired,
 			Report:         l.report,
-			OnReset:        resets.Apply,
-			OnMissedResets: resets.ApplyAll,
+			OnReset:        resets.DropCounter,
+			OnMissedResets: resets.DropAll,
 			Log:            log.With("redis", name),
 		})
 		r.overrideStore, r.publishReset = store, store.PublishReset

@@ -26,15 +26,15 @@ const MaxHistory = 500
 
 // Change is a change to make.
 type Change struct {
-	// Author is the name of the caller, and From the caller's address.
-	Author, From string
+	// Author is the name of the caller, and Address the caller's address.
+	Author, Address string
 
-	Action Action
-	Reason string
-	At     time.Time
+	Action    Action
+	Reason    string
+	ChangedAt time.Time
 
-	// Restored is the version whose values a rollback restores.
-	Restored int64
+	// RestoredVersion is the version whose values a rollback restores.
+	RestoredVersion int64
 
 	// Writes have different fields. Either all are made, or none.
 	Writes []Write
@@ -52,9 +52,9 @@ const (
 
 // Write sets one field, or deletes it if Value is nil.
 type Write struct {
-	Field string
-	Value *string
-	If    Condition
+	Field     string
+	Value     *string
+	Condition Condition
 }
 
 // Condition is a condition on the old value of a field. The zero Condition always holds.
@@ -87,8 +87,8 @@ func Tag(value string) string {
 
 // Result is the outcome of a change.
 type Result struct {
-	Version int64
-	Old     []*string // the old value of each write, nil if there was none
+	Version   int64
+	OldValues []*string // the old value of each write, nil if there was none
 }
 
 // ConflictError is the error of a change whose condition does not hold. Nothing was written.
@@ -104,36 +104,36 @@ func (e *ConflictError) Error() string {
 
 // Entry is a change in the history.
 type Entry struct {
-	Version  int64     `json:"version"`
-	At       time.Time `json:"at"`
-	Author   string    `json:"by"`
-	From     string    `json:"from,omitempty"`
-	Action   Action    `json:"action"`
-	Reason   string    `json:"reason,omitempty"`
-	Restored int64     `json:"restored,omitempty"` // only of a rollback
-	Written  []Written `json:"changes"`
+	Version         int64        `json:"version"`
+	ChangedAt       time.Time    `json:"at"`
+	Author          string       `json:"by"`
+	Address         string       `json:"from,omitempty"`
+	Action          Action       `json:"action"`
+	Reason          string       `json:"reason,omitempty"`
+	RestoredVersion int64        `json:"restored,omitempty"` // only of a rollback
+	Fields          []FieldWrite `json:"changes"`
 }
 
-// Written is a field that a change has written. Old and New are nil if there is no value.
-type Written struct {
-	Field string  `json:"field"`
-	Old   *string `json:"old,omitempty"`
-	New   *string `json:"new,omitempty"`
+// FieldWrite is a field that a change has written. Old and New are nil if there is no value.
+type FieldWrite struct {
+	Field    string  `json:"field"`
+	OldValue *string `json:"old,omitempty"`
+	NewValue *string `json:"new,omitempty"`
 }
 
 // EntryOf returns the entry of a change that was made.
 func EntryOf(c Change, r Result) Entry {
-	e := Entry{Version: r.Version, At: c.At.UTC(), Author: c.Author, From: c.From, Action: c.Action, Reason: c.Reason, Restored: c.Restored}
+	e := Entry{Version: r.Version, ChangedAt: c.ChangedAt.UTC(), Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, RestoredVersion: c.RestoredVersion}
 	for i, w := range c.Writes {
-		e.Written = append(e.Written, Written{w.Field, r.Old[i], w.Value})
+		e.Fields = append(e.Fields, FieldWrite{w.Field, r.OldValues[i], w.Value})
 	}
 	return e
 }
 
-// LastOf returns the newest change of a field, or nil. history has the newest change first.
-func LastOf(history []Entry, field string) *Entry {
+// LastChangeOf returns the newest change of a field, or nil. history has the newest change first.
+func LastChangeOf(history []Entry, field string) *Entry {
 	for i := range history {
-		if slices.ContainsFunc(history[i].Written, func(w Written) bool { return w.Field == field }) {
+		if slices.ContainsFunc(history[i].Fields, func(w FieldWrite) bool { return w.Field == field }) {
 			return &history[i]
 		}
 	}

@@ -20,7 +20,7 @@ func TestRollbackGoesBackStepByStep(t *testing.T) {
 	rollBack := func(version int64) {
 		writes, err := PlanRollback(m.History(), version, neverGone)
 		require.NoError(t, err)
-		_, err = m.MakeChange(Change{Action: Rollback, Restored: version, Writes: writes})
+		_, err = m.MakeChange(Change{Action: Rollback, RestoredVersion: version, Writes: writes})
 		require.NoError(t, err)
 	}
 	_, err := PreviousVersion(m.History(), m.Version())
@@ -67,7 +67,7 @@ func TestRollbackRestoresAnyVersion(t *testing.T) {
 		version := rapid.IntRange(0, len(versions)-2).Draw(rt, "version")
 		writes, err := PlanRollback(m.History(), int64(version), neverGone)
 		require.NoError(rt, err)
-		_, err = m.MakeChange(Change{Action: Rollback, Restored: int64(version), Writes: writes})
+		_, err = m.MakeChange(Change{Action: Rollback, RestoredVersion: int64(version), Writes: writes})
 		require.NoError(rt, err)
 		assert.Equal(rt, versions[version], m.Fields())
 	})
@@ -92,7 +92,7 @@ func TestRollbackBringsNoEndedValueBack(t *testing.T) {
 		old, current string
 		want         []Write
 	}{
-		"old value has ended": {"ended", "1", []Write{{Field: "a", If: Condition{Tags: []string{Tag("1")}}}}},
+		"old value has ended": {"ended", "1", []Write{{Field: "a", Condition: Condition{Tags: []string{Tag("1")}}}}},
 		"both have ended":     {"ended", "ended", nil},
 		"new value has ended": {"1", "ended", []Write{{Field: "a", Value: new("1")}}},
 	} {

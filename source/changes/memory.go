@@ -21,10 +21,10 @@ func (m *Memory) MakeChange(c Change) (Result, error) {
 		if value, ok := m.fields[w.Field]; ok {
 			old = &value
 		}
-		if !w.If.Holds(old) {
+		if !w.Condition.Holds(old) {
 			return Result{}, &ConflictError{w.Field, old}
 		}
-		r.Old = append(r.Old, old)
+		r.OldValues = append(r.OldValues, old)
 	}
 	m.version = r.Version
 	m.fields = Applied(m.fields, c.Writes)

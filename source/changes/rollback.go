@@ -18,8 +18,8 @@ func PreviousVersion(history []Entry, version int64) (int64, error) {
 		switch {
 		case i < 0:
 			return 0, ErrNothingToRollBack
-		case history[i].Action == Rollback && history[i].Restored < version:
-			version = history[i].Restored
+		case history[i].Action == Rollback && history[i].RestoredVersion < version:
+			version = history[i].RestoredVersion
 		case i+1 < len(history):
 			return history[i+1].Version, nil
 		default:
@@ -32,8 +32,8 @@ func PreviousVersion(history []Entry, version int64) (int64, error) {
 // sorted by field. Each write has the condition that the field still has the value that the
 // history names.
 //
-// isGone reports whether a value has ended. Its field then needs no value.
-func PlanRollback(history []Entry, version int64, isGone func(value string) bool) ([]Write, error) {
+// isEnded reports whether a value has ended. Its field then needs no value.
+func PlanRollback(history []Entry, version int64, isEnded func(value string) bool) ([]Write, error) {
 	if len(history) == 0 {
 		return nil, ErrNothingToRollBack
 	}
@@ -47,17 +47,17 @@ func PlanRollback(history []Entry, version int64, isGone func(value string) bool
 		if e.Version <= version {
 			break
 		}
-		for _, w := range e.Written {
+		for _, w := range e.Fields {
 			if byField[w.Field] == nil {
-				byField[w.Field] = &values{current: w.New}
+				byField[w.Field] = &values{current: w.NewValue}
 			}
-			byField[w.Field].restored = w.Old
+			byField[w.Field].restored = w.OldValue
 		}
 	}
 	var writes []Write
 	for field, v := range byField {
-		hasEnded := v.current != nil && isGone(*v.current)
-		if v.restored != nil && isGone(*v.restored) {
+		hasEnded := v.current != nil && isEnded(*v.current)
+		if v.restored != nil && isEnded(*v.restored) {
 			v.restored = nil
 		}
 		if hasEnded && v.restored == nil {
@@ -66,9 +66,9 @@ func PlanRollback(history []Entry, version int64, isGone func(value string) bool
 		if equal(v.current, v.restored) {
 			continue
 		}
-		w := Write{Field: field, Value: v.restored, If: Condition{Absent: v.current == nil}}
+		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}
 		if v.current != nil && !hasEnded { // Redis may have lost a value that has ended
-			w.If.Tags = []string{Tag(*v.current)}
+			w.Condition.Tags = []string{Tag(*v.current)}
 		}
 		writes = append(writes, w)
 	}

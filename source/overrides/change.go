@@ -108,7 +108,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 		s.options.Log.Warn("override written; other replicas not notified", "found_within", s.options.Resync, "error", problem)
 	}
 	for _, old := range reply[3:] {
-		r.Old = append(r.Old, textOrNil(old))
+		r.OldValues = append(r.OldValues, textOrNil(old))
 	}
 	s.version.Store(r.Version)
 	s.applyWrites(ctx, c.Writes)
@@ -118,7 +118,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 // changeArgs returns the arguments of changeScript.
 func (s *Store) changeArgs(c changes.Change) []any {
 	entry, _ := json.Marshal(changes.EntryOf(changes.Change{
-		Author: c.Author, From: c.From, Action: c.Action, Reason: c.Reason, At: c.At, Restored: c.Restored,
+		Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, ChangedAt: c.ChangedAt, RestoredVersion: c.RestoredVersion,
 	}, changes.Result{}))
 	// The script adds the version and the writes.
 	text := strings.TrimSuffix(strings.Replace(string(entry), `"version":0,`, "", 1), `,"changes":null}`)
@@ -126,19 +126,19 @@ func (s *Store) changeArgs(c changes.Change) []any {
 	for _, w := range c.Writes {
 		exists, operation, value := "", "delete", ""
 		switch {
-		case w.If.Absent:
+		case w.Condition.Absent:
 			exists = "no"
-		case w.If.Exists, w.If.Tags != nil:
+		case w.Condition.Exists, w.Condition.Tags != nil:
 			exists = "yes"
 		}
-		tags := strings.Join(w.If.Tags, " ")
-		if w.If.Exists && w.If.Absent || w.If.Tags != nil && tags == "" {
+		tags := strings.Join(w.Condition.Tags, " ")
+		if w.Condition.Exists && w.Condition.Absent || w.Condition.Tags != nil && tags == "" {
 			exists, tags = "yes", "none" // no value has this tag
 		}
 		if w.Value != nil {
 			operation, value = "set", *w.Value
 		}
-		args = append(args, w.Field, exists, tags, strings.Join(w.If.OtherTags, " "), operation, value)
+		args = append(args, w.Field, exists, tags, strings.Join(w.Condition.OtherTags, " "), operation, value)
 	}
 	return args
 }

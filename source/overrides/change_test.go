@@ -26,20 +26,20 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 		value := rapid.SampledFrom([]string{"", "1", `{"a": "\u0001\"ä"}`, "2"})
 		rapid.Check(t, func(rt *rapid.T) {
 			c := changes.Change{
-				Author: "ä \"b\"", From: "10.0.0.1:5", Action: rapid.SampledFrom([]changes.Action{changes.Put, changes.Rollback}).Draw(rt, "action"),
-				Reason: value.Draw(rt, "reason"), At: time.Unix(rapid.Int64Range(0, 1e9).Draw(rt, "at"), 0), Restored: rapid.Int64Range(0, 2).Draw(rt, "restored"),
+				Author: "ä \"b\"", Address: "10.0.0.1:5", Action: rapid.SampledFrom([]changes.Action{changes.Put, changes.Rollback}).Draw(rt, "action"),
+				Reason: value.Draw(rt, "reason"), ChangedAt: time.Unix(rapid.Int64Range(0, 1e9).Draw(rt, "at"), 0), RestoredVersion: rapid.Int64Range(0, 2).Draw(rt, "restored"),
 			}
 			for _, field := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"shop|a", "|rule|shop|a", "\x00 \n"}), 1, 3, rapid.ID).Draw(rt, "fields") {
-				w := changes.Write{Field: field, If: changes.Condition{Exists: rapid.Bool().Draw(rt, "exists")}}
+				w := changes.Write{Field: field, Condition: changes.Condition{Exists: rapid.Bool().Draw(rt, "exists")}}
 				switch rapid.IntRange(0, 5).Draw(rt, "condition") {
 				case 0:
-					w.If.Absent = true
+					w.Condition.Absent = true
 				case 1:
-					w.If.Tags = []string{}
+					w.Condition.Tags = []string{}
 				case 2:
-					w.If.Tags = []string{changes.Tag("1"), changes.Tag(value.Draw(rt, "tag"))}
+					w.Condition.Tags = []string{changes.Tag("1"), changes.Tag(value.Draw(rt, "tag"))}
 				case 3:
-					w.If.OtherTags = []string{changes.Tag(value.Draw(rt, "other tag"))}
+					w.Condition.OtherTags = []string{changes.Tag(value.Draw(rt, "other tag"))}
 				}
 				if rapid.Bool().Draw(rt, "set") {
 					text := value.Draw(rt, "value")

@@ -232,10 +232,10 @@ func (r *replica) Delete(ctx context.Context, field string) (old string, existed
 
 func (r *replica) write(ctx context.Context, w changes.Write) (old string, existed bool, err error) {
 	result, err := r.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
-	if err != nil || result.Old[0] == nil {
+	if err != nil || result.OldValues[0] == nil {
 		return "", false, err
 	}
-	return *result.Old[0], true, nil
+	return *result.OldValues[0], true, nil
 }
 
 // storedValues returns the values in Redis.
