@@ -84,7 +84,7 @@ type Settings struct {
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
-	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests that the metrics of one limit tell apart (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
+	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests with metrics of their own, for each limit (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`
 	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"15s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
