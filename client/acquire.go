@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Acquire waits until one event may happen. Callers of one Client that wait for the same
@@ -33,7 +34,9 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (grant, er
 		return grant{}, err
 	}
 	w := &waiter{permits: r.n(), holdID: holdID, done: make(chan error, 1)}
-	w.deadline, _ = ctx.Deadline()
+	if deadline, ok := ctx.Deadline(); ok {
+		w.deadline = c.clock.Now().Add(time.Until(deadline))
+	}
 	q, err := c.enqueue(r, w)
 	if err != nil {
 		return grant{}, err

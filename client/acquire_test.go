@@ -78,6 +78,23 @@ func TestAcquireGivesUpAtOnceIfDeadlineIsTooEarly(t *testing.T) {
 	})
 }
 
+func TestTimeOfClockCountsForDeadline(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c, other := newClient(t, s, client.Options{Clock: clock}), newClient(t, s, client.Options{Clock: clock})
+	require.NoError(t, other.AcquireN(t.Context(), 10, "shop", tenant))
+	ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
+	defer cancel()
+	acquired := make(chan error)
+	go func() { acquired <- c.Acquire(ctx, "shop", tenant) }()
+	clock.WaitForTimers(1)
+	clock.Advance(time.Minute)
+	require.NoError(t, other.AcquireN(t.Context(), 10, "shop", tenant))
+	clock.Advance(time.Second) // the jitter
+	var tooLong *client.WaitError
+	require.ErrorAs(t, <-acquired, &tooLong, "9 of 70 s are left, and the next window starts in 59 s")
+}
+
 func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)

@@ -67,7 +67,7 @@ type answer struct {
 	resetAfter time.Duration
 
 	// hold is the time after which a slot of a concurrency limit is free without a renewal. It
-	// is 0 if no limit of the call counts holders.
+	// is 0 if no limit of the call counts holders, or if another limit denies the call.
 	hold time.Duration
 }
 

@@ -56,6 +56,10 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 10}
   - key: slot
     rate_limit: {algorithm: concurrency, requests_per_unit: 2, hold: 30s}
+  - key: job
+    rate_limits:
+      - {name: slots, algorithm: concurrency, requests_per_unit: 1, hold: 30s}
+      - {name: hourly, unit: hour, requests_per_unit: 1}
   - key: nothing
     rate_limit: {unit: hour, requests_per_unit: 0}
 `

@@ -50,6 +50,46 @@ func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
 	})
 }
 
+// A release can't help a caller whose other limit is spent. So the caller waits for this limit,
+// and asks once.
+func TestWaitForSpentLimitBesideSlotsIsNoPoll(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c, job := newClient(t, s, client.Options{Clock: clock}), client.NewDescriptor("job", "x")
+	first, err := c.AcquireHold(t.Context(), "shop", job)
+	require.NoError(t, err)
+	require.NoError(t, first.Release())
+	callsBefore := s.calls.Load()
+	acquired := make(chan error)
+	go func() {
+		_, err := c.AcquireHold(t.Context(), "shop", job)
+		acquired <- err
+	}()
+	for range 5 {
+		clock.WaitForTimers(1)
+		clock.Advance(10 * time.Minute)
+	}
+	clock.WaitForTimers(1)
+	clock.Advance(15 * time.Minute) // with the jitter
+	require.NoError(t, <-acquired)
+	assert.EqualValues(t, 2, s.calls.Load()-callsBefore)
+}
+
+func TestCallerGivesUpIfLimitBesideSlotsIsSpentBeyondDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, job := clienttest.New(t, limits, nil), client.NewDescriptor("job", "x")
+		first, err := c.AcquireHold(t.Context(), "shop", job)
+		require.NoError(t, err)
+		require.NoError(t, first.Release())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = c.AcquireHold(ctx, "shop", job)
+		var tooLong *client.WaitError
+		require.ErrorAs(t, err, &tooLong)
+		assert.Equal(t, time.Hour, tooLong.Wait)
+	})
+}
+
 func TestLostHolderFreesItsSlotAfterHoldAndNotSooner(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)

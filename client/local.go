@@ -191,6 +191,7 @@ func (l *local) refundAdmitted(ctx context.Context, now time.Time, c *localCall)
 // its limit, or if all descriptors in quota mode are.
 func (c *localCall) answer() *answer {
 	a := &answer{}
+	var windowWait time.Duration // until the denied limits without holds admit the call
 	deniedDescriptors := make([]bool, len(c.rules))
 	for j := range c.hits {
 		h, r := &c.hits[j], &c.results[j]
@@ -200,10 +201,13 @@ func (c *localCall) answer() *answer {
 		if h.Limit.Algorithm.HasHolds() && h.HoldID != "" {
 			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
 		}
-		wait := h.Limit.DurationUntilReset(r.Result)
+		wait := time.Duration(h.Limit.DurationUntilReset(r.Result)) * time.Microsecond
+		if denied && !h.Limit.Algorithm.HasHolds() {
+			windowWait = max(windowWait, wait)
+		}
 		a.addStatus(limitStatus{
 			name: c.limits[j].Name, max: uint32(h.Limit.Max()), window: windowOf(c.limits[j].Response),
-			remaining: uint32(min(max(r.Remaining, 0), 1<<32-1)), reset: time.Duration(wait) * time.Microsecond,
+			remaining: uint32(min(max(r.Remaining, 0), 1<<32-1)), reset: wait,
 		}, denied)
 		if r.Allowed {
 			a.resetAfter = max(a.resetAfter, time.Duration(h.Limit.ForgottenAfter(r.Result))*time.Microsecond)
@@ -211,5 +215,8 @@ func (c *localCall) answer() *answer {
 	}
 	a.allowed = !c.isDenied(deniedDescriptors)
 	a.neverFits = a.neverFits && !a.allowed
+	if !a.allowed && windowWait > 0 { // a release of a hold can't help
+		a.hold, a.retryAfter = 0, windowWait
+	}
 	return a
 }

@@ -116,7 +116,7 @@ func (q *queue) run() {
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.status.remaining)}
 		case a.neverFits:
 			q.finishBatch(batch, newWeightError(permits, a))
-		case a.hold > 0: // a holder can release its slot at any time
+		case a.hold > 0: // only slots are missing, and a holder can release its slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
 			q.pause(a.retryAfter+jitter(a.retryAfter), &limitReset{at: calledAt.Add(a.retryAfter), max: a.status.max, window: a.status.window})
@@ -246,7 +246,8 @@ func (q *queue) rejectLateWaiters() {
 	if q.reset == nil {
 		return
 	}
-	untilReset := q.reset.at.Sub(q.client.clock.Now())
+	now := q.client.clock.Now()
+	untilReset := q.reset.at.Sub(now)
 	var firstPermits, permitsAhead int64 // of the first waiter, and of all waiters before w
 	for e := q.waiters.Front(); e != nil; {
 		w := e.Value.(*waiter)
@@ -260,7 +261,7 @@ func (q *queue) rejectLateWaiters() {
 			// The first waiter gets its permits at the reset, and others at most max in a window.
 			wait += time.Duration((permitsAhead+permits-firstPermits)/int64(q.reset.max)) * q.reset.window
 		}
-		if !w.deadline.IsZero() && time.Until(w.deadline) < wait {
+		if !w.deadline.IsZero() && w.deadline.Sub(now) < wait {
 			q.finishWaiter(w, &WaitError{wait})
 			if permitsAhead == 0 {
 				return

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 
@@ -76,18 +77,25 @@ func (c *Call) longestResetAfter() int64 {
 	return longest
 }
 
-// retryAfter returns the RetryAfterKey of a denied call.
+// retryAfter returns the RetryAfterKey of a denied call. A slot can become free before its hold
+// expires, so the wait for a slot counts only if no other limit denies the call.
 func (c *Call) retryAfter() string {
-	longest := int64(0)
+	var windowWait, slotWait int64
 	for j := range c.results {
-		if r := &c.results[j]; !r.Allowed && !c.hits[j].Shadow {
-			if r.RetryAfter == limit.Never {
-				return limit.RetryNever
-			}
-			longest = max(longest, r.RetryAfter)
+		if !c.isDenied(j) {
+			continue
+		}
+		r := &c.results[j]
+		switch {
+		case r.RetryAfter == limit.Never:
+			return limit.RetryNever
+		case c.hits[j].Limit.Algorithm.HasHolds():
+			slotWait = max(slotWait, r.RetryAfter)
+		default:
+			windowWait = max(windowWait, r.RetryAfter)
 		}
 	}
-	return seconds(longest)
+	return seconds(cmp.Or(windowWait, slotWait))
 }
 
 // seconds returns microseconds as a decimal number of seconds.

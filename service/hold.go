@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"math"
 
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -12,8 +14,7 @@ import (
 )
 
 // setHoldIDs copies the hold id from the metadata of the call to the hits of concurrency limits.
-// Without an id, the holds are anonymous. The header of the answer has the shortest hold of these
-// limits, in seconds.
+// Without an id, the holds are anonymous.
 func (c *Call) setHoldIDs(ctx context.Context) error {
 	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
 	switch {
@@ -25,13 +26,31 @@ func (c *Call) setHoldIDs(ctx context.Context) error {
 	if err := limit.CheckHoldID(ids[0]); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	shortestHold := int64(limit.MaxHold)
 	for j := range c.hits {
-		if l := c.hits[j].Limit; l.Algorithm.HasHolds() {
+		if c.hits[j].Limit.Algorithm.HasHolds() {
 			c.hits[j].HoldID = ids[0]
-			shortestHold = min(shortestHold, l.Hold)
 		}
 	}
-	_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, seconds(shortestHold))) // it fails only over HTTP, where the answer has no such header
 	return nil
 }
+
+// sendHold sends the shortest hold of the limits that count holders by id, in seconds. If
+// another limit denies the call, a release of a hold can't help the caller, so sendHold sends nothing.
+func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) {
+	shortestHold := int64(math.MaxInt64)
+	for j := range c.hits {
+		l := c.hits[j].Limit
+		switch {
+		case c.hits[j].HoldID != "":
+			shortestHold = min(shortestHold, l.Hold)
+		case code == rlsv3.RateLimitResponse_OVER_LIMIT && !l.Algorithm.HasHolds() && c.isDenied(j):
+			return
+		}
+	}
+	if shortestHold < math.MaxInt64 {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, seconds(shortestHold))) // it fails only over HTTP, where the answer has no such header
+	}
+}
+
+// isDenied reports whether hit j is denied by a limit that can deny the call.
+func (c *Call) isDenied(j int) bool { return !c.results[j].Allowed && !c.hits[j].Shadow }

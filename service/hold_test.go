@@ -9,6 +9,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -99,5 +100,41 @@ func TestInvalidHoldIsAnError(t *testing.T) {
 		assert.Equal(t, want, status.Convert(err).Message())
 		_, err = r.hold("path", 1, ids...)
 		assert.NoError(t, err, "a rule without holds ignores the id")
+	}
+}
+
+func TestHoldHeaderMeansThatReleaseCanHelp(t *testing.T) {
+	const hour = "3562.5" // until it ends
+	for name, test := range map[string]struct {
+		spent int      // hits of the hour
+		held  []string // ids of taken slots
+		want  metadata.MD
+	}{
+		"allowed":                        {0, nil, metadata.Pairs(limit.HoldKey, "10", limit.ResetAfterKey, hour)},
+		"denied for a slot":              {0, []string{"a", "b"}, metadata.Pairs(limit.HoldKey, "10", limit.RetryAfterKey, "10")},
+		"denied by the hour":             {10, nil, metadata.Pairs(limit.RetryAfterKey, hour)},
+		"denied for a slot, by the hour": {8, []string{"a", "b"}, metadata.Pairs(limit.RetryAfterKey, hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newFixture(t, slotLimits)
+			hold := func(n int64, id string) {
+				_, err := r.hold("job", n, id)
+				require.NoError(t, err)
+			}
+			for range test.spent {
+				hold(1, "spent")
+				hold(-1, "spent")
+			}
+			for _, id := range test.held {
+				hold(1, id)
+			}
+			stream := &headerStream{}
+			ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(limit.AcquireKey, "true", limit.HoldKey, "new"))
+			_, err := r.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), &rlsv3.RateLimitRequest{
+				Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("job=x")},
+			})
+			require.NoError(t, err)
+			assert.Equal(t, test.want, stream.header)
+		})
 	}
 }

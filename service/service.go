@@ -150,6 +150,9 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	if !isShadow {
 		resp.OverallCode = code
 	}
+	if c.hasHolds {
+		c.sendHold(ctx, resp.OverallCode)
+	}
 	if c.isAcquire {
 		s.finishAcquire(ctx, c, resp.OverallCode)
 	}
