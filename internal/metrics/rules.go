@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
-	"unique"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -209,7 +209,7 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	name := nameOf(d.Rule, d.Limit)
 	l := r.limits.find(name)
 	if l == nil {
-		l = &limitSeries{domain: unique.Make(req.GetDomain()).Value(), name: name} // one text for all limits of a domain
+		l = &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
 		if d.Rule.MetricKeyVaries() {
 			l.varying = &varyingSeries{}
 			l.varying.values.maxTexts = r.options.MaxSeries
@@ -220,6 +220,15 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	}
 	d.Limit.Metrics.Store(l)
 	return l
+}
+
+// domainIn returns domain, as a part of path if path starts with it. So the text of the request can be
+// freed.
+func domainIn(path, domain string) string {
+	if strings.HasPrefix(path, domain) {
+		return path[:len(domain)]
+	}
+	return domain
 }
 
 // seriesOf returns the series of l for the entries of a request, which match rule.
