@@ -21,6 +21,10 @@ const (
 	// and maxPercent.
 	maxGarbage = 32 << 20
 
+	// loadHeap is the heap in bytes up to which a load needs few collections. The trees of a large file
+	// are garbage soon. Each collection of this garbage also marks all rules, and calls help to mark.
+	loadHeap = 192 << 20
+
 	// minHeapToFree is the size of the heap from which memory is given back to the system after a
 	// load. Giving it back takes some milliseconds.
 	minHeapToFree = 64 << 20
@@ -35,6 +39,7 @@ const (
 type pacer struct {
 	mu        sync.Mutex // guards the fields below
 	followers int        // while there are any, GOGC follows the live heap
+	loads     int        // running; each is a follower
 	percent   int        // GOGC, while there are followers
 	original  int        // GOGC before the first follower
 }
@@ -45,8 +50,8 @@ var processPacer pacer
 // large heap. Then GOGC gets its original value again.
 func Bound(ctx context.Context) { processPacer.bound(ctx) }
 
-// BeginLoad lets GOGC follow the live heap closely until done is called. Then it gives the memory of
-// the garbage back to the system.
+// BeginLoad lets GOGC follow the live heap closely until done is called, so the heap can grow to
+// loadHeap. Then it gives the memory of the garbage back to the system.
 func BeginLoad() (done func()) { return processPacer.load() }
 
 func (p *pacer) bound(ctx context.Context) {
@@ -72,6 +77,7 @@ func (p *pacer) follow(ctx context.Context, interval time.Duration) {
 }
 
 func (p *pacer) load() (done func()) {
+	p.addLoads(1)
 	p.addFollower()
 	ctx, cancel := context.WithCancel(context.Background())
 	var follower sync.WaitGroup
@@ -82,8 +88,16 @@ func (p *pacer) load() (done func()) {
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
 			debug.FreeOSMemory()
 		}
+		p.addLoads(-1)
 		p.removeFollower()
 	})
+}
+
+// addLoads changes the number of running loads by n.
+func (p *pacer) addLoads(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loads += n
 }
 
 // addFollower makes GOGC follow the live heap.
@@ -109,16 +123,20 @@ func (p *pacer) removeFollower() {
 func (p *pacer) applyPercent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	percent := percentFor(size("/gc/heap/live:bytes"))
+	live := size("/gc/heap/live:bytes")
+	percent := percentFor(live, maxGarbage)
+	if p.loads > 0 {
+		percent = max(percent, percentFor(live, loadHeap-int64(live)))
+	}
 	if percent != p.percent { // a new GOGC stops all calls for a moment
 		debug.SetGCPercent(percent)
 		p.percent = percent
 	}
 }
 
-// percentFor returns GOGC for a live heap of that many bytes.
-func percentFor(live uint64) int {
-	return int(min(max(maxGarbage*100/max(live, 1), minPercent), maxPercent))
+// percentFor returns GOGC for a live heap of that many bytes and as much garbage.
+func percentFor(live uint64, garbage int64) int {
+	return int(min(max(garbage*100/max(int64(live), 1), minPercent), maxPercent))
 }
 
 // size returns a metric of the runtime in bytes.

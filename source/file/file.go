@@ -7,7 +7,8 @@
 //   - place: the file or the directories that the settings name;
 //   - fingerprint: a hash of the metadata of all files at a place;
 //   - look: taking the fingerprint;
-//   - settled: two looks in a row found the same, so nobody is writing.
+//   - settled: two looks in a row found the same, so nobody is writing. At the start, files that did
+//     not change for a while are settled too.
 package file
 
 import (
@@ -103,7 +104,7 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 
 // fingerprint returns the fingerprint of the limits files and of their lists.
 func (s *Source) fingerprint() fingerprint {
-	places := s.options.Place.fingerprint()
+	places, _ := s.options.Place.fingerprint()
 	if len(s.lists) == 0 {
 		return places
 	}
@@ -114,8 +115,8 @@ func (s *Source) fingerprint() fingerprint {
 }
 
 // poll calls handle with the files as they are now and after each change, until ctx is
-// done. After a read that finds the same files it calls handleSame. It reads settled files only, so that handle never gets a file that is being
-// written. The first read is the exception: it happens after startTries in any case.
+// done. After a read that finds the same files it calls handleSame. It reads settled files only, so
+// that handle never gets a file that is being written. The first read is the exception: it happens after startTries in any case.
 func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame func()) error {
 	var (
 		lastSnapshot                     = &snapshot{}
@@ -124,6 +125,9 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 		unsettledLooks                   int // in a row
 		firstReadDone                    bool
 	)
+	if f, changed := s.options.Place.fingerprint(); !changed.IsZero() && time.Since(changed) > settlePause {
+		lastFingerprint = f // as if a look had found the files that long ago
+	}
 	for reloadRequested := true; ; looksSinceRead++ {
 		currentFingerprint := s.fingerprint()
 		if currentFingerprint == lastFingerprint {
@@ -180,8 +184,10 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	if s.applied {
 		options.Pause = func() { time.Sleep(readPause) }
 	}
+	attrs := []slog.Attr{slog.Int("files", len(n.files))}
 	limits, err := limitsfile.Parse(n.files, options)
-	err = apply(source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.Int("files", len(n.files))}})
+	n.files = nil // the end of the load frees their memory
+	err = apply(source.Update{Limits: limits, Problem: err, Attrs: attrs})
 	s.applied = s.applied || err == nil
 	return err == nil
 }

@@ -384,6 +384,36 @@ func TestFilesThatNeverSettle(t *testing.T) {
 	})
 }
 
+func TestFirstReadOfOldFilesDoesNotWait(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		changed string // the newest of the file and its directory
+		age     time.Duration
+		want    time.Duration
+	}{
+		{"in", 2 * settlePause, 0},
+		{"in/a.yaml", 2 * settlePause, 0},
+		{"in", settlePause / 2, settlePause},
+		{"in/a.yaml", settlePause / 2, settlePause},
+		{"in/a.yaml", -time.Hour, settlePause}, // another clock
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			root := tree(t, map[string]string{"in/a.yaml": "a"})
+			setAge := func(path string, age time.Duration) {
+				changed := time.Now().Add(-age)
+				require.NoError(t, os.Chtimes(filepath.Join(root, path), changed, changed))
+			}
+			setAge("in/a.yaml", time.Hour)
+			setAge("in", time.Hour)
+			setAge(test.changed, test.age)
+			began := time.Now()
+			f := begin(t, root, Place{Root: "in"})
+			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(f.next()))
+			assert.Equal(t, test.want, time.Since(began), "%s changed %s ago", test.changed, test.age)
+		})
+	}
+}
+
 func TestUnchangedContentIsNotApplied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

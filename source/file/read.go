@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
@@ -78,12 +79,13 @@ func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 // place, and of everything else that a walker reports. It needs no contents.
 type fingerprint [sha256.Size]byte
 
-// fingerprint returns the fingerprint of the files as they are now.
-func (p Place) fingerprint() fingerprint {
+// fingerprint returns the fingerprint of the files as they are now, and the time of the last change
+// of a file or directory.
+func (p Place) fingerprint() (f fingerprint, changed time.Time) {
 	w := walker{place: p, stats: sha256.New()}
 	w.run()
 	fmt.Fprintf(w.stats, "%q %q", w.skipped, w.errs)
-	return fingerprint(w.stats.Sum(nil))
+	return fingerprint(w.stats.Sum(nil)), w.changed
 }
 
 // walker visits the limits files at a place.
@@ -94,8 +96,9 @@ type walker struct {
 	files   []limitsfile.File
 	skipped []Skipped
 	errs    []error
-	entries int // listed so far
-	bytes   int // read so far
+	entries int       // listed so far
+	bytes   int       // read so far
+	changed time.Time // the latest change of a file or directory
 }
 
 func (w *walker) run() {
@@ -113,6 +116,13 @@ func (w *walker) run() {
 		case strings.HasPrefix(e.Name(), base+"."):
 			w.entry(path, e)
 		}
+	}
+}
+
+// addChange takes in the time of the last change of a file or directory.
+func (w *walker) addChange(info fs.FileInfo) {
+	if changed := info.ModTime(); changed.After(w.changed) {
+		w.changed = changed
 	}
 }
 
@@ -147,6 +157,9 @@ func (w *walker) directory(dir string) {
 func (w *walker) list(dir string) []fs.DirEntry {
 	if w.entries > maxEntries {
 		return nil
+	}
+	if info, err := os.Stat(dir); err == nil {
+		w.addChange(info)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -211,6 +224,7 @@ func isConfigMapDirectory(link string) bool {
 
 // file visits a regular file.
 func (w *walker) file(path string, info fs.FileInfo) {
+	w.addChange(info)
 	if w.stats != nil {
 		writeStats(w.stats, path, info)
 	} else if w.bytes <= maxTotalBytes {
