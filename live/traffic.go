@@ -13,20 +13,27 @@ type traffic struct {
 	read    uint64 // number of the last reading
 
 	histories int // the number of rules with several points
-
-	// uses has the highest use of each rule by path. usesBefore is older than uses.
-	uses, usesBefore map[string]float64
 }
 
 // ruleTraffic is the traffic of a rule. Each reading adds the hits on the limit with the
 // most denied hits.
 type ruleTraffic struct {
-	totals []LimitCounts // of the last reading, one for each limit
-	read   uint64        // number of the last reading with the rule
+	totals []limitTotal // of the last reading, one for each limit
+	read   uint64       // number of the last reading with the rule
 
-	window [windowSeconds]hits // of the last readings, the newest first
-	step   hits                // of the step in progress
-	points []hits              // of past steps, the newest last; nil for a quiet rule
+	latest  hits                     // of the last reading
+	earlier *[windowSeconds - 1]hits // of the readings before, the newest first; nil if latest covers windowSeconds
+	step    hits                     // of the step in progress
+	points  []hits                   // of past steps, the newest last; nil for a quiet rule
+
+	// use is the highest use in the step in progress, and useBefore in the step before. 0 is unknown.
+	use, useBefore float64
+}
+
+// limitTotal has the hits on one limit of a rule at a reading.
+type limitTotal struct {
+	limit                    string
+	ok, near, denied, shadow uint64
 }
 
 // maxHistories bounds the rules with several points. Further rules have a single point, until
@@ -57,46 +64,68 @@ func (t *traffic) add(counts iter.Seq[LimitCounts], seconds float64, endsStep bo
 	copy(t.seconds[1:], t.seconds[:])
 	t.seconds[0] = seconds
 	for _, r := range t.rules {
-		copy(r.window[1:], r.window[:])
-		r.window[0] = hits{}
+		r.beginReading(seconds)
 	}
 	for c := range counts {
-		r := t.rules[c.Rule]
-		if r == nil {
-			r = &ruleTraffic{}
-			t.rules[c.Rule] = r
-		}
+		r := t.rule(c.Rule)
 		r.read = t.read
 		total := r.total(c.Limit)
 		last := *total
-		if c == last {
+		*total = limitTotal{c.Limit, c.OK, c.Near, c.Denied, c.Shadow}
+		if *total == last {
 			continue
 		}
-		*total = c
 		added := hits{
-			ok: increase(c.OK, last.OK), near: increase(c.Near, last.Near),
-			denied: increase(c.Denied, last.Denied), shadow: increase(c.Shadow, last.Shadow),
+			ok: increase(c.OK, last.ok), near: increase(c.Near, last.near),
+			denied: increase(c.Denied, last.denied), shadow: increase(c.Shadow, last.shadow),
 		}
-		if added.compare(r.window[0]) > 0 {
-			r.window[0] = added
+		if added.compare(r.latest) > 0 {
+			r.latest = added
 		}
 	}
 	for path, r := range t.rules {
 		t.histories -= r.histories()
-		if r.read != t.read { // the rule is gone
+		r.step.add(r.latest)
+		if endsStep {
+			r.endStep(float32(stepLength), t.histories < maxHistories)
+			r.use, r.useBefore = 0, r.use
+		}
+		if r.read != t.read && r.use+r.useBefore == 0 { // the rule is gone
 			delete(t.rules, path)
 			continue
 		}
-		r.step.add(r.window[0])
-		if endsStep {
-			r.endStep(float32(stepLength), t.histories < maxHistories)
-		}
 		t.histories += r.histories()
 	}
-	if endsStep {
-		t.uses, t.usesBefore = nil, t.uses
-	}
 }
+
+// rule returns the traffic of the rule of that path.
+func (t *traffic) rule(path string) *ruleTraffic {
+	r := t.rules[path]
+	if r == nil {
+		r = &ruleTraffic{}
+		t.rules[path] = r
+	}
+	return r
+}
+
+// beginReading begins a reading, seconds after the last reading.
+func (r *ruleTraffic) beginReading(seconds float64) {
+	switch {
+	case coversWindow(seconds):
+		r.earlier = nil
+	case r.earlier == nil && r.latest == hits{}:
+	default:
+		if r.earlier == nil {
+			r.earlier = new([windowSeconds - 1]hits)
+		}
+		copy(r.earlier[1:], r.earlier[:])
+		r.earlier[0] = r.latest
+	}
+	r.latest = hits{}
+}
+
+// coversWindow reports whether readings of so many seconds are enough for the figures of this moment.
+func coversWindow(seconds float64) bool { return seconds >= windowSeconds-0.5 }
 
 // increase returns the growth of a counter. A counter that starts again counts from 0.
 func increase(now, before uint64) float32 {
@@ -107,13 +136,13 @@ func increase(now, before uint64) float32 {
 }
 
 // total returns the counts of the named limit at the last reading.
-func (r *ruleTraffic) total(limit string) *LimitCounts {
+func (r *ruleTraffic) total(limit string) *limitTotal {
 	for i := range r.totals {
-		if r.totals[i].Limit == limit {
+		if r.totals[i].limit == limit {
 			return &r.totals[i]
 		}
 	}
-	r.totals = append(r.totals, LimitCounts{Limit: limit})
+	r.totals = append(r.totals, limitTotal{limit: limit})
 	return &r.totals[len(r.totals)-1]
 }
 
@@ -163,11 +192,16 @@ func (t *traffic) rates(r *ruleTraffic) Rates {
 	var sum hits
 	seconds := 0.0
 	for i, s := range t.seconds {
-		if seconds >= windowSeconds-0.5 {
+		if coversWindow(seconds) {
 			break
 		}
 		seconds += s
-		sum.add(r.window[i])
+		switch {
+		case i == 0:
+			sum.add(r.latest)
+		case r.earlier != nil:
+			sum.add(r.earlier[i-1])
+		}
 	}
 	if seconds == 0 {
 		return Rates{}
@@ -178,32 +212,28 @@ func (t *traffic) rates(r *ruleTraffic) Rates {
 
 // addUses takes in the highest use of each rule.
 func (t *traffic) addUses(uses map[string]float64) {
-	if t.uses == nil {
-		t.uses = uses
-		return
-	}
 	for path, use := range uses {
-		t.uses[path] = max(t.uses[path], use)
+		r := t.rule(path)
+		r.use = max(r.use, use)
 	}
 }
 
-// use returns the highest use of a rule in the last five to ten seconds.
-func (t *traffic) use(path string) Value {
-	use, known := t.uses[path]
-	before, knownBefore := t.usesBefore[path]
-	if !known && !knownBefore {
-		return Unknown
+// highestUse returns the highest use in the last five to ten seconds.
+func (r *ruleTraffic) highestUse() Value {
+	if use := max(r.use, r.useBefore); use > 0 {
+		return Value(use)
 	}
-	return Value(max(use, before))
+	return Unknown
 }
 
 // describe sets the traffic of rule.
 func (t *traffic) describe(rule *Rule) {
-	rule.Use = t.use(rule.Path)
+	rule.Use = Unknown
 	r := t.rules[rule.Path]
 	if r == nil {
 		return
 	}
+	rule.Use = r.highestUse()
 	rule.Rates = t.rates(r)
 	for _, p := range r.points {
 		rule.OKPoints = append(rule.OKPoints, Value(p.ok+p.shadow))
