@@ -23,7 +23,7 @@ const (
 
 	// loadHeap is the heap in bytes up to which a load needs few collections. The trees of a large file
 	// are garbage soon. Each collection of this garbage also marks all rules, and calls help to mark.
-	loadHeap = 192 << 20
+	loadHeap = 128 << 20
 
 	// minHeapToFree is the size of the heap from which memory is given back to the system after a
 	// load. Giving it back takes some milliseconds.
