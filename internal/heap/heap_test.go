@@ -67,23 +67,25 @@ func TestLoadFollowsTheLiveHeap(t *testing.T) {
 }
 
 func TestBoundAfterLoadSetsThePercentAgain(t *testing.T) {
-	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	runtime.GC()
-	done := p.load()
-	done()
-	done()
-	assert.Equal(t, 100, percent())
-	p.bound(ctx)
-	assert.Equal(t, 400, percent())
+	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
+		var p pacer
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		runtime.GC()
+		done := p.load()
+		done()
+		done()
+		assert.Equal(t, 100, percent())
+		p.bound(ctx)
+		assert.Equal(t, 400, percent())
+	})
 }
 
 func TestEndOfBoundRestoresThePercentOfTheUser(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(300))
+	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
 		var p pacer
-		defer debug.SetGCPercent(debug.SetGCPercent(300))
 		ctx, cancel := context.WithCancel(t.Context())
 		p.bound(ctx)
 		assert.Equal(t, 400, percent())
@@ -94,13 +96,15 @@ func TestEndOfBoundRestoresThePercentOfTheUser(t *testing.T) {
 }
 
 func TestBoundFollowsTheLiveHeapAlsoAfterLoads(t *testing.T) {
-	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	runtime.GC()
-	p.bound(ctx)
-	assert.Equal(t, 400, percent(), "this test needs little memory")
-	p.load()()
-	assert.Equal(t, 400, percent())
+	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
+		var p pacer
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		runtime.GC()
+		p.bound(ctx)
+		assert.Equal(t, 400, percent(), "this test needs little memory")
+		p.load()()
+		assert.Equal(t, 400, percent())
+	})
 }
