@@ -124,6 +124,34 @@ func TestWindowsAreExactWithClocksApart(t *testing.T) {
 	}
 }
 
+// The window of a charge can end before its refund arrives.
+func TestRefundOfADeniedCallGoesToTheWindowOfItsCharge(t *testing.T) {
+	db := redistest.Open(t)
+	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second, AllOrNone: true, CallersClock: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour})
+	require.NoError(t, err)
+	hits, results := []backend.Hit{{Key: []byte("key"), Limit: lim, N: 3}}, make([]backend.Result, 1)
+	spentAt := func(now time.Time, n int64) int64 {
+		l.Take(t.Context(), now, []backend.Hit{{Key: []byte("key"), Limit: lim, N: n}}, results)
+		require.NoError(t, results[0].Err)
+		return lim.Spent(results[0].Result)
+	}
+	first := time.Now()
+	second := first.Add(time.Hour)
+	charged := l.newRequest(first, time.Now(), l.options.Timeout)
+	charged.add(l.queues[0], 0, &hits[0], hits[0].N)
+	charged.send()
+	require.NoError(t, charged.wait(t.Context()))
+	require.Equal(t, int64(3), spentAt(first, 0))
+	require.Equal(t, int64(2), spentAt(second, 2))
+
+	l.refund(t.Context(), second, charged, hits, results)
+	assert.Zero(t, spentAt(first, 0))
+	assert.Equal(t, int64(2), spentAt(second, 0))
+}
+
 // Near the end of a window, clocks that differ by less than a margin still find the key.
 func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
 	db := redistest.Open(t)

@@ -75,7 +75,8 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
 				r.traceBy(l.options.Tracer, ctx)
 			}
-			r.add(c.queue, h.index, &hits[h.index], -h.n).refundedExpiry = anonymousExpiry
+			refund := r.add(c.queue, h.index, &hits[h.index], -h.n)
+			refund.refundedExpiry, refund.givenWindow = anonymousExpiry, h.window
 		}
 	}
 	if r == nil {
