@@ -142,7 +142,9 @@ func New(s Spec) (*Limit, error) {
 		}
 		s.Multiplier = max(s.Multiplier, 1)
 		period = unit * int64(s.Multiplier)
-		errs = append(errs, s.checkWindow(unit)...)
+		if err := s.checkWindow(unit); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	calendar, err := newCalendar(&s)
 	if err != nil {
@@ -188,14 +190,14 @@ func New(s Spec) (*Limit, error) {
 
 // checkWindow returns an error if the window of s is too short or too long. unit is the length of
 // the unit in microseconds.
-func (s *Spec) checkWindow(unit int64) (errs []error) {
+func (s *Spec) checkWindow(unit int64) error {
 	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
-		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier))
+		return fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier)
 	}
 	if period := unit * int64(s.Multiplier); period < minPeriod {
-		errs = append(errs, fmt.Errorf("unit_multiplier %d makes the window %d ms long; with unit %s it must be at least %d", s.Multiplier, period/1000, s.Unit, minPeriod/unit))
+		return fmt.Errorf("unit_multiplier %d makes the window %d ms long; with unit %s it must be at least %d", s.Multiplier, period/1000, s.Unit, minPeriod/unit)
 	}
-	return errs
+	return nil
 }
 
 // DurationText returns microseconds as limits files state them: "30s", "1h30m".

@@ -117,14 +117,15 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 		spec Spec
 		want string
 	}{
-		"no unit":                {Spec{Requests: 1}, "unit 0 is not known"},
-		"a unit above the last":  {Spec{Requests: 1, Unit: 9}, "unit 9 is not known"},
-		"an unknown algorithm":   {Spec{Algorithm: 9, Unit: Second}, "algorithm 9 is not known"},
-		"a window too long":      {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
-		"a burst without bucket": {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},
-		"a burst over 10 years":  {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
-		"a ratio over 1":         {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 must be above 0 and at most 1"},
-		"a ratio below 0":        {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 must be above 0 and at most 1"},
+		"no unit":                 {Spec{Requests: 1}, "unit 0 is not known"},
+		"a unit above the last":   {Spec{Requests: 1, Unit: 9}, "unit 9 is not known"},
+		"an unknown algorithm":    {Spec{Algorithm: 9, Unit: Second}, "algorithm 9 is not known"},
+		"a window that overflows": {Spec{Requests: 1, Unit: Year, Multiplier: math.MaxUint32}, "unit_multiplier 4294967295 makes the window longer than ten years; with unit year it can be at most 10"},
+		"a window too long":       {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
+		"a burst without bucket":  {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},
+		"a burst over 10 years":   {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
+		"a ratio over 1":          {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 must be above 0 and at most 1"},
+		"a ratio below 0":         {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 must be above 0 and at most 1"},
 		"all of these": {
 			Spec{Requests: 1, Unit: Year, Multiplier: 11, Burst: 2, FallbackRatio: 1.5},
 			"unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10\n" +
