@@ -87,7 +87,7 @@ func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
 	notes := &yaml.Node{Kind: yaml.MappingNode}
 	var mode *yaml.Node
 	for i := 0; i+1 < len(root.Content); i += 2 {
-		if root.Content[i].Value == "shadow_mode" {
+		if root.Content[i].Value == "shadow_mode" && root.Content[i+1].ShortTag() != "!!null" {
 			mode = root.Content[i+1]
 			continue
 		}

@@ -167,6 +167,7 @@ func TestShadowModeReplacesTheSetting(t *testing.T) {
 		`{"shadow_mode": true}`:  {true, true},
 		`{"shadow_mode": false}`: {false, false},
 		`{"shadow_mode": 3}`:     {true, false},
+		`{"shadow_mode": null}`:  {true, false},
 		`{}`:                     {true, false},
 		`{"shadow_mode": true, "expires_at": "2020-01-01T00:00:00Z"}`: {true, false},
 	} {
