@@ -17,4 +17,4 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return count, untilEnd, retry
 end
 
-return packed('<dd', 16, expiry, step)
+return packedAlgorithm('<dd', 16, expiry, step)

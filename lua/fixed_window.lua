@@ -12,7 +12,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return s.count, period, retry
 end
 
-return simple({
+return stringAlgorithm({
   step = step,
 
   -- Sets s to the count stored in raw. Returns an error message if raw is no count.

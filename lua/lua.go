@@ -1,9 +1,10 @@
-// Package lua has the scripts that compute inside Redis the same as package limit. Each algorithm has a script. The script take composes them, so that one call
-// charges many hits of several algorithms. The head of take.lua documents KEYS, ARGV and
-// reply. The head of an algorithm's script documents the state that the script stores.
+// Package lua has the scripts that make the decisions of package limit inside Redis. Each algorithm
+// has a script. The script take contains the scripts of all algorithms, so one call of take charges many
+// hits of several algorithms. The head of take.lua documents KEYS, ARGV and reply. The head of an
+// algorithm's script documents the stored state.
 //
-// Most hits are admitted. Algorithms of packed states have a second script, named NAME_admit, which
-// admits such hits with less work.
+// Most hits are admitted. An algorithm with a packed state has a second script, named NAME_admit,
+// which admits hits with less work.
 package lua
 
 import (
@@ -16,8 +17,8 @@ import (
 var files embed.FS
 
 // source returns the text of the named script. The script of an algorithm is the body of a
-// function that returns the functions open, copy, step and save. The scripts "packed" and
-// "packed_admit" are shared by the algorithms of small states.
+// function that returns the functions open, copy, step and save. Algorithms with small states share
+// the scripts "packed" and "packed_admit".
 func source(name string) string {
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {

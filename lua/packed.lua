@@ -5,10 +5,10 @@ local function writeError(reply)
   return type(reply) == 'table' and reply.err or nil
 end
 
--- simple returns an algorithm whose state is stored in one string. take reads many such states
--- into the same table, one after the other. simple adds open, copy and save, which take needs
--- for keys that occur more than once.
-local function simple(algorithm)
+-- stringAlgorithm completes an algorithm whose state is stored in one string. rest reads many such
+-- states into the same table, one after the other. stringAlgorithm adds open, copy and save, which rest
+-- needs for keys that occur more than once.
+local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
 
   -- Returns the state stored in raw. The state has err if raw can't be used.
@@ -33,22 +33,22 @@ local function simple(algorithm)
   return algorithm
 end
 
--- packed returns an algorithm whose state is up to three numbers, a, b and c. The numbers
--- are stored as a string of little-endian doubles. If a is 0, the state is zero and the key
--- does not exist.
+-- packedAlgorithm returns an algorithm whose state is two or three numbers: a, b and c. A string of
+-- little-endian doubles stores the numbers. If a is 0, the state is zero and the key does not exist.
 --
 -- format  the format of the string, as for struct.pack
 -- size    the length of the string in bytes
 -- expiry  function(period, a, b, c) returns the time at which a nonzero state is forgotten
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
-local function packed(format, size, expiry, step)
+local function packedAlgorithm(format, size, expiry, step)
   local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
 
-  -- Returns the time at which a key expires whose state is forgotten at a time.
-  local function keyExpiry(time) return time + -time % expiryStep end
+  -- Returns the expiry of a key. forgottenAt is the time at which its state is forgotten. The expiry
+  -- is the next multiple of expiryStep.
+  local function keyExpiry(forgottenAt) return forgottenAt + -forgottenAt % expiryStep end
 
-  return simple({
+  return stringAlgorithm({
     step = step,
 
     -- Sets s to the state stored in raw. Returns an error message if raw has another format.

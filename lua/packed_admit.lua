@@ -1,10 +1,12 @@
--- packed_admit admits the hits from first to last, if their state is packed. The hits have one limit, and
--- a counter each. It decides as the step of the algorithm, and writes as packed. It is a loop without
--- functions, because functions would take a third of the time of a hit.
+-- packed_admit admits the hits from first to last. These hits have one limit, and each hit has a counter
+-- of its own with a packed state. The loop decides like the step of the algorithm, and stores the state
+-- like packedAlgorithm. The loop has no functions, because calls of functions would take a third of the
+-- time of a hit.
 --
--- The script NAME_admit of an algorithm is inserted here. Its first part prepares the limit, and sets
--- format and size. Its second part decides n hits on the state a, b, c. If it admits the hits, it sets
--- newA, newB, newC, spent, and the times at which the old and the new state are forgotten.
+-- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets
+-- format and size. The second part decides n hits on the state a, b, c. If the second part admits the
+-- hits, it sets newA, newB, newC and spent. It also sets oldEnd and newEnd, the times at which the old and
+-- the new state are forgotten.
 local format, size
 --[[prepare]]
 for i = first, last do

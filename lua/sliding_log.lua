@@ -2,9 +2,8 @@
 --
 -- The log is stored as a list: base, time1, sum1, time2, sum2, … An entry is the time of its
 -- newest hit in microseconds, and the sum of all hits up to this entry. base is the sum
--- before the first entry. One subtraction gives the hits of neighbouring
--- entries, and bisection finds an entry without reading all entries. Sums wrap at 2^40. The
--- hits of a log are at most 2^33.
+-- before the first entry. One subtraction gives the hits of neighbouring entries, and bisection finds
+-- an entry without reading all entries. Sums wrap at 2^40. A log has at most 2^33 hits.
 --
 -- State: the log has the entries oldest to newest. Redis already has the entries up to
 -- lastStored, and has storedSize entries in all. times[i] and sums[i] are fetched at their

@@ -77,4 +77,4 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return current + previousHits, reset, retry
 end
 
-return packed('<ddd', 24, expiry, step)
+return packedAlgorithm('<ddd', 24, expiry, step)

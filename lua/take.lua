@@ -61,12 +61,13 @@ local expiryStep = 2 ^ 22
 
 local reply = {}
 
--- These tables are for hits that change a counter which no other hit has. Each has a value to write,
--- and an expiry if the time to live changes. A hit that rest decides has also a function to write.
+-- These tables are for hits that have a counter of their own, and change this counter. Such a hit has a
+-- value to write. If the time to live changes, the hit also has an expiry. If rest decides the hit, the
+-- hit also has a function that writes.
 local values, expiries, writes = {}, {}, {}
 
--- Returns functions for the hits that are not admitted at once. Redis runs all of a script's text at
--- every call, so these functions are made only for a call that needs them.
+-- Returns functions for the hits that are not admitted at once. Redis runs the whole text of a script in
+-- every call. So only calls that need these functions make them.
 local function makeRest()
 --[[rest]]
 end

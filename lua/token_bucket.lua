@@ -145,4 +145,4 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   return tokens(us, frac, max, period), ceil(us, frac), retry
 end
 
-return packed('<ddd', 24, expiry, step)
+return packedAlgorithm('<ddd', 24, expiry, step)

@@ -22,7 +22,7 @@ const (
 	maxReturns = 128
 )
 
-// permitReturn is the permits and the allowance that a lease gives back.
+// permitReturn has the permits and the allowance that a lease gives back.
 type permitReturn struct {
 	key, budgetKey []byte
 	limit, budget  *limit.Limit
@@ -43,7 +43,8 @@ func (e *lease) empty() (g permitReturn, ok bool) {
 	return g, g.permits > 0 || g.allowance > 0
 }
 
-// returnLater gives back what e has, in the background. The caller holds the mutex.
+// returnLater gives back the permits and the allowance of e, in the background. The caller holds the
+// mutex.
 func (l *Limiter) returnLater(e *lease, now int64) {
 	if g, ok := e.empty(); ok {
 		l.spawn(func() { l.giveBack([]permitReturn{g}, now) })
@@ -56,11 +57,11 @@ func (l *Limiter) giveBack(all []permitReturn, now int64) {
 	for len(all) > 0 {
 		part := all[:min(len(all), maxReturns)]
 		all = all[len(part):]
-		l.givePart(part, now)
+		l.giveBackPart(part, now)
 	}
 }
 
-func (l *Limiter) givePart(all []permitReturn, now int64) {
+func (l *Limiter) giveBackPart(all []permitReturn, now int64) {
 	permits := backend.NewSubBatch()
 	defer permits.Release()
 	for i, g := range all {
@@ -113,7 +114,7 @@ func (l *Limiter) Sweep(now time.Time) {
 	}
 }
 
-// sweep empties idle leases and returns what they had.
+// sweep empties idle leases and returns their permits and allowances.
 func (s *shard) sweep(now int64) (all []permitReturn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

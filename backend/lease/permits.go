@@ -29,8 +29,8 @@ const (
 	// changePause is the pause after a change of the limit.
 	changePause = second
 
-	// nearShare is the part of the remaining hits that a lease takes at most. So the replicas
-	// share the last hits of a window, and the very last hits are charged one by one.
+	// nearShare bounds a lease: at most 1/nearShare of the remaining hits. So the replicas share
+	// the last hits of a window, and the very last hits are charged one by one.
 	nearShare = 8
 
 	// minTripPermits is the number of permits below which a lease is not worth a trip.
@@ -42,7 +42,7 @@ type lease struct {
 	key         []byte
 	budgetKey   []byte
 	limit       *limit.Limit
-	notCharging *limit.Limit // limit, but denied hits are not charged; nil before the first trip
+	permitLimit *limit.Limit // limit without charges of denied hits; nil before the first trip
 	budget      *limit.Limit // nil before the first trip
 	epoch       uint32       // number of times that all permits were dropped
 
@@ -149,9 +149,9 @@ func (e *lease) plan(now int64) (t trip, ok bool) {
 		return t, false
 	}
 	if e.budget == nil {
-		e.notCharging, e.budget = e.limit.NotCharging(), e.limit.LeaseBudget()
+		e.permitLimit, e.budget = e.limit.NotCharging(), e.limit.LeaseBudget()
 	}
-	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.notCharging, budget: e.budget, window: e.window, epoch: e.epoch}
+	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.permitLimit, budget: e.budget, window: e.window, epoch: e.epoch}
 	if e.freeBudget == unknownBudget {
 		t.change = min(want, (e.budget.Max()+2)/3) // later trips ask for more
 		return t, true

@@ -20,7 +20,7 @@ type shard struct {
 	_      [32]byte // keeps the mutexes in separate cache lines
 }
 
-// reservation is the permits that a hit has reserved.
+// reservation has the permits that a hit has reserved.
 type reservation struct {
 	shard   *shard // nil if the hit can't use permits
 	lease   *lease // nil if there is none
@@ -119,12 +119,12 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		l.returnLater(e, now)
-		e.retryAt, e.remaining, e.notCharging, e.budget = now+changePause, 0, nil, nil
+		e.retryAt, e.remaining, e.permitLimit, e.budget = now+changePause, 0, nil, nil
 	}
 	e.limit = lim
 }
 
-// endWindow drops what e has from a window that has ended. Tokens go back to their bucket.
+// endWindow drops the permits of a window that has ended. Tokens go back to their bucket.
 func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 	if e.limit.Algorithm.CountsWindows() {
 		s.stats.Lapsed += e.drop()

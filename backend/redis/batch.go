@@ -45,7 +45,7 @@ type batch struct {
 
 	deadline  time.Time // of the call that waits longest
 	sendUntil time.Time // the end of the wait for the answer; later than deadline if the answer may be late
-	lateWait  lateBatch
+	lateWatch lateWatch
 
 	now           int64      // of hits without a time of their own, in microseconds since 1970
 	counters      counterSet // of the hits with windows
@@ -53,7 +53,7 @@ type batch struct {
 	script        scriptCall
 	isDistinct    bool // each of the scriptHits has its own counter
 	scriptDone    bool
-	byText        bool // Redis needs the text of the script
+	needsText     bool // Redis does not know the script yet
 	keyByKey      bool // sends each command alone, so that the client follows redirects
 	commands      []goredis.Cmder
 	failure       error  // the first error of more than one key
@@ -71,10 +71,9 @@ func (h hitRef) pending() *pendingHit { return &h.call.hits[h.i] }
 func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
 func (h hitRef) name() []byte         { return h.call.name(h.i) }
 
-// run answers and releases the calls. It does not send calls that nobody waits for, nor
-// calls that are too late to be answered in time, nor large calls that would take too long. So
-// a call that is denied for lack of time is rarely charged. run reports whether the worker has
-// kept its place.
+// run answers and releases the calls. Three kinds of calls are not sent: calls whose Take has given up,
+// calls that are too late to be answered in time, and large calls that would take too long. So a call
+// that fails for lack of time is rarely charged. run reports whether the worker has kept its place.
 func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	b.hits = b.hits[:0]
 	start := time.Now()
@@ -103,7 +102,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	keepsPlace = true
 	if len(b.hits) > 0 {
 		b.sendUntil = b.deadline
-		isWatched := b.lateWait.start(ctx, b.queue, b.deadline)
+		isWatched := b.lateWatch.start(ctx, b.queue, b.deadline)
 		if isWatched {
 			b.sendUntil = b.deadline.Add(lateAnswerTime)
 		}
@@ -114,7 +113,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 		b.queue.pace.end(time.Since(start), err)
 		b.queue.pace.measure(time.Since(start), len(b.hits), err)
 		if isWatched {
-			keepsPlace = b.lateWait.end(b.queue)
+			keepsPlace = b.lateWatch.end(b.queue)
 		}
 		done := Batch{
 			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,

@@ -2,8 +2,8 @@ package redis
 
 import "bytes"
 
-// windowCounter is a counter in a batch with all its hits. A fixed window has a counter of its
-// own for each window.
+// windowCounter is a counter with its hits in a batch. For fixed_window, each window has a counter of
+// its own.
 type windowCounter struct {
 	name        []byte // in the memory of a call
 	hash        uint64 // of name, in the expiry table

@@ -11,9 +11,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// expiryTable remembers keys that have a time to live in Redis, so that a charge need not set
-// it again. The table keeps a hash of each key, and a full bucket forgets one of its keys. A
-// forgotten key gets its time to live once more. The table has no lock.
+// expiryTable remembers keys that have a time to live in Redis. A charge of such a key need not set the
+// time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys, and
+// this key gets its time to live once more. The table has no lock.
 //
 // Two keys have the same hash with a probability of about 2^-64. If the second key is new in
 // Redis, the reply to its first charge shows so, and the key gets its time to live.

@@ -49,7 +49,7 @@ func (c *call) setLateErrors(results []backend.Result, err error) bool {
 	return true
 }
 
-// deliverLate passes the answers to those who have abandoned the call. If a denied hit has kept an
+// deliverLate passes the answers to the LateErrors of the hits. If a denied hit has kept an
 // all-or-none hit from being charged, the late answer denies the all-or-none hit too.
 func (c *call) deliverLate() {
 	for i, late := range c.lateErrors {
@@ -128,8 +128,8 @@ func (p *pace) end(d time.Duration, err error) {
 	}
 }
 
-// isStalled reports whether a hit that has waited for a time waited for Redis: for a batch that
-// took most of the time, or for batches without an answer.
+// isStalled reports whether Redis is the cause of a wait in the queue. Either one batch took most of
+// the wait, or no batch was answered.
 func (p *pace) isStalled(waited time.Duration) bool {
 	start := sinceStart() - waited.Microseconds()
 	isAfterStart := func(t int64) bool { return t != 0 && t > start }
@@ -149,9 +149,9 @@ func (c *call) notSentError(err error) error {
 	return errExpired
 }
 
-// lateBatch lets a batch wait for a late answer. At the deadline of the calls, another worker
-// takes the place of the worker that waits. A lateBatch belongs to one worker.
-type lateBatch struct {
+// lateWatch watches a batch that may wait for a late answer. At the deadline of the calls, another
+// worker takes the place of the worker that waits. A lateWatch belongs to one worker.
+type lateWatch struct {
 	timer *time.Timer
 	state *atomic.Int32 // of the batch in flight
 }
@@ -163,9 +163,9 @@ const (
 	batchLate // another worker has taken the place
 )
 
-// start begins to watch a batch. ctx is that of the worker. It reports false if too many batches could be late. Then the
-// batch must not wait longer than its deadline.
-func (l *lateBatch) start(ctx context.Context, q *queue, deadline time.Time) bool {
+// start begins to watch a batch. ctx is the context of the worker. If too many batches could be late,
+// start returns false. Then the batch must not wait longer than its deadline.
+func (l *lateWatch) start(ctx context.Context, q *queue, deadline time.Time) bool {
 	if p := q.pool; p.lateBatches.Add(1) > p.maxLateBatches {
 		p.lateBatches.Add(-1)
 		return false
@@ -187,10 +187,10 @@ func (l *lateBatch) start(ctx context.Context, q *queue, deadline time.Time) boo
 }
 
 // isLate reports whether another worker has taken the place.
-func (l *lateBatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
+func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
 
 // end ends the watch. It reports whether the worker has kept its place.
-func (l *lateBatch) end(q *queue) bool {
+func (l *lateWatch) end(q *queue) bool {
 	q.pool.lateBatches.Add(-1)
 	if !l.timer.Stop() {
 		l.timer = nil // its function runs, and must not see the next batch

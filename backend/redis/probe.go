@@ -42,8 +42,7 @@ func newProbes(shards int) *probes {
 const maxProbeTime = time.Second
 
 // Probe charges a counter of its own in a shard, because Redis may be able to read and unable
-// to write. It returns nil if Redis charges the counter within the timeout
-// and within a second.
+// to write. Probe returns nil if Redis charges the counter within the timeout and within a second.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
 	r := l.newRequest(now, now, min(l.Timeout(), maxProbeTime))

@@ -43,9 +43,9 @@ type queue struct {
 	hits    int        // of all calls
 	closed  bool
 
-	// largeNext makes large calls go first in the next batch. Batches alternate, so a call
+	// isLargeFirst makes large calls go first in the next batch. Batches alternate, so a call
 	// with many hits delays the others by one batch at most.
-	largeNext bool
+	isLargeFirst bool
 }
 
 // smallCallHits is the number of hits up to which a call is small. Nearly all calls of Envoy
@@ -93,32 +93,34 @@ func (q *queue) push(c *call) error {
 func (q *queue) pop(batch []*call) (_ []*call, queued int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for yielded := false; q.hits == 0 && !q.closed || !yielded; {
-		if q.hits == 0 && !q.closed {
-			q.changed.Wait()
-			continue
-		}
-		q.yield() // another worker may take the calls meanwhile
-		yielded = true
-	}
+	q.awaitCalls()
+	q.yield()
+	q.awaitCalls() // another worker may have taken the calls
 	first, second := &q.small, &q.large
-	if q.largeNext {
+	if q.isLargeFirst {
 		first, second = second, first
 	}
-	q.largeNext = !q.largeNext && len(q.large) > 0
-	before := q.hits
-	batch = q.move(batch, first, before)
-	batch = q.move(batch, second, before)
+	q.isLargeFirst = !q.isLargeFirst && len(q.large) > 0
+	hitsBefore := q.hits
+	batch = q.move(batch, first, hitsBefore)
+	batch = q.move(batch, second, hitsBefore)
 	return batch, q.hits
 }
 
-// move moves calls from the front of list to batch, as long as the batch has at most
-// MaxBatchSize hits or no other call. before is the number of hits that waited before the
-// batch. The caller holds q.mu.
-func (q *queue) move(batch []*call, list *[]*call, before int) []*call {
+// awaitCalls waits until the queue has calls or is closed. The caller holds q.mu.
+func (q *queue) awaitCalls() {
+	for q.hits == 0 && !q.closed {
+		q.changed.Wait()
+	}
+}
+
+// move moves calls from the front of list to batch. It stops before MaxBatchSize is exceeded,
+// unless the batch would be empty. hitsBefore is the number of hits in the queue before the batch.
+// The caller holds q.mu.
+func (q *queue) move(batch []*call, list *[]*call, hitsBefore int) []*call {
 	n := 0
 	for _, c := range *list {
-		if before-q.hits+len(c.hits) > q.limiter.options.MaxBatchSize && len(batch) > 0 {
+		if hitsBefore-q.hits+len(c.hits) > q.limiter.options.MaxBatchSize && len(batch) > 0 {
 			break
 		}
 		q.hits -= len(c.hits)
@@ -132,9 +134,9 @@ func (q *queue) move(batch []*call, list *[]*call, before int) []*call {
 // yields is how often a worker lets other goroutines run before it takes a batch.
 const yields = 2
 
-// yield lets callers that are ready add their calls to the batch. It costs an idle process
-// nothing, and in a busy process it doubles the batch. The caller has the lock, which yield
-// releases for a time.
+// yield lets callers that are ready add their calls to the batch. In a busy process this doubles the
+// batch, and in an idle process it costs nothing. The caller holds q.mu, and yield releases q.mu for a
+// moment.
 func (q *queue) yield() {
 	if q.closed || q.hits >= q.limiter.options.MaxBatchSize {
 		return

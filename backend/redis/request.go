@@ -10,9 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// request is one Take in progress. It has a call for each queue that it uses. The waiting
-// Take and the workers share a request. The last
-// release recycles the request.
+// request is one Take in progress. A request has a call for each queue of its hits. The waiting
+// Take and the workers share the request. The last release recycles the request.
 type request struct {
 	ctx      context.Context // of the Take; nil without a Tracer
 	calls    []*call         // in use; the capacity holds calls for reuse
@@ -95,17 +94,16 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 		r = &request{done: make(chan struct{}, 1), timer: time.NewTimer(budget)}
 	}
 	r.now, r.start, r.deadline = 0, start, start.Add(budget)
-	r.sendBy = r.deadline.Add(-budget / minRedisShare)
+	r.sendBy = r.start.Add(budget * maxQueuePercent / 100)
 	if l.options.CallersClock {
 		r.now = now.UnixMicro()
 	}
 	return r
 }
 
-// Redis gets at least 1/minRedisShare of a budget. Hits that
-// waited longer in the queue are not sent. So a long queue does not make a slow answer
-// look like a failure of Redis.
-const minRedisShare = 4
+// maxQueuePercent is the part of its budget that a hit may wait in the queue. After this time the hit is
+// not sent. So a long queue does not look like a failure of Redis.
+const maxQueuePercent = 75
 
 // add adds n hits of h, which is hit number index of a Take, to the call for q. The result is valid
 // until the next add.
@@ -201,8 +199,9 @@ const starvedGrace = 10 * time.Millisecond
 // isStarved reports whether a deadline that has passed was noticed late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
 
-// wait returns nil once all calls are answered. It returns an ErrLate when the time is up,
-// which is later if this process got no CPU time, and another error when ctx has ended. After an error the caller must call abandon.
+// wait returns nil once all calls are answered. If the time is up, wait returns an ErrLate. A process
+// that got no CPU time waits longer. If ctx ends, wait returns another error. After an error, the
+// caller must call abandon.
 func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.deadline))
 	defer r.timer.Stop()

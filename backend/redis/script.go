@@ -51,8 +51,8 @@ const retryHeld = -2
 const maxRowSearch = 16
 
 // command returns the command that runs the script for hits. See encode.
-func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int64, byText, isDistinct bool) noRetryString {
-	cmd := noRetryString{goredis.NewStringCmd(ctx, s.encode(hits, now, jitter, byText, isDistinct)...)}
+func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int64, needsText, isDistinct bool) noRetryString {
+	cmd := noRetryString{goredis.NewStringCmd(ctx, s.encode(hits, now, jitter, needsText, isDistinct)...)}
 	cmd.SetFirstKeyPos(firstKey)
 	return cmd
 }
@@ -64,9 +64,9 @@ const firstKey = 3
 // since 1970, or 0 for the clock of Redis. isDistinct reports whether no counter has two of
 // the hits. The command is valid until the next encode. The names lie in the memory of the
 // calls and are passed by pointer: go-redis writes them before the command is done.
-func (s *scriptCall) encode(hits []hitRef, now, jitter int64, byText, isDistinct bool) []any {
+func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDistinct bool) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
-	if byText {
+	if needsText {
 		s.args = append(s.args, "EVAL", scriptText)
 	} else {
 		s.args = append(s.args, "EVALSHA", scriptDigest)

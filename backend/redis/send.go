@@ -29,7 +29,7 @@ const (
 // send tries these again until ctx ends. It repeats nothing that Redis may have executed. The
 // error is the first one that concerns more than one key, or nil.
 func (b *batch) send(ctx context.Context) error {
-	b.failure, b.byText, b.unconfirmed = nil, false, false
+	b.failure, b.needsText, b.unconfirmed = nil, false, false
 	s, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name()))
 	if err == nil {
 		err = b.setNow(ctx, s)
@@ -101,7 +101,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	}
 	var script noRetryString
 	if !b.scriptDone {
-		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.byText, b.isDistinct)
+		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.needsText, b.isDistinct)
 		commands = append(commands, script)
 	}
 	var clock *goredis.TimeCmd
@@ -172,7 +172,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 		case refused:
 			b.scriptDone, refusal = false, err
 		case unknownScript:
-			b.scriptDone, b.byText = false, true
+			b.scriptDone, b.needsText = false, true
 		case unanswered:
 			b.reconnect(s)
 			fallthrough
@@ -183,7 +183,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	}
 	b.setExpiry(ctx, s, newKeys)
 	b.sendKeyByKey(ctx, redirected)
-	if !b.scriptDone && b.byText && refusal == nil {
+	if !b.scriptDone && b.needsText && refusal == nil {
 		return b.sendUndecided(ctx, s)
 	}
 	return refusal
@@ -269,7 +269,7 @@ func (b *batch) reconnect(s *server) {
 // each kind once.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
-	if kind == KindTimeout && b.lateWait.isLate() {
+	if kind == KindTimeout && b.lateWatch.isLate() {
 		return // replaceWorker has told the observer
 	}
 	if b.reportedKinds&(1<<kind) == 0 {
@@ -339,7 +339,7 @@ func (b *batch) outcomeOf(err error) replyOutcome {
 	case "":
 		return unanswered
 	case "NOSCRIPT":
-		if b.byText {
+		if b.needsText {
 			return failed
 		}
 		return unknownScript
