@@ -113,8 +113,8 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 		Long: "Overrides the limits of a descriptor of the limits files, or of one value of its key.\n" +
 			descriptorHelp + "\n\n" +
 			"FIELD is a field of rate_limit, or rate_limits (a JSON list with an item for each limit,\n" +
-			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode\n" +
-			"or expires_at. If VALUE is not JSON, it is text. A new override replaces the old override\n" +
+			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode,\n" +
+			"enforce or expires_at. If VALUE is not JSON, it is text. A new override replaces the old override\n" +
 			"of the descriptor.",
 		Example: "  rls limits set -d shop tenant=acme factor=10 --for 1h --reason sale\n" +
 			"  rls limits set -d shop real_ip requests_per_unit=20 algorithm=token_bucket burst=40\n" +
