@@ -28,14 +28,14 @@ const MaxFileBytes = 1 << 20
 
 // The fields of a binding.
 const (
-	fieldURI        = "uri"
-	fieldDNS        = "dns"
-	fieldCommonName = "common_name"
-	fieldNone       = "without_certificate"
-	fieldDomains    = "domains"
+	fieldURI           = "uri"
+	fieldDNS           = "dns"
+	fieldCommonName    = "common_name"
+	fieldNoCertificate = "without_certificate"
+	fieldDomains       = "domains"
 )
 
-var fields = []string{fieldURI, fieldDNS, fieldCommonName, fieldNone, fieldDomains}
+var fields = []string{fieldURI, fieldDNS, fieldCommonName, fieldNoCertificate, fieldDomains}
 
 // Bindings are the bindings of a file. They are immutable but for a cache.
 type Bindings struct {
@@ -46,8 +46,8 @@ type Bindings struct {
 	cacheSize atomic.Int64
 }
 
-// maxCached bounds the cached certificates.
-const maxCached = 4096
+// maxCachedCertificates bounds the cached certificates.
+const maxCachedCertificates = 4096
 
 // binding is an item of the file. A * at the end of a name matches any text.
 type binding struct {
@@ -80,7 +80,7 @@ func (b *Bindings) domainsOf(c *x509.Certificate) domains {
 			}
 		}
 	}
-	if b.cacheSize.Add(1) > maxCached {
+	if b.cacheSize.Add(1) > maxCachedCertificates {
 		b.cache.Clear()
 		b.cacheSize.Store(1)
 	}
@@ -90,8 +90,8 @@ func (b *Bindings) domainsOf(c *x509.Certificate) domains {
 
 // matches reports whether certificate c, which can be nil, has the name of b.
 func (b *binding) matches(c *x509.Certificate) bool {
-	if c == nil || b.field == fieldNone {
-		return c == nil && b.field == fieldNone
+	if c == nil || b.field == fieldNoCertificate {
+		return c == nil && b.field == fieldNoCertificate
 	}
 	switch b.field {
 	case fieldURI:
@@ -125,7 +125,7 @@ func Parse(file string, data []byte) (*Bindings, error) {
 	} else if err != nil {
 		p.errorf(nil, "%v: callers is missing", err)
 	} else {
-		p.parse(doc)
+		p.parseDocument(doc)
 	}
 	if len(p.problems) > 0 {
 		return nil, p.problems
@@ -152,11 +152,11 @@ func (p *parser) errorf(n *yaml.Node, format string, args ...any) {
 	p.problems = append(p.problems, problem)
 }
 
-func (p *parser) parse(doc *boundedyaml.Document) {
+func (p *parser) parseDocument(doc *boundedyaml.Document) {
 	if doc.Second != nil {
 		p.errorf(doc.Second, "file has a second YAML document; put all callers into one")
 	}
-	root := p.mapping(doc.Root, "file", []string{"callers"})
+	root := p.parseMapping(doc.Root, "file", []string{"callers"})
 	list := root["callers"]
 	switch {
 	case root == nil:
@@ -166,14 +166,14 @@ func (p *parser) parse(doc *boundedyaml.Document) {
 		p.errorf(list, "callers: want a list")
 	default:
 		for _, item := range list.Content {
-			p.binding(deref(item))
+			p.parseBinding(resolveAlias(item))
 		}
 	}
 }
 
-// binding reads an item of callers.
-func (p *parser) binding(n *yaml.Node) {
-	m := p.mapping(n, "item of callers", fields)
+// parseBinding reads an item of callers.
+func (p *parser) parseBinding(n *yaml.Node) {
+	m := p.parseMapping(n, "item of callers", fields)
 	if m == nil {
 		return
 	}
@@ -184,7 +184,7 @@ func (p *parser) binding(n *yaml.Node) {
 		case b.field != "":
 			p.errorf(name, "%s and %s are both given; write an item for each of them", b.field, field)
 		default:
-			b.field, b.name = field, p.name(field, name)
+			b.field, b.name = field, p.parseName(field, name)
 		}
 	}
 	if b.field == "" {
@@ -196,7 +196,7 @@ func (p *parser) binding(n *yaml.Node) {
 		return
 	}
 	for _, item := range list.Content {
-		item = deref(item)
+		item = resolveAlias(item)
 		if item.Kind != yaml.ScalarNode || item.Value == "" {
 			p.errorf(item, "item of domains: want the name of a domain")
 		}
@@ -205,12 +205,12 @@ func (p *parser) binding(n *yaml.Node) {
 	p.list = append(p.list, b)
 }
 
-// name reads the value of a field that names callers.
-func (p *parser) name(field string, n *yaml.Node) string {
+// parseName reads the value of a field that names callers.
+func (p *parser) parseName(field string, n *yaml.Node) string {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Value == "":
 		p.errorf(n, "%s: want text", field)
-	case field == fieldNone && n.Value != "true":
+	case field == fieldNoCertificate && n.Value != "true":
 		p.errorf(n, "%s: got %s, want true", field, limitsfile.Printable(n.Value))
 	case strings.Contains(strings.TrimSuffix(n.Value, "*"), "*"):
 		p.errorf(n, "%s: got %s, want a * only at the end", field, limitsfile.Printable(n.Value))
@@ -220,28 +220,28 @@ func (p *parser) name(field string, n *yaml.Node) string {
 	return n.Value
 }
 
-// mapping returns the values of n by name, or nil if n is no mapping.
-func (p *parser) mapping(n *yaml.Node, level string, names []string) map[string]*yaml.Node {
+// parseMapping returns the values of n by name, or nil if n is no mapping.
+func (p *parser) parseMapping(n *yaml.Node, level string, names []string) map[string]*yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		p.errorf(n, "%s: want a mapping with %s", level, strings.Join(names, ", "))
 		return nil
 	}
 	m := map[string]*yaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := deref(n.Content[i])
+		key := resolveAlias(n.Content[i])
 		switch {
 		case !slices.Contains(names, key.Value):
 			p.errorf(key, "unknown key %s in %s; want %s", limitsfile.Printable(key.Value), level, limitsfile.OneOf(key.Value, names))
 		case m[key.Value] != nil:
 			p.errorf(key, "%s is given twice; remove one", key.Value)
 		default:
-			m[key.Value] = deref(n.Content[i+1])
+			m[key.Value] = resolveAlias(n.Content[i+1])
 		}
 	}
 	return m
 }
 
-func deref(n *yaml.Node) *yaml.Node {
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}

@@ -78,12 +78,12 @@ func TestCallersAskOnlyTheirDomains(t *testing.T) {
 func TestCacheOfCertificatesIsBounded(t *testing.T) {
 	b, err := Parse("f", []byte(example))
 	require.NoError(t, err)
-	for range maxCached + 10 {
+	for range maxCachedCertificates + 10 {
 		assert.False(t, b.Allows(&x509.Certificate{}, "shop"))
 	}
 	entries := 0
 	b.cache.Range(func(any, any) bool { entries++; return true })
-	assert.LessOrEqual(t, entries, maxCached)
+	assert.LessOrEqual(t, entries, maxCachedCertificates)
 }
 
 func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {

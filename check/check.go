@@ -92,15 +92,15 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 		h.Refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	respond(w, http.StatusOK, Response{h.answers(r.Context(), req)})
+	respond(w, http.StatusOK, Response{h.decideChecks(r.Context(), req)})
 }
 
-// answers decides the checks of req.
-func (h *Handler) answers(ctx context.Context, req *Request) []Answer {
+// decideChecks decides the checks of req.
+func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
 	items := make([]service.Item, 0, len(req.Checks))
 	endCalls := make([]func(), 0, len(req.Checks))
-	places := make([]int, 0, len(req.Checks)) // of the items in the request
+	itemPlaces := make([]int, 0, len(req.Checks)) // of the items in the request
 	for i := range req.Checks {
 		c := &req.Checks[i]
 		c.Domain = cmp.Or(c.Domain, req.Domain)
@@ -110,10 +110,10 @@ func (h *Handler) answers(ctx context.Context, req *Request) []Answer {
 			continue
 		}
 		callCtx, end := h.o.StartCall(c.contextWithHold(ctx))
-		items, endCalls, places = append(items, service.Item{Context: callCtx, Request: call}), append(endCalls, end), append(places, i)
+		items, endCalls, itemPlaces = append(items, service.Item{Context: callCtx, Request: call}), append(endCalls, end), append(itemPlaces, i)
 	}
 	h.o.Service.AnswerAll(ctx, items, func(j int, c *service.Call) {
-		answers[places[j]] = newAnswer(c, req.Rules)
+		answers[itemPlaces[j]] = newAnswer(c, req.Rules)
 		endCalls[j]()
 	})
 	return answers
@@ -165,7 +165,7 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 	if rule := c.Rules[0]; withRule && rule != nil {
 		a.Rule = rule.Path
 	}
-	d, ok := c.StatusDecision(0)
+	d, ok := c.DescriptorDecision(0)
 	if !ok {
 		return a
 	}

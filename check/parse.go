@@ -54,18 +54,18 @@ func decode(text []byte, place string, v any) error {
 		}
 		return errors.New("body: got more than one JSON value, want one object")
 	}
-	at := func(field string) string {
+	fieldPath := func(field string) string {
 		return strings.TrimPrefix(place+"."+field, ".")
 	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		name := strings.TrimSuffix(at(wrong.Field), ".")
+	if typeErr, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		name := strings.TrimSuffix(fieldPath(typeErr.Field), ".")
 		if name == "" {
 			name = "body"
 		}
-		return fmt.Errorf("%s: got %s, want %s", name, wrong.Value, kindName(wrong))
+		return fmt.Errorf("%s: got %s, want %s", name, typeErr.Value, kindName(typeErr))
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return fmt.Errorf("%s: unknown field", at(strings.Trim(name, `"`)))
+		return fmt.Errorf("%s: unknown field", fieldPath(strings.Trim(name, `"`)))
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("body: got an end in the middle, want a JSON object")
@@ -74,8 +74,8 @@ func decode(text []byte, place string, v any) error {
 }
 
 // kindName returns the name of the JSON type that a field wants.
-func kindName(wrong *json.UnmarshalTypeError) string {
-	switch kind := wrong.Type.Kind().String(); kind {
+func kindName(typeErr *json.UnmarshalTypeError) string {
+	switch kind := typeErr.Type.Kind().String(); kind {
 	case "struct":
 		return "an object"
 	case "slice":

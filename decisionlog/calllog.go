@@ -25,7 +25,7 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 	duration := time.Since(c.Start)
 	var descriptors, rules, sources []string
 	last := -1 // the descriptor of the last outcome
-	for o := outcomesOf(c); o.next(); {
+	for o := newOutcomes(c); o.next(); {
 		if source := o.source(); source != "" && !slices.Contains(sources, source) {
 			sources = append(sources, source)
 		}
@@ -33,7 +33,7 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 			continue
 		}
 		last = o.descriptor
-		descriptors = append(descriptors, l.text(&o))
+		descriptors = append(descriptors, l.descriptorText(&o))
 		if rule := o.rule(); rule != "" {
 			rules = append(rules, rule)
 		}
@@ -52,8 +52,8 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 	l.Log.LogAttrs(ctx, slog.LevelDebug, "call answered", attrs...)
 }
 
-// text returns the descriptor of o in short: `tenant=acme,path=/`.
-func (l CallLog) text(o *outcome) string {
+// descriptorText returns the descriptor of o in short: `tenant=acme,path=/`.
+func (l CallLog) descriptorText(o *outcome) string {
 	r := Record{Descriptor: o.entries()}
 	l.Hash.replaceValues(&r)
 	return FormatEntries(r.Descriptor)

@@ -41,7 +41,7 @@ func ParseFilter(query url.Values) (Filter, error) {
 			return f, fmt.Errorf("filter %s: got %d values, want one", name, len(values))
 		}
 		for _, value := range values {
-			if err := f.set(name, value); err != nil {
+			if err := f.setParam(name, value); err != nil {
 				return f, err
 			}
 		}
@@ -49,8 +49,8 @@ func ParseFilter(query url.Values) (Filter, error) {
 	return f, nil
 }
 
-// set adds a parameter to f.
-func (f *Filter) set(name, value string) error {
+// setParam adds a parameter to f.
+func (f *Filter) setParam(name, value string) error {
 	switch name {
 	case domainParam, ruleParam, codeParam, sourceParam, entryParam:
 	default:

@@ -98,7 +98,7 @@ func (l *Log) Reopen() {
 // Answered implements service.Observer.
 func (l *Log) Answered(ctx context.Context, c *service.Call) {
 	var now time.Time // read at the first record
-	for o := outcomesOf(c); o.next(); {
+	for o := newOutcomes(c); o.next(); {
 		if o.code == OK && !l.options.All {
 			continue
 		}
@@ -129,12 +129,12 @@ func (l *Log) Run(ctx context.Context) {
 	for {
 		select {
 		case r := <-l.records:
-			w.add(&r)
+			w.addRecord(&r)
 			for len(l.records) > 0 && w.lines.Len() < maxLogWrite {
 				r = <-l.records
-				w.add(&r)
+				w.addRecord(&r)
 			}
-			w.write()
+			w.writeLines()
 		case <-l.reopen:
 			w.out.reopen()
 		case <-tick.C:
@@ -143,9 +143,9 @@ func (l *Log) Run(ctx context.Context) {
 		case <-ctx.Done():
 			for len(l.records) > 0 {
 				r := <-l.records
-				w.add(&r)
+				w.addRecord(&r)
 			}
-			w.write()
+			w.writeLines()
 			w.reportDrops()
 			return
 		}
@@ -163,14 +163,14 @@ type logWriter struct {
 	droppedByWrite                         uint64 // since the last report
 }
 
-func (w *logWriter) add(r *Record) {
+func (w *logWriter) addRecord(r *Record) {
 	w.options.Hash.replaceValues(r)
 	appendLine(&w.lines, r)
 	w.count++
 }
 
-// write writes the lines. Their records are dropped if the write fails.
-func (w *logWriter) write() {
+// writeLines writes the lines. Their records are dropped if the write fails.
+func (w *logWriter) writeLines() {
 	if w.count == 0 {
 		return
 	}

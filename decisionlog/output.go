@@ -27,7 +27,7 @@ func (o *output) open() {
 	}
 	f, err := os.OpenFile(o.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, filePermissions)
 	if err != nil {
-		o.fail(err)
+		o.reportError(err)
 		return
 	}
 	o.w = f
@@ -82,7 +82,7 @@ func (o *output) write(lines []byte) bool {
 		o.torn = lines[n-1] != '\n'
 	}
 	if err != nil {
-		o.fail(err)
+		o.reportError(err)
 		return false
 	}
 	if o.failed {
@@ -92,8 +92,8 @@ func (o *output) write(lines []byte) bool {
 	return true
 }
 
-// fail logs an error, unless the log has one since the last write that worked.
-func (o *output) fail(err error) {
+// reportError logs an error, unless the log has one since the last write that worked.
+func (o *output) reportError(err error) {
 	if !o.failed {
 		o.failed = true
 		o.log.Error("decision log not written; its records are dropped", "path", o.name(), "error", err)

@@ -22,13 +22,13 @@ func (c *rateCap) allow(now time.Time) bool {
 	if c.max == 0 {
 		return true
 	}
-	c.moveTo(now)
+	c.advanceTo(now)
 	return uint64(uint32(c.state.Add(1))) <= c.max
 }
 
-// moveTo starts to count from 0 if now is in a later second than the last record, or if the
+// advanceTo starts to count from 0 if now is in a later second than the last record, or if the
 // clock went back. Calls that end together can be a little out of order.
-func (c *rateCap) moveTo(now time.Time) {
+func (c *rateCap) advanceTo(now time.Time) {
 	const maxDisorder = 2 // seconds
 	second := uint32(now.Unix())
 	for {
@@ -37,14 +37,14 @@ func (c *rateCap) moveTo(now time.Time) {
 			return
 		}
 		if c.state.CompareAndSwap(state, uint64(second)<<32) {
-			c.refusedBefore.Add(c.excess(state))
+			c.refusedBefore.Add(c.refusedIn(state))
 			return
 		}
 	}
 }
 
-// excess returns the refused records of a state.
-func (c *rateCap) excess(state uint64) uint64 {
+// refusedIn returns the refused records of a state.
+func (c *rateCap) refusedIn(state uint64) uint64 {
 	count := uint64(uint32(state))
 	return count - min(count, c.max)
 }
@@ -54,6 +54,6 @@ func (c *rateCap) refusedCount(now time.Time) uint64 {
 	if c.max == 0 {
 		return 0
 	}
-	c.moveTo(now)
-	return c.refusedBefore.Load() + c.excess(c.state.Load())
+	c.advanceTo(now)
+	return c.refusedBefore.Load() + c.refusedIn(c.state.Load())
 }

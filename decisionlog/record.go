@@ -112,9 +112,9 @@ type outcome struct {
 	decisionsRead int // number of decisions that next has returned
 }
 
-// outcomesOf returns an iterator of the outcomes of c. The first call of next moves the
+// newOutcomes returns an iterator of the outcomes of c. The first call of next moves the
 // iterator to the first outcome.
-func outcomesOf(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
+func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
 
 // next moves o to the next outcome of its call. It reports false after the last outcome.
 func (o *outcome) next() bool {

@@ -134,7 +134,7 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 	if w.domain = w.config.Domain(c.Request.Domain); w.domain == nil {
 		r.UnknownDomain = w.unknownDomain(c.Request)
 	} else {
-		r.Place = place(w.domain.Source().File, w.domain.Source().Line)
+		r.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
 		if off := w.domain.Source().Off; off != nil {
 			r.Switches = append(r.Switches, "all limits of "+cmp.Or(limitsfile.Printable(off.Target), "all domains")+" are switched off"+off.String())
 		}
@@ -143,7 +143,7 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.On, s.Notes))
 	}
 	for i := range c.Request.Descriptors {
-		r.Descriptors = append(r.Descriptors, w.descriptor(c, i))
+		r.Descriptors = append(r.Descriptors, w.explainDescriptor(c, i))
 	}
 }
 
@@ -166,8 +166,8 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	return u
 }
 
-// descriptor explains descriptor i of c.
-func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
+// explainDescriptor explains descriptor i of c.
+func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	request := c.Request.Descriptors[i]
 	d := Descriptor{Descriptor: descriptors.FormatEntries(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
 	d.Hits = c.RequestedHits(i)
@@ -175,18 +175,18 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 	if i < len(c.Rules) {
 		rule = c.Rules[i]
 	}
-	var last *limitsfile.Descriptor
+	var fileDescriptor *limitsfile.Descriptor
 	var trace descriptors.Trace
 	if w.domain != nil && request.GetLimit() == nil {
 		trace = w.domain.Trace(request.GetEntries())
 		for j := range trace.Steps {
-			d.Levels = append(d.Levels, level(&trace.Steps[j]))
+			d.Levels = append(d.Levels, explainLevel(&trace.Steps[j]))
 		}
 		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
-			last = trace.Trail[len(trace.Trail)-1]
+			fileDescriptor = trace.Trail[len(trace.Trail)-1]
 		}
-		// If last has limits, they are in force or off, and rules nearby explain nothing.
-		if last == nil || len(last.Limits) == 0 {
+		// If fileDescriptor has limits, they are in force or off, and rules nearby explain nothing.
+		if fileDescriptor == nil || len(fileDescriptor.Limits) == 0 {
 			for _, near := range trace.NearRules {
 				d.NearRules = append(d.NearRules, nearRule(request.GetEntries(), near))
 			}
@@ -197,22 +197,22 @@ func (w *reporter) descriptor(c *service.Call, i int) Descriptor {
 		d.MaxHits = rule.MaxHits
 	}
 	d.Enforcement = newEnforcement(c, i, rule)
-	if last != nil {
-		d.Place, d.Denial = place(last.File, last.Line), newDenial(last.Denial)
-		if last.Created != nil {
-			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *last.Created}))
+	if fileDescriptor != nil {
+		d.Place, d.Denial = placeText(fileDescriptor.File, fileDescriptor.Line), newDenial(fileDescriptor.Denial)
+		if fileDescriptor.Created != nil {
+			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.Created}))
 		}
-		for _, applied := range last.Overrides {
+		for _, applied := range fileDescriptor.Overrides {
 			d.Overrides = append(d.Overrides, newOverride(applied))
 		}
 	}
-	d.Limits = append(d.Limits, w.limits(c, i, rule, last)...)
+	d.Limits = append(d.Limits, w.explainLimits(c, i, rule, fileDescriptor)...)
 	if c.Response != nil {
 		st := c.Response.Statuses[i]
 		d.Code, d.Remaining = st.Code.String(), st.LimitRemaining
 		d.DecidingLimit = w.decidingLimit(c, i, rule)
 	}
-	d.Summary = w.summary(request, &d, rule, last, &trace)
+	d.Summary = w.summary(request, &d, rule, fileDescriptor, &trace)
 	return d
 }
 
@@ -254,32 +254,32 @@ func newOverride(applied limitsfile.AppliedOverride) Override {
 	return o
 }
 
-// limits explains the limits of descriptor i. rule can be nil. last is the descriptor in the
-// limits files that matches the last entry. If no descriptor matches, or if the request has
-// its own limit, last is nil.
-func (w *reporter) limits(c *service.Call, i int, rule *descriptors.Rule, last *limitsfile.Descriptor) []Limit {
+// explainLimits explains the limits of descriptor i. rule can be nil. fileDescriptor is the
+// descriptor in the limits files that matches the last entry. If no descriptor matches, or if the
+// request has its own limit, fileDescriptor is nil.
+func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
 	var inForce []*descriptors.RateLimit // the limits of rule that the report does not have yet
 	if rule != nil {
 		inForce = rule.Limits
 	}
 	nextLimit := func() Limit {
-		l := w.limit(c, i, inForce[0])
+		l := w.explainLimit(c, i, inForce[0])
 		inForce = inForce[1:]
 		return l
 	}
 	var all []Limit
-	if last == nil {
+	if fileDescriptor == nil {
 		for len(inForce) > 0 {
 			l := nextLimit()
 			l.FromRequest = true
 			if file, line := w.domain.Source().DefaultsPlace(); file != "" {
-				l.DefaultsPlace, l.FromDefaults = place(file, line), w.domain.Source().RequestLimitDefaults()
+				l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
 			}
 			all = append(all, l)
 		}
 		return all
 	}
-	for _, fileLimit := range last.Limits {
+	for _, fileLimit := range fileDescriptor.Limits {
 		var l Limit
 		if fileLimit.Enabled && len(inForce) > 0 {
 			l = nextLimit()
@@ -288,11 +288,11 @@ func (w *reporter) limits(c *service.Call, i int, rule *descriptors.Rule, last *
 			l.Name, l.State = fileLimit.Name, Off
 		}
 		if fileLimit.Line > 0 {
-			l.Place = place(last.File, fileLimit.Line)
+			l.Place = placeText(fileDescriptor.File, fileLimit.Line)
 		}
 		l.FromOverride, l.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
 		if len(l.FromDefaults) > 0 {
-			l.DefaultsPlace = place(w.domain.Source().DefaultsPlace())
+			l.DefaultsPlace = placeText(w.domain.Source().DefaultsPlace())
 		}
 		all = append(all, l)
 	}
@@ -316,8 +316,8 @@ func effectiveValues(l *limit.Limit) Limit {
 	}
 }
 
-// limit explains l, a limit in force of descriptor i.
-func (w *reporter) limit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
+// explainLimit explains l, a limit in force of descriptor i.
+func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(l.Limit)
 	limitReport.Name = l.Name
 	for j := range c.Decisions() {
@@ -366,7 +366,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	if w.o.HeldPermits != nil {
 		l.Counter.Permits = w.o.HeldPermits(w.now, hit)
 	}
-	switch r := p.counter; {
+	switch r := p.emptyHitResult; {
 	case r.Err != nil, r.Degraded() && r.Mode != limit.FailLocal:
 		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
 	default:
@@ -444,21 +444,21 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 	return nil
 }
 
-// place returns file:line, or the file alone if the line is 0.
-func place(file string, line int) string {
+// placeText returns file:line, or the file alone if the line is 0.
+func placeText(file string, line int) string {
 	if line == 0 {
 		return limitsfile.Printable(file)
 	}
 	return limitsfile.Printable(file) + ":" + strconv.Itoa(line)
 }
 
-// level explains one step.
-func level(s *descriptors.Step) Level {
+// explainLevel explains one step.
+func explainLevel(s *descriptors.Step) Level {
 	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
 		candidate := Candidate{
-			Descriptor: c.Label(), Place: place(c.File, c.Line), Match: c.Kind.String(), Difference: c.Difference.String(),
+			Descriptor: c.Label(), Place: placeText(c.File, c.Line), Match: c.Kind.String(), Difference: c.Difference.String(),
 			Reason: candidateReason(s, c),
 		}
 		if c == s.Winner {
@@ -473,7 +473,7 @@ func level(s *descriptors.Step) Level {
 // nearRule explains a rule that almost matches entries.
 func nearRule(entries []*ratelimitv3.RateLimitDescriptor_Entry, near descriptors.NearRule) NearRule {
 	last := near.Trail[len(near.Trail)-1]
-	r := NearRule{Rule: near.Path, Place: place(last.File, last.Line), Limits: last.Summary()}
+	r := NearRule{Rule: near.Path, Place: placeText(last.File, last.Line), Limits: last.Summary()}
 	for _, c := range near.Changes {
 		r.Changes = append(r.Changes, Change{Kind: c.Kind.String(), Entry: c.Entry + 1, Reason: changeReason(entries, c)})
 	}

@@ -20,7 +20,7 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	wantsJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
-	fail := func(code int, reason string) {
+	respondError := func(code int, reason string) {
 		if wantsJSON {
 			writeJSON(w, code, map[string]any{"problems": []string{reason}})
 			return
@@ -31,16 +31,16 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		fail(http.StatusMethodNotAllowed, "method: want GET")
+		respondError(http.StatusMethodNotAllowed, "method: want GET")
 		return
 	}
 	if len(r.URL.RawQuery) > MaxQueryBytes {
-		fail(http.StatusRequestURITooLong, fmt.Sprintf("query: got %d bytes, want at most %d", len(r.URL.RawQuery), MaxQueryBytes))
+		respondError(http.StatusRequestURITooLong, fmt.Sprintf("query: got %d bytes, want at most %d", len(r.URL.RawQuery), MaxQueryBytes))
 		return
 	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		fail(http.StatusBadRequest, "invalid query: "+err.Error())
+		respondError(http.StatusBadRequest, "invalid query: "+err.Error())
 		return
 	}
 	switch format := q.Get(FormatParam); format {
@@ -48,12 +48,12 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "json", "text":
 		wantsJSON = format == "json"
 	default:
-		fail(http.StatusBadRequest, "format: want json or text")
+		respondError(http.StatusBadRequest, "format: want json or text")
 		return
 	}
 	req, err := ParseQuery(q)
 	if err != nil {
-		fail(http.StatusBadRequest, err.Error())
+		respondError(http.StatusBadRequest, err.Error())
 		return
 	}
 	report := x.Explain(r.Context(), req)

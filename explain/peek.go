@@ -21,11 +21,11 @@ type peeker struct {
 	peeks []peek // of the hits of the last Take
 }
 
-// peek is what is known of one hit.
+// peek is the state of the counter and of the caches for one hit.
 type peek struct {
-	counter      backend.Result // the answer to a hit of 0
-	since        time.Time      // of the denial of a cache
-	isRetryExact bool           // the RetryAfter of the result is exact, or Never
+	emptyHitResult backend.Result // the answer to a hit of 0
+	since          time.Time      // of the denial of a cache
+	isRetryExact   bool           // the RetryAfter of the result is exact, or Never
 }
 
 var _ backend.Limiter = (*peeker)(nil)
@@ -41,9 +41,9 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	p.o.Counters.Take(ctx, now, peeks, counters)
 	p.peeks = make([]peek, len(hits))
 	isCached := make([]bool, len(hits))
-	anyDenied := false // an all-or-none hit is denied
+	anyDenied := false // whether an all-or-none hit is denied
 	for i := range hits {
-		p.peeks[i].counter = counters[i]
+		p.peeks[i].emptyHitResult = counters[i]
 		results[i], p.peeks[i].since, isCached[i] = p.cachedDenial(now, &hits[i])
 		p.peeks[i].isRetryExact = isCached[i]
 		anyDenied = anyDenied || isCached[i] && p.isAllOrNone(&hits[i])
@@ -56,22 +56,22 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 			continue
 		}
 		isAllOrNone := p.isAllOrNone(h)
-		charge := &plannedCharge{h: h, counter: counters[i], earlierHits: chargedHits[counterName(h)]}
+		charge := &plannedCharge{hit: h, emptyHitResult: counters[i], earlierHits: chargedHits[counterName(h)]}
 		charge.chargesDenied = h.Limit.ChargeDenied && !isAllOrNone
 		charge.isSkipped = cacheDenied && isAllOrNone
-		results[i], p.peeks[i].isRetryExact = charge.result()
+		results[i], p.peeks[i].isRetryExact = charge.nextResult()
 		if results[i].Err == nil && !charge.isSkipped && (results[i].Allowed || charge.chargesDenied) {
 			chargedHits[counterName(h)] += h.N
 		}
 		anyDenied = anyDenied || isAllOrNone && results[i].Err == nil && !results[i].Allowed
 	}
 	if anyDenied && !cacheDenied {
-		p.undo(hits, results, counters, chargedHits)
+		p.undoCharges(hits, results, counters, chargedHits)
 	}
 }
 
-// undo changes the results of all-or-none hits, because one of them is denied.
-func (p *peeker) undo(hits []backend.Hit, results, counters []backend.Result, chargedHits map[string]int64) {
+// undoCharges changes the results of all-or-none hits, because one of them is denied.
+func (p *peeker) undoCharges(hits []backend.Hit, results, counters []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
 		if h := &hits[i]; p.isAllOrNone(h) && results[i].Allowed {
 			chargedHits[counterName(h)] -= h.N
@@ -103,18 +103,18 @@ func (p *peeker) cachedDenial(now time.Time, h *backend.Hit) (r backend.Result, 
 
 // plannedCharge is a hit and the counter that it would charge.
 type plannedCharge struct {
-	h           *backend.Hit
-	counter     backend.Result // the answer to a hit of 0
-	earlierHits int64          // hits that the request charges to the counter before h
+	hit            *backend.Hit
+	emptyHitResult backend.Result // the answer to a hit of 0
+	earlierHits    int64          // hits that the request charges to the counter before h
 
 	chargesDenied bool // h is charged even if it is denied
 	isSkipped     bool // h is not charged
 }
 
-// result returns the answer to the hit. isRetryExact reports whether RetryAfter is the time
+// nextResult returns the answer to the hit. isRetryExact reports whether RetryAfter is the time
 // until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
-func (c *plannedCharge) result() (r backend.Result, isRetryExact bool) {
-	r, h := c.counter, c.h
+func (c *plannedCharge) nextResult() (r backend.Result, isRetryExact bool) {
+	r, h := c.emptyHitResult, c.hit
 	if r.Err != nil || r.Source == backend.SourceFallback && r.Mode != limit.FailLocal {
 		return r, true // there is no counter
 	}
@@ -132,7 +132,7 @@ func (c *plannedCharge) result() (r backend.Result, isRetryExact bool) {
 	case h.N > h.Limit.Capacity():
 		r.RetryAfter = limit.Never
 	case !h.Limit.Algorithm.ResetsAtOnce() && wasDenied && c.earlierHits == 0 && h.N == 1:
-		r.RetryAfter = c.counter.RetryAfter
+		r.RetryAfter = c.emptyHitResult.RetryAfter
 	default:
 		if r.RetryAfter = r.ResetAfter; r.RetryAfter == 0 {
 			r.RetryAfter = h.Limit.Period() // the hits of this request start a window

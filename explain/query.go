@@ -62,10 +62,10 @@ func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv
 	case len(descriptorTexts) > maxDescriptors:
 		return nil, fmt.Errorf("descriptors: got %d, want at most %d", len(descriptorTexts), maxDescriptors)
 	}
-	var own *ratelimitv3.RateLimitDescriptor_RateLimitOverride
+	var requestLimit *ratelimitv3.RateLimitDescriptor_RateLimitOverride
 	if ownLimit != "" {
 		var err error
-		if own, err = parseLimit(ownLimit); err != nil {
+		if requestLimit, err = parseLimit(ownLimit); err != nil {
 			return nil, err
 		}
 	}
@@ -75,7 +75,7 @@ func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv
 		if err != nil {
 			return nil, err
 		}
-		req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: entries, Limit: own})
+		req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: entries, Limit: requestLimit})
 	}
 	return req, nil
 }

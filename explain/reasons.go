@@ -107,7 +107,7 @@ func changeReason(entries []*ratelimitv3.RateLimitDescriptor_Entry, c descriptor
 }
 
 // summary returns the outcome for one descriptor in one sentence.
-func (w *reporter) summary(request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, last *limitsfile.Descriptor, trace *descriptors.Trace) string {
+func (w *reporter) summary(request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {
 	case w.domain == nil:
 		return "no limit: the domain is unknown"
@@ -120,34 +120,34 @@ func (w *reporter) summary(request *ratelimitv3.RateLimitDescriptor, d *Descript
 	case len(request.GetEntries()) == 0:
 		return "no limit: the descriptor has no entries"
 	case rule == nil && len(trace.Trail) < len(request.GetEntries()):
-		return w.noMatch(request.GetEntries(), trace)
-	case rule == nil && last.Off() != nil:
-		return fmt.Sprintf("no limit: %s is switched off%s", w.path(trace.Trail), last.Off().Notes)
-	case rule == nil && len(last.Limits) > 0:
-		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.path(trace.Trail))
-	case rule == nil && len(last.Descriptors) > 0:
-		return fmt.Sprintf("no limit: %s has no limit of its own, and the rules below it need more entries", w.path(trace.Trail))
+		return w.noMatchSummary(request.GetEntries(), trace)
+	case rule == nil && fileDescriptor.Off() != nil:
+		return fmt.Sprintf("no limit: %s is switched off%s", w.rulePath(trace.Trail), fileDescriptor.Off().Notes)
+	case rule == nil && len(fileDescriptor.Limits) > 0:
+		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.rulePath(trace.Trail))
+	case rule == nil && len(fileDescriptor.Descriptors) > 0:
+		return fmt.Sprintf("no limit: %s has no limit of its own, and the rules below it need more entries", w.rulePath(trace.Trail))
 	case rule == nil:
-		return fmt.Sprintf("no limit: %s has no limit", w.path(trace.Trail))
+		return fmt.Sprintf("no limit: %s has no limit", w.rulePath(trace.Trail))
 	}
 	return limitedSummary(d)
 }
 
-func (w *reporter) path(trail []*limitsfile.Descriptor) string {
+func (w *reporter) rulePath(trail []*limitsfile.Descriptor) string {
 	return limitsfile.Path(w.domain.Name, trail)
 }
 
-// noMatch returns the summary for entries that do not all match.
-func (w *reporter) noMatch(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
+// noMatchSummary returns the summary for entries that do not all match.
+func (w *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
 	matchCount := len(trace.Trail)
 	entry := descriptors.Label(entries[matchCount])
 	switch {
 	case matchCount == 0:
 		return fmt.Sprintf("no limit: no descriptor of the domain matches %s", entry)
 	case len(trace.Steps) == matchCount:
-		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", w.path(trace.Trail), entry)
+		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", w.rulePath(trace.Trail), entry)
 	}
-	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.path(trace.Trail), entry)
+	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.rulePath(trace.Trail), entry)
 }
 
 // limitedSummary returns the summary for a descriptor with limits in force.

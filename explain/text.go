@@ -27,11 +27,11 @@ func EncodeJSON(w io.Writer, v any) error {
 // WriteText writes r for people.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w), now: r.Time}
-	t.header(r)
+	t.writeHeader(r)
 	for i := range r.Descriptors {
-		t.descriptor(&r.Descriptors[i], r.Offline)
+		t.writeDescriptor(&r.Descriptors[i], r.Offline)
 	}
-	t.candidate(r.Candidate)
+	t.writeCandidate(r.Candidate)
 	return t.Flush()
 }
 
@@ -41,59 +41,59 @@ type textWriter struct {
 	now time.Time
 }
 
-// candidate writes the answer of the candidate limits in short. r is nil without a candidate.
-func (t *textWriter) candidate(r *Report) {
+// writeCandidate writes the answer of the candidate limits in short. r is nil without a candidate.
+func (t *textWriter) writeCandidate(r *Report) {
 	if r == nil {
 		return
 	}
-	t.line(0, "\ncandidate limits, which are not in force: %s", cmp.Or(r.Code, r.Error))
+	t.writeLine(0, "\ncandidate limits, which are not in force: %s", cmp.Or(r.Code, r.Error))
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
-		t.line(1, "%s: %s%s", descriptors.Quoted(d.Descriptor), d.Summary, inBrackets(d.Place))
+		t.writeLine(1, "%s: %s%s", descriptors.Quoted(d.Descriptor), d.Summary, inBrackets(d.Place))
 	}
 }
 
-// line writes a line with an indent of depth.
-func (t *textWriter) line(depth int, format string, args ...any) {
+// writeLine writes a line with an indent of depth.
+func (t *textWriter) writeLine(depth int, format string, args ...any) {
 	fmt.Fprintf(t, strings.Repeat("  ", depth)+format+"\n", args...)
 }
 
-func (t *textWriter) header(r *Report) {
+func (t *textWriter) writeHeader(r *Report) {
 	switch {
 	case r.Error != "":
-		t.line(0, "next answer: error: %s", r.Error)
+		t.writeLine(0, "next answer: error: %s", r.Error)
 	case r.GlobalShadowMode:
-		t.line(0, "next answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
+		t.writeLine(0, "next answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
 	default:
-		t.line(0, "next answer: %s", r.Code)
+		t.writeLine(0, "next answer: %s", r.Code)
 	}
 	for _, text := range r.Switches {
-		t.line(0, "switch: %s", text)
+		t.writeLine(0, "switch: %s", text)
 	}
 	if r.Offline {
-		t.line(0, "counters: empty, because no service was asked")
+		t.writeLine(0, "counters: empty, because no service was asked")
 	} else {
-		t.line(0, "time: %s UTC", r.Time.Format(dateTime))
+		t.writeLine(0, "time: %s UTC", r.Time.Format(dateTime))
 	}
-	if a := r.outage(); a != nil {
+	if a := r.outageAnswer(); a != nil {
 		text := "Redis: not used, because " + reasonText(a.Reason)
 		if a.Since != nil {
-			text += ", since " + t.time(a.Since)
+			text += ", since " + t.timeText(a.Since)
 		}
-		t.line(0, "%s", text)
+		t.writeLine(0, "%s", text)
 	}
 	domain := limitsfile.Printable(r.Domain)
 	u := r.UnknownDomain
 	if u == nil {
-		t.line(0, "domain: %s%s", domain, inBrackets(r.Place))
+		t.writeLine(0, "domain: %s%s", domain, inBrackets(r.Place))
 		return
 	}
-	t.line(0, "domain: %s is unknown, so nothing in it is limited", domain)
+	t.writeLine(0, "domain: %s is unknown, so nothing in it is limited", domain)
 	if u.Nearest != "" {
-		t.line(1, "did you mean %s?", limitsfile.Printable(u.Nearest))
+		t.writeLine(1, "did you mean %s?", limitsfile.Printable(u.Nearest))
 	}
 	for _, name := range u.WithRule {
-		t.line(1, "the domain %s has a rule for each descriptor of the request", limitsfile.Printable(name))
+		t.writeLine(1, "the domain %s has a rule for each descriptor of the request", limitsfile.Printable(name))
 	}
 	var names []string
 	for _, name := range u.Domains {
@@ -105,7 +105,7 @@ func (t *textWriter) header(r *Report) {
 	if len(names) == 0 {
 		names = []string{"none"}
 	}
-	t.line(1, "loaded domains: %s", strings.Join(names, ", "))
+	t.writeLine(1, "loaded domains: %s", strings.Join(names, ", "))
 }
 
 // inBrackets returns " (place)", or "" without a place.
@@ -116,85 +116,85 @@ func inBrackets(place string) string {
 	return " (" + place + ")"
 }
 
-func (t *textWriter) descriptor(d *Descriptor, offline bool) {
-	t.line(0, "\n%s", descriptors.Quoted(d.Descriptor))
-	t.line(1, "%s", d.Summary)
+func (t *textWriter) writeDescriptor(d *Descriptor, offline bool) {
+	t.writeLine(0, "\n%s", descriptors.Quoted(d.Descriptor))
+	t.writeLine(1, "%s", d.Summary)
 	if len(d.Levels) > 0 {
-		t.line(1, "match:")
+		t.writeLine(1, "match:")
 	}
 	for i, l := range d.Levels {
-		t.level(i+1, &l)
+		t.writeLevel(i+1, &l)
 	}
 	if d.Rule != "" {
-		t.line(1, "rule: %s%s", d.Rule, inBrackets(d.Place))
+		t.writeLine(1, "rule: %s%s", d.Rule, inBrackets(d.Place))
 	}
 	if d.ShadowMode {
-		t.line(2, "shadow mode: the rule counts and never denies")
+		t.writeLine(2, "shadow mode: the rule counts and never denies")
 	}
 	if e := d.Enforcement; e != nil {
 		text := "this key can be denied"
 		if !e.IncludesKey {
 			text = "this key is never denied"
 		}
-		t.line(2, "enforce: the rule can deny %v %% of the keys; %s", e.Percent, text)
+		t.writeLine(2, "enforce: the rule can deny %v %% of the keys; %s", e.Percent, text)
 	}
 	if d.QuotaMode {
-		t.line(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
+		t.writeLine(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
 	}
 	if d.Denial != nil {
 		for _, header := range d.Denial.Headers {
-			t.line(2, "a denial has the header %s", limitsfile.Printable(header))
+			t.writeLine(2, "a denial has the header %s", limitsfile.Printable(header))
 		}
 		if d.Denial.Body != "" {
-			t.line(2, "a denial has the body %s", limitsfile.Printable(d.Denial.Body))
+			t.writeLine(2, "a denial has the body %s", limitsfile.Printable(d.Denial.Body))
 		}
 	}
 	if d.Created != nil {
-		t.line(1, "created at run time%s", strings.TrimPrefix(t.override(d.Created), "override: "))
+		t.writeLine(1, "created at run time%s", strings.TrimPrefix(t.overrideText(d.Created), "override: "))
 	}
 	for _, o := range d.Overrides {
-		t.line(1, "%s", t.override(&o))
+		t.writeLine(1, "%s", t.overrideText(&o))
 	}
 	for i := range d.Limits {
-		t.limit(&d.Limits[i], offline)
+		t.writeLimit(&d.Limits[i], offline)
 	}
 	for i, n := range d.NearRules {
 		if i == 0 {
-			t.line(1, "nearest rules:")
+			t.writeLine(1, "nearest rules:")
 		}
-		t.line(2, "%s%s: %s", n.Rule, inBrackets(n.Place), n.Limits)
+		t.writeLine(2, "%s%s: %s", n.Rule, inBrackets(n.Place), n.Limits)
 		for _, c := range n.Changes {
-			t.line(3, "%s", c.Reason)
+			t.writeLine(3, "%s", c.Reason)
 		}
 	}
 }
 
-func (t *textWriter) level(number int, l *Level) {
+func (t *textWriter) writeLevel(number int, l *Level) {
 	switch {
 	case l.Winner != nil:
-		t.line(2, "%d. %s matches %s%s: %s", number, l.Entry, l.Winner.Descriptor, inBrackets(l.Winner.Place), l.Winner.Reason)
+		t.writeLine(2, "%d. %s matches %s%s: %s", number, l.Entry, l.Winner.Descriptor, inBrackets(l.Winner.Place), l.Winner.Reason)
 	case l.Compared == 1:
-		t.line(2, "%d. %s does not match the only descriptor here", number, l.Entry)
+		t.writeLine(2, "%d. %s does not match the only descriptor here", number, l.Entry)
 	default:
-		t.line(2, "%d. %s matches none of the %d descriptors here", number, l.Entry, l.Compared)
+		t.writeLine(2, "%d. %s matches none of the %d descriptors here", number, l.Entry, l.Compared)
 	}
 	unlistedCount := l.OtherValues
 	for _, c := range l.Others {
-		t.line(3, "not %s%s: %s", c.Descriptor, inBrackets(c.Place), c.Reason)
+		t.writeLine(3, "not %s%s: %s", c.Descriptor, inBrackets(c.Place), c.Reason)
 		if c.Difference == descriptors.OtherValue.String() {
 			unlistedCount--
 		}
 	}
 	switch {
 	case unlistedCount == 1:
-		t.line(3, "1 other descriptor has this key and another value")
+		t.writeLine(3, "1 other descriptor has this key and another value")
 	case unlistedCount > 1:
-		t.line(3, "%d other descriptors have this key and another value", unlistedCount)
+		t.writeLine(3, "%d other descriptors have this key and another value", unlistedCount)
 	}
 }
 
-// override returns the text about an override.
-func (t *textWriter) override(o *Override) string {
+// overrideText returns the text about an override.
+func (t *textWriter) overrideText(o *Override) string {
 	text := "override: " + limitsfile.Printable(o.Target)
 	if o.Off {
 		text = "switched off: " + limitsfile.Printable(o.Target)
@@ -203,10 +203,10 @@ func (t *textWriter) override(o *Override) string {
 		text += " by " + limitsfile.Printable(o.Author)
 	}
 	if o.SetAt != nil {
-		text += ", set " + t.time(o.SetAt)
+		text += ", set " + t.timeText(o.SetAt)
 	}
 	if o.ExpiresAt != nil {
-		text += ", until " + t.time(o.ExpiresAt)
+		text += ", until " + t.timeText(o.ExpiresAt)
 	} else {
 		text += ", without an end"
 	}
@@ -219,7 +219,7 @@ func (t *textWriter) override(o *Override) string {
 	return text + "; without it: " + o.BaseLimits
 }
 
-func (t *textWriter) limit(l *Limit, offline bool) {
+func (t *textWriter) writeLimit(l *Limit, offline bool) {
 	text := "limit: " + l.Limit + strings.Join(extraFields(l), "")
 	if l.Name != "" {
 		text += fmt.Sprintf(" (named %s)", limitsfile.Printable(l.Name))
@@ -227,7 +227,7 @@ func (t *textWriter) limit(l *Limit, offline bool) {
 	if l.FromRequest {
 		text += ", stated in the request"
 	}
-	t.line(1, "%s%s", text, inBrackets(l.Place))
+	t.writeLine(1, "%s%s", text, inBrackets(l.Place))
 	var notes []string
 	if len(l.FromOverride) > 0 {
 		notes = append(notes, strings.Join(l.FromOverride, ", ")+" from the override")
@@ -236,18 +236,18 @@ func (t *textWriter) limit(l *Limit, offline bool) {
 		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), inBrackets(l.DefaultsPlace)))
 	}
 	if len(notes) > 0 {
-		t.line(2, "%s", strings.Join(notes, "; "))
+		t.writeLine(2, "%s", strings.Join(notes, "; "))
 	}
 	switch l.State {
 	case Off:
-		t.line(2, "not counted: off (enabled: false)")
+		t.writeLine(2, "not counted: off (enabled: false)")
 	case Unlimited:
-		t.line(2, "every hit passes; nothing is counted")
+		t.writeLine(2, "every hit passes; nothing is counted")
 	case Replaced:
-		t.line(2, "not counted: replaced by %s", l.ReplacedBy)
+		t.writeLine(2, "not counted: replaced by %s", l.ReplacedBy)
 	case Counted:
-		t.counter(l.Counter, offline)
-		t.nextHit(l.NextHit, offline)
+		t.writeCounter(l.Counter, offline)
+		t.writeNextHit(l.NextHit, offline)
 	}
 }
 
@@ -265,14 +265,14 @@ func extraFields(l *Limit) []string {
 	}}, ", %s %v")
 }
 
-func (t *textWriter) counter(c *Counter, offline bool) {
-	t.line(2, "counter: %s (%s)", c.Name, c.Tag)
+func (t *textWriter) writeCounter(c *Counter, offline bool) {
+	t.writeLine(2, "counter: %s (%s)", c.Name, c.Tag)
 	if c.Key != "" {
-		t.line(2, "in Redis %s: %s", c.Server, limitsfile.Printable(c.Key))
+		t.writeLine(2, "in Redis %s: %s", c.Server, limitsfile.Printable(c.Key))
 	}
 	switch {
 	case c.Unknown:
-		t.line(2, "spent: unknown")
+		t.writeLine(2, "spent: unknown")
 		return
 	case offline, c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil && c.FirstExpiryAt == nil:
 		return
@@ -286,18 +286,18 @@ func (t *textWriter) counter(c *Counter, offline bool) {
 	}
 	switch {
 	case c.WindowStart != nil:
-		text += fmt.Sprintf("; window from %s to %s", t.clock(c.WindowStart), t.time(c.ResetAt))
+		text += fmt.Sprintf("; window from %s to %s", t.clockText(c.WindowStart), t.timeText(c.ResetAt))
 	case c.FirstExpiryAt != nil:
-		text += fmt.Sprintf("; the first hold expires at %s", t.time(c.FirstExpiryAt))
+		text += fmt.Sprintf("; the first hold expires at %s", t.timeText(c.FirstExpiryAt))
 	case c.ResetAt != nil:
-		text += fmt.Sprintf("; all %d left again at %s", c.Capacity, t.time(c.ResetAt))
+		text += fmt.Sprintf("; all %d left again at %s", c.Capacity, t.timeText(c.ResetAt))
 	}
-	t.line(2, "%s", text)
+	t.writeLine(2, "%s", text)
 }
 
-func (t *textWriter) nextHit(a *Answer, offline bool) {
+func (t *textWriter) writeNextHit(a *Answer, offline bool) {
 	if a.Error != "" {
-		t.line(2, "next hit: error: %s", a.Error)
+		t.writeLine(2, "next hit: error: %s", a.Error)
 		return
 	}
 	text := "next hit: OVER_LIMIT"
@@ -311,21 +311,21 @@ func (t *textWriter) nextHit(a *Answer, offline bool) {
 	case "allow", "deny":
 		text += fmt.Sprintf(", which would %s every hit", a.Mode)
 	}
-	t.line(2, "%s", text)
+	t.writeLine(2, "%s", text)
 	switch {
 	case a.Until != nil:
-		t.line(3, "denied since %s, until %s", t.time(a.Since), t.time(a.Until))
+		t.writeLine(3, "denied since %s, until %s", t.timeText(a.Since), t.timeText(a.Until))
 	case a.RetryAt != nil:
-		t.line(3, "passes again at %s", t.time(a.RetryAt))
+		t.writeLine(3, "passes again at %s", t.timeText(a.RetryAt))
 	case a.Never:
-		t.line(3, "no hit ever passes, because the limit is 0")
+		t.writeLine(3, "no hit ever passes, because the limit is 0")
 	}
 }
 
 const dateTime = "2006-01-02 15:04:05"
 
-// clock returns the time of day. It adds the date if the report is from another day.
-func (t *textWriter) clock(moment *time.Time) string {
+// clockText returns the time of day. It adds the date if the report is from another day.
+func (t *textWriter) clockText(moment *time.Time) string {
 	const date = "2006-01-02"
 	if moment.Format(date) == t.now.Format(date) {
 		return moment.Format("15:04:05")
@@ -333,20 +333,20 @@ func (t *textWriter) clock(moment *time.Time) string {
 	return moment.Format(dateTime)
 }
 
-// time returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
-func (t *textWriter) time(moment *time.Time) string {
+// timeText returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
+func (t *textWriter) timeText(moment *time.Time) string {
 	switch distance := moment.Sub(t.now).Round(time.Second); {
 	case distance < 0:
-		return fmt.Sprintf("%s UTC (%s ago)", t.clock(moment), span(-distance))
+		return fmt.Sprintf("%s UTC (%s ago)", t.clockText(moment), spanText(-distance))
 	case distance == 0 && !moment.After(t.now):
-		return t.clock(moment) + " UTC (just now)"
+		return t.clockText(moment) + " UTC (just now)"
 	default:
-		return fmt.Sprintf("%s UTC (in %s)", t.clock(moment), span(distance))
+		return fmt.Sprintf("%s UTC (in %s)", t.clockText(moment), spanText(distance))
 	}
 }
 
-// span returns a duration in two units: "25d19h", "1h0m" or "8m38s".
-func span(d time.Duration) string {
+// spanText returns a duration in two units: "25d19h", "1h0m" or "8m38s".
+func spanText(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
 		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
@@ -356,8 +356,8 @@ func span(d time.Duration) string {
 	return d.String()
 }
 
-// outage returns the first answer that the fallback would give, or nil.
-func (r *Report) outage() *Answer {
+// outageAnswer returns the first answer that the fallback would give, or nil.
+func (r *Report) outageAnswer() *Answer {
 	for _, d := range r.Descriptors {
 		for _, l := range d.Limits {
 			if l.NextHit != nil && l.NextHit.Source == backend.SourceFallback.String() {

@@ -30,14 +30,14 @@ func BenchmarkSecond(b *testing.B) {
 					r.counts[i].Denied += 5
 				}
 				now = now.Add(time.Second)
-				r.lastViewed = time.Time{}
+				r.viewedAt = time.Time{}
 				if viewed {
-					r.lastViewed = now
+					r.viewedAt = now
 				}
-				r.sample(now)
+				r.takeSample(now)
 				if viewed {
 					r.snapshot = nil
-					r.event(true)
+					r.snapshotEvent(true)
 				}
 			}
 		})

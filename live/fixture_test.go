@@ -115,6 +115,6 @@ func request(texts ...string) *rlsv3.RateLimitRequest {
 func (r *rig) tick(n int) {
 	for range n {
 		time.Sleep(time.Second)
-		r.sample(time.Now())
+		r.takeSample(time.Now())
 	}
 }

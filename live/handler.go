@@ -38,13 +38,13 @@ func (l *Live) snapshotFor(seesKeys bool) *Snapshot {
 	return &public
 }
 
-// event returns the snapshot for a viewer as a server-sent event.
-func (l *Live) event(seesKeys bool) []byte {
-	return append(append([]byte("event: snapshot\ndata: "), l.encode(seesKeys)...), "\n\n"...)
+// snapshotEvent returns the snapshot for a viewer as a server-sent event.
+func (l *Live) snapshotEvent(seesKeys bool) []byte {
+	return append(append([]byte("event: snapshot\ndata: "), l.snapshotJSON(seesKeys)...), "\n\n"...)
 }
 
-// encode returns the snapshot for a viewer as JSON.
-func (l *Live) encode(seesKeys bool) []byte {
+// snapshotJSON returns the snapshot for a viewer as JSON.
+func (l *Live) snapshotJSON(seesKeys bool) []byte {
 	text, err := json.Marshal(l.snapshotFor(seesKeys)) // escapes <, > and &
 	if err != nil {
 		panic(err) // a Snapshot has no value that JSON can't express
@@ -63,18 +63,18 @@ type Handlers struct {
 func (h Handlers) SnapshotFor(r *http.Request) *Snapshot { return h.snapshotFor(h.SeesKeys(r)) }
 
 // RuleFor returns the rule of a path, and its busiest keys for the caller of r.
-func (h Handlers) RuleFor(r *http.Request, path string) (rule Rule, keys TopKeys, known bool) {
-	rule, keys, known = h.Live.Rule(path)
-	if known && !h.SeesKeys(r) {
+func (h Handlers) RuleFor(r *http.Request, path string) (rule Rule, keys TopKeys, isKnown bool) {
+	rule, keys, isKnown = h.Live.Rule(path)
+	if isKnown && !h.SeesKeys(r) {
 		keys = h.hashedKeys(keys)
 	}
-	return rule, keys, known
+	return rule, keys, isKnown
 }
 
 // Snapshot answers with the Snapshot as JSON.
 func (h Handlers) Snapshot() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		respond(w, h.encode(h.SeesKeys(r)))
+		respond(w, h.snapshotJSON(h.SeesKeys(r)))
 	})
 }
 
@@ -90,8 +90,8 @@ func (h Handlers) Rules() http.Handler {
 // Rule answers with the rule of the parameter path, and with its busiest keys.
 func (h Handlers) Rule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rule, keys, known := h.RuleFor(r, r.URL.Query().Get("path"))
-		if !known {
+		rule, keys, isKnown := h.RuleFor(r, r.URL.Query().Get("path"))
+		if !isKnown {
 			http.Error(w, "no rule in force has this path; /live/rules lists all rules", http.StatusNotFound)
 			return
 		}
@@ -126,13 +126,13 @@ const writeTimeout = 10 * time.Second
 func (h Handlers) Stream() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seesKeys := h.SeesKeys(r)
-		v, err := h.hub.join(seesKeys)
+		v, err := h.hub.addViewer(seesKeys)
 		if err != nil {
 			w.Header().Set("Retry-After", "10")
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		defer h.hub.leave(v)
+		defer h.hub.removeViewer(v)
 		setHeaders(w, "text/event-stream")
 		w.Header().Set("X-Accel-Buffering", "no") // for proxies
 		response := http.NewResponseController(w)
@@ -143,7 +143,7 @@ func (h Handlers) Stream() http.Handler {
 			}
 			return response.Flush()
 		}
-		err = send(append([]byte("retry: 2000\n\n"), h.event(seesKeys)...))
+		err = send(append([]byte("retry: 2000\n\n"), h.snapshotEvent(seesKeys)...))
 		for err == nil {
 			select {
 			case <-r.Context().Done():

@@ -57,7 +57,7 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	r.call("tenant=secret")
-	r.sample(time.Now())
+	r.takeSample(time.Now())
 	s := r.serve()
 	var private, public, again Snapshot
 	_, header := get(t, s.URL+SnapshotPath, true, &private)
@@ -82,7 +82,7 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 
 	hashed := newRig(t, func(o *Options) { o.Keys = KeysHashed })
 	hashed.call("tenant=secret")
-	hashed.sample(time.Now())
+	hashed.takeSample(time.Now())
 	get(t, hashed.serve().URL+SnapshotPath, true, &private)
 	assert.Equal(t, KeysHashed, private.Keys.Mode)
 	assert.NotEqual(t, public.Keys.Hottest[0].Key, private.Keys.Hottest[0].Key, "each process has its own hashes")
@@ -171,12 +171,12 @@ func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 func TestSlowViewerGetsTheNewestEvent(t *testing.T) {
 	t.Parallel()
 	var h hub
-	v, err := h.join(true)
+	v, err := h.addViewer(true)
 	require.NoError(t, err)
 	for _, text := range []string{"1", "2", "3"} {
-		h.send(func(bool) []byte { return []byte(text) })
+		h.sendEvent(func(bool) []byte { return []byte(text) })
 	}
 	assert.Equal(t, "3", string(<-v.events))
-	h.leave(v)
-	h.send(func(bool) []byte { t.Error("there is no viewer"); return nil })
+	h.removeViewer(v)
+	h.sendEvent(func(bool) []byte { t.Error("there is no viewer"); return nil })
 }

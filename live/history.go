@@ -42,14 +42,14 @@ func (h *history) add(s sample, endsStep bool) {
 	if !endsStep {
 		return
 	}
-	for i, v := range h.now() {
+	for i, v := range h.currentFigures() {
 		h.points[i] = append(h.points[i], v)
 		h.points[i] = slices.Delete(h.points[i], 0, max(len(h.points[i])-historySteps, 0))
 	}
 }
 
-// now returns the figures of the window.
-func (h *history) now() (figures [figureCount]Value) {
+// currentFigures returns the figures of the window.
+func (h *history) currentFigures() (figures [figureCount]Value) {
 	var sum sample
 	for i := range h.window {
 		s := &h.window[i]
@@ -82,8 +82,8 @@ func (h *history) now() (figures [figureCount]Value) {
 
 // figures returns the figures with their history.
 func (h *history) figures() Figures {
-	now := h.now()
-	series := func(i int) Series { return Series{now[i], append([]Value{}, h.points[i]...)} }
+	current := h.currentFigures()
+	series := func(i int) Series { return Series{current[i], append([]Value{}, h.points[i]...)} }
 	return Figures{
 		StepSeconds: stepSeconds,
 		Calls:       series(figureCalls), DeniedShare: series(figureDeniedShare), Errors: series(figureErrors),

@@ -65,14 +65,14 @@ func (l *Live) keyText(key []byte) string {
 		text += "…"
 	}
 	if l.o.Keys == KeysHashed {
-		return l.hashed(text)
+		return l.hashKeyText(text)
 	}
 	return text
 }
 
-// hashed returns the hash of a key. Only this process makes the same hash of the same key.
-func (l *Live) hashed(text string) string {
-	mac := hmac.New(sha256.New, l.hashKey)
+// hashKeyText returns the hash of a key. Only this process makes the same hash of the same key.
+func (l *Live) hashKeyText(text string) string {
+	mac := hmac.New(sha256.New, l.hashSecret)
 	mac.Write([]byte(text))
 	return "#" + hex.EncodeToString(mac.Sum(nil)[:8])
 }
@@ -86,7 +86,7 @@ func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	hashAll := func(keys []Key) []Key {
 		hashed := append([]Key{}, keys...)
 		for i := range hashed {
-			hashed[i].Key = l.hashed(hashed[i].Key)
+			hashed[i].Key = l.hashKeyText(hashed[i].Key)
 		}
 		return hashed
 	}

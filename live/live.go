@@ -72,30 +72,30 @@ const (
 
 // Live makes snapshots of the process.
 type Live struct {
-	o       Options
-	hashKey []byte // of hashed keys
-	started time.Time
-	hub     hub
+	o          Options
+	hashSecret []byte // of hashed keys
+	started    time.Time
+	hub        hub
 
-	mu         sync.Mutex // guards the fields below
-	lastSample time.Time
-	samples    int
-	stepStart  time.Time
-	history    history
-	traffic    *traffic
-	book       ruleBook
-	limits     Limits       // the part of the limits in force that Store has
-	overrides  OverrideList // of the limits in force
-	off        []string     // the limits that switches have taken out of force
-	lastRead   time.Time    // of the counts of rules
-	lastViewed time.Time
-	snapshot   *Snapshot // the last one
+	mu           sync.Mutex // guards the fields below
+	lastSample   time.Time
+	samples      int
+	stepStart    time.Time
+	history      history
+	traffic      *traffic
+	rules        ruleBook
+	limits       Limits       // the part of the limits in force that Store has
+	overrides    OverrideList // of the limits in force
+	switchedOff  []string     // the limits that switches have taken out of force
+	countsReadAt time.Time    // of the counts of rules
+	viewedAt     time.Time
+	snapshot     *Snapshot // the last one
 }
 
 // New returns a Live. Its figures are empty until Run runs.
 func New(o Options) *Live {
 	now := time.Now()
-	return &Live{o: o, hashKey: newHashKey(), started: now, lastSample: now, stepStart: now, lastRead: now, traffic: newTraffic()}
+	return &Live{o: o, hashSecret: newHashKey(), started: now, lastSample: now, stepStart: now, countsReadAt: now, traffic: newTraffic()}
 }
 
 // Run samples the figures once a second, and sends a snapshot to each viewer, until ctx is
@@ -108,18 +108,18 @@ func (l *Live) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			l.sample(time.Now())
-			l.hub.send(l.event)
+			l.takeSample(time.Now())
+			l.hub.sendEvent(l.snapshotEvent)
 		}
 	}
 }
 
-// viewedFor is how long after a view the counts of rules are read each second. Without
+// viewerTimeout is how long after a view the counts of rules are read each second. Without
 // viewers, they are read at the end of a step only.
-const viewedFor = 10 * time.Second
+const viewerTimeout = 10 * time.Second
 
-// sample takes in what happened since the last sample.
-func (l *Live) sample(now time.Time) {
+// takeSample adds a sample of the time since the last sample to the history.
+func (l *Live) takeSample(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	seconds := now.Sub(l.lastSample).Seconds()
@@ -132,9 +132,9 @@ func (l *Live) sample(now time.Time) {
 	calls, redis, uses := l.o.Recorder.collect(seconds)
 	l.history.add(sample{seconds, calls, redis}, endsStep)
 	l.traffic.addUses(uses)
-	if endsStep || now.Sub(l.lastViewed) < viewedFor {
-		l.traffic.add(l.o.Counts(), now.Sub(l.lastRead).Seconds(), endsStep, now.Sub(l.stepStart).Seconds())
-		l.lastRead = now
+	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
+		l.traffic.addCounts(l.o.Counts(), now.Sub(l.countsReadAt).Seconds(), endsStep, now.Sub(l.stepStart).Seconds())
+		l.countsReadAt = now
 	}
 	if endsStep {
 		l.stepStart = now
@@ -150,7 +150,7 @@ func (l *Live) Snapshot() *Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.lastViewed = now
+	l.viewedAt = now
 	if l.snapshot == nil || now.Sub(l.snapshot.Time) >= snapshotTTL {
 		l.snapshot = l.newSnapshot(now)
 	}
@@ -158,7 +158,7 @@ func (l *Live) Snapshot() *Snapshot {
 }
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
-	l.update()
+	l.refreshLimits()
 	s := &Snapshot{
 		Time:      now,
 		Started:   l.started,
@@ -176,7 +176,7 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 }
 
 func (l *Live) state(now time.Time) State {
-	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.isShadow(), Off: l.off, Draining: l.o.Draining()}
+	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.isShadow(), Off: l.switchedOff, Draining: l.o.Draining()}
 	if l.o.Redis != nil {
 		s.Redis = l.o.Redis()
 	}
@@ -186,7 +186,7 @@ func (l *Live) state(now time.Time) State {
 	if l.o.Replicas != nil {
 		s.Replicas = l.o.Replicas()
 	}
-	s.describe(now)
+	s.setSummary(now)
 	return s
 }
 
@@ -201,15 +201,15 @@ func (l *Live) limitsInForce() Limits {
 
 // ruleList returns the busiest rules.
 func (l *Live) ruleList() RuleList {
-	list := RuleList{Total: len(l.book.rules), Shown: []Rule{}}
+	list := RuleList{Total: len(l.rules.rules), Shown: []Rule{}}
 	paths, more := l.traffic.busiest(maxRules)
 	list.More, list.Quiet = more, list.Total-more
 	for _, path := range paths {
-		rule, known := l.book.find(path)
-		if known {
+		rule, isKnown := l.rules.find(path)
+		if isKnown {
 			list.Quiet--
 		}
-		l.traffic.describe(&rule)
+		l.traffic.setTraffic(&rule)
 		list.Shown = append(list.Shown, rule)
 	}
 	list.Quiet = max(list.Quiet, 0)
@@ -222,21 +222,21 @@ func (l *Live) isShadow() bool {
 	return config != nil && config.IsShadow(l.o.ShadowMode) || config == nil && l.o.ShadowMode
 }
 
-// update reads what changes only with the limits in force.
-func (l *Live) update() {
+// refreshLimits reads what changes only with the limits in force.
+func (l *Live) refreshLimits() {
 	config := l.o.Store.Load()
-	if config == l.book.config && l.overrides.Shown != nil {
+	if config == l.rules.config && l.overrides.Shown != nil {
 		return
 	}
-	l.limits, l.off = Limits{Domains: []string{}}, nil
+	l.limits, l.switchedOff = Limits{Domains: []string{}}, nil
 	if config != nil {
 		const maxShown = 5
 		for i, off := range config.Off() {
 			if i == maxShown {
-				l.off = append(l.off, "and more")
+				l.switchedOff = append(l.switchedOff, "and more")
 				break
 			}
-			l.off = append(l.off, off.Path+off.Notes.String())
+			l.switchedOff = append(l.switchedOff, off.Path+off.Notes.String())
 		}
 		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
@@ -254,35 +254,35 @@ func (l *Live) update() {
 			authors[o.Target] = o.Author
 		}
 	}
-	l.book = newRuleBook(config, authors)
+	l.rules = newRuleBook(config, authors)
 }
 
-// maxFound bounds the answer of Rules.
-const maxFound = 500
+// maxFoundRules bounds the answer of Rules.
+const maxFoundRules = 500
 
 // Rules returns the rules of the limits whose path or limit contains text, in any case: up to 500
 // of them in file order, quiet ones too, and the number of further rules.
 func (l *Live) Rules(text string) (rules []Rule, more int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastViewed = time.Now()
-	l.update()
-	rules, more = l.book.search(text, maxFound)
+	l.viewedAt = time.Now()
+	l.refreshLimits()
+	rules, more = l.rules.search(text, maxFoundRules)
 	for i := range rules {
-		l.traffic.describe(&rules[i])
+		l.traffic.setTraffic(&rules[i])
 	}
 	return rules, more
 }
 
 // Rule returns the rule of that path and its busiest keys. known is false if the path is
 // neither in force nor had any hits.
-func (l *Live) Rule(path string) (rule Rule, keys TopKeys, known bool) {
+func (l *Live) Rule(path string) (rule Rule, keys TopKeys, isKnown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastViewed = time.Now()
-	l.update()
-	rule, known = l.book.find(path)
-	l.traffic.describe(&rule)
+	l.viewedAt = time.Now()
+	l.refreshLimits()
+	rule, isKnown = l.rules.find(path)
+	l.traffic.setTraffic(&rule)
 	keys = l.topKeys(func(e *entry) bool { return e.rule.Path == path })
-	return rule, keys, known || l.traffic.rules[path] != nil
+	return rule, keys, isKnown || l.traffic.rules[path] != nil
 }

@@ -121,16 +121,16 @@ func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 		assert.Equal(t, 4999-maxRules, s.Rules.More)
 		assert.Equal(t, 1, s.Rules.Quiet)
 		assert.Equal(t, "k4999", s.Rules.Shown[0].Label)
-		assert.Less(t, len(r.encode(true)), 150<<10, "bytes of JSON")
+		assert.Less(t, len(r.snapshotJSON(true)), 150<<10, "bytes of JSON")
 
 		rules, more := r.Rules("K49")
 		assert.Len(t, rules, 111)
 		assert.Zero(t, more)
 		rules, more = r.Rules("")
-		assert.Len(t, rules, maxFound)
+		assert.Len(t, rules, maxFoundRules)
 		assert.Equal(t, 4500, more)
 		rules, _ = r.Rules("1 per minute")
-		assert.Len(t, rules, maxFound)
+		assert.Len(t, rules, maxFoundRules)
 	})
 }
 
@@ -224,7 +224,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.state.describe(now)
+			c.state.setSummary(now)
 			assert.Equal(t, c.level, c.state.Level)
 			assert.Equal(t, c.want, c.state.Headline)
 			assert.Equal(t, append([]string{}, c.details...), c.state.Details)
@@ -240,7 +240,7 @@ func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 			r.call("tenant=</script>\x1b[31m")
 		}
 		r.tick(1)
-		text := r.encode(true)
+		text := r.snapshotJSON(true)
 		assert.NotContains(t, string(text), "<")
 		assert.NotContains(t, string(text), "\x1b")
 		assert.NotContains(t, string(text), "NaN")

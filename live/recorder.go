@@ -183,7 +183,7 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight fl
 			s.withoutRedis++
 		}
 		ev.denied = ev.denied || !d.Result.Allowed
-		spent, capacity := r.spent(&d)
+		spent, capacity := r.spentAndCapacity(&d)
 		if u := useOf(spent, capacity); u > use {
 			use, ev.limit, ev.spent, ev.capacity = u, d.Limit, spent, capacity
 		}
@@ -191,7 +191,7 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight fl
 	if !isDecided {
 		return i
 	}
-	r.push(s, ev, first.Key)
+	r.addEvent(s, ev, first.Key)
 	return i
 }
 
@@ -203,9 +203,9 @@ func useOf(spent, capacity int64) float64 {
 	return float64(spent) / float64(capacity)
 }
 
-// spent returns the spent hits and the capacity of the limit of d. The capacity is 0 if the
+// spentAndCapacity returns the spent hits and the capacity of the limit of d. The capacity is 0 if the
 // spent hits are unknown. The fallback counts a share of the limit.
-func (r *Recorder) spent(d *service.Decision) (spent, capacity int64) {
+func (r *Recorder) spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	l := d.Limit.Limit
 	if d.Result.Degraded() {
 		if d.Result.Mode != limit.FailLocal {
@@ -220,8 +220,8 @@ func (r *Recorder) spent(d *service.Decision) (spent, capacity int64) {
 	return max(l.Spent(d.Result.Result), 0), l.Capacity()
 }
 
-// push appends an event to a stripe. If the stripe is full, push moves its events first.
-func (r *Recorder) push(s *stripe, ev event, key []byte) {
+// addEvent appends an event to a stripe. If the stripe is full, push moves its events first.
+func (r *Recorder) addEvent(s *stripe, ev event, key []byte) {
 	ev.hash = maphash.Bytes(r.seed, key)
 	key = key[:min(len(key), maxKeyBytes)]
 	if len(s.events) == cap(s.events) || len(s.keys)+len(key) > cap(s.keys) {

@@ -134,7 +134,7 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 					s := r.lockStripe(int(random))
 					s.calls, s.decisions = s.calls+1, s.decisions+1
 					if interval := r.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
-						r.push(s, event{rule: rule, limit: rateLimit, weight: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
+						r.addEvent(s, event{rule: rule, limit: rateLimit, weight: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
 					}
 					s.mu.Unlock()
 				}
@@ -172,7 +172,7 @@ func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 	key := make([]byte, 10*maxKeyBytes)
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
-		r.push(&r.stripes[i%maxStripes], event{rule: rule, limit: rateLimit, weight: 1, denied: true}, key)
+		r.addEvent(&r.stripes[i%maxStripes], event{rule: rule, limit: rateLimit, weight: 1, denied: true}, key)
 	}
 	r.collect(1)
 	used := heapBytes() - before

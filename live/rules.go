@@ -51,17 +51,17 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 			enabled++
 		}
 	}
-	mark := func(isSet bool, text string) {
+	addMark := func(isSet bool, text string) {
 		if isSet {
 			r.Marks = append(r.Marks, text)
 		}
 	}
-	mark(d.ShadowMode, "shadow")
-	mark(d.EnforcedPercent > 0, fmt.Sprintf("enforce %v %%", d.EnforcedPercent))
-	mark(d.QuotaMode, "quota")
-	mark(unlimited > 0, "unlimited")
-	mark(enabled == 0, "disabled")
-	mark(d.Created != nil, "run time")
+	addMark(d.ShadowMode, "shadow")
+	addMark(d.EnforcedPercent > 0, fmt.Sprintf("enforce %v %%", d.EnforcedPercent))
+	addMark(d.QuotaMode, "quota")
+	addMark(unlimited > 0, "unlimited")
+	addMark(enabled == 0, "disabled")
+	addMark(d.Created != nil, "run time")
 	if n := len(d.Overrides); n > 0 {
 		o := d.Overrides[n-1]
 		if d.Off() != nil {
@@ -86,7 +86,7 @@ func newLimit(l *limitsfile.Limit) Limit {
 
 // find returns the rule of that path, or a Rule with no more than the path if it is not in
 // force now. The limit of a request has such a path.
-func (b *ruleBook) find(path string) (rule Rule, known bool) {
+func (b *ruleBook) find(path string) (rule Rule, isKnown bool) {
 	if place, ok := b.places[path]; ok {
 		return b.rules[place], true
 	}

@@ -157,7 +157,7 @@ func (s *sketch) advance(seconds float64) {
 		hasForgotten = hasForgotten || e.count < minCount
 	}
 	if hasForgotten {
-		s.forget()
+		s.removeForgotten()
 	}
 }
 
@@ -165,8 +165,8 @@ func (s *sketch) advance(seconds float64) {
 // minutes.
 const minCount = 1.0 / 64
 
-// forget removes the entries with counts below minCount.
-func (s *sketch) forget() {
+// removeForgotten removes the entries with counts below minCount.
+func (s *sketch) removeForgotten() {
 	s.entries = slices.DeleteFunc(s.entries, func(e entry) bool { return e.count < minCount })
 	slices.SortFunc(s.entries, func(a, b entry) int { return cmp.Compare(a.count, b.count) }) // a sorted list is a heap
 	s.heap = s.heap[:0]

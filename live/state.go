@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// describe sets the level, the headline and the details of s.
-func (s *State) describe(now time.Time) {
+// setSummary sets the level, the headline and the details of s.
+func (s *State) setSummary(now time.Time) {
 	s.Level, s.Details = Well, []string{}
 	var parts []string
-	add := func(level Level, text string) {
+	addPart := func(level Level, text string) {
 		if severity(level) > severity(s.Level) {
 			s.Level = level
 		}
 		parts = append(parts, text)
 	}
-	detail := func(level Level, format string, args ...any) {
+	addDetail := func(level Level, format string, args ...any) {
 		if severity(level) > severity(s.Level) {
 			s.Level = level
 		}
@@ -26,62 +26,62 @@ func (s *State) describe(now time.Time) {
 
 	switch {
 	case !s.Limits.Loaded:
-		add(Trouble, "No limits loaded: calls fail until valid limits arrive")
+		addPart(Trouble, "No limits loaded: calls fail until valid limits arrive")
 	case s.Redis == nil:
-		add(Well, "Counting in this process")
+		addPart(Well, "Counting in this process")
 	case s.Redis.Up:
-		add(Well, "Counting in Redis")
+		addPart(Well, "Counting in Redis")
 	default:
-		add(Trouble, s.Redis.awayText(now))
+		addPart(Trouble, s.Redis.outageText(now))
 	}
 	if s.Draining {
-		add(Warning, "stopping")
+		addPart(Warning, "stopping")
 	}
 	for _, off := range s.Off {
-		add(Warning, "switched off: "+off)
+		addPart(Warning, "switched off: "+off)
 	}
 	if s.ShadowMode {
-		add(Warning, "the whole service is in shadow mode: it denies nothing")
+		addPart(Warning, "the whole service is in shadow mode: it denies nothing")
 	}
 	if s.Replicas > 0 {
-		add(Well, counted(int64(s.Replicas), "replica")+" seen")
+		addPart(Well, countText(int64(s.Replicas), "replica")+" seen")
 	}
 	if s.Limits.Loaded && s.Limits.Since != nil {
-		add(Well, "limits of "+clock(*s.Limits.Since, now)+" in force")
+		addPart(Well, "limits of "+clockText(*s.Limits.Since, now)+" in force")
 	}
 	s.Headline = strings.Join(parts, " · ")
 
 	if r := s.Redis; r != nil && r.Up {
 		if r.Breakers.Failing > 0 {
-			detail(Warning, "Redis fails some calls now; this process decides those calls")
+			addDetail(Warning, "Redis fails some calls now; this process decides those calls")
 		}
 		if r.Outage != nil && r.Outage.End != nil {
-			detail(Well, "Last outage of Redis ended at %s and lasted %s: %s", clock(*r.Outage.End, now), seconds(r.Outage.Seconds), r.Outage.price())
+			addDetail(Well, "Last outage of Redis ended at %s and lasted %s: %s", clockText(*r.Outage.End, now), secondsText(r.Outage.Seconds), r.Outage.priceText())
 		}
 		if b := r.Blip; b != nil && b.End != nil && now.Sub(*b.End) < 5*time.Minute {
-			detail(Well, "Redis was late or failed for a moment at %s: %s", clock(*b.End, now), b.price())
+			addDetail(Well, "Redis was late or failed for a moment at %s: %s", clockText(*b.End, now), b.priceText())
 		}
 	}
 	if s.Redis != nil {
 		for _, f := range s.Redis.Findings {
 			if level, ok := findingLevels[f.Level]; ok {
-				detail(level, "Redis %s: %s; %s", f.Address, f.Text, f.Advice)
+				addDetail(level, "Redis %s: %s; %s", f.Address, f.Text, f.Advice)
 			}
 		}
 	}
 	if c := s.Candidate; c != nil {
-		level, text := Well, c.text(now)
+		level, text := Well, c.describe(now)
 		if c.Problem != "" {
 			level = Warning
 		}
-		detail(level, "%s", text)
+		addDetail(level, "%s", text)
 	}
 	if problems := len(s.Limits.Problems) + s.Limits.MoreProblems; problems > 0 {
 		what := "the newest limits or overrides are not in force"
 		if !s.Limits.Loaded {
 			what = "there are no limits"
 		}
-		detail(Warning, "%s, so %s: %s", counted(int64(problems), "problem"), what, s.Limits.Problems[0])
+		addDetail(Warning, "%s, so %s: %s", countText(int64(problems), "problem"), what, s.Limits.Problems[0])
 	}
 }
 
@@ -91,18 +91,18 @@ var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 // severity returns a number that is higher for a worse level.
 func severity(l Level) int { return map[Level]int{Well: 0, Warning: 1, Trouble: 2}[l] }
 
-// text describes the candidate.
-func (c *Candidate) text(now time.Time) string {
+// describe describes the candidate.
+func (c *Candidate) describe(now time.Time) string {
 	text := "No candidate limits yet"
 	if c.Since != nil {
-		text = fmt.Sprintf("Candidate limits of %s: %s compared, %d newly denied, %d newly admitted", clock(*c.Since, now),
-			counted(int64(c.Compared), "call"), c.NewlyDenied, c.NewlyAdmitted)
+		text = fmt.Sprintf("Candidate limits of %s: %s compared, %d newly denied, %d newly admitted", clockText(*c.Since, now),
+			countText(int64(c.Compared), "call"), c.NewlyDenied, c.NewlyAdmitted)
 	}
 	if len(c.Rules) > 0 {
 		text += fmt.Sprintf("; most by %s (%d)", c.Rules[0].Path, c.Rules[0].NewlyDenied)
 	}
 	if c.NotCompared > 0 {
-		text += "; " + counted(int64(c.NotCompared), "call") + " not compared"
+		text += "; " + countText(int64(c.NotCompared), "call") + " not compared"
 	}
 	if c.Problem != "" {
 		text += "; the newest candidate is rejected: " + c.Problem
@@ -110,11 +110,11 @@ func (c *Candidate) text(now time.Time) string {
 	return text
 }
 
-// awayText describes an outage in progress.
-func (r *Redis) awayText(now time.Time) string {
+// outageText describes an outage in progress.
+func (r *Redis) outageText(now time.Time) string {
 	text := "Redis away"
 	if r.Since != nil {
-		text += " for " + stopwatch(now.Sub(*r.Since))
+		text += " for " + stopwatchText(now.Sub(*r.Since))
 	}
 	switch r.Mode {
 	case "allow":
@@ -122,24 +122,24 @@ func (r *Redis) awayText(now time.Time) string {
 	case "deny":
 		text += " · denying all hits"
 	default:
-		text += " · deciding here at " + share(r.Ratio) + " of each limit"
+		text += " · deciding here at " + shareText(r.Ratio) + " of each limit"
 	}
 	if r.Outage != nil {
-		text += " · " + r.Outage.price()
+		text += " · " + r.Outage.priceText()
 	}
 	return text
 }
 
-// price describes the price of an outage.
-func (o *Outage) price() string {
+// priceText describes the price of an outage.
+func (o *Outage) priceText() string {
 	if o.MaxExcessHits == 0 {
-		return counted(o.Calls, "call") + " decided without Redis, no hit too many"
+		return countText(o.Calls, "call") + " decided without Redis, no hit too many"
 	}
-	return counted(o.Calls, "call") + " decided without Redis, at most " + counted(o.MaxExcessHits, "hit") + " too many"
+	return countText(o.Calls, "call") + " decided without Redis, at most " + countText(o.MaxExcessHits, "hit") + " too many"
 }
 
-// share returns a share in words.
-func share(x float64) string {
+// shareText returns a share in words.
+func shareText(x float64) string {
 	switch x {
 	case 1:
 		return "all"
@@ -151,15 +151,15 @@ func share(x float64) string {
 	return strconv.FormatFloat(x*100, 'g', 3, 64) + " %"
 }
 
-// counted returns n with separators of thousands and with its noun.
-func counted(n int64, noun string) string {
+// countText returns n with separators of thousands and with its noun.
+func countText(n int64, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
-	return thousands(n) + " " + noun
+	return thousandsText(n) + " " + noun
 }
 
-func thousands(n int64) string {
+func thousandsText(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -167,16 +167,16 @@ func thousands(n int64) string {
 	return text
 }
 
-// clock returns the time of day, with the date unless it is less than a day ago.
-func clock(t, now time.Time) string {
+// clockText returns the time of day, with the date unless it is less than a day ago.
+func clockText(t, now time.Time) string {
 	if now.Sub(t) < 24*time.Hour {
 		return t.UTC().Format("15:04 UTC")
 	}
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
 
-// stopwatch returns d as minutes and seconds.
-func stopwatch(d time.Duration) string {
+// stopwatchText returns d as minutes and seconds.
+func stopwatchText(d time.Duration) string {
 	total := int(max(d, 0).Seconds())
 	text := fmt.Sprintf("%02d:%02d", total/60%60, total%60)
 	if hours := total / 3600; hours > 0 {
@@ -185,8 +185,8 @@ func stopwatch(d time.Duration) string {
 	return text
 }
 
-// seconds returns a duration with three digits or so.
-func seconds(v Value) string {
+// secondsText returns a duration with three digits or so.
+func secondsText(v Value) string {
 	d := time.Duration(float64(v) * float64(time.Second))
 	switch {
 	case d >= time.Minute:

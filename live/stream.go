@@ -22,8 +22,8 @@ type viewer struct {
 
 var errManyViewers = errors.New("live stream: 20 viewers are connected, which is the maximum; close another page or rls top")
 
-// join adds a viewer.
-func (h *hub) join(seesKeys bool) (*viewer, error) {
+// addViewer adds a viewer.
+func (h *hub) addViewer(seesKeys bool) (*viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.viewers) >= maxViewers {
@@ -37,15 +37,15 @@ func (h *hub) join(seesKeys bool) (*viewer, error) {
 	return v, nil
 }
 
-func (h *hub) leave(v *viewer) {
+func (h *hub) removeViewer(v *viewer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.viewers, v)
 }
 
-// send sends an event to all viewers. If a viewer has not read the event before, the newer
+// sendEvent sends an event to all viewers. If a viewer has not read the event before, the newer
 // event replaces it. Without viewers, send does nothing.
-func (h *hub) send(event func(seesKeys bool) []byte) {
+func (h *hub) sendEvent(event func(seesKeys bool) []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var events [2][]byte // by seesKeys

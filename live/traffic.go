@@ -8,26 +8,26 @@ import (
 
 // traffic has the hits of each rule in the last five minutes.
 type traffic struct {
-	seconds [windowSeconds]float64 // of the last readings, the newest first
-	rules   map[string]*ruleTraffic
-	read    uint64 // number of the last reading
+	seconds     [windowSeconds]float64 // of the last readings, the newest first
+	rules       map[string]*ruleTraffic
+	lastReading uint64 // number of the last reading
 
-	histories int // the number of rules with several points
+	historyCount int // the number of rules with several points
 }
 
 // ruleTraffic is the traffic of a rule. Each reading adds the hits on the limit with the
 // most denied hits.
 type ruleTraffic struct {
-	totals []limitTotal // of the last reading, one for each limit
-	read   uint64       // number of the last reading with the rule
+	totals      []limitTotal // of the last reading, one for each limit
+	lastReading uint64       // number of the last reading with the rule
 
 	latest  hits                     // of the last reading
 	earlier *[windowSeconds - 1]hits // of the readings before, the newest first; nil if latest covers windowSeconds
 	step    hits                     // of the step in progress
 	points  []hits                   // of past steps, the newest last; nil for a quiet rule
 
-	// use is the highest use in the step in progress, and useBefore in the step before. 0 is unknown.
-	use, useBefore float64
+	// use is the highest use in the step in progress, and oldUse in the step before. 0 is unknown.
+	use, oldUse float64
 }
 
 // limitTotal has the hits on one limit of a rule at a reading.
@@ -57,10 +57,10 @@ func (h hits) compare(other hits) int {
 
 func newTraffic() *traffic { return &traffic{rules: map[string]*ruleTraffic{}} }
 
-// add takes in the counts of all limits, seconds after the last counts. endsStep reports that
+// addCounts adds the counts of all limits, seconds after the last counts. endsStep reports that
 // a step of stepLength seconds ends.
-func (t *traffic) add(counts iter.Seq[LimitCounts], seconds float64, endsStep bool, stepLength float64) {
-	t.read++
+func (t *traffic) addCounts(counts iter.Seq[LimitCounts], seconds float64, endsStep bool, stepLength float64) {
+	t.lastReading++
 	copy(t.seconds[1:], t.seconds[:])
 	t.seconds[0] = seconds
 	for _, r := range t.rules {
@@ -68,8 +68,8 @@ func (t *traffic) add(counts iter.Seq[LimitCounts], seconds float64, endsStep bo
 	}
 	for c := range counts {
 		r := t.rule(c.Rule)
-		r.read = t.read
-		total := r.total(c.Limit)
+		r.lastReading = t.lastReading
+		total := r.lastTotal(c.Limit)
 		last := *total
 		*total = limitTotal{c.Limit, c.OK, c.Near, c.Denied, c.Shadow}
 		if *total == last {
@@ -84,17 +84,17 @@ func (t *traffic) add(counts iter.Seq[LimitCounts], seconds float64, endsStep bo
 		}
 	}
 	for path, r := range t.rules {
-		t.histories -= r.histories()
+		t.historyCount -= r.historyCount()
 		r.step.add(r.latest)
 		if endsStep {
-			r.endStep(float32(stepLength), t.histories < maxHistories)
-			r.use, r.useBefore = 0, r.use
+			r.endStep(float32(stepLength), t.historyCount < maxHistories)
+			r.use, r.oldUse = 0, r.use
 		}
-		if r.read != t.read && r.use+r.useBefore == 0 { // the rule is gone
+		if r.lastReading != t.lastReading && r.use+r.oldUse == 0 { // the rule is gone
 			delete(t.rules, path)
 			continue
 		}
-		t.histories += r.histories()
+		t.historyCount += r.historyCount()
 	}
 }
 
@@ -128,15 +128,15 @@ func (r *ruleTraffic) beginReading(seconds float64) {
 func coversWindow(seconds float64) bool { return seconds >= windowSeconds-0.5 }
 
 // increase returns the growth of a counter. A counter that starts again counts from 0.
-func increase(now, before uint64) float32 {
-	if now < before {
-		return float32(now)
+func increase(newCount, oldCount uint64) float32 {
+	if newCount < oldCount {
+		return float32(newCount)
 	}
-	return float32(now - before)
+	return float32(newCount - oldCount)
 }
 
-// total returns the counts of the named limit at the last reading.
-func (r *ruleTraffic) total(limit string) *limitTotal {
+// lastTotal returns the counts of the named limit at the last reading.
+func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	for i := range r.totals {
 		if r.totals[i].limit == limit {
 			return &r.totals[i]
@@ -146,8 +146,8 @@ func (r *ruleTraffic) total(limit string) *limitTotal {
 	return &r.totals[len(r.totals)-1]
 }
 
-// histories returns 1 if r has several points, else 0.
-func (r *ruleTraffic) histories() int {
+// historyCount returns 1 if r has several points, else 0.
+func (r *ruleTraffic) historyCount() int {
 	if len(r.points) > 1 {
 		return 1
 	}
@@ -220,14 +220,14 @@ func (t *traffic) addUses(uses map[string]float64) {
 
 // highestUse returns the highest use in the last five to ten seconds.
 func (r *ruleTraffic) highestUse() Value {
-	if use := max(r.use, r.useBefore); use > 0 {
+	if use := max(r.use, r.oldUse); use > 0 {
 		return Value(use)
 	}
 	return Unknown
 }
 
-// describe sets the traffic of rule.
-func (t *traffic) describe(rule *Rule) {
+// setTraffic sets the traffic of rule.
+func (t *traffic) setTraffic(rule *Rule) {
 	rule.Use = Unknown
 	r := t.rules[rule.Path]
 	if r == nil {

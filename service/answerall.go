@@ -18,32 +18,32 @@ type Item struct {
 // go to the Limiter in one Take, in the order of the requests. A request goes alone if its hits
 // must be charged together, or if a hit exceeds the max_hits of its rule.
 //
-// answered is called for each request in order. The Call is valid only until answered returns.
-func (s *Service) AnswerAll(ctx context.Context, items []Item, answered func(i int, c *Call)) {
+// onAnswer is called for each request in order. The Call is valid only until onAnswer returns.
+func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i int, c *Call)) {
 	now := s.o.Now()
-	all := make([]*Call, len(items))
-	together := backend.NewSubBatch()
-	defer together.Release()
+	batchCalls := make([]*Call, len(items))
+	sharedBatch := backend.NewSubBatch()
+	defer sharedBatch.Release()
 	for i, item := range items {
 		c := calls.Get().(*Call)
-		all[i] = c
+		batchCalls[i] = c
 		c.Request, c.Start = item.Request, now
-		if c.Err = s.prepare(item.Context, c); c.Err != nil || s.goesAlone(c) {
+		if c.Err = s.prepare(item.Context, c); c.Err != nil || s.needsOwnTake(c) {
 			continue
 		}
 		for j := range c.hits {
-			together.Add(j, c.hits[j])
+			sharedBatch.Add(j, c.hits[j])
 		}
 	}
-	together.Take(ctx, now, s.o.Limiter)
-	decided := together.Results
-	for i, c := range all {
+	sharedBatch.Take(ctx, now, s.o.Limiter)
+	sharedResults := sharedBatch.Results
+	for i, c := range batchCalls {
 		switch {
 		case c.Err != nil:
-		case len(c.hits) > 0 && s.goesAlone(c):
+		case len(c.hits) > 0 && s.needsOwnTake(c):
 			s.take(ctx, c)
 		default:
-			decided = decided[copy(c.results, decided):]
+			sharedResults = sharedResults[copy(c.results, sharedResults):]
 		}
 		if c.Err == nil {
 			c.Response, c.Err = s.respond(ctx, c)
@@ -51,10 +51,10 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item, answered func(i i
 		for _, o := range s.o.Observers {
 			o.Answered(items[i].Context, c)
 		}
-		answered(i, c)
-		c.release()
+		onAnswer(i, c)
+		c.returnToPool()
 	}
 }
 
-// goesAlone reports whether the hits of c need a Take of their own.
-func (s *Service) goesAlone(c *Call) bool { return s.o.AllOrNone || c.exceedsMaxHits }
+// needsOwnTake reports whether the hits of c need a Take of their own.
+func (s *Service) needsOwnTake(c *Call) bool { return s.o.AllOrNone || c.exceedsMaxHits }

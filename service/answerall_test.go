@@ -131,7 +131,7 @@ func TestDecidingIsTheLimitOfTheStatus(t *testing.T) {
 		r.request(desc("a=x"))
 	}
 	r.svc.AnswerAll(t.Context(), []Item{{t.Context(), single("a=x")}, {t.Context(), single("free=x")}}, func(i int, c *Call) {
-		d, ok := c.StatusDecision(0)
+		d, ok := c.DescriptorDecision(0)
 		assert.Equal(t, i == 0, ok)
 		if ok {
 			assert.Equal(t, "3 per second", d.Limit.String())

@@ -50,10 +50,10 @@ type Call struct {
 
 	// The slices below have one element for each hit. Hits of one descriptor are
 	// neighbours, in the order of the limits of its rule.
-	hits        []backend.Hit
-	results     []backend.Result
-	descriptors []int // index of the hit's descriptor
-	limits      []*descriptors.RateLimit
+	hits           []backend.Hit
+	results        []backend.Result
+	hitDescriptors []int // index of the hit's descriptor
+	limits         []*descriptors.RateLimit
 
 	keys []byte // memory of the keys of hits
 
@@ -65,7 +65,7 @@ type Call struct {
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}
 
-func (c *Call) release() {
+func (c *Call) returnToPool() {
 	if cap(c.keys) > maxPooledKeyBytes || cap(c.hits) > maxPooledHits || cap(c.Rules) > maxPooledHits {
 		return
 	}
@@ -76,7 +76,7 @@ func (c *Call) release() {
 	clear(c.limits)
 	*c = Call{
 		Rules: c.Rules[:0], replacedNames: c.replacedNames, hits: c.hits[:0], results: c.results[:0],
-		descriptors: c.descriptors[:0], limits: c.limits[:0], keys: c.keys[:0],
+		hitDescriptors: c.hitDescriptors[:0], limits: c.limits[:0], keys: c.keys[:0],
 	}
 	calls.Put(c)
 }
@@ -129,7 +129,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
 			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)})
-			c.descriptors = append(c.descriptors, i)
+			c.hitDescriptors = append(c.hitDescriptors, i)
 			c.limits = append(c.limits, l)
 		}
 	}
@@ -138,13 +138,13 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 	return nil
 }
 
-// checkRefunds returns an error if the request has a refund and may not have it. none
-// rejects all refunds.
-func (c *Call) checkRefunds(none bool) error {
+// checkRefunds returns an error if the request has a refund and may not have it. If
+// rejectsAll is true, no request may have a refund.
+func (c *Call) checkRefunds(rejectsAll bool) error {
 	for i, d := range c.Request.Descriptors {
 		switch rule := c.Rules[i]; {
 		case !d.GetIsNegativeHits() || rule == nil:
-		case none:
+		case rejectsAll:
 			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: refunds (is_negative_hits) are turned off (NEGATIVE_HITS)", i)
 		case rule.NoRefunds:
 			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: rule %s has refunds: false", i, rule.Path)

@@ -37,7 +37,7 @@ func (s *Service) take(ctx context.Context, c *Call) {
 }
 
 // isTooLarge reports whether hit j exceeds the max_hits of its rule.
-func (c *Call) isTooLarge(j int) bool { return c.Rules[c.descriptors[j]].IsTooLarge(c.hits[j].N) }
+func (c *Call) isTooLarge(j int) bool { return c.Rules[c.hitDescriptors[j]].IsTooLarge(c.hits[j].N) }
 
 // isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have
 // left. A rule in shadow mode denies no call. Rules in quota mode deny a call together only.
@@ -45,7 +45,7 @@ func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 	hit, quotas, quotasTooLarge := 0, 0, 0
 	for i, rule := range c.Rules {
 		firstHit, isTooLarge := hit, false
-		for ; hit < len(c.hits) && c.descriptors[hit] == i; hit++ {
+		for ; hit < len(c.hits) && c.hitDescriptors[hit] == i; hit++ {
 			isTooLarge = isTooLarge || c.isTooLarge(hit) && !c.hits[hit].Shadow
 		}
 		switch isQuota := inQuotaMode(rule, hit > firstHit, quotaMode); {

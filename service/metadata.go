@@ -16,9 +16,9 @@ import (
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	requested, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
 	for i, d := range req.Descriptors {
-		requested[i] = describe(d)
+		requested[i] = descriptorMetadata(d)
 		if st := statuses[i]; st.CurrentLimit != nil && st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
-			merge(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
+			mergeMissing(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
 		}
 	}
 	m := map[string]any{"domain": req.Domain, "descriptors": requested}
@@ -32,8 +32,8 @@ func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, sta
 	return s
 }
 
-// describe returns the dynamic metadata of one descriptor.
-func describe(d *ratelimitv3.RateLimitDescriptor) map[string]any {
+// descriptorMetadata returns the dynamic metadata of one descriptor.
+func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	entries := make([]any, len(d.GetEntries()))
 	for i, e := range d.GetEntries() {
 		entries[i] = e.GetKey() + "=" + e.GetValue()
@@ -52,8 +52,8 @@ func describe(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
-// merge adds to dst the fields of src that dst lacks.
-func merge(dst, src map[string]any) {
+// mergeMissing adds to dst the fields of src that dst lacks.
+func mergeMissing(dst, src map[string]any) {
 	for name, value := range src {
 		existing, exists := dst[name]
 		if !exists {
@@ -62,7 +62,7 @@ func merge(dst, src map[string]any) {
 		}
 		existingMap, existingIsMap := existing.(map[string]any)
 		if m, isMap := value.(map[string]any); isMap && existingIsMap {
-			merge(existingMap, m)
+			mergeMissing(existingMap, m)
 		}
 	}
 }

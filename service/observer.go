@@ -42,23 +42,23 @@ func (c *Call) Decisions() int { return len(c.hits) }
 
 // Decision returns the i-th decision, in the order of the descriptors and their limits.
 func (c *Call) Decision(i int) Decision {
-	d, h := c.descriptors[i], &c.hits[i]
+	d, h := c.hitDescriptors[i], &c.hits[i]
 	return Decision{Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, Shadow: h.Shadow, Result: c.results[i]}
 }
 
-// StatusDecision returns the decision that the status of descriptor i describes. ok is false if no
+// DescriptorDecision returns the decision that the status of descriptor i describes. ok is false if no
 // limit of the descriptor was counted.
-func (c *Call) StatusDecision(i int) (d Decision, ok bool) {
+func (c *Call) DescriptorDecision(i int) (d Decision, ok bool) {
 	from := 0
-	for from < len(c.hits) && c.descriptors[from] < i {
+	for from < len(c.hits) && c.hitDescriptors[from] < i {
 		from++
 	}
 	to := from
-	for to < len(c.hits) && c.descriptors[to] == i {
+	for to < len(c.hits) && c.hitDescriptors[to] == i {
 		to++
 	}
 	if from == to {
 		return Decision{}, false
 	}
-	return c.Decision(c.mostRestrictive(from, to)), true
+	return c.Decision(c.mostRestrictiveHit(from, to)), true
 }

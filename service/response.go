@@ -23,12 +23,12 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 		resp.Statuses[i] = status
 		status.Code = rlsv3.RateLimitResponse_OK
 		firstHit := hit
-		for hit < len(c.hits) && c.descriptors[hit] == i {
+		for hit < len(c.hits) && c.hitDescriptors[hit] == i {
 			hit++
 		}
 		switch {
 		case firstHit < hit:
-			c.setStatus(status, &durations[i], c.mostRestrictive(firstHit, hit))
+			c.setStatus(status, &durations[i], c.mostRestrictiveHit(firstHit, hit))
 		case rule != nil && isUnlimited(rule):
 			status.LimitRemaining = math.MaxUint32
 		}
@@ -36,10 +36,10 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	return resp
 }
 
-// mostRestrictive returns the hit in [from, to) that the status of their descriptor
+// mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor
 // describes: the denied hit with the longest wait, or else the hit with the least
 // remaining. The first of equal hits wins.
-func (c *Call) mostRestrictive(from, to int) int {
+func (c *Call) mostRestrictiveHit(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
 		r, bestResult := c.results[j].Result, c.results[best].Result

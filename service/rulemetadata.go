@@ -24,7 +24,7 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 	firstHit := 0
 	for i, st := range resp.Statuses {
 		next := firstHit
-		for next < len(c.hits) && c.descriptors[next] == i {
+		for next < len(c.hits) && c.hitDescriptors[next] == i {
 			next++
 		}
 		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, next, st))
@@ -58,7 +58,7 @@ func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitRes
 		}
 		return d
 	}
-	j := c.mostRestrictive(firstHit, nextHit)
+	j := c.mostRestrictiveHit(firstHit, nextHit)
 	l, r := c.limits[j], &c.results[j]
 	d.Fields["limit"] = structpb.NewStringValue(l.String())
 	if l.Name != "" {

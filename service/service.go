@@ -88,7 +88,7 @@ var (
 // PERMISSION_DENIED for a refund that is turned off. If a hit could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
-	defer c.release()
+	defer c.returnToPool()
 	c.Request, c.Start = req, s.o.Now()
 	c.Response, c.Err = s.answer(ctx, c)
 	for _, o := range s.o.Observers {

@@ -198,7 +198,7 @@ func BenchmarkMatchAndTake(b *testing.B) {
 				c := calls.Get().(*Call)
 				_ = c.match(svc.o.Limits.Load(), req)
 				svc.o.Limiter.Take(context.Background(), now, c.hits, c.results)
-				c.release()
+				c.returnToPool()
 			}
 		})
 	}

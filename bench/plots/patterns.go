@@ -89,7 +89,7 @@ func (p pattern) admitted(algorithm limit.Algorithm) (times []time.Duration, err
 	}
 	counter := newClientCounter(l)
 	for _, at := range p.requests {
-		if counter.take(at, 1, "") {
+		if counter.allows(at, 1, "") {
 			times = append(times, at)
 		}
 	}
@@ -107,9 +107,9 @@ func newClientCounter(l *limit.Limit) clientCounter {
 	return clientCounter{local.New(local.Options{}), l}
 }
 
-// take reports whether n hits are admitted at a time since the start of a full minute. The id of a
+// allows reports whether n hits are admitted at a time since the start of a full minute. The id of a
 // hold has a meaning only if the algorithm has holds.
-func (c clientCounter) take(at time.Duration, n int64, hold string) bool {
+func (c clientCounter) allows(at time.Duration, n int64, hold string) bool {
 	start := time.Unix(1_800_000_000, 0) // the start of a minute
 	var results [1]backend.Result
 	hits := []backend.Hit{{Key: []byte("client"), Limit: c.limit, N: n, HoldID: hold}}

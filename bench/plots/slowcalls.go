@@ -55,12 +55,12 @@ func admittedCalls(algorithm limit.Algorithm, calls []call) (admitted []call, er
 			open = slices.DeleteFunc(open, func(o call) bool {
 				ended := o.end <= c.start
 				if ended {
-					counter.take(o.end, -1, holdID(o))
+					counter.allows(o.end, -1, holdID(o))
 				}
 				return ended
 			})
 		}
-		if counter.take(c.start, 1, holdID(c)) {
+		if counter.allows(c.start, 1, holdID(c)) {
 			admitted, open = append(admitted, c), append(open, c)
 		}
 	}

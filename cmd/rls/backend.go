@@ -30,15 +30,15 @@ import (
 type counterBackend struct {
 	backend.Limiter // with all caches
 
-	uncached   backend.Limiter // for hits of 0 only
-	prefixes   backend.PrefixResetter
-	caches     []admin.Cache
-	perReplica bool              // each replica has its own counters
-	redis      *fallback.Limiter // nil if the counters are local
-	redisCheck *redisCheck       // nil if the counters are local
-	explain    explain.Options   // without the limits and the settings of the service
-	connect    func()            // waits until Redis has answered, or has not answered for a second
-	close      func()
+	uncached     backend.Limiter // for hits of 0 only
+	prefixes     backend.PrefixResetter
+	caches       []admin.Cache
+	perReplica   bool              // each replica has its own counters
+	redis        *fallback.Limiter // nil if the counters are local
+	redisCheck   *redisCheck       // nil if the counters are local
+	explain      explain.Options   // without the limits and the settings of the service
+	waitForRedis func()            // waits until Redis has answered, or has not answered for a second
+	close        func()
 }
 
 // newBackend returns the backend of the settings. Its goroutines end with ctx. Its close
@@ -51,7 +51,7 @@ func newBackend(ctx context.Context, s *env.Settings, health *server.Health, met
 		return newRedisBackend(ctx, s, counters, health, meter, recorder, tracer, events, log)
 	}
 	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
-	return &counterBackend{Limiter: counters, uncached: counters, prefixes: counters, perReplica: true, explain: explain.Options{Counters: counters}, connect: func() {}, close: func() {}}, nil
+	return &counterBackend{Limiter: counters, uncached: counters, prefixes: counters, perReplica: true, explain: explain.Options{Counters: counters}, waitForRedis: func() {}, close: func() {}}, nil
 }
 
 // idleProbePause is the pause between two probes of a Redis without failures. They find an
@@ -101,7 +101,7 @@ func newRedisBackend(ctx context.Context, s *env.Settings, localCounters *local.
 	go watchRedis(pingCtx, client, s.RedisHealthCheckActive, health, log, func() { close(pinged) })
 	go check.run(pingCtx)
 
-	b := &counterBackend{redis: withFallback, redisCheck: check, connect: func() { awaitPing(pinged) }}
+	b := &counterBackend{redis: withFallback, redisCheck: check, waitForRedis: func() { awaitPing(pinged) }}
 	var shared backend.Limiter = withFallback
 	if s.LocalGuardRatio > 0 && !s.AllOrNone {
 		guarded := guard.New(guard.Options{Next: shared, Counters: localCounters, Ratio: s.LocalGuardRatio})
@@ -206,11 +206,11 @@ type redisClient interface {
 
 // watchRedis pings Redis until the first connection and logs it. With reportHealth,
 // watchRedis goes on until ctx is done and sets the health component redis. It logs no failure,
-// because the line about the outage has the cause. It calls pinged after the first ping, once the
+// because the line about the outage has the cause. It calls onPing after the first ping, once the
 // connections are open.
-func watchRedis(ctx context.Context, client redisClient, reportHealth bool, health *server.Health, log *slog.Logger, pinged func()) {
-	pinged = sync.OnceFunc(pinged)
-	defer pinged()
+func watchRedis(ctx context.Context, client redisClient, reportHealth bool, health *server.Health, log *slog.Logger, onPing func()) {
+	onPing = sync.OnceFunc(onPing)
+	defer onPing()
 	pause := pingPauseAtStart
 	for {
 		err := client.Ping(ctx)
@@ -227,7 +227,7 @@ func watchRedis(ctx context.Context, client redisClient, reportHealth bool, heal
 		} else if err == nil {
 			return
 		}
-		pinged()
+		onPing()
 		if !wait.Sleep(ctx, pause) {
 			return
 		}

@@ -31,8 +31,8 @@ func attr(name, value string) []timeline.Attr {
 	return []timeline.Attr{{Name: name, Value: value}}
 }
 
-// started records the start of the process.
-func (c changes) started(s *env.Settings) {
+// serviceStarted records the start of the process.
+func (c changes) serviceStarted(s *env.Settings) {
 	c.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: []timeline.Attr{
 		{Name: "version", Value: thisBuild().Version}, {Name: "backend", Value: s.Backend()},
 	}})

@@ -107,7 +107,7 @@ func (c *debugConnection) baseURL() (*url.URL, *tls.Config, error) {
 
 // run sends a call and prints the answer: as JSON with --json, else by printText.
 func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, printText func(io.Writer)) error {
-	if err := c.call(cmd.Context(), method, path, query, body, answer); err != nil {
+	if err := c.callEndpoint(cmd.Context(), method, path, query, body, answer); err != nil {
 		return err
 	}
 	if !c.asJSON {
@@ -120,13 +120,13 @@ func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Val
 	return e.Encode(answer)
 }
 
-// call sends a call to a path below /admin/ and decodes the answer. The error lists the
+// callEndpoint sends a call to a path below /admin/ and decodes the answer. The error lists the
 // problems that the service answers, one a line.
-func (c *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
+func (c *adminClient) callEndpoint(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
 	return c.callPath(ctx, method, admin.Prefix+path, query, body, answer)
 }
 
-// callPath is call for a path of the debug listener.
+// callPath is callEndpoint for a path of the debug listener.
 func (c *adminClient) callPath(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

@@ -33,7 +33,7 @@ func newDoctor() *cobra.Command {
 			redis.LogTo(slog.New(slog.DiscardHandler)) // the results have all errors
 			s, warnings, problems := env.Load()
 			d := &doctor{settings: s, now: time.Now()}
-			results := d.run(cmd.Context(), warnings, problems)
+			results := d.runChecks(cmd.Context(), warnings, problems)
 			if err := printDiagnoses(cmd.OutOrStdout(), results, asJSON); err != nil {
 				return err
 			}

@@ -128,14 +128,14 @@ func (t *tail) stream(ctx context.Context, connected func()) (received bool, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != decisionlog.ContentType {
-		return false, t.refusal(u.Host, resp)
+		return false, t.refusalError(u.Host, resp)
 	}
 	connected()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxStreamLine)
 	for lines.Scan() {
 		silence.Reset(3 * decisionlog.HeartbeatPause)
-		if err := t.print(lines.Bytes()); err != nil {
+		if err := t.printLine(lines.Bytes()); err != nil {
 			return true, fmt.Errorf("%w: %w", errRefused, err)
 		}
 	}
@@ -149,8 +149,8 @@ func (t *tail) stream(ctx context.Context, connected func()) (received bool, err
 	return true, fmt.Errorf("%s: %w", u.Host, err)
 }
 
-// refusal returns the error of an answer that is not a stream.
-func (t *tail) refusal(host string, resp *http.Response) error {
+// refusalError returns the error of an answer that is not a stream.
+func (t *tail) refusalError(host string, resp *http.Response) error {
 	if resp.StatusCode == http.StatusOK {
 		return fmt.Errorf("%w: %s: got no stream of decisions; check that %s is the debug listener of an rls with %s", errRefused, host, t.addrFlag, decisionsPath)
 	}
@@ -158,8 +158,8 @@ func (t *tail) refusal(host string, resp *http.Response) error {
 	return fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
 }
 
-// print prints a line of the stream. The error is that of writing, or of an invalid line.
-func (t *tail) print(line []byte) error {
+// printLine prints a line of the stream. The error is that of writing, or of an invalid line.
+func (t *tail) printLine(line []byte) error {
 	if len(line) == 0 { // a heartbeat
 		return nil
 	}
@@ -176,7 +176,7 @@ func (t *tail) print(line []byte) error {
 	case l.Dropped > 0:
 		_, err = fmt.Fprintf(t.out, "%s  %d decisions dropped: %s\n", formatTime(l.Time), l.Dropped, printable(l.Reason))
 	default:
-		_, err = io.WriteString(t.out, t.text(&l.Record))
+		_, err = io.WriteString(t.out, t.lineText(&l.Record))
 	}
 	return err
 }
@@ -187,8 +187,8 @@ const (
 	noColour                         = "\x1b[0m"
 )
 
-// text returns a line of text about r.
-func (t *tail) text(r *decisionlog.Record) string {
+// lineText returns a line of text about r.
+func (t *tail) lineText(r *decisionlog.Record) string {
 	colour := green
 	switch {
 	case r.Code == decisionlog.Failed:

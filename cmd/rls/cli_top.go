@@ -138,7 +138,7 @@ func (t *top) run(ctx context.Context, in, out *os.File) error {
 		}
 		return width, height
 	}
-	return t.show(ctx, first, size, out)
+	return t.showScreens(ctx, first, size, out)
 }
 
 // fetched is the result of fetch.
@@ -147,16 +147,16 @@ type fetched struct {
 	err      error
 }
 
-// show draws first and each further snapshot until ctx is done.
-func (t *top) show(ctx context.Context, first *live.Snapshot, size func() (width, height int), out io.Writer) error {
+// showScreens draws first and each further snapshot until ctx is done.
+func (t *top) showScreens(ctx context.Context, first *live.Snapshot, size func() (width, height int), out io.Writer) error {
 	results := make(chan fetched)
 	done := make(chan struct{})
 	defer func() { <-done }()
 	go func() {
 		defer close(done)
-		t.poll(ctx, results)
+		t.pollSnapshots(ctx, results)
 	}()
-	screen := topScreen{colour: t.colour, location: time.Local}
+	screen := topScreen{hasColours: t.colour, location: time.Local}
 	snapshot, problem := first, ""
 	sizes := time.NewTicker(sizePause)
 	defer sizes.Stop()
@@ -185,8 +185,8 @@ func (t *top) show(ctx context.Context, first *live.Snapshot, size func() (width
 	}
 }
 
-// poll sends a snapshot each second until ctx is done.
-func (t *top) poll(ctx context.Context, results chan<- fetched) {
+// pollSnapshots sends a snapshot each second until ctx is done.
+func (t *top) pollSnapshots(ctx context.Context, results chan<- fetched) {
 	ticker := time.NewTicker(fetchPause)
 	defer ticker.Stop()
 	for {

@@ -90,7 +90,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 }
 
 func TestTopScreenIsInColourOnlyIfAsked(t *testing.T) {
-	screen := topScreen{width: 100, colour: true, location: time.UTC}
+	screen := topScreen{width: 100, hasColours: true, location: time.UTC}
 	assert.Contains(t, strings.Join(screen.lines(testSnapshot(), ""), "\n"), red+"✗ Redis away for 00:41"+noColour)
 }
 
@@ -125,7 +125,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	out := &syncBuffer{}
 	done := make(chan error)
 	go func() {
-		done <- top.show(ctx, first, func() (int, int) { return int(width.Load()), 30 }, out)
+		done <- top.showScreens(ctx, first, func() (int, int) { return int(width.Load()), 30 }, out)
 	}()
 	await := func(text string) {
 		t.Helper()

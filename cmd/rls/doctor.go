@@ -49,12 +49,12 @@ type doctor struct {
 	results  []diagnosis
 }
 
-func (d *doctor) add(level redis.Level, area, subject, text, advice string) {
+func (d *doctor) addResult(level redis.Level, area, subject, text, advice string) {
 	d.results = append(d.results, diagnosis{level, area, subject, text, advice})
 }
 
-// run returns the results of all checks. warnings and problems are those of the settings.
-func (d *doctor) run(ctx context.Context, warnings []env.Warning, problems error) []diagnosis {
+// runChecks returns the results of all checks. warnings and problems are those of the settings.
+func (d *doctor) runChecks(ctx context.Context, warnings []env.Warning, problems error) []diagnosis {
 	d.checkSettings(warnings, problems)
 	d.checkLimits()
 	d.checkListeners(ctx)
@@ -67,14 +67,14 @@ func (d *doctor) run(ctx context.Context, warnings []env.Warning, problems error
 
 func (d *doctor) checkSettings(warnings []env.Warning, problems error) {
 	for _, w := range warnings {
-		d.add(redis.LevelWarning, "settings", w.Setting, w.Message+": "+w.Reason, "")
+		d.addResult(redis.LevelWarning, "settings", w.Setting, w.Message+": "+w.Reason, "")
 	}
 	if problems == nil {
-		d.add(levelOK, "settings", "environment", "the settings are valid", "")
+		d.addResult(levelOK, "settings", "environment", "the settings are valid", "")
 		return
 	}
 	for line := range strings.SplitSeq(problems.Error(), "\n") {
-		d.add(redis.LevelProblem, "settings", "environment", line, "")
+		d.addResult(redis.LevelProblem, "settings", "environment", line, "")
 	}
 }
 
@@ -82,34 +82,34 @@ func (d *doctor) checkLimits() {
 	const area = "limits"
 	s := d.settings
 	if s.ConfigType == env.ConfigXDS {
-		d.add(redis.LevelNote, area, env.WithoutLogin(s.XDSServer), "limits come from the xDS server, and are not checked here", "")
+		d.addResult(redis.LevelNote, area, env.WithoutLogin(s.XDSServer), "limits come from the xDS server, and are not checked here", "")
 		return
 	}
 	place := limitsPlace(s)
 	subject := filepath.Join(place.Root, place.Subdirectory, place.AppDirectory)
 	files, _, err := place.Read()
 	if err != nil {
-		d.add(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
 		return
 	}
 	set, err := filesource.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig})
 	if list := limitsfile.Problems(nil); errors.As(err, &list) {
 		for _, p := range list {
-			d.add(redis.LevelProblem, area, subject, p.String(), "")
+			d.addResult(redis.LevelProblem, area, subject, p.String(), "")
 		}
 		return
 	}
 	if err != nil {
-		d.add(redis.LevelProblem, area, subject, err.Error(), "")
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "")
 		return
 	}
 	for _, w := range set.Warnings {
-		d.add(redis.LevelWarning, area, subject, w.String(), "")
+		d.addResult(redis.LevelWarning, area, subject, w.String(), "")
 	}
-	d.add(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(set.Domains)), "")
+	d.addResult(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(set.Domains)), "")
 	for _, f := range files {
 		if info, err := os.Stat(f.Name); err == nil && info.Mode().Perm()&0o002 != 0 {
-			d.add(redis.LevelWarning, "files", f.Name, "every user of this machine can change the limits", "run chmod o-w")
+			d.addResult(redis.LevelWarning, "files", f.Name, "every user of this machine can change the limits", "run chmod o-w")
 		}
 	}
 }
@@ -141,13 +141,13 @@ func (d *doctor) checkListener(ctx context.Context, setting, address string, isR
 	switch {
 	case err == nil:
 		_ = listener.Close()
-		d.add(levelOK, area, subject, "it is free", "")
+		d.addResult(levelOK, area, subject, "it is free", "")
 	case !errors.Is(err, syscall.EADDRINUSE):
-		d.add(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
-	case isRLS(ctx, dialable(address)):
-		d.add(levelOK, area, subject, "rls serves it", "")
+		d.addResult(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
+	case isRLS(ctx, dialableAddress(address)):
+		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
-		d.add(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
+		d.addResult(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
 	}
 }
 
@@ -160,20 +160,20 @@ func (d *doctor) checkSocket(ctx context.Context, setting, path string, isRLS fu
 	info, err := os.Stat(directory)
 	switch {
 	case err != nil || !info.IsDir():
-		d.add(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
+		d.addResult(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
 	case socketErr != nil:
-		d.add(levelOK, area, subject, "it is free", "")
+		d.addResult(levelOK, area, subject, "it is free", "")
 	case socket.Mode().Type() != os.ModeSocket:
-		d.add(redis.LevelProblem, area, subject, "the path has a file that is no socket", "remove the file, or set another path")
+		d.addResult(redis.LevelProblem, area, subject, "the path has a file that is no socket", "remove the file, or set another path")
 	case isRLS(ctx, "unix:"+path):
-		d.add(levelOK, area, subject, "rls serves it", "")
+		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
-		d.add(redis.LevelNote, area, subject, "the path has a socket that no rls serves", "rls replaces the socket if its process has ended")
+		d.addResult(redis.LevelNote, area, subject, "the path has a socket that no rls serves", "rls replaces the socket if its process has ended")
 	}
 }
 
-// dialable returns the address of a listener with a host that clients can dial.
-func dialable(address string) string {
+// dialableAddress returns the address of a listener with a host that clients can dial.
+func dialableAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
 		host = "localhost"
@@ -181,18 +181,18 @@ func dialable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// askTimeout bounds a request to a listener.
-const askTimeout = 3 * time.Second
+// listenerTimeout bounds a request to a listener.
+const listenerTimeout = 3 * time.Second
 
 // isRLSOverGRPC returns a function that reports whether rls serves gRPC at an address. A server
 // that rejects the certificate of this client counts as rls if it needs TLS.
 func isRLSOverGRPC(useTLS bool) func(context.Context, string) bool {
 	return func(ctx context.Context, address string) bool {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
 		defer cancel()
 		transport := insecure.NewCredentials()
 		if useTLS {
-			transport = credentials.NewTLS(anyCertificate())
+			transport = credentials.NewTLS(acceptAnyCertificate())
 		}
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
 		if err != nil {
@@ -208,9 +208,9 @@ func isRLSOverGRPC(useTLS bool) func(context.Context, string) bool {
 // empty GET contains want.
 func isRLSOverHTTP(scheme, path, want string) func(context.Context, string) bool {
 	return func(ctx context.Context, address string) bool {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
 		defer cancel()
-		transport := &http.Transport{TLSClientConfig: anyCertificate(), DisableKeepAlives: true}
+		transport := &http.Transport{TLSClientConfig: acceptAnyCertificate(), DisableKeepAlives: true}
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+path, http.NoBody)
 		if err != nil {
 			return false
@@ -225,12 +225,12 @@ func isRLSOverHTTP(scheme, path, want string) func(context.Context, string) bool
 	}
 }
 
-// anyCertificate returns a configuration that accepts each server. The doctor sends no secret,
+// acceptAnyCertificate returns a configuration that accepts each server. The doctor sends no secret,
 // and only asks who listens on this machine.
-func anyCertificate() *tls.Config { return &tls.Config{InsecureSkipVerify: true} } //nolint:gosec // see above
+func acceptAnyCertificate() *tls.Config { return &tls.Config{InsecureSkipVerify: true} } //nolint:gosec // see above
 
-// soon is the time before the end of a certificate in which the doctor warns.
-const soon = 14 * 24 * time.Hour
+// expiryWarningTime is the time before the end of a certificate in which the doctor warns.
+const expiryWarningTime = 14 * 24 * time.Hour
 
 // checkCertificates examines the files of certificates and keys.
 func (d *doctor) checkCertificates() {
@@ -253,7 +253,7 @@ func (d *doctor) checkCertificates() {
 			continue
 		}
 		if _, err := tls.LoadX509KeyPair(c.cert, c.key); err != nil {
-			d.add(redis.LevelProblem, "certificates", c.keySetting+" "+c.key, "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
+			d.addResult(redis.LevelProblem, "certificates", c.keySetting+" "+c.key, "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
 		}
 		d.checkKeyRights(c.keySetting+" "+c.key, c.key)
 	}
@@ -264,7 +264,7 @@ func (d *doctor) checkCertificate(subject, path string) {
 	const area = "certificates"
 	data, err := os.ReadFile(path)
 	if err != nil {
-		d.add(redis.LevelProblem, area, subject, err.Error(), "check the path, and let the user of rls read it")
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check the path, and let the user of rls read it")
 		return
 	}
 	var earliest time.Time
@@ -274,11 +274,11 @@ func (d *doctor) checkCertificate(subject, path string) {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			d.add(redis.LevelProblem, area, subject, err.Error(), "replace the certificate")
+			d.addResult(redis.LevelProblem, area, subject, err.Error(), "replace the certificate")
 			return
 		}
 		if d.now.Before(c.NotBefore) {
-			d.add(redis.LevelProblem, area, subject, "a certificate is valid only from "+c.NotBefore.UTC().Format(time.RFC3339), "check the clock of this machine")
+			d.addResult(redis.LevelProblem, area, subject, "a certificate is valid only from "+c.NotBefore.UTC().Format(time.RFC3339), "check the clock of this machine")
 			return
 		}
 		if earliest.IsZero() || c.NotAfter.Before(earliest) {
@@ -288,13 +288,13 @@ func (d *doctor) checkCertificate(subject, path string) {
 	until := earliest.UTC().Format(time.RFC3339)
 	switch left := earliest.Sub(d.now); {
 	case earliest.IsZero():
-		d.add(redis.LevelProblem, area, subject, "the file has no certificate", "replace the file by a PEM file")
+		d.addResult(redis.LevelProblem, area, subject, "the file has no certificate", "replace the file by a PEM file")
 	case left <= 0:
-		d.add(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
-	case left < soon:
-		d.add(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(left)+", at "+until, "replace the certificate")
+		d.addResult(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
+	case left < expiryWarningTime:
+		d.addResult(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(left)+", at "+until, "replace the certificate")
 	default:
-		d.add(levelOK, area, subject, "it is valid until "+until, "")
+		d.addResult(levelOK, area, subject, "it is valid until "+until, "")
 	}
 }
 
@@ -306,9 +306,9 @@ func (d *doctor) checkKeyRights(subject, path string) {
 	}
 	switch mode := info.Mode().Perm(); {
 	case mode&0o022 != 0:
-		d.add(redis.LevelWarning, "files", subject, "other users can change the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600")
+		d.addResult(redis.LevelWarning, "files", subject, "other users can change the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600")
 	case mode&0o004 != 0:
-		d.add(redis.LevelNote, "files", subject, "every user of this machine can read the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600 if others use this machine")
+		d.addResult(redis.LevelNote, "files", subject, "every user of this machine can read the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600 if others use this machine")
 	}
 }
 
@@ -317,23 +317,23 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	const area = "redis"
 	s := d.settings
 	if s.Backend() != env.BackendRedis {
-		d.add(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
+		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
 		return
 	}
 	client, err := newRedis(s, s.CacheKeyPrefix, nil, nil)
 	if err != nil {
-		d.add(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
+		d.addResult(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
 		return
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	good := true
+	isGood := true
 	for _, f := range client.Check(ctx) {
-		good = good && f.Level == redis.LevelNote
-		d.add(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
+		isGood = isGood && f.Level == redis.LevelNote
+		d.addResult(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
 	}
-	if good {
-		d.add(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
+	if isGood {
+		d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
 	}
 }

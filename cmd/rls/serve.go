@@ -68,7 +68,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	meter := metrics.New()
 	meter.Build(metrics.BuildInfo{Version: thisBuild().Version, Commit: thisBuild().Commit, Date: thisBuild().Date, GoVersion: runtime.Version()})
 	events := newChanges()
-	events.started(s)
+	events.serviceStarted(s)
 	logStart(s, log)
 	limits := newLimits(s, health, meter, events, log)
 
@@ -127,7 +127,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	explainer := newExplainer(s, limits, counters, candidate)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, callers, liveHandlers, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
 		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
-	counters.connect() // the first calls need not wait for it
+	counters.waitForRedis() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
 		return err

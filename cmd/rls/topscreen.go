@@ -17,10 +17,10 @@ import (
 
 // topScreen draws snapshots as text.
 type topScreen struct {
-	width    int
-	height   int // in lines; 0 means no limit
-	colour   bool
-	location *time.Location
+	width      int
+	height     int // in lines; 0 means no limit
+	hasColours bool
+	location   *time.Location
 }
 
 // draw writes a screen. It overwrites the previous screen line by line.
@@ -40,10 +40,10 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 
 // lines returns the lines of a screen. problem is the reason why s is old, or empty.
 func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
-	lines := append(t.head(s, problem), "")
-	rules := t.rules(&s.Rules)
-	keys := t.keys(&s.Keys)
-	changes := t.changes(s.Events)
+	lines := append(t.headLines(s, problem), "")
+	rules := t.ruleLines(&s.Rules)
+	keys := t.keyLines(&s.Keys)
+	changes := t.changeLines(s.Events)
 	if t.height > 0 {
 		// The changes get a quarter of the remaining lines, and the keys get a third. The rules
 		// get all others.
@@ -59,13 +59,13 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	return lines
 }
 
-// head describes the state and the figures.
-func (t *topScreen) head(s *live.Snapshot, problem string) []string {
+// headLines describes the state and the figures.
+func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
 	title := fmt.Sprintf("rls %s · %s · up %s", s.Version, s.Instance, s.Time.Sub(s.Started).Round(time.Second))
 	clock := s.Time.In(t.location).Format("15:04:05")
-	lines := []string{t.paint(dim, t.fit(title, t.width-len(clock)-1)+" "+clock)}
+	lines := []string{t.inColour(dim, t.pad(title, t.width-len(clock)-1)+" "+clock)}
 	if problem != "" {
-		lines = append(lines, t.paint(red, t.cut("figures of "+clock+", trying again: "+problem, t.width)))
+		lines = append(lines, t.inColour(red, t.truncate("figures of "+clock+", trying again: "+problem, t.width)))
 	}
 	symbol, colour := "✓", green
 	switch s.State.Level {
@@ -74,34 +74,34 @@ func (t *topScreen) head(s *live.Snapshot, problem string) []string {
 	case live.Trouble:
 		symbol, colour = "✗", red
 	}
-	lines = append(lines, t.paint(colour, t.cut(symbol+" "+s.State.Headline, t.width)))
+	lines = append(lines, t.inColour(colour, t.truncate(symbol+" "+s.State.Headline, t.width)))
 	for i, detail := range s.State.Details {
 		if i == 3 {
 			break
 		}
-		lines = append(lines, t.cut("  "+detail, t.width))
+		lines = append(lines, t.truncate("  "+detail, t.width))
 	}
 	f := &s.Figures
 	spark := func(x live.Series) string { return sparkline(x.Points, 20) }
 	lines = append(lines, "",
-		t.cut(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
-		t.cut(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
+		t.truncate(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
+		t.truncate(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
 	if s.State.Redis != nil {
-		lines = append(lines, t.cut(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
+		lines = append(lines, t.truncate(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
 			durationText(f.RedisP50.Now), spark(f.RedisP50), durationText(f.RedisP99.Now), rateText(f.WithoutRedis.Now)), t.width))
 	}
 	return lines
 }
 
-// rules describes the busiest rules.
-func (t *topScreen) rules(list *live.RuleList) []string {
+// ruleLines describes the busiest rules.
+func (t *topScreen) ruleLines(list *live.RuleList) []string {
 	const numbersWidth = 56 // of the columns behind the limit
 	limitWidth := min(max(t.width/5, 12), 28)
 	pathWidth := max(t.width-limitWidth-numbersWidth-2, 16)
 	row := func(path, limit, ok, denied, shadow, use, marks string) string {
-		return t.cut(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", t.fitEnd(path, pathWidth), t.fit(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
+		return t.truncate(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", t.padEnd(path, pathWidth), t.pad(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
 	}
-	lines := []string{t.paint(dim, row("RULE", "LIMIT", "OK/s", "DENIED/s", "SHADOW/s", "USE", ""))}
+	lines := []string{t.inColour(dim, row("RULE", "LIMIT", "OK/s", "DENIED/s", "SHADOW/s", "USE", ""))}
 	for i := range list.Shown {
 		r := &list.Shown[i]
 		var limits []string
@@ -115,9 +115,9 @@ func (t *topScreen) rules(list *live.RuleList) []string {
 		line := row(r.Path, strings.Join(limits, " and "), rateText(r.OK), rateText(r.Denied), rateText(r.Shadow), percentText(r.Use), marks)
 		switch {
 		case r.Denied > 0:
-			line = t.paint(red, line)
+			line = t.inColour(red, line)
 		case r.Shadow > 0:
-			line = t.paint(yellow, line)
+			line = t.inColour(yellow, line)
 		}
 		lines = append(lines, line)
 	}
@@ -129,7 +129,7 @@ func (t *topScreen) rules(list *live.RuleList) []string {
 		more = append(more, countedText(list.Quiet, "quiet rule"))
 	}
 	if len(more) > 0 {
-		lines = append(lines, t.paint(dim, t.cut(strings.Join(more, ", "), t.width)))
+		lines = append(lines, t.inColour(dim, t.truncate(strings.Join(more, ", "), t.width)))
 	}
 	return lines
 }
@@ -137,22 +137,22 @@ func (t *topScreen) rules(list *live.RuleList) []string {
 // narrowWidth is the width below which two lists don't fit side by side.
 const narrowWidth = 100
 
-// keys describes the hottest and the most denied keys, side by side. A narrow screen has only
+// keyLines describes the hottest and the most denied keys, side by side. A narrow screen has only
 // one list: the most denied keys, or the hottest keys if no key is denied.
-func (t *topScreen) keys(keys *live.TopKeys) []string {
+func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 	half := (t.width - 2) / 2
 	if t.width < narrowWidth {
 		half = t.width
 	}
-	hottest := t.keyList("HOTTEST KEYS", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
-	denied := t.keyList("MOST DENIED KEYS", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
+	hottest := t.keyListLines("HOTTEST KEYS", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
+	denied := t.keyListLines("MOST DENIED KEYS", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
 	var lines []string
 	if t.width < narrowWidth {
 		list := denied
 		if len(keys.Denied) == 0 {
 			list = hottest
 		}
-		lines = append(lines, t.paint(dim, list[0]))
+		lines = append(lines, t.inColour(dim, list[0]))
 		return append(lines, list[1:]...)
 	}
 	for i := range max(len(hottest), len(denied)) {
@@ -163,16 +163,16 @@ func (t *topScreen) keys(keys *live.TopKeys) []string {
 		if i < len(denied) {
 			right = denied[i]
 		}
-		line := t.fit(left, half) + "  " + t.fit(right, half)
+		line := t.pad(left, half) + "  " + t.pad(right, half)
 		if i == 0 {
-			line = t.paint(dim, line)
+			line = t.inColour(dim, line)
 		}
 		lines = append(lines, strings.TrimRight(line, " "))
 	}
 	return lines
 }
 
-func (t *topScreen) keyList(title string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
+func (t *topScreen) keyListLines(title string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
 	switch mode {
 	case live.KeysOff:
 		return []string{title + " (off: TOP_KEYS)"}
@@ -180,7 +180,7 @@ func (t *topScreen) keyList(title string, mode live.KeyMode, keys []live.Key, co
 		title += " (hashed)"
 	}
 	row := func(key, perSecond, share, used string) string {
-		return fmt.Sprintf("%s %7s %6s %11s", t.fit(key, max(columns-27, 8)), perSecond, share, used)
+		return fmt.Sprintf("%s %7s %6s %11s", t.pad(key, max(columns-27, 8)), perSecond, share, used)
 	}
 	lines := []string{row(title, "HITS/s", "SHARE", "USED")}
 	for i := range keys {
@@ -197,41 +197,41 @@ func (t *topScreen) keyList(title string, mode live.KeyMode, keys []live.Key, co
 	return lines
 }
 
-// changes describes the last events, one a line.
-func (t *topScreen) changes(events []timeline.Event) []string {
-	lines := []string{t.paint(dim, "CHANGES")}
+// changeLines describes the last events, one a line.
+func (t *topScreen) changeLines(events []timeline.Event) []string {
+	lines := []string{t.inColour(dim, "CHANGES")}
 	for i := range events {
 		e := &events[i]
 		text := e.Time.In(t.location).Format("15:04:05") + " " + e.Text
 		for _, a := range e.Attrs {
 			text += " · " + a.Name + " " + strings.ReplaceAll(a.Value, "\n", "; ")
 		}
-		line := t.cut(text, t.width)
+		line := t.truncate(text, t.width)
 		if e.Failed {
-			line = t.paint(red, line)
+			line = t.inColour(red, line)
 		}
 		lines = append(lines, line)
 	}
 	return lines
 }
 
-// paint returns text in a colour.
-func (t *topScreen) paint(colour, text string) string {
-	if !t.colour {
+// inColour returns text in a colour.
+func (t *topScreen) inColour(colour, text string) string {
+	if !t.hasColours {
 		return text
 	}
 	return colour + text + noColour
 }
 
-// fit cuts text or adds spaces, so that the text takes as many columns as given.
-func (t *topScreen) fit(text string, columns int) string {
-	text = t.cut(text, columns)
+// pad cuts text or adds spaces, so that the text takes as many columns as given.
+func (t *topScreen) pad(text string, columns int) string {
+	text = t.truncate(text, columns)
 	return text + strings.Repeat(" ", max(columns-textWidth(text), 0))
 }
 
-// fitEnd does the same as fit, but it cuts the start of text. The end of a rule's path matters
+// padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters
 // most.
-func (t *topScreen) fitEnd(text string, columns int) string {
+func (t *topScreen) padEnd(text string, columns int) string {
 	text = replaceControls(text)
 	runes := []rune(text)
 	for textWidth(string(runes)) > columns-1 && textWidth(text) > columns {
@@ -240,12 +240,12 @@ func (t *topScreen) fitEnd(text string, columns int) string {
 	if len(string(runes)) < len(text) {
 		text = "…" + string(runes)
 	}
-	return t.fit(text, columns)
+	return t.pad(text, columns)
 }
 
-// cut shortens text to at most the given columns. It also replaces runes that could control the
+// truncate shortens text to at most the given columns. It also replaces runes that could control the
 // terminal.
-func (t *topScreen) cut(text string, columns int) string {
+func (t *topScreen) truncate(text string, columns int) string {
 	text = replaceControls(text)
 	if textWidth(text) <= columns {
 		return text

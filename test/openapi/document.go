@@ -33,8 +33,8 @@ func newDocument(title, description string, servers ...object) document {
 	}
 }
 
-// text returns the document as JSON.
-func (d document) text() []byte {
+// encode returns the document as JSON.
+func (d document) encode() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

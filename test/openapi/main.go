@@ -21,7 +21,7 @@ func main() {
 	for name, newDocument := range files {
 		d, err := newDocument()
 		if err == nil {
-			err = os.WriteFile(filepath.Join(*dir, name), d.text(), 0o644)
+			err = os.WriteFile(filepath.Join(*dir, name), d.encode(), 0o644)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "openapi:", err)

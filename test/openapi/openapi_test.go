@@ -40,7 +40,7 @@ func TestFilesAreCurrent(t *testing.T) {
 	for name, newDocument := range files {
 		d, err := newDocument()
 		require.NoError(t, err)
-		assert.Equal(t, string(d.text()), string(read(t, name)), "make docs writes the file")
+		assert.Equal(t, string(d.encode()), string(read(t, name)), "make docs writes the file")
 	}
 }
 

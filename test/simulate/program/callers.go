@@ -96,14 +96,14 @@ func startCallers(f *fleet) *callers {
 					continue
 				}
 				o := callOptions{deadline: f.plan.deadline, cancels: random.Float64() < f.plan.cancelShare, patience: time.Duration(random.Int64N(int64(2 * time.Millisecond)))}
-				call := f.call(r, o)
+				call := f.sendCall(r, o)
 				if f.plan.refundShare == 0 || !call.isAdmitted() || random.Float64() >= f.plan.refundShare {
 					continue
 				}
 				time.Sleep(f.plan.drawPause(random))
 				if r := f.current[i%f.plan.replicas]; r != nil {
 					o.refundOf = call
-					call.refund = f.call(r, o)
+					call.refund = f.sendCall(r, o)
 				}
 			}
 		})
@@ -139,9 +139,9 @@ type callOptions struct {
 // a second refund would show.
 const ownHits = 2
 
-// call sends a call with a hit on the tight limit, and hits on a counter of its own. A refund takes
+// sendCall sends a call with a hit on the tight limit, and hits on a counter of its own. A refund takes
 // back one hit of each.
-func (f *fleet) call(r *replica, o callOptions) *callRecord {
+func (f *fleet) sendCall(r *replica, o callOptions) *callRecord {
 	c := &callRecord{id: len(f.records.calls), replica: r, isLast: o.isLast, refundOf: o.refundOf}
 	f.records.calls = append(f.records.calls, c)
 	response := f.send(context.Background(), c, o, newRequest(c))

@@ -20,7 +20,7 @@ func newChecks(f *fleet) *checks {
 	c := &checks{fleet: f}
 	c.checkCalls()
 	c.checkAdmitted()
-	c.checkPrice()
+	c.checkReportedExcess()
 	c.checkDenials()
 	c.checkReports()
 	c.checkBreakers()
@@ -168,9 +168,9 @@ func windowOf(t time.Duration) int64 {
 	return startTime.Add(t).Unix() - startTime.Unix()
 }
 
-// checkPrice checks that the replicas have reported at least the hits beyond the limit. They
+// checkReportedExcess checks that the replicas have reported at least the hits beyond the limit. They
 // can't know hits beyond the limit that Redis admits because it has lost counters.
-func (c *checks) checkPrice() {
+func (c *checks) checkReportedExcess() {
 	p := c.plan
 	if p.losses() > 0 || p.restarts > 0 || p.unit != "year" || p.reloadedMax > 0 || p.algorithm == "token_bucket" {
 		return

@@ -89,7 +89,7 @@ func (f *fleet) close() {
 // checkRecovery sends a call to each replica, which Redis must decide.
 func (f *fleet) checkRecovery() {
 	for _, r := range f.current {
-		f.call(r, callOptions{isLast: true})
+		f.sendCall(r, callOptions{isLast: true})
 	}
 	if f.plan.holds.slots > 0 {
 		time.Sleep(f.plan.holds.hold)

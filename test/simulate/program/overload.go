@@ -76,7 +76,7 @@ func (f *fleet) startFlood(o flood) (stop func()) {
 					f.pauseAll(cpuPeriod - o.cpuLimit)
 				}
 				runtime.Gosched() // nothing interrupts a caller whose calls do not wait
-				f.call(f.current[o.replica], callOptions{cancels: o.cancels, patience: time.Duration(random.Int64N(int64(time.Millisecond)))})
+				f.sendCall(f.current[o.replica], callOptions{cancels: o.cancels, patience: time.Duration(random.Int64N(int64(time.Millisecond)))})
 			}
 		})
 	}
