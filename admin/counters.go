@@ -141,18 +141,15 @@ func (h *handler) resetCounter(c *call) answer {
 		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
 	degraded := func(l Limit) bool { return l.Degraded }
-	const backendDown = "counter not reset: the backend is down, so the counter keeps its value"
 	if slices.ContainsFunc(limitsBefore, degraded) {
-		return problem(http.StatusServiceUnavailable, backendDown)
+		return problem(http.StatusServiceUnavailable, "counter not reset: the backend is down, so the counter keeps its value")
 	}
 	// The largest refund gives back all that is spent.
-	limitsAfter, err := h.chargeHits(c.Context(), h.o.Counters.Limiter, ctr, -limit.MaxHits)
-	if err != nil {
-		return h.resetFailed(c, ctr, "counter not reset, or only in part: "+err.Error())
+	results := h.take(c.Context(), h.o.Counters.Limiter, ctr, -limit.MaxHits)
+	if failure := ctr.resetFailure(results); failure != "" {
+		return h.resetFailed(c, ctr, failure)
 	}
-	if slices.ContainsFunc(limitsAfter, degraded) {
-		return h.resetFailed(c, ctr, backendDown)
-	}
+	limitsAfter := ctr.limits(results)
 	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: h.publishReset(c, ctr.target.String())}
 	var notes []string
 	if h.o.Counters.PerReplica {
@@ -168,6 +165,36 @@ func (h *handler) resetCounter(c *call) answer {
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
 	return answer{code: http.StatusOK, body: reset}
+}
+
+// resetFailure returns which limits are reset and which may not be. It is empty if all are reset.
+func (ctr *counter) resetFailure(results []backend.Result) string {
+	var resetLimits, otherLimits []string
+	reason := "the backend is down"
+	for _, l := range ctr.rule.Limits {
+		if l.Unlimited {
+			continue
+		}
+		r := results[0]
+		results = results[1:]
+		switch {
+		case r.Err != nil:
+			reason = r.Err.Error()
+			otherLimits = append(otherLimits, l.String())
+		case r.Degraded():
+			otherLimits = append(otherLimits, l.String())
+		default:
+			resetLimits = append(resetLimits, l.String())
+		}
+	}
+	others := fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(otherLimits, " and "), reason)
+	switch {
+	case len(otherLimits) == 0:
+		return ""
+	case len(resetLimits) == 0:
+		return "counter " + others
+	}
+	return "counter reset in part: " + strings.Join(resetLimits, " and ") + "; " + others
 }
 
 // resetFailed audits, publishes and answers a reset that may have happened in part.
@@ -192,20 +219,21 @@ func (h *handler) publishReset(c *call, target string) bool {
 
 // readLimits returns the limits of a counter without charging it.
 func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error) {
-	return h.chargeHits(ctx, h.o.Counters.Uncached, ctr, 0)
-}
-
-// chargeHits charges n hits to each limit of a counter and returns the limits afterwards.
-func (h *handler) chargeHits(ctx context.Context, limiter backend.Limiter, ctr *counter, n int64) ([]Limit, error) {
-	hits := ctr.hits(n)
-	results := make([]backend.Result, len(hits))
-	limiter.Take(ctx, h.o.Counters.Now(), hits, results)
+	results := h.take(ctx, h.o.Counters.Uncached, ctr, 0)
 	for i := range results {
 		if err := results[i].Err; err != nil {
 			return nil, err
 		}
 	}
 	return ctr.limits(results), nil
+}
+
+// take charges n hits to each limit of a counter.
+func (h *handler) take(ctx context.Context, limiter backend.Limiter, ctr *counter, n int64) []backend.Result {
+	hits := ctr.hits(n)
+	results := make([]backend.Result, len(hits))
+	limiter.Take(ctx, h.o.Counters.Now(), hits, results)
+	return results
 }
 
 func (ctr *counter) answer(limits []Limit) Counter {

@@ -303,7 +303,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 			}
 			code, text := r.problems("DELETE", "counters", acme, "")
 			assert.Equal(t, http.StatusServiceUnavailable, code)
-			assert.Contains(t, text, "counter not reset")
+			assert.Regexp(t, "^counter not (known to be )?reset: ", text)
 			if name == "only after the read" {
 				require.Len(t, r.audits(), 1, "some counters may be reset")
 				assert.Contains(t, r.audits()[0], "outcome=unknown")
@@ -316,6 +316,28 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 		r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limiter = down })
 		code, text := r.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
-		assert.Contains(t, text, "counter not reset, or only in part")
+		assert.Equal(t, "counter not known to be reset: 100 per minute ("+backend.ErrUnavailable.Error()+")", text)
 	})
+}
+
+// partlyDown decides the second hit of each call without Redis.
+type partlyDown struct{ backend.Limiter }
+
+func (d partlyDown) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	d.Limiter.Take(ctx, now, hits[:1], results[:1])
+	d.Limiter.Take(ctx, now, hits[2:], results[2:])
+	results[1] = backend.Result{Source: backend.SourceFallback}
+}
+
+func TestFailedResetSaysWhichLimitsAreReset(t *testing.T) {
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limiter = partlyDown{o.Counters.Limiter} })
+	const ip = "shop|ip=10.0.0.1"
+	r.spend(ip, 4)
+	code, text := r.problems("DELETE", "counters", ip, "")
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	assert.Equal(t, "counter reset in part: 5 per second and 500 per day, sliding_window, per instance; "+
+		"not known to be reset: 50 per hour, token_bucket, burst 80 (the backend is down)", text)
+	var c admin.Counter
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &c))
+	assert.EqualValues(t, []int64{0, 4, 0}, []int64{c.Limits[0].Spent, c.Limits[1].Spent, c.Limits[2].Spent})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -121,14 +122,15 @@ func (h *handler) rollBack(c *call) answer {
 	isDryRun, dryRunErr := c.flag("dry_run")
 	isForced, forceErr := c.flag("force")
 	reason, reasonErr := c.reason()
-	if err := errors.Join(dryRunErr, forceErr, reasonErr); err != nil {
+	wantedVersion, versionErr := c.version()
+	if err := errors.Join(dryRunErr, forceErr, reasonErr, versionErr); err != nil {
 		return answer{code: http.StatusBadRequest, body: Problems{Problems: problemList(err)}}
 	}
 	history, err := h.history(c)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	version, writes, err := h.rollbackPlan(c, history)
+	version, writes, err := rollbackPlan(history, wantedVersion)
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
@@ -163,15 +165,26 @@ func (h *handler) rollBack(c *call) answer {
 	return answer{code: http.StatusOK, body: rollback}
 }
 
-// rollbackPlan returns the version to restore and the writes that restore it. If the parameter
-// version is missing, this is the newest version whose limits differ from the limits in force.
-func (h *handler) rollbackPlan(c *call, history []changes.Entry) (int64, []changes.Write, error) {
+// noVersion takes the place of a version that the caller does not choose.
+const noVersion = -1
+
+// version returns the parameter version, or noVersion if it is missing.
+func (c *call) version() (int64, error) {
+	if !c.query.Has("version") {
+		return noVersion, nil
+	}
+	version, err := strconv.ParseInt(c.query.Get("version"), 10, 64)
+	if err != nil || version < 0 {
+		return 0, fmt.Errorf("version: got %q, want a number that rls limits history shows, such as 3", truncate(c.query.Get("version")))
+	}
+	return version, nil
+}
+
+// rollbackPlan returns the version to restore and the writes that restore it. For noVersion, this
+// is the newest version whose limits differ from the limits in force.
+func rollbackPlan(history []changes.Entry, version int64) (int64, []changes.Write, error) {
 	hasEnded := func(value string) bool { return override.Ended([]byte(value), time.Now()) }
-	if c.query.Has("version") {
-		version, err := strconv.ParseInt(c.query.Get("version"), 10, 64)
-		if err != nil {
-			return 0, nil, errors.New("version: want a number of rls limits history")
-		}
+	if version != noVersion {
 		writes, err := changes.PlanRollback(history, version, hasEnded)
 		if err == nil && len(writes) == 0 {
 			err = errors.New("the limits are already those of this version")
@@ -181,7 +194,7 @@ func (h *handler) rollbackPlan(c *call, history []changes.Entry) (int64, []chang
 	if len(history) == 0 {
 		return 0, nil, changes.ErrNothingToRollBack
 	}
-	version := history[0].Version
+	version = history[0].Version
 	for { // skip versions with the limits that are in force
 		var err error
 		if version, err = changes.PreviousVersion(history, version); err != nil {

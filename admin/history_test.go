@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
@@ -99,9 +100,16 @@ func TestRollbackUndoesTheLastChanges(t *testing.T) {
 	assert.Equal(t, "wrong switch", r.history("").Changes[3].Reason)
 	code, _ = r.rollBack("version=2")
 	assert.Equal(t, http.StatusConflict, code, "the limits are already those of the version")
-	for _, query := range []string{"version=99", "version=-1", "version=x"} {
-		code, _ = r.rollBack(query)
-		assert.Equal(t, http.StatusConflict, code, query)
+	code, _ = r.rollBack("version=99")
+	assert.Equal(t, http.StatusConflict, code, "an unknown version")
+}
+
+func TestRollbackToWrongVersionIsBadRequest(t *testing.T) {
+	r := newTestAPI(t)
+	for _, version := range []string{"abc", "-1", "1.5", ""} {
+		var p admin.Problems
+		assert.Equal(t, http.StatusBadRequest, r.callURL("POST", "/admin/rollback?version="+version, "", &p), version)
+		assert.Equal(t, []string{fmt.Sprintf("version: got %q, want a number that rls limits history shows, such as 3", version)}, p.Problems)
 	}
 }
 

@@ -89,7 +89,12 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
 			"counters stay as they are.",
 		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 1 --reason 'back to Monday'",
-		Args:    cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("rollback: got %q, want no argument; --to VERSION names the version to restore, such as --to 3", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{}
 			if cmd.Flags().Changed("to") {

@@ -71,6 +71,7 @@ func TestSwitchNeedsClearScopeAndDuration(t *testing.T) {
 		{[]string{"off", "shop > tenat", "--for", "1h"}, "unknown descriptor tenat"},
 		{[]string{"on", "shop"}, `no switch has target "shop"`},
 		{[]string{"shadow-mode", "maybe"}, "invalid argument"},
+		{[]string{"rollback", "abc"}, `rollback: got "abc", want no argument; --to VERSION names the version to restore`},
 		{[]string{"create", "-d", "shop", "a"}, "give FIELD=VALUE arguments or --json-value"},
 		{[]string{"create", "-d", "shop", "a", "unit=day", "--json-value", "{}"}, "not both"},
 		{[]string{"create", "-d", "shop", "tenant", "unit=day", "requests_per_unit=1"}, "has limits for this descriptor"},
