@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -176,6 +177,24 @@ func TestClientSANIsCheckedOnResumedSessions(t *testing.T) {
 		_, err := callTLS(t, r, c)
 		assert.Equal(t, codes.Unavailable, status.Code(err), err)
 	}
+}
+
+func TestChangedCertificateIsInForceWithinASecond(t *testing.T) {
+	ca := certtest.New(t)
+	files := TLS{CertFile: filepath.Join(t.TempDir(), "tls.crt"), KeyFile: filepath.Join(t.TempDir(), "tls.key")}
+	issueTo(t, files, ca, "first")
+	synctest.Test(t, func(t *testing.T) {
+		r, err := newTLSReloader(files, func(string, error) {}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		go r.run(t.Context())
+		time.Sleep(1500 * time.Millisecond)
+		issueTo(t, files, ca, "second")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		current, err := r.config().GetConfigForClient(nil)
+		require.NoError(t, err)
+		assert.Equal(t, "second", current.Certificates[0].Leaf.Subject.CommonName)
+	})
 }
 
 func TestCertificateIsReloaded(t *testing.T) {
