@@ -295,6 +295,22 @@ func TestLogFollowsItsPath(t *testing.T) {
 	}
 }
 
+func TestLogStartsANewLineAfterATornLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "decisions.log")
+	require.NoError(t, os.WriteFile(path, []byte(`{"time":"2026`), 0o600))
+	synctest.Test(t, func(t *testing.T) {
+		f := startLog(t, LogOptions{Sample: 1, Path: path})
+		f.call("trial=a")
+		f.call("trial=b")
+		f.stop()
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		torn, rest, _ := strings.Cut(string(text), "\n")
+		assert.Equal(t, `{"time":"2026`, torn)
+		assert.Len(t, decodeLines(t, rest), 2)
+	})
+}
+
 func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "decisions.log")
 	synctest.Test(t, func(t *testing.T) {

@@ -30,13 +30,30 @@ func (o *output) open() {
 		o.reportError(err)
 		return
 	}
-	o.w = f
+	o.w, o.torn = f, endsTorn(f)
+}
+
+// endsTorn reports whether a file that can only be written ends in the middle of a line. A full disk or
+// the end of a process can tear the last line.
+func endsTorn(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return false
+	}
+	reader, err := os.Open(f.Name())
+	if err != nil {
+		return false
+	}
+	defer reader.Close()
+	var last [1]byte
+	_, err = reader.ReadAt(last[:], info.Size()-1)
+	return err == nil && last[0] != '\n'
 }
 
 func (o *output) close() {
 	if f, ok := o.w.(*os.File); ok && o.path != "" {
 		_ = f.Close() // all lines are written
-		o.w, o.torn = nil, false
+		o.w = nil
 	}
 }
 
