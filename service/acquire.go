@@ -44,8 +44,13 @@ func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLim
 func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
-		if c.results[j].Allowed && !c.results[j].Held && h.N > 0 && !(s.o.AllOrNone && c.isInDeniedGroup(&h)) { // a renewed hold stays
-			h.N, h.Window = -h.N, c.results[j].Window
+		r := &c.results[j]
+		isCharged := r.Allowed && !r.Held && h.N > 0 // a renewed hold stays
+		if isCharged && s.o.AllOrNone {
+			isCharged = !c.isInDeniedGroup(&h)
+		}
+		if isCharged {
+			h.N, h.Window = -h.N, r.Window
 			refunds = append(refunds, h)
 		}
 	}
