@@ -47,8 +47,8 @@ func (noRetryString) NoRetry() bool { return true }
 
 // encode appends the commands of c to commands. The commands are valid until the next encode.
 // Their key points into the memory of the hits. hasExpiry reports whether the key is known to
-// have a time to live. mayIncrement reports whether the user may run INCR, which costs Redis a tenth
-// less than INCRBY.
+// have a time to live. mayIncrement reports whether the user may run INCR, which costs Redis less than
+// INCRBY.
 func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry, mayIncrement bool) []goredis.Cmder {
 	p := &c.plain
 	if p.add.IntCmd == nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // An abandoned request is recycled for another Take, which must not find an old answer.
-func TestCancelledRequestLeaksNoResult(t *testing.T) {
+func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 	const calls = 3
 	for answered := range calls + 1 { // before the Take cancels
 		l := &Limiter{}
