@@ -11,32 +11,31 @@ import (
 
 // metricKey names the metrics of a rule. It is nil for the limit of a request.
 type metricKey struct {
-	domain string // as in the path
-
 	// trail leads from the root of the domain to the rule. It has the originals of copies
 	// that an override made for a single value, so an override does not rename metrics.
 	trail []*limitsfile.Descriptor
 
-	// labels has the key and value of each descriptor of the rule's path. It is nil unless
-	// varies is set.
+	// labels has the domain, and the key and value of each descriptor, as in the rule's path. It
+	// is nil unless the key contains texts of the request.
 	labels []string
-
-	// varies reports that the key contains texts of the request.
-	varies bool
 }
 
 func newMetricKey(p path) *metricKey {
-	k := &metricKey{domain: limitsfile.Printable(p.domain)}
+	k := &metricKey{trail: make([]*limitsfile.Descriptor, 0, len(p.trail))}
 	for _, d := range p.trail {
 		k.trail = append(k.trail, cmp.Or(d.CopiedFrom, d))
 	}
-	if k.varies = slices.ContainsFunc(k.trail, k.segmentVaries); k.varies {
+	if slices.ContainsFunc(k.trail, k.segmentVaries) {
+		k.labels = append(k.labels, limitsfile.Printable(p.domain))
 		for _, d := range p.trail {
 			k.labels = append(k.labels, d.Label())
 		}
 	}
 	return k
 }
+
+// varies reports whether the key contains texts of the request.
+func (k *metricKey) varies() bool { return k.labels != nil }
 
 func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
 
@@ -52,7 +51,7 @@ func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
 }
 
 // MetricKeyVaries reports whether requests that match r can have different metric keys.
-func (r *Rule) MetricKeyVaries() bool { return r.metricKey == nil || r.metricKey.varies }
+func (r *Rule) MetricKeyVaries() bool { return r.metricKey == nil || r.metricKey.varies() }
 
 // MetricFlags returns a text for the flags that change the metric key. It is empty for a rule
 // without such flags.
@@ -152,10 +151,10 @@ func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) stri
 		}
 		return path
 	}
-	if !r.metricKey.varies {
+	if !r.metricKey.varies() {
 		return r.Path
 	}
-	path := r.metricKey.domain
+	path := r.metricKey.labels[0]
 	for i, e := range entries {
 		path += " > " + r.metricKey.label(i, e)
 	}
@@ -166,7 +165,7 @@ func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) stri
 func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	switch d := k.trail[i]; {
 	case !k.segmentVaries(d):
-		return k.labels[i]
+		return k.labels[i+1]
 	case k.valueVaries(d):
 		return limitsfile.Printable(e.GetKey() + "=" + e.GetValue())
 	case d.Value == "":
