@@ -23,6 +23,10 @@ import (
 // connections is the number of connections of a client. Envoy has one for each of its threads.
 const connections = 2
 
+// windowBytes is the size of the windows of HTTP/2. A client of grpc-go without fixed windows pings
+// the server after most answers. Envoy does not.
+const windowBytes = 1 << 20
+
 // maxOpen bounds the calls of an open loop that have no answer yet. Further calls wait, and
 // their latency still counts from the time at which they were due.
 const maxOpen = 4096
@@ -50,7 +54,8 @@ const readyPause = 20 * time.Millisecond
 func Dial(addr string) (*Client, error) {
 	c := new(Client)
 	for i := range c.conns {
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(retries))
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(retries),
+			grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(windowBytes))
 		if err != nil {
 			return nil, err
 		}
