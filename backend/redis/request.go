@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -199,6 +200,16 @@ const starvedGrace = 10 * time.Millisecond
 // isStarved reports whether a deadline that has passed was noticed late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
 
+// isStarvedNow lets all other goroutines have their turn, then reports whether a deadline that has passed
+// was noticed late. In a process with many busy goroutines, a turn takes long. The goroutines that send
+// requests and read answers wait as long.
+func isStarvedNow(deadline time.Time) bool {
+	if !isStarved(deadline) {
+		runtime.Gosched()
+	}
+	return isStarved(deadline)
+}
+
 // wait returns nil once all calls are answered. If the time is up, wait returns an ErrLate. A process
 // that got no CPU time waits longer. If ctx ends, wait returns another error. After an error, the
 // caller must call abandon.
@@ -212,7 +223,7 @@ func (r *request) wait(ctx context.Context) error {
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
 	case <-r.timer.C:
 	}
-	if !isStarved(r.deadline) {
+	if !isStarvedNow(r.deadline) {
 		return errLate
 	}
 	// The worker that has the answer also got no CPU time.

@@ -33,9 +33,17 @@ var mutants = []mutant{
 	{
 		name:    "starved-process-blames-redis",
 		file:    "backend/redis/request.go",
-		old:     "if !isStarved(r.deadline) {",
-		new:     "if isMutant() || !isStarved(r.deadline) {",
+		old:     "if !isStarvedNow(r.deadline) {",
+		new:     "if isMutant() || !isStarvedNow(r.deadline) {",
 		runs:    []run{{"no-cpu-time", 1}, {"canceled-calls", 1}},
+		problem: "breaker opened",
+	},
+	{
+		name:    "busy-process-blames-redis",
+		file:    "backend/redis/request.go",
+		old:     "runtime.Gosched()",
+		new:     "if !isMutant() {\n\t\t\truntime.Gosched()\n\t\t}",
+		runs:    []run{{"busy-callers", 1}},
 		problem: "breaker opened",
 	},
 	{

@@ -86,8 +86,8 @@ func (r *callRecord) isRefund() bool { return r.refundOf != nil }
 // returns true.
 func (c *checks) checkBound(name string, windows int64, isPart func(*callRecord) bool) {
 	p := c.plan
-	maxHits := int64(max(p.maxHits, p.reloadedMax))
-	returned := int64(p.leaseWaste * float64(maxHits)) // to counters that Redis has lost
+	maxHits := p.highestMax()
+	returned := p.leaseBudget() // to counters that Redis has lost
 	bound := windows*(maxHits+int64(p.losses())*(maxHits+returned)) +
 		c.countCalls(func(r *callRecord) bool { return r.isRefund() && isPart(r) })
 	for _, replica := range c.replicas {
@@ -103,7 +103,7 @@ func (c *checks) checkBound(name string, windows int64, isPart func(*callRecord)
 // share returns the most hits that the fallback of a replica may admit in a window.
 func (c *checks) share(replica *replica) int64 {
 	p := c.plan
-	maxHits := int64(max(p.maxHits, p.reloadedMax))
+	maxHits := p.highestMax()
 	switch p.failureMode {
 	case "allow":
 		return math.MaxInt32

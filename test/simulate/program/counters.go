@@ -93,7 +93,7 @@ func (c *checks) checkCharges() {
 		c.fail("charged hits: got %d, want at least the %d that Redis and permits have admitted, without %d refunds", charged, admitted, refunds)
 	}
 	calls := int64(len(c.records.calls)) - refunds
-	budget := int64(p.leaseWaste * float64(max(p.maxHits, p.reloadedMax)))
+	budget := p.leaseBudget()
 	if charged > calls+budget {
 		c.fail("charged hits: got %d, want at most %d calls and %d lost permits", charged, calls, budget)
 	}
@@ -113,11 +113,7 @@ func (c *checks) checkCharges() {
 func (c *checks) checkRefunds(charged int64) {
 	canceled := c.countCalls(func(r *callRecord) bool { return r.err != nil })
 	admitted := c.countCalls((*callRecord).isAdmitted)
-	lost := int64(0)
-	for _, r := range c.replicas {
-		s := r.leases.Stats()
-		lost += s.Lapsed + s.Held
-	}
+	lost := c.lostPermits()
 	if charged > admitted+canceled+lost {
 		c.fail("charged hits: got %d, want at most %d admitted hits, %d canceled hits and %d lost permits", charged, admitted, canceled, lost)
 	}

@@ -17,6 +17,21 @@ func (c *checks) checkLeases() {
 			c.fail("%s: used permits: got %d, want one for each of %d hits", r.name, s.Used, hits)
 		}
 	}
+	if c.plan.algorithm != "fixed_window" || c.plan.unit != "year" || len(c.losses) > 0 {
+		return
+	}
+	if lost, budget := c.lostPermits(), c.plan.leaseBudget(); lost > budget {
+		c.fail("lost permits: got %d, want at most %d", lost, budget)
+	}
+}
+
+// lostPermits returns the permits that were neither used nor returned.
+func (c *checks) lostPermits() (lost int64) {
+	for _, r := range c.replicas {
+		s := r.leases.Stats()
+		lost += s.Lapsed + s.Held
+	}
+	return lost
 }
 
 // leaseHits returns the hits of a replica that permits have admitted.

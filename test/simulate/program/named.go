@@ -13,6 +13,7 @@ var namedPlans = map[string]func() *plan{
 	"late-denials":             lateDenials,
 	"late-return":              lateReturn,
 	"no-cpu-time":              noCPUTime,
+	"busy-callers":             busyCallers,
 	"canceled-calls":           canceledCalls,
 	"full-queue":               fullQueue,
 	"full-queue-far-away":      fullQueueFarAway,
@@ -104,6 +105,15 @@ func canceledCalls() *plan {
 	return p
 }
 
+// busyCallers is callers who keep the replica so busy that a goroutine waits for its turn for half of the
+// timeout.
+func busyCallers() *plan {
+	p := newNamedPlan(2 * time.Second)
+	p.replicas, p.timeout, p.maxQueue, p.maxBatch = 1, 20*time.Millisecond, 8, 4
+	p.addFloodOf(flood{callers: 300, cpuTime: 100 * time.Microsecond}, 500*time.Millisecond, 750*time.Millisecond)
+	return p
+}
+
 // fullQueue is eight callers without pauses, and a queue with room for one call.
 func fullQueue() *plan {
 	p := newNamedPlan(2 * time.Second)
@@ -181,6 +191,7 @@ func lostPermitCut(i int) time.Duration { return time.Second + time.Duration(i)*
 // and these returns do not reach Redis.
 func lostReturns() *plan {
 	p := lostPermits()
+	p.leaseWaste = 0.002
 	for i := range lostPermitCuts {
 		p.addReloadOf(lostPermitCut(i)+time.Millisecond, p.maxHits-1-i, p.leaseWaste)
 	}

@@ -116,6 +116,12 @@ func (p *plan) addEvent(at time.Duration, run func(*fleet), format string, args 
 	p.events = append(p.events, event{min(at, p.duration), fmt.Sprintf(format, args...), run})
 }
 
+// highestMax returns the highest maximum that the tight limit has in the run.
+func (p *plan) highestMax() int64 { return int64(max(p.maxHits, p.reloadedMax)) }
+
+// leaseBudget returns the most permits that all replicas together may hold unused.
+func (p *plan) leaseBudget() int64 { return int64(p.leaseWaste * float64(p.highestMax())) }
+
 // losses returns the number of faults in which Redis loses counters.
 func (p *plan) losses() int {
 	n := 0
