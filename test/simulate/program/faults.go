@@ -8,38 +8,38 @@ import (
 	"github.com/seed-81f232ab/rls/test/simulate/resp"
 )
 
-// addFault adds one fault to the schedule, or several that belong together.
-func (p *plan) addFault(r *rand.Rand, at time.Duration) {
+// drawFault draws a fault, or several that belong together, and adds them to the schedule.
+func (p *plan) drawFault(r *rand.Rand, at time.Duration) {
 	kinds := []func(*plan, *rand.Rand, time.Duration){
-		(*plan).addStalls, (*plan).addStalls, (*plan).addCut, (*plan).addRefusal, (*plan).addSlowness, (*plan).addResets,
-		(*plan).addCrash, (*plan).addFailover, (*plan).addScriptFlushes, (*plan).addMode, (*plan).addServerClockStep,
-		(*plan).addReplicaClockStep, (*plan).addRestart, (*plan).addReload, (*plan).addPauses, (*plan).addFlood,
+		(*plan).drawStalls, (*plan).drawStalls, (*plan).drawCut, (*plan).drawRefusal, (*plan).drawSlowness, (*plan).drawResets,
+		(*plan).drawCrash, (*plan).drawFailover, (*plan).drawScriptFlushes, (*plan).drawMode, (*plan).drawServerClockStep,
+		(*plan).drawReplicaClockStep, (*plan).drawRestart, (*plan).drawReload, (*plan).drawPauses, (*plan).drawFlood,
 	}
 	kinds[r.IntN(len(kinds))](p, r, at)
 }
 
-// addRange adds an event at the start and one at the end of a fault of Redis or of the network.
-func (p *plan) addRange(f fault, begin, end func(*fleet), format string, args ...any) {
+// addFault adds a fault of Redis or of the network, with an event at its start and one at its end.
+func (p *plan) addFault(f fault, begin, end func(*fleet), format string, args ...any) {
 	f.end = min(f.end, p.duration)
 	p.faults = append(p.faults, f)
-	p.addEvents(f.start, f.end, begin, end, format, args...)
+	p.addStartAndEnd(f.start, f.end, begin, end, format, args...)
 }
 
-// addEvents adds an event at the start and one at the end of a time.
-func (p *plan) addEvents(from, to time.Duration, begin, end func(*fleet), format string, args ...any) {
+// addStartAndEnd adds an event at a time from, and one at a time to.
+func (p *plan) addStartAndEnd(from, to time.Duration, begin, end func(*fleet), format string, args ...any) {
 	p.addEvent(from, begin, format+" for %v", append(args, to-from)...)
 	p.addEvent(to, end, format+" ends", args...)
 }
 
-// addStalls adds up to sixty short stalls of Redis, or a long one.
-func (p *plan) addStalls(r *rand.Rand, at time.Duration) {
+// drawStalls draws up to sixty short stalls of Redis, or a long one.
+func (p *plan) drawStalls(r *rand.Rand, at time.Duration) {
 	count, longest := pick(r, 1, 5, 60), 90*time.Millisecond
 	if count == 1 {
 		longest, p.losesAnswers = 2*time.Second, true
 	}
 	for range count {
 		end := at + between(r, 10*time.Millisecond, longest)
-		p.addRange(fault{start: at, end: end}, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
+		p.addFault(fault{start: at, end: end}, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
 		at = end + between(r, 5*time.Millisecond, 80*time.Millisecond)
 		if at >= p.duration {
 			return
@@ -47,14 +47,14 @@ func (p *plan) addStalls(r *rand.Rand, at time.Duration) {
 	}
 }
 
-// addCut cuts the network of one replica or of all.
-func (p *plan) addCut(r *rand.Rand, at time.Duration) {
+// drawCut draws a cut of the network of one replica or of all.
+func (p *plan) drawCut(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	first, count := r.IntN(p.replicas), 1
 	if r.IntN(2) == 0 {
 		first, count = 0, p.replicas
 	}
-	p.addRange(fault{start: at, end: at + between(r, 20*time.Millisecond, 2*time.Second)},
+	p.addFault(fault{start: at, end: at + between(r, 20*time.Millisecond, 2*time.Second)},
 		func(f *fleet) {
 			for i := range count {
 				f.links[first+i].Cut()
@@ -67,25 +67,25 @@ func (p *plan) addCut(r *rand.Rand, at time.Duration) {
 		}, "network of %d replicas from replica %d is cut", count, first)
 }
 
-// addRefusal breaks the connections of a replica and refuses new ones.
-func (p *plan) addRefusal(r *rand.Rand, at time.Duration) {
+// drawRefusal draws a time in which Redis refuses connections of a replica. First all of them break.
+func (p *plan) drawRefusal(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	i := r.IntN(p.replicas)
-	p.addRange(fault{start: at, end: at + between(r, 20*time.Millisecond, time.Second)},
+	p.addFault(fault{start: at, end: at + between(r, 20*time.Millisecond, time.Second)},
 		func(f *fleet) { f.links[i].Refuse(); f.links[i].Reset() },
 		func(f *fleet) { f.links[i].Heal() }, "Redis refuses connections of replica %d", i)
 }
 
-// addSlowness delays all bytes of a replica.
-func (p *plan) addSlowness(r *rand.Rand, at time.Duration) {
+// drawSlowness draws a time in which the network of a replica is slower.
+func (p *plan) drawSlowness(r *rand.Rand, at time.Duration) {
 	i, delay := r.IntN(p.replicas), between(r, 5*time.Millisecond, 80*time.Millisecond)
-	p.addRange(fault{start: at, end: at + between(r, 50*time.Millisecond, 2*time.Second)},
+	p.addFault(fault{start: at, end: at + between(r, 50*time.Millisecond, 2*time.Second)},
 		func(f *fleet) { f.links[i].Slow(delay) },
 		func(f *fleet) { f.links[i].Heal() }, "network of replica %d is slower by %v", i, delay)
 }
 
-// addResets breaks the connections of all replicas several times.
-func (p *plan) addResets(r *rand.Rand, at time.Duration) {
+// drawResets draws several times at which the connections of all replicas break.
+func (p *plan) drawResets(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	for range 1 + r.IntN(8) {
 		p.faults = append(p.faults, fault{start: at, end: at})
@@ -94,41 +94,41 @@ func (p *plan) addResets(r *rand.Rand, at time.Duration) {
 	}
 }
 
-// addCrash kills Redis and starts it later, empty or with all its data.
-func (p *plan) addCrash(r *rand.Rand, at time.Duration) {
+// drawCrash draws a crash of Redis. Redis starts again later, empty or with all its data.
+func (p *plan) drawCrash(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	isEmpty := r.IntN(2) == 0
 	kind := "with its data"
 	if isEmpty {
 		kind = "empty"
 	}
-	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, 2*time.Second), losesData: isEmpty},
+	p.addFault(fault{start: at, end: at + between(r, 10*time.Millisecond, 2*time.Second), losesData: isEmpty},
 		func(f *fleet) {
 			if isEmpty {
 				f.losses = append(f.losses, elapsed())
 			} else {
 				f.redis.keepCopy()
 			}
-			f.takeDown(isEmpty)
+			f.crashRedis(isEmpty)
 		},
 		(*fleet).healNetwork, "Redis is down, then comes up %s,", kind)
 }
 
-// addFailover replaces Redis by a Redis replica without its last writes.
-func (p *plan) addFailover(r *rand.Rand, at time.Duration) {
+// drawFailover draws a failover to a Redis replica without the last writes.
+func (p *plan) drawFailover(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	lag := between(r, time.Millisecond, 90*time.Millisecond)
 	p.addEvent(at-lag, func(f *fleet) { f.redis.keepCopy() }, "the Redis replica gets no more writes")
-	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second), losesData: true},
+	p.addFault(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second), losesData: true},
 		func(f *fleet) {
 			f.losses = append(f.losses, elapsed())
-			f.takeDown(false)
+			f.crashRedis(false)
 		},
 		(*fleet).healNetwork, "Redis fails over without the writes of %v,", lag)
 }
 
-// takeDown ends Redis and refuses connections. The next Redis is empty, or has the kept copy.
-func (f *fleet) takeDown(isEmpty bool) {
+// crashRedis ends Redis and refuses connections. The next Redis is empty, or has the kept copy.
+func (f *fleet) crashRedis(isEmpty bool) {
 	f.eachLink((*netmodel.Link).Refuse)
 	f.resetConnections()
 	f.redis.restart(isEmpty)
@@ -137,45 +137,45 @@ func (f *fleet) takeDown(isEmpty bool) {
 // healNetwork accepts connections again, and ends cuts and delays of the network.
 func (f *fleet) healNetwork() { f.eachLink((*netmodel.Link).Heal) }
 
-func (p *plan) addScriptFlushes(r *rand.Rand, at time.Duration) {
+func (p *plan) drawScriptFlushes(r *rand.Rand, at time.Duration) {
 	for range 1 + r.IntN(20) {
 		p.addEvent(at, func(f *fleet) { f.redis.execute("SCRIPT", "FLUSH") }, "SCRIPT FLUSH")
 		at += between(r, time.Millisecond, 50*time.Millisecond)
 	}
 }
 
-// addMode lets Redis refuse commands.
-func (p *plan) addMode(r *rand.Rand, at time.Duration) {
+// drawMode draws a time in which Redis refuses commands.
+func (p *plan) drawMode(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
 	mode, name := resp.ReadOnly, "read only"
 	if r.IntN(2) == 0 {
 		mode, name = resp.Loading, "loading its data"
 	}
-	p.addRange(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second)},
+	p.addFault(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second)},
 		func(f *fleet) { f.redis.setMode(mode) },
 		func(f *fleet) { f.redis.setMode(resp.Normal) }, "Redis is %s", name)
 }
 
-func (p *plan) addServerClockStep(r *rand.Rand, at time.Duration) {
+func (p *plan) drawServerClockStep(r *rand.Rand, at time.Duration) {
 	step := between(r, -3*time.Second, 3*time.Second)
 	p.addEvent(at, func(f *fleet) { f.redis.clockStep += step }, "clock of Redis steps by %v", step)
 	p.clockSteps++
 }
 
-func (p *plan) addReplicaClockStep(r *rand.Rand, at time.Duration) {
+func (p *plan) drawReplicaClockStep(r *rand.Rand, at time.Duration) {
 	i, step := r.IntN(p.replicas), between(r, -3*time.Second, 3*time.Second)
 	p.addEvent(at, func(f *fleet) { f.clockSteps[i] += step }, "clock of replica %d steps by %v", i, step)
 	p.clockSteps++
 }
 
-// addRestart kills a replica or ends it after its last calls, and starts another one.
-func (p *plan) addRestart(r *rand.Rand, at time.Duration) {
+// drawRestart draws the restart of a replica, which is killed or ends after its last calls.
+func (p *plan) drawRestart(r *rand.Rand, at time.Duration) {
 	p.losesAnswers = true
-	p.addRestartOf(r.IntN(p.replicas), at, pick(r, 0, time.Second))
+	p.addRestart(r.IntN(p.replicas), at, pick(r, 0, time.Second))
 }
 
-// addRestartOf restarts replica i. Without a drain it is killed.
-func (p *plan) addRestartOf(i int, at, drain time.Duration) {
+// addRestart adds a restart of replica i. Without a drain it is killed.
+func (p *plan) addRestart(i int, at, drain time.Duration) {
 	stopped := at + drain
 	p.addEvent(at, func(f *fleet) {
 		r := f.current[i]
@@ -197,16 +197,16 @@ func (p *plan) addRestartOf(i int, at, drain time.Duration) {
 	p.restarts++
 }
 
-// addReload puts limits in force that have another maximum of the tight limit.
-func (p *plan) addReload(r *rand.Rand, at time.Duration) {
+// drawReload draws a reload with another maximum of the tight limit.
+func (p *plan) drawReload(r *rand.Rand, at time.Duration) {
 	maxHits, leaseWaste := pick(r, p.maxHits, max(p.maxHits/2, 1), 2*p.maxHits), p.leaseWaste
 	if leaseWaste > 0 {
 		leaseWaste = pick(r, leaseWaste, leaseWaste, 0)
 	}
-	p.addReloadOf(at, maxHits, leaseWaste)
+	p.addReload(at, maxHits, leaseWaste)
 }
 
-func (p *plan) addReloadOf(at time.Duration, maxHits int, leaseWaste float64) {
+func (p *plan) addReload(at time.Duration, maxHits int, leaseWaste float64) {
 	p.addEvent(at, func(f *fleet) { f.setLimit(maxHits, leaseWaste) }, "limits are loaded: %d hits, lease waste %v", maxHits, leaseWaste)
 	p.reloadedMax = max(p.reloadedMax, maxHits)
 }

@@ -31,11 +31,11 @@ type fleet struct {
 	firstGoroutines int // before the first replica
 }
 
-// never is a time long before the run.
-const never = time.Duration(math.MinInt64 / 2)
+// longAgo is a time long before the run.
+const longAgo = time.Duration(math.MinInt64 / 2)
 
 func newFleet(p *plan) *fleet {
-	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, lastPause: never, firstGoroutines: runtime.NumGoroutine()}
+	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, lastPause: longAgo, firstGoroutines: runtime.NumGoroutine()}
 	random := rand.New(rand.NewPCG(p.seed, 2))
 	f.setLimit(p.maxHits, p.leaseWaste)
 	for i := range p.replicas {

@@ -20,7 +20,7 @@ var namedPlans = map[string]func() *plan{
 	"short-windows":            shortWindows,
 	"late-refunds":             lateRefunds,
 	"long-cut":                 longCut,
-	"refunds":                  refundsOfCallers,
+	"refunds":                  refundingCallers,
 	"late-permits":             latePermits,
 	"lost-permits":             lostPermits,
 	"killed-replicas":          killedReplicas,
@@ -39,12 +39,12 @@ func newNamedPlan(duration time.Duration) *plan {
 	}
 }
 
-// lateAnswers is sixty stalls that are a little longer than the timeout.
+// lateAnswers has sixty stalls that are a little longer than the timeout.
 func lateAnswers() *plan {
 	p := newNamedPlan(8 * time.Second)
 	for i := range 60 {
 		at := time.Duration(i+1) * 120 * time.Millisecond
-		p.addRange(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
+		p.addFault(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
 	}
 	return p
 }
@@ -62,7 +62,7 @@ func lateDenials() *plan {
 	return p
 }
 
-// lateReturn is a reload shortly before the end of a window. The first call after the reload comes in
+// lateReturn has a reload shortly before the end of a window. The first call after the reload comes in
 // the next window, so the permits go back then. Another replica has charged this window already.
 func lateReturn() *plan {
 	p := newNamedPlan(6 * time.Second)
@@ -74,10 +74,10 @@ func lateReturn() *plan {
 	for i := range 2 {
 		windowEnd := time.Duration(2*i+2) * time.Second
 		addCallers := func(replica, callers int, from, to time.Duration) {
-			p.addFloodOf(flood{replica: replica, callers: callers, cpuTime: 500 * time.Microsecond}, windowEnd+from, windowEnd+to)
+			p.addFlood(flood{replica: replica, callers: callers, cpuTime: 500 * time.Microsecond}, windowEnd+from, windowEnd+to)
 		}
 		addCallers(0, 1, -900*time.Millisecond, -500*time.Millisecond)
-		p.addReloadOf(windowEnd-15*time.Millisecond, p.maxHits-1-i, p.leaseWaste)
+		p.addReload(windowEnd-15*time.Millisecond, p.maxHits-1-i, p.leaseWaste)
 		addCallers(1, 1, 150*time.Millisecond, 250*time.Millisecond)
 		addCallers(0, 1, 250*time.Millisecond, 260*time.Millisecond)
 		addCallers(1, 8, 300*time.Millisecond, 800*time.Millisecond)
@@ -86,7 +86,7 @@ func lateReturn() *plan {
 	return p
 }
 
-// noCPUTime is pauses of the process that are longer than the timeout. Between two pauses, no trip to
+// noCPUTime has pauses of the process that are longer than the timeout. Between two pauses, no trip to
 // Redis ends.
 func noCPUTime() *plan {
 	p := newNamedPlan(4 * time.Second)
@@ -96,29 +96,29 @@ func noCPUTime() *plan {
 	return p
 }
 
-// canceledCalls is callers who cancel each call, as fast as they can. They use up the CPU limit of the
+// canceledCalls has callers who cancel each call, as fast as they can. They use up the CPU limit of the
 // replica, and Redis is so far away that no trip ends before the next pause.
 func canceledCalls() *plan {
 	p := newNamedPlan(3 * time.Second)
 	p.replicas, p.delay, p.timeout = 1, 3*time.Millisecond, 80*time.Millisecond
-	p.addFloodOf(flood{callers: 100, cancels: true, cpuTime: 50 * time.Microsecond, cpuLimit: 5 * time.Millisecond}, 900*time.Millisecond, 2*time.Second)
+	p.addFlood(flood{callers: 100, cancels: true, cpuTime: 50 * time.Microsecond, cpuLimit: 5 * time.Millisecond}, 900*time.Millisecond, 2*time.Second)
 	return p
 }
 
-// busyCallers is callers who keep the replica so busy that a goroutine waits for its turn for half of the
+// busyCallers has callers who keep the replica so busy that a goroutine waits for its turn for half of the
 // timeout.
 func busyCallers() *plan {
 	p := newNamedPlan(2 * time.Second)
 	p.replicas, p.timeout, p.maxQueue, p.maxBatch = 1, 20*time.Millisecond, 8, 4
-	p.addFloodOf(flood{callers: 300, cpuTime: 100 * time.Microsecond}, 500*time.Millisecond, 750*time.Millisecond)
+	p.addFlood(flood{callers: 300, cpuTime: 100 * time.Microsecond}, 500*time.Millisecond, 750*time.Millisecond)
 	return p
 }
 
-// fullQueue is eight callers without pauses, and a queue with room for one call.
+// fullQueue has eight callers without pauses, and a queue with room for one call.
 func fullQueue() *plan {
 	p := newNamedPlan(2 * time.Second)
 	p.replicas, p.callers, p.maxHits, p.maxQueue = 1, 1, 1000, 1
-	p.addFloodOf(flood{callers: 8, cpuTime: 50 * time.Microsecond}, 500*time.Millisecond, time.Second)
+	p.addFlood(flood{callers: 8, cpuTime: 50 * time.Microsecond}, 500*time.Millisecond, time.Second)
 	return p
 }
 
@@ -129,19 +129,19 @@ func fullQueueFarAway() *plan {
 	return p
 }
 
-// shortWindows is windows of a second with far more calls than the limit, which is raised in the
+// shortWindows has windows of a second with far more calls than the limit, which is raised in the
 // middle of a window.
 func shortWindows() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.replicas, p.unit, p.maxHits, p.denyCache = 1, "second", 30, true
-	p.addReloadOf(2500*time.Millisecond, 300, 0)
+	p.addReload(2500*time.Millisecond, 300, 0)
 	return p
 }
 
-// longCut is a network that is cut while far more calls come than the limit admits.
+// longCut has a network that is cut while far more calls come than the limit admits.
 func longCut() *plan {
 	p := newNamedPlan(4 * time.Second)
-	p.addRange(fault{start: 50 * time.Millisecond, end: 3 * time.Second},
+	p.addFault(fault{start: 50 * time.Millisecond, end: 3 * time.Second},
 		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).healNetwork, "the network of all replicas is cut")
 	return p
 }
@@ -153,9 +153,9 @@ func lateRefunds() *plan {
 	return p
 }
 
-// refundsOfCallers is callers who take back a part of their admitted calls, a limit with a lease, and
+// refundingCallers has callers who take back a part of their admitted calls, a limit with a lease, and
 // a deny cache.
-func refundsOfCallers() *plan {
+func refundingCallers() *plan {
 	p := newNamedPlan(3 * time.Second)
 	p.refundShare, p.leaseWaste, p.denyCache = 0.5, 0.5, true
 	return p
@@ -168,14 +168,14 @@ func latePermits() *plan {
 	return p
 }
 
-// lostPermits is short cuts of the network, each with a break of all connections. Some requests for
+// lostPermits has short cuts of the network, each with a break of all connections. Some requests for
 // permits do not reach Redis.
 func lostPermits() *plan {
 	p := newNamedPlan(8 * time.Second)
 	p.replicas, p.callers, p.pause, p.maxHits, p.leaseWaste, p.losesAnswers = 1, 30, 20*time.Millisecond, 20_000, 0.01, true
 	for i := range lostPermitCuts {
 		at := lostPermitCut(i)
-		p.addRange(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
+		p.addFault(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
 			func(f *fleet) { f.resetConnections(); f.healNetwork() }, "the network is cut and all connections break")
 	}
 	p.sortEvents()
@@ -193,13 +193,13 @@ func lostReturns() *plan {
 	p := lostPermits()
 	p.leaseWaste = 0.002
 	for i := range lostPermitCuts {
-		p.addReloadOf(lostPermitCut(i)+time.Millisecond, p.maxHits-1-i, p.leaseWaste)
+		p.addReload(lostPermitCut(i)+time.Millisecond, p.maxHits-1-i, p.leaseWaste)
 	}
 	p.sortEvents()
 	return p
 }
 
-// holders is holders with ids. Some of them work longer than a hold lasts, and renew it. Some crash.
+// holders has holders with ids. Some of them work longer than a hold lasts, and renew it. Some crash.
 func holders() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.callers = 1
@@ -207,7 +207,7 @@ func holders() *plan {
 	return p
 }
 
-// anonymousHolders is holders without ids. They work for a shorter time than a hold lasts.
+// anonymousHolders has holders without ids. They work for a shorter time than a hold lasts.
 func anonymousHolders() *plan {
 	p := holders()
 	p.holds.hold, p.holds.longestWork, p.holds.anonymousShare, p.holds.crashShare = 30*time.Second, 300*time.Millisecond, 1, 0
@@ -217,20 +217,20 @@ func anonymousHolders() *plan {
 // holdersLongCut is holders while the network of all replicas is cut.
 func holdersLongCut() *plan {
 	p := holders()
-	p.addRange(fault{start: time.Second, end: 3 * time.Second},
+	p.addFault(fault{start: time.Second, end: 3 * time.Second},
 		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).healNetwork, "the network of all replicas is cut")
 	return p
 }
 
-// killedReplicas is three replicas that are killed at once with all the permits that they may hold.
+// killedReplicas has three replicas that are killed at once with all the permits that they may hold.
 func killedReplicas() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.maxHits, p.leaseWaste, p.losesAnswers = 5000, 0.1, true
 	for i := range p.replicas {
-		p.addFloodOf(flood{replica: i, callers: 2, cpuTime: time.Millisecond}, time.Second, 2*time.Second)
+		p.addFlood(flood{replica: i, callers: 2, cpuTime: time.Millisecond}, time.Second, 2*time.Second)
 	}
 	for i := range p.replicas {
-		p.addRestartOf(i, 2500*time.Millisecond, 0)
+		p.addRestart(i, 2500*time.Millisecond, 0)
 	}
 	p.sortEvents()
 	return p

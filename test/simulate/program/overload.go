@@ -15,8 +15,8 @@ func (f *fleet) pauseAll(d time.Duration) {
 	f.lastPause = elapsed()
 }
 
-// addPauses adds times without CPU time, as a container has beyond its CPU limit.
-func (p *plan) addPauses(r *rand.Rand, at time.Duration) {
+// drawPauses draws times without CPU time, as a container has beyond its CPU limit.
+func (p *plan) drawPauses(r *rand.Rand, at time.Duration) {
 	for range pick(r, 1, 5, 30) {
 		pause := between(r, 5*time.Millisecond, 150*time.Millisecond)
 		p.addPause(at, pause)
@@ -46,20 +46,20 @@ type flood struct {
 // cpuPeriod is the time over which Linux counts the CPU time of a container with a CPU limit.
 const cpuPeriod = 100 * time.Millisecond
 
-// addFlood adds a flood of calls to one replica.
-func (p *plan) addFlood(r *rand.Rand, at time.Duration) {
+// drawFlood draws a flood of calls to one replica.
+func (p *plan) drawFlood(r *rand.Rand, at time.Duration) {
 	o := flood{replica: r.IntN(p.replicas), callers: pick(r, 8, 30, 300), cancels: r.IntN(2) == 0, cpuTime: pick(r, 50*time.Microsecond, 100*time.Microsecond)}
-	p.addFloodOf(o, at, at+between(r, 50*time.Millisecond, 400*time.Millisecond))
+	p.addFlood(o, at, at+between(r, 50*time.Millisecond, 400*time.Millisecond))
 }
 
-func (p *plan) addFloodOf(o flood, from, to time.Duration) {
+func (p *plan) addFlood(o flood, from, to time.Duration) {
 	to = min(to, p.duration)
 	text := "%d callers of replica %d make no pauses"
 	if o.cancels {
 		text += " and cancel their calls"
 	}
 	var stop func()
-	p.addEvents(from, to, func(f *fleet) { stop = f.startFlood(o) }, func(*fleet) { stop() }, text, o.callers, o.replica)
+	p.addStartAndEnd(from, to, func(f *fleet) { stop = f.startFlood(o) }, func(*fleet) { stop() }, text, o.callers, o.replica)
 }
 
 // startFlood starts the callers of a flood. The returned function stops them.

@@ -100,7 +100,7 @@ func newPlan(seed uint64) *plan {
 	}
 	p.chargeDenied = p.algorithm == "fixed_window" && r.IntN(2) == 0
 	for range r.IntN(5) {
-		p.addFault(r, between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
+		p.drawFault(r, between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
 	}
 	p.sortEvents()
 	p.refundShare = pick(r, 0, 0, 0, 0.3)

@@ -163,8 +163,8 @@ func (o *fallbackObserver) Served(hits int) {
 	o.Observer.Served(hits)
 }
 
-// newConfig returns the limits in force: the tight limit of the plan with another maximum and
-// another lease, and a limit for each call that is never spent.
+// newConfig returns the limits in force: the tight limit of the plan with this maximum and this
+// lease, a limit with holds, and a limit for each call that is never spent.
 func newConfig(p *plan, maxHits int, leaseWaste float64) *descriptors.Config {
 	fields := ""
 	if p.algorithm == "fixed_window" {
