@@ -55,8 +55,8 @@ func startIncumbent(t *testing.T, limits string, env ...string) *program {
 	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=incumbent", "LOG_LEVEL=error")...)
 }
 
-// start runs a program and returns when it answers. Of two settings with one name in env, the
-// last applies.
+// start runs a program and returns when it answers. If env has two settings with
+// the same name, the last applies.
 func start(t *testing.T, bin, limits string, env ...string) *program {
 	t.Helper()
 	dir := t.TempDir()
