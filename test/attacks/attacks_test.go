@@ -149,30 +149,38 @@ type answers struct {
 	failed int
 }
 
-// otherClient sends 60 calls a second until ctx is done.
+// otherClientRate is the number of calls of the other client in a second.
+const otherClientRate = 60
+
+// otherClient starts 60 calls a second until ctx is done, and waits for their answers. A call
+// starts at its due time, also if earlier calls have no answer, and its time begins then.
 func (s *service) otherClient(ctx context.Context) (a answers) {
 	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(s.t, err)
 	defer func() { _ = conn.Close() }()
 	client := rlsv3.NewRateLimitServiceClient(conn)
-	tick := time.NewTicker(time.Second / 60)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return a
-		case <-tick.C:
-		}
-		start := time.Now()
-		callCtx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
-		_, err := client.ShouldRateLimit(callCtx, request("other", 1))
-		cancel()
-		a.times = append(a.times, time.Since(start))
-		if err != nil {
-			a.failed++
-			s.t.Log(err)
-		}
+	var calls sync.WaitGroup
+	var mu sync.Mutex // guards a
+	due := time.Now()
+	for ctx.Err() == nil {
+		start := due
+		calls.Go(func() {
+			callCtx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := client.ShouldRateLimit(callCtx, request("other", 1))
+			mu.Lock()
+			defer mu.Unlock()
+			a.times = append(a.times, time.Since(start))
+			if err != nil {
+				a.failed++
+				s.t.Log(err)
+			}
+		})
+		due = due.Add(time.Second / otherClientRate)
+		time.Sleep(time.Until(due))
 	}
+	calls.Wait()
+	return a
 }
 
 // request returns a request of n descriptors.
