@@ -91,6 +91,10 @@ type GRPC struct {
 	// MaxMessageBytes is the largest request, also over HTTP; default 128 KiB.
 	MaxMessageBytes int
 
+	// MaxDescriptors is the largest number of descriptors that the service accepts. The server only
+	// counts the descriptors of a larger request. 0 means that it decodes each request.
+	MaxDescriptors int
+
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
 	MaxStreams uint32
 

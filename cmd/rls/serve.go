@@ -197,6 +197,7 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
 			UDS:               s.GRPCUDS,
 			MaxMessageBytes:   s.GRPCMaxMessageBytes,
+			MaxDescriptors:    s.MaxDescriptors,
 			MaxStreams:        uint32(s.GRPCMaxStreams),
 			MaxConnectionIdle: s.GRPCMaxConnectionIdle,
 			Gate: newGate("grpc", admission.Options{

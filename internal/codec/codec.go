@@ -17,10 +17,12 @@ const maxFastRequest = 1 << 10
 // Codec is a codec of gRPC for protobuf.
 type Codec struct {
 	encoding.CodecV2 // the general code
+	maxDescriptors   int
 }
 
-// New returns a Codec.
-func New() Codec { return Codec{encoding.GetCodecV2(proto.Name)} }
+// New returns a Codec. The service rejects a request with more than maxDescriptors descriptors by
+// their number. So the codec does not decode these descriptors, and they are empty. 0 means no bound.
+func New(maxDescriptors int) Codec { return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors} }
 
 // Marshal implements encoding.CodecV2.
 func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
@@ -34,11 +36,22 @@ func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
-	if request, ok := message.(*rlsv3.RateLimitRequest); ok && len(data) == 1 && data[0].Len() <= maxFastRequest {
+	request, ok := message.(*rlsv3.RateLimitRequest)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, message)
+	}
+	if len(data) == 1 && data[0].Len() <= maxFastRequest {
 		if decodeRequest(string(data[0].ReadOnlyData()), request) {
 			return nil
 		}
 		request.Reset()
+	} else if c.maxDescriptors > 0 {
+		buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buffer.Free()
+		if countDescriptors(string(buffer.ReadOnlyData()), c.maxDescriptors, request) {
+			return nil
+		}
+		data = mem.BufferSlice{buffer}
 	}
 	return c.CodecV2.Unmarshal(data, message)
 }

@@ -1,6 +1,8 @@
 package codec_test
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -65,7 +67,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		want, got := new(rlsv3.RateLimitRequest), new(rlsv3.RateLimitRequest)
 		wantErr := general.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, want)
-		err := codec.New().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)
+		err := codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)
 		if wantErr != nil {
 			assert.EqualError(t, err, wantErr.Error())
 			return
@@ -79,7 +81,7 @@ func TestDecodedRequestKeepsNoBytesOfItsBuffer(t *testing.T) {
 	data, err := proto.Marshal(usual()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, codec.New().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
+	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	clear(data) // grpc uses the buffer again
 	assert.True(t, proto.Equal(usual()[4], got))
 }
@@ -88,8 +90,33 @@ func TestRequestInPiecesIsDecoded(t *testing.T) {
 	data, err := proto.Marshal(usual()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, codec.New().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
 	assert.True(t, proto.Equal(usual()[4], got))
+}
+
+func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
+	bounded := codec.New(100)
+	decode := func(descriptors int) *rlsv3.RateLimitRequest {
+		want := requestOf("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
+		want.HitsAddend = 3
+		data, err := proto.Marshal(want)
+		require.NoError(t, err)
+		got := new(rlsv3.RateLimitRequest)
+		require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+		if descriptors <= 100 {
+			assert.True(t, proto.Equal(want, got))
+		}
+		return got
+	}
+	decode(99)
+	decode(100)
+	got := decode(101)
+	assert.Equal(t, "shop", got.Domain)
+	assert.Len(t, got.Descriptors, 101)
+	assert.Empty(t, got.Descriptors[100].Entries)
+
+	tooShort := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
+	assert.Error(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(tooShort)}, got))
 }
 
 // response draws a response with common and rare fields.
@@ -126,20 +153,20 @@ func TestResponseIsEncodedAsByGeneralCode(t *testing.T) {
 		r := response(t)
 		want, err := general.Marshal(r)
 		require.NoError(t, err)
-		got, err := codec.New().Marshal(r)
+		got, err := codec.New(0).Marshal(r)
 		require.NoError(t, err)
 		assert.Equal(t, want.Materialize(), got.Materialize())
 	})
 }
 
 func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
-	encoded, err := codec.New().Marshal(usual()[4])
+	encoded, err := codec.New(0).Marshal(usual()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, general.Unmarshal(encoded, got))
 	assert.True(t, proto.Equal(usual()[4], got))
 
-	_, err = codec.New().Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
+	_, err = codec.New(0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
 		{CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{Name: "\xff"}},
 	}})
 	assert.ErrorContains(t, err, "UTF-8")
@@ -148,7 +175,7 @@ func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
 func TestUsualMessagesNeedFewAllocations(t *testing.T) {
 	data, err := proto.Marshal(usual()[4])
 	require.NoError(t, err)
-	c := codec.New()
+	c := codec.New(0)
 	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
 	request := new(rlsv3.RateLimitRequest)
 	assert.EqualValues(t, 2, testing.AllocsPerRun(100, func() {
@@ -166,7 +193,7 @@ func BenchmarkMessages(b *testing.B) {
 		Code: rlsv3.RateLimitResponse_OK, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 100, Unit: 1},
 		LimitRemaining: 1234, DurationUntilReset: durationpb.New(17e9),
 	}}}
-	for name, c := range map[string]encoding.CodecV2{"general": general, "own": codec.New()} {
+	for name, c := range map[string]encoding.CodecV2{"general": general, "own": codec.New(0)} {
 		b.Run("request/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -2,6 +2,8 @@ package codec
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -59,6 +61,38 @@ func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 			}
 		}
 	}
+	return true
+}
+
+// countDescriptors decodes the domain of a request that has more than maxDescriptors descriptors,
+// and adds as many empty descriptors. It returns false for all other requests, and if data is invalid
+// or has a rare field.
+func countDescriptors(data string, maxDescriptors int, request *rlsv3.RateLimitRequest) (ok bool) {
+	descriptors, domain := 0, ""
+	for data != "" {
+		tag := data[0]
+		data = data[1:]
+		switch tag {
+		case addendTag:
+			_, data, ok = cutNumber(data)
+		case domainTag:
+			domain, data, ok = cutBytes(data)
+			ok = ok && utf8.ValidString(domain)
+		case descriptorsTag:
+			_, data, ok = cutBytes(data)
+			descriptors++
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+	}
+	if descriptors <= maxDescriptors {
+		return false
+	}
+	request.Domain = strings.Clone(domain)
+	request.Descriptors = slices.Repeat([]*ratelimitv3.RateLimitDescriptor{{}}, descriptors)
 	return true
 }
 

@@ -309,6 +309,7 @@ func oneByteFrames(conns int) func(context.Context, *service) {
 func unfinishedPosts(posts, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
 		var running sync.WaitGroup
+		body := make([]byte, size-1)
 		for range posts {
 			running.Go(func() {
 				for ctx.Err() == nil {
@@ -318,7 +319,7 @@ func unfinishedPosts(posts, size int) func(context.Context, *service) {
 					}
 					stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 					_, _ = fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
-					_, _ = conn.Write(make([]byte, size-1))
+					_, _ = conn.Write(body)
 					_, _ = io.Copy(io.Discard, conn)
 					stop()
 					_ = conn.Close()
