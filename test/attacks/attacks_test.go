@@ -309,6 +309,8 @@ func oneByteFrames(conns int) func(context.Context, *service) {
 func unfinishedPosts(posts, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
 		var running sync.WaitGroup
+		// A long write would keep the other client, which is in the same process, from its turn.
+		const pieceBytes = 32 << 10
 		body := make([]byte, size-1)
 		for range posts {
 			running.Go(func() {
@@ -319,7 +321,11 @@ func unfinishedPosts(posts, size int) func(context.Context, *service) {
 					}
 					stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 					_, _ = fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
-					_, _ = conn.Write(body)
+					for piece := range slices.Chunk(body, pieceBytes) {
+						if _, err = conn.Write(piece); err != nil {
+							break
+						}
+					}
 					_, _ = io.Copy(io.Discard, conn)
 					stop()
 					_ = conn.Close()
