@@ -98,8 +98,8 @@ func (l *local) match(c *localCall) error {
 				continue
 			}
 			n := c.call.hits()
-			if rule.Holds {
-				n = descriptors.HitsWithHolds(rl.Limit, n)
+			if rule.HasHolds {
+				n = descriptors.AdjustHitsForHolds(rl.Limit, n)
 			}
 			c.hits = append(c.hits, backend.Hit{
 				Key: key, Limit: l.limitOf(rl, c.call), Rule: rule.Path, N: n,

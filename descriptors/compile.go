@@ -100,7 +100,7 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		MaxHits:      d.MaxHits,
 		Denial:       newDenial(d.Denial),
 		Metadata:     d.Metadata,
-		Holds:        slices.ContainsFunc(limits, func(l *RateLimit) bool { return !l.Unlimited && l.Algorithm.HasHolds() }),
+		HasHolds:     slices.ContainsFunc(limits, func(l *RateLimit) bool { return !l.Unlimited && l.Algorithm.HasHolds() }),
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
 	}

@@ -115,9 +115,9 @@ type Rule struct {
 	// NoRefunds rejects requests that refund hits of the rule.
 	NoRefunds bool
 
-	// Holds reports whether a limit has holds. Refunds then release these holds, and leave the
+	// HasHolds reports whether a limit has holds. Refunds then release these holds, and leave the
 	// other limits of the rule as they are.
-	Holds bool
+	HasHolds bool
 
 	// MaxHits bounds the hits of one call. 0 means no bound.
 	MaxHits uint32
@@ -139,10 +139,10 @@ type Rule struct {
 // IsTooLarge reports whether n hits exceed MaxHits.
 func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
 
-// HitsWithHolds returns the hits that a request of n hits charges to l, a limit of a rule with holds.
-// A refund releases holds only. The refund of one request is never a reset, which would end the
-// holds of all callers.
-func HitsWithHolds(l *limit.Limit, n int64) int64 {
+// AdjustHitsForHolds returns the hits that a request of n hits charges to l, a limit of a rule with
+// holds. A refund releases holds only. The refund of one request is never a reset, which would end
+// the holds of all callers.
+func AdjustHitsForHolds(l *limit.Limit, n int64) int64 {
 	if !l.Algorithm.HasHolds() {
 		return max(n, 0)
 	}

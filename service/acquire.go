@@ -20,8 +20,8 @@ func isAcquireCall(ctx context.Context) bool {
 	return len(values) == 1 && values[0] == "true"
 }
 
-// withoutDeniedCharges keeps the denied hits of c from being charged.
-func (c *Call) withoutDeniedCharges() {
+// chargeNoDeniedHits lets the limits of c charge admitted hits only.
+func (c *Call) chargeNoDeniedHits() {
 	for j := range c.hits {
 		c.hits[j].Limit = c.hits[j].Limit.NotCharging()
 	}
@@ -46,7 +46,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	for j, h := range c.hits {
 		r := &c.results[j]
 		isCharged := r.Allowed && !r.Held && h.N > 0 // a renewed hold stays
-		if isCharged && s.o.AllOrNone {
+		if isCharged && s.options.AllOrNone {
 			isCharged = !c.isInDeniedGroup(&h)
 		}
 		if isCharged {
@@ -55,7 +55,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 		}
 	}
 	if len(refunds) > 0 {
-		s.o.Limiter.Take(ctx, c.Start, refunds, make([]backend.Result, len(refunds)))
+		s.options.Limiter.Take(ctx, c.Start, refunds, make([]backend.Result, len(refunds)))
 	}
 }
 

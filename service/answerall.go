@@ -20,7 +20,7 @@ type Item struct {
 //
 // onAnswer is called for each request in order. The Call is valid only until onAnswer returns.
 func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i int, c *Call)) {
-	now := s.o.Now()
+	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))
 	sharedBatch := backend.NewSubBatch()
 	defer sharedBatch.Release()
@@ -35,7 +35,7 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i i
 			sharedBatch.Add(j, c.hits[j])
 		}
 	}
-	sharedBatch.Take(ctx, now, s.o.Limiter)
+	sharedBatch.Take(ctx, now, s.options.Limiter)
 	sharedResults := sharedBatch.Results
 	for i, c := range batchCalls {
 		switch {
@@ -48,7 +48,7 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i i
 		if c.Err == nil {
 			c.Response, c.Err = s.respond(ctx, c)
 		}
-		for _, o := range s.o.Observers {
+		for _, o := range s.options.Observers {
 			o.Answered(items[i].Context, c)
 		}
 		onAnswer(i, c)
@@ -57,4 +57,4 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i i
 }
 
 // needsOwnTake reports whether the hits of c need a Take of their own.
-func (s *Service) needsOwnTake(c *Call) bool { return s.o.AllOrNone || c.exceedsMaxHits }
+func (s *Service) needsOwnTake(c *Call) bool { return s.options.AllOrNone || c.exceedsMaxHits }

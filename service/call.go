@@ -21,8 +21,8 @@ const (
 	maxPooledHits     = 1 << 10
 )
 
-// Call is a call of the service and its answer. A Call belongs to the Service, which
-// uses its memory again.
+// Call is a call of the service and its answer. The Service reuses a Call, so an Observer must not
+// keep it.
 type Call struct {
 	Request *rlsv3.RateLimitRequest
 	Start   time.Time // the time of the decisions
@@ -58,7 +58,7 @@ type Call struct {
 	keys []byte // memory of the keys of hits
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
-	isPeek         bool // the call charges nothing, because its max_hits deny it
+	isPeek         bool // the call exceeds max_hits, so it is denied and charges nothing
 	hasHolds       bool // the limit of a hit has holds
 	isAcquire      bool // the caller waits for permits
 }
@@ -123,8 +123,8 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 				key = c.keys[start:len(c.keys):len(c.keys)]
 			}
 			n := hitCount(req, d)
-			if rule.Holds {
-				n = descriptors.HitsWithHolds(l.Limit, n)
+			if rule.HasHolds {
+				n = descriptors.AdjustHitsForHolds(l.Limit, n)
 				c.hasHolds = c.hasHolds || l.Algorithm.HasHolds()
 			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
@@ -138,8 +138,8 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 	return nil
 }
 
-// checkRefunds returns an error if the request has a refund and may not have it. If
-// rejectsAll is true, no request may have a refund.
+// checkRefunds returns an error if the request has a refund that is not allowed. If rejectsAll is
+// true, no refund is allowed.
 func (c *Call) checkRefunds(rejectsAll bool) error {
 	for i, d := range c.Request.Descriptors {
 		switch rule := c.Rules[i]; {

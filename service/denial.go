@@ -11,22 +11,22 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// addDenial adds the body and the headers of the denying rule to resp. Two descriptors can deny
-// a request. The body and the headers then come from the descriptor that response headers
-// describe, if it denies, or else from the last denied descriptor.
+// addDenial adds the body and the headers of a denying rule to resp. If the descriptor of
+// headerStatus is denied, they are those of its rule. Otherwise they are those of the rule of the
+// last denied descriptor.
 func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
-	denied := -1
+	deniedIndex := -1
 	for i, st := range resp.Statuses {
 		if st.Code == rlsv3.RateLimitResponse_OVER_LIMIT {
-			if denied = i; st == headerStatus {
+			if deniedIndex = i; st == headerStatus {
 				break
 			}
 		}
 	}
-	if denied < 0 || c.Rules[denied] == nil || c.Rules[denied].Denial == nil {
+	if deniedIndex < 0 || c.Rules[deniedIndex] == nil || c.Rules[deniedIndex].Denial == nil {
 		return
 	}
-	denial := c.Rules[denied].Denial
+	denial := c.Rules[deniedIndex].Denial
 	resp.RawBody = denial.Body
 	resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, denial.Headers...)
 }
@@ -34,17 +34,25 @@ func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.Rate
 // maxPolicies bounds the limits that the policy headers describe.
 const maxPolicies = 16
 
-// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, with one item for each counted
-// limit that can deny the request. It adds Retry-After if the request is denied.
+// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit. They have one item for each of
+// the first maxPolicies counted limits that can deny the request. If the request is denied,
+// addPolicyHeaders also adds Retry-After, the longest wait for a limit that denies.
 func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
 	var policies, states []byte
 	var names []string
 	var longestWait int64
 	for j := range c.hits {
-		if c.hits[j].Shadow || len(names) == maxPolicies {
+		if c.hits[j].Shadow {
 			continue
 		}
 		l, r := c.hits[j].Limit, c.results[j].Result
+		wait := wholeSeconds(l.DurationUntilReset(r))
+		if !r.Allowed {
+			longestWait = max(longestWait, wait)
+		}
+		if len(names) == maxPolicies {
+			continue
+		}
 		name := uniqueName(names, policyName(c.limits[j]))
 		if len(names) > 0 {
 			policies, states = append(policies, ", "...), append(states, ", "...)
@@ -59,15 +67,11 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
 			policies = strconv.AppendInt(policies, l.Period()/secondMicros, 10)
 		}
 
-		wait := wholeSeconds(l.DurationUntilReset(r))
 		states = append(states, name...)
 		states = append(states, ";r="...)
 		states = strconv.AppendInt(states, max(r.Remaining, 0), 10)
 		states = append(states, ";t="...)
 		states = strconv.AppendInt(states, wait, 10)
-		if !r.Allowed {
-			longestWait = max(longestWait, wait)
-		}
 	}
 	if len(names) > 0 {
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd,

@@ -44,7 +44,7 @@ func TestDenialHasBodyAndHeadersOfTheDenyingRule(t *testing.T) {
 	assert.Empty(t, f.request(desc("a=1"), desc("plain=1")).RawBody, "the last denied descriptor has no denial")
 	assert.Empty(t, f.request(desc("shadow=1")).RawBody)
 
-	f.svc.o.ShadowMode = true
+	f.svc.options.ShadowMode = true
 	assert.Empty(t, all().RawBody, "SHADOW_MODE admits the request")
 }
 
@@ -79,6 +79,19 @@ descriptors:
 	assert.Contains(t, denied, "Retry-After: 1")
 
 	assert.Empty(t, headerTexts(f.request(desc("none=1"))))
-	f.svc.o.ShadowMode = true
+	f.svc.options.ShadowMode = true
 	assert.NotContains(t, headerTexts(request()), "Retry-After: 1")
+}
+
+func TestRetryAfterIsWaitForDenyingLimitBehindTheLastPolicy(t *testing.T) {
+	f := newFixture(t, `
+domain: d
+descriptors:
+  - {key: pass, rate_limit: {unit: minute, requests_per_unit: 100}}
+  - {key: hourly, rate_limit: {unit: hour, requests_per_unit: 1}}
+`, func(o *Options) { o.PolicyHeaders = true })
+	f.request(desc("hourly=1"))
+	headers := headerTexts(f.request(append(repeat(maxPolicies, desc("pass=1")), desc("hourly=1"))...))
+	assert.NotContains(t, headers[0], "per hour", "the last policy is that of the limit before")
+	assert.Contains(t, headers, "Retry-After: 3563")
 }

@@ -11,10 +11,10 @@ import (
 // charged.
 func (s *Service) take(ctx context.Context, c *Call) {
 	if !c.exceedsMaxHits {
-		s.o.Limiter.Take(ctx, c.Start, c.hits, c.results)
+		s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
 		return
 	}
-	c.isPeek = c.isDeniedByMaxHits(s.o.QuotaMode)
+	c.isPeek = c.isDeniedByMaxHits(s.options.QuotaMode)
 	requested := make([]int64, len(c.hits))
 	for j := range c.hits {
 		requested[j] = c.hits[j].N
@@ -22,7 +22,7 @@ func (s *Service) take(ctx context.Context, c *Call) {
 			c.hits[j].N = 0
 		}
 	}
-	s.o.Limiter.Take(ctx, c.Start, c.hits, c.results)
+	s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
 	for j := range c.hits {
 		h, r := &c.hits[j], &c.results[j]
 		if h.N == requested[j] {

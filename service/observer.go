@@ -32,12 +32,13 @@ type Decision struct {
 	// enforce leaves the key out.
 	Shadow bool
 
-	// Result is undefined but for its Err if Err is set. The hits were then not decided.
+	// Result is the result of the hits. If its Err is set, the hits were not decided, and the other
+	// fields of Result are undefined.
 	Result backend.Result
 }
 
 // Decisions returns the number of decisions. One request makes a decision for each limit
-// that it matches, but for unlimited and replaced limits.
+// that it matches, except for unlimited and replaced limits.
 func (c *Call) Decisions() int { return len(c.hits) }
 
 // Decision returns the i-th decision, in the order of the descriptors and their limits.

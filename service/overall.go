@@ -10,19 +10,19 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// overall returns the overall code of a request with these statuses, which are in the
+// overallCode returns the overall code of a request with these statuses, which are in the
 // order of c.Rules. The code is OVER_LIMIT if an ordinary descriptor is over its limit, or
-// if all descriptors in quota mode are. quotaMode puts every descriptor in quota mode, even
-// without a rule, but not unlimited descriptors.
+// if every descriptor in quota mode is over its limit. If quotaMode is true, all descriptors are
+// in quota mode, even those without a rule. Unlimited descriptors never are.
 //
-// overall also returns the status that response headers describe: the last ordinary
+// overallCode also returns the status that response headers describe: the last ordinary
 // descriptor over its limit, or else the first descriptor with the least remaining. The
 // status is nil if no limit was counted.
-func (c *Call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
+func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
 	code = rlsv3.RateLimitResponse_OK
-	quotas, quotasOver := 0, 0
+	quotas, quotasOverLimit := 0, 0
 	leastRemaining := uint32(math.MaxUint32)
 	for i, st := range statuses {
 		rule := c.Rules[i]
@@ -34,7 +34,7 @@ func (c *Call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quo
 		}
 		switch {
 		case isOver && isQuota:
-			quotasOver++
+			quotasOverLimit++
 		case isOver:
 			code = rlsv3.RateLimitResponse_OVER_LIMIT
 		}
@@ -45,14 +45,14 @@ func (c *Call) overall(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quo
 			headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
-	if quotas > 0 && quotasOver == quotas {
+	if quotas > 0 && quotasOverLimit == quotas {
 		code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	return code, headerStatus
 }
 
 // inQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a
-// limit of the rule was counted. quotaMode puts all descriptors in quota mode. See overall.
+// limit of the rule was counted. quotaMode puts all descriptors in quota mode. See overallCode.
 func inQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
 	return (quotaMode || hasLimit && rule.QuotaMode) && (rule == nil || !isUnlimited(rule))
 }

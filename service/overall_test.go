@@ -55,7 +55,7 @@ func TestOverallCode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t, overallLimits)
 			if c.mode != nil {
-				c.mode(&r.svc.o)
+				c.mode(&r.svc.options)
 			}
 			var ds []*ratelimitv3.RateLimitDescriptor
 			for _, k := range c.keys {

@@ -20,24 +20,24 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	}
 	fields := resp.DynamicMetadata.Fields
-	all := &structpb.ListValue{}
+	decisions := &structpb.ListValue{}
 	firstHit := 0
 	for i, st := range resp.Statuses {
-		next := firstHit
-		for next < len(c.hits) && c.hitDescriptors[next] == i {
-			next++
+		nextHit := firstHit // of the next descriptor
+		for nextHit < len(c.hits) && c.hitDescriptors[nextHit] == i {
+			nextHit++
 		}
-		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, next, st))
-		all.Values = append(all.Values, decision)
+		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, nextHit, st))
+		decisions.Values = append(decisions.Values, decision)
 		switch {
 		case st == headerStatus:
 			fields[decisionField] = decision
 		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil:
 			fields[decisionField] = decision // an unlimited or replaced rule is better than none
 		}
-		firstHit = next
+		firstHit = nextHit
 	}
-	fields[decisionsField] = structpb.NewListValue(all)
+	fields[decisionsField] = structpb.NewListValue(decisions)
 }
 
 // decisionMetadata describes the decision about descriptor i, whose hits are those in

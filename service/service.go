@@ -31,7 +31,7 @@ type Options struct {
 	Now func() time.Time
 
 	// ShadowMode replaces the overall code OVER_LIMIT by OK. Statuses and headers stay
-	// the same. A switch of run time in Limits takes its place.
+	// the same. A switch of run time in Limits replaces this setting.
 	ShadowMode bool
 
 	// QuotaMode puts every descriptor in quota mode.
@@ -66,7 +66,7 @@ type Options struct {
 // Service is the rate-limit service. It is safe for concurrent use.
 type Service struct {
 	rlsv3.UnimplementedRateLimitServiceServer
-	o Options
+	options Options
 }
 
 // New returns a Service.
@@ -74,7 +74,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Service{o: o}
+	return &Service{options: o}
 }
 
 var (
@@ -85,13 +85,14 @@ var (
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT
 // for an invalid request, FAILED_PRECONDITION while no limits are loaded, and
-// PERMISSION_DENIED for a refund that is turned off. If a hit could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
+// PERMISSION_DENIED for a refund that is turned off. If a hit could not be decided, it returns
+// UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
 	defer c.returnToPool()
-	c.Request, c.Start = req, s.o.Now()
+	c.Request, c.Start = req, s.options.Now()
 	c.Response, c.Err = s.answer(ctx, c)
-	for _, o := range s.o.Observers {
+	for _, o := range s.options.Observers {
 		o.Answered(ctx, c)
 	}
 	return c.Response, c.Err
@@ -104,7 +105,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	}
 	if len(c.hits) > 0 {
 		if c.isAcquire = isAcquireCall(ctx); c.isAcquire {
-			c.withoutDeniedCharges()
+			c.chargeNoDeniedHits()
 		}
 		s.take(ctx, c)
 	}
@@ -114,7 +115,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 // prepare finds the rules and the hits of c.Request. It returns an error if the request is invalid.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
-	c.config = s.o.Limits.Load()
+	c.config = s.options.Limits.Load()
 	switch {
 	case req.GetDomain() == "":
 		return errNoDomain
@@ -129,7 +130,7 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 	if err := c.match(c.config, req); err != nil {
 		return err
 	}
-	if err := c.checkRefunds(s.o.NoRefunds); err != nil {
+	if err := c.checkRefunds(s.options.NoRefunds); err != nil {
 		return err
 	}
 	if c.hasHolds {
@@ -144,8 +145,8 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 		return nil, statusError(err)
 	}
 	resp := c.newResponse()
-	code, headerStatus := c.overall(resp.Statuses, s.o.QuotaMode)
-	isShadow := c.config.IsShadow(s.o.ShadowMode)
+	code, headerStatus := c.overallCode(resp.Statuses, s.options.QuotaMode)
+	isShadow := c.config.IsShadow(s.options.ShadowMode)
 	c.GlobalShadow = isShadow && code == rlsv3.RateLimitResponse_OVER_LIMIT
 	if !isShadow {
 		resp.OverallCode = code
@@ -156,19 +157,19 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	if c.isAcquire {
 		s.finishAcquire(ctx, c, resp.OverallCode)
 	}
-	if s.o.Headers != nil && headerStatus != nil {
-		resp.ResponseHeadersToAdd = s.o.Headers.values(headerStatus)
+	if s.options.Headers != nil && headerStatus != nil {
+		resp.ResponseHeadersToAdd = s.options.Headers.values(headerStatus)
 	}
-	if s.o.PolicyHeaders {
+	if s.options.PolicyHeaders {
 		c.addPolicyHeaders(resp)
 	}
 	if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
 		c.addDenial(resp, headerStatus)
 	}
-	if s.o.DynamicMetadata {
+	if s.options.DynamicMetadata {
 		resp.DynamicMetadata = dynamicMetadata(c.Request, c.Rules, resp.Statuses)
 	}
-	if s.o.RuleMetadata {
+	if s.options.RuleMetadata {
 		c.addRuleMetadata(resp, headerStatus)
 	}
 	c.sendSwitches(ctx)
@@ -177,10 +178,10 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 
 // checkSize returns an error if req exceeds MaxDescriptors or MaxEntries.
 func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
-	if n, bound := len(req.Descriptors), s.o.MaxDescriptors; bound > 0 && n > bound {
+	if n, bound := len(req.Descriptors), s.options.MaxDescriptors; bound > 0 && n > bound {
 		return status.Errorf(codes.InvalidArgument, "descriptors: got %d, want at most %d (MAX_DESCRIPTORS)", n, bound)
 	}
-	if bound := s.o.MaxEntries; bound > 0 {
+	if bound := s.options.MaxEntries; bound > 0 {
 		for i, d := range req.Descriptors {
 			if n := len(d.GetEntries()); n > bound {
 				return status.Errorf(codes.InvalidArgument, "descriptors[%d].entries: got %d, want at most %d (MAX_ENTRIES)", i, n, bound)

@@ -196,8 +196,8 @@ func BenchmarkMatchAndTake(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c := calls.Get().(*Call)
-				_ = c.match(svc.o.Limits.Load(), req)
-				svc.o.Limiter.Take(context.Background(), now, c.hits, c.results)
+				_ = c.match(svc.options.Limits.Load(), req)
+				svc.options.Limiter.Take(context.Background(), now, c.hits, c.results)
 				c.returnToPool()
 			}
 		})
