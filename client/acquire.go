@@ -112,7 +112,7 @@ func (c *Client) refund(r *Request, holdID string, g grant) {
 
 // giveBack gives the permits of r back. Permits that their limits have forgotten need no refund.
 func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g grant) error {
-	if g.hold == 0 {
+	if g.holdTime == 0 {
 		holdID = "" // the limits count no holders
 	}
 	if holdID == "" && c.clock.Now().Sub(g.calledAt) >= g.resetAfter {

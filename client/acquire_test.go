@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -112,6 +113,27 @@ func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
 		assert.Zero(t, time.Since(begin))
 		assert.Equal(t, 3*time.Minute, waitError.Wait)
 		work.Wait()
+	})
+}
+
+func TestCallerBehindThreeCenturiesOfWaitersGivesUpAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, yearly := clienttest.New(t, limits, nil), client.NewDescriptor("yearly", "x")
+		require.NoError(t, c.Acquire(t.Context(), "shop", yearly))
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		for range 300 { // a Duration ends after 292 years
+			work.Go(func() { assert.ErrorIs(t, c.Acquire(ctx, "shop", yearly), context.Canceled) })
+		}
+		synctest.Wait()
+		soon, cancelSoon := context.WithTimeout(t.Context(), time.Minute)
+		defer cancelSoon()
+		err := c.Acquire(soon, "shop", yearly)
+		cancel()
+		work.Wait()
+		var waitError *client.WaitError
+		require.ErrorAs(t, err, &waitError)
+		assert.Equal(t, time.Duration(math.MaxInt64), waitError.Wait)
 	})
 }
 

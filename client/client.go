@@ -144,8 +144,9 @@ func newClient(o Options) *Client {
 	return c
 }
 
-// Close ends the waits of callers with ErrClosed, and closes the connection. Holds are not
-// released. Close waits for the goroutines of the Client.
+// Close ends the waits of callers with ErrClosed, and closes the connection. Close gives nothing
+// back, neither holds nor the permits of calls in flight. Close waits for the goroutines of the
+// Client.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	closers := c.closers
@@ -185,10 +186,10 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 
 // callOptions are the differences between calls for one Request.
 type callOptions struct {
-	freeIfDenied          bool   // the call charges nothing if it is denied
-	refunds               bool   // the call refunds the hits
-	grantedWithoutService bool   // the permits to refund were granted by Options.Failure
-	holdID                string // names a hold of a concurrency limit
+	chargesNothingIfDenied bool   // a denied call charges none of its limits
+	refunds                bool   // the call refunds the hits
+	grantedWithoutService  bool   // the permits to refund were granted by Options.Failure
+	holdID                 string // names a hold of a concurrency limit
 }
 
 // send checks r and decides it.

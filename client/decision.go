@@ -66,9 +66,9 @@ type answer struct {
 	// resetAfter is the time until the limits have forgotten the hits of an allowed call.
 	resetAfter time.Duration
 
-	// hold is the time after which a slot of a concurrency limit is free without a renewal. It
+	// holdTime is the time after which a slot of a concurrency limit is free without a renewal. It
 	// is 0 if no limit of the call counts holders, or if another limit denies the call.
-	hold time.Duration
+	holdTime time.Duration
 }
 
 // limitStatus describes a limit.
@@ -91,11 +91,11 @@ func (a *answer) decision() Decision {
 // addStatus adds the status of a descriptor. The status of a denied descriptor comes first, and then
 // the status with the least remaining.
 func (a *answer) addStatus(s limitStatus, denied bool) {
-	first := !a.limited
+	isFirst := !a.limited
 	a.limited = true
 	if !denied {
 		a.resetAfter = max(a.resetAfter, s.reset)
-		if first || a.retryAfter == 0 && s.remaining < a.status.remaining {
+		if isFirst || a.retryAfter == 0 && s.remaining < a.status.remaining {
 			a.status = s
 		}
 		return
@@ -107,7 +107,7 @@ func (a *answer) addStatus(s limitStatus, denied bool) {
 }
 
 // newAnswer returns the answer of a service. header has the metadata of the answer. A service
-// other than rls sends no header, so the fields of the statuses must do.
+// other than rls sends no header, so newAnswer then uses the statuses only.
 func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
 	a := &answer{allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}
 	exceedsMax := false
@@ -126,7 +126,7 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	if reset, ok := seconds(header, limit.ResetAfterKey); ok {
 		a.resetAfter = reset
 	}
-	a.hold, _ = seconds(header, limit.HoldKey)
+	a.holdTime, _ = seconds(header, limit.HoldKey)
 	if a.allowed {
 		return a
 	}

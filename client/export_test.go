@@ -15,7 +15,7 @@ type slowDecider struct {
 }
 
 func (s slowDecider) decide(ctx context.Context, c *call) (*answer, error) {
-	if !c.freeIfDenied {
+	if !c.chargesNothingIfDenied {
 		return s.decider.decide(ctx, c)
 	}
 	type result struct {

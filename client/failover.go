@@ -81,11 +81,11 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	}
 	begin := time.Now()
 	a, err := f.service.decide(ctx, c)
+	if isAnswered(err) && f.nextProbe.Swap(0) != 0 {
+		f.log.Info("rls answers again")
+	}
 	switch {
 	case err == nil:
-		if f.nextProbe.Swap(0) != 0 {
-			f.log.Info("rls answers again")
-		}
 		return a, nil
 	case !isOutage(err):
 		return nil, err
@@ -131,6 +131,13 @@ func isOutage(err error) bool {
 		return isStatus
 	}
 	return false
+}
+
+// isAnswered reports whether the service has answered a call that ended with err. An error about the
+// request is an answer too.
+func isAnswered(err error) bool {
+	s, isStatus := status.FromError(err) // of nil: OK
+	return isStatus && s.Code() != codes.Canceled && !isOutage(err)
 }
 
 // isDeadline reports whether err is a missed deadline, which the service or this process noticed.

@@ -60,6 +60,8 @@ descriptors:
     rate_limits:
       - {name: slots, algorithm: concurrency, requests_per_unit: 1, hold: 30s}
       - {name: hourly, unit: hour, requests_per_unit: 1}
+  - key: yearly
+    rate_limit: {unit: year, requests_per_unit: 1}
   - key: nothing
     rate_limit: {unit: hour, requests_per_unit: 0}
 `

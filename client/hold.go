@@ -13,19 +13,22 @@ const holdKeyPrefix = "hold "
 // errSlotTaken is the reason for the loss of a hold whose renewal is denied.
 var errSlotTaken = errors.New("renewal denied, because other holders have the slots")
 
-// Hold is a permit to give back. If a limit of the rule has algorithm: concurrency, the Hold is a
-// slot of this limit, and the client renews it until Release. Otherwise Release does nothing.
-// The methods are safe for concurrent use.
+// Hold is a permit that the caller must give back. If a limit of the rule has algorithm:
+// concurrency, the Hold is a slot of this limit, and the client renews it until Release. Otherwise
+// Release does nothing. The methods are safe for concurrent use.
 type Hold struct {
 	client  *Client
 	request *Request
 	id      string
 	grant   grant
 	lost    chan struct{}
-	end     context.CancelFunc // ends the renewal after a call in flight
+
+	// stopRenewal ends the renewal. It does not cancel a call in flight.
+	stopRenewal context.CancelFunc
 
 	// grantedByService is true if the service has granted a slot. grantedWithoutService is true if
-	// Options.Failure has granted one. The renewal writes both, so others read them after its end.
+	// Options.Failure has granted one. Only the goroutine of the renewal writes the two. Read them
+	// only after renewalEnded is closed.
 	grantedByService, grantedWithoutService bool
 
 	renewalEnded chan struct{} // closed when the renewal has ended
@@ -38,8 +41,8 @@ type Hold struct {
 // the slot is held, and the client renews it after each third of this time. If the process dies,
 // the slot is free again when this time ends.
 //
-// A renewal is a call. All limits of the rule should have algorithm: concurrency, because others
-// charge each renewal.
+// A renewal is a call. All limits of the rule should have algorithm: concurrency, because a limit
+// with another algorithm charges each renewal.
 func (c *Client) AcquireHold(ctx context.Context, domain string, d Descriptor) (*Hold, error) {
 	return c.AcquireHoldN(ctx, 1, domain, d)
 }
@@ -52,8 +55,8 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	if h.grant, err = c.wait(ctx, r, h.id); err != nil {
 		return nil, err
 	}
-	if h.grant.hold == 0 {
-		h.end, h.isReleased = func() {}, true
+	if h.grant.holdTime == 0 {
+		h.stopRenewal, h.isReleased = func() {}, true
 		close(h.renewalEnded)
 		return h, nil
 	}
@@ -63,8 +66,8 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 		return nil, ErrClosed
 	}
 	h.noteGrant(h.grant.degraded)
-	renewCtx, end := context.WithCancel(c.lifetime)
-	h.end = end
+	var renewCtx context.Context
+	renewCtx, h.stopRenewal = context.WithCancel(c.lifetime)
 	c.goroutines.Add(1)
 	go func() {
 		defer c.goroutines.Done()
@@ -80,10 +83,10 @@ func (h *Hold) noteGrant(withoutService bool) {
 	h.grantedByService = h.grantedByService || !withoutService
 }
 
-// renew renews h until ctx ends or h is lost. The end of ctx leaves a call in flight, because the
-// service could execute a cancelled renewal after the release, and take the slot again.
+// renew renews h until ctx ends or h is lost. If ctx ends, renew does not cancel a call in flight.
+// The service could otherwise execute the renewal after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
-	c, holdTime := h.client, h.grant.hold
+	c, holdTime := h.client, h.grant.holdTime
 	validUntil := h.grant.calledAt.Add(holdTime)
 	pause := holdTime / 3
 	for {
@@ -94,8 +97,8 @@ func (h *Hold) renew(ctx context.Context) {
 			stop()
 			return
 		}
-		at := c.clock.Now()
-		a, err := c.decide(c.lifetime, h.request, h.request.n(), callOptions{freeIfDenied: true, holdID: h.id})
+		calledAt := c.clock.Now()
+		a, err := c.decide(c.lifetime, h.request, h.request.n(), callOptions{chargesNothingIfDenied: true, holdID: h.id})
 		if err == nil && a.allowed {
 			h.noteGrant(a.degraded)
 		}
@@ -103,10 +106,10 @@ func (h *Hold) renew(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil && a.allowed:
-			if a.hold > 0 { // the limits file has changed
-				holdTime = a.hold
+			if a.holdTime > 0 { // the limits file has changed
+				holdTime = a.holdTime
 			}
-			validUntil, pause = at.Add(holdTime), holdTime/3
+			validUntil, pause = calledAt.Add(holdTime), holdTime/3
 			continue
 		case err != nil && isOutage(err) && c.clock.Now().Before(validUntil):
 			c.log.Warn("renewal of a hold failed", "error", err)
@@ -125,14 +128,15 @@ func (h *Hold) renew(ctx context.Context) {
 // Limited reports whether a limit counts the permit. If not, no rule matches the descriptor.
 func (h *Hold) Limited() bool { return h.grant.limited }
 
-// Lost returns a channel that is closed if the renewal fails for the whole time of the hold, or
-// if the service rejects or denies it. The work under the Hold should then end.
+// Lost returns a channel that is closed if the slot is lost. Either all renewals have failed for
+// the whole hold, or the service has rejected or denied a renewal. The work under the Hold should
+// then end.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Release gives the slot back. After the first successful Release, Release does nothing. It waits
-// for a renewal in flight, which takes at most Options.Timeout.
+// Release gives the slot back. Before this, Release waits for a renewal in flight, which takes at
+// most Options.Timeout. After a successful Release, further calls do nothing.
 func (h *Hold) Release() error {
-	h.end()
+	h.stopRenewal()
 	<-h.renewalEnded
 	h.mu.Lock()
 	defer h.mu.Unlock()

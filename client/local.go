@@ -60,7 +60,7 @@ func (l *local) decide(ctx context.Context, c *call) (*answer, error) {
 	}
 	l.take(ctx, now, lc)
 	a := lc.answer()
-	if !a.allowed && c.freeIfDenied {
+	if !a.allowed && c.chargesNothingIfDenied {
 		l.refundAdmitted(ctx, now, lc)
 	}
 	return a, nil
@@ -118,7 +118,7 @@ func (l *local) limitOf(rl *descriptors.RateLimit, c *call) *limit.Limit {
 	if l.ratio < 1 {
 		share = share.Scaled(l.ratio)
 	}
-	if c.freeIfDenied {
+	if c.chargesNothingIfDenied {
 		share = share.NotCharging()
 	}
 	return share
@@ -199,7 +199,7 @@ func (c *localCall) answer() *answer {
 		deniedDescriptors[c.owners[j]] = deniedDescriptors[c.owners[j]] || denied
 		a.neverFits = a.neverFits || denied && r.RetryAfter == limit.Never
 		if h.Limit.Algorithm.HasHolds() && h.HoldID != "" {
-			a.hold = shortestHold(a.hold, time.Duration(h.Limit.Hold)*time.Microsecond)
+			a.holdTime = shortestHold(a.holdTime, time.Duration(h.Limit.Hold)*time.Microsecond)
 		}
 		wait := time.Duration(h.Limit.DurationUntilReset(r.Result)) * time.Microsecond
 		if denied && !h.Limit.Algorithm.HasHolds() {
@@ -216,7 +216,7 @@ func (c *localCall) answer() *answer {
 	a.allowed = !c.isDenied(deniedDescriptors)
 	a.neverFits = a.neverFits && !a.allowed
 	if !a.allowed && windowWait > 0 { // a release of a hold can't help
-		a.hold, a.retryAfter = 0, windowWait
+		a.holdTime, a.retryAfter = 0, windowWait
 	}
 	return a
 }

@@ -55,14 +55,14 @@ type waiter struct {
 type grant struct {
 	calledAt   time.Time // the time before the call
 	resetAfter time.Duration
-	hold       time.Duration // of a slot of a concurrency limit, or 0
+	holdTime   time.Duration // after which a slot is free without a renewal, or 0
 	limited    bool          // a limit counts the permits
 	degraded   bool
 }
 
 func newGrant(calledAt time.Time, a *answer) grant {
 	return grant{
-		calledAt: calledAt, resetAfter: a.resetAfter, hold: a.hold, limited: a.limited, degraded: a.degraded,
+		calledAt: calledAt, resetAfter: a.resetAfter, holdTime: a.holdTime, limited: a.limited, degraded: a.degraded,
 	}
 }
 
@@ -92,7 +92,7 @@ func (q *queue) run() {
 		}
 		bound = oneWaiter
 		calledAt := q.client.clock.Now()
-		a, err := q.client.decide(q.client.lifetime, q.request, permits, callOptions{freeIfDenied: true, holdID: batch[0].holdID})
+		a, err := q.client.decide(q.client.lifetime, q.request, permits, callOptions{chargesNothingIfDenied: true, holdID: batch[0].holdID})
 		switch {
 		case q.client.lifetime.Err() != nil:
 			// nextBatch ends the waits and returns nil.
@@ -116,7 +116,7 @@ func (q *queue) run() {
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.status.remaining)}
 		case a.neverFits:
 			q.finishBatch(batch, newWeightError(permits, a))
-		case a.hold > 0: // only slots are missing, and a holder can release its slot at any time
+		case a.holdTime > 0: // only slots are missing, and a holder can release its slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
 			q.pause(a.retryAfter+jitter(a.retryAfter), &limitReset{at: calledAt.Add(a.retryAfter), max: a.status.max, window: a.status.window})
@@ -132,15 +132,15 @@ func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
 	return b
 }
 
-// jitter returns a random time by which a process comes later than others that wait for the
-// same reset.
+// jitter returns a random delay: up to 5 % of wait and a millisecond, but at most a second. Without
+// the delay, all processes that wait for the same reset would call at the same moment.
 func jitter(wait time.Duration) time.Duration {
 	return rand.N(min(shortestJitter+wait/20, longestJitter))
 }
 
-// nextBatch returns the first waiters and the sum of their permits, within bound. It always has
-// the first waiter. If the queue is empty or the client is closed, it returns nil and removes
-// the queue.
+// nextBatch returns the first waiters and the sum of their permits, within bound. The batch always
+// has the first waiter, even if this waiter needs more permits than bound has. If the queue is empty
+// or the client is closed, nextBatch returns nil and removes the queue.
 func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	c := q.client
 	c.mu.Lock()
@@ -239,9 +239,9 @@ func (q *queue) pause(d time.Duration, reset *limitReset) {
 	c.mu.Unlock()
 }
 
-// rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If the
-// first waiter leaves, the others stay, because q.reset was the answer to the first waiter. The
-// caller holds client.mu.
+// rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If it
+// rejects the first waiter, it rejects no other waiter, because q.reset is the time for the permits
+// of the first waiter. The caller holds client.mu.
 func (q *queue) rejectLateWaiters() {
 	if q.reset == nil {
 		return
@@ -258,8 +258,9 @@ func (q *queue) rejectLateWaiters() {
 		}
 		wait := untilReset
 		if q.reset.max > 0 {
-			// The first waiter gets its permits at the reset, and others at most max in a window.
-			wait += time.Duration((permitsAhead+permits-firstPermits)/int64(q.reset.max)) * q.reset.window
+			// The first waiter gets its permits at the reset. The waiters behind it get at most max
+			// permits in each window.
+			wait = addWindows(wait, (permitsAhead+permits-firstPermits)/int64(q.reset.max), q.reset.window)
 		}
 		if !w.deadline.IsZero() && w.deadline.Sub(now) < wait {
 			q.finishWaiter(w, &WaitError{wait})
@@ -270,6 +271,15 @@ func (q *queue) rejectLateWaiters() {
 		}
 		permitsAhead += permits
 	}
+}
+
+// addWindows returns wait and n windows. The result is the longest Duration if the sum is longer.
+func addWindows(wait time.Duration, n int64, window time.Duration) time.Duration {
+	const longest = time.Duration(math.MaxInt64)
+	if window > 0 && n > int64((longest-max(wait, 0))/window) {
+		return longest
+	}
+	return wait + time.Duration(n)*window
 }
 
 // endPause ends a pause of the goroutine.

@@ -45,7 +45,7 @@ func dial(target string, o Options) (*remote, error) {
 func (r *remote) decide(ctx context.Context, c *call) (*answer, error) {
 	var header metadata.MD
 	var options []grpc.CallOption
-	if c.freeIfDenied {
+	if c.chargesNothingIfDenied {
 		ctx = metadata.AppendToOutgoingContext(ctx, limit.AcquireKey, "true")
 		options = append(options, grpc.Header(&header))
 	}

@@ -213,6 +213,26 @@ func TestServiceIsProbedOncePerPauseDuringOutage(t *testing.T) {
 	assert.LessOrEqual(t, s.calls.Load(), 2*calls)
 }
 
+func TestRejectionOfRequestEndsOutage(t *testing.T) {
+	clock := clienttest.NewClock(start)
+	s := newService(t, clock)
+	c := newClient(t, s, client.Options{Failure: client.FailOpen, Clock: clock})
+	request := client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}}
+	outage(s)
+	d, err := c.Check(t.Context(), request)
+	require.NoError(t, err)
+	require.True(t, d.Degraded)
+	clock.Advance(2 * time.Second)
+	reject := func(context.Context) error { return status.Error(codes.InvalidArgument, "not this request") }
+	s.answer.Store(&reject)
+	_, err = c.Check(t.Context(), request)
+	require.ErrorContains(t, err, "not this request")
+	s.answer.Store(nil)
+	d, err = c.Check(t.Context(), request)
+	require.NoError(t, err)
+	assert.False(t, d.Degraded, "the next call needs no probe")
+}
+
 // With an interceptor, a remote caller chooses the deadline of the call.
 func TestShortDeadlineOfOneCallerIsNoOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))

@@ -37,7 +37,7 @@ func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
 	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
 	calledAt := c.clock.Now()
-	a, err := c.send(ctx, r.request, callOptions{freeIfDenied: true})
+	a, err := c.send(ctx, r.request, callOptions{chargesNothingIfDenied: true})
 	switch {
 	case err != nil:
 		return nil, err

@@ -66,25 +66,25 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if !ok || !waits.allow(wait) {
 			return resp, nil
 		}
-		again, ok := sendAgain(req)
+		retry, ok := newRetry(req)
 		if !ok {
 			return resp, nil
 		}
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDiscard)
 		_ = resp.Body.Close()
 		if err := waits.wait(wait); err != nil {
-			closeBody(again)
+			closeBody(retry)
 			return nil, err
 		}
-		req = again
+		req = retry
 	}
 }
 
-// sendAgain returns a copy of req that can be sent, and whether req can be sent again.
-func sendAgain(req *http.Request) (*http.Request, bool) {
-	again := req.Clone(req.Context())
+// newRetry returns a copy of req to send. ok is false if the body can't be sent again.
+func newRetry(req *http.Request) (retry *http.Request, ok bool) {
+	retry = req.Clone(req.Context())
 	if req.Body == nil || req.Body == http.NoBody {
-		return again, true
+		return retry, true
 	}
 	if req.GetBody == nil {
 		return nil, false
@@ -93,8 +93,8 @@ func sendAgain(req *http.Request) (*http.Request, bool) {
 	if err != nil {
 		return nil, false
 	}
-	again.Body = body
-	return again, true
+	retry.Body = body
+	return retry, true
 }
 
 func closeBody(req *http.Request) {
@@ -108,8 +108,8 @@ func retryAfter(text string, now time.Time) (time.Duration, bool) {
 	if s, err := strconv.ParseInt(text, 10, 32); err == nil {
 		return time.Duration(s) * time.Second, s >= 0
 	}
-	at, err := http.ParseTime(text)
-	return max(at.Sub(now), 0), err == nil
+	retryTime, err := http.ParseTime(text)
+	return max(retryTime.Sub(now), 0), err == nil
 }
 
 // peerWaits bounds the waits for a peer.
