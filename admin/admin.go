@@ -80,11 +80,11 @@ func New(o Options) http.Handler {
 	if o.Counters.Now == nil {
 		o.Counters.Now = time.Now
 	}
-	return &handler{o: o, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
+	return &handler{options: o, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
 }
 
 type handler struct {
-	o                Options
+	options          Options
 	unauthorizedLogs *rate.Limiter
 }
 
@@ -108,7 +108,7 @@ func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Ge
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	caller, ok := h.o.Authorize(r)
+	caller, ok := h.options.Authorize(r)
 	if !ok {
 		h.answerUnauthorized(w, r)
 		return
@@ -149,7 +149,7 @@ func (h *handler) serve(e *endpoint, c *call) answer {
 			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
 		}
 	}
-	if !e.isForCounters && h.o.Overrides == nil {
+	if !e.isForCounters && h.options.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
 	}
 	if e.method != http.MethodGet && !e.isForCounters && slices.Contains(e.params, "target") && !c.query.Has("target") {

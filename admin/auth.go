@@ -109,11 +109,11 @@ func certName(c *x509.Certificate) string {
 // answerUnauthorized answers 401. All unauthorized calls get the same answer.
 func (h *handler) answerUnauthorized(w http.ResponseWriter, r *http.Request) {
 	if h.unauthorizedLogs.Allow() {
-		h.o.Log.Warn("admin call unauthorized", "from", r.RemoteAddr, "method", truncate(r.Method), "path", truncate(r.URL.Path))
+		h.options.Log.Warn("admin call unauthorized", "from", r.RemoteAddr, "method", truncate(r.Method), "path", truncate(r.URL.Path))
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
 	advice := "unauthorized: send a token of ADMIN_TOKEN or ADMIN_TOKENS_FILE as Authorization: Bearer TOKEN"
-	if h.o.ClientCerts {
+	if h.options.ClientCerts {
 		advice += ", or use a client certificate"
 	}
 	respond(w, problem(http.StatusUnauthorized, "%s", advice))
@@ -129,8 +129,8 @@ func (h *handler) audit(c *call, action string, attrs ...string) {
 	for _, text := range attrs {
 		logAttrs = append(logAttrs, truncate(text))
 	}
-	h.o.Log.Info("audit", logAttrs...)
-	if h.o.AuditLog != nil {
-		h.o.AuditLog.Info("audit", logAttrs...)
+	h.options.Log.Info("audit", logAttrs...)
+	if h.options.AuditLog != nil {
+		h.options.AuditLog.Info("audit", logAttrs...)
 	}
 }

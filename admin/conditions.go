@@ -80,7 +80,7 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 	var body Conflict
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	if history, err := h.o.Overrides.History(ctx); err == nil {
+	if history, err := h.options.Overrides.History(ctx); err == nil {
 		if last := changes.LastChangeOf(history, conflict.Field); last != nil {
 			change := newChange(last, c.caller.mayUseField)
 			body.LastChange = &change
@@ -93,7 +93,7 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 	case conflict.Current == nil:
 		text = name + ": it has no value, or its end has passed"
 	default:
-		state := h.o.Overrides.DryRun(conflict.Field, *conflict.Current)
+		state := h.options.Overrides.DryRun(conflict.Field, *conflict.Current)
 		current := overrideAnswer(&state)
 		body.Current = &current
 		text = name + ": it exists, and its author is unknown"

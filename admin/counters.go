@@ -92,7 +92,7 @@ func (h *handler) findCounter(c *call) (*counter, answer) {
 	case c.Method == http.MethodDelete && !hasAllValues:
 		return nil, problem(http.StatusBadRequest, "target: got a key without a value; a reset is for one value of each key, want %s for the empty value", truncate(t.RequestString()))
 	}
-	limits := h.o.Counters.Limits.Load()
+	limits := h.options.Counters.Limits.Load()
 	if limits == nil {
 		return nil, problem(http.StatusServiceUnavailable, "no limits are loaded")
 	}
@@ -145,14 +145,14 @@ func (h *handler) resetCounter(c *call) answer {
 		return problem(http.StatusServiceUnavailable, "counter not reset: the backend is down, so the counter keeps its value")
 	}
 	// The largest refund gives back all that is spent.
-	results := h.take(c.Context(), h.o.Counters.Limiter, ctr, -limit.MaxHits)
+	results := h.take(c.Context(), h.options.Counters.Limiter, ctr, -limit.MaxHits)
 	if failure := ctr.resetFailure(results); failure != "" {
 		return h.resetFailed(c, ctr, failure)
 	}
 	limitsAfter := ctr.limits(results)
 	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: h.publishReset(c, ctr.target.String())}
 	var notes []string
-	if h.o.Counters.PerReplica {
+	if h.options.Counters.PerReplica {
 		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
 	} else {
 		if !reset.Published {
@@ -207,11 +207,11 @@ func (h *handler) resetFailed(c *call, ctr *counter, reason string) answer {
 // publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
 // whether it succeeded.
 func (h *handler) publishReset(c *call, target string) bool {
-	if h.o.Counters.PublishReset == nil || h.o.Counters.PerReplica {
+	if h.options.Counters.PublishReset == nil || h.options.Counters.PerReplica {
 		return false
 	}
-	if err := h.o.Counters.PublishReset(c.Context(), target); err != nil {
-		h.o.Log.Warn("reset not published; other replicas can deny until their remembered denials end", "target", truncate(c.target()), "error", err)
+	if err := h.options.Counters.PublishReset(c.Context(), target); err != nil {
+		h.options.Log.Warn("reset not published; other replicas can deny until their remembered denials end", "target", truncate(c.target()), "error", err)
 		return false
 	}
 	return true
@@ -219,7 +219,7 @@ func (h *handler) publishReset(c *call, target string) bool {
 
 // readLimits returns the limits of a counter without charging it.
 func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error) {
-	results := h.take(ctx, h.o.Counters.Uncached, ctr, 0)
+	results := h.take(ctx, h.options.Counters.Uncached, ctr, 0)
 	for i := range results {
 		if err := results[i].Err; err != nil {
 			return nil, err
@@ -232,7 +232,7 @@ func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error)
 func (h *handler) take(ctx context.Context, limiter backend.Limiter, ctr *counter, n int64) []backend.Result {
 	hits := ctr.hits(n)
 	results := make([]backend.Result, len(hits))
-	limiter.Take(ctx, h.o.Counters.Now(), hits, results)
+	limiter.Take(ctx, h.options.Counters.Now(), hits, results)
 	return results
 }
 
@@ -276,7 +276,7 @@ func (ctr *counter) limits(results []backend.Result) []Limit {
 
 // addCachedDenials returns c with the denials of a single hit that this replica remembers.
 func (h *handler) addCachedDenials(ctr *counter, c Counter) Counter {
-	now, hits := h.o.Counters.Now(), ctr.hits(1)
+	now, hits := h.options.Counters.Now(), ctr.hits(1)
 	isContradicted := false
 	for i := range c.Limits {
 		l := &c.Limits[i]
@@ -288,7 +288,7 @@ func (h *handler) addCachedDenials(ctr *counter, c Counter) Counter {
 		if hit.Limit.Scope == limit.Instance {
 			continue // the caches don't see these hits
 		}
-		for _, cache := range h.o.Counters.DenialCaches {
+		for _, cache := range h.options.Counters.DenialCaches {
 			if r, since, ok := cache.PeekDenial(now, hit); ok {
 				l.CachedDenial = &CachedDenial{Source: r.Source.String(), Since: since.UTC(), EndsInSeconds: float64(r.ResetAfter) / 1e6}
 				if r.RetryAfter != limit.Never {

@@ -25,7 +25,7 @@ func (c *call) field() string { return override.Field(c.kind, c.target()) }
 
 // findState returns the state of a field, or nil if it has no value.
 func (h *handler) findState(field string) *override.State {
-	all := h.o.Overrides.States()
+	all := h.options.Overrides.States()
 	for i := range all {
 		if all[i].Field() == field {
 			return &all[i]
@@ -37,7 +37,7 @@ func (h *handler) findState(field string) *override.State {
 // listFields returns the fields that the caller may see.
 func (h *handler) listFields(c *call) List {
 	l := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
-	for _, s := range h.o.Overrides.States() {
+	for _, s := range h.options.Overrides.States() {
 		if c.caller.mayUseField(s.Field()) {
 			list := l.listOfKind(s.Kind)
 			*list = append(*list, overrideAnswer(&s))
@@ -125,7 +125,7 @@ func (h *handler) putField(c *call) answer {
 	if rejection != nil {
 		return *rejection
 	}
-	dryRunState := h.o.Overrides.DryRun(c.field(), value)
+	dryRunState := h.options.Overrides.DryRun(c.field(), value)
 	if dryRunState.Problem == nil && dryRunState.Expired {
 		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
 	}
@@ -178,7 +178,7 @@ func (h *handler) store(c *call, change changes.Change) (changes.Result, error) 
 	defer cancel()
 	change.Author, change.Address = c.caller.Name, c.RemoteAddr
 	change.ChangedAt = time.Now().UTC().Truncate(time.Millisecond)
-	return h.o.Overrides.MakeChange(ctx, change)
+	return h.options.Overrides.MakeChange(ctx, change)
 }
 
 // reason returns the parameter reason.
@@ -233,7 +233,7 @@ func (h *handler) replacedState(readState *override.State, field, old string) *o
 	if readState != nil && readState.Value == old {
 		return readState
 	}
-	state := h.o.Overrides.DryRun(field, old)
+	state := h.options.Overrides.DryRun(field, old)
 	return &state
 }
 

@@ -34,7 +34,8 @@ type Change struct {
 	Fields          []FieldChange  `json:"changes"`
 }
 
-// FieldChange is a field that a change has written. Old and New are empty if there is no value.
+// FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had
+// or has no value.
 type FieldChange struct {
 	Kind     override.Kind   `json:"kind"`
 	Target   string          `json:"target"`
@@ -102,7 +103,7 @@ func (h *handler) getHistory(c *call) answer {
 func (h *handler) history(c *call) ([]changes.Entry, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	return h.o.Overrides.History(ctx)
+	return h.options.Overrides.History(ctx)
 }
 
 // Rollback is the answer of POST /admin/rollback.
@@ -111,7 +112,8 @@ type Rollback struct {
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	// UndoneChanges are the changes since that version, the newest first.
+	// UndoneChanges are the changes since RestoredVersion, the newest first. A change without a
+	// field that the caller may use is left out.
 	UndoneChanges []Change `json:"undone"`
 
 	// Fields has the state of each field that the rollback wrote.
@@ -145,8 +147,11 @@ func (h *handler) rollBack(c *call) answer {
 	}
 	rollback := Rollback{RestoredVersion: version, DryRun: isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
 	for i := range history {
-		if history[i].Version > version {
-			rollback.UndoneChanges = append(rollback.UndoneChanges, newChange(&history[i], c.caller.mayUseField))
+		if history[i].Version <= version {
+			break
+		}
+		if change := newChange(&history[i], c.caller.mayUseField); len(change.Fields) > 0 {
+			rollback.UndoneChanges = append(rollback.UndoneChanges, change)
 		}
 	}
 	if !isDryRun {
@@ -165,7 +170,7 @@ func (h *handler) rollBack(c *call) answer {
 	return answer{code: http.StatusOK, body: rollback}
 }
 
-// noVersion takes the place of a version that the caller does not choose.
+// noVersion means that the request has no parameter version.
 const noVersion = -1
 
 // version returns the parameter version, or noVersion if it is missing.
@@ -180,8 +185,8 @@ func (c *call) version() (int64, error) {
 	return version, nil
 }
 
-// rollbackPlan returns the version to restore and the writes that restore it. For noVersion, this
-// is the newest version whose limits differ from the limits in force.
+// rollbackPlan returns the version to restore and the writes that restore it. If version is
+// noVersion, rollbackPlan chooses the newest version whose limits differ from the limits in force.
 func rollbackPlan(history []changes.Entry, version int64) (int64, []changes.Write, error) {
 	hasEnded := func(value string) bool { return override.Ended([]byte(value), time.Now()) }
 	if version != noVersion {
@@ -219,7 +224,7 @@ func (h *handler) fieldAfterRollback(write changes.Write, isDryRun bool) Overrid
 	case write.Value == nil:
 		return Override{Kind: kind, Target: target, State: Deleted}
 	case isDryRun || state == nil:
-		newState := h.o.Overrides.DryRun(write.Field, *write.Value)
+		newState := h.options.Overrides.DryRun(write.Field, *write.Value)
 		state = &newState
 	}
 	return overrideAnswer(state)

@@ -47,28 +47,28 @@ func (h *handler) resetPrefix(c *call) answer {
 			return problem(http.StatusBadRequest, "max: got %q, want a number from 1 to %d", truncate(c.query.Get("max")), MaxCounters)
 		}
 	}
-	dryRun, err := c.flag("dry_run")
+	isDryRun, err := c.flag("dry_run")
 	if err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
-	if h.o.Counters.Prefixes == nil {
+	if h.options.Counters.Prefixes == nil {
 		return problem(http.StatusNotImplemented, "this service can't reset counters by prefix")
 	}
 	start, endsAnywhere := p.KeyStart()
 	ctx, cancel := context.WithTimeout(c.Context(), prefixTimeout)
 	defer cancel()
-	result, err := h.o.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, maxCounters, dryRun)
+	result, err := h.options.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, maxCounters, isDryRun)
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return problem(http.StatusConflict, "%s; nothing was reset; want a longer prefix, or max up to %d", err, MaxCounters)
 	}
 	if err != nil {
-		if !dryRun {
+		if !isDryRun {
 			h.forgetDenials(c)
 			h.audit(c, "reset_prefix", "outcome", "unknown", "error", err.Error())
 		}
 		return problem(http.StatusServiceUnavailable, "counters not reset, or only in part: %s", err)
 	}
-	reset := ResetByPrefix{Prefix: p.String(), DryRun: dryRun, Unclear: result.Unclear}
+	reset := ResetByPrefix{Prefix: p.String(), DryRun: isDryRun, Unclear: result.Unclear}
 	counters := "unknown"
 	if result.Counters >= 0 {
 		reset.Counters = &result.Counters
@@ -81,10 +81,10 @@ func (h *handler) resetPrefix(c *call) answer {
 	if result.Unclear > 0 {
 		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix; they were left alone; reset them one by one, or use a shorter prefix", result.Unclear))
 	}
-	if !dryRun {
+	if !isDryRun {
 		reset.Published = h.forgetDenials(c)
 		switch {
-		case h.o.Counters.PerReplica:
+		case h.options.Counters.PerReplica:
 			notes = append(notes, "each replica has its own counters; only this replica reset its counters")
 		case !reset.Published:
 			notes = append(notes, "other replicas were not notified; they may deny until their cached denials end")
@@ -98,7 +98,7 @@ func (h *handler) resetPrefix(c *call) answer {
 // forgetDenials makes the caches of all replicas forget all counters. It reports whether the other
 // replicas were notified.
 func (h *handler) forgetDenials(c *call) bool {
-	for _, cache := range h.o.Counters.PrefixCaches {
+	for _, cache := range h.options.Counters.PrefixCaches {
 		cache.InvalidateAll()
 	}
 	return h.publishReset(c, allCounters)

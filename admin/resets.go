@@ -21,8 +21,8 @@ type Resets struct {
 	Caches []Cache
 }
 
-// allCounters takes the place of a target after a reset by prefix. It is no valid target, so a
-// replica of an earlier version ignores it.
+// allCounters is the target that a replica publishes after a reset by prefix. It is no valid target,
+// so a replica of an earlier version ignores it.
 const allCounters = "*"
 
 // DropCounter drops a counter. target is the target that the other replica published.

@@ -44,7 +44,7 @@ const lostAfter = 15 * time.Second
 func (h *handler) getStatus(c *call) answer {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	replicas, err := h.o.Overrides.Replicas(ctx)
+	replicas, err := h.options.Overrides.Replicas(ctx)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "status not read: %s", err)
 	}

@@ -86,6 +86,23 @@ func TestCallersOfFileHaveTheirRightsOnly(t *testing.T) {
 	assert.Contains(t, r.audits()[0], "outcome=refused")
 }
 
+func TestRollbackShowsNoUndoneChangeOfOtherDomains(t *testing.T) {
+	r := newTestAPI(t, func(o *admin.Options) { o.File = newTokenFile(t) })
+	for _, c := range []struct{ token, method, path, body string }{
+		{bankToken, "PUT", "rules?target=b%257Cc%7Ckey", `{"rate_limit": {"unit": "day", "requests_per_unit": 1}, "reason": "merger"}`},
+		{bankToken, "DELETE", "rules?target=b%257Cc%7Ckey", ""},
+		{shopToken, "PUT", "overrides?target=shop%7Ctenant", `{"factor": 2}`},
+	} {
+		code, body := r.callAs(c.token, c.method, c.path, c.body)
+		require.Equal(t, http.StatusOK, code, body)
+	}
+	code, body := r.callAs(shopToken, "POST", "rollback?version=0&dry_run=true", "")
+	require.Equal(t, http.StatusOK, code, body)
+	assert.Contains(t, body, `"by": "shop-team"`)
+	assert.NotContains(t, body, "bank-team")
+	assert.NotContains(t, body, "merger")
+}
+
 func TestOnlyCallersOfAllDomainsOpenPages(t *testing.T) {
 	callers := admin.Callers{File: newTokenFile(t)}
 	for _, c := range []struct {

@@ -114,7 +114,8 @@ type Entry struct {
 	Fields          []FieldWrite `json:"changes"`
 }
 
-// FieldWrite is a field that a change has written. Old and New are nil if there is no value.
+// FieldWrite is a field that a change has written. OldValue or NewValue is nil if the field had or
+// has no value.
 type FieldWrite struct {
 	Field    string  `json:"field"`
 	OldValue *string `json:"old,omitempty"`
