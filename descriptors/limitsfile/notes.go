@@ -70,7 +70,7 @@ func (d *document) time(v value) time.Time {
 func ParseSwitch(name string, value []byte) (Notes, error) {
 	d := newDocument(name, Options{})
 	var n Notes
-	if root := d.json(value); root != nil {
+	if root := d.json(value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`); root != nil {
 		n = d.notes(d.object(switchLevel, nil, root))
 	}
 	return n, d.err()
@@ -80,7 +80,7 @@ func ParseSwitch(name string, value []byte) (Notes, error) {
 // field shadow_mode, which it must have. name is shown in problems. The error is Problems.
 func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
 	d := newDocument(name, Options{})
-	root := d.json(value)
+	root := d.json(value, `{"shadow_mode": true}`)
 	if root == nil {
 		return false, n, d.err()
 	}

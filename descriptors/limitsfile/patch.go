@@ -36,7 +36,7 @@ func ParsePatch(target string, value []byte) (*Patch, error) {
 	if number := bytes.TrimSpace(value); isCount(number) {
 		value = fmt.Appendf(nil, `{"requests_per_unit": %s}`, cmp.Or(string(bytes.TrimLeft(number, "0")), "0"))
 	}
-	if root := d.json(value); root != nil {
+	if root := d.json(value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`); root != nil {
 		p.read(d, root)
 	}
 	if err := d.err(); err != nil {
@@ -53,8 +53,8 @@ func TargetProblem(kind, target, path, reason string) Problem {
 // all returns errors and warnings. In an override, a warning is an error.
 func (d *document) all() Problems { return problems(append(d.errs, d.warns...)) }
 
-// json reads a JSON object. It returns nil after reporting a mistake.
-func (d *document) json(text []byte) *yaml.Node {
+// json reads a JSON object. It returns nil after reporting a mistake, with example as the advice.
+func (d *document) json(text []byte, example string) *yaml.Node {
 	if len(text) > MaxPatchBytes {
 		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
 		return nil
@@ -62,12 +62,12 @@ func (d *document) json(text []byte) *yaml.Node {
 	var v structpb.Value
 	if err := protojson.Unmarshal(text, &v); err != nil {
 		cause := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
-		d.errorf(nil, nil, `value is not JSON: %s; an example is {"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, cause)
+		d.errorf(nil, nil, "value is not JSON: %s; want an object such as %s", cause, example)
 		return nil
 	}
 	root := yamlValue(&v)
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "override: got %s, want a JSON object", display(root))
+		d.errorf(root, nil, "value: got %s, want a JSON object such as %s", display(root), example)
 		return nil
 	}
 	return root

@@ -18,12 +18,15 @@ type RuntimeRule struct {
 	expressions expressionCache // of Descriptor, which reload calls after each change
 }
 
+// ruleExample is an example of a rule in problems.
+const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`
+
 // ParseRule reads a rule from a JSON object with the fields of a descriptor, except key, value
 // and descriptors, and with notes. target is shown in problems. The error is Problems.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	r := &RuntimeRule{file: shownName("rule", target), node: &yaml.Node{Kind: yaml.MappingNode}, expressions: expressionCache{}}
 	d := newDocument(r.file, Options{})
-	root := d.json(value)
+	root := d.json(value, ruleExample)
 	if root == nil {
 		return nil, d.err()
 	}
@@ -39,7 +42,7 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 		case name.Value == "descriptors":
 			d.errorf(name, nil, "descriptors: create each child as a rule of its own")
 		case IsLimitField(name.Value):
-			d.errorf(name, nil, "%s belongs in rate_limit; an example is {\"rate_limit\": {\"unit\": \"minute\", \"requests_per_unit\": 100}}", name.Value)
+			d.errorf(name, nil, "%s belongs in rate_limit; an example is %s", name.Value, ruleExample)
 		}
 		part.Content = append(part.Content, name, node)
 	}

@@ -161,6 +161,24 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 	assert.Contains(t, lines.String(), "shop.tenant: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mode: false, algorithm=sliding_window, enabled=false, off=domain by alice")
 }
 
+func TestErrorHasExampleOfItsKind(t *testing.T) {
+	base := compile(t, twoDomains)
+	for field, example := range map[string]string{
+		"shop|tenant":     `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`,
+		"|rule|shop|user": `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`,
+		"|switch|shop":    `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`,
+		"|shadow_mode|":   `{"shadow_mode": true}`,
+	} {
+		for value, want := range map[string]string{"off": "value is not JSON", "[]": "value: got a list, want a JSON object"} {
+			_, states := base.apply(map[string]string{field: value})
+			require.ErrorContains(t, states[field].Problem, want, field)
+			assert.ErrorContains(t, states[field].Problem, "such as "+example, field)
+		}
+		_, states := base.apply(map[string]string{field: example})
+		assert.NoError(t, states[field].Problem, "the example is valid")
+	}
+}
+
 func TestShadowModeReplacesTheSetting(t *testing.T) {
 	base := compile(t, twoDomains)
 	for value, want := range map[string][2]bool{
