@@ -70,6 +70,7 @@ func TestHandlerRejectsBadQueries(t *testing.T) {
 		"domain=shop&descriptor=a=b&limit=5": "limit: got 5, want NUMBER/UNIT such as 100/minute",
 		"domain=shop&descriptor=a=b&limit=5/minut":                            "did you mean minute?",
 		"domain=shop&descriptor=a=b&limit=-1/minute":                          "limit: got -1/minute",
+		"domain=shop&descriptor=a=b&limit=4294967296/day":                     "limit: got 4294967296/day, want a number up to 4294967295",
 		"domain=a" + strings.Repeat("&descriptor=a=b", 21):                    "descriptors: got 21, want at most 20",
 		"domain=a&descriptor=a=" + strings.Repeat("b", explain.MaxQueryBytes): "want at most 65536",
 	} {
@@ -78,6 +79,7 @@ func TestHandlerRejectsBadQueries(t *testing.T) {
 		assert.Less(t, w.Code, 500, query)
 		assert.Contains(t, w.Body.String(), want)
 		assert.Contains(t, w.Body.String(), "/explain?domain=DOMAIN")
+		assert.NotContains(t, w.Body.String(), "did you mean day", "a unit that is not misspelt")
 		if query == "" {
 			continue
 		}

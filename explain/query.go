@@ -3,6 +3,7 @@ package explain
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -84,9 +85,15 @@ func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv
 func parseLimit(text string) (*ratelimitv3.RateLimitDescriptor_RateLimitOverride, error) {
 	number, unitName, _ := strings.Cut(text, "/")
 	requests, err := strconv.ParseUint(number, 10, 32)
-	unit, ok := limit.ParseUnit(unitName)
-	if err != nil || !ok || unit == limit.Millisecond { // Envoy has no milliseconds
+	unit, isUnit := limit.ParseUnit(unitName)
+	switch {
+	case isUnit && errors.Is(err, strconv.ErrRange):
+		return nil, fmt.Errorf("limit: got %s, want a number up to %d", limitsfile.Printable(text), uint32(math.MaxUint32))
+	case err != nil || !isUnit || unit == limit.Millisecond: // Envoy has no milliseconds
 		units := slices.DeleteFunc(limit.UnitNames(), func(name string) bool { return name == limit.Millisecond.String() })
+		if isUnit {
+			unitName = "" // it is not misspelt
+		}
 		return nil, fmt.Errorf("limit: got %s, want NUMBER/UNIT such as 100/minute; units are %s", limitsfile.Printable(text), limitsfile.OneOf(unitName, units))
 	}
 	return &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(requests), Unit: typev3.RateLimitUnit(unit)}, nil
