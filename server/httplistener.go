@@ -21,10 +21,9 @@ type httpListener struct {
 }
 
 // listenHTTP binds address a. The listener speaks plain text if certs is nil, and admits all
-// connections if gate is nil. A panic in
-// h is answered with 500.
+// connections if gate is nil. A panic in h is answered with 500.
 func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
-	l, err := net.Listen("tcp", a.String())
+	l, err := listenTCP(a)
 	if err != nil {
 		return nil, fmt.Errorf("%s listener: %w", name, err)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 type Addr struct {
 	Host string // a name or an IPv4 or IPv6 address; empty means all addresses
 	Port int    // with 0 the kernel chooses; Server.GRPCAddr and its siblings return it
+
+	Setting string // names the setting of the port in errors; may be empty
 }
 
 func (a Addr) String() string {
@@ -33,11 +36,20 @@ func ParseAddr(text string) (Addr, error) {
 	return Addr{}, fmt.Errorf("%q is not host:port with a port from 0 to 65535; for example :9090", text)
 }
 
+// listenTCP listens on a. If the address is in use, the error has advice.
+func listenTCP(a Addr) (net.Listener, error) {
+	l, err := net.Listen("tcp", a.String())
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%w; end the program that uses it (lsof -i :%d shows it), or change %s", err, a.Port, cmp.Or(a.Setting, "the port"))
+	}
+	return l, err
+}
+
 // listenGRPC listens on the address or the socket file of o. Closing the listener removes
 // the file.
 func listenGRPC(o *GRPC) (net.Listener, error) {
 	if o.UDS == "" {
-		return net.Listen("tcp", o.String())
+		return listenTCP(o.Addr)
 	}
 	if err := removeStaleSocket(o.UDS); err != nil {
 		return nil, err

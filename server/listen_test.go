@@ -25,11 +25,11 @@ func hostPort(t *testing.T, a net.Addr) Addr {
 func TestAddrString(t *testing.T) {
 	t.Parallel()
 	for want, a := range map[string]Addr{
-		":8081":           {"", 8081},
-		"0.0.0.0:8081":    {"0.0.0.0", 8081},
-		"[::]:8081":       {"::", 8081},
-		"[fe80::1]:0":     {"fe80::1", 0},
-		"rls.example:443": {"rls.example", 443},
+		":8081":           {Host: "", Port: 8081},
+		"0.0.0.0:8081":    {Host: "0.0.0.0", Port: 8081},
+		"[::]:8081":       {Host: "::", Port: 8081},
+		"[fe80::1]:0":     {Host: "fe80::1", Port: 0},
+		"rls.example:443": {Host: "rls.example", Port: 443},
 	} {
 		assert.Equal(t, want, a.String())
 	}
@@ -38,14 +38,14 @@ func TestAddrString(t *testing.T) {
 func TestParseAddr(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Addr{
-		":9090":           {"", 9090},
-		":65535":          {"", 65535},
-		"127.0.0.1:0":     {"127.0.0.1", 0},
-		":http":           {"", 80},
-		"127.0.0.1:9090":  {"127.0.0.1", 9090},
-		"[::]:19001":      {"::", 19001},
+		":9090":           {Host: "", Port: 9090},
+		":65535":          {Host: "", Port: 65535},
+		"127.0.0.1:0":     {Host: "127.0.0.1", Port: 0},
+		":http":           {Host: "", Port: 80},
+		"127.0.0.1:9090":  {Host: "127.0.0.1", Port: 9090},
+		"[::]:19001":      {Host: "::", Port: 19001},
 		"[fe80::1%eth0]:": {},
-		"rls.example:443": {"rls.example", 443},
+		"rls.example:443": {Host: "rls.example", Port: 443},
 		"":                {},
 		":":               {},
 		"9090":            {},
@@ -83,10 +83,15 @@ func TestAddressesAreLoggedAsText(t *testing.T) {
 func TestNewFailsIfPortIsInUse(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
+	usedAddr := func(a net.Addr) Addr {
+		used := hostPort(t, a)
+		used.Setting = "SOME_PORT"
+		return used
+	}
 	for listener, take := range map[string]func(*Options){
-		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: hostPort(t, r.GRPCAddr())} },
-		"HTTP":    func(o *Options) { o.HTTP = hostPort(t, r.HTTPAddr()) },
-		"metrics": func(o *Options) { o.Metrics.Addr = hostPort(t, r.MetricsAddr()) },
+		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(r.GRPCAddr())} },
+		"HTTP":    func(o *Options) { o.HTTP = usedAddr(r.HTTPAddr()) },
+		"metrics": func(o *Options) { o.Metrics.Addr = usedAddr(r.MetricsAddr()) },
 	} {
 		freePort := Addr{Host: "127.0.0.1"}
 		socket := filepath.Join(t.TempDir(), "rls.sock")
@@ -98,6 +103,7 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 		_, err := New(o)
 		assert.ErrorIs(t, err, syscall.EADDRINUSE, listener)
 		assert.ErrorContains(t, err, listener+" listener")
+		assert.ErrorContains(t, err, "or change SOME_PORT")
 		assert.NoFileExists(t, socket, "what was bound before is released")
 	}
 }

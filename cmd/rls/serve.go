@@ -194,7 +194,7 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 	o := server.Options{
 		Health: health,
 		GRPC: server.GRPC{
-			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort},
+			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort, Setting: "GRPC_PORT"},
 			UDS:               s.GRPCUDS,
 			MaxMessageBytes:   s.GRPCMaxMessageBytes,
 			MaxDescriptors:    s.MaxDescriptors,
@@ -207,9 +207,9 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 			MaxConnectionAge:      s.GRPCMaxConnectionAge,
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
 		},
-		HTTP:      server.Addr{Host: s.Host, Port: s.Port},
+		HTTP:      server.Addr{Host: s.Host, Port: s.Port, Setting: "PORT"},
 		HTTPGate:  newGate("http", admission.Options{}, s, meter, log),
-		Debug:     server.Addr{Host: s.DebugHost, Port: s.DebugPort},
+		Debug:     server.Addr{Host: s.DebugHost, Port: s.DebugPort, Setting: "DEBUG_PORT"},
 		DebugGate: newGate("debug", admission.Options{}, s, meter, log),
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
@@ -238,6 +238,7 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 	}
 	if s.UsePrometheus && !s.DisableStats {
 		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
+		addr.Setting = "PROMETHEUS_ADDR"
 		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler(s.ExtraTags)}
 	}
 	return o
