@@ -15,8 +15,8 @@ type limitTable struct {
 	// limit of the rule.
 	byRule map[string]*limitSeries
 
-	// configs is the number of configurations so far.
-	configs uint32
+	// configCount is the number of configurations so far.
+	configCount uint32
 }
 
 // rulesPerStep is the number of rules after which a walk lets calls have the lock. A step takes
@@ -45,7 +45,7 @@ func (t *limitTable) add(l *limitSeries) *limitSeries {
 	if other := t.findLocked(l.name); other != nil {
 		return other
 	}
-	l.next, l.config = t.byRule[l.name.rule], t.configs
+	l.next, l.config = t.byRule[l.name.rule], t.configCount
 	t.byRule[l.name.rule] = l
 	return l
 }
@@ -55,16 +55,17 @@ func (t *limitTable) add(l *limitSeries) *limitSeries {
 func (t *limitTable) beginConfig() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.configs++
+	t.configCount++
 }
 
-// keep returns the limit of that name as a part of the newest configuration, or nil.
+// keep marks the limit of that name as a part of the newest configuration and returns it. It returns
+// nil if there is no such limit.
 func (t *limitTable) keep(name limitName) *limitSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.findLocked(name)
 	if l != nil {
-		l.config, l.removedAt = t.configs, 0
+		l.config, l.removedAt = t.configCount, 0
 	}
 	return l
 }
@@ -72,7 +73,7 @@ func (t *limitTable) keep(name limitName) *limitSeries {
 // markRemoved marks the limits outside the newest configuration as removed at now.
 func (t *limitTable) markRemoved(now time.Time) {
 	t.walk(now, func(l *limitSeries) {
-		if l.config != t.configs && l.removedAt == 0 {
+		if l.config != t.configCount && l.removedAt == 0 {
 			l.removedAt = now.UnixNano()
 		}
 	})
@@ -87,22 +88,22 @@ func (t *limitTable) all(now time.Time) []*limitSeries {
 	return all
 }
 
-// walk calls f with all limits, and deletes what is too old at now. f runs while walk holds
-// the lock.
+// walk deletes the limits that are too old at now, and calls f with all others. f runs while walk
+// holds the lock.
 func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	steps := 0
 	for rule, first := range t.byRule {
-		kept := first.withoutOld(now)
-		for l := kept; l != nil; l = l.next {
+		firstKept := first.deleteOldLimits(now)
+		for l := firstKept; l != nil; l = l.next {
 			f(l)
 		}
 		switch {
-		case kept == nil:
+		case firstKept == nil:
 			delete(t.byRule, rule)
-		case kept != first:
-			t.byRule[rule] = kept
+		case firstKept != first:
+			t.byRule[rule] = firstKept
 		}
 		if steps++; steps%rulesPerStep == 0 {
 			t.mu.Unlock()
@@ -112,18 +113,19 @@ func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	}
 }
 
-// withoutOld returns l and the next limits without those that were removed removedRuleTTL ago. It
-// deletes the series of idle values. The caller holds the lock of the table.
-func (l *limitSeries) withoutOld(now time.Time) *limitSeries {
+// deleteOldLimits deletes the limits that were removed at least removedRuleTTL ago from l and the next
+// limits, and returns the first limit that is left. It also deletes the series of idle values. The
+// caller holds the lock of the table.
+func (l *limitSeries) deleteOldLimits(now time.Time) *limitSeries {
 	if l == nil {
 		return nil
 	}
-	next := l.next.withoutOld(now)
+	next := l.next.deleteOldLimits(now)
 	if l.removedAt != 0 && now.UnixNano()-l.removedAt >= int64(removedRuleTTL) {
 		return next
 	}
 	l.next = next
-	if v := l.varying; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
+	if v := l.valueSeries; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
 		v.deleteIdleValues(now)
 	}
 	return l

@@ -77,8 +77,8 @@ type limitName struct {
 // limitSeries, so a call needs no lookup. The counts of a series come first, so two limits never share
 // a cache line.
 type limitSeries struct {
-	single  series         // unused if varying is set
-	varying *varyingSeries // nil unless the series vary with the values of requests
+	single      series         // unused if valueSeries is set
+	valueSeries *varyingSeries // nil unless the series vary with the values of requests
 
 	domain string
 	name   limitName
@@ -197,7 +197,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 			l = r.addLimit(c.Request, &d)
 		}
 		s := &l.single
-		if l.varying != nil {
+		if l.valueSeries != nil {
 			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
 		}
 		r.count(&s.hitCounts, d.Limit.Limit, d.N, d.Shadow, &d.Result)
@@ -211,8 +211,8 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	if l == nil {
 		l = &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
 		if d.Rule.MetricKeyVaries() {
-			l.varying = &varyingSeries{}
-			l.varying.values.maxTexts = r.options.MaxSeries
+			l.valueSeries = &varyingSeries{}
+			l.valueSeries.values.maxTexts = r.options.MaxSeries
 		} else {
 			l.single.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
 		}
@@ -235,44 +235,44 @@ func domainIn(path, domain string) string {
 func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	var memory [maxMetricKey]byte
 	if key := rule.AppendMetricKey(memory[:0], domain, entries); len(key) <= maxMetricKey {
-		if s := l.varying.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
+		if s := l.valueSeries.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
 			return s
 		}
 	}
-	if other := l.varying.other.Load(); other != nil {
+	if other := l.valueSeries.other.Load(); other != nil {
 		return other
 	}
-	if l.varying.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+	if l.valueSeries.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
 		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
 			"reason", "further values of requests count as "+otherValue)
 	}
-	return l.varying.other.Load()
+	return l.valueSeries.other.Load()
 }
 
 // sumsOf returns the sums of all series that l has or had.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
 	var sums HitSums
-	if l.varying == nil {
+	if l.valueSeries == nil {
 		sums.add(&l.single.hitCounts)
 		return sums
 	}
 	r.limits.mu.Lock()
 	defer r.limits.mu.Unlock()
-	sums = l.varying.deletedSums
+	sums = l.valueSeries.deletedSums
 	l.eachSeries(func(s *series) { sums.add(&s.hitCounts) })
 	return sums
 }
 
 // eachSeries calls f with each series of l.
 func (l *limitSeries) eachSeries(f func(*series)) {
-	if l.varying == nil {
+	if l.valueSeries == nil {
 		f(&l.single)
 		return
 	}
-	for _, s := range l.varying.values.values() {
+	for _, s := range l.valueSeries.values.values() {
 		f(s)
 	}
-	if other := l.varying.other.Load(); other != nil {
+	if other := l.valueSeries.other.Load(); other != nil {
 		f(other)
 	}
 }
