@@ -12,22 +12,24 @@ type traffic struct {
 	rules       map[string]*ruleTraffic
 	lastReading uint64 // number of the last reading
 
-	historyCount int // the number of rules with several points
+	historyCount int // the number of rules for which hasHistory returns true
 }
 
-// ruleTraffic is the traffic of a rule. Each reading adds the hits on the limit with the
-// most denied hits.
+// ruleTraffic is the traffic of a rule. A hit counts on each limit of its rule, so each reading adds
+// the hits of only one limit: the limit with the most denied hits. A step is a point of the charts,
+// and takes stepSeconds.
 type ruleTraffic struct {
 	totals      []limitTotal // of the last reading, one for each limit
 	lastReading uint64       // number of the last reading with the rule
 
-	latest  hits                     // of the last reading
-	earlier *[windowSeconds - 1]hits // of the readings before, the newest first; nil if latest covers windowSeconds
-	step    hits                     // of the step in progress
-	points  []hits                   // of past steps, the newest last; nil for a quiet rule
+	latestHits  hits                     // of the last reading
+	earlierHits *[windowSeconds - 1]hits // of the readings before, the newest first; nil if latestHits covers windowSeconds
+	stepHits    hits                     // of the step in progress
+	points      []hits                   // hits per second of past steps, the newest last; nil for a quiet rule
 
-	// use is the highest use in the step in progress, and oldUse in the step before. 0 is unknown.
-	use, oldUse float64
+	// The use of a limit is the part of it that is spent. stepUse is the highest use of a limit in
+	// the step in progress, and oldStepUse in the step before. 0 is unknown.
+	stepUse, oldStepUse float64
 }
 
 // limitTotal has the hits on one limit of a rule at a reading.
@@ -40,7 +42,7 @@ type limitTotal struct {
 // one of the others is quiet.
 const maxHistories = 5000
 
-// hits are hits of some time.
+// hits has the numbers of hits in a span of time. Hits in near are also in ok.
 type hits struct{ ok, near, denied, shadow float32 }
 
 func (h *hits) add(other hits) {
@@ -57,14 +59,14 @@ func (h hits) compare(other hits) int {
 
 func newTraffic() *traffic { return &traffic{rules: map[string]*ruleTraffic{}} }
 
-// addCounts adds the counts of all limits, seconds after the last counts. endsStep reports that
-// a step of stepLength seconds ends.
-func (t *traffic) addCounts(counts iter.Seq[LimitCounts], seconds float64, endsStep bool, stepLength float64) {
+// addCounts adds the counts of all limits. The last counts were added secondsSince ago. endsStep
+// reports that a step of stepLength seconds ends.
+func (t *traffic) addCounts(counts iter.Seq[LimitCounts], secondsSince float64, endsStep bool, stepLength float64) {
 	t.lastReading++
 	copy(t.seconds[1:], t.seconds[:])
-	t.seconds[0] = seconds
+	t.seconds[0] = secondsSince
 	for _, r := range t.rules {
-		r.beginReading(seconds)
+		r.beginReading(secondsSince)
 	}
 	for c := range counts {
 		r := t.rule(c.Rule)
@@ -79,22 +81,26 @@ func (t *traffic) addCounts(counts iter.Seq[LimitCounts], seconds float64, endsS
 			ok: increase(c.OK, last.ok), near: increase(c.Near, last.near),
 			denied: increase(c.Denied, last.denied), shadow: increase(c.Shadow, last.shadow),
 		}
-		if added.compare(r.latest) > 0 {
-			r.latest = added
+		if added.compare(r.latestHits) > 0 {
+			r.latestHits = added
 		}
 	}
 	for path, r := range t.rules {
-		t.historyCount -= r.historyCount()
-		r.step.add(r.latest)
+		if r.hasHistory() {
+			t.historyCount--
+		}
+		r.stepHits.add(r.latestHits)
 		if endsStep {
 			r.endStep(float32(stepLength), t.historyCount < maxHistories)
-			r.use, r.oldUse = 0, r.use
+			r.stepUse, r.oldStepUse = 0, r.stepUse
 		}
-		if r.lastReading != t.lastReading && r.use+r.oldUse == 0 { // the rule is gone
+		if r.lastReading != t.lastReading && r.stepUse+r.oldStepUse == 0 { // the rule is gone
 			delete(t.rules, path)
 			continue
 		}
-		t.historyCount += r.historyCount()
+		if r.hasHistory() {
+			t.historyCount++
+		}
 	}
 }
 
@@ -108,23 +114,23 @@ func (t *traffic) rule(path string) *ruleTraffic {
 	return r
 }
 
-// beginReading begins a reading, seconds after the last reading.
-func (r *ruleTraffic) beginReading(seconds float64) {
+// beginReading begins a reading. The last reading was secondsSince ago.
+func (r *ruleTraffic) beginReading(secondsSince float64) {
 	switch {
-	case coversWindow(seconds):
-		r.earlier = nil
-	case r.earlier == nil && r.latest == hits{}:
+	case coversWindow(secondsSince):
+		r.earlierHits = nil
+	case r.earlierHits == nil && r.latestHits == hits{}:
 	default:
-		if r.earlier == nil {
-			r.earlier = new([windowSeconds - 1]hits)
+		if r.earlierHits == nil {
+			r.earlierHits = new([windowSeconds - 1]hits)
 		}
-		copy(r.earlier[1:], r.earlier[:])
-		r.earlier[0] = r.latest
+		copy(r.earlierHits[1:], r.earlierHits[:])
+		r.earlierHits[0] = r.latestHits
 	}
-	r.latest = hits{}
+	r.latestHits = hits{}
 }
 
-// coversWindow reports whether readings of so many seconds are enough for the figures of this moment.
+// coversWindow reports whether readings that cover seconds fill the window of windowSeconds.
 func coversWindow(seconds float64) bool { return seconds >= windowSeconds-0.5 }
 
 // increase returns the growth of a counter. A counter that starts again counts from 0.
@@ -146,19 +152,14 @@ func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	return &r.totals[len(r.totals)-1]
 }
 
-// historyCount returns 1 if r has several points, else 0.
-func (r *ruleTraffic) historyCount() int {
-	if len(r.points) > 1 {
-		return 1
-	}
-	return 0
-}
+// hasHistory reports whether r has several points.
+func (r *ruleTraffic) hasHistory() bool { return len(r.points) > 1 }
 
 // endStep appends a point for a step of that many seconds. If keepsHistory is false, a rule
 // with a single point replaces the point.
 func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
-	point := hits{r.step.ok / seconds, r.step.near / seconds, r.step.denied / seconds, r.step.shadow / seconds}
-	r.step = hits{}
+	point := hits{r.stepHits.ok / seconds, r.stepHits.near / seconds, r.stepHits.denied / seconds, r.stepHits.shadow / seconds}
+	r.stepHits = hits{}
 	if r.points == nil && point == (hits{}) {
 		return
 	}
@@ -172,9 +173,10 @@ func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
 	}
 }
 
-// sum returns a measure of the hits of the last five minutes.
+// sum returns the sum of the rates of all steps in the last five minutes. It serves only to compare
+// rules.
 func (r *ruleTraffic) sum() hits {
-	sum := hits{r.step.ok / stepSeconds, r.step.near / stepSeconds, r.step.denied / stepSeconds, r.step.shadow / stepSeconds}
+	sum := hits{r.stepHits.ok / stepSeconds, r.stepHits.near / stepSeconds, r.stepHits.denied / stepSeconds, r.stepHits.shadow / stepSeconds}
 	for _, p := range r.points {
 		sum.add(p)
 	}
@@ -198,9 +200,9 @@ func (t *traffic) rates(r *ruleTraffic) Rates {
 		seconds += s
 		switch {
 		case i == 0:
-			sum.add(r.latest)
-		case r.earlier != nil:
-			sum.add(r.earlier[i-1])
+			sum.add(r.latestHits)
+		case r.earlierHits != nil:
+			sum.add(r.earlierHits[i-1])
 		}
 	}
 	if seconds == 0 {
@@ -210,17 +212,17 @@ func (t *traffic) rates(r *ruleTraffic) Rates {
 	return Rates{OK: rate(sum.ok), Near: rate(sum.near), Denied: rate(sum.denied), Shadow: rate(sum.shadow)}
 }
 
-// addUses takes in the highest use of each rule.
+// addUses adds the highest use of each rule.
 func (t *traffic) addUses(uses map[string]float64) {
 	for path, use := range uses {
 		r := t.rule(path)
-		r.use = max(r.use, use)
+		r.stepUse = max(r.stepUse, use)
 	}
 }
 
 // highestUse returns the highest use in the last five to ten seconds.
 func (r *ruleTraffic) highestUse() Value {
-	if use := max(r.use, r.oldUse); use > 0 {
+	if use := max(r.stepUse, r.oldStepUse); use > 0 {
 		return Value(use)
 	}
 	return Unknown
@@ -242,8 +244,8 @@ func (t *traffic) setTraffic(rule *Rule) {
 }
 
 // busiest returns the paths of the n rules with the most denied hits, then the most hits,
-// and the number of further rules that are not quiet.
-func (t *traffic) busiest(n int) (paths []string, more int) {
+// and the number of other rules that are not quiet.
+func (t *traffic) busiest(n int) (paths []string, otherCount int) {
 	type ruleSum struct {
 		path string
 		hits
