@@ -54,7 +54,7 @@ var kindEndpoints = []kindEndpoint{
 		override.KindSwitch, Prefix + "switches",
 		[]string{"target"},
 		"returns all switches, or the switch of ?target=",
-		"takes the limits of ?target= out of force: a rule, a domain, or all if it is empty", "puts the limits of ?target= in force again",
+		"turns off the limits of ?target=: a rule, a domain, or all limits if the target is empty", "puts the limits of ?target= in force again",
 	},
 	{
 		override.KindShadowMode, Prefix + "shadow-mode", nil, "returns the switch that replaces SHADOW_MODE",

@@ -25,7 +25,7 @@ func newLimitsCLI() *cobra.Command {
 		Use:   "limits",
 		Short: "Change limits of a running service",
 		Long: "Changes limits on all replicas, until the change is deleted or expires. Overrides change\n" +
-			"the limits of a descriptor, rules add limits, and switches take limits out of force.\n" +
+			"the limits of a descriptor, rules add limits, and switches turn limits off.\n" +
 			"Limits files stay as they are.",
 	})
 	client := &adminClient{}

@@ -21,8 +21,8 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 	flags := changeFlags{allowsNoEnd: true}
 	cmd := &cobra.Command{
 		Use:   "off {RULE | DOMAIN | --all} --for DURATION",
-		Short: "Take the limits of a rule, of a domain or of all domains out of force",
-		Long: "Takes limits out of force on all replicas. Requests that match these limits pass and are not\n" +
+		Short: "Turn off the limits of a rule, of a domain or of all domains",
+		Long: "Turns limits off on all replicas. Requests that match these limits pass and are not\n" +
 			"counted. When the duration ends, or after rls limits on, the limits are in force again.\n" + switchHelp,
 		Example: "  rls limits off 'shop > tenant=acme' --for 1h --reason 'wrong limit'\n" +
 			"  rls limits off --all --for 15m --reason incident",

@@ -3,7 +3,7 @@ package metrics
 // Callers registers the metrics of package callers. refused counts a call, and reloaded reports
 // the result of a reload of the file.
 func (m *Metrics) Callers() (refused func(), reloaded func(error)) {
-	calls := m.newCounter("rls_calls_forbidden_total", "Calls with a domain that the caller may not ask (CALLER_DOMAINS_FILE).")
+	calls := m.newCounter("rls_calls_forbidden_total", "Calls with a domain that the caller may not use (CALLER_DOMAINS_FILE).")
 	valid := m.newGauge("rls_callers_file_valid", "1 if the newest CALLER_DOMAINS_FILE is in force, else 0.")
 	valid.Set(1)
 	return calls.Inc, func(err error) {

@@ -29,7 +29,7 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 			Name: "rls_overrides", Help: "Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.",
 		}, []string{"state"}),
 		off: m.auto.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_limits_off", Help: "Switches that take limits out of force, by scope: of a rule, of a domain, or of all domains.",
+			Name: "rls_limits_off", Help: "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.",
 		}, []string{"scope"}),
 		sourceUp: m.auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rls_source_up", Help: "1 if the source of limits or overrides can be read, else 0.",

@@ -53,7 +53,7 @@ type Settings struct {
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of the key of GRPC_SERVER_TLS_CERT."`
 	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, gRPC clients need a certificate that one of these authorities has signed (mTLS)."`
 	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the certificate of a gRPC client must contain."`
-	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" desc:"YAML file that binds the names in client certificates to the domains that these clients may ask. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
+	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" desc:"YAML file that binds the names in client certificates to the domains that these clients may use. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /v1/check, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
@@ -93,7 +93,7 @@ type Settings struct {
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
 
 	DecisionLog             string  `envconfig:"DECISION_LOG" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
-	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" desc:"File of the decision log. The service opens it again on SIGHUP and when it is moved away. If empty, stdout."`
+	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If empty, stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
 	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The log says how many lines were dropped. 0 means no maximum."`
 	TopKeys                 string  `envconfig:"TOP_KEYS" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
