@@ -11,8 +11,8 @@
 -- exact until the year 2112. All marks of anonymous holds are below all other negative scores.
 --
 -- State: a hold has a member, an expiry and its slots. A stored hold is in Redis. The script keeps
--- changes in its state until save: live has the new and changed holds by member, and gone has
--- the slots of stored holds that do not exist any more in their stored form.
+-- changes in its state until save. live has the new and changed holds by member. gone has the stored
+-- holds that have changed or ended: their slots by member.
 
 local maxEntries, resetHits = 100000, 2 ^ 34 -- as limit's maxHoldEntries and MaxHits
 local lowestOther = -2 ^ 34                  -- all marks of anonymous holds are below
@@ -137,8 +137,8 @@ local function reset(s)
   end
 end
 
--- Does what holdSet.expiryAfter does. The state must have as many slots. If other programs have
--- removed holds from the key, the last expiry or now is returned.
+-- Does what holdSet.expiryAfter does. The state must have at least this number of slots. If other
+-- programs have removed holds from the key, it returns the last expiry, or now without a hold.
 local function expiryAfter(s, slots, now)
   local places = {}
   for _, list in ipairs({ s.anonymous, s.named }) do
@@ -147,7 +147,7 @@ local function expiryAfter(s, slots, now)
   end
   local expiry = now
   while slots > 0 do
-    local best, first
+    local firstPlace, firstHold
     for _, place in ipairs(places) do
       local hold
       if place.list then
@@ -155,29 +155,30 @@ local function expiryAfter(s, slots, now)
       else
         hold = place.added[place.i]
       end
-      if hold and (not first or hold.expiry < first.expiry) then best, first = place, hold end
+      if hold and (not firstHold or hold.expiry < firstHold.expiry) then firstPlace, firstHold = place, hold end
     end
-    if not first then break end
-    best.i = best.i + 1
-    expiry, slots = first.expiry, slots - first.slots
+    if not firstHold then break end
+    firstPlace.i = firstPlace.i + 1
+    expiry, slots = firstHold.expiry, slots - firstHold.slots
   end
   return expiry
 end
 
--- Returns the score and the member of hold, and those of its slots.
+-- Appends the score and the member of hold. For a hold with several slots, it also appends the score and
+-- the member with the slots.
 local function appendScores(scores, hold)
-  local several = hold.slots > 1
-  local mark = 2 * hold.expiry + (several and 1 or 0)
+  local hasSeveralSlots = hold.slots > 1
+  local mark = 2 * hold.expiry + (hasSeveralSlots and 1 or 0)
   scores[#scores + 1] = string.format('%d', hold.member:byte() == 97 and -mark or mark)
   scores[#scores + 1] = hold.member
-  if several then
+  if hasSeveralSlots then
     scores[#scores + 1] = string.format('%d', -hold.slots)
     scores[#scores + 1] = 'w' .. hold.member
   end
 end
 
--- Runs a command with values, a part of them at a time. Returns an error message if it failed.
-local function inParts(command, key, values)
+-- Runs a command once for each 1000 values. Returns an error message if the command failed.
+local function runInParts(command, key, values)
   for i = 1, #values, 1000 do
     local reply = redis.pcall(command, key, unpack(values, i, math.min(i + 999, #values)))
     if type(reply) == 'table' and reply.err then return reply.err end
@@ -257,10 +258,10 @@ return {
         local slots = n
         expiry = now + period
         local name = member or string.format('a%d', expiry)
-        local joined = not member and find(s, name)
-        if joined then
-          remove(s, joined)
-          slots = n + joined.slots
+        local sameHold = not member and find(s, name) -- anonymous holds with one expiry are one hold
+        if sameHold then
+          remove(s, sameHold)
+          slots = n + sameHold.slots
         end
         add(s, name, expiry, slots)
         existing = member and s.live[name]
@@ -270,8 +271,8 @@ return {
       local maxTaken = max - math.max(n, 1)
       if maxTaken >= 0 then retry = expiryAfter(s, math.max(s.slots - maxTaken, 1), now) - now end
     end
-    local finish = existing and existing.expiry or s.slots > 0 and expiryAfter(s, 1, now)
-    return s.slots, finish and finish - now or 0, retry
+    local resetTime = existing and existing.expiry or s.slots > 0 and expiryAfter(s, 1, now)
+    return s.slots, resetTime and resetTime - now or 0, retry
   end,
 
   -- Writes what has changed. Returns an error message if the write failed.
@@ -287,7 +288,7 @@ return {
       last = math.max(last, hold.expiry)
     end
     -- The key must not be absent between two commands, so the removals come last.
-    local err = inParts('ZADD', key, scores)
+    local err = runInParts('ZADD', key, scores)
     if err then return err end
     if last > 0 and redis.call('PTTL', key) < tonumber(ttl(last)) then
       local reply = redis.pcall('PEXPIRE', key, ttl(last + 2 ^ 22)) -- so that most writes need no PEXPIRE
@@ -299,6 +300,6 @@ return {
       if not hold then obsolete[#obsolete + 1] = member end
       if slots > 1 and (not hold or hold.slots == 1) then obsolete[#obsolete + 1] = 'w' .. member end
     end
-    return inParts('ZREM', key, obsolete)
+    return runInParts('ZREM', key, obsolete)
   end,
 }

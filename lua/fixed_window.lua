@@ -8,7 +8,7 @@
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local retry
   s.count, retry = countHits(s.count, n, max, period, chargeDenied)
-  s.expires = now + period
+  s.expiry = now + period
   return s.count, period, retry
 end
 
@@ -29,13 +29,13 @@ return stringAlgorithm({
   -- Returns the change of the count and the end of the window, or nil without a change.
   encode = function(s)
     if s.count == s.stored then return nil end
-    return string.format('%d', s.count - s.stored), s.expires
+    return string.format('%d', s.count - s.stored), s.expiry
   end,
 
-  -- Writes what encode returned. A key lives until its time is up, even with a count of 0. So
-  -- a replica that has seen the key can use INCRBY without setting a time to live.
-  write = function(key, raw, value, expires, ttl)
-    if not raw then return redis.pcall('SET', key, value, 'PX', ttl(expires), 'NX') end
+  -- Writes what encode returned. The key stays until its expiry, even with a count of 0. So a replica that
+  -- has seen the key can use INCRBY without setting a time to live.
+  write = function(key, raw, value, newExpiry, ttl)
+    if not raw then return redis.pcall('SET', key, value, 'PX', ttl(newExpiry), 'NX') end
     return redis.pcall('INCRBY', key, value)
   end,
 })

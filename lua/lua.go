@@ -47,14 +47,14 @@ func Take(algorithms ...string) string {
 		}
 	}
 	functions := source("packed") + "local function compile(name)\n" + compile.String() + "end\n"
-	rest := strings.Replace(source("rest"), algorithmsMark, functions, 1)
-	return strings.NewReplacer(restMark, rest, admitMark, admit.String()).Replace(source("take"))
+	slowPath := strings.Replace(source("slow_path"), algorithmsMark, functions, 1)
+	return strings.NewReplacer(slowPathMark, slowPath, admitMark, admit.String()).Replace(source("take"))
 }
 
 // Marks are lines at which Take inserts other text.
 const (
 	algorithmsMark = "--[[algorithms]]\n"
-	restMark       = "--[[rest]]\n"
+	slowPathMark   = "--[[slow_path]]\n"
 	admitMark      = "--[[admit]]\n"
 	prepareMark    = "--[[prepare]]\n"
 	hitMark        = "--[[hit]]\n"

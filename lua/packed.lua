@@ -1,13 +1,13 @@
--- Returns the error message in the reply to a write, or nil. SET NX has no reply if a key
--- exists that MGET did not return.
+-- Returns the error message in the reply to a write, or nil. MGET does not return a key of another
+-- type. SET NX then finds this key, and returns nothing.
 local function writeError(reply)
   if not reply then return 'WRONGTYPE the key holds another type' end
   return type(reply) == 'table' and reply.err or nil
 end
 
--- stringAlgorithm completes an algorithm whose state is stored in one string. rest reads many such
--- states into the same table, one after the other. stringAlgorithm adds open, copy and save, which rest
--- needs for keys that occur more than once.
+-- stringAlgorithm completes an algorithm whose state is stored in one string. It adds the functions
+-- open, copy and save. slow_path.lua needs them for keys that occur more than once. For all other keys,
+-- slow_path.lua reads one state after the other into the same table, with read, encode and write.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
 
@@ -26,15 +26,16 @@ local function stringAlgorithm(algorithm)
 
   -- Writes s. Returns an error message if the write failed.
   algorithm.save = function(s, key, raw, period, ttl)
-    local value, expires = encode(s, period)
+    local value, newExpiry = encode(s, period)
     if value == nil then return end
-    return writeError(write(key, raw, value, expires, ttl))
+    return writeError(write(key, raw, value, newExpiry, ttl))
   end
   return algorithm
 end
 
--- packedAlgorithm returns an algorithm whose state is two or three numbers: a, b and c. A string of
--- little-endian doubles stores the numbers. If a is 0, the state is zero and the key does not exist.
+-- packedAlgorithm returns an algorithm whose state is two or three numbers: a, b and c. Each algorithm
+-- documents their meaning. A string of little-endian doubles stores the numbers, and storedA, storedB
+-- and storedC are the numbers in Redis. If a is 0, the state is zero and the key does not exist.
 --
 -- format  the format of the string, as for struct.pack
 -- size    the length of the string in bytes
@@ -42,7 +43,8 @@ end
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
 local function packedAlgorithm(format, size, expiry, step)
-  local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
+  local pack, unpack = struct.pack, struct.unpack
+  local maxExact = 2 ^ 53 -- doubles have all whole numbers up to here
 
   -- Returns the expiry of a key. forgottenAt is the time at which its state is forgotten. The expiry
   -- is the next multiple of expiryStep.
@@ -59,14 +61,14 @@ local function packedAlgorithm(format, size, expiry, step)
       end
       if #raw ~= size then return 'WRONGTYPE the key holds another string' end
       local a, b, c = unpack(format, raw)
-      if not (a > 0 and a < exact and b >= 0 and b < exact and a % 1 == 0 and b % 1 == 0) then
+      if not (a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0) then
         return 'WRONGTYPE the key holds another string'
       end
       s.a, s.b, s.c, s.storedA, s.storedB, s.storedC = a, b, c, a, b, c
     end,
 
-    -- Returns the string for s, and its expiry if the time to live changes. Returns nil if s is
-    -- stored already, and false if the key must not exist.
+    -- Returns the string for s. Also returns the new expiry if the time to live changes. Returns nil if
+    -- Redis already has s, and false if the key must not exist.
     encode = function(s, period)
       local a, b, c, storedA = s.a, s.b, s.c, s.storedA
       if a == 0 then
@@ -74,18 +76,18 @@ local function packedAlgorithm(format, size, expiry, step)
         return false
       end
       if a == storedA and b == s.storedB and (size == 16 or c == s.storedC) then return nil end
-      local expires = keyExpiry(expiry(period, a, b, c))
-      if storedA > 0 and expires == keyExpiry(expiry(period, storedA, s.storedB, s.storedC)) then
-        expires = nil
+      local newExpiry = keyExpiry(expiry(period, a, b, c))
+      if storedA > 0 and newExpiry == keyExpiry(expiry(period, storedA, s.storedB, s.storedC)) then
+        newExpiry = nil
       end
-      return pack(format, a, b, c), expires
+      return pack(format, a, b, c), newExpiry
     end,
 
     -- Writes what encode returned. Returns the reply of Redis.
-    write = function(key, raw, value, expires, ttl)
+    write = function(key, raw, value, newExpiry, ttl)
       if not value then return redis.pcall('DEL', key) end
-      if not raw then return redis.pcall('SET', key, value, 'PX', ttl(expires), 'NX') end
-      if expires then return redis.pcall('SET', key, value, 'PX', ttl(expires)) end
+      if not raw then return redis.pcall('SET', key, value, 'PX', ttl(newExpiry), 'NX') end
+      if newExpiry then return redis.pcall('SET', key, value, 'PX', ttl(newExpiry)) end
       return redis.pcall('SETRANGE', key, '0', value)
     end,
   })

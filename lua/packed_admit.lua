@@ -1,7 +1,7 @@
 -- packed_admit admits the hits from first to last. These hits have one limit, and each hit has a counter
--- of its own with a packed state. The loop decides like the step of the algorithm, and stores the state
--- like packedAlgorithm. The loop has no functions, because calls of functions would take a third of the
--- time of a hit.
+-- of its own with a packed state. The loop decides like the step of the algorithm. It stores the state
+-- like packedAlgorithm. The loop calls no functions of its own, because such calls would take a third of
+-- the time of a hit.
 --
 -- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets
 -- format and size. The second part decides n hits on the state a, b, c. If the second part admits the
@@ -14,7 +14,7 @@ for i = first, last do
   local a, b, c, isValid = 0, 0, 0, not raw
   if raw and #raw == size then
     a, b, c = unpack(format, raw)
-    isValid = a > 0 and a < exact and b >= 0 and b < exact and a % 1 == 0 and b % 1 == 0
+    isValid = a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0
   end
   local newA, newB, newC, spent, oldEnd, newEnd
   if isValid and n > 0 then

@@ -26,14 +26,14 @@ local function timeOf(s, i)
   return s.times[i]
 end
 
--- Returns the hits of the entries from oldest to i, or 0 if i is oldest - 1.
+-- Returns the number of hits in the entries from oldest to i, or 0 if i is oldest - 1.
 local function hitsUpTo(s, i)
   if not s.sums[i] then fetch(s, i) end
   return (s.sums[i] - s.sums[s.oldest - 1]) % sumModulus
 end
 
--- Returns the oldest entry i with reached(s, i, goal), or newest + 1. All entries after i
--- reach the goal too. Usually i is near oldest.
+-- Returns the oldest entry i for which reached(s, i, goal) is true, or newest + 1 if there is none. If it
+-- is true for i, it is true for all entries after i. Usually i is near oldest.
 local function find(s, reached, goal)
   local low, high, stride = s.oldest, s.newest + 1, 1
   while low < high do -- i is in low..high
@@ -84,8 +84,8 @@ end
 -- Does what hitLog.charge does. Returns the new total.
 local function charge(s, time, n, total, maxHits, period)
   if sharesNewest(s, time, period) then
-    local others = hitsUpTo(s, s.newest - 1)
-    n, total = n + total - others, others
+    local earlierTotal = hitsUpTo(s, s.newest - 1)
+    n, total = n + total - earlierTotal, earlierTotal
     truncate(s, s.newest - 1)
   end
   n = math.min(n, maxHits)
@@ -99,19 +99,19 @@ end
 
 -- Does what hitLog.refund does. Returns the new total.
 local function refund(s, n, total)
-  local left = math.max(total - n, 0)
-  if left == 0 then
+  local newTotal = math.max(total - n, 0)
+  if newTotal == 0 then
     truncate(s, s.oldest - 1)
-  elseif left < total then
-    local i = find(s, hitsReach, left)
-    local excess = hitsUpTo(s, i) - left
+  elseif newTotal < total then
+    local i = find(s, hitsReach, newTotal)
+    local excess = hitsUpTo(s, i) - newTotal
     truncate(s, i)
     if excess > 0 then
       s.sums[i] = (s.sums[i] - excess) % sumModulus
       s.lastStored = math.min(s.lastStored, i - 1)
     end
   end
-  return left
+  return newTotal
 end
 
 return {
@@ -119,8 +119,8 @@ return {
   open = function(key)
     local size = redis.pcall('LLEN', key)
     if type(size) == 'table' then return { err = size.err } end
-    local foreign = { err = 'WRONGTYPE the key holds another list' }
-    if size == 1 or size > 0 and size % 2 == 0 then return foreign end
+    local wrongListError = { err = 'WRONGTYPE the key holds another list' }
+    if size == 1 or size > 0 and size % 2 == 0 then return wrongListError end
     size = (size - size % 2) / 2
     local s = {
       key = key, times = {}, sums = {},
@@ -132,7 +132,7 @@ return {
       fetch(s, 1)
       if size > 1 then fetch(s, size) end
       s.storedTime = s.times[size]
-      if not (s.sums[0] and s.times[1] and s.sums[1] and s.storedTime and s.sums[size]) then return foreign end
+      if not (s.sums[0] and s.times[1] and s.sums[1] and s.storedTime and s.sums[size]) then return wrongListError end
     end
     return s
   end,

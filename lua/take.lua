@@ -1,5 +1,5 @@
--- take decides and charges the hits of many requests in one step. Numbers in Lua are
--- doubles. Every number here is whole and below 2^53, hence exact.
+-- take decides and charges the hits of many requests in one step. Numbers in Lua are doubles, which
+-- have all whole numbers up to 2^53. Every number here is whole and below 2^53.
 --
 -- KEYS     The counter of each hit. A key may occur many times: a later hit sees the
 --          charge of an earlier one.
@@ -19,8 +19,8 @@
 --          Of a hit:
 --            limit     the place of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
---                      array of this number and the id of a named hold, or of a negative number
---                      and the expiry of the anonymous hold that the refund is for
+--                      array of this number and the id of a named hold. For the refund of an
+--                      anonymous hold, an array of a negative number and the expiry of this hold
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
 --          If one all-or-none hit of a group is denied, no all-or-none hit of the group is
 --          charged or counted in spent, and its all-or-none hits that are not denied are
@@ -61,24 +61,25 @@ local expiryStep = 2 ^ 22
 
 local reply = {}
 
--- These tables are for hits that have a counter of their own, and change this counter. Such a hit has a
--- value to write. If the time to live changes, the hit also has an expiry. If rest decides the hit, the
--- hit also has a function that writes.
+-- These tables are for hits that have a counter of their own, and change this counter. values has the
+-- value to write for each of these hits. expiries has the new expiry, if the time to live changes.
+-- writes has the function that writes, if the hit was decided by the slow path.
 local values, expiries, writes = {}, {}, {}
 
--- Returns functions for the hits that are not admitted at once. Redis runs the whole text of a script in
--- every call. So only calls that need these functions make them.
-local function makeRest()
---[[rest]]
+-- Returns the functions of the slow path: for hits that the fast path (packed_admit) does not admit.
+-- Redis runs the whole text of a script in every call. So only calls that need these functions make
+-- them.
+local function makeSlowPath()
+--[[slow_path]]
 end
 
-local rest
+local slowPath
 
 if ARGV[2] ~= '' then
-  rest = makeRest()
-  rest.decideGroups()
+  slowPath = makeSlowPath()
+  slowPath.decideGroups()
 else
-  local pack, unpack, exact = struct.pack, struct.unpack, 2 ^ 53
+  local pack, unpack, maxExact = struct.pack, struct.unpack, 2 ^ 53
   local i = 1
   while i <= hits do
     local first, limit = i, args[hitOffset + 2 * i - 1]
@@ -93,8 +94,8 @@ else
       undecided = true
     end
     if undecided then
-      rest = rest or makeRest()
-      rest.decideRun(row, first, last)
+      slowPath = slowPath or makeSlowPath()
+      slowPath.decideRun(row, first, last)
     end
   end
 end
@@ -103,28 +104,28 @@ local command = redis.pcall
 for i = 1, hits do
   local value = values[i]
   if value ~= nil then
-    local key, expires, write, result = keys[i], expiries[i], writes[i], nil
+    local key, newExpiry, write, result = keys[i], expiries[i], writes[i], nil
     if write then
-      result = write(key, storedValues[i], value, expires, ttl)
-    elseif not expires then
+      result = write(key, storedValues[i], value, newExpiry, ttl)
+    elseif not newExpiry then
       result = command('SETRANGE', key, '0', value)
     elseif storedValues[i] then
-      result = command('SET', key, value, 'PX', ttl(expires))
+      result = command('SET', key, value, 'PX', ttl(newExpiry))
     else
-      result = command('SET', key, value, 'PX', ttl(expires), 'NX')
+      result = command('SET', key, value, 'PX', ttl(newExpiry), 'NX')
     end
     if not result or type(result) == 'table' and result.err then
-      rest = rest or makeRest()
-      local err = rest.writeError(result)
+      slowPath = slowPath or makeSlowPath()
+      local err = slowPath.writeError(result)
       if err:find('^READONLY') then return { err = err } end
-      rest.fail(i, err)
+      slowPath.fail(i, err)
     end
   end
 end
 reply[3 * hits + 1] = now
-if rest then
-  local err = rest.save()
+if slowPath then
+  local err = slowPath.save()
   if err then return { err = err } end
-  rest.appendErrors()
+  slowPath.appendErrors()
 end
 return cmsgpack.pack(reply)

@@ -1,10 +1,14 @@
--- token_bucket computes the same as limit.tokenBucket, which documents the algorithm and the
--- state a, b, c. The state is stored packed in 24 bytes. It is zero if the bucket is full.
+-- token_bucket computes the same as limit.tokenBucket, which documents the algorithm. The state is
+-- stored packed in 24 bytes. It is zero if the bucket is full:
 --
--- A span of time is two numbers here: us + frac/max with 0 <= frac < max.
+--   a  the time at which the bucket is full, in microseconds since 1970, rounded down
+--   b  the fraction of a microsecond in this time: b/c microseconds
+--   c  max at the last hit
+--
+-- A span of time is two numbers here: us + frac/max microseconds with 0 <= frac < max.
 
-local exact = 2 ^ 53 -- below it, whole numbers are exact
-local digit = 2 ^ 20
+local maxExact = 2 ^ 53  -- doubles have all whole numbers up to here
+local digitBase = 2 ^ 20 -- base of the long division in refillTime
 local floor = math.floor
 
 local function divmod(a, b)
@@ -13,15 +17,15 @@ local function divmod(a, b)
 end
 
 -- Returns the span that n tokens take to refill: n * period / max, where n < 2^33, max <
--- 2^32 and period < 2^49. A product above 2^53 is divided digit by digit.
+-- 2^32 and period < 2^49. A product from maxExact on is divided digit by digit.
 local function refillTime(n, max, period)
   if n == max then return period, 0 end
-  if n * period < exact then return divmod(n * period, max) end
-  local us, rest = divmod(period, max)
-  local high, low = divmod(n, digit)
-  local q1, r1 = divmod(high * rest, max)
-  local q0, r0 = divmod(r1 * digit + low * rest, max)
-  return n * us + q1 * digit + q0, r0
+  if n * period < maxExact then return divmod(n * period, max) end
+  local us, remainder = divmod(period, max)
+  local high, low = divmod(n, digitBase)
+  local q1, r1 = divmod(high * remainder, max)
+  local q0, r0 = divmod(r1 * digitBase + low * remainder, max)
+  return n * us + q1 * digitBase + q0, r0
 end
 
 local function less(us, frac, us2, frac2)
@@ -39,10 +43,11 @@ local function ceil(us, frac)
   return frac > 0 and us + 1 or us
 end
 
--- Returns the least number of tokens that take us + frac/max or more to refill.
+-- Returns the spent tokens of a bucket that is full after us + frac/max: the smallest n for which
+-- refillTime(n) is at least this time.
 local function tokens(us, frac, max, period)
   local product = us * max + frac
-  if product + period < exact then return floor((product + period - 1) / period) end
+  if product + period < maxExact then return floor((product + period - 1) / period) end
   local function covers(n)
     local us2, frac2 = refillTime(n, max, period)
     return not less(us2, frac2, us, frac)
@@ -55,8 +60,8 @@ end
 
 local function expiry(period, us, frac) return ceil(us, frac) end
 
--- Does what limit.Limit.fromRate does.
-local function fromRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
+-- Converts the spent time from oldMax to max, as limit.Limit.fromRate does.
+local function convertRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
   if capacity ~= max and oldMax > max and less(us, frac, fullUs, fullFrac) then
     us, frac = refillTime(oldMax, max, us)
   end
@@ -64,16 +69,16 @@ local function fromRate(us, frac, oldMax, max, period, capacity, fullUs, fullFra
   return us, frac
 end
 
--- These are the spans of one limit, which most hits of a batch have. cachedMax, cachedPeriod
--- and cachedCapacity are the limit. fullUs + fullFrac/max is the time to fill the bucket, and
--- oneUs + oneFrac/max the time to refill a token.
+-- Most hits of a batch have the same limit. These variables have the spans of this limit. cachedMax,
+-- cachedPeriod and cachedCapacity are the limit. fullUs + fullFrac/max is the time to fill an empty
+-- bucket. tokenUs + tokenFrac/max is the time to refill one token.
 local cachedMax, cachedPeriod, cachedCapacity
-local fullUs, fullFrac, oneUs, oneFrac
+local fullUs, fullFrac, tokenUs, tokenFrac
 
 local function cacheSpans(max, period, capacity)
   cachedMax, cachedPeriod, cachedCapacity = max, period, capacity
   fullUs, fullFrac = refillTime(capacity, max, period)
-  oneUs, oneFrac = refillTime(1, max, period)
+  tokenUs, tokenFrac = refillTime(1, max, period)
 end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
@@ -86,19 +91,19 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     cacheSpans(max, period, capacity)
   end
 
-  -- us and frac are the spent time: the time until the bucket is full.
   local us, frac, oldMax = s.a, s.b, s.c
 
-  -- This part decides one hit that passes, with the same results as the rest.
+  -- This part admits one hit. The code after it would give the same result in more time. us and frac
+  -- become the spent time: the time until the bucket is full.
   if n == 1 and (oldMax == max or oldMax == 0) then
     us = us - now
     if us < 0 then us, frac = 0, 0 end
-    us, frac = us + oneUs, frac + oneFrac
+    us, frac = us + tokenUs, frac + tokenFrac
     if frac >= max then us, frac = us + 1, frac - max end
     if us < fullUs or us == fullUs and frac <= fullFrac then
       local product = us * max + frac + period - 1
       s.a, s.b, s.c = now + us, frac, max
-      if product < exact then
+      if product < maxExact then
         return (product - product % period) / period, frac > 0 and us + 1 or us, 0
       end
       return tokens(us, frac, max, period), ceil(us, frac), 0
@@ -106,7 +111,8 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     us, frac = s.a, s.b
   end
 
-  local maxSpentUs = fullUs + period -- a debt of one window; its fraction is fullFrac
+  -- The spent time is at most that of an empty bucket with a debt of one window.
+  local maxSpentUs = fullUs + period -- plus fullFrac/max
   if oldMax ~= max and frac > 0 then us, frac = us + 1, 0 end
   us = us - now
   if us < 0 then
@@ -114,7 +120,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   elseif less(maxSpentUs, fullFrac, us, frac) then
     us, frac = maxSpentUs, fullFrac
   end
-  if oldMax ~= max and us > 0 then us, frac = fromRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac) end
+  if oldMax ~= max and us > 0 then us, frac = convertRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac) end
 
   local allowed, retry = true, 0
   if n < 0 then

@@ -1,24 +1,24 @@
--- token_bucket_admit is the part of token_bucket for hits that are admitted. It leaves numbers above
--- 2^53 to token_bucket.
+-- token_bucket_admit is the part of token_bucket for hits that are admitted. It leaves numbers
+-- from maxExact on to token_bucket.
 format, size = '<ddd', 24
 local fullUs, fullFrac = -1, 0 -- fullUs + fullFrac/max is the time to fill the bucket
 local fillProduct = capacity * period
 if max > 0 and capacity == max then
   fullUs = period
-elseif max > 0 and fillProduct < exact then
+elseif max > 0 and fillProduct < maxExact then
   fullFrac = fillProduct % max
   fullUs = (fillProduct - fullFrac) / max
 end
 --[[hit]]
 local product = n * period
-if product < exact and (c == max or c == 0) then
+if product < maxExact and (c == max or c == 0) then
   -- us + frac/max is the spent time: the time until the bucket is full.
   local us, frac, costFrac = a - now, b, product % max
   if us < 0 then us, frac = 0, 0 end
   us, frac = us + (product - costFrac) / max, frac + costFrac
   if frac >= max then us, frac = us + 1, frac - max end
   local shifted = us * max + frac + period - 1
-  if shifted < exact and (us < fullUs or us == fullUs and frac <= fullFrac) then
+  if shifted < maxExact and (us < fullUs or us == fullUs and frac <= fullFrac) then
     newA, newB, newC = now + us, frac, max
     spent = (shifted - shifted % period) / period
     oldEnd, newEnd = b > 0 and a + 1 or a, frac > 0 and newA + 1 or newA

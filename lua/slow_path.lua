@@ -1,5 +1,5 @@
--- rest decides the hits that take does not admit at once: denied hits, peeks, refunds, hits that share
--- a counter, and groups. It is the body of makeRest in take.
+-- slow_path decides the hits that packed_admit does not admit: denied hits, peeks, refunds, hits that
+-- share a counter, hits of other algorithms, and groups. It is the body of makeSlowPath in take.
 
 --[[algorithms]]
 
@@ -21,12 +21,12 @@ local function find(name)
   return algorithm
 end
 
--- Decides the hits from first to last that have no reply. They have the limit at args[row], and the
--- state of each is stored in one string that no other hit has.
-local function decideOwn(algorithm, row, first, last)
+-- Decides the hits from first to last that have no reply. They have the limit at args[row]. Each hit has
+-- a counter of its own, whose state is one string.
+local function decideDistinct(algorithm, row, first, last)
   local step, read, encode, write = algorithm.step, algorithm.read, algorithm.encode, algorithm.write
   local max, period, capacity, chargeDenied = args[row + 1], args[row + 2], args[row + 3], args[row + 4] == 1
-  local state = {} -- of one hit after the other
+  local state = {} -- the state of one hit after the other
   for i = first, last do
     if not reply[3 * i] then
       local err = read(state, storedValues[i])
@@ -35,14 +35,14 @@ local function decideOwn(algorithm, row, first, last)
         answer(i, 0, 0, 0)
       else
         answer(i, step(state, now, args[hitOffset + 2 * i], max, period, capacity, chargeDenied))
-        local value, expires = encode(state, period)
-        if value ~= nil then values[i], expiries[i], writes[i] = value, expires, write end
+        local value, newExpiry = encode(state, period)
+        if value ~= nil then values[i], expiries[i], writes[i] = value, newExpiry, write end
       end
     end
   end
 end
 
--- These functions are for hits that share a counter, are in a group, or have a state of many
+-- The functions from here on are for hits that share a counter, are in a group, or have a state of many
 -- values.
 local states, firstHits = {}, {} -- the state of each key; the first hit of each state
 
@@ -100,7 +100,7 @@ end
 -- Decides the hits from first to last that have no reply. They have the limit at args[row].
 local function decideRun(row, first, last)
   local algorithm = isDistinct and find(args[row])
-  if algorithm and algorithm.read then return decideOwn(algorithm, row, first, last) end
+  if algorithm and algorithm.read then return decideDistinct(algorithm, row, first, last) end
   for i = first, last do decide(i, args[hitOffset + 2 * i]) end
 end
 
