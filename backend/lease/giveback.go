@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -12,84 +13,83 @@ const (
 	// sweepPause is the pause between two searches for idle leases.
 	sweepPause = 500 * time.Millisecond
 
-	// idleTime is the time without hits after which permits go back.
+	// idleTime is the time without hits after which permits and allowance go back.
 	idleTime = second
 
-	// forgetTime is the time without hits after which an empty lease is forgotten.
+	// forgetTime is the time without hits after which a lease without permits is forgotten.
 	forgetTime = 10 * second
 
 	// maxReturns bounds the leases whose permits go back in one trip.
 	maxReturns = 128
 )
 
-// permitReturn has the permits and the allowance that a lease gives back.
+// permitReturn is the return of one lease: the permits and the allowance that the lease gives back.
 type permitReturn struct {
 	key, budgetKey []byte
 	limit, budget  *limit.Limit
 	window         int64
 	permits        int64
 	allowance      int64
-	isLost         bool // the return of the permits has failed
+	isLost         bool // the trip with the permits has failed
 }
 
-// empty drops all permits and the allowance of e, and returns them. ok is false if there are
-// none.
-func (e *lease) empty() (g permitReturn, ok bool) {
+// removePermits removes the permits and the allowance of e, and returns both as a permitReturn. ok is
+// false if e had neither.
+func (e *lease) removePermits() (g permitReturn, ok bool) {
 	g = permitReturn{
 		key: e.key, budgetKey: e.budgetKey, limit: e.limit, budget: e.budget, window: e.window,
 		permits: e.permits, allowance: e.allowance,
 	}
-	e.drop()
+	e.dropPermits()
 	return g, g.permits > 0 || g.allowance > 0
 }
 
-// returnLater gives back the permits and the allowance of e, in the background. The caller holds the
-// mutex.
+// returnLater removes the permits and the allowance of e, and gives them back in the background. The
+// caller holds the mutex.
 func (l *Limiter) returnLater(e *lease, now int64) {
-	if g, ok := e.empty(); ok {
+	if g, ok := e.removePermits(); ok {
 		l.spawn(func() { l.giveBack([]permitReturn{g}, now) })
 	}
 }
 
-// giveBack returns permits and allowances to Source: first the permits, then the allowances
-// whose permits are back. An allowance for lost permits stays charged to the budget.
-func (l *Limiter) giveBack(all []permitReturn, now int64) {
-	for len(all) > 0 {
-		part := all[:min(len(all), maxReturns)]
-		all = all[len(part):]
+// giveBack gives permits and allowances back to Source, maxReturns leases at a time.
+func (l *Limiter) giveBack(returns []permitReturn, now int64) {
+	for part := range slices.Chunk(returns, maxReturns) {
 		l.giveBackPart(part, now)
 	}
 }
 
-func (l *Limiter) giveBackPart(all []permitReturn, now int64) {
-	permits := backend.NewSubBatch()
-	defer permits.Release()
-	for i, g := range all {
+// giveBackPart makes two trips. The first trip gives back the permits. The second trip gives back the
+// allowance of each lease, minus its lost permits. So lost permits stay charged to the budget.
+func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
+	permitBatch := backend.NewSubBatch()
+	defer permitBatch.Release()
+	for i, g := range returns {
 		if g.permits > 0 {
-			permits.Add(i, backend.Hit{Key: g.key, Limit: g.limit, N: -g.permits, Window: g.window})
+			permitBatch.Add(i, backend.Hit{Key: g.key, Limit: g.limit, N: -g.permits, Window: g.window})
 		}
 	}
-	l.send(permits, now)
-	for j, i := range permits.Index {
-		if permits.Results[j].Err != nil {
-			all[i].isLost = true
+	l.send(permitBatch, now)
+	for j, i := range permitBatch.Index {
+		if permitBatch.Results[j].Err != nil {
+			returns[i].isLost = true
 		}
 	}
-	budgets := backend.NewSubBatch()
-	defer budgets.Release()
-	for i, g := range all {
+	budgetBatch := backend.NewSubBatch()
+	defer budgetBatch.Release()
+	for i, g := range returns {
 		l.countReturn(&g)
 		if g.isLost {
 			g.allowance -= g.permits
 		}
 		if n := g.allowance; n > 0 {
-			budgets.Add(i, backend.Hit{Key: g.budgetKey, Limit: g.budget, N: -n, Window: g.window})
+			budgetBatch.Add(i, backend.Hit{Key: g.budgetKey, Limit: g.budget, N: -n, Window: g.window})
 		}
 	}
-	l.send(budgets, now)
+	l.send(budgetBatch, now)
 }
 
-// Run returns the permits of idle counters until ctx is done.
+// Run calls Sweep twice a second until ctx is done.
 func (l *Limiter) Run(ctx context.Context) {
 	ticker := time.NewTicker(sweepPause)
 	defer ticker.Stop()
@@ -103,39 +103,39 @@ func (l *Limiter) Run(ctx context.Context) {
 	}
 }
 
-// Sweep returns the permits of counters without hits for a second, and forgets leases that
-// were not used for longer.
+// Sweep gives back the permits of leases without hits for idleTime, and forgets leases without hits
+// for forgetTime.
 func (l *Limiter) Sweep(now time.Time) {
-	l.sweeping.Lock()
-	defer l.sweeping.Unlock()
+	l.sweepMutex.Lock()
+	defer l.sweepMutex.Unlock()
 	micros := l.micros(now)
 	for i := range l.shards {
 		l.giveBack(l.shards[i].sweep(micros), micros)
 	}
 }
 
-// sweep empties idle leases and returns their permits and allowances.
-func (s *shard) sweep(now int64) (all []permitReturn) {
+// sweep removes the permits and allowances of idle leases, and returns them.
+func (s *shard) sweep(now int64) (returns []permitReturn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, e := range s.leases {
 		if e.hasEnded(now) && e.limit.Algorithm.CountsWindows() {
-			s.stats.Lapsed += e.drop()
+			s.stats.Lapsed += e.dropPermits()
 		}
-		switch idle := now - e.lastUsed; {
-		case e.isBusy || idle < idleTime:
+		switch unusedTime := now - e.lastHitAt; {
+		case e.isRefilling || unusedTime < idleTime:
 		case e.allowance > 0:
-			if g, ok := e.empty(); ok {
-				all = append(all, g)
+			if g, ok := e.removePermits(); ok {
+				returns = append(returns, g)
 			}
-		case idle >= forgetTime:
+		case unusedTime >= forgetTime:
 			delete(s.leases, id)
 		}
 	}
-	return all
+	return returns
 }
 
-// Close returns all permits. Later Takes go to Next.
+// Close gives back all permits. Later Takes go to Next.
 func (l *Limiter) Close() { l.closeAt(time.Now()) }
 
 func (l *Limiter) closeAt(now time.Time) {
@@ -146,19 +146,19 @@ func (l *Limiter) closeAt(now time.Time) {
 		s.mu.Unlock()
 	}
 	l.workers.Wait()
-	l.sweeping.Lock()
-	defer l.sweeping.Unlock()
-	var all []permitReturn
+	l.sweepMutex.Lock()
+	defer l.sweepMutex.Unlock()
+	var returns []permitReturn
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
 		for _, e := range s.leases {
-			if g, ok := e.empty(); ok {
-				all = append(all, g)
+			if g, ok := e.removePermits(); ok {
+				returns = append(returns, g)
 			}
 		}
 		s.mu.Unlock()
 	}
-	l.giveBack(all, l.micros(now))
+	l.giveBack(returns, l.micros(now))
 	l.cancel()
 }

@@ -1,20 +1,22 @@
 // Package lease admits hits with permits that this replica has taken from the shared counters
-// in batches. Such a hit needs no trip to the backend. Only limits with Limit.Lease have
-// leases.
+// in batches. Such a hit needs no trip. Only limits with Limit.Lease have leases.
 //
 // Terms:
 //
+//   - trip: one call of the backend, which asks Redis;
 //   - permit: a hit that is charged to the shared counter and that this replica has not
 //     used yet;
 //   - lease: the permits of one counter that this replica holds;
-//   - budget: the permits that all replicas together may hold of a counter in a window. A
-//     counter of its own in the backend counts them, under Namespace;
+//   - budget: the number of permits of a counter that all replicas together may hold in a
+//     window (Limit.LeasePermits). The backend has a second counter for the budget, whose key
+//     starts with Namespace;
 //   - allowance: the part of the budget that this replica has taken. A lease never has more
-//     permits than its allowance.
+//     permits than its allowance;
+//   - refill: the trips that bring new permits to a lease, in the background.
 //
-// Permits are charged before they are used, so leases never admit more than the limit. A lost
-// replica loses at most its allowance, which stays charged to the budget until the window ends.
-// So all lost permits of a window are at most its budget.
+// Permits are charged before they are used, so leases never admit more than the limit. A replica
+// that is killed loses at most as many permits as its allowance. This allowance stays charged to
+// the budget until the window ends. So all lost permits of a window are at most its budget.
 package lease
 
 import (
@@ -39,12 +41,12 @@ type Options struct {
 	// answer of Source must come from the shared counter, so Source has no fallback.
 	Source backend.Limiter
 
-	// IsFailing reports whether Source fails at the moment for a hit. No permits are taken
-	// then. It can be nil.
+	// IsFailing reports whether Source can't decide this hit at the moment. Then no permits
+	// are taken. IsFailing can be nil.
 	IsFailing func(*backend.Hit) bool
 
-	// AllOrNone must have the value that Next has. If a hit is denied, the permits of the
-	// other all-or-none hits of its request stay unused.
+	// AllOrNone must be the same as in Next. If an all-or-none hit of a request is denied, the
+	// other all-or-none hits of the request use no permits.
 	AllOrNone bool
 
 	// MaxLeases bounds the counters with a lease; default 65,536. The hits of further
@@ -55,7 +57,7 @@ type Options struct {
 // Limiter is a backend.Limiter that admits hits with permits, and sends all others to another
 // Limiter. It is safe for concurrent use.
 type Limiter struct {
-	o       Options
+	options Options
 	seeds   fingerprint.Seeds
 	start   time.Time
 	shards  [shardCount]shard
@@ -63,7 +65,7 @@ type Limiter struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 
-	sweeping sync.Mutex // held by Sweep and by Close
+	sweepMutex sync.Mutex // only one Sweep or Close runs at a time
 
 	// spawn runs a function in the background. Tests replace it.
 	spawn func(func())
@@ -80,7 +82,7 @@ func New(o Options) *Limiter {
 	if o.IsFailing == nil {
 		o.IsFailing = func(*backend.Hit) bool { return false }
 	}
-	l := &Limiter{o: o, seeds: fingerprint.NewSeeds(), start: time.Now()}
+	l := &Limiter{options: o, seeds: fingerprint.NewSeeds(), start: time.Now()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.spawn = l.workers.Go
 	for i := range l.shards {
@@ -93,33 +95,33 @@ func New(o Options) *Limiter {
 // this machine's clock has no effect.
 func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.start).Microseconds() }
 
-// hasLease reports whether hits on this limit can use permits.
+// hasLease reports whether lim has a lease, so its hits can use permits.
 func hasLease(lim *limit.Limit) bool { return lim.LeasePermits() > 0 }
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	isLeased := false
+	hasAnyLease := false
 	for i := range hits {
-		isLeased = isLeased || hasLease(hits[i].Limit)
+		hasAnyLease = hasAnyLease || hasLease(hits[i].Limit)
 	}
-	if !isLeased {
-		l.o.Next.Take(ctx, now, hits, results)
+	if !hasAnyLease {
+		l.options.Next.Take(ctx, now, hits, results)
 		return
 	}
 	var space [8]reservation // requests with more hits allocate
 	reservations := space[:0]
-	others := 0 // hits that Next decides
+	hitsForNext := 0 // hits that Next decides
 	micros := l.micros(now)
 	for i := range hits {
 		r := l.reserve(micros, &hits[i], &results[i], len(hits) == 1)
 		reservations = append(reservations, r)
-		if !r.isWhole {
-			others++
+		if !r.admitsHit {
+			hitsForNext++
 		}
 	}
 	switch {
-	case others > 0:
-		l.takeOthers(ctx, now, hits, results, reservations)
+	case hitsForNext > 0:
+		l.sendToNext(ctx, now, hits, results, reservations)
 	case len(hits) == 1:
 		return
 	default:
@@ -128,34 +130,35 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	l.settle(micros, hits, results, reservations)
 }
 
-// takeOthers sends the hits without enough permits to Next. A hit with some permits asks for
-// the rest only.
-func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	unchanged := true
+// sendToNext sends the hits without enough permits to Next. The permits that such a hit has are
+// subtracted, because they are charged already.
+func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
+	hasPermits := false
 	for i := range reservations {
-		unchanged = unchanged && reservations[i].permits == 0
+		hasPermits = hasPermits || reservations[i].permits > 0
 	}
-	if unchanged {
-		l.o.Next.Take(ctx, now, hits, results)
+	if !hasPermits {
+		l.options.Next.Take(ctx, now, hits, results)
 		return
 	}
 	batch := backend.NewSubBatch()
 	defer batch.Release()
 	for i, h := range hits {
-		if r := &reservations[i]; !r.isWhole {
+		if r := &reservations[i]; !r.admitsHit {
 			h.N -= r.permits
 			batch.Add(i, h)
 		}
 	}
-	batch.Take(ctx, now, l.o.Next)
+	batch.Take(ctx, now, l.options.Next)
 	batch.CopyResults(results)
 }
 
-// settle uses or releases the reserved permits after Next has decided the other hits.
+// settle ends all reservations after Next has decided its hits. The permits of an admitted hit are
+// used. All other permits are free again.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	isDenied := false // an all-or-none hit is denied
 	for i := range hits {
-		isDenied = isDenied || l.o.AllOrNone && hits[i].AllOrNone() && results[i].Err == nil && !results[i].Allowed
+		isDenied = isDenied || l.options.AllOrNone && hits[i].AllOrNone() && results[i].Err == nil && !results[i].Allowed
 	}
 	for i := range hits {
 		r := &reservations[i]

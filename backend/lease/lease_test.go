@@ -226,7 +226,7 @@ func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim, false)
-	r.o.IsFailing = func(*backend.Hit) bool { return true }
+	r.options.IsFailing = func(*backend.Hit) bool { return true }
 	for r.Stats().Held > 0 {
 		r.hit(c, lim, 1)
 	}

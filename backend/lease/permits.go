@@ -9,79 +9,85 @@ import (
 const (
 	second = 1_000_000
 
-	// maxHorizon is the time for which a lease has permits if nothing else bounds them.
+	// maxHorizon is the longest time for which a lease takes permits: at most the hits that
+	// are expected in maxHorizon.
 	maxHorizon = second
 
 	// rateInterval is the shortest time over which the rate of a counter is measured.
 	rateInterval = 20_000
 
-	// minDemand is the number of hits from which a rate is measured before maxHorizon is over,
-	// and the number of expected hits from which a lease is worth its trips: a trip for
-	// permits costs about as much as so many hits.
+	// minDemand has two uses:
+	//
+	//   - a rate is measured before maxHorizon is over only if the counter has minDemand hits;
+	//   - a lease takes permits only if it expects minDemand hits in maxHorizon, because one
+	//     trip costs about as much as minDemand hits.
 	minDemand = 8
 
 	// retryPause is the pause after a failed trip.
 	retryPause = 50_000
 
-	// budgetPause is the pause after the budget had no allowance to give.
+	// budgetPause is the pause after a trip found no free permits in the budget.
 	budgetPause = 250_000
 
-	// changePause is the pause after a change of the limit.
+	// changePause is the pause after a reload has changed the limit.
 	changePause = second
 
-	// nearShare bounds a lease: at most 1/nearShare of the remaining hits. So the replicas share
-	// the last hits of a window, and the very last hits are charged one by one.
-	nearShare = 8
+	// remainingDivisor bounds the permits of a lease: at most 1/remainingDivisor of the hits that
+	// remain in the shared counter. So the replicas share the last hits of a window, and the
+	// very last hits are charged one by one.
+	remainingDivisor = 8
 
-	// minTripPermits is the number of permits below which a lease is not worth a trip.
+	// minTripPermits is the least number of permits that a trip takes.
 	minTripPermits = 2
 )
 
-// lease is the state of one counter in this replica.
+// lease is the state of one counter in this replica. The package comment explains permits, budget and
+// allowance.
 type lease struct {
 	key         []byte
 	budgetKey   []byte
 	limit       *limit.Limit
-	permitLimit *limit.Limit // limit without charges of denied hits; nil before the first trip
-	budget      *limit.Limit // nil before the first trip
+	permitLimit *limit.Limit // limit, but denied hits are not charged; nil before the first trip
+	budget      *limit.Limit // limit of the budget's counter; nil before the first trip
 	epoch       uint32       // number of times that all permits were dropped
 
-	permits    int64
-	reserved   int64 // permits of hits that Next is deciding
-	allowance  int64
-	freeBudget int64 // of the last answer; unknownBudget without an answer in this window
+	permits    int64 // not used and not reserved
+	reserved   int64 // permits of hits whose call is not decided yet
+	allowance  int64 // permits that this replica may have
+	freeBudget int64 // permits left in the budget at the last answer, or unknownBudget
 
-	// The window of the allowance. The permits end with this window, so that the budget of the
-	// next window starts without any.
+	// The window of the allowance. Permits expire with this window. So no permit is charged to the
+	// budget of the next window when it starts.
 	windowEnd int64 // earliest time of the end; 0 if the window is not known
 	window    int64 // start, in microseconds since 1970 by the clock of Redis
 
-	remaining int64 // of the shared counter at the last answer
-	answerAt  int64 // time of the last answer
-	resetAt   int64 // time at which the shared counter has nothing spent
+	remaining  int64 // hits that remained in the shared counter at the last answer
+	answeredAt int64 // time of the last answer
+	resetAt    int64 // time at which the shared counter has nothing spent
 
-	isBusy   bool // a refill is under way
-	retryAt  int64
-	lowMark  int64 // a lease with as many permits or fewer takes more
-	lastUsed int64
+	isRefilling bool  // a refill is under way
+	retryAt     int64 // no trip is made earlier
+	lowMark     int64 // a lease with lowMark permits or fewer takes more
+	lastHitAt   int64
 
 	demand    int64 // hits since rateStart
 	rateStart int64
 	rate      float64 // hits in a microsecond
 }
 
+// unknownBudget is the freeBudget before the first answer in a window.
 const unknownBudget = -1
 
 func newLease(h *backend.Hit, now int64) *lease {
-	e := &lease{limit: h.Limit, freeBudget: unknownBudget, lastUsed: now, rateStart: now}
+	e := &lease{limit: h.Limit, freeBudget: unknownBudget, lastHitAt: now, rateStart: now}
 	e.budgetKey = append([]byte(Namespace), h.Key...)
 	e.key = e.budgetKey[len(Namespace):]
 	return e
 }
 
-// countDemand counts n hits at now for the rate.
+// countDemand counts n hits at now, and measures the rate if it is time.
 func (e *lease) countDemand(now, n int64) {
-	e.lastUsed = max(e.lastUsed, now)
+	e.lastHitAt = max(e.lastHitAt, now)
 	if span := now - e.rateStart; span >= maxHorizon || span >= rateInterval && e.demand >= minDemand {
 		rate := float64(e.demand) / float64(span)
 		if span < maxHorizon && e.rate > 0 {
@@ -95,8 +101,8 @@ func (e *lease) countDemand(now, n int64) {
 // hasEnded reports whether the window of the lease may have ended at now.
 func (e *lease) hasEnded(now int64) bool { return e.windowEnd > 0 && now >= e.windowEnd }
 
-// drop drops all permits and the allowance. It returns the number of permits.
-func (e *lease) drop() (permits int64) {
+// dropPermits sets permits and allowance to 0. It returns the number of permits before.
+func (e *lease) dropPermits() (permits int64) {
 	permits = e.permits
 	e.epoch++
 	e.permits, e.reserved, e.allowance = 0, 0, 0
@@ -104,12 +110,12 @@ func (e *lease) drop() (permits int64) {
 	return permits
 }
 
-// heldPermits returns the permits that e has, also those that are reserved.
-func (e *lease) heldPermits() int64 { return e.permits + e.reserved }
+// permitsAndReserved returns the permits of e, with the reserved permits.
+func (e *lease) permitsAndReserved() int64 { return e.permits + e.reserved }
 
-// observe records an answer of the shared counter at now.
-func (e *lease) observe(now int64, r *limit.Result) {
-	e.remaining, e.answerAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
+// recordAnswer records r, an answer of the shared counter at now.
+func (e *lease) recordAnswer(now int64, r *limit.Result) {
+	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
 
 // answer returns the answer to a hit that permits admit.
@@ -117,7 +123,9 @@ func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }
 
-// addPermits adds the permits to r, the answer of the shared counter to h.
+// addPermits adds the permits to r, the answer of the shared counter to h. If permits would admit a
+// hit, a peek is allowed too. An algorithm with ResetsAtOnce allows a peek only if the counter is not
+// over the limit, so this answer of the shared counter stays.
 func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
 	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
@@ -125,23 +133,23 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	}
 }
 
-// trip has the hits that a refill sends to Source at once.
+// trip has the two hits of one trip of a refill: one on the shared counter, and one on the budget.
 type trip struct {
-	key, budgetKey []byte
-	limit, budget  *limit.Limit
-	window         int64  // 0 if it is not known
-	epoch          uint32 // of the lease
-	permits        int64  // to take
-	change         int64  // of the allowance; negative to give back
+	key, budgetKey  []byte
+	limit, budget   *limit.Limit
+	window          int64  // 0 if it is not known
+	epoch           uint32 // of the lease before the trip
+	permits         int64  // permits to take; 0 without a hit on the shared counter
+	allowanceChange int64  // negative to give back a part of the allowance
 }
 
-// asksBudget reports whether t changes the allowance or reads the budget. A trip for permits
-// reads the budget, because other replicas may need a part of the allowance.
-func (t *trip) asksBudget() bool { return t.change != 0 || t.permits > 0 }
+// includesBudget reports whether t has a hit on the budget. Each trip for permits reads the budget,
+// because other replicas may need a part of the allowance.
+func (t *trip) includesBudget() bool { return t.allowanceChange != 0 || t.permits > 0 }
 
-// plan returns the next trip at now, and whether a trip is useful.
-func (e *lease) plan(now int64) (t trip, ok bool) {
-	if e.isBusy || now < e.retryAt {
+// planTrip returns the next trip at now. ok is false if e needs no trip at the moment.
+func (e *lease) planTrip(now int64) (t trip, ok bool) {
+	if e.isRefilling || now < e.retryAt {
 		return t, false
 	}
 	want := e.wantedPermits(now)
@@ -153,24 +161,25 @@ func (e *lease) plan(now int64) (t trip, ok bool) {
 	}
 	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.permitLimit, budget: e.budget, window: e.window, epoch: e.epoch}
 	if e.freeBudget == unknownBudget {
-		t.change = min(want, (e.budget.Max()+2)/3) // later trips ask for more
+		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // later trips ask for more
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others. So the allowances of
 	// replicas with the same demand become equal, and a new replica finds a free part.
-	allowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.heldPermits(), 1)
-	target := min(want, allowance, e.allowance)
-	if target >= minTripPermits && e.heldPermits() <= target/4 {
-		t.permits = target - e.heldPermits()
+	newAllowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.permitsAndReserved(), 1)
+	target := min(want, newAllowance, e.allowance)
+	if target >= minTripPermits && e.permitsAndReserved() <= target/4 {
+		t.permits = target - e.permitsAndReserved()
 	}
-	if change := allowance - e.allowance; change >= max(e.allowance/8, 1) || -change > e.allowance/8 {
-		t.change = change
+	if change := newAllowance - e.allowance; change >= max(e.allowance/8, 1) || -change > e.allowance/8 {
+		t.allowanceChange = change
 	}
-	return t, t.permits > 0 || t.change > 0 && e.allowance < minTripPermits
+	return t, t.permits > 0 || t.allowanceChange > 0 && e.allowance < minTripPermits
 }
 
-// wantedPermits returns the permits that e should have at now: those for the time until the window
-// ends or for maxHorizon, but few when the counter is near its limit.
+// wantedPermits returns the permits that e should have at now: the hits that are expected until the
+// window ends, and at most in maxHorizon. Near the limit, e should have at most 1/remainingDivisor of
+// the remaining hits.
 func (e *lease) wantedPermits(now int64) int64 {
 	horizon := int64(maxHorizon)
 	if e.windowEnd > 0 {
@@ -178,12 +187,12 @@ func (e *lease) wantedPermits(now int64) int64 {
 	}
 	remaining := e.remaining
 	if !e.limit.Algorithm.CountsWindows() {
-		remaining = min(remaining+e.limit.Refilled(now-e.answerAt), e.limit.Capacity())
+		remaining = min(remaining+e.limit.Refilled(now-e.answeredAt), e.limit.Capacity())
 	}
-	return min(e.demandIn(horizon), remaining/nearShare)
+	return min(e.demandIn(horizon), remaining/remainingDivisor)
 }
 
-// demandIn returns the hits that are expected in a time, but at most the budget.
+// demandIn returns the hits that are expected in a number of microseconds, at most LeasePermits.
 func (e *lease) demandIn(micros int64) int64 {
 	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
 }

@@ -8,39 +8,39 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxTrips bounds the trips of a refill: one for the allowance, one for permits, and one more
-// if less is left than was asked for.
+// maxTrips bounds the trips of a refill: one for the allowance, one for permits, and one more if
+// the counter or the budget had less than the trip before asked for.
 const maxTrips = 3
 
 // tripTimeout bounds a background trip. Source normally has a shorter bound of its own.
 const tripTimeout = time.Second
 
-// refillIfLow starts a refill of e in the background if permits run low.
+// refillIfLow starts a refill of e in the background if e has lowMark permits or fewer.
 func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
-	if e.isBusy || e.permits > e.lowMark {
+	if e.isRefilling || e.permits > e.lowMark {
 		return
 	}
-	t, ok := e.plan(now)
-	if !ok || l.o.IsFailing(&backend.Hit{Key: e.key, Limit: e.limit}) {
+	t, ok := e.planTrip(now)
+	if !ok || l.options.IsFailing(&backend.Hit{Key: e.key, Limit: e.limit}) {
 		return
 	}
-	e.isBusy = true
+	e.isRefilling = true
 	l.spawn(func() { l.refill(s, e, t, now) })
 }
 
-// refill makes trips until e has enough permits. The caller has set e.isBusy. All trips use
-// the time before the first trip, so permits never expire too late.
+// refill makes t and further trips until e needs none. The caller has set e.isRefilling. All trips
+// have the time before the first trip, so permits never expire too late.
 func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
 	for i := 1; ; i++ {
-		permits, budget := l.exchange(t, now)
+		permits, budget := l.sendTrip(t, now)
 		s.mu.Lock()
-		e.isBusy = false
-		l.apply(s, e, t, now, permits, budget)
+		e.isRefilling = false
+		l.applyAnswers(s, e, t, now, permits, budget)
 		ok := false
 		if i < maxTrips && !s.closed {
-			t, ok = e.plan(now)
+			t, ok = e.planTrip(now)
 		}
-		e.isBusy = ok
+		e.isRefilling = ok
 		s.mu.Unlock()
 		if !ok {
 			return
@@ -48,15 +48,15 @@ func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
 	}
 }
 
-// exchange sends the hits of t to Source.
-func (l *Limiter) exchange(t trip, now int64) (permits, budget backend.Result) {
+// sendTrip sends the hits of t to Source, and returns both answers.
+func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	b := backend.NewSubBatch()
 	defer b.Release()
 	if t.permits > 0 {
 		b.Add(0, backend.Hit{Key: t.key, Limit: t.limit, N: t.permits, Window: t.window, Shadow: true})
 	}
-	if t.asksBudget() {
-		b.Add(1, backend.Hit{Key: t.budgetKey, Limit: t.budget, N: t.change, Window: t.window, Shadow: true})
+	if t.includesBudget() {
+		b.Add(1, backend.Hit{Key: t.budgetKey, Limit: t.budget, N: t.allowanceChange, Window: t.window, Shadow: true})
 	}
 	l.send(b, now)
 	results := make([]backend.Result, 2)
@@ -68,30 +68,30 @@ func (l *Limiter) exchange(t trip, now int64) (permits, budget backend.Result) {
 func (l *Limiter) send(b *backend.SubBatch, now int64) {
 	ctx, cancel := context.WithTimeout(l.ctx, tripTimeout)
 	defer cancel()
-	b.Take(ctx, l.start.Add(time.Duration(now)*time.Microsecond), l.o.Source)
+	b.Take(ctx, l.start.Add(time.Duration(now)*time.Microsecond), l.options.Source)
 }
 
-// apply records the answers to t, which was sent after now. The caller holds the mutex.
-func (l *Limiter) apply(s *shard, e *lease, t trip, now int64, permits, budget backend.Result) {
+// applyAnswers changes e by the answers to t, which was sent after now. The caller holds the mutex.
+func (l *Limiter) applyAnswers(s *shard, e *lease, t trip, now int64, permits, budget backend.Result) {
 	if t.permits > 0 && permits.Err == nil && permits.Allowed {
 		s.stats.Taken += t.permits
 	}
-	if e.epoch != t.epoch { // the window, the counter or the limit is another one now
+	if e.epoch != t.epoch { // meanwhile the window has ended, the counter was reset, or the limit has changed
 		if t.permits > 0 && permits.Err == nil && permits.Allowed {
 			s.stats.Lapsed += t.permits
 		}
 		return
 	}
-	if t.asksBudget() && budget.Err == nil && e.windowEnd == 0 {
+	if t.includesBudget() && budget.Err == nil && e.windowEnd == 0 {
 		e.window, e.windowEnd = budget.Window, now+budget.ResetAfter
 	}
 	switch {
-	case !t.asksBudget():
+	case !t.includesBudget():
 	case budget.Err != nil:
-		e.allowance += min(t.change, 0)
+		e.allowance += min(t.allowanceChange, 0)
 		e.retryAt = now + retryPause
 	case budget.Allowed:
-		e.allowance += t.change
+		e.allowance += t.allowanceChange
 		e.freeBudget = budget.Remaining
 	default:
 		e.freeBudget = max(budget.Remaining, 0)
@@ -108,9 +108,9 @@ func (l *Limiter) apply(s *shard, e *lease, t trip, now int64, permits, budget b
 		e.retryAt = now + retryPause
 	case permits.Allowed:
 		e.permits += t.permits
-		e.observe(now, &permits.Result)
+		e.recordAnswer(now, &permits.Result)
 	default:
-		e.observe(now, &permits.Result)
+		e.recordAnswer(now, &permits.Result)
 	}
 	e.lowMark = e.permits / 4
 }

@@ -2,10 +2,10 @@ package lease
 
 // Stats counts what leases did.
 type Stats struct {
-	Leases int64 // counters with a lease, also if it is empty
+	Leases int64 // counters with a lease, also without permits
 	Held   int64 // permits that this replica holds
 
-	// Sums since New. Taken = Used + Returned + Lapsed + Held, but for permits of a trip in
+	// Sums since New. Taken = Used + Returned + Lapsed + Held, except for the permits of trips in
 	// progress.
 	Taken    int64 // permits taken from the shared counters
 	Used     int64 // permits that admitted a hit
@@ -16,7 +16,7 @@ type Stats struct {
 	SavedTrips int64
 }
 
-// Stats returns the current numbers.
+// Stats returns the sums over all leases.
 func (l *Limiter) Stats() (sum Stats) {
 	for i := range l.shards {
 		s := &l.shards[i]
@@ -41,7 +41,7 @@ func (s *shard) countSavedTrip() {
 	s.mu.Unlock()
 }
 
-// countReturn counts what g has given back.
+// countReturn counts the permits of g, which are back or lost.
 func (l *Limiter) countReturn(g *permitReturn) {
 	s := l.shardOf(l.seeds.ID(g.key, g.limit.Tag()))
 	s.mu.Lock()

@@ -13,26 +13,26 @@ const shardCount = 64
 
 // shard is a part of the leases.
 type shard struct {
-	mu     sync.Mutex // guards all fields, and the leases
+	mu     sync.Mutex // guards all fields, and the fields of the leases
 	leases map[fingerprint.ID]*lease
-	closed bool // no permits are taken or used
+	closed bool // no permits are taken or used any more
 	stats  Stats
 	_      [32]byte // keeps the mutexes in separate cache lines
 }
 
-// reservation has the permits that a hit has reserved.
+// reservation has the permits that a hit has reserved, until its call is decided.
 type reservation struct {
-	shard   *shard // nil if the hit can't use permits
-	lease   *lease // nil if there is none
-	permits int64
-	epoch   uint32 // of the lease
-	isWhole bool   // the permits admit the hit
+	shard     *shard // nil if the hit can't use permits
+	lease     *lease // nil if there is none
+	permits   int64
+	epoch     uint32 // of the lease at the reservation
+	admitsHit bool   // there are permits for all of the hit
 }
 
 func (l *Limiter) shardOf(id fingerprint.ID) *shard { return &l.shards[id.Hi%shardCount] }
 
-// reserve reserves permits for h. If there are enough, it sets the result. isOnly reports
-// whether h is the only hit of its call.
+// reserve reserves permits for h, as many as the lease has. If they are enough, reserve sets the
+// result. isOnly reports whether h is the only hit of its call.
 func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isOnly bool) (r reservation) {
 	if !hasLease(h.Limit) {
 		return r
@@ -46,7 +46,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	}
 	e := s.leases[id]
 	if e == nil {
-		if h.N <= 0 || len(s.leases) >= l.o.MaxLeases/shardCount+1 {
+		if h.N <= 0 || len(s.leases) >= l.options.MaxLeases/shardCount+1 {
 			return r
 		}
 		e = newLease(h, now)
@@ -66,9 +66,9 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	r.permits = min(h.N, e.permits)
 	e.permits -= r.permits
 	e.reserved += r.permits
-	if r.isWhole = r.permits == h.N; r.isWhole {
+	if r.admitsHit = r.permits == h.N; r.admitsHit {
 		s.stats.Used += h.N
-		if isOnly { // nothing can release the permits again
+		if isOnly { // no other hit can deny this call, so the permits are used
 			e.reserved -= r.permits
 			s.stats.SavedTrips++
 		}
@@ -78,44 +78,45 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	return r
 }
 
-// settleHit ends a reservation of h. isUsed reports whether h was charged.
+// settleHit ends the reservation r of h. isUsed reports whether h was admitted, so its permits are used.
 func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r *reservation, isUsed bool) {
 	s, e := r.shard, r.lease
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.N <= -limit.MaxHits { // a reset
-		l.forget(s, e, now)
+		l.dropAfterReset(s, e, now)
 		return
 	}
 	switch {
-	case isUsed && !r.isWhole:
+	case isUsed && !r.admitsHit:
 		s.stats.Used += r.permits
-	case !isUsed && r.isWhole:
+	case !isUsed && r.admitsHit:
 		s.stats.Used -= r.permits
 		result.Remaining += r.permits
 	}
-	isValid := r.epoch == e.epoch
-	if isValid {
+	isSameEpoch := r.epoch == e.epoch // the lease still has the reserved permits
+	if isSameEpoch {
 		e.reserved -= r.permits
 	}
 	switch {
 	case isUsed:
-	case isValid:
+	case isSameEpoch:
 		e.permits += r.permits
 	default:
 		s.stats.Lapsed += r.permits
 	}
-	if r.isWhole || result.Err != nil || !result.Source.IsBackend() {
+	if r.admitsHit || result.Err != nil || !result.Source.IsBackend() {
 		return
 	}
-	e.observe(now, &result.Result)
+	e.recordAnswer(now, &result.Result)
 	e.addPermits(h, &result.Result)
 	if !s.closed {
 		l.refillIfLow(s, e, now)
 	}
 }
 
-// changeLimit makes e a lease of lim. It returns the permits of another limit.
+// changeLimit sets the limit of e. If the new limit differs, the permits go back. Then e starts without
+// permits and with the new budget.
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		l.returnLater(e, now)
@@ -124,21 +125,22 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	e.limit = lim
 }
 
-// endWindow drops the permits of a window that has ended. Tokens go back to their bucket.
+// endWindow ends the permits of a window that has ended. The permits of a counter of windows are
+// dropped. The permits of a token bucket go back to the bucket.
 func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 	if e.limit.Algorithm.CountsWindows() {
-		s.stats.Lapsed += e.drop()
+		s.stats.Lapsed += e.dropPermits()
 		return
 	}
 	l.returnLater(e, now)
 }
 
-// forget drops the permits of e after a reset, which has forgotten their charges. It gives back
-// the allowance.
-func (l *Limiter) forget(s *shard, e *lease, now int64) {
+// dropAfterReset drops the permits of e after a reset, which has forgotten their charges. The allowance
+// goes back.
+func (l *Limiter) dropAfterReset(s *shard, e *lease, now int64) {
 	s.stats.Lapsed += e.permits
 	e.permits = 0
-	if !s.closed { // else Close gives the allowance back
+	if !s.closed { // otherwise Close gives the allowance back
 		l.returnLater(e, now)
 	}
 }
@@ -150,7 +152,7 @@ func (l *Limiter) Invalidate(h *backend.Hit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.leases[id]; e != nil {
-		l.forget(s, e, l.micros(time.Now()))
+		l.dropAfterReset(s, e, l.micros(time.Now()))
 	}
 }
 
@@ -161,7 +163,7 @@ func (l *Limiter) InvalidateAll() {
 		s := &l.shards[i]
 		s.mu.Lock()
 		for _, e := range s.leases {
-			l.forget(s, e, now)
+			l.dropAfterReset(s, e, now)
 		}
 		s.mu.Unlock()
 	}
