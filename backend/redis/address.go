@@ -137,8 +137,8 @@ func parse(s Server) (address, error) {
 	return a, nil
 }
 
-// addNode parses one node and adds it.
-func (a *address) addNode(node string, first bool) error {
+// addNode parses one node of the URL, and adds its address. The login comes from the first node.
+func (a *address) addNode(node string, isFirst bool) error {
 	scheme, _, found := strings.Cut(node, "://")
 	switch {
 	case !found && strings.Contains(node, "?"):
@@ -156,7 +156,7 @@ func (a *address) addNode(node string, first bool) error {
 		return errors.New("got an invalid URL; escape @ : / # % in a password, such as %40 for @")
 	}
 	query := u.Query()
-	if first {
+	if isFirst {
 		password, _ := u.User.Password()
 		a.login = login{cmp.Or(query.Get("username"), u.User.Username()), cmp.Or(query.Get("password"), password)}
 	}

@@ -26,7 +26,7 @@ type Batch struct {
 	Took   time.Duration // time until Redis answered
 	Err    error         // nil if Redis has executed the batch
 
-	// Unconfirmed reports that fewer replicas than Options.WaitReplicas have certainly the
+	// Unconfirmed reports whether fewer replicas than Options.WaitReplicas have confirmed the
 	// charges.
 	Unconfirmed bool
 }
@@ -47,14 +47,14 @@ type batch struct {
 	sendUntil time.Time // the end of the wait for the answer; later than deadline if the answer may be late
 	lateWatch lateWatch
 
-	now           int64      // of hits without a time of their own, in microseconds since 1970
+	now           int64      // time of the hits whose request has none, in microseconds since 1970
 	counters      counterSet // of the hits with windows
 	scriptHits    []hitRef   // the hits that the script decides
 	script        scriptCall
 	isDistinct    bool // each of the scriptHits has its own counter
-	scriptDone    bool
+	isScriptDone  bool
 	needsText     bool // Redis does not know the script yet
-	keyByKey      bool // sends each command alone, so that the client follows redirects
+	isKeyByKey    bool // sends each command alone, so that the client follows redirects
 	commands      []goredis.Cmder
 	failure       error  // the first error of more than one key
 	unconfirmed   bool   // see Batch.Unconfirmed
@@ -69,11 +69,12 @@ type hitRef struct {
 
 func (h hitRef) pending() *pendingHit { return &h.call.hits[h.i] }
 func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
-func (h hitRef) name() []byte         { return h.call.name(h.i) }
+func (h hitRef) counterName() []byte  { return h.call.counterName(h.i) }
 
-// run answers and releases the calls. Three kinds of calls are not sent: calls whose Take has given up,
-// calls that are too late to be answered in time, and large calls that would take too long. So a call
-// that fails for lack of time is rarely charged. run reports whether the worker has kept its place.
+// run sends the calls, and then answers and releases them. Three kinds of calls are not sent: abandoned
+// calls, calls after their sendBy, and large calls that would take too long. So a call that fails
+// because its time is up is rarely charged. keepsPlace is false if replaceWorker has started another
+// worker in the place of this one.
 func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	b.hits = b.hits[:0]
 	start := time.Now()
@@ -81,9 +82,9 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 	b.deadline = time.Time{}
 	for _, c := range calls {
 		switch {
-		case c.abandoned.Load():
+		case c.isAbandoned.Load():
 			continue
-		case start.After(c.sendBy), len(c.hits) > smallCallHits && start.Add(b.queue.pace.expected(len(b.hits)+len(c.hits))).After(c.deadline):
+		case start.After(c.sendBy), len(c.hits) > smallCallHits && start.Add(b.queue.pace.expectedTime(len(b.hits)+len(c.hits))).After(c.deadline):
 			c.fail(c.notSentError(nil))
 			continue
 		case !c.stage.CompareAndSwap(stageQueued, stageSent):
@@ -111,16 +112,16 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 		err := b.send(sendCtx)
 		cancel()
 		b.queue.pace.end(time.Since(start), err)
-		b.queue.pace.measure(time.Since(start), len(b.hits), err)
+		b.queue.pace.recordCost(time.Since(start), len(b.hits), err)
 		if isWatched {
 			keepsPlace = b.lateWatch.end(b.queue)
 		}
-		done := Batch{
+		sentBatch := Batch{
 			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
 			Unconfirmed: b.unconfirmed,
 		}
-		b.queue.limiter.options.Observer.BatchDone(done)
-		b.trace(done, start)
+		b.queue.limiter.options.Observer.BatchDone(sentBatch)
+		b.trace(sentBatch, start)
 	}
 	clear(b.hits)
 	for _, c := range calls {
@@ -141,8 +142,8 @@ func eachCall(hits []hitRef, f func([]hitRef)) {
 	}
 }
 
-// markCharged marks the all-or-none hits of a call as charged, unless one of them is
-// denied. A hit that has renewed its hold is not charged.
+// markCharged sets isCharged of the all-or-none hits of a call, unless one of them is denied. A hit
+// that renews its hold charges nothing.
 func markCharged(hits []hitRef) {
 	for _, h := range hits {
 		if h.pending().allOrNone && h.answer().Err == nil && !h.answer().Allowed {
@@ -150,6 +151,6 @@ func markCharged(hits []hitRef) {
 		}
 	}
 	for _, h := range hits {
-		h.answer().charged = h.pending().allOrNone && h.answer().Err == nil && !h.answer().Held
+		h.answer().isCharged = h.pending().allOrNone && h.answer().Err == nil && !h.answer().Held
 	}
 }

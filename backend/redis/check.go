@@ -48,7 +48,7 @@ type Finding struct {
 	Address string // of the server, without secrets
 	Check   string // one of Checks
 	Level   Level
-	Text    string // a sentence without a capital and a full stop
+	Text    string // a sentence without a capital letter and without a full stop
 	Advice  string // how to repair it, or ""
 }
 
@@ -56,8 +56,8 @@ const (
 	// oldestVersion is the oldest major version of Redis that rls supports.
 	oldestVersion = 5
 
-	// maxClockDifference is the difference between the clock of Redis and the clock of this
-	// machine that is no Finding.
+	// maxClockDifference bounds the difference between the clock of Redis and the clock of this
+	// machine. A larger difference is a Finding.
 	maxClockDifference = time.Second
 )
 
@@ -70,30 +70,30 @@ var noContext = context.Background()
 // Check examines each server of each Redis: the rights of the user, the settings and the
 // state. It charges no counter. It writes only two keys of its own, and deletes them.
 func (l *Limiter) Check(ctx context.Context) []Finding {
-	var all []Finding
+	var findings []Finding
 	l.MeasureRoundTrip(ctx)
 	for _, p := range l.pools {
 		servers, err := l.serversOf(ctx, p)
 		if err != nil {
-			all = append(all, p.found(p.name, connectionFinding(err))...)
+			findings = append(findings, p.setServer(p.name, connectionFinding(err))...)
 		}
 		for _, k := range slices.Sorted(maps.Keys(servers)) {
 			c := serverCheck{options: &l.options, timeout: l.Timeout(), pool: p, server: servers[k], keyspace: k}
-			all = append(all, p.found(p.addressOf(c.server), c.run(ctx)...)...)
+			findings = append(findings, p.setServer(p.addressOf(c.server), c.run(ctx)...)...)
 		}
 	}
-	return all
+	return findings
 }
 
-// serversOf returns each server of p, by the keyspace of one of its partitions. The error is
-// that of a partition without a server.
+// serversOf returns each server of p, by the keyspace of one of the server's partitions. It returns an
+// error if a partition has no server.
 func (l *Limiter) serversOf(ctx context.Context, p *pool) (servers map[keyspace]*server, err error) {
 	servers = map[keyspace]*server{}
 	seen := map[*server]bool{}
 	for _, q := range l.queues[p.firstShard : p.firstShard+p.partitions] {
-		s, failed := p.client.masterOf(ctx, string(q.keyspace)+layoutState)
-		if failed != nil {
-			err = failed
+		s, masterErr := p.client.masterOf(ctx, string(q.keyspace)+layoutState)
+		if masterErr != nil {
+			err = masterErr
 			continue
 		}
 		if !seen[s] {
@@ -111,8 +111,8 @@ func (p *pool) addressOf(s *server) string {
 	return p.name
 }
 
-// found adds the server to findings.
-func (p *pool) found(address string, findings ...Finding) []Finding {
+// setServer sets the server of findings.
+func (p *pool) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
 		findings[i].Role, findings[i].Address = p.role, address
 	}
@@ -192,7 +192,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.server.execute(ctx, commands)
 	elapsed := time.Since(started)
 
-	reply := map[string]*goredis.Cmd{} // the last by command
+	reply := map[string]*goredis.Cmd{} // the last reply to each command
 	var missing missingRights
 	for i, cmd := range rightCommands {
 		if err := cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
@@ -286,16 +286,16 @@ func (c *serverCheck) checkCoverage(cmd *goredis.Cmd) {
 		return
 	}
 	ranges, _ := cmd.Slice()
-	covered := int64(0)
+	slotCount := int64(0)
 	for _, r := range ranges {
 		if slots, ok := r.([]any); ok && len(slots) > 2 {
 			first, _ := slots[0].(int64)
 			last, _ := slots[1].(int64)
-			covered += last - first + 1
+			slotCount += last - first + 1
 		}
 	}
-	if covered < clusterSlots {
-		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", clusterSlots-covered, clusterSlots),
+	if slotCount < clusterSlots {
+		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", clusterSlots-slotCount, clusterSlots),
 			"run redis-cli --cluster fix on a node; limits of these slots count without Redis")
 	}
 }

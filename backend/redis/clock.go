@@ -10,9 +10,9 @@ import (
 // to the time since the start of the process, so changes of this machine's clock have no
 // effect. A new serverClock must be measured before use. It is safe for concurrent use.
 //
-// A measurement is a TIME command. The server has read its clock between the start and the end
-// of the command, so the length of the command bounds the error. The estimate is the middle of
-// the shortest of the last measurements.
+// A measurement is a TIME command. The server has read its clock between the start and the end of the
+// command. So the error is at most the length of the command. The estimate is the middle of the
+// shortest of the last measurements.
 type serverClock struct {
 	offset     atomic.Int64 // microseconds from the time since processStart to the server's time
 	measuredAt atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
@@ -57,8 +57,8 @@ func (c *serverClock) isUsable() bool {
 	return measuredAt != 0 && sinceStart()-measuredAt < maxClockAge
 }
 
-// expire makes a measurement necessary before the next use. It keeps the offset for callers
-// that are using it.
+// expire makes isUsable false until the next measurement. Callers that already use the clock keep the
+// offset.
 func (c *serverClock) expire() { c.measuredAt.Store(0) }
 
 // add adds a measurement. The server has reported the time serverMicros between start and end,
@@ -78,12 +78,12 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 		c.measurements = c.measurements[:maxMeasurements-1]
 	}
 	c.measurements = append(c.measurements, newest)
-	best := newest
+	shortest := newest
 	for _, m := range c.measurements {
-		if m.maxOffset-m.minOffset < best.maxOffset-best.minOffset {
-			best = m
+		if m.maxOffset-m.minOffset < shortest.maxOffset-shortest.minOffset {
+			shortest = m
 		}
 	}
-	c.offset.Store(best.minOffset + (best.maxOffset-best.minOffset)/2)
+	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
 	c.measuredAt.Store(end)
 }

@@ -2,27 +2,27 @@ package redis
 
 import "bytes"
 
-// windowCounter is a counter with its hits in a batch. For fixed_window, each window has a counter of
-// its own.
+// windowCounter is a counter in Redis with its hits in a batch. For fixed_window, each window has a
+// counter of its own.
 type windowCounter struct {
 	name        []byte // in the memory of a call
 	hash        uint64 // of name, in the expiry table
 	ttl         int64  // time to live of a new key, in milliseconds
-	first, last int32  // places of hits in the batch; nextHit connects them
+	first, last int32  // places of its first and last hit in the batch; nextHit leads from one to the other
 	n           int64  // sum of the hits
-	byScript    bool   // one of the hits needs the script, so the script decides all of them
-	done        bool   // plain commands have nothing left to do
+	usesScript  bool   // one of the hits needs the script, so the script decides all of them
+	isDone      bool   // no plain commands are left to send
 	plain       plainCommands
 }
 
 // noHit is the place after the last hit of a windowCounter.
 const noHit = -1
 
-// counterSet finds the windowCounters of a batch. It reuses its memory.
+// counterSet has the windowCounters of a batch. It reuses its memory.
 type counterSet struct {
-	all     []*windowCounter // the capacity holds counters for reuse
-	ofHit   []*windowCounter // the counter of each hit of the batch
-	nextHit []int32          // the next hit of the same counter, for each hit of the batch
+	all     []*windowCounter // all counters; the capacity has further counters for reuse
+	ofHit   []*windowCounter // for each hit of the batch: its counter
+	nextHit []int32          // for each hit of the batch: the place of the counter's next hit, or noHit
 	index   []int32          // a hash table of places in all, from 1
 }
 
@@ -41,7 +41,7 @@ func (s *counterSet) reset(n int) {
 	clear(s.index)
 }
 
-// add adds the next hit of the batch. c is its counter.
+// add adds h, the next hit of the batch, to its counter c.
 func (s *counterSet) add(c *windowCounter, h *pendingHit) {
 	i := int32(len(s.ofHit))
 	s.ofHit, s.nextHit = append(s.ofHit, c), append(s.nextHit, noHit)
@@ -53,12 +53,11 @@ func (s *counterSet) add(c *windowCounter, h *pendingHit) {
 	c.last = i
 	c.n += h.n
 	if needsScript(h) {
-		c.byScript, c.done = true, true
+		c.usesScript, c.isDone = true, true
 	}
 }
 
-// find returns the counter of this name. A counter that is not in the set is added without
-// hits.
+// find returns the counter with this name. If the set has none, find adds one without hits.
 func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 	mask := uint64(len(s.index) - 1)
 	slot := hash & mask
@@ -75,17 +74,18 @@ func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 	}
 	s.index[slot] = int32(n + 1)
 	c := s.all[n]
-	c.name, c.hash, c.ttl, c.first, c.n, c.byScript, c.done = name, hash, 0, noHit, 0, false, false
+	c.name, c.hash, c.ttl, c.first, c.n, c.usesScript, c.isDone = name, hash, 0, noHit, 0, false, false
 	return c
 }
 
-// needsScript reports whether plain commands can't decide h. A refund must not lower a count
-// below 0, and a charge can depend on its own decision or on other hits.
+// needsScript reports whether plain commands can't decide h. There are three reasons: the counter is
+// more than a number, a refund must not lower a count below 0, or only an admitted hit is charged.
 func needsScript(h *pendingHit) bool {
 	return !h.hasWindow() || h.n < 0 || h.n > 0 && (h.allOrNone || !h.limit.ChargeDenied)
 }
 
-// groupHits groups the hits into counters for plain commands and hits for the script.
+// groupHits finds the counter of each hit. It then divides the hits: plain commands decide some counters,
+// and the script decides all other hits.
 func (b *batch) groupHits() {
 	s := &b.counters
 	s.reset(len(b.hits))
@@ -94,7 +94,7 @@ func (b *batch) groupHits() {
 		if p.hasWindow() {
 			h.call.setWindow(h.i, b.timeOf(h))
 		}
-		c := s.find(h.name(), b.queue.expiries.hash(h.name()))
+		c := s.find(h.counterName(), b.queue.expiries.hash(h.counterName()))
 		if c.first == noHit && p.hasWindow() {
 			c.ttl = b.queue.limiter.options.windowTTL(p.limit, p.untilEnd)
 		}
@@ -102,12 +102,12 @@ func (b *batch) groupHits() {
 	}
 	b.scriptHits, b.isDistinct = b.scriptHits[:0], true
 	for i, h := range b.hits {
-		if c := s.ofHit[i]; c.byScript {
+		if c := s.ofHit[i]; c.usesScript {
 			b.scriptHits = append(b.scriptHits, h)
 			b.isDistinct = b.isDistinct && c.first == c.last
 		}
 	}
-	b.scriptDone = len(b.scriptHits) == 0
+	b.isScriptDone = len(b.scriptHits) == 0
 }
 
 // hitsOf returns the hits of c.
@@ -121,11 +121,11 @@ func (b *batch) hitsOf(c *windowCounter) (hits []hitRef) {
 // undecidedHits returns the hits without an answer.
 func (b *batch) undecidedHits() (hits []hitRef) {
 	for _, c := range b.counters.all {
-		if !c.done {
+		if !c.isDone {
 			hits = append(hits, b.hitsOf(c)...)
 		}
 	}
-	if !b.scriptDone {
+	if !b.isScriptDone {
 		hits = append(hits, b.scriptHits...)
 	}
 	return hits

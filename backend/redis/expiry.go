@@ -11,12 +11,12 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// expiryTable remembers keys that have a time to live in Redis. A charge of such a key need not set the
-// time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys, and
-// this key gets its time to live once more. The table has no lock.
+// expiryTable remembers keys that have a time to live in Redis. A charge of such a key does not set the
+// time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys. The
+// next charge of this key sets its time to live once more. The table has no lock.
 //
-// Two keys have the same hash with a probability of about 2^-64. If the second key is new in
-// Redis, the reply to its first charge shows so, and the key gets its time to live.
+// Two keys have the same hash with a probability of about 2^-64. If the second key is new in Redis,
+// its count is 0 before its first charge. The batch then sets its time to live.
 type expiryTable struct {
 	seed    maphash.Seed
 	buckets []expiryBucket // a power of two
@@ -44,7 +44,7 @@ func (t *expiryTable) bucket(hash uint64) *expiryBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// contains reports whether the key with this hash has a time to live.
+// contains reports whether the table remembers a time to live of the key with this hash.
 func (t *expiryTable) contains(hash uint64) bool {
 	bucket := t.bucket(hash)
 	for i := range bucket {
@@ -83,7 +83,7 @@ type doubtfulKeys struct {
 // doubtfulKey is a key with the command that sets its time to live.
 type doubtfulKey struct{ command *goredis.BoolCmd }
 
-// newDoubtfulKey returns the key of this name, with a time to live in milliseconds.
+// newDoubtfulKey returns the key with this name. ttl is its time to live in milliseconds.
 func newDoubtfulKey(name string, ttl int64) doubtfulKey {
 	return doubtfulKey{goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)}
 }
@@ -93,7 +93,7 @@ const (
 	maxDoubtfulKeys = 4096
 
 	// lateChargeTime is the time after an unanswered charge in which Redis may still execute the
-	// charge. A key that is confirmed in this time is sent again.
+	// charge. If Redis confirms a command for a key in this time, the command is sent again.
 	lateChargeTime = time.Second
 
 	// resendPause is the pause before the keys are sent again.
@@ -133,8 +133,8 @@ func (d *doubtfulKeys) takeKeysToSend() (keys []doubtfulKey) {
 	return keys
 }
 
-// addUnconfirmed adds keys again after their commands were sent. It leaves out keys whose
-// command succeeded, unless Redis may still execute an unanswered charge.
+// addUnconfirmed is called after the commands of keys were sent. It adds the keys whose command failed.
+// As long as Redis may still execute an unanswered charge, it adds all keys.
 func (d *doubtfulKeys) addUnconfirmed(keys []doubtfulKey) {
 	if len(keys) == 0 {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A layout is the format of a stored value. Another format gets another layout, so that old
-// and new replicas can share a Redis.
+// A layout is the format of the value of a counter. If a later version changes the format, it also
+// changes the layout in the counter's name. So old and new replicas can share a Redis.
 const (
 	layoutState = "v1:" // the state of an algorithm, as the scripts store it
 	layoutCount = "v2:" // the count of one window, a whole number
@@ -19,8 +19,8 @@ const (
 // maxKey bounds a key in Redis, in bytes.
 const maxKey = 200
 
-// maxWindowName is the length of the longest name of a window: the mark and the digits of
-// the largest number of seconds. Milliseconds have as many digits until the year 2286.
+// maxWindowName is the length of the longest name of a window: an @ and the digits of the largest
+// number of seconds. Until the year 2286, a number of milliseconds has at most as many digits.
 const maxWindowName = len("@9223372036854")
 
 // hashLen is the length of a hash in a key.
@@ -31,9 +31,9 @@ var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 //	<prefix>[{hash tag}]<layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix>[{hash tag}]<layout><tag of the limit>#<SHA-256 of key>:<start of key>[@<start of the window>]
 //
-// The second form replaces names of more than maxKey bytes. Prefix and hash tag are the
-// same for all counters, a limit's tag holds only letters and digits, and it determines
-// whether a window follows. So no two counters have the same name.
+// The second form replaces names of more than maxKey bytes. No two counters have the same name, for
+// three reasons. Prefix and hash tag are the same for all counters of the partition. The tag of a limit
+// has only letters and digits. And the tag determines whether a window follows.
 type keyspace string
 
 // append appends the name of a counter of l to b, without a window. If windows have counters
@@ -58,9 +58,9 @@ func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	return append(b, key[:space-hashLen-1]...)
 }
 
-// appendWindow appends the name of the window of l that starts at a time in microseconds. The name
-// has whole seconds, or milliseconds if windows can start within a second. The tag of l tells
-// both apart.
+// appendWindow appends the name of the window of l that starts at start, in microseconds. The name has
+// whole seconds, or milliseconds if windows can start within a second. The tag of l shows which of both
+// it has.
 func appendWindow(b []byte, l *limit.Limit, start int64) []byte {
 	unit := int64(microsPerSecond)
 	if l.Period()%microsPerSecond != 0 {
@@ -69,7 +69,7 @@ func appendWindow(b []byte, l *limit.Limit, start int64) []byte {
 	return strconv.AppendInt(append(b, '@'), start/unit, 10)
 }
 
-// emptyWindow is the room for the name of a window.
+// emptyWindow leaves room for the name of a window.
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
 const microsPerSecond, microsPerMillisecond = 1_000_000, 1000

@@ -7,8 +7,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// lastCounts remembers the last answer of Redis about each counter, for the fallback. It has a
-// fixed size. A full bucket forgets the counter with the lowest level.
+// lastCounts remembers the last answer of Redis about each counter, for the fallback. It has a fixed
+// number of buckets. A full bucket forgets the counter with the lowest level.
 type lastCounts struct {
 	mu      sync.Mutex
 	buckets []countBucket // a power of two; nil for a table that remembers nothing
@@ -17,14 +17,14 @@ type lastCounts struct {
 // countBucket has the size of two cache lines.
 type countBucket [4]lastCount
 
-// lastCount is the last answer about a counter. It is free if its end is 0. Times are in
-// microseconds since 1970.
+// lastCount is the last answer about a counter. A lastCount with an end of 0 has no answer. Times are
+// in microseconds since 1970.
 type lastCount struct {
 	hash  uint64 // see expiryTable.hash
-	time  int64  // of the answer; for an algorithm that resets at once, the start of the window
+	time  int64  // time of the answer; for an algorithm with ResetsAtOnce, the start of the window
 	end   int64  // when everything spent is forgotten
 	spent uint32 // hits; at most the capacity
-	level uint32 // spent as a part of the capacity, in thousandths
+	level uint32 // spent / capacity, in thousandths
 }
 
 // maxLastCounts is the number of counters in all tables of one Redis. They take 2 MB.
@@ -65,11 +65,12 @@ func (t *lastCounts) remember(b *batch) {
 	}
 }
 
-// set replaces the answer about the counter of n, or an answer that has ended, or else the answer
-// with the lowest level. The caller holds t.mu.
+// set keeps n. It replaces the answer about the same counter, if there is one. Otherwise it replaces an
+// answer that has ended. Otherwise it replaces the answer with the lowest level, unless n has a lower
+// level. The caller holds t.mu.
 func (t *lastCounts) set(n lastCount, now int64) {
 	bucket := t.bucket(n.hash)
-	place := &bucket[0]
+	lowest := &bucket[0]
 	for i := range bucket {
 		e := &bucket[i]
 		if e.hash == n.hash {
@@ -79,12 +80,12 @@ func (t *lastCounts) set(n lastCount, now int64) {
 		if e.end <= now {
 			e.level, e.end = 0, 0
 		}
-		if e.level < place.level {
-			place = e
+		if e.level < lowest.level {
+			lowest = e
 		}
 	}
-	if place.end == 0 || place.level <= n.level {
-		*place = n
+	if lowest.end == 0 || lowest.level <= n.level {
+		*lowest = n
 	}
 }
 
@@ -92,8 +93,8 @@ func (t *lastCounts) bucket(hash uint64) *countBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// take returns and forgets the answer about a counter. ok is false if it is not known or has
-// ended.
+// take returns and forgets the answer about the counter with this hash. ok is false if there is no
+// answer, or if it has ended at now.
 func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	if t.buckets == nil {
 		return c, false
@@ -110,10 +111,10 @@ func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	return c, false
 }
 
-// TakeLastCount returns the last count that Redis has answered for the counter of h, and forgets
-// it. For an algorithm that resets at once, since is the start of the window of the count. For
-// other algorithms it is the time of the answer. ok is false if no count is known, or if the
-// count has ended at now.
+// TakeLastCount returns spent, the count in the last answer of Redis about the counter of h, and forgets
+// this answer. For an algorithm with ResetsAtOnce, since is the start of the window of the count. For
+// other algorithms, since is the time of the answer. ok is false if there is no answer, or if its count
+// has ended at now.
 func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool) {
 	q := l.queues[l.ShardOf(h)]
 	var space [maxKey]byte
@@ -122,7 +123,7 @@ func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, sin
 	return int64(c.spent), time.UnixMicro(c.time), ok
 }
 
-// appendCounter appends the name of the counter of h at a time.
+// appendCounter appends the name that the counter of h has at now.
 func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte {
 	b = k.append(b, h.Limit, h.Key)
 	if h.Limit.Algorithm.CountsWindows() {

@@ -9,12 +9,12 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// lateAnswerTime is how long a worker waits for an answer that no caller waits for any more. The
-// answer says what Redis has charged.
+// lateAnswerTime is how long a worker waits for an answer after the deadline of its batch. The answer
+// shows which hits Redis has charged.
 const lateAnswerTime = time.Second
 
-// setLateResults sets the results of a Take whose time is up. err is the error of hits that were sent
-// and have no answer. Their answers go to the LateError of each hit.
+// setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer
+// gets a LateError with err. Its answer goes to this LateError later.
 func (r *request) setLateResults(results []backend.Result, err error) {
 	for _, c := range r.calls {
 		switch {
@@ -33,8 +33,8 @@ func (c *call) setErrors(results []backend.Result, err error) {
 	}
 }
 
-// setLateErrors gives each hit of a call that was sent a LateError. It reports false if the call
-// has been answered meanwhile.
+// setLateErrors abandons a call that was sent, and gives each of its hits a LateError. It returns false
+// if the call has been answered meanwhile.
 func (c *call) setLateErrors(results []backend.Result, err error) bool {
 	c.lateErrors = make([]*backend.LateError, len(c.hits))
 	for i := range c.lateErrors {
@@ -54,37 +54,38 @@ func (c *call) setLateErrors(results []backend.Result, err error) bool {
 func (c *call) deliverLate() {
 	for i, late := range c.lateErrors {
 		r := c.answers[i].Result
-		r.Allowed = r.Allowed && (!c.hits[i].allOrNone || c.answers[i].charged)
+		r.Allowed = r.Allowed && (!c.hits[i].allOrNone || c.answers[i].isCharged)
 		late.Arrive(r)
 	}
 }
 
-// pace is the recent speed of a queue's batches. It shows whether hits wait because Redis is
-// slow, or because they are too many.
+// pace is the recent speed of a queue's batches. It shows whether hits wait because Redis is slow, or
+// because there are too many hits.
 type pace struct {
-	inFlight     atomic.Int64 // batches
+	inFlight     atomic.Int64 // number of batches
 	lastAnswer   atomic.Int64 // when a batch was last answered; a result of sinceStart
 	lastFailure  atomic.Int64 // when a batch last failed
-	slowDuration atomic.Int64 // of the slowest recent batch, in microseconds
-	slowEnd      atomic.Int64 // of this batch; a batch is recent for as long as it took
+	slowDuration atomic.Int64 // time of the slowest recent batch, in microseconds
+	slowEnd      atomic.Int64 // end of the slowest recent batch; a batch is recent for as long as it took
 
-	hitCost       atomic.Int64 // nanoseconds for a hit, of the last large batch
-	hitCostBefore atomic.Int64 // of the large batch before; 0 if that was more than costTime earlier
-	hitCostEnd    atomic.Int64 // of the last large batch
+	hitCost       atomic.Int64 // time for each hit of the last large batch, in nanoseconds
+	hitCostBefore atomic.Int64 // hitCost of the large batch before; 0 if it ended more than costTime earlier
+	hitCostEnd    atomic.Int64 // end of the last large batch
 }
 
 const (
-	// largeBatchHits is the number of hits from which the time of a batch depends on them.
+	// largeBatchHits is the least number of hits of a large batch. The time of a smaller batch
+	// hardly depends on its hits.
 	largeBatchHits = 64
 
-	// costTime is how long the cost of a hit is believed, in microseconds. Then two large calls
-	// are sent to measure the cost again.
+	// costTime is how long a measured cost of a hit counts, in microseconds. After this time, the
+	// next two large batches measure the cost again.
 	costTime = 300_000
 )
 
-// measure records that a batch of that many hits took d. If the batch failed with err, it would
-// have taken longer.
-func (p *pace) measure(d time.Duration, hits int, err error) {
+// recordCost records that a batch with this number of hits took d. If the batch failed with err, d
+// counts twice, because the batch would have taken longer.
+func (p *pace) recordCost(d time.Duration, hits int, err error) {
 	if hits < largeBatchHits {
 		return
 	}
@@ -100,10 +101,10 @@ func (p *pace) measure(d time.Duration, hits int, err error) {
 	p.hitCostEnd.Store(now)
 }
 
-// expected returns how long a batch of that many hits will take at least, or 0 if that is
-// unknown. It believes the faster one of the last two large batches, because a single batch can
-// be slow by chance.
-func (p *pace) expected(hits int) time.Duration {
+// expectedTime returns the least time that a batch with this number of hits will take, or 0 if no cost
+// is known. It uses the faster one of the last two large batches, because a single batch can be slow
+// by chance.
+func (p *pace) expectedTime(hits int) time.Duration {
 	if hits < largeBatchHits || sinceStart()-p.hitCostEnd.Load() > costTime {
 		return 0
 	}
@@ -128,20 +129,20 @@ func (p *pace) end(d time.Duration, err error) {
 	}
 }
 
-// isStalled reports whether Redis is the cause of a wait in the queue. Either one batch took most of
-// the wait, or no batch was answered.
-func (p *pace) isStalled(waited time.Duration) bool {
-	start := sinceStart() - waited.Microseconds()
+// isStalled reports whether Redis is the cause of a wait in the queue, which lasts for waitTime until
+// now. Redis is the cause if one batch took at least half of the wait, or if no batch was answered.
+func (p *pace) isStalled(waitTime time.Duration) bool {
+	start := sinceStart() - waitTime.Microseconds()
 	isAfterStart := func(t int64) bool { return t != 0 && t > start }
 	if !isAfterStart(p.lastAnswer.Load()) {
 		return p.inFlight.Load() > 0 || isAfterStart(p.lastFailure.Load())
 	}
-	return p.slowDuration.Load() >= waited.Microseconds()/2
+	return p.slowDuration.Load() >= waitTime.Microseconds()/2
 }
 
-// notSentError returns the error of a call that was not sent before its time was up. The cause
-// is Redis if the call waited for one batch, and this process otherwise. err is the error of
-// hits that were sent.
+// notSentError returns the error of a call that was not sent in time: errStalled if Redis is the cause,
+// otherwise errExpired. err is the error of the Take, or nil. If err is an ErrOverloaded, this process
+// is the cause.
 func (c *call) notSentError(err error) error {
 	if !errors.Is(err, backend.ErrOverloaded) && c.queue.pace.isStalled(time.Since(c.start)) {
 		return errStalled
@@ -149,8 +150,8 @@ func (c *call) notSentError(err error) error {
 	return errExpired
 }
 
-// lateWatch watches a batch that may wait for a late answer. At the deadline of the calls, another
-// worker takes the place of the worker that waits. A lateWatch belongs to one worker.
+// lateWatch watches a batch that may wait for a late answer. At the deadline of the batch, another worker
+// takes the place of the waiting worker. A lateWatch belongs to one worker.
 type lateWatch struct {
 	timer *time.Timer
 	state *atomic.Int32 // of the batch in flight

@@ -5,15 +5,15 @@ import "strconv"
 // clusterSlots is the number of slots of a Redis Cluster.
 const clusterSlots = 16384
 
-// hashTags returns n hash tags such as "{7}". Their slots are spread evenly: one tag lies
-// in each n-th of all slots. If each master owns one run of slots, as after redis-cli
-// --cluster create, the masters' shares of the partitions differ by two at most.
+// hashTags returns n hash tags such as "{7}". Their slots are spread evenly: each n-th part of all slots
+// has one tag. Usually each master owns one range of slots, as after redis-cli --cluster create. Then
+// the numbers of partitions of two masters differ by at most two.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, found := 0, 0; found < n; i++ {
 		number := strconv.Itoa(i)
-		if p := slot(number) * n / clusterSlots; tags[p] == "" {
-			tags[p] = "{" + number + "}"
+		if part := slot(number) * n / clusterSlots; tags[part] == "" {
+			tags[part] = "{" + number + "}"
 			found++
 		}
 	}

@@ -13,14 +13,14 @@ import (
 
 // plainCommands are the commands that charge or read one windowCounter:
 //
-//	SET name 0 PX ttl NX   unless the key is known to have a time to live
+//	SET name 0 PX ttl NX   unless this process remembers a time to live of the key
 //	INCR name              for one hit
 //	INCRBY name n          for several hits
 //	GET name               if all hits are peeks
 //
-// Only the code in this file knows these formats. SET comes first, so the key never lacks a
-// time to live, even if this process dies between SET and INCRBY. The commands point to name, n
-// and ttl, so each batch can reuse the commands with other values.
+// Only the code in this file knows these formats. SET comes first, so the key has a time to live even
+// if this process dies between SET and INCRBY. The commands point to name, n and ttl, so each batch can
+// reuse the commands with other values.
 type plainCommands struct {
 	name string
 	n    int64
@@ -30,8 +30,8 @@ type plainCommands struct {
 	increment noRetryInt // INCR
 	add       noRetryInt // INCRBY
 	get       noRetryString
-	charge    noRetryInt // the last charge: increment or add
-	withSet   bool       // the last commands include SET
+	charge    noRetryInt // the command of the last charge: increment or add
+	hasSet    bool       // the last commands contain SET
 }
 
 // These commands must not be repeated by go-redis, because Redis may have executed them.
@@ -45,9 +45,9 @@ func (noRetryStatus) NoRetry() bool { return true }
 func (noRetryInt) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
-// encode appends the commands of c to commands. The commands are valid until the next encode.
-// Their key points into the memory of the hits. hasExpiry reports whether the key is known to
-// have a time to live. mayIncrement reports whether the user may run INCR, which costs Redis less than
+// encode appends the commands of c to commands. The commands are valid until the next encode. Their name
+// points into the memory of the hits. hasExpiry reports whether this process remembers a time to live of
+// the key. mayIncrement reports whether the user of Redis may run INCR, which costs Redis less than
 // INCRBY.
 func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry, mayIncrement bool) []goredis.Cmder {
 	p := &c.plain
@@ -58,13 +58,13 @@ func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry, mayIncrement
 		p.add = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.n)}
 		p.get = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
 	}
-	p.name, p.n, p.ttl, p.withSet = asString(c.name), c.n, c.ttl, false
+	p.name, p.n, p.ttl, p.hasSet = asString(c.name), c.n, c.ttl, false
 	if c.n == 0 {
 		p.get.SetErr(nil)
 		return append(commands, p.get)
 	}
 	if !hasExpiry {
-		p.withSet = true
+		p.hasSet = true
 		p.set.SetErr(nil)
 		commands = append(commands, p.set)
 	}
@@ -89,15 +89,14 @@ func (c *windowCounter) decode() (count int64, hasExpiry bool, err error) {
 		return 0, false, err
 	}
 	count -= c.n
-	if p.withSet {
+	if p.hasSet {
 		err := p.set.Err()
 		return count, err == nil || errors.Is(err, goredis.Nil), nil
 	}
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// isIncrementDenied reports whether err says that the user may not run INCR. Redis has then charged
-// nothing.
+// isIncrementDenied reports whether Redis charged nothing because its user may not run INCR.
 func (c *windowCounter) isIncrementDenied(err error) bool {
 	return err != nil && c.n == 1 && c.plain.charge == c.plain.increment && KindOf(err) == KindNoPerm
 }
@@ -125,8 +124,8 @@ func (wrongTypeError) Error() string { return "WRONGTYPE the key holds another s
 // RedisError marks the error as a reply of Redis (goredis.Error).
 func (wrongTypeError) RedisError() {}
 
-// answerHits sets the answers of the hits of c, in their order. count is the count before the
-// first hit.
+// answerHits sets the answers of the hits of c. The hits are counted one after the other, and count is the
+// count before the first one.
 func (b *batch) answerHits(c *windowCounter, count int64) {
 	count = min(max(count, 0), limit.MaxHits)
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {

@@ -16,13 +16,13 @@ import (
 
 // pool is one Redis: a single one, the master of Sentinel, or a Cluster.
 type pool struct {
-	name       string // addresses without secrets, for errors
-	address    address
-	role       Role
-	opened     atomic.Int64 // connections that were ever opened
-	client     client
-	firstShard int
-	partitions int
+	name              string // addresses without secrets, for errors
+	address           address
+	role              Role
+	openedConnections atomic.Int64 // connections that were ever opened
+	client            client
+	firstShard        int
+	partitions        int
 
 	incrementDenied atomic.Bool // the user may not run INCR
 
@@ -46,7 +46,7 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 	p := &pool{name: a.name(), address: a, role: Roles[len(l.pools)], firstShard: len(l.queues), partitions: len(tags)}
 	o := a.limiterOptions(l.options)
 	o.OnConnect = func(context.Context, *goredis.Conn) error {
-		p.opened.Add(1)
+		p.openedConnections.Add(1)
 		return nil
 	}
 	p.maxLateBatches = int64(o.PoolSize - l.options.MaxInflightBatches*len(tags))

@@ -30,7 +30,7 @@ var _ backend.PrefixResetter = (*Limiter)(nil)
 // ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis, and of each
 // master of a Cluster. Hits that are charged meanwhile can miss the reset.
 func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
-	s := &prefixSearch{prefix: p, keyPrefix: l.options.KeyPrefix, maxCounters: maxCounters, counters: map[string]bool{}, unclear: map[string]bool{}}
+	s := &prefixSearch{prefix: p, keyPrefix: l.options.KeyPrefix, maxCounters: maxCounters, counters: map[string]bool{}, unclearCounters: map[string]bool{}}
 	keys := make([][]string, len(l.pools))
 	for i, pool := range l.pools {
 		s.keys = nil
@@ -39,7 +39,7 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 		}
 		keys[i] = s.keys
 	}
-	r := backend.PrefixReset{Counters: len(s.counters), Unclear: len(s.unclear)}
+	r := backend.PrefixReset{Counters: len(s.counters), Unclear: len(s.unclearCounters)}
 	if r.Counters > maxCounters {
 		return r, fmt.Errorf("%w: got more than %d", backend.ErrTooManyCounters, maxCounters)
 	}
@@ -88,9 +88,9 @@ type prefixSearch struct {
 	keyPrefix   string // Options.KeyPrefix
 	maxCounters int
 
-	mu                sync.Mutex      // guards the fields below
-	counters, unclear map[string]bool // names without their windows
-	keys              []string        // of the counters in one Redis
+	mu                        sync.Mutex      // guards the fields below
+	counters, unclearCounters map[string]bool // names without their windows; unclear: the name has too little of the key
+	keys                      []string        // of the counters in one Redis
 }
 
 // search adds the counters in p. It ends early if there are too many.
@@ -122,7 +122,7 @@ func (s *prefixSearch) add(names []string) bool {
 			s.counters[counter] = true
 			s.keys = append(s.keys, name)
 		case !isWhole && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
-			s.unclear[counter] = true
+			s.unclearCounters[counter] = true
 		}
 	}
 	return len(s.counters) <= s.maxCounters

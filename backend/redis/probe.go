@@ -20,7 +20,7 @@ type probes struct {
 }
 
 type probedShard struct {
-	count  atomic.Int64 // the counter after the last good probe; 0 before the first
+	count  atomic.Int64 // the count after the last successful probe; 0 before the first
 	isKept atomic.Bool  // see Limiter.KeepsCounters
 }
 
@@ -63,7 +63,7 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	return result.Err
 }
 
-// KeepsCounters reports whether the shard has certainly kept its counters between the last
-// two good probes. The answer is false if Redis has restarted without its data. It is also
-// false for the first probe of a day and of the process, because nobody knows.
+// KeepsCounters reports whether the shard has certainly kept its counters between the last two
+// successful probes. It is false if Redis has restarted without its data. It is also false after the
+// first probe of a day and of the process, because there is no count to compare with.
 func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].isKept.Load() }

@@ -24,9 +24,8 @@ var (
 	errClosed     = fmt.Errorf("redis: closed: %w", backend.ErrUnavailable)
 )
 
-// queue holds the calls of one partition until a worker sends them. A worker takes as
-// many calls as fit in a batch, so an idle queue sends at once and a busy queue sends
-// larger batches.
+// queue has the calls of one partition until a worker sends them. A worker takes as many calls as
+// fit in a batch. So a call in an idle queue does not wait, and a busy queue has larger batches.
 type queue struct {
 	limiter  *Limiter
 	pool     *pool
@@ -36,27 +35,26 @@ type queue struct {
 	pace     pace
 	counts   lastCounts
 
-	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // signals a call or the close to workers
-	small   []*call    // calls of at most smallCallHits
-	large   []*call    // the other calls
-	hits    int        // of all calls
-	closed  bool
+	mu           sync.Mutex // guards the fields below
+	callsChanged sync.Cond  // signals a call or the close to workers
+	smallCalls   []*call    // calls of at most smallCallHits
+	largeCalls   []*call    // the other calls
+	hits         int        // of all calls
+	closed       bool
 
 	// isLargeFirst makes large calls go first in the next batch. Batches alternate, so a call
 	// with many hits delays the others by one batch at most.
 	isLargeFirst bool
 }
 
-// smallCallHits is the number of hits up to which a call is small. Nearly all calls of Envoy
-// are.
+// smallCallHits is the most hits of a small call. Nearly all calls of Envoy are small.
 const smallCallHits = 16
 
 // startQueue returns a queue with its workers.
 func (l *Limiter) startQueue(ctx context.Context, p *pool, k keyspace) *queue {
 	q := &queue{limiter: l, pool: p, keyspace: k, expiries: newExpiryTable(maxKnownKeys / p.partitions)}
 	q.counts.buckets = newLastCounts(maxLastCounts / p.partitions)
-	q.changed.L = &q.mu
+	q.callsChanged.L = &q.mu
 	for range l.options.MaxInflightBatches {
 		l.workers.Go(func() { q.work(ctx) })
 	}
@@ -78,39 +76,39 @@ func (q *queue) push(c *call) error {
 		return errFull
 	}
 	if len(c.hits) <= smallCallHits {
-		q.small = append(q.small, c)
+		q.smallCalls = append(q.smallCalls, c)
 	} else {
-		q.large = append(q.large, c)
+		q.largeCalls = append(q.largeCalls, c)
 	}
 	q.hits += len(c.hits)
-	q.changed.Signal()
+	q.callsChanged.Signal()
 	return nil
 }
 
-// pop waits until calls are in the queue. It moves the calls that fit in one batch to
-// batch, and returns batch and the number of hits that still wait. The returned batch is
-// empty if the queue is closed and empty.
+// pop waits for calls. It moves the calls that fit in one batch to batch. It returns batch and queued,
+// the number of hits that stay in the queue. The returned batch is empty if the queue is closed and
+// empty.
 func (q *queue) pop(batch []*call) (_ []*call, queued int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.awaitCalls()
 	q.yield()
 	q.awaitCalls() // another worker may have taken the calls
-	first, second := &q.small, &q.large
+	firstList, secondList := &q.smallCalls, &q.largeCalls
 	if q.isLargeFirst {
-		first, second = second, first
+		firstList, secondList = secondList, firstList
 	}
-	q.isLargeFirst = !q.isLargeFirst && len(q.large) > 0
+	q.isLargeFirst = !q.isLargeFirst && len(q.largeCalls) > 0
 	hitsBefore := q.hits
-	batch = q.move(batch, first, hitsBefore)
-	batch = q.move(batch, second, hitsBefore)
+	batch = q.move(batch, firstList, hitsBefore)
+	batch = q.move(batch, secondList, hitsBefore)
 	return batch, q.hits
 }
 
 // awaitCalls waits until the queue has calls or is closed. The caller holds q.mu.
 func (q *queue) awaitCalls() {
 	for q.hits == 0 && !q.closed {
-		q.changed.Wait()
+		q.callsChanged.Wait()
 	}
 }
 
@@ -131,18 +129,18 @@ func (q *queue) move(batch []*call, list *[]*call, hitsBefore int) []*call {
 	return batch
 }
 
-// yields is how often a worker lets other goroutines run before it takes a batch.
-const yields = 2
+// yieldCount is the number of yields of a worker before it takes a batch.
+const yieldCount = 2
 
-// yield lets callers that are ready add their calls to the batch. In a busy process this doubles the
-// batch, and in an idle process it costs nothing. The caller holds q.mu, and yield releases q.mu for a
-// moment.
+// yield lets other goroutines run, so they can push their calls before the worker takes a batch. In a
+// busy process the batch becomes twice as large. In an idle process yield costs nothing. The caller
+// holds q.mu, and yield releases q.mu for a moment.
 func (q *queue) yield() {
 	if q.closed || q.hits >= q.limiter.options.MaxBatchSize {
 		return
 	}
 	q.mu.Unlock()
-	for range yields {
+	for range yieldCount {
 		runtime.Gosched()
 	}
 	q.mu.Lock()
@@ -160,8 +158,8 @@ func (q *queue) work(ctx context.Context) {
 	}
 }
 
-// replaceWorker starts a worker in the place of a worker whose batch is late. If the servers of
-// a Cluster have changed, the client finds the new ones.
+// replaceWorker starts a worker in the place of a worker whose batch is late. The client also looks
+// for the servers again, because the servers of a Cluster may have changed.
 func (q *queue) replaceWorker(ctx context.Context) {
 	q.limiter.options.Observer.Failed(q.pool.role, KindTimeout)
 	q.pool.client.reload(nil)
@@ -173,5 +171,5 @@ func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.changed.Broadcast()
+	q.callsChanged.Broadcast()
 }

@@ -9,8 +9,8 @@
 //   - batch: the hits of many requests that one worker sends in one step (batch.go);
 //   - call: the part of a request that goes to one queue (request.go).
 //
-// Nothing is sent twice unless Redis has refused to execute it. If a connection breaks,
-// the fate of its batch is unknown and the hits of the batch fail.
+// A command is sent again only if Redis has refused to execute it. If a connection breaks, Redis may
+// have executed the batch or not. The hits of the batch then fail.
 package redis
 
 import (
@@ -30,22 +30,22 @@ type Options struct {
 	// Main is the Redis that counts.
 	Main Server
 
-	// PerSecond is a second Redis for the limits of exactly one second. Both are
-	// asked at the same time.
+	// PerSecond is a second Redis, for the limits with a window of exactly one second. A Take asks
+	// both at the same time.
 	PerSecond *Server
 
 	// KeyPrefix starts every key. It has at most 64 bytes. In a Cluster it must not
 	// hold braces, because they would be the hash tag.
 	KeyPrefix string
 
-	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024.
-	// All replicas need the same number, because another number means other keys. A
-	// few times the number of masters is good. More partitions spread the load more
-	// evenly and make each batch smaller.
+	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas
+	// need the same number, because another number means other keys. A good number is a few
+	// times the number of masters. More partitions spread the load more evenly, but each batch
+	// is smaller.
 	Partitions int
 
-	// Jitter is the longest time that keys outlive their use. Each batch takes a
-	// random part of it, so that keys don't all expire at once. At most a year.
+	// Jitter is the longest time that is added to the time to live of a key; at most a year. Each
+	// batch adds a random part of Jitter, so that the keys don't all expire at the same moment.
 	Jitter time.Duration
 
 	// AllOrNone charges the all-or-none hits of a Take in one step: if one is denied,
@@ -121,7 +121,7 @@ func (o *Options) setDefaults() error {
 	}
 	switch {
 	case o.AutoTimeout:
-		o.Timeout = maxAutoTimeout // for all that can't change later
+		o.Timeout = maxAutoTimeout // for the options of connections, which can't change later
 	case o.Timeout == 0:
 		o.Timeout = defaultTimeout
 	}

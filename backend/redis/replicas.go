@@ -13,8 +13,9 @@ const (
 	// hits don't spend their budget on replicas that are gone.
 	confirmPause = time.Second
 
-	// waitMargin is the time that Redis gets to send its answer to WAIT. An idle Redis ends
-	// WAIT only at its next timer, up to 100 ms late. Then the connection is closed.
+	// waitMargin is the time that Redis gets to send its answer after the timeout of WAIT. An idle
+	// Redis checks this timeout only every 100 ms. If its answer comes later than waitMargin,
+	// the connection is closed.
 	waitMargin = time.Millisecond
 )
 
@@ -45,9 +46,9 @@ func (b *batch) executeWithReplicas(ctx context.Context, s *server, commands []g
 // most a quarter of Timeout, and half of the time that is left for the batch.
 func (b *batch) awaitReplicas(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
-	limit := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin
-	ctx, cancel := context.WithTimeout(ctx, limit+waitMargin)
+	waitTime := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin
+	ctx, cancel := context.WithTimeout(ctx, waitTime+waitMargin)
 	defer cancel()
-	cmd := goredis.NewIntCmd(ctx, "WAIT", o.WaitReplicas, max(limit.Milliseconds(), 1))
+	cmd := goredis.NewIntCmd(ctx, "WAIT", o.WaitReplicas, max(waitTime.Milliseconds(), 1))
 	return conn.Process(ctx, cmd) == nil && cmd.Val() >= int64(o.WaitReplicas)
 }

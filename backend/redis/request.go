@@ -15,16 +15,16 @@ import (
 // Take and the workers share the request. The last release recycles the request.
 type request struct {
 	ctx      context.Context // of the Take; nil without a Tracer
-	calls    []*call         // in use; the capacity holds calls for reuse
-	now      int64           // microseconds; 0 for the clock of Redis
+	calls    []*call         // one for each queue; the capacity has further calls for reuse
+	now      int64           // microseconds since 1970; 0 for the clock of Redis
 	start    time.Time
-	sendBy   time.Time // calls that are still queued then are not sent
+	sendBy   time.Time // calls that are queued longer are not sent
 	deadline time.Time
 
-	refs      atomic.Int32  // unanswered calls, plus callerRef while the Take waits
-	abandoned atomic.Bool   // the Take does not wait any more
-	done      chan struct{} // receives when all calls are answered while the Take waits
-	timer     *time.Timer
+	refs        atomic.Int32  // unanswered calls, plus callerRef while the Take waits
+	isAbandoned atomic.Bool   // the Take does not wait any more
+	allAnswered chan struct{} // receives a value when all calls are answered while the Take waits
+	timer       *time.Timer
 }
 
 // callerRef is the waiting Take's share of refs. It is more than the number of calls.
@@ -35,13 +35,14 @@ type call struct {
 	*request
 	queue      *queue
 	stage      atomic.Int32
-	names      []byte // the keys of the hits, one after the other
+	names      []byte // the names of the hits' counters in Redis, one after the other
 	hits       []pendingHit
-	answers    []answer             // of the hits; only stageAnswered makes them readable
-	lateErrors []*backend.LateError // of the hits, if the Take has given up a call that was sent
+	answers    []answer             // of the hits; the Take reads them only in stageAnswered
+	lateErrors []*backend.LateError // of the hits, if the Take has abandoned the call in stageSent
 }
 
-// The stages of a call. The Take and the worker compete for the last change.
+// The stages of a call. Either the worker ends a call with stageAnswered, or the Take ends it with
+// stageAbandoned. A compare-and-swap decides which one came first.
 const (
 	stageQueued    int32 = iota
 	stageSent            // by the worker
@@ -51,40 +52,41 @@ const (
 
 // pendingHit is a hit of a call.
 type pendingHit struct {
-	index              int   // in the Take
-	nameStart, nameEnd int   // its key's place in names
-	windowStart        int   // the place of the window in names; 0 without a window
-	givenWindow        int64 // see backend.Hit.Window
+	index              int   // place of the hit in the Take
+	nameStart, nameEnd int   // the place of its counter's name in names
+	windowPlace        int   // the place in names where the window's name starts; 0 without a window
+	callerWindow       int64 // the window that the caller names, see backend.Hit.Window; 0 for the current window
 	window             int64 // start of the window; set by setWindow
 	untilEnd           int64 // microseconds until the window ends; set by setWindow
 	limit              *limit.Limit
 	n                  int64
-	hold               string // see backend.Hit.HoldID
-	refundedExpiry     int64  // of the anonymous hold that a refund is for; microseconds since 1970, or 0
+	holdID             string // see backend.Hit.HoldID
+	refundedHoldExpiry int64  // expiry of the anonymous hold that this refund ends, in microseconds since 1970, or 0
 	allOrNone          bool
 }
 
 type answer struct {
 	backend.Result
-	charged   bool  // the hit is all-or-none and was charged
+	isCharged bool  // the hit is all-or-none and Redis has charged it
 	decidedAt int64 // the script's time, in microseconds since 1970; 0 without a script
 }
 
-func (c *call) name(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
+func (c *call) counterName(i int) []byte { return c.names[c.hits[i].nameStart:c.hits[i].nameEnd] }
 
-// hasWindow reports whether the key of h names a window.
-func (h *pendingHit) hasWindow() bool { return h.windowStart > 0 }
+// hasWindow reports whether the name of h's counter contains a window.
+func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 
-// setWindow completes the name of hit i with the window that holds now (microseconds since
-// 1970). A second call replaces the window.
+// setWindow completes the counter's name of hit i with the window that contains the time now, in
+// microseconds since 1970. If the caller has named a window, setWindow uses the caller's window. A
+// second call replaces the window.
 func (c *call) setWindow(i int, now int64) {
 	h := &c.hits[i]
 	var end int64
 	h.window, end = h.limit.WindowAt(now)
-	if h.givenWindow != 0 {
-		h.window, end = h.limit.WindowAt(h.givenWindow)
+	if h.callerWindow != 0 {
+		h.window, end = h.limit.WindowAt(h.callerWindow)
 	}
-	h.nameEnd = len(appendWindow(c.names[:h.windowStart], h.limit, h.window))
+	h.nameEnd = len(appendWindow(c.names[:h.windowPlace], h.limit, h.window))
 	h.untilEnd = max(end-now, 1)
 }
 
@@ -92,7 +94,7 @@ func (c *call) setWindow(i int, now int64) {
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r, ok := l.requests.Get().(*request)
 	if !ok {
-		r = &request{done: make(chan struct{}, 1), timer: time.NewTimer(budget)}
+		r = &request{allAnswered: make(chan struct{}, 1), timer: time.NewTimer(budget)}
 	}
 	r.now, r.start, r.deadline = 0, start, start.Add(budget)
 	r.sendBy = r.start.Add(budget * maxQueuePercent / 100)
@@ -102,8 +104,8 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 	return r
 }
 
-// maxQueuePercent is the part of its budget that a hit may wait in the queue. After this time the hit is
-// not sent. So a long queue does not look like a failure of Redis.
+// maxQueuePercent bounds the wait of a hit in the queue: at most this percentage of its budget. After
+// this time the hit is not sent. So a long queue does not look like a failure of Redis.
 const maxQueuePercent = 75
 
 // add adds n hits of h, which is hit number index of a Take, to the call for q. The result is valid
@@ -112,15 +114,15 @@ func (r *request) add(q *queue, index int, h *backend.Hit, n int64) *pendingHit 
 	c := r.callOf(q)
 	start := len(c.names)
 	c.names = q.keyspace.append(c.names, h.Limit, h.Key)
-	end, windowStart := len(c.names), 0
+	end, windowPlace := len(c.names), 0
 	if h.Limit.Algorithm.CountsWindows() {
-		windowStart = end
+		windowPlace = end
 		c.names = append(c.names, emptyWindow...)
 	}
 	c.hits = append(c.hits, pendingHit{
-		index: index, nameStart: start, nameEnd: end, windowStart: windowStart, givenWindow: h.Window, limit: h.Limit,
+		index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace, callerWindow: h.Window, limit: h.Limit,
 		n:         min(max(n, -limit.MaxHits), limit.MaxHits),
-		hold:      h.HoldID,
+		holdID:    h.HoldID,
 		allOrNone: q.limiter.options.AllOrNone && n > 0 && h.AllOrNone(),
 	})
 	c.answers = append(c.answers, answer{})
@@ -165,8 +167,8 @@ func (c *call) fail(err error) {
 	}
 }
 
-// finish ends the stages of the call, and releases the call. If the Take has abandoned a call
-// that was sent, the answers are late.
+// finish moves the call to stageAnswered, and releases the call. If the Take has already abandoned the
+// call, finish delivers the answers as late answers.
 func (c *call) finish() {
 	if !c.stage.CompareAndSwap(stageSent, stageAnswered) && !c.stage.CompareAndSwap(stageQueued, stageAnswered) {
 		c.deliverLate()
@@ -174,11 +176,12 @@ func (c *call) finish() {
 	c.release()
 }
 
-// release ends the use of an answered call by its worker.
+// release is called by the worker when it needs an answered call no longer. The last release of a request
+// wakes the Take, or recycles an abandoned request.
 func (c *call) release() {
 	switch c.refs.Add(-1) {
 	case callerRef:
-		c.done <- struct{}{}
+		c.allAnswered <- struct{}{}
 	case 0:
 		c.queue.limiter.recycle(c.request)
 	}
@@ -189,47 +192,47 @@ var (
 	errStarved = fmt.Errorf("redis: this process got no CPU time: %w: %w", backend.ErrOverloaded, errLate)
 )
 
-// starvedAfter is how late a deadline must be noticed to show that this process got no CPU
-// time. The answer of Redis may then wait in its socket.
+// starvedAfter bounds the normal delay after a deadline. If a deadline is noticed later, this process got
+// no CPU time. The answer of Redis may then wait in its socket.
 const starvedAfter = 10 * time.Millisecond
 
-// starvedGrace is how much longer a Take waits in a process that got no CPU time. The hits are
-// usually charged then, so their answer is worth the wait.
+// starvedGrace is the further wait of a Take in a process that got no CPU time. Redis has usually
+// charged the hits then, so their answer is worth the wait.
 const starvedGrace = 10 * time.Millisecond
 
 // isStarved reports whether a deadline that has passed was noticed late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
 
-// isStarvedNow lets all other goroutines have their turn, then reports whether a deadline that has passed
-// was noticed late. In a process with many busy goroutines, a turn takes long. The goroutines that send
-// requests and read answers wait as long.
-func isStarvedNow(deadline time.Time) bool {
+// isStarvedAfterYield yields once, then reports whether a deadline that has passed was noticed late. In a
+// process with many busy goroutines, the yield takes long. The goroutines that talk to Redis then wait
+// just as long for their turn.
+func isStarvedAfterYield(deadline time.Time) bool {
 	if !isStarved(deadline) {
 		runtime.Gosched()
 	}
 	return isStarved(deadline)
 }
 
-// wait returns nil once all calls are answered. If the time is up, wait returns an ErrLate. A process
-// that got no CPU time waits longer. If ctx ends, wait returns another error. After an error, the
-// caller must call abandon.
+// wait returns nil once all calls are answered. After the deadline, wait returns an ErrLate. In a process
+// that got no CPU time, wait first waits for starvedGrace. If ctx ends, wait returns another error. After
+// an error, the caller must call abandon.
 func (r *request) wait(ctx context.Context) error {
 	r.timer.Reset(time.Until(r.deadline))
 	defer r.timer.Stop()
 	select {
-	case <-r.done:
+	case <-r.allAnswered:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
 	case <-r.timer.C:
 	}
-	if !isStarvedNow(r.deadline) {
+	if !isStarvedAfterYield(r.deadline) {
 		return errLate
 	}
 	// The worker that has the answer also got no CPU time.
 	r.timer.Reset(starvedGrace)
 	select {
-	case <-r.done:
+	case <-r.allAnswered:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("redis: waiting for the answer: %w", context.Cause(ctx))
@@ -257,11 +260,11 @@ func (c *call) copyResults(results []backend.Result) {
 	}
 }
 
-// abandon ends the use of an unanswered request by its Take.
+// abandon is called by a Take that returns before all calls are answered.
 func (r *request) abandon(l *Limiter) {
-	r.abandoned.Store(true)
+	r.isAbandoned.Store(true)
 	if r.refs.Add(-callerRef) == 0 { // the last answer came just now
-		<-r.done
+		<-r.allAnswered
 		l.recycle(r)
 	}
 }
@@ -277,6 +280,6 @@ func (l *Limiter) recycle(r *request) {
 	}
 	r.calls = r.calls[:0]
 	r.ctx = nil
-	r.abandoned.Store(false)
+	r.isAbandoned.Store(false)
 	l.requests.Put(r)
 }

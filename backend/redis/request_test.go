@@ -35,9 +35,9 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 		if answered == calls {
 			r.abandon(l)
 		}
-		assert.Empty(t, r.done, "abandoned after %d answers", answered)
+		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answered)
 		assert.Empty(t, r.calls, "recycled")
-		assert.False(t, r.abandoned.Load())
+		assert.False(t, r.isAbandoned.Load())
 	}
 }
 

@@ -20,15 +20,15 @@ var (
 	scriptDigest = goredis.NewScript(scriptText).Hash()
 )
 
-// scriptCall translates between hits and calls of the script. Only scriptCall knows the
+// scriptCall encodes hits as a call of the script, and decodes the reply. Only scriptCall knows the
 // formats of arguments and reply, which lua/take.lua documents. It reuses its memory.
 type scriptCall struct {
-	names  []string // keys of the hits, in the memory of their calls
-	args   []any
-	rows   []limitRow
-	rowOf  []int64 // row of each hit, from 1
-	packed []byte  // ARGV[1]
-	groups []byte  // ARGV[2]
+	names        []string // names of the hits' counters, in the memory of their calls
+	args         []any
+	rows         []limitRow
+	rowOf        []int64 // for each hit: the place of its limit in rows, from 1
+	packedArgs   []byte  // ARGV[1]
+	packedGroups []byte  // ARGV[2]
 }
 
 // limitRow is a limit in the script's arguments.
@@ -60,10 +60,10 @@ func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int
 // firstKey is the place of the first key in EVALSHA digest numkeys key...
 const firstKey = 3
 
-// encode returns the command that runs the script for hits at a time. now is in microseconds
-// since 1970, or 0 for the clock of Redis. isDistinct reports whether no counter has two of
-// the hits. The command is valid until the next encode. The names lie in the memory of the
-// calls and are passed by pointer: go-redis writes them before the command is done.
+// encode returns the arguments of the command that runs the script for hits. now is in microseconds
+// since 1970, or 0 for the clock of Redis. isDistinct reports whether no counter has two of the hits.
+// The arguments are valid until the next encode. The names lie in the memory of the calls, and the
+// arguments point to them. go-redis writes the names before the command is done.
 func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDistinct bool) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if needsText {
@@ -74,20 +74,20 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDisti
 	s.args = append(s.args, len(hits))
 
 	s.rows, s.rowOf = s.rows[:0], s.rowOf[:0]
-	grouped := false
+	hasGroups := false
 	for _, h := range hits {
-		s.names = append(s.names, asString(h.name()))
+		s.names = append(s.names, asString(h.counterName()))
 		s.rowOf = append(s.rowOf, s.row(h.pending()))
-		grouped = grouped || h.pending().allOrNone && len(h.call.hits) > 1
+		hasGroups = hasGroups || h.pending().allOrNone && len(h.call.hits) > 1
 	}
 	for i := range s.names {
 		s.args = append(s.args, &s.names[i])
 	}
 
-	b := msgp.AppendArrayHeader(s.packed[:0], uint32(4+5*len(s.rows)+2*len(hits)))
+	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(4+5*len(s.rows)+2*len(hits)))
 	b = msgp.AppendInt64(b, now)
 	b = msgp.AppendInt64(b, jitter)
-	b = msgp.AppendInt64(b, flag(isDistinct))
+	b = msgp.AppendInt64(b, oneIf(isDistinct))
 	b = msgp.AppendInt64(b, int64(len(s.rows)))
 	for _, r := range s.rows {
 		b = msgp.AppendString(b, r.algorithm.String())
@@ -100,30 +100,31 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDisti
 		b = msgp.AppendInt64(b, s.rowOf[i])
 		b = appendHits(b, h.pending())
 	}
-	s.packed = b
+	s.packedArgs = b
 
-	s.groups = s.groups[:0]
-	if grouped {
+	s.packedGroups = s.packedGroups[:0]
+	if hasGroups {
 		n := uint32(0)
 		eachCall(hits, func([]hitRef) { n++ })
-		s.groups = msgp.AppendArrayHeader(s.groups, n)
-		eachCall(hits, func(group []hitRef) { s.groups = msgp.AppendInt64(s.groups, int64(len(group))) })
+		s.packedGroups = msgp.AppendArrayHeader(s.packedGroups, n)
+		eachCall(hits, func(group []hitRef) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
 	}
-	s.args = append(s.args, asString(s.packed), asString(s.groups))
+	s.args = append(s.args, asString(s.packedArgs), asString(s.packedGroups))
 	return s.args
 }
 
-// appendHits appends the number of p's hits, with the hold that they name.
+// appendHits appends the number of p's hits. For a named hold, or for the refund of an anonymous hold, it
+// appends the id or the expiry of the hold too.
 func appendHits(b []byte, p *pendingHit) []byte {
-	if !p.limit.Algorithm.HasHolds() || p.hold == "" && p.refundedExpiry == 0 {
+	if !p.limit.Algorithm.HasHolds() || p.holdID == "" && p.refundedHoldExpiry == 0 {
 		return msgp.AppendInt64(b, p.n)
 	}
 	b = msgp.AppendArrayHeader(b, 2)
 	b = msgp.AppendInt64(b, p.n)
-	if p.refundedExpiry != 0 {
-		return msgp.AppendInt64(b, p.refundedExpiry)
+	if p.refundedHoldExpiry != 0 {
+		return msgp.AppendInt64(b, p.refundedHoldExpiry)
 	}
-	return msgp.AppendString(b, p.hold)
+	return msgp.AppendString(b, p.holdID)
 }
 
 // row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
@@ -147,15 +148,15 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 	return int64(len(s.rows))
 }
 
-// flag returns 1 or 0.
-func flag(b bool) int64 {
+// oneIf returns 1 if b is true, otherwise 0.
+func oneIf(b bool) int64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// asString returns b as a string. It is valid as long as b does not change.
+// asString returns b as a string without a copy. The string is valid as long as b does not change.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // errReply is wrapped by the errors of a reply that does not have the expected form.
@@ -169,8 +170,8 @@ type scriptError string
 func (e scriptError) Error() string { return string(e) }
 func (scriptError) RedisError()     {}
 
-// decode answers hits from the script's reply. A hit that the reply does not answer gets
-// an error with its counter's name.
+// decode sets the answers of hits from the script's reply. A hit without an answer in the reply gets an
+// error with its counter's name.
 func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 	size, rest, err := msgp.ReadArrayHeaderBytes(reply)
 	next := func() (n int64) {
@@ -221,7 +222,8 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 	}
 }
 
+// fail sets the answer of h to err, and passes err to the Observer.
 func (h hitRef) fail(server string, err error) {
 	h.call.queue.limiter.options.Observer.Failed(h.call.queue.pool.role, KindOf(err))
-	*h.answer() = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w: %w", server, h.name(), backend.ErrUnavailable, err)}}
+	*h.answer() = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w: %w", server, h.counterName(), backend.ErrUnavailable, err)}}
 }

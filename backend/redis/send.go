@@ -30,7 +30,7 @@ const (
 // error is the first one that concerns more than one key, or nil.
 func (b *batch) send(ctx context.Context) error {
 	b.failure, b.needsText, b.unconfirmed = nil, false, false
-	s, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name()))
+	s, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].counterName()))
 	if err == nil {
 		err = b.setNow(ctx, s)
 	}
@@ -55,7 +55,7 @@ func (b *batch) send(ctx context.Context) error {
 			b.failHits(b.undecidedHits(), refusal)
 			break
 		}
-		if master, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].name())); err == nil {
+		if master, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].counterName())); err == nil {
 			s = master
 		}
 	}
@@ -95,17 +95,17 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	o, q := &b.queue.limiter.options, b.queue
 	commands := b.commands[:0]
 	for _, c := range b.counters.all {
-		if !c.done {
+		if !c.isDone {
 			commands = c.encode(commands, q.expiries.contains(c.hash), !q.pool.incrementDenied.Load())
 		}
 	}
 	var script noRetryString
-	if !b.scriptDone {
+	if !b.isScriptDone {
 		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.needsText, b.isDistinct)
 		commands = append(commands, script)
 	}
 	var clock *goredis.TimeCmd
-	if !o.CallersClock && !b.keyByKey && s.clock.isDue() {
+	if !o.CallersClock && !b.isKeyByKey && s.clock.isDue() {
 		clock = goredis.NewTimeCmd(ctx, "TIME")
 		commands = append(commands, clock)
 	}
@@ -126,7 +126,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	var redirected []hitRef
 	var newKeys []doubtfulKey // without a time to live
 	for _, c := range b.counters.all {
-		if c.done {
+		if c.isDone {
 			continue
 		}
 		count, hasExpiry, err := c.decode()
@@ -135,9 +135,9 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 			refusal = err
 			continue
 		}
-		c.done = true
+		c.isDone = true
 		switch b.outcomeOf(err) {
-		case executed:
+		case outcomeExecuted:
 			b.answerHits(c, count)
 			switch {
 			case hasExpiry && c.n > 0:
@@ -145,13 +145,13 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 			case !hasExpiry:
 				newKeys = append(newKeys, newDoubtfulKey(string(c.name), c.ttl))
 			}
-		case redirect:
+		case outcomeRedirect:
 			redirected = append(redirected, b.hitsOf(c)...)
-		case refused:
-			c.done, refusal = false, err
-		case rejected:
+		case outcomeRefused:
+			c.isDone, refusal = false, err
+		case outcomeRejected:
 			b.failCounter(c, err)
-		case unanswered:
+		case outcomeUnanswered:
 			b.reconnect(s)
 			if c.n > 0 {
 				q.doubtful.addUnanswered(newDoubtfulKey(string(c.name), c.ttl))
@@ -162,18 +162,18 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 		}
 	}
 	if script.StringCmd != nil {
-		b.scriptDone = true
+		b.isScriptDone = true
 		reply, err := script.Bytes()
 		switch b.outcomeOf(err) {
-		case executed:
+		case outcomeExecuted:
 			b.script.decode(reply, b.scriptHits, q.pool.name)
-		case redirect:
+		case outcomeRedirect:
 			redirected = append(redirected, b.scriptHits...)
-		case refused:
-			b.scriptDone, refusal = false, err
-		case unknownScript:
-			b.scriptDone, b.needsText = false, true
-		case unanswered:
+		case outcomeRefused:
+			b.isScriptDone, refusal = false, err
+		case outcomeUnknownScript:
+			b.isScriptDone, b.needsText = false, true
+		case outcomeUnanswered:
 			b.reconnect(s)
 			fallthrough
 		default:
@@ -183,7 +183,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 	}
 	b.setExpiry(ctx, s, newKeys)
 	b.sendKeyByKey(ctx, redirected)
-	if !b.scriptDone && b.needsText && refusal == nil {
+	if !b.isScriptDone && b.needsText && refusal == nil {
 		return b.sendUndecided(ctx, s)
 	}
 	return refusal
@@ -206,7 +206,7 @@ func (b *batch) scriptTime() int64 {
 func (b *batch) execute(ctx context.Context, s *server, commands []goredis.Cmder) {
 	client, o := b.queue.pool.client, &b.queue.limiter.options
 	switch {
-	case b.keyByKey || len(commands) == 1 && o.WaitReplicas == 0:
+	case b.isKeyByKey || len(commands) == 1 && o.WaitReplicas == 0:
 		for _, cmd := range commands {
 			cmd.SetErr(client.Process(ctx, cmd))
 		}
@@ -217,8 +217,8 @@ func (b *batch) execute(ctx context.Context, s *server, commands []goredis.Cmder
 	}
 }
 
-// setExpiry gives new keys a time to live. Redis has lost these keys while this process knew
-// that they have one.
+// setExpiry gives new keys a time to live. Their charges had no SET, because this process remembered a
+// time to live. But Redis has lost the keys since.
 func (b *batch) setExpiry(ctx context.Context, s *server, keys []doubtfulKey) {
 	if len(keys) == 0 {
 		return
@@ -231,8 +231,8 @@ func (b *batch) setExpiry(ctx context.Context, s *server, keys []doubtfulKey) {
 	b.queue.doubtful.addUnconfirmed(keys)
 }
 
-// sendKeyByKey sends hits of a slot that has moved or is being moved. The hits of each key go
-// alone, so that the client can follow redirects.
+// sendKeyByKey sends hits of a slot that has moved or is being moved. The hits of each key are a batch
+// of their own, so that the client can follow redirects.
 func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	if len(hits) == 0 {
 		return
@@ -240,7 +240,7 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	b.unconfirmed = b.unconfirmed || b.queue.limiter.options.WaitReplicas > 0 // the parts don't wait
 	byName := map[string][]hitRef{}
 	for _, h := range hits {
-		name := string(h.name())
+		name := string(h.counterName())
 		byName[name] = append(byName[name], h)
 	}
 	var running sync.WaitGroup
@@ -248,7 +248,7 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	for _, hits := range byName {
 		semaphore <- struct{}{}
 		running.Go(func() {
-			part := batch{queue: b.queue, hits: hits, keyByKey: true, deadline: b.deadline, sendUntil: b.sendUntil}
+			part := batch{queue: b.queue, hits: hits, isKeyByKey: true, deadline: b.deadline, sendUntil: b.sendUntil}
 			_ = part.send(ctx) // the hits have the error
 			<-semaphore
 		})
@@ -256,8 +256,8 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	running.Wait()
 }
 
-// reconnect makes the client find the servers again, and the clock be measured again, after a
-// server has not answered. s is nil if the server is not known.
+// reconnect is called when server s has not answered. The client then looks for the servers again, and
+// the next batch measures the clock of s again. s is nil if the server is not known.
 func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
@@ -265,8 +265,8 @@ func (b *batch) reconnect(s *server) {
 	b.queue.pool.client.reload(s)
 }
 
-// reportError passes an error of more than one key to the observer. A run of sendUndecided passes
-// each kind once.
+// reportError passes an error of more than one key to the Observer. In one call of sendUndecided, it
+// passes each kind of error once.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
 	if kind == KindTimeout && b.lateWatch.isLate() {
@@ -314,44 +314,44 @@ func (b *batch) failCounter(c *windowCounter, err error) {
 type replyOutcome int
 
 const (
-	executed      replyOutcome = iota
-	unanswered                 // Redis may have executed the command
-	unknownScript              // Redis needs the text of the script
-	redirect                   // another server has the key
-	refused                    // Redis can't execute the command at the moment
-	rejected                   // the key can't be used
-	failed                     // Redis executes no command like this
+	outcomeExecuted      replyOutcome = iota
+	outcomeUnanswered                 // Redis may have executed the command
+	outcomeUnknownScript              // Redis needs the text of the script
+	outcomeRedirect                   // another server has the key
+	outcomeRefused                    // Redis can't execute the command at the moment
+	outcomeRejected                   // the key can't be used
+	outcomeFailed                     // Redis executes no command like this
 )
 
-// outcomeOf returns the outcome of a command with this error. It reports the error unless only
-// one key is concerned.
+// outcomeOf returns the outcome of a command with this error. If the error concerns more than one key,
+// outcomeOf also passes it to the Observer.
 func (b *batch) outcomeOf(err error) replyOutcome {
 	if err == nil {
-		return executed
+		return outcomeExecuted
 	}
 	code := errorCode(err)
 	switch code {
 	case "WRONGTYPE", "ERR", "OOM":
-		return rejected
+		return outcomeRejected
 	}
 	b.reportError(err)
 	switch code {
 	case "":
-		return unanswered
+		return outcomeUnanswered
 	case "NOSCRIPT":
 		if b.needsText {
-			return failed
+			return outcomeFailed
 		}
-		return unknownScript
+		return outcomeUnknownScript
 	case "TRYAGAIN", "ASK", "MOVED":
-		if b.keyByKey {
-			return refused
+		if b.isKeyByKey {
+			return outcomeRefused
 		}
-		return redirect
+		return outcomeRedirect
 	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
-		return refused
+		return outcomeRefused
 	}
-	return failed
+	return outcomeFailed
 }
 
 // errorCode returns the code of an error with which Redis refused to execute a command. It
@@ -383,9 +383,9 @@ func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 // randomJitter returns a random part of Jitter, in milliseconds.
 func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
-// windowMargin returns the time for which keys outlive their windows at least. Replicas with a
-// wrong estimate of the clock still charge an old window in this time, and so does a Redis
-// that has stopped for some seconds.
+// windowMargin returns the least time for which a key lives after its window. In this time, a replica
+// with a wrong estimate of the clock can still charge the old window. A Redis that has stopped for some
+// seconds can do so too.
 func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
 
 const minWindowMargin = 10 * time.Second

@@ -23,8 +23,8 @@ type client interface {
 
 	Pipeline() goredis.Pipeliner
 
-	// reload looks for the servers again, in the background. failed has not answered, or is
-	// nil.
+	// reload looks for the servers again, in the background. failed is a server that has not
+	// answered, or nil.
 	reload(failed *server)
 }
 
@@ -101,11 +101,11 @@ func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if found, ok := s.masters.Load(node); ok {
-		return found.(*server), nil
+	if master, ok := s.masters.Load(node); ok {
+		return master.(*server), nil
 	}
-	found, _ := s.masters.LoadOrStore(node, newServer(node))
-	return found.(*server), nil
+	master, _ := s.masters.LoadOrStore(node, newServer(node))
+	return master.(*server), nil
 }
 
 // eachMaster implements client.
@@ -117,7 +117,7 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 }
 
 // reload implements client. go-redis reloads the slots of a Cluster itself only for commands
-// that it may repeat. A server that is gone for good needs no memory.
+// that it may repeat. reload forgets the failed server, which may never come back.
 func (s *servers) reload(failed *server) {
 	if s.cluster != nil {
 		if failed != nil {

@@ -44,28 +44,29 @@ type PoolStats struct {
 
 // PoolStats returns the statistics of each Redis.
 func (l *Limiter) PoolStats() []PoolStats {
-	var all []PoolStats
+	var poolStats []PoolStats
 	for _, p := range l.pools {
-		stats := PoolStats{Role: p.role, Opened: p.opened.Load(), RoundTrip: p.roundTrip(), Budget: l.Timeout()}
+		stats := PoolStats{Role: p.role, Opened: p.openedConnections.Load(), RoundTrip: p.roundTrip(), Budget: l.Timeout()}
 		if c, ok := p.client.(interface{ PoolStats() *goredis.PoolStats }); ok {
 			s := c.PoolStats()
 			stats.add(s)
 			stats.add((*goredis.PoolStats)(s.PipelineStats))
 		}
-		all = append(all, stats)
+		poolStats = append(poolStats, stats)
 	}
-	return all
+	return poolStats
 }
 
-func (s *PoolStats) add(from *goredis.PoolStats) {
-	if from == nil {
+// add adds the statistics of one pool of go-redis, which can be nil.
+func (s *PoolStats) add(clientStats *goredis.PoolStats) {
+	if clientStats == nil {
 		return
 	}
-	s.Connections += int(from.TotalConns)
-	s.Idle += int(from.IdleConns)
-	s.Waits += int64(from.WaitCount)
-	s.WaitTime += time.Duration(from.WaitDurationNs)
-	s.Timeouts += int64(from.Timeouts)
+	s.Connections += int(clientStats.TotalConns)
+	s.Idle += int(clientStats.IdleConns)
+	s.Waits += int64(clientStats.WaitCount)
+	s.WaitTime += time.Duration(clientStats.WaitDurationNs)
+	s.Timeouts += int64(clientStats.Timeouts)
 }
 
 // QueuedHits returns the number of hits that wait for a batch of the shard.

@@ -9,9 +9,9 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used
-// up. Whether hits in flight are charged is then unknown. Without CallersClock, Take ignores
-// now.
+// Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used up. Then
+// the caller does not know whether Redis charges the hits in flight. Without CallersClock, Take
+// ignores now.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if len(hits) == 0 {
 		return
@@ -22,7 +22,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	start := time.Now()
 	r := l.newRequest(now, start, l.budget(ctx, start))
-	r.traceBy(l.options.Tracer, ctx)
+	r.keepContext(ctx, l.options.Tracer)
 	for i := range hits {
 		r.add(l.queues[l.ShardOf(&hits[i])], i, &hits[i], hits[i].N)
 	}
@@ -42,9 +42,9 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 }
 
-// budget returns how long a Take may last, which is normally the timeout. A caller with an earlier
-// deadline gets three quarters of its time, so that another Limiter can still decide in
-// the rest. (By default Envoy waits 20 ms.)
+// budget returns how long a Take may last, which is normally the timeout. If the caller has an
+// earlier deadline, the budget is three quarters of the time until this deadline. In the last
+// quarter, another Limiter can still decide. (By default Envoy waits 20 ms.)
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		return min(l.Timeout(), end.Sub(now)*3/4)
@@ -52,31 +52,31 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	return l.Timeout()
 }
 
-// refund takes back the charges of a Take if one of its hits is denied. Hits in several partitions
-// need several scripts, so no script can charge all of them or none. Other callers see the charges
-// until the refund arrives. refund skips a charge whose window may have ended, because Redis has
-// forgotten this charge.
+// refund takes back the charges of a Take if one of its all-or-none hits is denied. Each partition has
+// its own run of the script. So one run can't ensure that all hits are charged or none. Other callers
+// see the charges until the refund arrives. refund skips a charge whose window may have ended, because
+// Redis has forgotten this charge.
 func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
 	for _, c := range chargedRequest.calls {
 		for i, h := range c.hits {
-			chargeLife, anonymousExpiry := c.answers[i].ResetAfter, int64(0)
+			chargeLife, anonymousHoldExpiry := c.answers[i].ResetAfter, int64(0)
 			if h.limit.Algorithm.HasHolds() {
 				chargeLife = h.limit.Period()
-				if h.hold == "" {
-					anonymousExpiry = c.answers[i].decidedAt + chargeLife
+				if h.holdID == "" {
+					anonymousHoldExpiry = c.answers[i].decidedAt + chargeLife
 				}
 			}
-			if !c.answers[i].charged || time.Since(chargedRequest.start).Microseconds() >= chargeLife {
+			if !c.answers[i].isCharged || time.Since(chargedRequest.start).Microseconds() >= chargeLife {
 				continue
 			}
 			if r == nil {
 				start := time.Now()
 				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
-				r.traceBy(l.options.Tracer, ctx)
+				r.keepContext(ctx, l.options.Tracer)
 			}
 			refund := r.add(c.queue, h.index, &hits[h.index], -h.n)
-			refund.refundedExpiry, refund.givenWindow = anonymousExpiry, h.window
+			refund.refundedHoldExpiry, refund.callerWindow = anonymousHoldExpiry, h.window
 		}
 	}
 	if r == nil {

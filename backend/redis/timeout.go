@@ -17,17 +17,18 @@ const (
 	tripsInTimeout = 3
 )
 
-// neededTimeout returns the timeout that suits a round trip, in steps of 10 ms.
+// neededTimeout returns the least timeout for this round trip, in steps of 10 ms.
 func neededTimeout(roundTrip time.Duration) time.Duration {
 	const step = 10 * time.Millisecond
 	return max((tripsInTimeout*roundTrip + step - 1).Truncate(step), step)
 }
 
-// isTooShort reports whether timeout is too short for a hit that waits for one batch before its
-// own.
+// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch
+// before its own.
 func isTooShort(timeout, roundTrip time.Duration) bool { return timeout < 2*roundTrip }
 
-// Timeout returns the budget of a Take. With Options.AutoTimeout it follows RoundTrip.
+// Timeout returns the budget of a Take. With Options.AutoTimeout, a longer RoundTrip means a longer
+// Timeout.
 func (l *Limiter) Timeout() time.Duration {
 	if !l.options.AutoTimeout {
 		return l.options.Timeout
@@ -43,8 +44,8 @@ func (l *Limiter) adaptTimeout() {
 }
 
 // RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been
-// measured. The time of a server is its shortest of the last eight round trips, so a moment of
-// slowness does not count.
+// measured. For each server, it takes the shortest of the last eight round trips. So one slow round
+// trip does not count.
 func (l *Limiter) RoundTrip() time.Duration {
 	slowest := time.Duration(0)
 	for _, p := range l.pools {
@@ -93,7 +94,7 @@ func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
 	for _, p := range l.pools {
 		servers, _ := l.serversOf(ctx, p)
 		for _, s := range servers {
-			for range 2 { // the first may contain the time to connect
+			for range 2 { // the first measurement may contain the time to connect
 				_ = s.measureClock(ctx)
 			}
 		}

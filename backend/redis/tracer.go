@@ -8,20 +8,20 @@ import (
 // Tracer receives each batch with the contexts of its calls, right after the Observer. It
 // is called by the workers of all queues at once and must not block.
 type Tracer interface {
-	// BatchAnswered receives a batch that was sent at start. The contexts are those of the
-	// calls of Take, some of which may have ended.
+	// BatchAnswered receives a batch that was sent at start. calls has the context of each
+	// Take with a hit in the batch. Some of these Takes may have returned already.
 	BatchAnswered(b Batch, start time.Time, calls []context.Context)
 }
 
-// traceBy keeps the context of r for the Tracer t, if any.
-func (r *request) traceBy(t Tracer, ctx context.Context) {
+// keepContext keeps ctx, the context of r's Take, for the Tracer t. Without a Tracer it keeps nothing.
+func (r *request) keepContext(ctx context.Context, t Tracer) {
 	if t != nil {
 		r.ctx = ctx
 	}
 }
 
-// trace reports the batch to the Tracer, if any.
-func (b *batch) trace(done Batch, start time.Time) {
+// trace passes the batch to the Tracer, if there is one.
+func (b *batch) trace(sentBatch Batch, start time.Time) {
 	t := b.queue.limiter.options.Tracer
 	if t == nil {
 		return
@@ -32,5 +32,5 @@ func (b *batch) trace(done Batch, start time.Time) {
 			calls = append(calls, h.call.ctx)
 		}
 	}
-	t.BatchAnswered(done, start, calls)
+	t.BatchAnswered(sentBatch, start, calls)
 }

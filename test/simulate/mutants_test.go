@@ -33,8 +33,8 @@ var mutants = []mutant{
 	{
 		name:    "starved-process-blames-redis",
 		file:    "backend/redis/request.go",
-		old:     "if !isStarvedNow(r.deadline) {",
-		new:     "if isMutant() || !isStarvedNow(r.deadline) {",
+		old:     "if !isStarvedAfterYield(r.deadline) {",
+		new:     "if isMutant() || !isStarvedAfterYield(r.deadline) {",
 		runs:    []run{{"no-cpu-time", 1}, {"canceled-calls", 1}},
 		problem: "breaker opened",
 	},
