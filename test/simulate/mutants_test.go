@@ -131,7 +131,7 @@ var mutants = []mutant{
 		file:    "backend/fallback/serve.go",
 		old:     "lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))",
 		new:     "lim.Scaled(choose(isMutant(), 1, cmp.Or(lim.FallbackRatio, l.o.Ratio)))",
-		runs:    []run{{"long-cut", 1}},
+		runs:    []run{{"long-network-cut", 1}},
 		problem: "admitted hits: got",
 	},
 	{
@@ -156,6 +156,14 @@ var mutants = []mutant{
 		old:     "if !errors.Is(permits.Err, backend.ErrNotSent) {",
 		new:     "if !isMutant() && !errors.Is(permits.Err, backend.ErrNotSent) {",
 		runs:    []run{{"late-permits", 1}},
+		problem: "lost permits",
+	},
+	{
+		name:    "lost-permits-free-their-allowance",
+		file:    "backend/lease/giveback.go",
+		old:     "if g.isLost {",
+		new:     "if !isMutant() && g.isLost {",
+		runs:    []run{{"lost-returns", 1}},
 		problem: "lost permits",
 	},
 	{
@@ -219,7 +227,7 @@ var mutants = []mutant{
 		file:    "backend/fallback/serve.go",
 		old:     "return backend.Hit{Key: h.Key, Limit: l.share(h.Limit)",
 		new:     "return backend.Hit{Key: h.Key, Limit: choose(isMutant() && h.Limit.Algorithm.HasHolds(), h.Limit, l.share(h.Limit))",
-		runs:    []run{{"holders-long-cut", 1}},
+		runs:    []run{{"holders-long-network-cut", 1}},
 		problem: "holders at",
 	},
 }

@@ -92,8 +92,8 @@ func head(trace []byte) string {
 
 // schedules are the named schedules.
 var schedules = []string{
-	"anonymous-holders", "busy-callers", "canceled-calls", "full-queue", "full-queue-far-away", "holders", "holders-long-cut", "killed-replicas",
-	"late-answers", "late-answers-all-or-none", "late-denials", "late-permits", "late-refunds", "late-return", "long-cut",
+	"anonymous-holders", "busy-callers", "canceled-calls", "full-queue", "full-queue-far-away", "holders", "holders-long-network-cut", "killed-replicas",
+	"late-answers", "late-answers-all-or-none", "late-denials", "late-permits", "late-refunds", "late-return", "long-network-cut",
 	"lost-permits", "lost-returns", "no-cpu-time", "refunds", "short-windows",
 }
 

@@ -19,22 +19,23 @@ import (
 
 // callRecord is one call and its answer.
 type callRecord struct {
-	id         int
-	replica    *replica
-	start, end time.Duration
-	budget     time.Duration // in which the call must be answered
-	paused     time.Duration // time without CPU time during the call
-	sincePause time.Duration // time from the last pause without CPU time to the start
-	maxHits    [2]int        // of the tight limit in force at the start and at the end
-	gaveUp     bool          // the caller canceled the call, or its deadline passed
-	isLast     bool          // sent after the recovery
-	refundOf   *callRecord   // the call that this call takes back; nil if this call charges hits
-	refund     *callRecord   // the call that takes this call back, or nil
-	err        error
-	answered   int // number of reports by the service
-	tight, own backend.Result
-	holder     *holder        // who takes, renews or releases a hold by this call; nil for all other calls
-	slots      backend.Result // of a call with a holder
+	id              int
+	replica         *replica
+	start, end      time.Duration
+	budget          time.Duration // in which the call must be answered
+	pausedTime      time.Duration // time without CPU time during the call
+	sincePause      time.Duration // time from the last pause without CPU time to the start
+	maxHits         [2]int        // maximum of the tight limit at the start and at the end
+	gaveUp          bool          // the caller canceled the call, or its deadline passed
+	isAfterRecovery bool          // sent after the recovery
+	refundOf        *callRecord   // the call that this call takes back; nil if this call charges hits
+	refund          *callRecord   // the call that takes this call back, or nil
+	err             error
+	reportCount     int            // number of reports by the service
+	tightResult     backend.Result // of the hit on the tight limit
+	ownResult       backend.Result // of the hits on the call's own counter
+	holder          *holder        // who takes, renews or releases a hold by this call; nil for all other calls
+	slots           backend.Result // of a call with a holder
 }
 
 // results returns the answers to the hits of a call.
@@ -42,7 +43,7 @@ func (r *callRecord) results() []backend.Result {
 	if r.holder != nil {
 		return []backend.Result{r.slots}
 	}
-	return []backend.Result{r.tight, r.own}
+	return []backend.Result{r.tightResult, r.ownResult}
 }
 
 // records are all calls. They observe the services of all replicas.
@@ -61,15 +62,15 @@ type recordKey struct{}
 // Answered implements service.Observer.
 func (*records) Answered(ctx context.Context, c *service.Call) {
 	r := ctx.Value(recordKey{}).(*callRecord)
-	r.answered++
+	r.reportCount++
 	for i := range c.Decisions() {
 		switch d := c.Decision(i); {
 		case r.holder != nil:
 			r.slots = d.Result
 		case d.Descriptor == 0:
-			r.tight = d.Result
+			r.tightResult = d.Result
 		default:
-			r.own = d.Result
+			r.ownResult = d.Result
 		}
 	}
 }
@@ -91,7 +92,7 @@ func startCallers(f *fleet) *callers {
 					return
 				case <-time.After(f.plan.drawPause(random)):
 				}
-				r := f.current[i%f.plan.replicas]
+				r := f.currentReplicas[i%f.plan.replicas]
 				if r == nil {
 					continue
 				}
@@ -101,7 +102,7 @@ func startCallers(f *fleet) *callers {
 					continue
 				}
 				time.Sleep(f.plan.drawPause(random))
-				if r := f.current[i%f.plan.replicas]; r != nil {
+				if r := f.currentReplicas[i%f.plan.replicas]; r != nil {
 					o.refundOf = call
 					call.refund = f.sendCall(r, o)
 				}
@@ -117,7 +118,7 @@ func startCallers(f *fleet) *callers {
 
 // drawPause returns the next pause of a caller.
 func (p *plan) drawPause(r *rand.Rand) time.Duration {
-	return time.Duration(r.Int64N(int64(2 * p.pause)))
+	return time.Duration(r.Int64N(int64(2 * p.callerPause)))
 }
 
 // stop ends the callers after their calls.
@@ -128,11 +129,11 @@ func (c *callers) stop() {
 
 // callOptions describe a call.
 type callOptions struct {
-	deadline time.Duration // of the caller; 0 for none
-	cancels  bool          // the caller cancels the call after its patience
-	patience time.Duration
-	isLast   bool
-	refundOf *callRecord
+	deadline        time.Duration // of the caller; 0 for none
+	cancels         bool          // the caller cancels the call after its patience
+	patience        time.Duration
+	isAfterRecovery bool
+	refundOf        *callRecord
 }
 
 // ownHits is the number of hits that a call charges to its own counter. A refund takes one back, so
@@ -142,14 +143,14 @@ const ownHits = 2
 // sendCall sends a call with a hit on the tight limit, and hits on a counter of its own. A refund takes
 // back one hit of each.
 func (f *fleet) sendCall(r *replica, o callOptions) *callRecord {
-	c := &callRecord{id: len(f.records.calls), replica: r, isLast: o.isLast, refundOf: o.refundOf}
+	c := &callRecord{id: len(f.records.calls), replica: r, isAfterRecovery: o.isAfterRecovery, refundOf: o.refundOf}
 	f.records.calls = append(f.records.calls, c)
 	response := f.send(context.Background(), c, o, newRequest(c))
 	name := fmt.Sprintf("call %d", c.id)
 	if c.refundOf != nil {
 		name = fmt.Sprintf("refund %d of call %d", c.id, c.refundOf.id)
 	}
-	logf("%s to %s took %v: %v %v; tight %s, own %s", name, r.name, c.end-c.start, response.GetOverallCode(), c.err, resultText(c.tight), resultText(c.own))
+	logf("%s to %s took %v: %v %v; tight %s, own %s", name, r.name, c.end-c.start, response.GetOverallCode(), c.err, resultText(c.tightResult), resultText(c.ownResult))
 	return c
 }
 
@@ -170,10 +171,10 @@ func (f *fleet) send(ctx context.Context, c *callRecord, o callOptions, request 
 		defer timer.Stop()
 		defer cancel()
 	}
-	c.start, c.paused, c.maxHits[0] = elapsed(), f.paused, f.maxHits
+	c.start, c.pausedTime, c.maxHits[0] = elapsed(), f.pausedTime, f.maxHits
 	c.sincePause = c.start - f.lastPause
 	response, err := c.replica.service.ShouldRateLimit(ctx, request)
-	c.end, c.paused, c.maxHits[1], c.err = elapsed(), f.paused-c.paused, f.maxHits, err
+	c.end, c.pausedTime, c.maxHits[1], c.err = elapsed(), f.pausedTime-c.pausedTime, f.maxHits, err
 	c.gaveUp = ctx.Err() != nil
 	return response
 }

@@ -46,20 +46,20 @@ const (
 // caller has given it up. After the recovery, Redis must decide again.
 func (c *checks) checkCalls() {
 	for _, r := range c.records.all() {
-		longest := r.budget + computeTime
-		if r.paused > 0 {
-			longest += r.paused + pauseGrace
+		maxTime := r.budget + computeTime
+		if r.pausedTime > 0 {
+			maxTime += r.pausedTime + pauseGrace
 		}
-		if took := r.end - r.start; took > longest {
-			c.fail("%s: took %v, want at most %v", r.name(), took, longest)
+		if took := r.end - r.start; took > maxTime {
+			c.fail("%s: took %v, want at most %v", r.name(), took, maxTime)
 		}
-		if r.answered != 1 {
-			c.fail("%s: reported %d times, want once", r.name(), r.answered)
+		if r.reportCount != 1 {
+			c.fail("%s: reported %d times, want once", r.name(), r.reportCount)
 		}
 		if r.err != nil && !r.gaveUp {
 			c.fail("%s: failed: %v", r.name(), r.err)
 		}
-		if r.isLast && slices.ContainsFunc(r.results(), backend.Result.Degraded) {
+		if r.isAfterRecovery && slices.ContainsFunc(r.results(), backend.Result.Degraded) {
 			c.fail("%s: decided without Redis after the recovery", r.name())
 		}
 	}
@@ -75,27 +75,31 @@ func (c *checks) countCalls(isCounted func(*callRecord) bool) (n int64) {
 	return n
 }
 
-// isAdmitted reports whether the hit on the tight limit was admitted.
-func (r *callRecord) isAdmitted() bool { return r.refundOf == nil && r.err == nil && r.tight.Allowed }
+// isAdmitted reports whether the call's hit on the tight limit was admitted.
+func (r *callRecord) isAdmitted() bool {
+	return r.refundOf == nil && r.err == nil && r.tightResult.Allowed
+}
 
 // isRefund reports whether the call takes back the hits of another call.
 func (r *callRecord) isRefund() bool { return r.refundOf != nil }
 
-// checkBound compares the admitted hits of some calls with a maximum: windows times the bound that
-// docs/failure.md states for one window of the tight limit. The calls are those for which isPart
-// returns true.
-func (c *checks) checkBound(name string, windows int64, isPart func(*callRecord) bool) {
+// checkBound checks that the calls for which isIncluded returns true have at most bound admitted hits on
+// the tight limit. docs/failure.md states the bound of one window. The bound here is this bound times
+// windows, the number of windows.
+func (c *checks) checkBound(name string, windows int64, isIncluded func(*callRecord) bool) {
 	p := c.plan
 	maxHits := p.highestMax()
-	returned := p.leaseBudget() // to counters that Redis has lost
-	bound := windows*(maxHits+int64(p.losses())*(maxHits+returned)) +
-		c.countCalls(func(r *callRecord) bool { return r.isRefund() && isPart(r) })
+	// Redis forgets maxHits hits in each loss of data. Then replicas return permits to the new counter,
+	// which makes room for as many hits.
+	returnedPermits := p.leaseBudget()
+	bound := windows*(maxHits+int64(p.dataLosses())*(maxHits+returnedPermits)) +
+		c.countCalls(func(r *callRecord) bool { return r.isRefund() && isIncluded(r) })
 	for _, replica := range c.replicas {
 		bound += min(windows*c.share(replica), c.countCalls(func(r *callRecord) bool {
-			return r.replica == replica && r.isAdmitted() && r.tight.Degraded() && isPart(r)
+			return r.replica == replica && r.isAdmitted() && r.tightResult.Degraded() && isIncluded(r)
 		}))
 	}
-	if n := c.countCalls(func(r *callRecord) bool { return r.isAdmitted() && isPart(r) }); n > bound {
+	if n := c.countCalls(func(r *callRecord) bool { return r.isAdmitted() && isIncluded(r) }); n > bound {
 		c.fail("admitted hits%s: got %d, want at most %d", name, n, bound)
 	}
 }
@@ -110,46 +114,49 @@ func (c *checks) share(replica *replica) int64 {
 	case "deny":
 		return 0
 	}
-	share := max(p.ratio*float64(maxHits), 1)
-	if known := c.knownCount(replica); known > 0 {
-		share = min(share, p.ratio*float64(maxHits-known)+1)
+	share := max(p.fallbackRatio*float64(maxHits), 1)
+	if knownHits := c.knownCount(replica); knownHits > 0 {
+		share = min(share, p.fallbackRatio*float64(maxHits-knownHits)+1)
 	}
 	return int64(share)
 }
 
-// knownCount returns the hits that Redis had counted before the first fault, as far as its
-// answers told the replica. The fallback then admits only a share of the rest. A short queue and a
-// lack of CPU time make the fallback decide hits even before.
+// knownCount returns the highest count that an answer of Redis gave the replica before the first fault.
+// The fallback then admits only a share of the remaining hits. knownCount returns 0 if the fallback may
+// have decided hits before the first fault, because of a short queue or a lack of CPU time. It also
+// returns 0 if the count can fall, or if the limit can change.
 func (c *checks) knownCount(replica *replica) int64 {
-	p, known := c.plan, int64(0)
-	if p.algorithm != "fixed_window" || p.unit != "year" || p.reloadedMax > 0 || p.losses() > 0 || len(p.faults) == 0 || p.maxQueue < defaultQueue || p.refundShare > 0 || c.paused > 0 {
+	p, knownHits := c.plan, int64(0)
+	if p.algorithm != "fixed_window" || p.unit != "year" || p.reloadedMax > 0 || p.dataLosses() > 0 || len(p.faults) == 0 || p.maxQueue < defaultQueue || p.refundShare > 0 || c.pausedTime > 0 {
 		return 0
 	}
-	first := p.faults[0].start
+	firstStart := p.faults[0].start
 	for _, f := range p.faults {
-		first = min(first, f.start)
+		firstStart = min(firstStart, f.start)
 	}
 	for _, r := range c.records.calls {
-		if r.replica == replica && r.err == nil && r.end < first && r.tight.Source == backend.SourceRedis {
-			known = max(known, min(int64(p.maxHits)-r.tight.Remaining, int64(p.maxHits)))
+		if r.replica == replica && r.err == nil && r.end < firstStart && r.tightResult.Source == backend.SourceRedis {
+			knownHits = max(knownHits, min(int64(p.maxHits)-r.tightResult.Remaining, int64(p.maxHits)))
 		}
 	}
-	return known
+	return knownHits
 }
 
-// checkAdmitted checks the bound of the admitted hits. Limits of a second have one only while no
-// clock is set, for the windows of fixed_window and for token_bucket.
+// checkAdmitted checks the bound of the admitted hits. Limits per second are checked only if no clock is
+// changed and the algorithm is fixed_window or token_bucket. In all other cases, limits per second have no
+// bound.
 func (c *checks) checkAdmitted() {
 	p := c.plan
 	switch {
 	case p.unit == "year" && p.algorithm == "token_bucket":
-		// A year refills hardly more than a token in the run. The recovery calls get it.
-		c.checkBound("", 1, func(r *callRecord) bool { return !r.isLast })
+		// In the run, a bucket per year refills about one token. The calls after the recovery may get this
+		// token, so they are not counted.
+		c.checkBound("", 1, func(r *callRecord) bool { return !r.isAfterRecovery })
 	case p.unit == "year":
 		c.checkBound("", 1, func(*callRecord) bool { return true })
 	case p.algorithm == "token_bucket" && p.clockSteps == 0:
 		refills := int64(p.duration / time.Second) // each second refills the bucket once
-		c.checkBound(" of all seconds", 2+refills, func(r *callRecord) bool { return !r.isLast })
+		c.checkBound(" of all seconds", 2+refills, func(r *callRecord) bool { return !r.isAfterRecovery })
 	case p.algorithm == "fixed_window" && p.clockSteps == 0:
 		for second := range int64(p.duration/time.Second) + 1 {
 			c.checkBound(fmt.Sprintf(" of second %d", second), 1, func(r *callRecord) bool {
@@ -159,55 +166,59 @@ func (c *checks) checkAdmitted() {
 	}
 }
 
-// windowMargin is the time around the end of a window in which it is not known which window a
-// call counts in. The replica's estimate of the clock of Redis has such an error.
+// windowMargin is the most that a replica's estimate of the clock of Redis can be wrong. A call less than
+// windowMargin before or after the end of a window may count in either window.
 const windowMargin = 120 * time.Millisecond
 
-// windowOf returns the window of a second that holds a time since the start of the program.
+// windowOf returns the window of a second that contains t, a time since the start of the program.
 func windowOf(t time.Duration) int64 {
 	return startTime.Add(t).Unix() - startTime.Unix()
 }
 
-// checkReportedExcess checks that the replicas have reported at least the hits beyond the limit. They
-// can't know hits beyond the limit that Redis admits because it has lost counters.
+// checkReportedExcess checks that the replicas have reported at least the admitted hits beyond the limit.
+// It does not check runs in which Redis may have lost counters. Redis then admits hits beyond the limit
+// that no replica can know.
 func (c *checks) checkReportedExcess() {
 	p := c.plan
-	if p.losses() > 0 || p.restarts > 0 || p.unit != "year" || p.reloadedMax > 0 || p.algorithm == "token_bucket" {
+	if p.dataLosses() > 0 || p.restarts > 0 || p.unit != "year" || p.reloadedMax > 0 || p.algorithm == "token_bucket" {
 		return
 	}
-	reported, counted := int64(0), int64(0)
+	reportedExcess, metricExcess := int64(0), int64(0)
 	for _, r := range c.replicas {
-		for _, o := range r.reported {
-			reported += o.MaxExcessHits
+		for _, o := range r.outages {
+			reportedExcess += o.MaxExcessHits
 		}
-		counted += r.fallback.Status().MaxExcessHits
+		metricExcess += r.fallback.Status().MaxExcessHits
 	}
 	n := c.countCalls((*callRecord).isAdmitted) - c.countCalls((*callRecord).isRefund)
-	if n > int64(p.maxHits)+reported {
-		c.fail("admitted hits without refunds: got %d, want at most %d and the reported %d", n, p.maxHits, reported)
+	if n > int64(p.maxHits)+reportedExcess {
+		c.fail("admitted hits without refunds: got %d, want at most %d and the reported %d", n, p.maxHits, reportedExcess)
 	}
-	if n > int64(p.maxHits)+counted {
-		c.fail("admitted hits without refunds: got %d, want at most %d and the %d of rls_max_excess_hits", n, p.maxHits, counted)
+	if n > int64(p.maxHits)+metricExcess {
+		c.fail("admitted hits without refunds: got %d, want at most %d and the %d of rls_max_excess_hits", n, p.maxHits, metricExcess)
 	}
 }
 
-// checkDenials checks that the deny cache denies a hit only if Redis has denied a hit on the same
-// counter before: within a window, under the same limit or a higher limit, and without a refund through
-// this replica in between.
+// checkDenials checks that the deny cache denies a hit only if Redis has denied an earlier hit on the same
+// counter. The earlier denial must meet three conditions:
+//
+//   - it was at most one window earlier;
+//   - the limit was the same or higher;
+//   - no refund came through this replica in between.
 func (c *checks) checkDenials() {
-	longest := time.Duration(math.MaxInt64)
+	longestDenial := time.Duration(math.MaxInt64)
 	if c.plan.unit == "second" && c.plan.clockSteps == 0 {
-		longest = time.Second + windowMargin
+		longestDenial = time.Second + windowMargin
 		switch c.plan.algorithm {
 		case "sliding_window": // a hit counts until the next window ends
-			longest += time.Second
+			longestDenial += time.Second
 		case "token_bucket": // the debt is at most the hits of a window
-			longest += time.Second
+			longestDenial += time.Second
 		}
 	}
 	denials, refunds := map[*replica][]*callRecord{}, map[*replica][]*callRecord{} // denials by Redis
 	for _, r := range c.records.calls {
-		if r.tight.Source == backend.SourceRedis && r.tight.Err == nil && !r.tight.Allowed {
+		if r.tightResult.Source == backend.SourceRedis && r.tightResult.Err == nil && !r.tightResult.Allowed {
 			denials[r.replica] = append(denials[r.replica], r)
 		}
 		if r.isRefund() {
@@ -215,11 +226,11 @@ func (c *checks) checkDenials() {
 		}
 	}
 	for _, r := range c.records.calls {
-		if r.err != nil || r.tight.Source != backend.SourceDenyCache {
+		if r.err != nil || r.tightResult.Source != backend.SourceDenyCache {
 			continue
 		}
 		if !slices.ContainsFunc(denials[r.replica], func(d *callRecord) bool {
-			return d.start <= r.end && r.start-d.end <= longest && slices.Max(d.maxHits[:]) >= slices.Min(r.maxHits[:]) &&
+			return d.start <= r.end && r.start-d.end <= longestDenial && slices.Max(d.maxHits[:]) >= slices.Min(r.maxHits[:]) &&
 				!slices.ContainsFunc(refunds[r.replica], func(refund *callRecord) bool { return d.end <= refund.start && refund.end <= r.start })
 		}) {
 			c.fail("call %d: denied by the deny cache without a denial by Redis", r.id)

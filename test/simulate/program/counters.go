@@ -29,8 +29,8 @@ func (c *checks) checkCounters() {
 		return
 	}
 	lastLoss := time.Duration(math.MinInt64)
-	if len(c.losses) > 0 {
-		lastLoss = slices.Max(c.losses)
+	if len(c.lossTimes) > 0 {
+		lastLoss = slices.Max(c.lossTimes)
 	}
 	for _, r := range c.records.calls {
 		if r.isRefund() {
@@ -40,15 +40,15 @@ func (c *checks) checkCounters() {
 		if r.refund != nil {
 			refunds = 1
 		}
-		isCharged := !r.own.Degraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
-		isKept := r.err == nil && isCharged && r.start > lastLoss && (!c.plan.allOrNone || r.tight.Allowed)
+		isCharged := !r.ownResult.Degraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
+		isKept := r.err == nil && isCharged && r.start > lastLoss && (!c.plan.allOrNone || r.tightResult.Allowed)
 		switch {
 		case n > ownHits:
 			c.fail("call %d: charged %d hits, want at most %d", r.id, n, ownHits)
 		case n < ownHits-refunds && isKept:
-			c.fail("call %d: decided by %s, and not charged: got %d hits, want %d", r.id, r.own.Source, n, ownHits-refunds)
-		case n == ownHits && isKept && !r.own.Degraded() && refunds > 0 && r.refund.err == nil && !r.refund.own.Degraded():
-			c.fail("call %d: refunded by %s, and still charged with %d hits", r.id, r.refund.own.Source, n)
+			c.fail("call %d: decided by %s, and not charged: got %d hits, want %d", r.id, r.ownResult.Source, n, ownHits-refunds)
+		case n == ownHits && isKept && !r.ownResult.Degraded() && refunds > 0 && r.refund.err == nil && !r.refund.ownResult.Degraded():
+			c.fail("call %d: refunded by %s, and still charged with %d hits", r.id, r.refund.ownResult.Source, n)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func callOfCounter(name string) (id int, ok bool) {
 // are charged.
 func (c *checks) checkCharges() {
 	p := c.plan
-	if p.algorithm != "fixed_window" || p.unit != "year" || len(c.losses) > 0 {
+	if p.algorithm != "fixed_window" || p.unit != "year" || len(c.lossTimes) > 0 {
 		return
 	}
 	charged, allowances := int64(0), int64(0)
@@ -86,7 +86,7 @@ func (c *checks) checkCharges() {
 		}
 	})
 	admitted := c.countCalls(func(r *callRecord) bool {
-		return !r.isRefund() && r.tight.Err == nil && r.tight.Allowed && (r.tight.Source == backend.SourceRedis || r.tight.Source == backend.SourceLease)
+		return !r.isRefund() && r.tightResult.Err == nil && r.tightResult.Allowed && (r.tightResult.Source == backend.SourceRedis || r.tightResult.Source == backend.SourceLease)
 	})
 	refunds := c.countCalls((*callRecord).isRefund)
 	if charged < admitted-refunds {

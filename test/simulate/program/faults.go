@@ -105,7 +105,7 @@ func (p *plan) drawCrash(r *rand.Rand, at time.Duration) {
 	p.addFault(fault{start: at, end: at + between(r, 10*time.Millisecond, 2*time.Second), losesData: isEmpty},
 		func(f *fleet) {
 			if isEmpty {
-				f.losses = append(f.losses, elapsed())
+				f.lossTimes = append(f.lossTimes, elapsed())
 			} else {
 				f.redis.keepCopy()
 			}
@@ -121,7 +121,7 @@ func (p *plan) drawFailover(r *rand.Rand, at time.Duration) {
 	p.addEvent(at-lag, func(f *fleet) { f.redis.keepCopy() }, "the Redis replica gets no more writes")
 	p.addFault(fault{start: at, end: at + between(r, 10*time.Millisecond, time.Second), losesData: true},
 		func(f *fleet) {
-			f.losses = append(f.losses, elapsed())
+			f.lossTimes = append(f.lossTimes, elapsed())
 			f.crashRedis(false)
 		},
 		(*fleet).healNetwork, "Redis fails over without the writes of %v,", lag)
@@ -178,20 +178,20 @@ func (p *plan) drawRestart(r *rand.Rand, at time.Duration) {
 func (p *plan) addRestart(i int, at, drain time.Duration) {
 	stopped := at + drain
 	p.addEvent(at, func(f *fleet) {
-		r := f.current[i]
-		f.current[i] = nil
+		r := f.currentReplicas[i]
+		f.currentReplicas[i] = nil
 		if r != nil && drain == 0 {
 			r.kill()
 		}
 	}, "replica %d gets no more calls, and ends after %v", i, drain)
 	p.addEvent(stopped, func(f *fleet) {
 		for _, r := range f.replicas {
-			if r.number == i && f.current[i] != r {
+			if r.number == i && f.currentReplicas[i] != r {
 				r.close()
 			}
 		}
-		if f.current[i] == nil {
-			f.current[i] = f.startReplica(i)
+		if f.currentReplicas[i] == nil {
+			f.currentReplicas[i] = f.startReplica(i)
 		}
 	}, "replica %d starts again", i)
 	p.restarts++

@@ -14,19 +14,19 @@ import (
 
 // fleet is all replicas with their Redis and their networks.
 type fleet struct {
-	plan       *plan
-	redis      *redisServer
-	links      []*netmodel.Link
-	clockSteps []time.Duration // of the machines of the replicas
-	config     *descriptors.Config
-	maxHits    int        // of the tight limit in config
-	current    []*replica // by number; nil while a replica is not running
-	replicas   []*replica // all that ever ran
-	records    *records
+	plan            *plan
+	redis           *redisServer
+	links           []*netmodel.Link
+	clockSteps      []time.Duration // of the machines of the replicas
+	config          *descriptors.Config
+	maxHits         int        // of the tight limit in config
+	currentReplicas []*replica // by number; nil while a replica is not running
+	replicas        []*replica // all that ever ran
+	records         *records
 
-	losses    []time.Duration // when Redis has lost counters
-	paused    time.Duration   // time without CPU time
-	lastPause time.Duration   // end of the last time without CPU time
+	lossTimes  []time.Duration // when Redis has lost counters
+	pausedTime time.Duration   // time without CPU time
+	lastPause  time.Duration   // end of the last time without CPU time
 
 	firstGoroutines int // before the first replica
 }
@@ -40,10 +40,10 @@ func newFleet(p *plan) *fleet {
 	f.setLimit(p.maxHits, p.leaseWaste)
 	for i := range p.replicas {
 		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
-			return p.delay + time.Duration(random.Int64N(int64(p.delay)))
+			return p.networkDelay + time.Duration(random.Int64N(int64(p.networkDelay)))
 		}))
-		f.current = append(f.current, nil)
-		f.current[i] = f.startReplica(i)
+		f.currentReplicas = append(f.currentReplicas, nil)
+		f.currentReplicas[i] = f.startReplica(i)
 	}
 	return f
 }
@@ -63,9 +63,9 @@ func (f *fleet) heal() {
 	f.redis.resume()
 	f.healNetwork()
 	f.redis.setMode(resp.Normal)
-	for i, r := range f.current {
+	for i, r := range f.currentReplicas {
 		if r == nil {
-			f.current[i] = f.startReplica(i)
+			f.currentReplicas[i] = f.startReplica(i)
 		}
 	}
 }
@@ -88,8 +88,8 @@ func (f *fleet) close() {
 
 // checkRecovery sends a call to each replica, which Redis must decide.
 func (f *fleet) checkRecovery() {
-	for _, r := range f.current {
-		f.sendCall(r, callOptions{isLast: true})
+	for _, r := range f.currentReplicas {
+		f.sendCall(r, callOptions{isAfterRecovery: true})
 	}
 	if f.plan.holds.slots > 0 {
 		time.Sleep(f.plan.holds.hold)

@@ -77,7 +77,7 @@ func (f *fleet) runHolder(replicaNumber int, random *rand.Rand, sleep func(time.
 	hasCrash := random.Float64() < p.crashShare
 	o := callOptions{deadline: f.plan.deadline, cancels: random.Float64() < f.plan.cancelShare, patience: time.Duration(random.Int64N(int64(2 * time.Millisecond)))}
 	call := func(hits int64) *callRecord {
-		if r := f.current[replicaNumber]; r != nil {
+		if r := f.currentReplicas[replicaNumber]; r != nil {
 			return f.callAs(h, r, hits, o)
 		}
 		return nil
@@ -106,7 +106,7 @@ func (r *callRecord) isHoldTaken() bool { return r.err == nil && r.slots.Allowed
 
 // callAs sends a call of a holder. Negative hits release the hold.
 func (f *fleet) callAs(h *holder, r *replica, hits int64, o callOptions) *callRecord {
-	c := &callRecord{id: len(f.records.holdCalls), replica: r, isLast: o.isLast, holder: h}
+	c := &callRecord{id: len(f.records.holdCalls), replica: r, isAfterRecovery: o.isAfterRecovery, holder: h}
 	f.records.holdCalls = append(f.records.holdCalls, c)
 	if hits > 0 {
 		h.takes = append(h.takes, c)
@@ -126,7 +126,7 @@ func (f *fleet) callAs(h *holder, r *replica, hits int64, o callOptions) *callRe
 func (f *fleet) takeAllSlots() {
 	h := &holder{number: len(f.records.holders), id: "last", slots: int64(f.plan.holds.slots)}
 	f.records.holders = append(f.records.holders, h)
-	f.callAs(h, f.current[0], h.slots, callOptions{isLast: true})
+	f.callAs(h, f.currentReplicas[0], h.slots, callOptions{isAfterRecovery: true})
 }
 
 // name returns the name of a call in the trace and in problems.

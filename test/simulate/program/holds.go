@@ -99,7 +99,7 @@ func (c *checks) checkHolders() {
 		return
 	}
 	for _, r := range c.records.holdCalls {
-		if r.isLast && !r.slots.Allowed {
+		if r.isAfterRecovery && !r.slots.Allowed {
 			c.fail("%s: denied after all holds have expired", r.name())
 		}
 	}
@@ -125,7 +125,7 @@ func (c *checks) checkHolders() {
 func (c *checks) holderBound(at time.Duration) int64 {
 	p := &c.plan.holds
 	bound := int64(p.slots) + c.misplacedSlots(at)
-	for _, loss := range c.losses {
+	for _, loss := range c.lossTimes {
 		if loss <= at {
 			bound += int64(p.slots)
 		}
@@ -144,7 +144,7 @@ func (c *checks) slotShare() int64 {
 	case "deny":
 		return 0
 	}
-	return max(int64(c.plan.ratio*float64(c.plan.holds.slots)+1e-6), 1)
+	return max(int64(c.plan.fallbackRatio*float64(c.plan.holds.slots)+1e-6), 1)
 }
 
 // fallbackSlots returns the slots that a replica has given without Redis to holders who can still have
@@ -166,7 +166,7 @@ func (c *checks) fallbackSlots(r *replica, at time.Duration) (slots int64) {
 // each release ends one hold, each renewal keeps its hold, and each hold ends when it expires.
 func (c *checks) checkTakenSlots() {
 	p := &c.plan.holds
-	if p.slots == 0 || !c.hasKnownExpiry() || len(c.losses) > 0 {
+	if p.slots == 0 || !c.hasKnownExpiry() || len(c.lossTimes) > 0 {
 		return
 	}
 	var certain, possible []span

@@ -17,7 +17,7 @@ func (c *checks) checkLeases() {
 			c.fail("%s: used permits: got %d, want one for each of %d hits", r.name, s.Used, hits)
 		}
 	}
-	if c.plan.algorithm != "fixed_window" || c.plan.unit != "year" || len(c.losses) > 0 {
+	if c.plan.algorithm != "fixed_window" || c.plan.unit != "year" || len(c.lossTimes) > 0 {
 		return
 	}
 	if lost, budget := c.lostPermits(), c.plan.leaseBudget(); lost > budget {
@@ -37,6 +37,6 @@ func (c *checks) lostPermits() (lost int64) {
 // leaseHits returns the hits of a replica that permits have admitted.
 func (c *checks) leaseHits(replica *replica) int64 {
 	return c.countCalls(func(r *callRecord) bool {
-		return r.replica == replica && !r.isRefund() && r.tight.Source == backend.SourceLease && r.tight.Err == nil && r.tight.Allowed
+		return r.replica == replica && !r.isRefund() && r.tightResult.Source == backend.SourceLease && r.tightResult.Err == nil && r.tightResult.Allowed
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
 )
 
-// namedPlans are schedules of defects that rls has had, or could have.
+// namedPlans are plans whose events provoke defects that rls has had or could have.
 var namedPlans = map[string]func() *plan{
 	"late-answers":             lateAnswers,
 	"late-answers-all-or-none": lateAnswersAllOrNone,
@@ -19,7 +19,7 @@ var namedPlans = map[string]func() *plan{
 	"full-queue-far-away":      fullQueueFarAway,
 	"short-windows":            shortWindows,
 	"late-refunds":             lateRefunds,
-	"long-cut":                 longCut,
+	"long-network-cut":         longNetworkCut,
 	"refunds":                  refundingCallers,
 	"late-permits":             latePermits,
 	"lost-permits":             lostPermits,
@@ -27,15 +27,15 @@ var namedPlans = map[string]func() *plan{
 	"lost-returns":             lostReturns,
 	"holders":                  holders,
 	"anonymous-holders":        anonymousHolders,
-	"holders-long-cut":         holdersLongCut,
+	"holders-long-network-cut": holdersLongNetworkCut,
 }
 
 // newNamedPlan returns three replicas that share a limit of 300 per year, without a fault.
 func newNamedPlan(duration time.Duration) *plan {
 	return &plan{
-		replicas: 3, duration: duration, timeout: 50 * time.Millisecond, ratio: 0.5, maxQueue: defaultQueue, maxBatch: 256, inflight: 1,
+		replicas: 3, duration: duration, timeout: 50 * time.Millisecond, fallbackRatio: 0.5, maxQueue: defaultQueue, maxBatch: 256, inflight: 1,
 		maxHits: 300, unit: "year", algorithm: "fixed_window", callAlgorithm: "fixed_window", failureMode: "local", chargeDenied: true,
-		callers: 4, pause: 10 * time.Millisecond, delay: 100 * time.Microsecond,
+		callers: 4, callerPause: 10 * time.Millisecond, networkDelay: 100 * time.Microsecond,
 	}
 }
 
@@ -55,7 +55,8 @@ func lateAnswersAllOrNone() *plan {
 	return p
 }
 
-// lateDenials is lateAnswers with a fallback that denies all hits. Redis gives late hits back.
+// lateDenials is lateAnswers with a fallback that denies all hits. Denied hits are not charged, so rls
+// refunds a late hit that Redis has charged.
 func lateDenials() *plan {
 	p := lateAnswers()
 	p.failureMode, p.chargeDenied = "deny", false
@@ -63,13 +64,14 @@ func lateDenials() *plan {
 }
 
 // lateReturn has a reload shortly before the end of a window. The first call after the reload comes in
-// the next window, so the permits go back then. Another replica has charged this window already.
+// the next window, and gives back the permits of the old window. Another replica has already charged
+// hits in the next window.
 func lateReturn() *plan {
 	p := newNamedPlan(6 * time.Second)
 	p.replicas, p.callers, p.unit, p.maxHits, p.leaseWaste = 2, 0, "second", 1000, 0.5
 	p.addEvent(300*time.Millisecond, func(f *fleet) {
-		f.current[0].close()
-		f.current[0] = f.startReplica(0)
+		f.currentReplicas[0].close()
+		f.currentReplicas[0] = f.startReplica(0)
 	}, "a new replica, whose sweeps are not at the ends of windows")
 	for i := range 2 {
 		windowEnd := time.Duration(2*i+2) * time.Second
@@ -86,8 +88,8 @@ func lateReturn() *plan {
 	return p
 }
 
-// noCPUTime has pauses of the process that are longer than the timeout. Between two pauses, no trip to
-// Redis ends.
+// noCPUTime has pauses of the process that are longer than the timeout. The time between two pauses is too
+// short for a trip to Redis.
 func noCPUTime() *plan {
 	p := newNamedPlan(4 * time.Second)
 	for i := range 20 {
@@ -100,7 +102,7 @@ func noCPUTime() *plan {
 // replica, and Redis is so far away that no trip ends before the next pause.
 func canceledCalls() *plan {
 	p := newNamedPlan(3 * time.Second)
-	p.replicas, p.delay, p.timeout = 1, 3*time.Millisecond, 80*time.Millisecond
+	p.replicas, p.networkDelay, p.timeout = 1, 3*time.Millisecond, 80*time.Millisecond
 	p.addFlood(flood{callers: 100, cancels: true, cpuTime: 50 * time.Microsecond, cpuLimit: 5 * time.Millisecond}, 900*time.Millisecond, 2*time.Second)
 	return p
 }
@@ -125,7 +127,7 @@ func fullQueue() *plan {
 // fullQueueFarAway is fullQueue with a Redis that answers after 40 to 80 ms.
 func fullQueueFarAway() *plan {
 	p := fullQueue()
-	p.delay, p.timeout = 20*time.Millisecond, time.Second
+	p.networkDelay, p.timeout = 20*time.Millisecond, time.Second
 	return p
 }
 
@@ -138,8 +140,8 @@ func shortWindows() *plan {
 	return p
 }
 
-// longCut has a network that is cut while far more calls come than the limit admits.
-func longCut() *plan {
+// longNetworkCut has a cut of the network for three seconds. Far more calls come than the limit admits.
+func longNetworkCut() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.addFault(fault{start: 50 * time.Millisecond, end: 3 * time.Second},
 		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).healNetwork, "the network of all replicas is cut")
@@ -161,7 +163,8 @@ func refundingCallers() *plan {
 	return p
 }
 
-// latePermits is lateAnswers with a lease. Answers with permits come late too, so permits get lost.
+// latePermits is lateAnswers with a lease. Answers to trips for permits come late too, so these permits are
+// lost.
 func latePermits() *plan {
 	p := lateAnswers()
 	p.maxHits, p.leaseWaste, p.losesAnswers = 5000, 0.02, true
@@ -172,28 +175,37 @@ func latePermits() *plan {
 // permits do not reach Redis.
 func lostPermits() *plan {
 	p := newNamedPlan(8 * time.Second)
-	p.replicas, p.callers, p.pause, p.maxHits, p.leaseWaste, p.losesAnswers = 1, 30, 20*time.Millisecond, 20_000, 0.01, true
-	for i := range lostPermitCuts {
-		at := lostPermitCut(i)
-		p.addFault(fault{start: at, end: at + 60*time.Millisecond}, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
-			func(f *fleet) { f.resetConnections(); f.healNetwork() }, "the network is cut and all connections break")
+	p.replicas, p.callers, p.callerPause, p.maxHits, p.leaseWaste, p.losesAnswers = 1, 30, 20*time.Millisecond, 20_000, 0.01, true
+	for i := range 40 {
+		at := time.Second + time.Duration(i)*170*time.Millisecond
+		p.addCutAndReset(fault{start: at, end: at + 60*time.Millisecond})
 	}
 	p.sortEvents()
 	return p
 }
 
-const lostPermitCuts = 40
+// addCutAndReset adds a cut of the network of all replicas. At its end all connections break.
+func (p *plan) addCutAndReset(cut fault) {
+	p.addFault(cut, func(f *fleet) { f.eachLink((*netmodel.Link).Cut) },
+		func(f *fleet) { f.resetConnections(); f.healNetwork() }, "the network is cut and all connections break")
+}
 
-// lostPermitCut returns the start of a cut of lostPermits.
-func lostPermitCut(i int) time.Duration { return time.Second + time.Duration(i)*170*time.Millisecond }
-
-// lostReturns is lostPermits with a reload at the start of each cut. After a reload the permits go back,
-// and these returns do not reach Redis.
+// lostReturns has five faults, each with a reload at its start. After a reload, the permits go back. In the
+// first four faults Redis stalls: the answer to the return of the permits comes after the timeout, but
+// the answer to the return of their allowance comes in time. In the last fault, no return reaches
+// Redis. A lease takes no permits for a second after a reload, so the faults are further apart.
 func lostReturns() *plan {
-	p := lostPermits()
-	p.leaseWaste = 0.002
-	for i := range lostPermitCuts {
-		p.addReload(lostPermitCut(i)+time.Millisecond, p.maxHits-1-i, p.leaseWaste)
+	p := newNamedPlan(9500 * time.Millisecond)
+	p.replicas, p.callers, p.callerPause, p.maxHits, p.leaseWaste, p.losesAnswers = 1, 10, 20*time.Millisecond, 20_000, 0.01, true
+	for i := range 5 {
+		at := time.Duration(i+1) * 1700 * time.Millisecond
+		f := fault{start: at, end: at + 60*time.Millisecond}
+		if i < 4 {
+			p.addFault(f, func(f *fleet) { f.redis.stall() }, func(f *fleet) { f.redis.resume() }, "Redis stalls")
+		} else {
+			p.addCutAndReset(f)
+		}
+		p.addReload(at+time.Millisecond, p.maxHits-1-i, p.leaseWaste)
 	}
 	p.sortEvents()
 	return p
@@ -214,15 +226,16 @@ func anonymousHolders() *plan {
 	return p
 }
 
-// holdersLongCut is holders while the network of all replicas is cut.
-func holdersLongCut() *plan {
+// holdersLongNetworkCut is holders while the network of all replicas is cut.
+func holdersLongNetworkCut() *plan {
 	p := holders()
 	p.addFault(fault{start: time.Second, end: 3 * time.Second},
 		func(f *fleet) { f.eachLink((*netmodel.Link).Cut) }, (*fleet).healNetwork, "the network of all replicas is cut")
 	return p
 }
 
-// killedReplicas has three replicas that are killed at once with all the permits that they may hold.
+// killedReplicas has three replicas that are killed at the same moment. Each replica then has all permits
+// that it may hold.
 func killedReplicas() *plan {
 	p := newNamedPlan(4 * time.Second)
 	p.maxHits, p.leaseWaste, p.losesAnswers = 5000, 0.1, true

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// pauseAll lets all replicas and callers get no CPU time. Redis and the network go on: their
-// answers then have times in the past.
+// pauseAll stops all replicas and callers for d, as if they got no CPU time. Redis and the network go on,
+// so the times of their answers are in the past after the pause.
 func (f *fleet) pauseAll(d time.Duration) {
-	f.paused += d
+	f.pausedTime += d
 	hostPause(d.Nanoseconds())
 	f.lastPause = elapsed()
 }
@@ -65,20 +65,20 @@ func (p *plan) addFlood(o flood, from, to time.Duration) {
 // startFlood starts the callers of a flood. The returned function stops them.
 func (f *fleet) startFlood(o flood) (stop func()) {
 	var running sync.WaitGroup
-	stopped, used := false, time.Duration(0)
+	isStopped, usedTime := false, time.Duration(0)
 	for i := range o.callers {
 		random := rand.New(rand.NewPCG(f.plan.seed, uint64(1000+i)))
 		running.Go(func() {
-			for !stopped && f.current[o.replica] != nil {
+			for !isStopped && f.currentReplicas[o.replica] != nil {
 				f.pauseAll(o.cpuTime)
-				if used += o.cpuTime; o.cpuLimit > 0 && used >= o.cpuLimit {
-					used = 0
+				if usedTime += o.cpuTime; o.cpuLimit > 0 && usedTime >= o.cpuLimit {
+					usedTime = 0
 					f.pauseAll(cpuPeriod - o.cpuLimit)
 				}
 				runtime.Gosched() // nothing interrupts a caller whose calls do not wait
-				f.sendCall(f.current[o.replica], callOptions{cancels: o.cancels, patience: time.Duration(random.Int64N(int64(time.Millisecond)))})
+				f.sendCall(f.currentReplicas[o.replica], callOptions{cancels: o.cancels, patience: time.Duration(random.Int64N(int64(time.Millisecond)))})
 			}
 		})
 	}
-	return func() { stopped = true; running.Wait() }
+	return func() { isStopped = true; running.Wait() }
 }

@@ -10,6 +10,9 @@ import (
 
 // plan is everything that a run does: the settings of the replicas, the calls, and the schedule
 // of the faults. It is drawn before the run.
+//
+// Each call has hits on two counters. All calls share the counter of the tight limit, which is usually soon
+// used up. And each call has a counter of its own, whose limit is never reached.
 type plan struct {
 	seed     uint64
 	replicas int
@@ -17,7 +20,7 @@ type plan struct {
 
 	// Settings of the replicas.
 	timeout                      time.Duration
-	ratio                        float64
+	fallbackRatio                float64
 	maxQueue, maxBatch, inflight int
 	denyCache, guard, allOrNone  bool
 
@@ -25,23 +28,24 @@ type plan struct {
 	maxHits                                     int // of the tight limit
 	unit, algorithm, callAlgorithm, failureMode string
 	chargeDenied                                bool    // of the tight limit, if it has a fixed window
-	leaseWaste                                  float64 // of the tight limit; 0 without a lease
+	leaseWaste                                  float64 // lease_waste of the tight limit; 0 without a lease
 
 	// The calls of each replica.
-	callers         int
-	pause, deadline time.Duration // mean pause of a caller; 0 means no deadline
-	cancelShare     float64       // of the calls, which their callers cancel
-	refundShare     float64       // of the admitted calls, which their callers take back
+	callers     int
+	callerPause time.Duration // mean time between two calls of a caller
+	deadline    time.Duration // of a call; 0 means no deadline
+	cancelShare float64       // of the calls, which their callers cancel
+	refundShare float64       // of the admitted calls, which their callers take back
 
 	holds holdPlan
 
-	delay time.Duration // least delay of the network in one direction
+	networkDelay time.Duration // least delay of the network in one direction
 
 	events       []event
 	faults       []fault
 	losesAnswers bool // answers of Redis can be lost, or more than a second late
-	clockSteps   int  // of machines
-	restarts     int  // of replicas
+	clockSteps   int  // number of changes of a machine's clock
+	restarts     int  // number of restarts of a replica
 	reloadedMax  int  // the highest maximum of the tight limit after a reload
 }
 
@@ -77,7 +81,7 @@ func newPlan(seed uint64) *plan {
 		replicas:      1 + r.IntN(3),
 		duration:      between(r, 2*time.Second, 6*time.Second),
 		timeout:       pick(r, 20*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond),
-		ratio:         pick(r, 0.1, 0.34, 0.5),
+		fallbackRatio: pick(r, 0.1, 0.34, 0.5),
 		maxQueue:      pick(r, 1, 8, defaultQueue, defaultQueue),
 		maxBatch:      pick(r, 4, 256),
 		inflight:      1 + r.IntN(2),
@@ -90,10 +94,10 @@ func newPlan(seed uint64) *plan {
 		callAlgorithm: pick(r, "fixed_window", "fixed_window", "sliding_log"),
 		failureMode:   pick(r, "local", "local", "local", "deny", "allow"),
 		callers:       1 + r.IntN(6),
-		pause:         between(r, 5*time.Millisecond, 40*time.Millisecond),
+		callerPause:   between(r, 5*time.Millisecond, 40*time.Millisecond),
 		deadline:      pick(r, 0, 0, 20*time.Millisecond, 200*time.Millisecond),
 		cancelShare:   pick(r, 0, 0, 0, 0.1, 0.9),
-		delay:         time.Duration(50+r.IntN(400)) * time.Microsecond,
+		networkDelay:  time.Duration(50+r.IntN(400)) * time.Microsecond,
 	}
 	if (p.algorithm == "fixed_window" || p.algorithm == "token_bucket") && r.IntN(2) == 0 {
 		p.leaseWaste, p.maxHits = pick(r, 0.1, 0.5), pick(r, 30, 100, 300, 1000)
@@ -122,8 +126,8 @@ func (p *plan) highestMax() int64 { return int64(max(p.maxHits, p.reloadedMax)) 
 // leaseBudget returns the most permits that all replicas together may hold unused.
 func (p *plan) leaseBudget() int64 { return int64(p.leaseWaste * float64(p.highestMax())) }
 
-// losses returns the number of faults in which Redis loses counters.
-func (p *plan) losses() int {
+// dataLosses returns the number of faults in which Redis loses counters.
+func (p *plan) dataLosses() int {
 	n := 0
 	for _, f := range p.faults {
 		if f.losesData {
@@ -133,8 +137,8 @@ func (p *plan) losses() int {
 	return n
 }
 
-// isInFault reports whether a moment lies in a fault of Redis or of the network, or at most the
-// given time after one.
+// isInFault reports whether a fault of Redis or of the network includes the time at, or has ended at most
+// after (a duration) earlier.
 func (p *plan) isInFault(at, after time.Duration) bool {
 	return slices.ContainsFunc(p.faults, func(f fault) bool { return f.start <= at && at <= f.end+after })
 }
@@ -142,10 +146,10 @@ func (p *plan) isInFault(at, after time.Duration) bool {
 // print writes the plan to the trace.
 func (p *plan) print() {
 	fmt.Fprintf(output, "seed %d: %d replicas for %v; timeout %v, ratio %v, queue %d, batch %d, in flight %d, deny cache %v, guard %v, all or none %v\n",
-		p.seed, p.replicas, p.duration, p.timeout, p.ratio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
+		p.seed, p.replicas, p.duration, p.timeout, p.fallbackRatio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
 	fmt.Fprintf(output, "limit: %d per %s, %s, charge_denied %v, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n",
 		p.maxHits, p.unit, p.algorithm, p.chargeDenied, p.leaseWaste, p.failureMode, p.callAlgorithm)
-	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v, taken back %v; network delay %v\n", p.callers, p.pause, p.deadline, p.cancelShare, p.refundShare, p.delay)
+	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v, taken back %v; network delay %v\n", p.callers, p.callerPause, p.deadline, p.cancelShare, p.refundShare, p.networkDelay)
 	if p.holds.slots > 0 {
 		fmt.Fprintf(output, "holds: %+v\n", p.holds)
 	}

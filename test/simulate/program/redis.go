@@ -17,11 +17,11 @@ import (
 // program, behind a network. Only one goroutine of the program runs at a time, so nothing here
 // needs a lock.
 type redisServer struct {
-	clockStep time.Duration
-	epoch     int           // number of restarts
-	stalled   chan struct{} // closed at the end of the stall; nil if the server runs
-	resumed   time.Time     // end of the last stall
-	lastTime  time.Time     // of a command
+	clockStep     time.Duration
+	epoch         int           // number of restarts
+	stallEnd      chan struct{} // closed at the end of the stall; nil if the server runs
+	lastStallEnd  time.Time     // end of the last stall
+	lastCommandAt time.Time
 }
 
 // execute executes a command in the model. It returns the reply as Redis would send it.
@@ -29,7 +29,7 @@ func (r *redisServer) execute(args ...string) []byte { return r.executeAt(time.N
 
 // executeAt is execute at a time, which is not before the last command.
 func (r *redisServer) executeAt(at time.Time, args []string) []byte {
-	r.lastTime = at
+	r.lastCommandAt = at
 	command := resp.AppendCommand(nil, args)
 	size := hostExecute(at.Add(r.clockStep).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
 	reply := make([]byte, size)
@@ -47,13 +47,13 @@ func (r *redisServer) serve(conn *netmodel.Conn) {
 		if err != nil {
 			return
 		}
-		if r.stalled != nil {
-			<-r.stalled
+		if r.stallEnd != nil {
+			<-r.stallEnd
 		}
 		if epoch != r.epoch {
 			return // the server has crashed with what it had received
 		}
-		at := slices.MaxFunc([]time.Time{conn.ArrivalTime(), r.resumed, r.lastTime}, time.Time.Compare)
+		at := slices.MaxFunc([]time.Time{conn.ArrivalTime(), r.lastStallEnd, r.lastCommandAt}, time.Time.Compare)
 		reply := r.executeAt(at, args)
 		replies = append(replies, reply...)
 		logf("redis %s: %.60q", commandText(args), reply)
@@ -82,15 +82,15 @@ func commandText(args []string) string {
 }
 
 func (r *redisServer) stall() {
-	if r.stalled == nil {
-		r.stalled = make(chan struct{})
+	if r.stallEnd == nil {
+		r.stallEnd = make(chan struct{})
 	}
 }
 
 func (r *redisServer) resume() {
-	if r.stalled != nil {
-		close(r.stalled)
-		r.stalled, r.resumed = nil, time.Now()
+	if r.stallEnd != nil {
+		close(r.stallEnd)
+		r.stallEnd, r.lastStallEnd = nil, time.Now()
 	}
 }
 

@@ -36,11 +36,11 @@ type replica struct {
 	clockStep *time.Duration // of the machine
 	stopSweep context.CancelFunc
 
-	isClosed bool
-	isKilled bool            // without a return of its permits
-	openings []time.Duration // of breakers
-	served   int             // hits that the fallback has decided
-	reported []fallback.Outage
+	isClosed        bool
+	isKilled        bool // without a return of its permits
+	breakerOpenings []time.Duration
+	fallbackHits    int // hits that the fallback has decided
+	outages         []fallback.Outage
 }
 
 // idleProbePause is that of cmd/rls.
@@ -75,7 +75,7 @@ func (f *fleet) startReplica(number int) *replica {
 	}
 	r.client = client
 	r.fallback = fallback.New(fallback.Options{
-		Primary: client, Secondary: counters, AllOrNone: p.allOrNone, Ratio: p.ratio, Mode: limit.FailLocal,
+		Primary: client, Secondary: counters, AllOrNone: p.allOrNone, Ratio: p.fallbackRatio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
 		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount,
 		Observer: &fallbackObserver{r.meter.Fallback(), r},
@@ -95,7 +95,7 @@ func (f *fleet) startReplica(number int) *replica {
 	go r.leases.Run(ctx)
 	r.service = service.New(service.Options{
 		Limits: r.limits, Limiter: scope.New(r.leases, counters), Now: r.now,
-		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8, FallbackRatio: p.ratio})},
+		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8, FallbackRatio: p.fallbackRatio})},
 	})
 	f.replicas = append(f.replicas, r)
 	return r
@@ -139,7 +139,7 @@ type fallbackObserver struct {
 func (o *fallbackObserver) StateChanged(c fallback.StateChange) {
 	logf("%s: redis down %v, decided here %d", o.replica.name, c.Down, c.Outage.Decisions)
 	if !c.Down {
-		o.replica.reported = append(o.replica.reported, c.Outage)
+		o.replica.outages = append(o.replica.outages, c.Outage)
 	}
 	o.Observer.StateChanged(c)
 }
@@ -147,19 +147,19 @@ func (o *fallbackObserver) StateChanged(c fallback.StateChange) {
 func (o *fallbackObserver) BreakerChanged(c fallback.BreakerChange) {
 	logf("%s: breaker open %v: %v", o.replica.name, c.Open, c.Err)
 	if c.Open {
-		o.replica.openings = append(o.replica.openings, elapsed())
+		o.replica.breakerOpenings = append(o.replica.breakerOpenings, elapsed())
 	}
 	o.Observer.BreakerChanged(c)
 }
 
 func (o *fallbackObserver) BlipEnded(b fallback.Outage) {
 	logf("%s: blip ended, decided here %d", o.replica.name, b.Decisions)
-	o.replica.reported = append(o.replica.reported, b)
+	o.replica.outages = append(o.replica.outages, b)
 	o.Observer.BlipEnded(b)
 }
 
 func (o *fallbackObserver) Served(hits int) {
-	o.replica.served += hits
+	o.replica.fallbackHits += hits
 	o.Observer.Served(hits)
 }
 

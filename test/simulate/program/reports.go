@@ -15,7 +15,7 @@ func (c *checks) checkReports() {
 				continue
 			}
 			for _, result := range r.results() {
-				if r.answered == 0 || result.Err != nil {
+				if r.reportCount == 0 || result.Err != nil {
 					continue
 				}
 				name := "over_limit"
@@ -41,12 +41,12 @@ func (c *checks) checkReports() {
 		if replica.isClosed {
 			continue // nobody reports the last blip
 		}
-		reported := int64(0)
-		for _, o := range replica.reported {
-			reported += o.Decisions
+		reportedDecisions := int64(0)
+		for _, o := range replica.outages {
+			reportedDecisions += o.Decisions
 		}
-		if reported != int64(degraded) || replica.served != degraded {
-			c.fail("%s: decisions without Redis: outages report %d, the observer %d, calls had %d", replica.name, reported, replica.served, degraded)
+		if reportedDecisions != int64(degraded) || replica.fallbackHits != degraded {
+			c.fail("%s: decisions without Redis: outages report %d, the observer %d, calls had %d", replica.name, reportedDecisions, replica.fallbackHits, degraded)
 		}
 	}
 }
@@ -88,7 +88,7 @@ const outageMemory = 1500 * time.Millisecond
 // Redis decides all hits that fit in the queue.
 func (c *checks) checkBreakers() {
 	for _, r := range c.replicas {
-		for _, at := range r.openings {
+		for _, at := range r.breakerOpenings {
 			if !c.plan.isInFault(at, outageMemory) {
 				c.fail("%s: breaker opened at %v without a fault", r.name, at)
 			}
@@ -112,9 +112,9 @@ func (c *checks) mayBeDegraded(r *callRecord, reason backend.Reason) bool {
 	case c.plan.isInFault(r.end, outageMemory), r.replica.isClosed:
 		return true
 	case reason == backend.ReasonOverload:
-		return r.paused > 0 || r.sincePause <= c.plan.timeout || c.plan.maxQueue < defaultQueue
+		return r.pausedTime > 0 || r.sincePause <= c.plan.timeout || c.plan.maxQueue < defaultQueue
 	case reason == backend.ReasonLate:
-		return r.paused > 0
+		return r.pausedTime > 0
 	}
 	return false
 }
