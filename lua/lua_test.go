@@ -3,6 +3,7 @@ package lua_test
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -432,6 +433,23 @@ func TestForeignValueFailsOnlyItsOwnHits(t *testing.T) {
 	}
 	assert.Equal(t, []string{"not", "a", "counter"}, r.client.LRange(ctx, r.prefix+"list of words", 0, -1).Val())
 	assert.Equal(t, []string{"member"}, r.client.SMembers(ctx, r.prefix+"set").Val())
+}
+
+// A bucket with a burst converts its state from the max of the last hit. In a foreign value, this max
+// can be infinite.
+func TestForeignMaxOfTokenBucketIsError(t *testing.T) {
+	r := open(t)
+	now := time.Now().UnixMicro()
+	l := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 10, Burst: 20, Unit: limit.Hour})
+	for _, oldMax := range []float64{math.Inf(1), math.NaN(), math.MaxFloat64, -1, 10.5} {
+		var value []byte
+		for _, number := range []float64{float64(now + 1_000_000), 0, oldMax} {
+			value = binary.LittleEndian.AppendUint64(value, math.Float64bits(number))
+		}
+		require.NoError(t, r.client.Set(t.Context(), r.prefix+"foreign", value, 0).Err())
+		assert.Contains(t, r.take(now, nil, hit{key: "foreign", limit: l, n: 1})[0].err, "WRONGTYPE", oldMax)
+		assert.Equal(t, string(value), r.client.Get(t.Context(), r.prefix+"foreign").Val(), oldMax)
+	}
 }
 
 func TestUnknownScriptFailsOnlyItsOwnHits(t *testing.T) {

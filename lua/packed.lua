@@ -61,7 +61,8 @@ local function packedAlgorithm(format, size, expiry, step)
       end
       if #raw ~= size then return 'WRONGTYPE the key holds another string' end
       local a, b, c = unpack(format, raw)
-      if not (a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0) then
+      if not (a > 0 and a < maxExact and b >= 0 and b < maxExact and c >= 0 and c < maxExact
+        and a % 1 == 0 and b % 1 == 0 and c % 1 == 0) then
         return 'WRONGTYPE the key holds another string'
       end
       s.a, s.b, s.c, s.storedA, s.storedB, s.storedC = a, b, c, a, b, c
