@@ -3,6 +3,7 @@
 package simulate
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -16,32 +17,38 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var search = flag.String("search", "", "seeds, such as 1-100: report which of them find a mutant that needs no schedule")
+var search = flag.String("search", "", "seeds, such as 1-20: also list which of their drawn schedules find each mutant")
 
 // TestSimulationFindsEachMutant builds all mutants into one program, because the compilation takes
 // half a minute. A variable of the environment selects the mutant of a run.
 func TestSimulationFindsEachMutant(t *testing.T) {
 	p, err := Compile(t.Context(), "-overlay", writeMutants(t))
 	require.NoError(t, err)
-	defer func() { _ = p.Close(t.Context()) }()
+	t.Cleanup(func() { _ = p.Close(context.Background()) })
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
 			for _, r := range m.runs {
 				problems, isFound := m.find(t, p, r)
 				assert.True(t, isFound, "%+v: got %q, want a problem with %q", r, problems, m.problem)
 				t.Logf("%+v: %s", r, strings.Join(problems, "\n"))
 			}
-			if *search == "" || slices.ContainsFunc(m.runs, func(r run) bool { return r.schedule != "" }) {
-				return
-			}
-			first, last := parseSeeds(t, *search)
-			for seed := first; seed <= last; seed++ {
-				if problems, isFound := m.find(t, p, run{seed: seed}); len(problems) > 0 {
-					t.Logf("seed %d, found %v: %s", seed, isFound, strings.Join(problems, "\n"))
-				}
+			if *search != "" {
+				t.Logf("seeds %s: found by %v", *search, m.seedsThatFind(t, p))
 			}
 		})
 	}
+}
+
+// seedsThatFind returns the seeds of the option -search whose drawn schedule shows any problem.
+func (m *mutant) seedsThatFind(t *testing.T, p *Program) (found []uint64) {
+	first, last := parseSeeds(t, *search)
+	for seed := first; seed <= last; seed++ {
+		if problems, _ := m.find(t, p, run{seed: seed}); len(problems) > 0 {
+			found = append(found, seed)
+		}
+	}
+	return found
 }
 
 // find returns the first problems of a run, and whether any problem shows the mutant.
