@@ -92,9 +92,9 @@ func head(trace []byte) string {
 
 // schedules are the named schedules.
 var schedules = []string{
-	"anonymous-holders", "busy-callers", "canceled-calls", "full-queue", "full-queue-far-away", "holders", "holders-long-network-cut", "killed-replicas",
+	"anonymous-holders", "busy-callers", "canceled-calls", "deleted-counter", "far-redis", "full-queue", "full-queue-far-away", "holders", "holders-long-network-cut", "killed-replicas",
 	"late-answers", "late-answers-all-or-none", "late-denials", "late-permits", "late-refunds", "late-return", "long-network-cut",
-	"lost-permits", "lost-returns", "no-cpu-time", "refunds", "short-windows",
+	"lost-permits", "lost-returns", "missing-replicas", "no-cpu-time", "refunds", "short-windows",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {

@@ -64,22 +64,28 @@ func callOfCounter(name string) (id int, ok bool) {
 	return id, err == nil
 }
 
+// isTightCounter reports whether a counter of a tight limit, or of its lease, has this name.
+func isTightCounter(name string) bool { return strings.Contains(name, "|tight=") }
+
+// isLeaseCounter reports whether a counter of allowances has this name.
+func isLeaseCounter(name string) bool { return strings.Contains(name, "lease:") }
+
 // checkCharges compares the counter of a tight limit of a year with the calls, after the end of all
 // replicas. Each hit that Redis or a permit has admitted is charged, so no permit is spent twice,
 // and no return takes back the charge of a used permit. Beyond the calls, at most the lost permits
 // are charged.
 func (c *checks) checkCharges() {
 	p := c.plan
-	if p.algorithm != "fixed_window" || p.unit != "year" || len(c.lossTimes) > 0 {
+	if p.algorithm != "fixed_window" || p.unit != "year" || p.dataLosses() > 0 {
 		return
 	}
 	charged, allowances := int64(0), int64(0)
 	c.redis.eachCounter(func(name, text string, _ bool) {
-		if !strings.Contains(name, "|tight=") {
+		if !isTightCounter(name) {
 			return
 		}
 		n, _ := strconv.ParseInt(text, 10, 64)
-		if strings.Contains(name, "lease:") {
+		if isLeaseCounter(name) {
 			allowances += n
 		} else {
 			charged += n

@@ -197,6 +197,20 @@ func (p *plan) addRestart(i int, at, drain time.Duration) {
 	p.restarts++
 }
 
+// drawDeletion draws the deletion of the tight counter, in an eighth of the seeds.
+func (p *plan) drawDeletion(r *rand.Rand) {
+	if r.IntN(8) == 0 {
+		p.addDeletion(between(r, 100*time.Millisecond, p.duration-100*time.Millisecond))
+		p.sortEvents()
+	}
+}
+
+// addDeletion adds the deletion of the tight counter.
+func (p *plan) addDeletion(at time.Duration) {
+	p.addEvent(at, func(f *fleet) { f.redis.deleteTightCounter() }, "an operator deletes the tight counter")
+	p.deletions++
+}
+
 // drawReload draws a reload with another maximum of the tight limit.
 func (p *plan) drawReload(r *rand.Rand, at time.Duration) {
 	maxHits, leaseWaste := pick(r, p.maxHits, max(p.maxHits/2, 1), 2*p.maxHits), p.leaseWaste

@@ -40,7 +40,7 @@ func newFleet(p *plan) *fleet {
 	f.setLimit(p.maxHits, p.leaseWaste)
 	for i := range p.replicas {
 		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
-			return p.networkDelay + time.Duration(random.Int64N(int64(p.networkDelay)))
+			return p.distance + p.networkDelay + time.Duration(random.Int64N(int64(p.networkDelay)))
 		}))
 		f.currentReplicas = append(f.currentReplicas, nil)
 		f.currentReplicas[i] = f.startReplica(i)

@@ -22,6 +22,8 @@ type plan struct {
 	timeout                      time.Duration
 	fallbackRatio                float64
 	maxQueue, maxBatch, inflight int
+	waitReplicas                 int  // that must have the charges; Redis has none
+	autoTimeout                  bool // timeout is then the longest one that may come of it
 	denyCache, guard, allOrNone  bool
 
 	// The limits.
@@ -40,11 +42,13 @@ type plan struct {
 	holds holdPlan
 
 	networkDelay time.Duration // least delay of the network in one direction
+	distance     time.Duration // further delay of all bytes in one direction
 
 	events       []event
 	faults       []fault
 	losesAnswers bool // answers of Redis can be lost, or more than a second late
 	clockSteps   int  // number of changes of a machine's clock
+	deletions    int  // number of deletions of the tight counter
 	restarts     int  // number of restarts of a replica
 	reloadedMax  int  // the highest maximum of the tight limit after a reload
 }
@@ -109,6 +113,7 @@ func newPlan(seed uint64) *plan {
 	p.sortEvents()
 	p.refundShare = pick(r, 0, 0, 0, 0.3)
 	p.drawHolds(rand.New(rand.NewPCG(seed, 2000)))
+	p.drawDeletion(rand.New(rand.NewPCG(seed, 4000)))
 	return p
 }
 
@@ -126,9 +131,9 @@ func (p *plan) highestMax() int64 { return int64(max(p.maxHits, p.reloadedMax)) 
 // leaseBudget returns the most permits that all replicas together may hold unused.
 func (p *plan) leaseBudget() int64 { return int64(p.leaseWaste * float64(p.highestMax())) }
 
-// dataLosses returns the number of faults in which Redis loses counters.
+// dataLosses returns how often the tight counter is lost.
 func (p *plan) dataLosses() int {
-	n := 0
+	n := p.deletions
 	for _, f := range p.faults {
 		if f.losesData {
 			n++

@@ -42,10 +42,22 @@ func (r *redisServer) serve(conn *netmodel.Conn) {
 	defer func() { _ = conn.Close() }()
 	reader, epoch := bufio.NewReader(conn), r.epoch
 	var replies []byte
+	send := func(at time.Time) error {
+		_, err := conn.WriteAt(replies, at)
+		replies = replies[:0]
+		return err
+	}
 	for {
 		args, err := resp.ReadCommand(reader)
 		if err != nil {
 			return
+		}
+		var waitEnd time.Time
+		if args[0] == "WAIT" {
+			if len(replies) > 0 && send(r.lastCommandAt) != nil {
+				return
+			}
+			waitEnd = awaitReplicas(conn.ArrivalTime(), args)
 		}
 		if r.stallEnd != nil {
 			<-r.stallEnd
@@ -53,17 +65,32 @@ func (r *redisServer) serve(conn *netmodel.Conn) {
 		if epoch != r.epoch {
 			return // the server has crashed with what it had received
 		}
-		at := slices.MaxFunc([]time.Time{conn.ArrivalTime(), r.lastStallEnd, r.lastCommandAt}, time.Time.Compare)
+		at := slices.MaxFunc([]time.Time{conn.ArrivalTime(), waitEnd, r.lastStallEnd, r.lastCommandAt}, time.Time.Compare)
 		reply := r.executeAt(at, args)
 		replies = append(replies, reply...)
 		logf("redis %s: %.60q", commandText(args), reply)
 		if reader.Buffered() == 0 {
-			if _, err := conn.WriteAt(replies, at); err != nil {
+			if err := send(at); err != nil {
 				return
 			}
-			replies = replies[:0]
 		}
 	}
+}
+
+// timerPause is the pause between two timers of a Redis with its default hz.
+const timerPause = 100 * time.Millisecond
+
+// awaitReplicas waits as the WAIT command in args, which has arrived at a time. It returns the end of the
+// wait. The simulated Redis has no replicas, so no replica ends the wait early. An idle Redis notices the
+// end at its next timer.
+func awaitReplicas(arrival time.Time, args []string) (end time.Time) {
+	millis, err := strconv.Atoi(args[len(args)-1])
+	if err != nil || millis == 0 {
+		panic("WAIT: got no time limit, want one in milliseconds")
+	}
+	end = arrival.Add(time.Duration(millis) * time.Millisecond).Truncate(timerPause).Add(timerPause)
+	time.Sleep(time.Until(end))
+	return end
 }
 
 // commandText returns a command for the trace, without the text of scripts.
@@ -111,6 +138,19 @@ func (r *redisServer) keepCopy() { r.execute("MODEL", "COPY") }
 
 // setMode changes what the server lets clients do.
 func (r *redisServer) setMode(m resp.Mode) { r.execute("MODEL", "MODE", strconv.Itoa(int(m))) }
+
+// deleteTightCounter deletes the counters of the tight limit, but not those of its lease.
+func (r *redisServer) deleteTightCounter() {
+	var names []string
+	r.eachCounter(func(name, _ string, _ bool) {
+		if isTightCounter(name) && !isLeaseCounter(name) {
+			names = append(names, name)
+		}
+	})
+	if len(names) > 0 {
+		r.execute(append([]string{"DEL"}, names...)...)
+	}
+}
 
 // eachCounter calls f with each key that has not expired. The text of a sorted set is empty.
 func (r *redisServer) eachCounter(f func(name, text string, hasExpiry bool)) {

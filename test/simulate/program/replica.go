@@ -64,9 +64,11 @@ func (f *fleet) startReplica(number int) *replica {
 		Main:               redis.Server{URL: "redis.simulated:6379"},
 		AllOrNone:          p.allOrNone,
 		Timeout:            p.timeout,
+		AutoTimeout:        p.autoTimeout,
 		MaxBatchSize:       p.maxBatch,
 		MaxInflightBatches: p.inflight,
 		MaxQueueSize:       p.maxQueue,
+		WaitReplicas:       p.waitReplicas,
 		Observer:           r.meter.Redis(redis.RoleMain),
 		Dial:               r.link.Dial,
 	})
@@ -74,6 +76,10 @@ func (f *fleet) startReplica(number int) *replica {
 		panic(err) // the options are valid
 	}
 	r.client = client
+	if p.autoTimeout {
+		_ = client.Ping(ctx)
+		client.MeasureRoundTrip(ctx) // as cmd/rls does before it serves
+	}
 	r.fallback = fallback.New(fallback.Options{
 		Primary: client, Secondary: counters, AllOrNone: p.allOrNone, Ratio: p.fallbackRatio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
