@@ -51,8 +51,9 @@ type Server struct {
 	// TLS, if not nil, secures the connections.
 	TLS *tls.Config
 
-	// PoolSize is the number of connections to a node; default enough for all batches
-	// that can be in flight.
+	// PoolSize is the maximum number of connections to a node; default enough for all batches
+	// that can be in flight. With fewer connections, fewer batches are in flight. A Cluster has
+	// at least one connection for each partition.
 	PoolSize int
 }
 

@@ -49,17 +49,31 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 	}
 }
 
+// maxDefaultConnections bounds the default number of connections to a node, unless more batches can be
+// in flight.
+const maxDefaultConnections = 64
+
+// concurrency returns the number of connections to a node, and the number of batches of a partition that
+// can be in flight. Each batch has a connection, even if one node has all partitions. So no batch waits
+// for a connection, and such a wait can't look like a failure of Redis. Hits wait in the queue instead.
+func (a address) concurrency(o Options) (connections, batches int) {
+	partitions := 1
+	if a.kind == Cluster {
+		partitions = o.Partitions
+	}
+	connections = a.poolSize
+	if connections == 0 {
+		most := o.MaxInflightBatches * partitions
+		connections = max(min(max(2*most, 4), maxDefaultConnections), most)
+	}
+	connections = max(connections, partitions)
+	return connections, min(o.MaxInflightBatches, connections/partitions)
+}
+
 // limiterOptions returns the options of a client for batches. The retries of go-redis are
 // off because a script must not run twice.
 func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
-	size := a.poolSize
-	if size == 0 {
-		partitions := 1
-		if a.kind == Cluster {
-			partitions = o.Partitions
-		}
-		size = min(max(2*o.MaxInflightBatches*partitions, 4), 64)
-	}
+	size, _ := a.concurrency(o)
 	c := a.options(o.Timeout, size)
 	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends earlier
 	c.Dialer = o.Dial

@@ -57,7 +57,7 @@ type outcomes struct{ answered, overloaded, stalled, failed int }
 // second. It returns the outcomes.
 func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Duration) (got outcomes) {
 	o.Timeout, o.Observer, o.CallersClock = 50*time.Millisecond, noObserver{}, true
-	p := &pool{name: "node", client: node, partitions: 1}
+	p := &pool{name: "node", client: node, partitions: 1, inflightBatches: 1}
 	ctx, stop := context.WithCancel(t.Context())
 	l := &Limiter{pools: []*pool{p}, options: o, stop: stop}
 	l.queues = []*queue{l.startQueue(ctx, p, "")}
@@ -210,7 +210,7 @@ func (n *lateNode) masterOf(context.Context, string) (*server, error) {
 func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &lateNode{perHit: time.Millisecond}
-		p := &pool{name: "node", client: node, partitions: 1}
+		p := &pool{name: "node", client: node, partitions: 1, inflightBatches: 1}
 		ctx, stop := context.WithCancel(t.Context())
 		l := &Limiter{pools: []*pool{p}, stop: stop, options: Options{
 			Timeout: 50 * time.Millisecond, Observer: noObserver{}, CallersClock: true,

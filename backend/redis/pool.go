@@ -24,6 +24,8 @@ type pool struct {
 	firstShard        int
 	partitions        int
 
+	inflightBatches int // of each partition; MaxInflightBatches at most
+
 	incrementDenied atomic.Bool // the user may not run INCR
 
 	lateBatches    atomic.Int64 // batches that may wait for a late answer
@@ -49,7 +51,8 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 		p.openedConnections.Add(1)
 		return nil
 	}
-	p.maxLateBatches = int64(o.PoolSize - l.options.MaxInflightBatches*len(tags))
+	_, p.inflightBatches = a.concurrency(l.options)
+	p.maxLateBatches = int64(o.PoolSize - p.inflightBatches*len(tags))
 	p.client = newServers(a.open(o))
 	l.pools = append(l.pools, p)
 	for _, tag := range tags {

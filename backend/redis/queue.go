@@ -55,7 +55,7 @@ func (l *Limiter) startQueue(ctx context.Context, p *pool, k keyspace) *queue {
 	q := &queue{limiter: l, pool: p, keyspace: k, expiries: newExpiryTable(maxKnownKeys / p.partitions)}
 	q.counts.buckets = newLastCounts(maxLastCounts / p.partitions)
 	q.callsChanged.L = &q.mu
-	for range l.options.MaxInflightBatches {
+	for range p.inflightBatches {
 		l.workers.Go(func() { q.work(ctx) })
 	}
 	return q

@@ -81,6 +81,27 @@ func TestParseServerErrors(t *testing.T) {
 	}
 }
 
+func TestEachBatchHasAConnection(t *testing.T) {
+	for _, c := range []struct {
+		kind                          Kind
+		poolSize, partitions, batches int
+		wantConnections, wantBatches  int
+	}{
+		{kind: Single, batches: 1, wantConnections: 4, wantBatches: 1},
+		{kind: Single, batches: 40, wantConnections: 64, wantBatches: 40},
+		{kind: Single, batches: 100, wantConnections: 100, wantBatches: 100},
+		{kind: Single, poolSize: 1, batches: 40, wantConnections: 1, wantBatches: 1},
+		{kind: Sentinel, poolSize: 10, batches: 3, wantConnections: 10, wantBatches: 3},
+		{kind: Cluster, partitions: 12, batches: 1, wantConnections: 24, wantBatches: 1},
+		{kind: Cluster, partitions: 12, batches: 8, wantConnections: 96, wantBatches: 8},
+		{kind: Cluster, partitions: 12, batches: 4, poolSize: 30, wantConnections: 30, wantBatches: 2},
+		{kind: Cluster, partitions: 12, batches: 4, poolSize: 10, wantConnections: 12, wantBatches: 1},
+	} {
+		connections, batches := address{kind: c.kind, poolSize: c.poolSize}.concurrency(Options{Partitions: c.partitions, MaxInflightBatches: c.batches})
+		assert.Equal(t, []int{c.wantConnections, c.wantBatches}, []int{connections, batches}, "%+v", c)
+	}
+}
+
 func TestNewRejectsOptionsOutOfRange(t *testing.T) {
 	server := Server{URL: "127.0.0.1:1"}
 	for _, o := range []Options{

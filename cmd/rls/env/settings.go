@@ -165,7 +165,7 @@ type Settings struct {
 	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
 	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
 	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
-	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight."`
+	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
 	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
 	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis is down; above 0, at most 1. See docs/failure.md."`
 	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis is down: local (count in this process), allow or deny. See docs/failure.md."`

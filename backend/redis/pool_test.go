@@ -1,0 +1,68 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+)
+
+// slowConn is a connection whose round trips take at least slowTrip.
+type slowConn struct{ net.Conn }
+
+const slowTrip = 50 * time.Millisecond
+
+func (c slowConn) Write(p []byte) (int, error) {
+	time.Sleep(slowTrip)
+	return c.Conn.Write(p)
+}
+
+func dialSlowly(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return slowConn{conn}, err
+}
+
+// Far more batches could be in flight than the pool has connections. If each batch waited for a
+// connection in turn, most batches would wait longer than the timeout.
+func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
+	t.Parallel()
+	single := redistest.Start(t)
+	cluster := redistest.StartCluster(t, 1, false)
+	for name, o := range map[string]redis.Options{
+		"single":  {Main: redis.Server{URL: single.Addr, PoolSize: 1}, MaxInflightBatches: 40, MaxBatchSize: 1},
+		"cluster": {Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL(), PoolSize: 1}, Partitions: 40, MaxBatchSize: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.Timeout, o.Dial = 20*slowTrip, dialSlowly
+			l, lim := open(t, o), perDay(t, 100)
+			awaitRecovery(t, l, lim)
+			var answered atomic.Int64
+			var callers sync.WaitGroup
+			for i := range 60 {
+				callers.Go(func() {
+					for range 2 {
+						switch err := take(l, hit(fmt.Sprint("key", i), lim, 1))[0].Err; {
+						case err == nil:
+							answered.Add(1)
+						case !errors.Is(err, backend.ErrNotSent) && !errors.Is(err, backend.ErrOverloaded):
+							assert.NoError(t, err, "opens the breaker")
+						}
+					}
+				})
+			}
+			callers.Wait()
+			assert.Greater(t, answered.Load(), int64(10))
+		})
+	}
+}
