@@ -93,6 +93,7 @@ func TestDamagedHoldsFailNoOtherHits(t *testing.T) {
 		assert.True(t, got[1].Allowed)
 	}
 	require.NoError(t, r.client.ZAdd(ctx, r.prefix+"foreign", goredisZ(1, "member")).Err())
+	require.NoError(t, r.client.Expire(ctx, r.prefix+"foreign", time.Hour).Err())
 	assert.Contains(t, r.take(now, nil, hit{key: "foreign", limit: l, n: 1})[0].err, "WRONGTYPE")
 }
 

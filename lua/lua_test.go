@@ -78,6 +78,7 @@ func open(t testing.TB) *redis {
 	var err error
 	r.sha, err = r.client.ScriptLoad(context.Background(), lua.Take(limit.AlgorithmNames()...)).Result()
 	require.NoError(t, err)
+	t.Cleanup(func() { db.RequireAllExpire(t) })
 	return r
 }
 
@@ -404,13 +405,15 @@ func TestForeignValueFailsOnlyItsOwnHits(t *testing.T) {
 	r := open(t)
 	ctx, now := t.Context(), time.Now().UnixMicro()
 	require.NoError(t, r.client.SAdd(ctx, r.prefix+"set", "member").Err())
+	require.NoError(t, r.client.Expire(ctx, r.prefix+"set", time.Hour).Err())
 	foreign := map[string]string{"text": "not a counter", "16 bytes": "not a counter...", "24 bytes": "not a counter either....", "fractions": "\x00\x00\x00\x00\x00\x00\xf8\x3f\x00\x00\x00\x00\x00\x00\xf8\x3f", "not numbers": strings.Repeat("\xff", 24)}
 	for key, value := range foreign {
-		require.NoError(t, r.client.Set(ctx, r.prefix+key, value, 0).Err())
+		require.NoError(t, r.client.Set(ctx, r.prefix+key, value, time.Hour).Err())
 	}
 	lists := map[string][]any{"even list": {1, 2}, "list of words": {"not", "a", "counter"}, "one word": {"counter"}}
 	for key, values := range lists {
 		require.NoError(t, r.client.RPush(ctx, r.prefix+key, values...).Err())
+		require.NoError(t, r.client.Expire(ctx, r.prefix+key, time.Hour).Err())
 	}
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
@@ -542,7 +545,7 @@ func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
-		require.NoError(t, r.client.Set(t.Context(), r.prefix+"text", "not a counter", 0).Err())
+		require.NoError(t, r.client.Set(t.Context(), r.prefix+"text", "not a counter", time.Hour).Err())
 		got := r.take(now, []int64{3},
 			hit{key: "text", limit: l, n: 1, allOrNone: true},
 			hit{key: "a" + l.Tag(), limit: l, n: 3, allOrNone: true},

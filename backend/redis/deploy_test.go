@@ -86,7 +86,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	for range 2 { // Redis has lost a key
 		require.NoError(t, take(l, hit("key", charging(t, 5), 1))[0].Err)
-		assert.Equal(t, 1, requireAllExpire(t, s.Client(t), ""))
+		assert.Equal(t, 1, redistest.RequireAllExpire(t, s))
 		require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	}
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -169,11 +170,17 @@ func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 	}
 }
 
+// addForeignSet stores a set under the name of a counter.
+func addForeignSet(t *testing.T, client *goredis.Client, name string) {
+	require.NoError(t, client.SAdd(t.Context(), name, 1).Err())
+	require.NoError(t, client.Expire(t.Context(), name, time.Hour).Err())
+}
+
 func TestForeignKeyFailsOnlyItsHit(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout}), perDay(t, 5)
-	require.NoError(t, db.Client(t).SAdd(t.Context(), windowName(db.Prefix+"v2:fw86400:set", lim), 1).Err())
+	addForeignSet(t, db.Client(t), windowName(db.Prefix+"v2:fw86400:set", lim))
 	got := take(l, hit("mine", lim, 1), hit("set", lim, 1), hit("mine", lim, 1))
 	assert.NoError(t, got[0].Err)
 	assert.ErrorIs(t, got[1].Err, backend.ErrUnavailable)

@@ -4,7 +4,6 @@ import (
 	"os"
 	"testing"
 
-	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -46,22 +45,11 @@ func runSuites(t *testing.T, o redis.Options) {
 	backendtest.RunAllOrNone(t, opener(o))
 }
 
-// requireAllExpire requires that each key with this prefix has a time to live. It returns the
-// number of keys.
-func requireAllExpire(t *testing.T, c *goredis.Client, prefix string) (keys int) {
-	t.Helper()
-	for it := c.Scan(t.Context(), 0, prefix+"*", 1000).Iterator(); it.Next(t.Context()); keys++ {
-		ttl := c.PTTL(t.Context(), it.Val()).Val()
-		require.True(t, ttl > 0 || ttl == -2, "%s lives %v", it.Val(), ttl)
-	}
-	return keys
-}
-
 func TestSingleIsALimiter(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	runSuites(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix})
-	require.NotZero(t, requireAllExpire(t, db.Client(t), db.Prefix))
+	require.NotZero(t, db.RequireAllExpire(t))
 }
 
 func TestClusterIsALimiter(t *testing.T) {
@@ -69,7 +57,7 @@ func TestClusterIsALimiter(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, false)
 	runSuites(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}})
 	for _, s := range cluster.Masters {
-		require.NotZero(t, requireAllExpire(t, s.Client(t), ""))
+		require.NotZero(t, redistest.RequireAllExpire(t, s))
 	}
 }
 

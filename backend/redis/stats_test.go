@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,7 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 			for _, key := range keys {
 				require.NoError(t, client.Del(t.Context(), key).Err())
 				require.NoError(t, client.LPush(t.Context(), key, "x").Err())
+				require.NoError(t, client.Expire(t.Context(), key, time.Hour).Err())
 			}
 		}},
 	} {

@@ -88,7 +88,7 @@ func TestKeyThatRedisLosesGetsATimeToLiveAgain(t *testing.T) {
 		for j := range 3 {
 			require.NoError(t, take(l, hit(fmt.Sprint("key", j), lim, 1), hit("other", lim, int64(j)))[0].Err)
 		}
-		require.Equal(t, 4, requireAllExpire(t, client, ""), "after %d losses", i)
+		require.Equal(t, 4, redistest.RequireAllExpire(t, s), "after %d losses", i)
 		require.NoError(t, client.FlushAll(t.Context()).Err())
 	}
 }
@@ -98,8 +98,8 @@ func TestForeignValuesFailOnlyTheirPlainHits(t *testing.T) {
 	db := redistest.Open(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout}), charging(t, 5)
 	client := db.Client(t)
-	require.NoError(t, client.SAdd(t.Context(), windowName(db.Prefix+"v2:fw86400:set", lim), 1).Err())
-	require.NoError(t, client.Set(t.Context(), windowName(db.Prefix+"v2:fw86400:text", lim), "text", 0).Err())
+	addForeignSet(t, client, windowName(db.Prefix+"v2:fw86400:set", lim))
+	require.NoError(t, client.Set(t.Context(), windowName(db.Prefix+"v2:fw86400:text", lim), "text", time.Hour).Err())
 	for _, n := range []int64{1, 0} {
 		got := take(l, hit("mine", lim, 1), hit("set", lim, n), hit("text", lim, n), hit("mine", lim, 1))
 		assert.NoError(t, got[0].Err)
@@ -244,7 +244,7 @@ func TestKillLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 		polltest.Until(t, testTimeout, func() bool {
 			return strings.Count(client.ClientList(t.Context()).Val(), "\n") == 1
 		})
-		require.Greater(t, requireAllExpire(t, client, ""), 100, "round %d", round)
+		require.Greater(t, redistest.RequireAllExpire(t, s), 100, "round %d", round)
 		require.NoError(t, client.FlushAll(t.Context()).Err())
 	}
 }

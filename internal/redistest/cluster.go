@@ -124,7 +124,7 @@ func startNode(tb testing.TB, certs *Certs) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(s.Kill)
+	tb.Cleanup(func() { s.end(tb) })
 	return s
 }
 

@@ -45,6 +45,7 @@ func (db DB) Keys(tb testing.TB) []string {
 
 func (db DB) clear(tb testing.TB) {
 	tb.Helper()
+	checkCounters(tb, db.Server, db.Prefix)
 	c := goredis.NewClient(&goredis.Options{Addr: db.Addr})
 	defer c.Close()
 	for _, key := range scan(tb, c, db.Prefix) {

@@ -33,7 +33,7 @@ func StartTLS(tb testing.TB, c Certs) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(s.Kill)
+	tb.Cleanup(func() { s.end(tb) })
 	return s
 }
 
