@@ -87,6 +87,7 @@ func TestKilledReplicaWastesAtMostTheLeaseWaste(t *testing.T) {
 	assert.LessOrEqual(t, admitted.Load(), int64(limit))
 	assert.GreaterOrEqual(t, admitted.Load(), int64(limit-waste))
 	assert.Positive(t, replicas[1].usedPermits()+replicas[2].usedPermits())
+	assert.GreaterOrEqual(t, redistest.RequireAllExpire(t, redis), 2, "the counter, and the counter of the lease")
 }
 
 func TestStoppedReplicaReturnsItsPermits(t *testing.T) {

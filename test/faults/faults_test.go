@@ -226,6 +226,15 @@ func isMaster(c *goredis.Client) bool {
 	return err == nil && role[0] == "master"
 }
 
+// awaitAllExpire waits until the servers have keys, and each has a time to live. A replica sets the time
+// to live again for keys that Redis has lost, and for hits without an answer.
+func awaitAllExpire(t *testing.T, servers ...*redistest.Server) {
+	await(t, "a time to live for each key", func() bool {
+		expiring, lasting := redistest.Keys(t, servers...)
+		return len(expiring) > 0 && len(lasting) == 0
+	})
+}
+
 func await(t *testing.T, what string, done func() bool) {
 	polltest.Until(t, 30*time.Second, done, what)
 }

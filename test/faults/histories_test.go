@@ -34,6 +34,7 @@ type nemesis struct {
 	settings []string // of the replicas, which find Redis by them
 	proxy    string   // address of Redis for the first replica, if it differs
 	steps    []nemesisStep
+	masters  []*redistest.Server // at the end of the history
 }
 
 // nemesisStep is a fault that takes place once in a history.
@@ -76,6 +77,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 			}
 			h.run(n.steps)
 			h.check()
+			awaitAllExpire(t, n.masters...)
 		})
 	}
 }
@@ -189,7 +191,7 @@ const frozenFor = 400 * time.Millisecond
 
 func singleNemesis(t *testing.T) nemesis {
 	s := redistest.Start(t)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, steps: []nemesisStep{
+	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
 		{"Redis frozen", noLoss, func(*historyRun) { s.Pause(); time.Sleep(frozenFor); s.Resume() }},
 		killReplica,
 		{"Redis killed, started empty", allLost, func(h *historyRun) { s.Kill(); time.Sleep(frozenFor); s.Restart(h.t) }},
@@ -200,7 +202,7 @@ func singleNemesis(t *testing.T) nemesis {
 func partitionNemesis(t *testing.T) nemesis {
 	s := redistest.Start(t)
 	p := startProxy(t, "127.0.0.1:0", s.Addr)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, proxy: p.Listen, steps: []nemesisStep{
+	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, proxy: p.Listen, masters: []*redistest.Server{s}, steps: []nemesisStep{
 		{"packets vanish", noLoss, func(*historyRun) { p.addToxic("timeout", 1, `"timeout": 0`); time.Sleep(frozenFor); p.removeToxics() }},
 		{"late answers", noLoss, func(*historyRun) { p.addToxic("latency", 1, `"latency": 40`); time.Sleep(frozenFor); p.removeToxics() }},
 		{"connections reset", noLoss, func(*historyRun) {
@@ -218,7 +220,7 @@ func partitionNemesis(t *testing.T) nemesis {
 func slowDiskNemesis(t *testing.T) nemesis {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir(), "--enable-debug-command", "yes")
 	c := s.Client(t)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, steps: []nemesisStep{
+	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
 		{"slow disk", noLoss, func(*historyRun) {
 			for range 8 {
 				_ = c.Do(context.Background(), "DEBUG", "SLEEP", "0.06").Err()
@@ -233,7 +235,7 @@ func slowDiskNemesis(t *testing.T) nemesis {
 func sentinelNemesis(t *testing.T) nemesis {
 	s := redistest.StartSentinels(t)
 	replica := s.Replica.Client(t)
-	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + s.URL()}, steps: []nemesisStep{
+	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + s.URL()}, masters: []*redistest.Server{s.Replica}, steps: []nemesisStep{
 		{"master frozen", noLoss, func(*historyRun) { s.Master.Pause(); time.Sleep(frozenFor / 2); s.Master.Resume() }},
 		{"master killed", someLost, func(h *historyRun) {
 			s.Master.Kill()
@@ -246,7 +248,7 @@ func sentinelNemesis(t *testing.T) nemesis {
 func clusterNemesis(t *testing.T) nemesis {
 	c := redistest.StartCluster(t, 3, true)
 	replica := c.Replicas[0].Client(t)
-	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + c.URL()}, steps: []nemesisStep{
+	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + c.URL()}, masters: []*redistest.Server{c.Replicas[0], c.Masters[1], c.Masters[2]}, steps: []nemesisStep{
 		{"a master frozen", noLoss, func(*historyRun) { c.Masters[1].Pause(); time.Sleep(frozenFor / 2); c.Masters[1].Resume() }},
 		killReplica,
 		{"a master killed", someLost, func(h *historyRun) {

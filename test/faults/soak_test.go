@@ -99,6 +99,7 @@ func TestSoak(t *testing.T) {
 	}
 	writeLimits(t, limits, 0)
 	stop()
+	awaitAllExpire(t, s)
 	t.Logf("faults: %v; writes of the limits file: %d", counts, reloads)
 	fmt.Println("| replica | calls | failed | decided by the fallback | with a lease | goroutines | open files | heap after GC, MiB | resident, MiB |\n|---|---|---|---|---|---|---|---|---|")
 	for i, r := range replicas {

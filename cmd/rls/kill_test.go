@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// limitOfEachAlgorithm is a limits file with a rule for each algorithm, and one with a lease.
+func limitOfEachAlgorithm() string {
+	text := "domain: shop\ndescriptors:\n- {key: leased, rate_limit: {unit: day, requests_per_unit: 1000000, lease: true}}\n"
+	for _, a := range limit.Algorithms() {
+		window := "unit: day"
+		if a.HasHolds() {
+			window = "hold: 1h"
+		}
+		text += fmt.Sprintf("- {key: %s, rate_limit: {%s, requests_per_unit: 3, algorithm: %s}}\n", a, window, a)
+	}
+	return text
+}
+
+// loadUntilItEnds calls r from several callers, with new keys, until r answers no more. wait waits for
+// the end of the callers.
+func (r *testService) loadUntilItEnds() (wait func()) {
+	const callers = 8
+	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { _ = conn.Close() })
+	client := rlsv3.NewRateLimitServiceClient(conn)
+	var running sync.WaitGroup
+	for range callers {
+		running.Go(func() {
+			for {
+				value := fmt.Sprint(rand.Int64())
+				req := &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+					{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "leased", Value: "acme"}}},
+				}}
+				for _, a := range limit.Algorithms() {
+					entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: a.String(), Value: value}
+					req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{entry}})
+				}
+				ctx := context.Background()
+				if rand.IntN(2) == 0 { // the other holds have no id
+					ctx = metadata.AppendToOutgoingContext(ctx, "rls-hold", value)
+				}
+				if _, err := client.ShouldRateLimit(ctx, req); err != nil {
+					return
+				}
+			}
+		})
+	}
+	return running.Wait
+}
+
+func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
+	t.Parallel()
+	single := redistest.Start(t)
+	cluster := redistest.StartCluster(t, 3, false)
+	for name, d := range map[string]struct {
+		env     []string
+		servers []*redistest.Server
+	}{
+		"single":  {[]string{"REDIS_URL=" + single.Addr}, []*redistest.Server{single}},
+		"cluster": {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, cluster.Masters},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var clients []*goredis.Client
+			for _, s := range d.servers {
+				clients = append(clients, s.Client(t))
+			}
+			keys := func() (all []string) {
+				for _, c := range clients {
+					all = append(all, c.Keys(t.Context(), "*").Val()...)
+				}
+				return all
+			}
+			for round := range 3 {
+				r := startReplicasOn(t, 1, d.env, limitOfEachAlgorithm())[0]
+				wait := r.loadUntilItEnds()
+				polltest.Until(t, maxWait, func() bool { return r.usedPermits() > 0 && len(keys()) > 500 })
+				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // kills at any place of a batch
+				require.NoError(t, r.cmd.Process.Kill())
+				wait()
+				for _, c := range clients {
+					// Redis has read all that the service had sent once it has closed the connections.
+					polltest.Until(t, maxWait, func() bool { return strings.Count(c.ClientList(t.Context()).Val(), "\n") == 1 })
+				}
+				for _, part := range []string{":fw", ":fh", ":sw", ":sl", ":tb", ":cc", ":lease:"} {
+					assert.True(t, slices.ContainsFunc(keys(), func(key string) bool { return strings.Contains(key, part) }), part)
+				}
+				require.Greater(t, redistest.RequireAllExpire(t, d.servers...), 500, "round %d", round)
+				for _, c := range clients {
+					require.NoError(t, c.FlushAll(t.Context()).Err())
+				}
+			}
+		})
+	}
+}
