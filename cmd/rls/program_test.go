@@ -89,7 +89,7 @@ func startAs(t *testing.T, name string, env []string, args ...string) *testServi
 func startProgram(t *testing.T, name string, stdout io.Writer, env []string, args ...string) *testService {
 	t.Helper()
 	env = append([]string{
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0",
 		"SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
 	}, env...)
 	r := &testService{t: t, cmd: command(t, env, args...), done: make(chan struct{})}

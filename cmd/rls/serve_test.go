@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -115,6 +116,42 @@ func TestServeStartsWithoutLimitsIfForced(t *testing.T) {
 	code, body := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	assert.Contains(t, body, "no limits loaded")
+}
+
+func TestDebugListenerIsOnLoopbackByDefault(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	host, port, err := net.SplitHostPort(r.debug)
+	require.NoError(t, err)
+	assert.Equal(t, "127.0.0.1", host)
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", port)) // an address of this machine that only 0.0.0.0 has
+	if !assert.Error(t, err) {
+		_ = conn.Close()
+	}
+}
+
+func TestServeCanRefuseRefunds(t *testing.T) {
+	t.Parallel()
+	limits := file(t, "limits.yaml", threePerYear)
+	for name, env := range map[string][]string{"default": nil, "allow": {"NEGATIVE_HITS=allow"}, "refuse": {"NEGATIVE_HITS=refuse"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			isRefused := name == "refuse"
+			r := start(t, env, "--limits", limits)
+			hit := func(hits string) (out string, code int) {
+				out, _, code = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
+				return out, code
+			}
+			out, _ := hit("2")
+			assert.Contains(t, out, "remaining 1")
+			out, code := hit("-2")
+			assert.Equal(t, isRefused, code != 0)
+			assert.Equal(t, isRefused, strings.Contains(out, "PermissionDenied: descriptors[0]: refunds (is_negative_hits) are turned off (NEGATIVE_HITS)"), out)
+			out, _ = hit("0")
+			assert.Equal(t, isRefused, strings.Contains(out, "remaining 1"), out)
+			assert.Equal(t, !isRefused, strings.Contains(out, "remaining 3"), out)
+		})
+	}
 }
 
 func TestServeSendsConfiguredHeaders(t *testing.T) {
