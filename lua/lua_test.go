@@ -449,7 +449,7 @@ func TestForeignMaxOfTokenBucketIsError(t *testing.T) {
 		for _, number := range []float64{float64(now + 1_000_000), 0, oldMax} {
 			value = binary.LittleEndian.AppendUint64(value, math.Float64bits(number))
 		}
-		require.NoError(t, r.client.Set(t.Context(), r.prefix+"foreign", value, 0).Err())
+		require.NoError(t, r.client.Set(t.Context(), r.prefix+"foreign", value, time.Hour).Err())
 		assert.Contains(t, r.take(now, nil, hit{key: "foreign", limit: l, n: 1})[0].err, "WRONGTYPE", oldMax)
 		assert.Equal(t, string(value), r.client.Get(t.Context(), r.prefix+"foreign").Val(), oldMax)
 	}
