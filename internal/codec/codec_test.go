@@ -36,8 +36,8 @@ func requestOf(domain string, descriptors ...[]string) *rlsv3.RateLimitRequest {
 	return request
 }
 
-// usual are requests of all sizes of memory, with common and rare fields.
-func usual() []*rlsv3.RateLimitRequest {
+// usualRequests returns requests of all sizes of memory, with common and rare fields.
+func usualRequests() []*rlsv3.RateLimitRequest {
 	pair := []string{"service", "checkout", "ip", "10.0.0.1"}
 	rare := requestOf("shop", pair)
 	rare.Descriptors[0].HitsAddend = wrapperspb.UInt64(3)
@@ -53,7 +53,7 @@ func usual() []*rlsv3.RateLimitRequest {
 }
 
 func FuzzRequest(f *testing.F) {
-	for _, request := range usual() {
+	for _, request := range usualRequests() {
 		data, err := proto.Marshal(request)
 		require.NoError(f, err)
 		f.Add(data)
@@ -78,20 +78,20 @@ func FuzzRequest(f *testing.F) {
 }
 
 func TestDecodedRequestKeepsNoBytesOfItsBuffer(t *testing.T) {
-	data, err := proto.Marshal(usual()[4])
+	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	clear(data) // grpc uses the buffer again
-	assert.True(t, proto.Equal(usual()[4], got))
+	assert.True(t, proto.Equal(usualRequests()[4], got))
 }
 
 func TestRequestInPiecesIsDecoded(t *testing.T) {
-	data, err := proto.Marshal(usual()[4])
+	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
-	assert.True(t, proto.Equal(usual()[4], got))
+	assert.True(t, proto.Equal(usualRequests()[4], got))
 }
 
 func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
@@ -160,11 +160,11 @@ func TestResponseIsEncodedAsByGeneralCode(t *testing.T) {
 }
 
 func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
-	encoded, err := codec.New(0).Marshal(usual()[4])
+	encoded, err := codec.New(0).Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, general.Unmarshal(encoded, got))
-	assert.True(t, proto.Equal(usual()[4], got))
+	assert.True(t, proto.Equal(usualRequests()[4], got))
 
 	_, err = codec.New(0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
 		{CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{Name: "\xff"}},
@@ -173,7 +173,7 @@ func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
 }
 
 func TestUsualMessagesNeedFewAllocations(t *testing.T) {
-	data, err := proto.Marshal(usual()[4])
+	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	c := codec.New(0)
 	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
@@ -186,7 +186,7 @@ func TestUsualMessagesNeedFewAllocations(t *testing.T) {
 }
 
 func BenchmarkMessages(b *testing.B) {
-	data, err := proto.Marshal(usual()[4])
+	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(b, err)
 	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
 	response := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
