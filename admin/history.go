@@ -124,7 +124,7 @@ func (h *handler) rollBack(c *call) answer {
 	isDryRun, dryRunErr := c.flag("dry_run")
 	isForced, forceErr := c.flag("force")
 	reason, reasonErr := c.reason()
-	wantedVersion, versionErr := c.version()
+	wantedVersion, versionErr := c.versionParameter()
 	if err := errors.Join(dryRunErr, forceErr, reasonErr, versionErr); err != nil {
 		return answer{code: http.StatusBadRequest, body: Problems{Problems: problemList(err)}}
 	}
@@ -173,8 +173,8 @@ func (h *handler) rollBack(c *call) answer {
 // noVersion means that the request has no parameter version.
 const noVersion = -1
 
-// version returns the parameter version, or noVersion if it is missing.
-func (c *call) version() (int64, error) {
+// versionParameter returns the parameter version, or noVersion if it is missing.
+func (c *call) versionParameter() (int64, error) {
 	if !c.query.Has("version") {
 		return noVersion, nil
 	}

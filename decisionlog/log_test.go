@@ -187,7 +187,7 @@ func TestDropsAreNeverCountedTwiceAtTheStartOfASecond(t *testing.T) {
 	counts := dropCounter{dropped: map[DropReason]uint64{}}
 	l := NewLog(LogOptions{Sample: 1, MaxPerSecond: 3, Observer: &counts, Now: func() time.Time { return testStart }})
 	w := logWriter{Log: l, out: &output{w: &out}}
-	l.rate.advanceTo(testStart)
+	l.rate.beginSecond(testStart)
 	for range 5 {
 		l.rate.allow(testStart)
 	}

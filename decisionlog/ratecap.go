@@ -22,13 +22,13 @@ func (c *rateCap) allow(now time.Time) bool {
 	if c.max == 0 {
 		return true
 	}
-	c.advanceTo(now)
+	c.beginSecond(now)
 	return uint64(uint32(c.state.Add(1))) <= c.max
 }
 
-// advanceTo starts to count from 0 if now is in a later second than the last record, or if the
+// beginSecond starts to count from 0 if now is in a later second than the last record, or if the
 // clock went back. Calls that end together can be a little out of order.
-func (c *rateCap) advanceTo(now time.Time) {
+func (c *rateCap) beginSecond(now time.Time) {
 	const maxDisorder = 2 // seconds
 	second := uint32(now.Unix())
 	for {
@@ -54,6 +54,6 @@ func (c *rateCap) refusedCount(now time.Time) uint64 {
 	if c.max == 0 {
 		return 0
 	}
-	c.advanceTo(now)
+	c.beginSecond(now)
 	return c.refusedBefore.Load() + c.refusedIn(c.state.Load())
 }

@@ -205,7 +205,7 @@ func (l *Live) ruleList() RuleList {
 	paths, more := l.traffic.busiest(maxRules)
 	list.More, list.Quiet = more, list.Total-more
 	for _, path := range paths {
-		rule, isKnown := l.rules.find(path)
+		rule, isKnown := l.rules.ruleAt(path)
 		if isKnown {
 			list.Quiet--
 		}
@@ -281,7 +281,7 @@ func (l *Live) Rule(path string) (rule Rule, keys TopKeys, isKnown bool) {
 	defer l.mu.Unlock()
 	l.viewedAt = time.Now()
 	l.refreshLimits()
-	rule, isKnown = l.rules.find(path)
+	rule, isKnown = l.rules.ruleAt(path)
 	l.traffic.setTraffic(&rule)
 	keys = l.topKeys(func(e *entry) bool { return e.rule.Path == path })
 	return rule, keys, isKnown || l.traffic.rules[path] != nil

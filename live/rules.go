@@ -84,9 +84,9 @@ func newLimit(l *limitsfile.Limit) Limit {
 	return Limit{Text: text, Name: l.Name, Algorithm: l.Algorithm.String(), Disabled: !l.Enabled}
 }
 
-// find returns the rule of that path, or a Rule with no more than the path if it is not in
+// ruleAt returns the rule of that path, or a Rule with no more than the path if it is not in
 // force now. The limit of a request has such a path.
-func (b *ruleBook) find(path string) (rule Rule, isKnown bool) {
+func (b *ruleBook) ruleAt(path string) (rule Rule, isKnown bool) {
 	if place, ok := b.places[path]; ok {
 		return b.rules[place], true
 	}

@@ -18,7 +18,7 @@ func (s *Service) take(ctx context.Context, c *Call) {
 	requested := make([]int64, len(c.hits))
 	for j := range c.hits {
 		requested[j] = c.hits[j].N
-		if c.isPeek || c.isTooLarge(j) {
+		if c.isPeek || c.hitExceedsMaxHits(j) {
 			c.hits[j].N = 0
 		}
 	}
@@ -30,31 +30,33 @@ func (s *Service) take(ctx context.Context, c *Call) {
 		}
 		h.N = requested[j]
 		r.Result = h.Limit.FromPeek(r.Result, h.N)
-		if c.isTooLarge(j) {
+		if c.hitExceedsMaxHits(j) {
 			r.Allowed, r.RetryAfter = false, limit.Never
 		}
 	}
 }
 
-// isTooLarge reports whether hit j exceeds the max_hits of its rule.
-func (c *Call) isTooLarge(j int) bool { return c.Rules[c.hitDescriptors[j]].IsTooLarge(c.hits[j].N) }
+// hitExceedsMaxHits reports whether hit j exceeds the max_hits of its rule.
+func (c *Call) hitExceedsMaxHits(j int) bool {
+	return c.Rules[c.hitDescriptors[j]].IsTooLarge(c.hits[j].N)
+}
 
 // isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have
 // left. A rule in shadow mode denies no call. Rules in quota mode deny a call together only.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 	hit, quotas, quotasTooLarge := 0, 0, 0
 	for i, rule := range c.Rules {
-		firstHit, isTooLarge := hit, false
+		firstHit, hitExceedsMaxHits := hit, false
 		for ; hit < len(c.hits) && c.hitDescriptors[hit] == i; hit++ {
-			isTooLarge = isTooLarge || c.isTooLarge(hit) && !c.hits[hit].Shadow
+			hitExceedsMaxHits = hitExceedsMaxHits || c.hitExceedsMaxHits(hit) && !c.hits[hit].Shadow
 		}
 		switch isQuota := inQuotaMode(rule, hit > firstHit, quotaMode); {
-		case isQuota && isTooLarge:
+		case isQuota && hitExceedsMaxHits:
 			quotas++
 			quotasTooLarge++
 		case isQuota:
 			quotas++
-		case isTooLarge:
+		case hitExceedsMaxHits:
 			return true
 		}
 	}

@@ -121,7 +121,7 @@ func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
 			Unconfirmed: b.unconfirmed,
 		}
 		b.queue.limiter.options.Observer.BatchDone(sentBatch)
-		b.trace(sentBatch, start)
+		b.sendToTracer(sentBatch, start)
 	}
 	clear(b.hits)
 	for _, c := range calls {

@@ -53,10 +53,10 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 // in flight.
 const maxDefaultConnections = 64
 
-// concurrency returns the number of connections to a node, and the number of batches of a partition that
+// connectionsAndBatches returns the number of connections to a node, and the number of batches of a partition that
 // can be in flight. Each batch has a connection, even if one node has all partitions. So no batch waits
 // for a connection, and such a wait can't look like a failure of Redis. Hits wait in the queue instead.
-func (a address) concurrency(o Options) (connections, batches int) {
+func (a address) connectionsAndBatches(o Options) (connections, batches int) {
 	partitions := 1
 	if a.kind == Cluster {
 		partitions = o.Partitions
@@ -73,7 +73,7 @@ func (a address) concurrency(o Options) (connections, batches int) {
 // limiterOptions returns the options of a client for batches. The retries of go-redis are
 // off because a script must not run twice.
 func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
-	size, _ := a.concurrency(o)
+	size, _ := a.connectionsAndBatches(o)
 	c := a.options(o.Timeout, size)
 	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends earlier
 	c.Dialer = o.Dial

@@ -20,7 +20,7 @@ func (r *request) setLateResults(results []backend.Result, err error) {
 		switch {
 		case c.stage.CompareAndSwap(stageQueued, stageAbandoned):
 			c.setErrors(results, c.notSentError(err))
-		case c.setLateErrors(results, err):
+		case c.abandonSent(results, err):
 		default:
 			c.copyResults(results)
 		}
@@ -33,9 +33,9 @@ func (c *call) setErrors(results []backend.Result, err error) {
 	}
 }
 
-// setLateErrors abandons a call that was sent, and gives each of its hits a LateError. It returns false
+// abandonSent abandons a call that was sent, and gives each of its hits a LateError. It returns false
 // if the call has been answered meanwhile.
-func (c *call) setLateErrors(results []backend.Result, err error) bool {
+func (c *call) abandonSent(results []backend.Result, err error) bool {
 	c.lateErrors = make([]*backend.LateError, len(c.hits))
 	for i := range c.lateErrors {
 		c.lateErrors[i] = backend.NewLateError(err)

@@ -96,8 +96,8 @@ func (c *windowCounter) decode() (count int64, hasExpiry bool, err error) {
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// isIncrementDenied reports whether Redis charged nothing because its user may not run INCR.
-func (c *windowCounter) isIncrementDenied(err error) bool {
+// isIncrForbidden reports whether Redis charged nothing because its user may not run INCR.
+func (c *windowCounter) isIncrForbidden(err error) bool {
 	return err != nil && c.n == 1 && c.plain.charge == c.plain.increment && KindOf(err) == KindNoPerm
 }
 

@@ -51,7 +51,7 @@ func (l *Limiter) addPool(ctx context.Context, s Server) error {
 		p.openedConnections.Add(1)
 		return nil
 	}
-	_, p.inflightBatches = a.concurrency(l.options)
+	_, p.inflightBatches = a.connectionsAndBatches(l.options)
 	p.maxLateBatches = int64(o.PoolSize - p.inflightBatches*len(tags))
 	p.client = newServers(a.open(o))
 	l.pools = append(l.pools, p)

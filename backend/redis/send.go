@@ -130,7 +130,7 @@ func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
 			continue
 		}
 		count, hasExpiry, err := c.decode()
-		if c.isIncrementDenied(err) {
+		if c.isIncrForbidden(err) {
 			q.pool.incrementDenied.Store(true) // the next charge uses INCRBY
 			refusal = err
 			continue

@@ -20,8 +20,8 @@ func (r *request) keepContext(ctx context.Context, t Tracer) {
 	}
 }
 
-// trace passes the batch to the Tracer, if there is one.
-func (b *batch) trace(sentBatch Batch, start time.Time) {
+// sendToTracer passes the batch to the Tracer, if there is one.
+func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t := b.queue.limiter.options.Tracer
 	if t == nil {
 		return

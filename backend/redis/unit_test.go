@@ -97,7 +97,7 @@ func TestEachBatchHasAConnection(t *testing.T) {
 		{kind: Cluster, partitions: 12, batches: 4, poolSize: 30, wantConnections: 30, wantBatches: 2},
 		{kind: Cluster, partitions: 12, batches: 4, poolSize: 10, wantConnections: 12, wantBatches: 1},
 	} {
-		connections, batches := address{kind: c.kind, poolSize: c.poolSize}.concurrency(Options{Partitions: c.partitions, MaxInflightBatches: c.batches})
+		connections, batches := address{kind: c.kind, poolSize: c.poolSize}.connectionsAndBatches(Options{Partitions: c.partitions, MaxInflightBatches: c.batches})
 		assert.Equal(t, []int{c.wantConnections, c.wantBatches}, []int{connections, batches}, "%+v", c)
 	}
 }
