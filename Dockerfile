@@ -4,12 +4,12 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN go run ./scripts/licenses > /THIRD_PARTY.txt
+RUN go run ./deploy/scripts/licenses > /THIRD_PARTY.txt
 ARG TARGETOS TARGETARCH
 ENV GOOS=$TARGETOS GOARCH=$TARGETARCH
 # By default, the version comes from .git.
 ARG VERSION COMMIT DATE
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w $(scripts/ldflags)" -o /rls ./cmd/rls
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w $(deploy/scripts/ldflags)" -o /rls ./cmd/rls
 
 # This image has the certificates of public authorities and user 65532. It has no shell and
 # no packages. rls writes no file, so the root can be read-only.

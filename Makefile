@@ -2,10 +2,11 @@ GO ?= go
 LIMITS ?= examples/limits.yaml
 FUZZTIME ?= 20s
 ACTIONLINT ?= $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.8 -shellcheck= -pyflakes=
+GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 
 # Each folder here has a go.mod of its own.
-NESTED_MODULES = bench/plots test/deploy test/faults test/openapi test/page test/simulate
+NESTED_MODULES = test/bench/plots test/deploy test/faults test/openapi test/page test/simulate
 
 # INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -30,18 +31,21 @@ run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the p
 	@LIMITS_PATH=$(LIMITS) bin/rls serve
 
 build: ## Build bin/rls
-	@$(GO) build -trimpath -buildvcs=false -ldflags "$$(scripts/ldflags)" -o bin/rls ./cmd/rls
+	@[ -e bin/rls ] || echo "Building bin/rls. The first build takes about 2 minutes on 2 cores; later ones take seconds."
+	@$(GO) build -trimpath -buildvcs=false -ldflags "$$(deploy/scripts/ldflags)" -o bin/rls ./cmd/rls
 
 # The race detector allocates, so the second run counts allocations without it.
 test: ## Run the tests with the race detector
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@$(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on ./...
-	@packages=$$(scripts/alloc-packages) && $(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$packages
+	@packages=$$(deploy/scripts/alloc-packages) && $(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$packages
+	@$(GOTESTSUM) $(TEST_FLAGS) ./test/spec
 
 test-full: export RLS_TEST_FULL = 1
 test-full: test ## Run the tests at full size, break real Redis servers, and attack the service
 	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
 	@cd test/simulate && $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./...
+	@test/e2e/need-envoy
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags attacks ./test/attacks
 
 test-deploy: ## Check the Helm chart, the image, the examples and the OpenAPI files against the types of their readers
@@ -49,7 +53,7 @@ test-deploy: ## Check the Helm chart, the image, the examples and the OpenAPI fi
 	@cd test/openapi && $(GOTESTSUM) $(TEST_FLAGS) ./...
 
 test-page: ## Test the live page in headless Chromium, and keep screenshots; installs Chromium if it is missing
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@test/page/need-chromium
 	@cd test/page && $(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 8m ./...
 
@@ -62,7 +66,7 @@ test-clients: build ## Run the callers of examples/clients against a service; in
 	@RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_TEST_LANGUAGES="$(LANGUAGES)" $(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags clients ./test/clients
 
 e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ratelimit; installs both
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
 	@test/e2e/need-promtool
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
@@ -70,7 +74,7 @@ e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ra
 
 .PHONY: rolling-restart
 rolling-restart: ## Restart replicas behind Envoy with its timeout of 20 ms, which needs a quiet machine
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
 	ROLLING_TIMEOUT=20ms $(GO) test -tags e2e -count=1 -timeout 10m -v -run TestRollingRestart ./test/e2e
 
@@ -81,8 +85,15 @@ lint: ## Run the linters of .golangci.yml in all modules, and actionlint for .gi
 	done
 	@$(ACTIONLINT)
 
+.PHONY: vulnerabilities
+vulnerabilities: ## Look for known vulnerabilities in the code that each module calls
+	@for module in . $(NESTED_MODULES); do \
+		echo "govulncheck $$module"; \
+		(cd $$module && $(GOVULNCHECK) ./...) || exit 1; \
+	done
+
 bench: ## Measure the hot path; docs/benchmarks.md explains the figures
-	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./bench
+	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./test/bench
 
 # WITH_INCUMBENT names the programs that the benchmarks compare. Without a program of the
 # incumbent they measure rls only.
@@ -92,78 +103,84 @@ incumbent:
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "envoyproxy/ratelimit does not build here; measuring rls only"
 
 bench-redis: build incumbent ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
-	@scripts/test-tools
-	$(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -v -run TestRedisTable ./bench
+	@deploy/scripts/test-tools
+	$(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -v -run TestRedisTable ./test/bench
 
 # A short run (BENCH_QUICK=1) takes 2 minutes.
 bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes; updates docs/bench, docs/benchmarks.md, docs/scale.md
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@mkdir -p docs/bench
-	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/docs/bench/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
+	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/docs/bench/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./test/bench
 	@$(MAKE) simulate-scale bench-plots
 
 # The page and the plots go to the folder bench-peers.
 bench-peers: export RLS_BENCH_PEERS = $(PEERS)
 bench-peers: build incumbent ## Measure other servers beside rls: PEERS='name=host:port[,pid=N][,redis=host:port] ...'
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@mkdir -p bench-peers
-	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/bench-peers/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./bench
-	cd bench/plots && $(GO) run . -run $(CURDIR)/bench-peers/curves.json -plots $(CURDIR)/bench-peers -page $(CURDIR)/bench-peers/README.md
+	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/bench-peers/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./test/bench
+	cd test/bench/plots && $(GO) run . -run $(CURDIR)/bench-peers/curves.json -plots $(CURDIR)/bench-peers -page $(CURDIR)/bench-peers/README.md
 
 bench-plots: ## Draw the plots and write the tables again from the figures in docs/bench
-	cd bench/plots && $(GO) test . && $(GO) run . -run $(CURDIR)/docs/bench/curves.json -scale $(CURDIR)/docs/bench/scale.json -plots $(CURDIR)/docs/bench -page $(CURDIR)/docs/benchmarks.md
+	cd test/bench/plots && $(GO) test . && $(GO) run . -run $(CURDIR)/docs/bench/curves.json -scale $(CURDIR)/docs/bench/scale.json -plots $(CURDIR)/docs/bench -page $(CURDIR)/docs/benchmarks.md
 
 simulate-scale: ## Simulate 100 replicas and 1,000,000 calls/s with the figures in docs/bench; updates docs/scale.md
-	$(GO) run ./bench/scale -run docs/bench/curves.json -out docs/bench/scale.json -page docs/scale.md
+	$(GO) run ./test/bench/scale -run docs/bench/curves.json -out docs/bench/scale.json -page docs/scale.md
 
 bench-leases: build ## Measure what leases save; prints a table for docs/benchmarks.md
-	@scripts/test-tools
-	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./bench
+	@deploy/scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./test/bench
 
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(abspath $(BEFORE)) \
-		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
+		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./test/bench
 
 bench-observers: build ## Compare a build that observes no calls with this one: what metrics and logs cost
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@$(GO) build -trimpath -ldflags '-X main.observers=off' -o .tools/rls-unobserved ./cmd/rls
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(CURDIR)/.tools/rls-unobserved \
-		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./bench
+		$(GO) test -tags redis -count 1 -v -run TestBeforeAndAfter ./test/bench
 	$(GO) test -run '^$$' -bench BenchmarkObservers -count 5 -cpu 1 ./cmd/rls
 
 .PHONY: bench-partitions
 bench-partitions: build ## Measure what the number of partitions costs a Redis Cluster; docs/redis.md has the table
-	@scripts/test-tools
-	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestPartitions ./bench
+	@deploy/scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestPartitions ./test/bench
 
 .PHONY: bench-rules
 bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/benchmarks.md explains the figures
-	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./bench
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./test/bench
 
 .PHONY: bench-client
 bench-client: build ## Let three processes wait for the permits of one limit; prints the table of docs/client.md
-	@scripts/test-tools
-	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run 'TestClient$$' ./bench
+	@deploy/scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run 'TestClient$$' ./test/bench
 
 .PHONY: bench-changes
 bench-changes: ## Measure how long changes of run time take to reach three replicas; docs/overrides.md has the table
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	RLS_TEST_FULL=1 $(GO) test -count=1 -v -run TestChangesReachAllReplicas ./cmd/rls | grep p50
 
 faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the tables
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -run 'Faults|Prices|Distant' -args -full
 
 histories: ## Record calls of real replicas while real Redis servers break, and check that an order explains the answers
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 20m -v -run Histor . -args -full
 
 SOAK ?= 10m
 
 soak: ## Run replicas under random faults for SOAK (10m), and check that goroutines, files and memory stay flat
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@cd test/faults && $(GO) test -tags soak -count=1 -timeout 24h -v -run TestSoak . -args -soak $(SOAK)
+
+TRACES ?= 1000000
+
+.PHONY: spec
+spec: ## Compare TRACES (1000000) random traces of the service with a sequential reference, from the seed FIRST (0) on; SEED=N repeats one
+	@TRACES=$(TRACES) FIRST=$(FIRST) SEED=$(SEED) $(GO) test -count=1 -timeout 6h -v -run TestServiceAnswersAsTheReference ./test/spec
 
 SEEDS ?= 1-1000
 
@@ -173,15 +190,22 @@ simulate: ## Run the simulation of docs/simulation.md with SEEDS (1-1000); TRACE
 simulate-mutants: ## Put known defects into the code, and check that the simulation finds each; SEARCH=1-20 lists which of these seeds find it
 	@cd test/simulate && $(GO) test -count=1 -timeout 3h -tags mutants -v -run '^TestSimulationFindsEachMutant$$' . -args -search "$(SEARCH)"
 
+# A run of all packages takes 20 minutes on two cores: make mutants PACKAGES="limit service ...".
+MUTANTS_SINCE ?= HEAD~1
+
+.PHONY: mutants
+mutants: ## Change the code of PACKAGES (those changed since MUTANTS_SINCE, for 150 s) in small ways, and check that its tests notice
+	@nice $(GO) run ./test/mutants -since $(MUTANTS_SINCE) $(if $(PACKAGES),,-for 150s) $(MUTANTS_FLAGS) $(PACKAGES)
+
 attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
-	@scripts/test-tools
+	@deploy/scripts/test-tools
+	@test/e2e/need-envoy
 	RLS_ATTACKS=10s $(GO) test -count=1 -timeout 10m -v -tags attacks ./test/attacks
+	@cd test/faults && $(GO) test -count=1 -run StepsOfDistantRoundTrip -args -full
 
 fuzz: ## Fuzz each target for FUZZTIME (20s)
-	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
-		for name in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' $$target); do \
-			$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) ./$$(dirname $$target) || exit 1; \
-		done; \
+	@deploy/oss-fuzz/targets | while read -r folder name; do \
+		(cd "$$folder" && $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) .) </dev/null || exit 1; \
 	done
 
 docs: ## Write the pages, schemas and pictures of docs that come from the code, and the copies in the Helm chart
@@ -192,7 +216,7 @@ docs: ## Write the pages, schemas and pictures of docs that come from the code, 
 	.tools/rls-docs schema limits > docs/schema/limits.json
 	.tools/rls-docs schema tests > docs/schema/tests.json
 	cd test/openapi && $(GO) run .
-	cd bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/concepts.md
+	cd test/bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/concepts.md
 	@$(MAKE) --no-print-directory chart-docs
 
 # The chart can't read files outside its folder, so it has copies.
@@ -205,18 +229,18 @@ chart-docs: chart-readme
 chart-readme:
 	@$(GO) run github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2 --log-level warning --chart-search-root deploy/helm/rls --sort-values-order file $(HELM_DOCS_FLAGS)
 
-# The folder .tools/docs has mkdocs with the versions in scripts/docs/requirements.txt.
+# The folder .tools/docs has mkdocs with the versions in deploy/scripts/docs/requirements.txt.
 docs-site: ## Build the docs as a web site in the folder site, and check its links and pictures
-	@cd bench/plots && $(GO) test -count=1 .
-	@scripts/docs/need-mkdocs
+	@cd test/bench/plots && $(GO) test -count=1 .
+	@deploy/scripts/docs/need-mkdocs
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build --strict --clean
 
 release-snapshot: ## Build the files of a release for all platforms into dist; the commit needs no tag
-	@scripts/release
+	@deploy/scripts/release
 
 release: export RELEASE = 1
 release: ## Build the files of a release of the tag of HEAD into dist
-	@scripts/release
+	@deploy/scripts/release
 
 image: ## Build the image rls with Docker
 	docker build -t rls .
@@ -226,7 +250,7 @@ test-release: ## Build a release for this machine, compare it with a second buil
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 10m -tags release ./test/release
 
 test-upgrade: ## Replace replicas of the last version by replicas of this version, with one Redis, and go back
-	@scripts/test-tools
+	@deploy/scripts/test-tools
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 10m -tags upgrade ./test/upgrade
 
 reproducible: ## Build a release twice, in two folders with empty caches, and compare all bytes

@@ -16,117 +16,98 @@ import (
 
 const module = "github.com/seed-81f232ab/rls/"
 
-// mayImport lists for each package of this module the packages of this module that it may
-// import. docs/design.md explains the layers.
-var mayImport = map[string][]string{
-	"limit":                  {},
-	"descriptors":            {"descriptors/condition", "descriptors/limitsfile", "limit"},
-	"descriptors/condition":  {},
-	"descriptors/limitsfile": {"descriptors/condition", "internal/boundedyaml", "limit"},
-	"descriptors/override":   {"descriptors", "descriptors/limitsfile"},
-	"reload":                 {"descriptors", "descriptors/limitsfile", "descriptors/override", "source"},
-	"source/file":            {"descriptors/limitsfile", "internal/heap", "source"},
-	"source/xds":             {"descriptors/limitsfile", "internal/clienttls", "internal/heap", "internal/wait", "source"},
-	"source":                 {"descriptors/limitsfile"},
-	"source/changes":         {},
-	"source/overrides":       {"internal/wait", "source", "source/changes"},
-	"backend":                {"limit"},
-	"backend/local":          {"backend", "internal/fingerprint", "limit"},
-	"backend/redis":          {"backend", "internal/wait", "limit", "lua"},
-	"backend/scope":          {"backend", "limit"},
-	"backend/fallback":       {"backend", "internal/wait", "limit"},
-	"backend/denycache":      {"backend", "internal/fingerprint", "limit"},
-	"backend/guard":          {"backend", "limit"},
-	"backend/lease":          {"backend", "internal/fingerprint", "limit"},
-	"backend/backendtest":    {"backend", "internal/wait", "limit"},
-	"lua":                    {},
-	"timeline":               {},
-	"page":                   {"descriptors", "explain", "live", "timeline"},
-	"page/pagetest":          {"live", "timeline"},
-	"candidate":              {"backend", "descriptors", "service", "source"},
-	"live":                   {"backend", "descriptors", "descriptors/limitsfile", "limit", "service", "timeline"},
-	"service":                {"backend", "descriptors", "limit"},
-	"explain":                {"backend", "descriptors", "descriptors/limitsfile", "limit", "service"},
-	"client":                 {"backend", "backend/local", "descriptors", "descriptors/limitsfile", "limit"},
-	"client/clienttest":      {"client"},
-	"limitsdiff":             {"descriptors", "descriptors/condition", "descriptors/limitsfile", "limit"},
-	"limitstest":             {"backend/local", "descriptors", "descriptors/limitsfile", "explain", "internal/boundedyaml", "limit", "service"},
-	"limitsplan":             {"backend/local", "decisionlog", "descriptors", "descriptors/limitsfile", "internal/boundedyaml", "limit", "service"},
-	"tracing":                {"backend/redis", "service"},
-	"admin":                  {"backend", "descriptors", "descriptors/limitsfile", "descriptors/override", "limit", "source/changes"},
-	"admin/admintest":        {"admin", "descriptors", "descriptors/limitsfile", "descriptors/override", "source/changes"},
-	"check":                  {"limit", "service"},
-	"docs/openapi":           {},
-	"server":                 {"internal/admission", "internal/codec", "internal/wait", "limit"},
-	"callers":                {"descriptors/limitsfile", "internal/boundedyaml", "internal/watchfile"},
-	"internal/admission":     {},
-	"internal/codec":         {},
-	"decisionlog":            {"backend", "descriptors", "service"},
-	"internal/metrics":       {"backend", "backend/denycache", "backend/fallback", "backend/lease", "backend/redis", "candidate", "decisionlog", "descriptors", "descriptors/limitsfile", "internal/admission", "limit", "reload", "service"},
-	"internal/statsd":        {"internal/metrics"},
-	"internal/boundedyaml":   {},
-	"internal/clienttls":     {},
-	"internal/heap":          {},
-	"internal/wait":          {},
-	"internal/watchfile":     {"internal/wait"},
-	"internal/fingerprint":   {},
-	"internal/certtest":      {},
-	"internal/polltest":      {},
-	"internal/redistest":     {"internal/certtest"},
-	"source/xds/xdstest":     {"internal/certtest"},
-	"test/envoyconf":         {},
-	"cmd/rls/env":            {"backend/redis", "callers", "internal/statsd", "server"},
-	"test/attacks":           {},
-	"test/clients":           {},
-	"test/release":           {},
-	"test/upgrade":           {},
-	"scripts/licenses":       {},
-	"bench":                  {},
-	"bench/curves":           {},
-	"bench/load":             {"bench/curves"},
-	"bench/scale":            {"bench/curves"},
-
-	strings.TrimSuffix(module, "/"): {}, // the package of this test
+// floors lists the rooms of this module, from the highest floor to the lowest. A package may import
+// packages of its own room and of lower floors. docs/design.md draws the rooms.
+var floors = [][]string{
+	{"cmd", "deploy", "test"},
+	{"internal/admin"},
+	{"internal/whatif"},
+	{"internal/observe"},
+	{"internal/server", "internal/source", "client"},
+	{"service"},
+	{"descriptors", "backend"},
+	{"limit", "lua", "internal/base", "docs"},
 }
 
-// wiring is the package that may import all others.
+// testRoom is a room with helpers of tests. They may import all rooms.
+const testRoom = "internal/testkit"
+
+// wiring is the package that connects the others. Only this package and its settings read the environment.
 const wiring = "cmd/rls"
 
-// testOnly lists the packages that the program must not contain.
+// testOnly lists more packages that the program must not contain.
 var testOnly = []string{
-	"backend/backendtest", "internal/redistest", "internal/certtest", "internal/polltest",
-	"source/xds/xdstest", "admin/admintest", "test/envoyconf", "page/pagetest", "client/clienttest",
+	"backend/backendtest", "client/clienttest", "internal/admin/admintest", "internal/admin/page/pagetest", "internal/source/xds/xdstest",
 }
 
 // redisClients lists the packages that may import go-redis.
-var redisClients = []string{"backend/redis", "internal/redistest", "source/overrides"}
+var redisClients = []string{"backend/redis", "internal/testkit/redistest", "internal/source/overrides"}
 
-func TestPackagesImportOnlyLowerLayers(t *testing.T) {
-	imports := goList(t, `{{join .Imports " "}}`)
-	for pkg := range mayImport {
-		assert.Contains(t, imports, pkg, "mayImport has a row for a missing package")
-	}
-	for pkg, imported := range imports {
-		allowed, ok := mayImport[pkg]
-		assert.True(t, ok || pkg == wiring, "mayImport has no row for %s", pkg)
+func TestPackagesImportOnlyTheirRoomAndLowerFloors(t *testing.T) {
+	for pkg, imported := range goList(t, `{{join .Imports " "}}`) {
+		room, floor := roomOf(pkg)
+		if !assert.NotEmpty(t, room, "floors has no room for %s", pkg) {
+			continue
+		}
 		for _, path := range imported {
-			if name, ok := strings.CutPrefix(path, module); ok && pkg != wiring {
-				assert.Contains(t, allowed, name, "%s must not import it", pkg)
-			}
 			if pkg == "limit" {
 				assert.NotContains(t, path, ".", "limit may import the standard library only")
 			}
 			if !slices.Contains(redisClients, pkg) {
 				assert.NotContains(t, path, "redis/go-redis", "%s must not import it", pkg)
 			}
+			name, ok := strings.CutPrefix(path, module)
+			if !ok || room == testRoom {
+				continue
+			}
+			otherRoom, otherFloor := roomOf(name)
+			assert.True(t, otherRoom == room || otherFloor > floor, "%s must not import %s", pkg, name)
 		}
 	}
+}
+
+// roomOf returns the room of pkg, and the index of its floor.
+func roomOf(pkg string) (room string, floor int) {
+	if pkg == strings.TrimSuffix(module, "/") { // the package of this test
+		return "test", 0
+	}
+	for i, rooms := range append(floors, []string{testRoom}) {
+		for _, room := range rooms {
+			if pkg == room || strings.HasPrefix(pkg, room+"/") {
+				return room, i
+			}
+		}
+	}
+	return "", 0
 }
 
 func TestProgramContainsNoTestHelpers(t *testing.T) {
 	for _, dependency := range goList(t, `{{join .Deps " "}}`)[wiring] {
 		assert.NotEqual(t, "testing", dependency)
-		assert.NotContains(t, testOnly, strings.TrimPrefix(dependency, module))
+		name := strings.TrimPrefix(dependency, module)
+		room, _ := roomOf(name)
+		assert.False(t, room == testRoom || slices.Contains(testOnly, name), "the program contains %s", name)
+	}
+}
+
+// remoteClientPackages are the packages that a program may contain if it only asks a remote service by
+// package client. A path with a / at its end stands for all packages below it.
+var remoteClientPackages = []string{
+	module + "internal/base/entrytext", module + "limit",
+	"github.com/envoyproxy/go-control-plane/envoy/", "github.com/envoyproxy/protoc-gen-validate/", "github.com/cncf/xds/go/",
+	"google.golang.org/", "golang.org/x/", "github.com/cenkalti/backoff/",
+}
+
+func TestRemoteClientContainsOnlyGRPCAndMessages(t *testing.T) {
+	for _, dependency := range goList(t, `{{join .Deps " "}}`)["client"] {
+		assert.NotEqual(t, "time/tzdata", dependency, "client needs no time zones")
+		host, _, _ := strings.Cut(dependency, "/")
+		if !strings.Contains(host, ".") {
+			continue // the standard library
+		}
+		assert.True(t, slices.ContainsFunc(remoteClientPackages, func(path string) bool {
+			return dependency == path || strings.HasSuffix(path, "/") && strings.HasPrefix(dependency, path)
+		}), "client must not contain %s", dependency)
 	}
 }
 

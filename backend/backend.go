@@ -4,28 +4,10 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/seed-81f232ab/rls/limit"
 )
-
-// ErrUnavailable is wrapped by the error of a hit that another Limiter may decide:
-// the backend was unreachable, too slow or overloaded.
-var ErrUnavailable = errors.New("rate limit backend unavailable")
-
-// ErrOverloaded is wrapped, besides ErrUnavailable, by the error of a hit that this process
-// could not handle in time: it was never sent, or its answer was not read. Such an error
-// says nothing about the backend's health.
-var ErrOverloaded = errors.New("this process is overloaded")
-
-// ErrLate is wrapped, besides ErrUnavailable, by the error of a hit that the backend did not
-// answer within the time limit. The hit may be charged, unless the error wraps ErrNotSent too.
-var ErrLate = errors.New("no answer in time")
-
-// ErrNotSent is wrapped, besides ErrUnavailable, by the error of a hit that was never sent. So
-// the backend has not charged the hit, and the error is no failure of the backend.
-var ErrNotSent = errors.New("not sent")
 
 // Hit charges one counter with N hits.
 type Hit struct {
@@ -46,18 +28,34 @@ type Hit struct {
 	// only if the algorithm has holds. See limit.Limit.TakeHold.
 	HoldID string
 
+	// ConfirmsDenial asks the backend to look up whether a denial may end early. Otherwise, the
+	// backend may set MayEndEarly of each denial. The lookup costs a little more. The deny cache
+	// sets ConfirmsDenial.
+	ConfirmsDenial bool
+
 	// Window is the start of the window that a hit on a fixed window must change, in
-	// microseconds since 1970. 0 means the window of now. Only Redis supports it.
+	// microseconds since 1970. 0 means the window of now. A backend in this process ignores it.
 	Window int64
 
 	// Shadow marks a hit whose denial does not deny the request. It never keeps
 	// other hits of the request from being charged.
 	Shadow bool
+
+	// AllOrNone puts the hit into the group of its Take, if N is positive. The hits of the group
+	// are charged together: if one of them denies the group, none of them is charged, even if its
+	// limit charges denied hits. A hit that is not denied is then answered as allowed, with what
+	// remains for it without the charges.
+	AllOrNone bool
 }
 
-// AllOrNone reports whether h belongs to the hits that an all-or-none Limiter
-// charges together: if one of them is denied, none of them is charged.
-func (h *Hit) AllOrNone() bool { return h.N > 0 && !h.Shadow }
+// InGroup reports whether h belongs to the group of its Take. See AllOrNone.
+func (h *Hit) InGroup() bool { return h.AllOrNone && h.N > 0 }
+
+// DeniesGroup reports whether h, which was answered with r, keeps its group from being charged. A
+// Shadow hit never does.
+func (h *Hit) DeniesGroup(r *Result) bool {
+	return h.InGroup() && !h.Shadow && r.Err == nil && !r.Allowed
+}
 
 // Source is the part of the service that made a decision.
 type Source uint8
@@ -74,9 +72,6 @@ const (
 	// SourceDenyCache is a remembered denial.
 	SourceDenyCache
 
-	// SourceGuard is the local guard.
-	SourceGuard
-
 	// SourceLease is the permits that this process has taken from Redis.
 	SourceLease
 
@@ -85,16 +80,29 @@ const (
 	SourceFallback
 )
 
-// Sources lists all sources.
-var Sources = [...]Source{SourceLocal, SourceRedis, SourceDenyCache, SourceGuard, SourceLease, SourceFallback}
+var sources = []string{"local", "redis", "deny_cache", "lease", "fallback"}
 
-// String returns the name used in metrics and logs.
-func (s Source) String() string {
-	return [...]string{"local", "redis", "deny_cache", "guard", "lease", "fallback"}[s]
+// NewSource returns the source of a further backend that keeps counters. It is for package variables,
+// so Sources is complete when the program starts.
+func NewSource(name string) Source {
+	sources = append(sources, name)
+	return Source(len(sources) - 1)
 }
 
+// Sources returns all sources.
+func Sources() []Source {
+	all := make([]Source, len(sources))
+	for i := range all {
+		all[i] = Source(i)
+	}
+	return all
+}
+
+// String returns the name used in metrics and logs.
+func (s Source) String() string { return sources[s] }
+
 // IsBackend reports whether the backend that keeps the counters decided.
-func (s Source) IsBackend() bool { return s == SourceLocal || s == SourceRedis }
+func (s Source) IsBackend() bool { return s == SourceLocal || s == SourceRedis || s > SourceFallback }
 
 // Reason is why a hit was decided without its backend.
 type Reason uint8
@@ -133,7 +141,7 @@ type Result struct {
 	// Source made the decision.
 	Source Source
 
-	// Window is the start of the window that Redis has charged for a hit on a fixed window, in
+	// Window is the start of the window that a shared backend has charged for a hit on a fixed window, in
 	// microseconds since 1970, or 0.
 	Window int64
 
@@ -142,8 +150,17 @@ type Result struct {
 	Reason Reason
 	Mode   limit.FailureMode
 
+	// Share is the limit that the fallback has applied in place of the hit's limit. It is set if Mode
+	// is FailLocal, and nil otherwise.
+	Share *limit.Limit
+
+	// MayEndEarly marks a denial that may end before RetryAfter, because charges on the counter may
+	// soon be refunded. They belong to a group that is charged in several steps, and a later step
+	// can still deny the group.
+	MayEndEarly bool
+
 	// Err is set if nobody could decide. The rest of the Result is then undefined.
-	// Err wraps ErrUnavailable if another Limiter may be tried.
+	// If another Limiter may be tried, Err is or wraps an *Error.
 	Err error
 }
 

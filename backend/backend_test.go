@@ -1,17 +1,84 @@
 package backend_test
 
 import (
+	"context"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestAllOrNoneHitsChargeAndCanDeny(t *testing.T) {
+func TestGroupHasHitsThatCharge(t *testing.T) {
+	denied := &backend.Result{}
 	for n, want := range map[int64]bool{1: true, math.MaxInt64: true, 0: false, -1: false, math.MinInt64: false} {
-		assert.Equal(t, want, (&backend.Hit{N: n}).AllOrNone(), n)
-		assert.False(t, (&backend.Hit{N: n, Shadow: true}).AllOrNone(), n)
+		h := &backend.Hit{N: n, AllOrNone: true}
+		assert.Equal(t, want, h.InGroup(), n)
+		assert.Equal(t, want, h.DeniesGroup(denied), n)
+		h.Shadow = true
+		assert.Equal(t, want, h.InGroup(), n)
+		assert.False(t, h.DeniesGroup(denied), n)
+		assert.False(t, (&backend.Hit{N: n}).InGroup(), n)
+	}
+}
+
+func TestSourceIsABackendOrAMemory(t *testing.T) {
+	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true}
+	for _, s := range backend.Sources() {
+		assert.Equal(t, backends[s], s.IsBackend(), s)
+		assert.Equal(t, s == backend.SourceFallback, backend.Result{Source: s}.Degraded(), s)
+	}
+}
+
+func TestSingleHitIsNoGroup(t *testing.T) {
+	grouped, alone := backend.Hit{N: 1, AllOrNone: true}, backend.Hit{N: 1}
+	assert.False(t, backend.HasGroup([]backend.Hit{grouped}))
+	assert.True(t, backend.HasGroup([]backend.Hit{alone, grouped}))
+	assert.False(t, backend.HasGroup([]backend.Hit{alone, alone}))
+}
+
+func TestHitsOfADeniedGroupAreOnlyPeeked(t *testing.T) {
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Minute})
+	grouped, alone := backend.Hit{Limit: lim, N: 3, AllOrNone: true}, backend.Hit{Limit: lim, N: 3}
+	var sent []int64
+	next := backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+		for i, h := range hits {
+			sent = append(sent, h.N)
+			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 2, ResetAfter: 9}}
+		}
+		results[len(hits)-1].Err = backend.ErrUnavailable
+	})
+	results := make([]backend.Result, 4)
+	hits := []backend.Hit{grouped, grouped, alone, grouped}
+	backend.TakeDeniedGroup(t.Context(), time.Now(), next, hits, results, func(i int) bool { return i > 0 })
+	assert.Equal(t, []int64{0, 3, 0}, sent)
+	assert.Equal(t, backend.Result{}, results[0], "it is not included")
+	assert.Equal(t, limit.Result{Remaining: 2, ResetAfter: 9, RetryAfter: 9}, results[1].Result, "3 hits don't pass")
+	assert.Equal(t, limit.Result{Allowed: true, Remaining: 2, ResetAfter: 9}, results[2].Result, "it is charged")
+	assert.ErrorIs(t, results[3].Err, backend.ErrUnavailable)
+}
+
+func TestLateAnswerArrivesOnce(t *testing.T) {
+	answer := backend.Result{Result: limit.Result{Allowed: true, Remaining: 3}}
+	noAnswer := &backend.Error{Reason: backend.ReasonLate}
+	for name, isEarly := range map[string]bool{"before somebody waits": true, "while somebody waits": false} {
+		t.Run(name, func(t *testing.T) {
+			late := backend.NewLateError(noAnswer)
+			var got []backend.Result
+			if isEarly {
+				late.Arrive(answer)
+			}
+			late.OnArrival(func(r backend.Result) { got = append(got, r) })
+			if !isEarly {
+				assert.Empty(t, got)
+				late.Arrive(answer)
+			}
+			assert.Equal(t, []backend.Result{answer}, got)
+			assert.ErrorIs(t, late, noAnswer)
+		})
 	}
 }

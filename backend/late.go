@@ -23,7 +23,7 @@ func (e *LateError) Error() string { return e.cause.Error() }
 func (e *LateError) Unwrap() error { return e.cause }
 
 // Arrive sets the answer to the hit. The backend calls it at most once. If r.Allowed is set, the
-// hit was charged. If r.Err wraps ErrNotSent, the hit was not charged. With another error, nobody
+// hit was charged. If IsNotSent(r.Err), the hit was not charged. With another error, nobody
 // knows.
 func (e *LateError) Arrive(r Result) {
 	e.mu.Lock()

@@ -37,6 +37,18 @@ type PrefixReset struct {
 // caller allows. Nothing was reset.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
+// ScopePrefixes resets counters by prefix, those of scope global and those of scope instance.
+type ScopePrefixes struct{ Global, Instance PrefixResetter }
+
+// ResetPrefix implements PrefixResetter. It counts the counters of scope global.
+func (p ScopePrefixes) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
+	r, err := p.Global.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+	if err == nil {
+		_, err = p.Instance.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+	}
+	return r, err
+}
+
 // PrefixResetter resets counters by prefix.
 type PrefixResetter interface {
 	// ResetPrefix resets all counters with the prefix. If there are more than maxCounters, it

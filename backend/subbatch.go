@@ -65,6 +65,51 @@ func (s *SubBatch) CopyResults(results []Result) {
 	}
 }
 
+// HasGroup reports whether there are several hits and at least one of them is in the group of its Take.
+func HasGroup(hits []Hit) bool {
+	if len(hits) > 1 {
+		for i := range hits {
+			if hits[i].InGroup() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// IsGroupDenied reports whether a hit denies the group.
+func IsGroupDenied(hits []Hit, results []Result) bool {
+	for i := range hits {
+		if hits[i].DeniesGroup(&results[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// TakeDeniedGroup does what TakePart does, but l does not charge hits of the group, because a hit that l
+// does not get has already denied the group.
+func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
+	s := NewSubBatch()
+	defer s.Release()
+	for i, h := range hits {
+		if !isIncluded(i) {
+			continue
+		}
+		if h.InGroup() {
+			h.N = 0
+		}
+		s.Add(i, h)
+	}
+	s.Take(ctx, now, l)
+	for j, i := range s.Index {
+		if h, r := &hits[i], &s.Results[j]; h.InGroup() && r.Err == nil {
+			r.Result = h.Limit.FromPeek(r.Result, h.N)
+		}
+	}
+	s.CopyResults(results)
+}
+
 // TakePart sends to l only the hits for which isIncluded returns true, and sets their
 // results. It calls isIncluded once or twice for each index.
 func TakePart(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {

@@ -249,6 +249,48 @@ func TestRuleThatDoesNotDenyTheCallIsNotChargedAboveItsMaxHits(t *testing.T) {
 	}
 }
 
+// The denied request spends the last permit of the limit per minute.
+func TestResetOfDeniedRequestIsWhenItCanBeGranted(t *testing.T) {
+	for name, ds := range map[string][]client.Descriptor{
+		"one rule":  {client.NewDescriptor("pair", "x")},
+		"two rules": {client.NewDescriptor("five", "x"), client.NewDescriptor("four", "x")},
+	} {
+		clock := clienttest.NewClock(start)
+		c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+		for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
+			var d client.Decision
+			for i := range 5 {
+				var err error
+				d, err = c.Check(t.Context(), client.Request{Domain: "shop", Descriptors: ds})
+				require.NoError(t, err)
+				require.Equal(t, i < 4, d.Allowed, "%s, %s", kind, name)
+			}
+			assert.Equal(t, time.Minute, d.Reset, "%s, %s", kind, name)
+			assert.False(t, d.Never)
+			d, err := c.Check(t.Context(), client.Request{Domain: "shop", Descriptors: ds, N: 9})
+			require.NoError(t, err)
+			assert.True(t, !d.Allowed && d.Never, "%s, %s", kind, name)
+		}
+	}
+}
+
+func TestQuotaWithoutALimitInForceLetsTheCallPass(t *testing.T) {
+	zero := client.NewDescriptor("quota-zero", "x")
+	for other, want := range map[string]bool{"": false, "pace": false, "quota-unlimited": true, "quota-disabled": true, "quota-without-a-limit": true} {
+		clock := clienttest.NewClock(start)
+		c := newClient(t, newService(t, clock), client.Options{Clock: clock})
+		for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
+			all := []client.Descriptor{zero}
+			if other != "" {
+				all = append(all, client.NewDescriptor(other, "x"))
+			}
+			ok, err := c.Allow(t.Context(), "shop", all...)
+			require.NoError(t, err, "%s, %s", kind, other)
+			assert.Equal(t, want, ok, "%s, %s", kind, other)
+		}
+	}
+}
+
 func TestBurstAboveRateCanBeAcquired(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	c := newClient(t, newService(t, clock), client.Options{Clock: clock})

@@ -56,8 +56,9 @@ type Options struct {
 	// Failure is the way to decide while the service does not answer.
 	Failure Failure
 
-	// Limits are the limits of FailLocal, usually the limits file of the service.
-	Limits *Limits
+	// Limits are the limits of FailLocal, usually of the limits file of the service. See package
+	// client/local.
+	Limits Limits
 
 	// LocalRatio is the share of each of the Limits that this process may use, above 0 and at
 	// most 1. Four processes that share a limit need a ratio of 0.25. The default is 1.
@@ -107,12 +108,12 @@ func New(target string, o Options) (*Client, error) {
 		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", o.Timeout)
 	}
 	c := newClient(o)
-	service, err := dial(target, o)
+	remote, conn, err := dial(target, o)
 	if err != nil {
 		return nil, err
 	}
-	c.closers = append(c.closers, service.conn.Close)
-	c.decider, err = newFailover(service, o, c.clock, c.log)
+	c.closers = append(c.closers, conn.Close)
+	c.decider, err = newFailover(remote, o, c.clock, c.log)
 	if err != nil {
 		_ = c.Close()
 		return nil, err
@@ -120,9 +121,9 @@ func New(target string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// NewLocal returns a Client that needs no service: it counts in this process. It uses
+// NewLocal returns a Client that asks no remote service: limits decide in this process. It uses
 // o.LocalRatio, o.Log and o.Clock.
-func NewLocal(limits *Limits, o Options) (*Client, error) {
+func NewLocal(limits Limits, o Options) (*Client, error) {
 	c := newClient(o)
 	l, err := newLocal(limits, o.LocalRatio, c.clock)
 	if err != nil {

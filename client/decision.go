@@ -28,9 +28,13 @@ type Decision struct {
 	// Remaining is the number of permits that are left.
 	Remaining uint32
 
-	// Reset is the time until all permits are back. If the request is denied, Reset is
-	// the time until it can be granted. The service rounds waits of a second or more up.
+	// Reset is the time until all permits are back. The service rounds it up to whole seconds. If the
+	// request is denied, Reset is the time until the same request can be granted.
 	Reset time.Duration
+
+	// Never reports that the request is denied and can't be granted at any time. Reset then has no
+	// meaning.
+	Never bool
 
 	// Degraded reports that the service did not decide. See Failure.
 	Degraded bool
@@ -82,10 +86,14 @@ type limitStatus struct {
 
 func (a *answer) decision() Decision {
 	s := a.status
-	return Decision{
-		Allowed: a.allowed, Limited: a.limited, Degraded: a.degraded,
+	d := Decision{
+		Allowed: a.allowed, Limited: a.limited, Degraded: a.degraded, Never: a.neverFits,
 		Name: s.name, Limit: s.max, Window: s.window, Remaining: s.remaining, Reset: s.reset,
 	}
+	if !d.Allowed && !d.Never {
+		d.Reset = a.retryAfter
+	}
+	return d
 }
 
 // addStatus adds the status of a descriptor. The status of a denied descriptor comes first, and then

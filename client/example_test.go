@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/client/local"
 )
 
 // newExampleClient returns a client that decides in this process, so that the examples need no
 // service. Programs call client.New with the address of their service.
 func newExampleClient(limits string) *client.Client {
-	parsed, err := client.ParseLimits("limits.yaml", limits)
+	parsed, err := local.ParseLimits("limits.yaml", limits)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -45,4 +46,30 @@ func Waiting(c *Client) int {
 		n += q.waiters.Len()
 	}
 	return n
+}
+
+// PausesAfterEarlierSignal reports whether a queue pauses although a permit was given back
+// before its last call.
+func PausesAfterEarlierSignal() bool {
+	q := &queue{client: &Client{}, wakeUps: make(chan struct{}, 1)}
+	w := &waiter{permits: 1}
+	w.element = q.waiters.PushBack(w)
+	q.endPause()
+	q.nextBatch(oneWaiter)
+	return len(q.wakeUps) == 0
+}
+
+// CallOptions are the differences between calls for one Request.
+type CallOptions struct {
+	ChargesNothingIfDenied, Refunds bool
+	HoldID                          string
+}
+
+// Ask sends a call of c for r.N permits. It returns all that c reads in the answer, or the error.
+func Ask(ctx context.Context, c *Client, r Request, o CallOptions) string {
+	a, err := c.decide(ctx, &r, r.N, callOptions{chargesNothingIfDenied: o.ChargesNothingIfDenied, refunds: o.Refunds, holdID: o.HoldID})
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%+v", *a)
 }

@@ -31,26 +31,26 @@ const (
 // probePause is the time between two calls that test whether a failed service answers again.
 const probePause = time.Second
 
-// failover decides calls by the service, or by the mode if the service fails.
+// failover lets the service decide calls. If the service fails, the mode decides them.
 type failover struct {
-	service *remote
-	mode    Failure
-	local   *local // of FailLocal
-	clock   Clock
-	log     *slog.Logger
+	remote service
+	mode   Failure
+	local  service // decides in mode FailLocal; otherwise nil
+	clock  Clock
+	log    *slog.Logger
 
-	// fairTime is the time that a call must have had before its deadline counts as a failure of
-	// the service. The callers of a program can choose their deadlines, and a very short one must
-	// not open the limits of others.
+	// fairTime is the least time that a call gives the service. If a shorter call misses its deadline, the
+	// service has not failed. Otherwise a caller with very short deadlines could open the limits of
+	// other callers.
 	fairTime time.Duration
 
 	// nextProbe is the time in nanoseconds of the next call while the service fails, or 0.
 	nextProbe atomic.Int64
 }
 
-func newFailover(service *remote, o Options, clock Clock, log *slog.Logger) (*failover, error) {
+func newFailover(remote service, o Options, clock Clock, log *slog.Logger) (*failover, error) {
 	f := &failover{
-		service: service, mode: o.Failure, clock: clock, log: log,
+		remote: remote, mode: o.Failure, clock: clock, log: log,
 		fairTime: cmp.Or(o.Timeout, DefaultTimeout) / 10,
 	}
 	switch {
@@ -68,19 +68,19 @@ func newFailover(service *remote, o Options, clock Clock, log *slog.Logger) (*fa
 
 func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	if f.mode == FailClosed {
-		return f.service.decide(ctx, c)
+		return f.remote.decide(ctx, c)
 	}
 	if c.refunds {
 		if c.grantedWithoutService {
 			return f.decideAlone(ctx, c)
 		}
-		return f.service.decide(ctx, c)
+		return f.remote.decide(ctx, c)
 	}
 	if !f.mayCall() {
 		return f.decideAlone(ctx, c)
 	}
 	begin := time.Now()
-	a, err := f.service.decide(ctx, c)
+	a, err := f.remote.decide(ctx, c)
 	if isAnswered(err) && f.nextProbe.Swap(0) != 0 {
 		f.log.Info("rls answers again")
 	}
@@ -136,11 +136,11 @@ func isOutage(err error) bool {
 // isAnswered reports whether the service has answered a call that ended with err. An error about the
 // request is an answer too.
 func isAnswered(err error) bool {
-	s, isStatus := status.FromError(err) // of nil: OK
+	s, isStatus := status.FromError(err) // a nil err has the code OK
 	return isStatus && s.Code() != codes.Canceled && !isOutage(err)
 }
 
-// isDeadline reports whether err is a missed deadline, which the service or this process noticed.
+// isDeadline reports whether err is a missed deadline. The service or this process can have noticed it.
 func isDeadline(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }

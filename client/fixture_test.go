@@ -51,6 +51,27 @@ descriptors:
   - key: quota
     quota_mode: true
     rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: quota-zero
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 0}
+  - key: quota-unlimited
+    quota_mode: true
+    refunds: false
+    rate_limit: {unlimited: true}
+  - key: quota-disabled
+    quota_mode: true
+    refunds: false
+    rate_limit: {unit: hour, requests_per_unit: 0, enabled: false}
+  - key: quota-without-a-limit
+    quota_mode: true
+  - key: pair
+    rate_limits:
+      - {unit: minute, requests_per_unit: 5, algorithm: sliding_log}
+      - {unit: second, requests_per_unit: 2, algorithm: token_bucket, burst: 4}
+  - key: five
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_log}
+  - key: four
+    rate_limit: {unit: second, requests_per_unit: 2, algorithm: token_bucket, burst: 4}
   - key: final
     refunds: false
     rate_limit: {unit: hour, requests_per_unit: 10}
@@ -87,6 +108,12 @@ type testService struct {
 
 // newService starts a service whose clock is clock.
 func newService(t *testing.T, clock *clienttest.Clock) *testService {
+	t.Helper()
+	return newServiceWith(t, clock, limits)
+}
+
+// newServiceWith is newService with other limits.
+func newServiceWith(t *testing.T, clock *clienttest.Clock, limits string) *testService {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/client"
 	"github.com/seed-81f232ab/rls/client/clienttest"
+	"github.com/seed-81f232ab/rls/client/local"
 )
 
 // slot is a descriptor with 2 slots whose hold is 30 s.
@@ -52,7 +53,7 @@ func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
 
 // A release can't help a caller whose other limit is spent. So the caller waits for this limit,
 // and asks once.
-func TestWaitForSpentLimitBesideSlotsIsNoPoll(t *testing.T) {
+func TestHoldAsksOnceWhenItsOtherLimitHasAPermit(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c, job := newClient(t, s, client.Options{Clock: clock}), client.NewDescriptor("job", "x")
@@ -73,6 +74,10 @@ func TestWaitForSpentLimitBesideSlotsIsNoPoll(t *testing.T) {
 	clock.Advance(15 * time.Minute) // with the jitter
 	require.NoError(t, <-acquired)
 	assert.EqualValues(t, 2, s.calls.Load()-callsBefore)
+}
+
+func TestPermitGivenBackBeforeACallEndsNoLaterPause(t *testing.T) {
+	assert.True(t, client.PausesAfterEarlierSignal())
 }
 
 func TestCallerGivesUpIfLimitBesideSlotsIsSpentBeyondDeadline(t *testing.T) {
@@ -213,7 +218,7 @@ func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
 }
 
 func TestReleaseFreesSlotsOfServiceAndOfOutage(t *testing.T) {
-	parsed, err := client.ParseLimits("limits.yaml", limits)
+	parsed, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for name, outageFirst := range map[string]bool{"granted in an outage": true, "renewed in an outage": false} {
 		t.Run(name, func(t *testing.T) {

@@ -53,10 +53,12 @@ func (c *Client) checkMethod(ctx context.Context, request MethodRequest, method 
 	case d.Allowed:
 		return nil
 	}
-	s, err := status.New(codes.ResourceExhausted, "rate limit exceeded").
-		WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.Reset)})
-	if err != nil {
-		return status.Error(codes.ResourceExhausted, "rate limit exceeded")
+	s := status.New(codes.ResourceExhausted, "rate limit exceeded")
+	if d.Never {
+		return s.Err()
+	}
+	if withWait, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.Reset)}); err == nil {
+		s = withWait
 	}
 	return s.Err()
 }

@@ -32,7 +32,9 @@ func (c *Client) Middleware(request func(*http.Request) *Request) func(http.Hand
 				w.Header().Set("RateLimit-Reset", wholeSeconds(d.Reset))
 			}
 			if !d.Allowed {
-				w.Header().Set("Retry-After", wholeSeconds(max(d.Reset, time.Second)))
+				if !d.Never {
+					w.Header().Set("Retry-After", wholeSeconds(max(d.Reset, time.Second)))
+				}
 				http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
 				return
 			}

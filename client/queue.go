@@ -160,6 +160,10 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	if batch == nil {
 		delete(c.queues, q.key)
 	}
+	select {
+	case <-q.wakeUps: // the next call sees what this signal is about
+	default:
+	}
 	return batch, permits
 }
 

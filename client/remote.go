@@ -9,8 +9,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // retryPolicy repeats calls that did not reach the service, and calls whose connection broke before
@@ -19,14 +17,8 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// remote decides calls by a service.
-type remote struct {
-	conn    *grpc.ClientConn
-	service rlsv3.RateLimitServiceClient
-}
-
-// dial returns the service at target. It does not connect yet.
-func dial(target string, o Options) (*remote, error) {
+// dial returns the service at target, and its connection. It does not connect yet.
+func dial(target string, o Options) (service, *grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS)
@@ -37,24 +29,12 @@ func dial(target string, o Options) (*remote, error) {
 	}, o.DialOptions...)
 	conn, err := grpc.NewClient(target, dialOptions...)
 	if err != nil {
-		return nil, fmt.Errorf("target %q: %w", target, err)
+		return service{}, nil, fmt.Errorf("target %q: %w", target, err)
 	}
-	return &remote{conn, rlsv3.NewRateLimitServiceClient(conn)}, nil
-}
-
-func (r *remote) decide(ctx context.Context, c *call) (*answer, error) {
-	var header metadata.MD
-	var options []grpc.CallOption
-	if c.chargesNothingIfDenied {
-		ctx = metadata.AppendToOutgoingContext(ctx, limit.AcquireKey, "true")
-		options = append(options, grpc.Header(&header))
-	}
-	if c.holdID != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, limit.HoldKey, c.holdID)
-	}
-	resp, err := r.service.ShouldRateLimit(ctx, c.request.proto(c.hits()), options...)
-	if err != nil {
-		return nil, err
-	}
-	return newAnswer(c, resp, header), nil
+	remote := rlsv3.NewRateLimitServiceClient(conn)
+	return service{func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (resp *rlsv3.RateLimitResponse, header metadata.MD, err error) {
+		ctx = metadata.AppendToOutgoingContext(ctx, md...)
+		resp, err = remote.ShouldRateLimit(ctx, req, grpc.Header(&header))
+		return resp, header, err
+	}}, conn, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/client"
 	"github.com/seed-81f232ab/rls/client/clienttest"
+	"github.com/seed-81f232ab/rls/client/local"
 )
 
 func TestDeniedAcquireChargesNoLimitOfService(t *testing.T) {
@@ -152,7 +153,7 @@ func outage(s *testService) {
 
 func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 	clock := clienttest.NewClock(start)
-	localLimits, err := client.ParseLimits("limits.yaml", limits)
+	localLimits, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		options client.Options
@@ -289,7 +290,7 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 }
 
 func TestWrongOptionsAreErrors(t *testing.T) {
-	localLimits, err := client.ParseLimits("limits.yaml", limits)
+	localLimits, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for want, o := range map[string]client.Options{
 		"Timeout: got -1s":            {Timeout: -time.Second},
@@ -305,8 +306,4 @@ func TestWrongOptionsAreErrors(t *testing.T) {
 	assert.ErrorContains(t, err, "target: got none")
 	_, err = client.NewLocal(nil, client.Options{})
 	assert.ErrorContains(t, err, "Limits: got none")
-	_, err = client.ReadLimits("missing.yaml")
-	assert.ErrorContains(t, err, "missing.yaml")
-	_, err = client.ParseLimits("limits.yaml", "domain: shop\ndescriptors: [{key: a, rate_limit: {unit: sekond}}]")
-	assert.ErrorContains(t, err, "sekond")
 }

@@ -9,7 +9,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -31,7 +31,7 @@ func (d Descriptor) Add(key, value string) Descriptor {
 // ParseDescriptor parses a text such as "tenant=acme,path=/orders". A \ before a comma, before a
 // = in a key or before a \ removes its meaning. String has the reverse effect.
 func ParseDescriptor(text string) (Descriptor, error) {
-	entries, err := descriptors.ParseRequestEntries(text)
+	entries, err := entrytext.ParseRequest(text)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func ParseDescriptor(text string) (Descriptor, error) {
 }
 
 // String returns the text that ParseDescriptor parses.
-func (d Descriptor) String() string { return descriptors.FormatEntries(d.entries()) }
+func (d Descriptor) String() string { return entrytext.Format(d.entries()) }
 
 // entries returns d in the type of Envoy's protocol.
 func (d Descriptor) entries() []*ratelimitv3.RateLimitDescriptor_Entry {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -29,9 +30,9 @@ func Compile(set *limitsfile.Set) *Config {
 	c := &Config{domains: map[string]*Domain{}, shadowMode: set.ShadowMode}
 	responses := responseCache{}
 	for _, d := range set.Domains {
-		domain := &Domain{Name: d.Name, source: d}
-		domain.requestSpec, domain.requestLimits = d.RequestLimit()
-		domain.requestLimits = domain.requestLimits && d.Off == nil
+		domain := &Domain{Name: d.Name, source: d, untestedRule: newUntestedRule(d.Name)}
+		domain.requestSpec, domain.allowsRequestLimits = d.RequestLimit()
+		domain.allowsRequestLimits = domain.allowsRequestLimits && d.Off == nil
 		domain.root = responses.compile(d.Descriptors, path{domain: d.Name, off: d.Off != nil})
 		c.domains[d.Name] = domain
 		c.order = append(c.order, domain)
@@ -64,6 +65,7 @@ func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) sibli
 		n, p := &s.nodes[i], parent.child(d)
 		n.rule = c.newRule(d, p)
 		if len(d.Descriptors) == 0 {
+			n.canDeny = canDeny(n.rule, nil)
 			continue
 		}
 		if original := s.copiedFrom(d); original != nil && len(original.Descriptors) > 0 && &original.Descriptors[0] == &d.Descriptors[0] {
@@ -72,6 +74,7 @@ func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) sibli
 			children := c.compile(d.Descriptors, p)
 			n.children = &children
 		}
+		n.canDeny = canDeny(n.rule, n.children)
 	}
 	return s
 }
@@ -100,11 +103,15 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		MaxHits:      d.MaxHits,
 		Denial:       newDenial(d.Denial),
 		Metadata:     d.Metadata,
-		HasHolds:     slices.ContainsFunc(limits, func(l *RateLimit) bool { return !l.Unlimited && l.Algorithm.HasHolds() }),
+		HasHolds:     slices.ContainsFunc(d.Limits, hasHolds),
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
 	}
 }
+
+// hasHolds reports whether l has holds, also if l is turned off: callers still release the holds that they
+// have taken, and these releases must refund no other limit.
+func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
 // newDenial compiles d, which can be nil.
 func newDenial(d *limitsfile.Denial) *Denial {
@@ -185,7 +192,7 @@ func responseUnit(u limit.Unit) rlsv3.RateLimitResponse_RateLimit_Unit {
 
 // RequestPath returns the path of the rules that RequestOverride returns.
 func (d *Domain) RequestPath() string {
-	return limitsfile.Printable(d.Name) + " > the request's own limit"
+	return fields.Printable(d.Name) + " > the request's own limit"
 }
 
 // RequestMetrics returns the Attachment of all limits that RequestOverride returns.
@@ -196,7 +203,7 @@ func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
 // the defaults, the rule has no limits.
 func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.RequestPath()}
-	if !d.requestLimits {
+	if !d.allowsRequestLimits {
 		return r, nil
 	}
 	spec := d.requestSpec

@@ -7,7 +7,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // CounterPrefix names all counters of requests whose descriptors start with some entries.
@@ -42,12 +42,12 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	for i, part := range parts {
 		if !strings.Contains(part, "=") {
 			if i < len(parts)-1 {
-				return CounterPrefix{}, fmt.Errorf("prefix: got the key %s without a value, want KEY=VALUE before the last key", limitsfile.Printable(part))
+				return CounterPrefix{}, fmt.Errorf("prefix: got the key %s without a value, want KEY=VALUE before the last key", fields.Printable(part))
 			}
 			p.AnyValue = true
 		}
 		if strings.Contains(part, "*") {
-			return CounterPrefix{}, fmt.Errorf("prefix: got a * in %s, which has no meaning there; leave the value out for all values, and write %%2A for the character", limitsfile.Printable(part))
+			return CounterPrefix{}, fmt.Errorf("prefix: got a * in %s, which has no meaning there; leave the value out for all values, and write %%2A for the character", fields.Printable(part))
 		}
 	}
 	return p, nil

@@ -70,11 +70,13 @@ type Domain struct {
 	root   siblings
 	source *limitsfile.Domain
 
-	// requestSpec has the defaults for limits of requests. requestLimits is false if the
+	// requestSpec has the defaults for limits of requests. allowsRequestLimits is false if the
 	// defaults turn these limits off.
-	requestSpec    limit.Spec
-	requestLimits  bool
-	requestMetrics Attachment
+	requestSpec         limit.Spec
+	allowsRequestLimits bool
+	requestMetrics      Attachment
+
+	untestedRule *Rule
 
 	observer Observer // nil until the Config is in force, and if nobody observes
 }
@@ -85,14 +87,46 @@ type Domain struct {
 // Each entry must match a descriptor of the next level, and the last entry matches the
 // rule. The first match of a level wins, without backtracking.
 func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
+	return d.match(&lookup{observedDomain: d}, entries)
+}
+
+// MatchWithin is Match for a descriptor of a call that has b for all its descriptors. If b does not
+// suffice to test the condition of a descriptor that can deny, MatchWithin returns UntestedRule, which
+// denies.
+func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
+	l := lookup{budget: *b, observedDomain: d}
+	rule := d.match(&l, entries)
+	*b = l.budget
+	return rule
+}
+
+// MatchesQuotaMode reports whether entries match a descriptor with quota_mode, even if none of its
+// limits is in force. b is as for MatchWithin.
+func (d *Domain) MatchesQuotaMode(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) bool {
+	l := lookup{budget: *b}
+	n := d.find(&l, entries)
+	*b = l.budget
+	return n != nil && !l.isDenied && n.QuotaMode
+}
+
+func (d *Domain) match(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
+	n := d.find(l, entries)
+	switch {
+	case l.isDenied:
+		return d.untestedRule
+	case n == nil:
+		return nil
+	}
+	return n.rule
+}
+
+// find returns the node that entries match, or nil.
+func (d *Domain) find(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	list := &d.root
 	for i := range entries {
-		n := list.find(entries[:i+1], d)
-		if n == nil {
-			return nil
-		}
-		if i == len(entries)-1 {
-			return n.rule
+		n := list.find(entries[:i+1], l)
+		if n == nil || l.isDenied || i == len(entries)-1 {
+			return n
 		}
 		if list = n.children; list == nil {
 			return nil
@@ -132,12 +166,17 @@ type Rule struct {
 	// place of the value in the counter's name, or empty. It is nil without share_threshold.
 	sharedValues []string
 
+	isUntested bool // see UntestedRule
+
 	enforcement enforcement
 	metricKey   *metricKey
 }
 
 // IsTooLarge reports whether n hits exceed MaxHits.
 func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
+
+// IsUnlimited reports whether the only limit of r is unlimited.
+func (r *Rule) IsUnlimited() bool { return len(r.Limits) == 1 && r.Limits[0].Unlimited }
 
 // AdjustHitsForHolds returns the hits that a request of n hits charges to l, a limit of a rule with
 // holds. A refund releases holds only. The refund of one request is never a reset, which would end
@@ -182,6 +221,10 @@ type Observer interface {
 	// ExpressionFailed reports that an expression could not be evaluated for a request. So d did
 	// not match.
 	ExpressionFailed(domain string, d *limitsfile.Descriptor, err error)
+
+	// ConditionNotTested reports that the Budget of a call did not suffice to test the conditions
+	// for a descriptor of a request. d is the first of them. See Domain.MatchWithin.
+	ConditionNotTested(domain string, d *limitsfile.Descriptor)
 }
 
 // Store has the Config in force. Its zero value is empty.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Any file compiles, or has problems that can be shown. A Config can be matched and
@@ -23,7 +24,7 @@ func FuzzCompile(f *testing.F) {
 		files := []limitsfile.File{{Name: "a", Data: data}, {Name: "b", Data: []byte("domain: d\ndescriptors: [{key: b}]")}}
 		set, err := limitsfile.Parse(files, limitsfile.Options{MergeDomains: merge})
 		if err != nil {
-			ps := err.(limitsfile.Problems)
+			ps := err.(fields.Problems)
 			if len(ps) == 0 || set != nil {
 				t.Fatalf("%v with %v", err, set)
 			}
@@ -57,7 +58,7 @@ func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, parentEntr
 		n := &s.nodes[i]
 		at := parent.child(n.Descriptor)
 		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
-		if got := s.find(entryList, nil); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
+		if got := s.find(entryList, &lookup{}); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
 			t.Fatalf("%s: got %v for its own key and value", at, got)
 		}
 		if r := n.rule; r != nil {

@@ -12,6 +12,9 @@ import ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/comm
 // counter, even if one of the limits is part of a request.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = appendEscaped(dst, domain, &escapedInValue)
+	if r.isUntested {
+		return append(dst, untestedCounter...)
+	}
 	for i, e := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, e.GetKey(), &escapedInValue)
@@ -21,6 +24,34 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 		} else {
 			dst = appendEscaped(dst, e.GetValue(), &escapedInValue)
 		}
+	}
+	return dst
+}
+
+// AppendCutKey appends the name that a counter of entries would have, like AppendKey of a rule
+// without share_threshold. It cuts the name where dst has no more capacity.
+func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
+	appendMark := func(mark byte) {
+		if len(dst) < cap(dst) {
+			dst = append(dst, mark)
+		}
+	}
+	dst = appendCut(dst, domain)
+	for i := 0; i < len(entries) && len(dst) < cap(dst); i++ {
+		appendMark('|')
+		dst = appendCut(dst, entries[i].GetKey())
+		appendMark('=')
+		dst = appendCut(dst, entries[i].GetValue())
+	}
+	return dst
+}
+
+// appendCut appends s, escaped like a value, until dst has no free capacity.
+func appendCut(dst []byte, s string) []byte {
+	for i := 0; i < len(s) && len(dst) < cap(dst); i++ {
+		var memory [3]byte
+		escaped := appendEscaped(memory[:0], s[i:i+1], &escapedInValue)
+		dst = append(dst, escaped[:min(len(escaped), cap(dst)-len(dst))]...)
 	}
 	return dst
 }

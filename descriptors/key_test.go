@@ -50,3 +50,20 @@ descriptors:
 	assert.Equal(t, "d", string(override.AppendKey(nil, "d", nil)))
 	assert.Equal(t, "d|r=api/%2A", string(override.AppendKey(nil, "d", entries("r", "api/*"))), "no pattern")
 }
+
+func TestCutKeyIsTheStartOfTheKey(t *testing.T) {
+	long := strings.Repeat("a|ü", 100)
+	for _, kv := range [][]string{{}, {"k", "v"}, {"k", ""}, {"k", long, long, "v"}, {"k=1", "%v", "*", " "}} {
+		whole := (&Rule{}).AppendKey(nil, "d|", entries(kv...))
+		for size := range 50 {
+			got := AppendCutKey(make([]byte, 0, size), "d|", entries(kv...))
+			assert.Equal(t, string(whole[:min(len(whole), size)]), string(got), size)
+		}
+	}
+}
+
+func TestCutKeyOfALongValueDoesNotAllocate(t *testing.T) {
+	memory := make([]byte, 0, 100)
+	request := entries("k", strings.Repeat("x", 1<<20))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { AppendCutKey(memory, "d", request) }))
+}

@@ -7,6 +7,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // metricKey names the metrics of a rule. It is nil for the limit of a request.
@@ -26,7 +27,7 @@ func newMetricKey(p path) *metricKey {
 		k.trail = append(k.trail, cmp.Or(d.CopiedFrom, d))
 	}
 	if slices.ContainsFunc(k.trail, k.segmentVaries) {
-		k.labels = append(k.labels, limitsfile.Printable(p.domain))
+		k.labels = append(k.labels, fields.Printable(p.domain))
 		for _, d := range p.trail {
 			k.labels = append(k.labels, d.Label())
 		}
@@ -51,7 +52,9 @@ func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
 }
 
 // MetricKeyVaries reports whether requests that match r can have different metric keys.
-func (r *Rule) MetricKeyVaries() bool { return r.metricKey == nil || r.metricKey.varies() }
+func (r *Rule) MetricKeyVaries() bool {
+	return !r.isUntested && (r.metricKey == nil || r.metricKey.varies())
+}
 
 // MetricFlags returns a text for the flags that change the metric key. It is empty for a rule
 // without such flags.
@@ -82,6 +85,9 @@ func hasMetricFlag(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.
 // put texts of the request into the key. Nothing is escaped. entries must match r.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = append(dst, domain...)
+	if r.isUntested {
+		return append(dst, untestedMetric...)
+	}
 	hasShared := r.sharedValues != nil
 	for i, e := range entries {
 		key, value := e.GetKey(), e.GetValue()
@@ -143,6 +149,9 @@ func metricPattern(d *limitsfile.Descriptor) string {
 // MetricPath returns the path of r with the texts of the request that are in the metric key:
 // `shop > user=alice`.
 func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
+	if r.isUntested {
+		return r.Path
+	}
 	if r.metricKey == nil {
 		path := r.Path
 		for _, e := range entries {
@@ -167,11 +176,11 @@ func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) strin
 	case !k.segmentVaries(d):
 		return k.labels[i+1]
 	case k.valueVaries(d):
-		return limitsfile.Printable(e.GetKey() + "=" + e.GetValue())
+		return fields.Printable(e.GetKey() + "=" + e.GetValue())
 	case d.Value == "":
-		return limitsfile.Printable(e.GetKey())
+		return fields.Printable(e.GetKey())
 	default:
-		return limitsfile.Printable(e.GetKey() + "=" + d.Value)
+		return fields.Printable(e.GetKey() + "=" + d.Value)
 	}
 }
 

@@ -185,6 +185,7 @@ type nearSearch struct {
 	comparedEntries []comparedEntry // of entries
 	maxChanges      int
 	visitsLeft      int
+	lookup          lookup
 	foundRules      []NearRule
 }
 
@@ -203,7 +204,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 	}
 	var winner *node
 	if i < len(s.entries) {
-		winner = list.find(s.entries[:i+1], nil)
+		winner = list.find(s.entries[:i+1], &s.lookup)
 		if winner != nil {
 			s.visit(winner, i+1, trail, changes)
 		}
@@ -218,7 +219,7 @@ func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descripto
 		}
 		if i < len(s.entries) && n != winner {
 			c := Change{Kind: LosingMatch, Entry: i, Descriptor: n.Descriptor}
-			if kind, _ := n.matchKind(s.entries[:i+1]); kind != NoMatch {
+			if kind, _ := n.matchKind(s.entries[:i+1], &s.lookup); kind != NoMatch {
 				c.Winner = winner.Descriptor
 				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
 			} else if c.Difference = s.comparedEntries[i].difference(n.Descriptor); c.Difference != Unrelated && c.Difference != OtherValue {
@@ -279,7 +280,7 @@ func (s *nearSearch) searchOtherOrders(d *Domain) {
 			for _, used := range usedEntries {
 				ordered = append(ordered, s.entries[used])
 			}
-			n := list.find(append(ordered, e), nil)
+			n := list.find(append(ordered, e), &s.lookup)
 			if n == nil {
 				continue
 			}

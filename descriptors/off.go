@@ -7,6 +7,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Off is limits that a switch has taken out of force.
@@ -29,7 +30,7 @@ func (c *Config) Off() []Off {
 		case off.Target == "":
 			return []Off{{allDomains, off.Notes}}
 		default:
-			all = append(all, Off{limitsfile.Printable(d.Name), off.Notes})
+			all = append(all, Off{fields.Printable(d.Name), off.Notes})
 		}
 	}
 	c.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
@@ -58,15 +59,15 @@ func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
 		if off.Target == "" {
 			return &Off{allDomains, off.Notes}
 		}
-		return &Off{limitsfile.Printable(d.Name), off.Notes}
+		return &Off{fields.Printable(d.Name), off.Notes}
 	}
 	var trail []*limitsfile.Descriptor
-	list := &d.root
+	list, l := &d.root, lookup{}
 	for i := range entries {
 		if list == nil {
 			return nil
 		}
-		n := list.find(entries[:i+1], nil)
+		n := list.find(entries[:i+1], &l)
 		if n == nil {
 			return nil
 		}
@@ -86,7 +87,7 @@ func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
 func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	text := ""
 	add := func(name, detail string, n limitsfile.Notes) {
-		text += ", " + name + "=" + limitsfile.Printable(strings.TrimSpace(detail+n.String()))
+		text += ", " + name + "=" + fields.Printable(strings.TrimSpace(detail+n.String()))
 	}
 	if d.Created != nil {
 		add("created", "at run time", *d.Created)

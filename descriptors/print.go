@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -18,7 +19,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 		fmt.Fprintln(b, "SHADOW_MODE:", c.shadowMode.On)
 	}
 	for _, d := range c.Domains() {
-		name := limitsfile.Printable(d.Name)
+		name := fields.Printable(d.Name)
 		if d.source.Off != nil {
 			name += " (off)"
 		}
@@ -73,7 +74,7 @@ func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit, more s
 		unit = strings.ToUpper(l.Unit.String())
 	}
 	fmt.Fprintf(b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
-		limitsfile.Printable(metricKey), unit, l.Response.GetRequestsPerUnit(), r.ShadowMode, r.QuotaMode)
+		fields.Printable(metricKey), unit, l.Response.GetRequestsPerUnit(), r.ShadowMode, r.QuotaMode)
 	if l.Unlimited {
 		b.WriteString(", unlimited=true" + more + "\n")
 		return

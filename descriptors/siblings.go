@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"errors"
 	"math"
 	"strings"
 
@@ -15,6 +16,7 @@ type node struct {
 	*limitsfile.Descriptor
 	rule     *Rule     // nil if no limit is in force
 	children *siblings // nil if none
+	canDeny  bool      // rule or a rule below can deny
 }
 
 // siblings is an index of the descriptors below one parent.
@@ -94,7 +96,7 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 		return n.Descriptor, true
 	}
 	if value != "" && !strings.Contains(key+value, "*") {
-		if n := x.siblings.find(entries, nil); n != nil {
+		if n := x.siblings.find(entries, &lookup{}); n != nil {
 			return n.Descriptor, false
 		}
 	}
@@ -137,8 +139,9 @@ func (s *siblings) findExact(key, value string) *node {
 
 // find returns the node that the last of entries matches, or nil. The node with the entry's key
 // and value comes first, then the first condition, then the first wildcard, then the node with the
-// key and no value. The observer of d learns about expressions that fail. d can be nil.
-func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, d *Domain) *node {
+// key and no value. If the budget of l does not suffice to test a condition, the node does
+// not match.
+func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
 	k := s.keys[key]
@@ -152,7 +155,7 @@ func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, d *Dom
 		return n
 	}
 	if len(k.conditions) > 0 {
-		if n := firstCondition(k.conditions, entries, d); n != nil {
+		if n := l.firstCondition(k.conditions, entries); n != nil {
 			return n
 		}
 	}
@@ -172,17 +175,19 @@ func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, d *Dom
 	return k.anyValue
 }
 
-// firstCondition returns the first node whose condition the last of entries meets, or nil. The
-// observer of d learns about expressions that fail. d can be nil.
-func firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry, d *Domain) *node {
+// firstCondition returns the first node whose condition the last of entries meets, or nil.
+func (l *lookup) firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	v := condition.NewValue(entries)
 	for _, n := range nodes {
-		isMet, err := n.Condition.Match(&v)
-		if isMet {
+		isMet, err := n.Condition.Match(&v, &l.budget)
+		switch {
+		case isMet:
 			return n
-		}
-		if err != nil && d != nil && d.observer != nil {
-			d.observer.ExpressionFailed(d.Name, n.Descriptor, err)
+		case err == nil:
+		case errors.Is(err, ErrNotTested):
+			l.addUntested(n)
+		case l.observedDomain != nil && l.observedDomain.observer != nil:
+			l.observedDomain.observer.ExpressionFailed(l.observedDomain.Name, n.Descriptor, err)
 		}
 	}
 	return nil

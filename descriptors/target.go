@@ -11,6 +11,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Target names a descriptor by the keys and values of a limits file, or of a request.
@@ -24,7 +25,7 @@ type Target struct {
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
-		return Target{}, fmt.Errorf("target: got %s, want DOMAIN|KEY=VALUE|KEY=VALUE…", cmp.Or(limitsfile.Printable(text), `""`))
+		return Target{}, fmt.Errorf("target: got %s, want DOMAIN|KEY=VALUE|KEY=VALUE…", cmp.Or(fields.Printable(text), `""`))
 	}
 	if len(parts)-1 > limitsfile.MaxDepth {
 		return Target{}, fmt.Errorf("target has %d entries; maximum is %d", len(parts)-1, limitsfile.MaxDepth)
@@ -41,13 +42,13 @@ func ParseTarget(text string) (Target, error) {
 		t.Entries = append(t.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(key), Value: unescape(value)})
 	}
 	if !ok {
-		return Target{}, fmt.Errorf("target %s: want two hexadecimal digits in capitals, of UTF-8 text, after each %%; write %%25 for a %%", limitsfile.Printable(text))
+		return Target{}, fmt.Errorf("target %s: want two hexadecimal digits in capitals, of UTF-8 text, after each %%; write %%25 for a %%", fields.Printable(text))
 	}
 	if err := t.Check(); err != nil {
 		return Target{}, err
 	}
 	if want := t.String(); want != text {
-		return Target{}, fmt.Errorf("target: got %s, want %s", limitsfile.Printable(text), want)
+		return Target{}, fmt.Errorf("target: got %s, want %s", fields.Printable(text), want)
 	}
 	return t, nil
 }

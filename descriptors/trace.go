@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Source returns the domain as the limits files or the xDS server state it.
@@ -19,7 +21,7 @@ type Trace struct {
 	Rule *Rule
 
 	// Steps has a step for each entry that Match compares. The last step has no winner if
-	// its entry matches nothing.
+	// its entry matches nothing, or if Rule is UntestedRule.
 	Steps []Step
 
 	// Trail has the winners of all steps.
@@ -61,7 +63,7 @@ type Candidate struct {
 	// Difference is set if Kind is NoMatch.
 	Difference Difference
 
-	// Failure is why the expression of the descriptor could not be evaluated, or nil.
+	// Failure is why the condition of the descriptor could not be tested, or nil.
 	Failure error
 }
 
@@ -85,14 +87,26 @@ func (k MatchKind) String() string {
 
 // Trace returns the result of Match and its steps. Trace costs much more than Match.
 func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
+	return d.TraceWithin(new(Budget), entries)
+}
+
+// TraceWithin returns the result of MatchWithin and its steps.
+func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 	var t Trace
+	l := lookup{budget: *b}
 	list := &d.root
 	for i := range entries {
 		if list == nil {
 			break
 		}
-		n := list.find(entries[:i+1], nil)
-		t.Steps = append(t.Steps, list.step(entries[:i+1], n))
+		n := list.find(entries[:i+1], &l)
+		if l.isDenied {
+			n = nil
+			t.Rule = d.untestedRule
+		}
+		// candidates has a full budget, so step tests all conditions that find has tested.
+		candidates := lookup{untestedNodes: l.untestedNodes}
+		t.Steps = append(t.Steps, list.step(entries[:i+1], n, &candidates))
 		if n == nil {
 			break
 		}
@@ -102,6 +116,7 @@ func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 		}
 		list = n.children
 	}
+	*b = l.budget
 	if t.Rule == nil {
 		t.NearRules = d.nearRules(entries)
 	}
@@ -110,7 +125,7 @@ func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 
 // step returns the comparison of the last of entries with s. winner is the node that the entry
 // matches, or nil.
-func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node) Step {
+func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
 	entry := newComparedEntry(e)
@@ -118,7 +133,7 @@ func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		c := Candidate{Descriptor: n.Descriptor}
-		c.Kind, c.Failure = n.matchKind(entries)
+		c.Kind, c.Failure = n.matchKind(entries, l)
 		if c.Kind == NoMatch {
 			c.Difference = entry.difference(n.Descriptor)
 			// A similar value is no misspelling if the entry has the winner's exact value.
@@ -153,22 +168,24 @@ func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner
 	return step
 }
 
-// matchKind returns the way in which n matches the last of entries, or why the expression of n
-// failed. It must agree with find; a test compares both functions.
-func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry) (kind MatchKind, failure error) {
+// matchKind returns the way in which n matches the last of entries, or why the condition of n was not
+// tested. It must agree with find; a test compares both functions.
+func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) (kind MatchKind, failure error) {
 	e := entries[len(entries)-1]
-	if n.Condition == nil {
+	switch {
+	case n.Condition == nil:
 		return n.textMatchKind(e.GetKey(), e.GetValue()), nil
+	case n.Key != e.GetKey():
+		return NoMatch, nil
+	case slices.Contains(l.untestedNodes, n):
+		return NoMatch, ErrNotTested
 	}
-	if n.Key == e.GetKey() {
-		v := condition.NewValue(entries)
-		isMet, err := n.Condition.Match(&v)
-		if isMet {
-			return ConditionMatch, nil
-		}
-		failure = err
+	v := condition.NewValue(entries)
+	isMet, err := n.Condition.Match(&v, &l.budget)
+	if isMet {
+		return ConditionMatch, nil
 	}
-	return NoMatch, failure
+	return NoMatch, err
 }
 
 // textMatchKind returns the way in which n matches an entry. n must not have a condition.
@@ -202,5 +219,5 @@ func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)
 	}
-	return limitsfile.Printable(text)
+	return fields.Printable(text)
 }

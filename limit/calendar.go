@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	_ "time/tzdata" // so that each system knows the time zones
 )
 
 // calendar divides time into windows of a time zone. Each window starts at the first moment of a

@@ -65,8 +65,16 @@ type holdSet struct {
 // hold of this id, whatever n is. If there is no such hold, nothing changes.
 //
 // A negative n without an id ends -n slots of anonymous holds. The holds that expire first end
-// first. docs/design.md shows why this never frees a slot too early. An n of -MaxHits is a reset, so
-// it ends the named holds as well.
+// first. This never frees a slot too early, if each holder releases before its own hold expires. To
+// see why, sort the ends of the holders' own holds and the ends of the counted holds, the latest
+// first. In each row, the counted hold ends no sooner than the own hold beside it:
+//
+//   - An acquire adds the same end to both lists.
+//   - A release removes one holder, and the last counted hold. The holders below move up one row,
+//     beside holds that end no sooner.
+//   - An expiry removes the last rows of both lists.
+//
+// An n of -MaxHits is a reset, so it ends the named holds as well.
 //
 // Denied hits are never charged. ResetAfter is the time until the named hold of the hit expires,
 // or else the time until the first hold expires.
@@ -105,7 +113,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 		}
 	}
 	r.Remaining = l.max - total
-	if !r.Allowed {
+	if !r.Allowed || n > max(r.Remaining, 0) && id == "" {
 		r.RetryAfter = Never
 		if maxTaken := l.max - max(n, 1); maxTaken >= 0 {
 			r.RetryAfter = g.expiryAfter(max(total-maxTaken, 1)) - now

@@ -28,7 +28,7 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 			{time: 10, n: 2, id: other, allowed: true, free: 1, reset: 30},
 			{time: 10, n: 2, allowed: false, free: 1, reset: 20, retry: 20},
 			{time: 15, n: -1, id: id, allowed: true, free: 2, reset: 25},
-			{time: 15, n: 2, allowed: true, free: 0, reset: 25},
+			{time: 15, n: 2, allowed: true, free: 0, reset: 25, retry: 25},
 			{time: 16, n: -1, id: other, allowed: true, free: 2, reset: 29}, // the whole hold ends
 		},
 		"a renewed hold takes no further slot and lasts longer": {
@@ -41,13 +41,13 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 		"a hold expires, and its late release frees no other slot": {
 			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
 			{time: 29, n: 3, id: other, allowed: true, free: 0, reset: 30},
-			{time: 30, n: 1, allowed: true, free: 0, reset: 29},
+			{time: 30, n: 1, allowed: true, free: 0, reset: 29, retry: 29},
 			{time: 31, n: -1, id: id, allowed: true, free: 0, reset: 28},
 			{time: 31, n: 1, id: id, free: 0, reset: 28, retry: 28},
 		},
 		"an anonymous release ends the hold that expires first": {
 			{time: 0, n: 1, allowed: true, free: 3, reset: 30},
-			{time: 10, n: 2, allowed: true, free: 1, reset: 20},
+			{time: 10, n: 2, allowed: true, free: 1, reset: 20, retry: 20},
 			{time: 12, n: -2, allowed: true, free: 3, reset: 28},
 			{time: 12, n: -9, allowed: true, free: 4},
 		},

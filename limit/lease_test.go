@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,4 +23,45 @@ func TestLeasePermitsAreTheWasteShareOfTheCapacity(t *testing.T) {
 		}
 	}
 	assert.Zero(t, must(t, Spec{Requests: 1000, Unit: Minute}).LeasePermits(), "no lease")
+}
+
+func TestLeaseNeedsASharedCounterOfWholeSeconds(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec Spec
+		want bool
+	}{
+		"fixed window":     {Spec{Unit: Second}, true},
+		"token bucket":     {Spec{Algorithm: TokenBucket, Unit: Second}, true},
+		"sliding log":      {Spec{Algorithm: SlidingLog, Unit: Second}, false},
+		"scope instance":   {Spec{Unit: Second, Scope: Instance}, false},
+		"with a time zone": {Spec{Unit: Day, Timezone: "Asia/Tokyo"}, false},
+		"milliseconds":     {Spec{Unit: Millisecond, Multiplier: 100}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.spec.Requests = 1000
+			assert.Equal(t, c.want, c.spec.CanLease())
+			c.spec.Lease = true
+			_, err := New(c.spec)
+			assert.Equal(t, c.want, err == nil, "CanLease and New agree: %v", err)
+		})
+	}
+}
+
+func TestBucketRegainsWholeTokens(t *testing.T) {
+	l := must(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second, Burst: 100})
+	largest := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
+	for _, c := range []struct {
+		limit        *Limit
+		micros, want int64
+	}{
+		{l, -1, 0},
+		{l, 0, 0},
+		{l, 333_333, 0},
+		{l, 333_334, 1},
+		{l, 1_000_000, 3},
+		{l, 10_000_000, 30},
+		{largest, math.MaxInt64, MaxHits},
+	} {
+		assert.Equal(t, c.want, c.limit.Refilled(c.micros), "after %d µs", c.micros)
+	}
 }

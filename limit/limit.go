@@ -168,8 +168,7 @@ func New(s Spec) (*Limit, error) {
 		}
 		l.leasePermits = s.leasePermitsOf(l.capacity)
 		l.capacity -= l.leasePermits
-		hi, lo := bits.Mul64(MaxPeriod, uint64(l.max))
-		if maxBurst, _ := bits.Div64(hi, lo, uint64(l.period)); uint64(l.capacity) > maxBurst {
+		if maxBurst := l.maxBurst(); uint64(l.capacity) > maxBurst {
 			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), maxBurst)
 		}
 		l.fillTime = l.refillTime(l.capacity)
@@ -186,6 +185,16 @@ func New(s Spec) (*Limit, error) {
 		l.tag += "i"
 	}
 	return l, nil
+}
+
+// maxBurst returns the largest burst that refills within MaxPeriod.
+func (l *Limit) maxBurst() uint64 {
+	hi, lo := bits.Mul64(MaxPeriod, uint64(l.max))
+	if hi >= uint64(l.period) { // the quotient exceeds 64 bits
+		return math.MaxUint64
+	}
+	quotient, _ := bits.Div64(hi, lo, uint64(l.period))
+	return quotient
 }
 
 // checkWindow returns an error if the window of s is too short or too long. unit is the length of
@@ -330,8 +339,8 @@ type Result struct {
 	ResetAfter int64
 
 	// RetryAfter is the time in microseconds until the same hits would pass if
-	// nobody else spent anything. It is 0 if they passed, and Never if they exceed
-	// the capacity.
+	// nobody else spent anything. It is Never if the hits exceed the capacity. If the hits passed,
+	// RetryAfter is an input of Limit.NextAfter, which returns the time until they pass once more.
 	RetryAfter int64
 
 	// Held reports that the hits or the peek named a hold that existed before. Hits have renewed
@@ -381,6 +390,25 @@ func (l *Limit) ForgottenAfter(r Result) int64 {
 		return l.Hold
 	}
 	return r.ResetAfter
+}
+
+// NextAfter returns the time in microseconds until the same n hits pass after r, the Result of n hits
+// that l has charged or denied. It is 0 if they pass at once, and Never if they never pass. For a token
+// bucket, it can be a microsecond too long.
+func (l *Limit) NextAfter(n int64, r Result) int64 {
+	switch {
+	case !r.Allowed:
+		return r.RetryAfter
+	case n <= r.Remaining || n <= 0 || r.Held:
+		return 0
+	case n > l.capacity: // the fallback or permits of a lease have admitted the hits
+		return Never
+	case l.Algorithm.ResetsAtOnce():
+		return r.ResetAfter
+	case l.Algorithm.UsesBurst():
+		return max(span{r.ResetAfter, 0}.sub(l.refillTime(l.capacity-n), l.max).ceil(), 0)
+	}
+	return r.RetryAfter
 }
 
 // DurationUntilReset returns the wait in microseconds for the response to a caller whose

@@ -62,6 +62,13 @@ func TestTakeResults(t *testing.T) {
 			{time: 1600 * ms, n: 11, remaining: 0, reset: 1400 * ms, retry: -1},
 			{time: 4000 * ms, n: 0, allowed: true, remaining: 10},
 		}},
+		"sliding window: charged denied hits make a debt of at most a window": {modify(modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), chargeDenied), []step{
+			{time: 0, n: 8, allowed: true, remaining: 2, reset: 2000 * ms},
+			{time: 500 * ms, n: 3, remaining: -1, reset: 1500 * ms, retry: 863_638 * time.Microsecond},
+			{time: 500 * ms, n: 1_000_000, remaining: -10, reset: 1500 * ms, retry: -1},
+			{time: 1000 * ms, n: 4, remaining: -10, reset: 1000 * ms, retry: 700 * ms},
+			{time: 1500 * ms, n: 100, remaining: -10, reset: 1500 * ms, retry: -1},
+		}},
 		"sliding log: each hit stops counting after one window": {modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
 			{time: 0, n: 4, allowed: true, remaining: 6, reset: 1000 * ms},
 			{time: 600 * ms, n: 6, allowed: true, remaining: 0, reset: 1000 * ms},
@@ -106,7 +113,11 @@ func TestTakeResults(t *testing.T) {
 				if st.retry < 0 {
 					want.RetryAfter = Never
 				}
-				assert.Equal(t, want, l.Take(&s, epoch+st.time.Microseconds(), st.n), "step %d", i)
+				got := l.Take(&s, epoch+st.time.Microseconds(), st.n)
+				if got.Allowed {
+					got.RetryAfter = 0 // TestNextAfterIsTheEarliestTimeTheSameHitsPass covers it
+				}
+				assert.Equal(t, want, got, "step %d", i)
 			}
 		})
 	}
@@ -138,6 +149,16 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 			_, err := New(c.spec)
 			require.EqualError(t, err, c.want)
 		})
+	}
+}
+
+func TestTokenBucketOfTheHighestRateIsALimit(t *testing.T) {
+	for _, burst := range []uint32{0, 1, math.MaxUint32} {
+		l, err := New(Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Millisecond, Multiplier: 10, Burst: burst})
+		require.NoError(t, err)
+		r := l.Take(new(State), 0, 1)
+		assert.True(t, r.Allowed)
+		assert.Equal(t, l.Capacity()-1, r.Remaining)
 	}
 }
 
@@ -253,5 +274,16 @@ func BenchmarkTake(b *testing.B) {
 				l.Take(&s, now, 1)
 			}
 		})
+	}
+}
+
+// The fallback can admit more hits than the capacity. So can the permits of a lease.
+func TestHitsBeyondTheCapacityNeverPassAgain(t *testing.T) {
+	for _, a := range Algorithms() {
+		for _, requests := range []uint32{0, 10} {
+			l, err := New(Spec{Algorithm: a, Requests: requests, Unit: Hour})
+			require.NoError(t, err)
+			assert.Equal(t, int64(Never), l.NextAfter(l.Capacity()+1, Result{Allowed: true}), l)
+		}
 	}
 }

@@ -3,7 +3,8 @@ package limit
 // Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md
 // describes their values.
 const (
-	// AcquireKey marks a call that charges nothing if it is denied. Its value is "true".
+	// AcquireKey marks a call whose answer has one of the headers below. With the value "true", the
+	// call charges nothing if it is denied. With "false", it charges as other calls do.
 	AcquireKey = "rls-acquire"
 
 	// RetryAfterKey is the header of the answer to a marked call that is denied. Its value is

@@ -37,3 +37,21 @@ func TestChargingChangesNothingElse(t *testing.T) {
 	assert.Equal(t, l.Tag(), charging.Tag())
 	assert.Same(t, charging, charging.Charging())
 }
+
+func TestScaledTokenBucketScalesItsBurst(t *testing.T) {
+	l := must(t, Spec{Algorithm: TokenBucket, Requests: 100, Unit: Minute, Burst: 30}).Scaled(0.5)
+	assert.EqualValues(t, 50, l.Max())
+	assert.EqualValues(t, 15, l.Capacity())
+	l = must(t, Spec{Algorithm: TokenBucket, Requests: 100, Unit: Minute, Burst: 1000, Lease: true, LeaseWaste: 0.1})
+	assert.EqualValues(t, 900, l.Capacity())
+	assert.EqualValues(t, 500, l.Scaled(0.5).Capacity(), "the fallback holds no permits")
+}
+
+func TestNotChargingChangesNothingElse(t *testing.T) {
+	l := must(t, Spec{Requests: 10, Unit: Minute, ChargeDenied: true, FallbackRatio: 0.1})
+	want := l.Spec
+	want.ChargeDenied = false
+	assert.Equal(t, want, l.NotCharging().Spec)
+	assert.Same(t, l.NotCharging(), l.NotCharging(), "it is made once")
+	assert.Same(t, l.NotCharging(), l.NotCharging().NotCharging())
+}

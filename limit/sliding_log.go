@@ -60,7 +60,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		}
 	}
 	r.Remaining = l.max - total
-	if !r.Allowed {
+	if n >= 0 && r.Remaining < max(n, 1) {
 		r.RetryAfter = Never
 		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
 			r.RetryAfter = log.retryAt(total, maxSpent) + l.period - now

@@ -46,7 +46,7 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		}
 	}
 	r.Remaining = l.max - current - previousHits
-	if !r.Allowed {
+	if n >= 0 && r.Remaining < max(n, 1) {
 		r.RetryAfter = Never
 		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
 			r.RetryAfter = l.slidingRetryAt(start, current, previous, maxSpent) - now

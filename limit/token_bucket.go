@@ -67,33 +67,37 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 // even if the clock was set back.
 func (l *Limit) timeToFull(s *State, now int64) span {
 	tat := span{s.a, s.b}
-	if s.c != l.max && tat.frac > 0 { // the rate changed, and frac is in parts of the old Max
-		tat = span{tat.us + 1, 0}
+	isOtherRate := s.c != l.max
+	if isOtherRate && tat.frac > 0 && !l.HasBurst() { // frac is in parts of the old Max
+		tat = tat.withParts(s.c, l.max)
 	}
 	if tat.us < now {
 		return span{}
 	}
-	spentTime := span{tat.us - now, tat.frac}.atMost(l.maxSpentTime())
-	if s.c != l.max {
-		return l.fromRate(spentTime, s.c)
-	}
-	return spentTime
-}
-
-// fromRate converts spentTime from the rate oldMax per period to l's rate. A bucket without
-// its own burst keeps the spent time, which is the same share of the bucket. A bucket with a
-// burst and a lower rate keeps the spent tokens. The result is at most l.fillTime, the spent
-// time of an empty bucket.
-func (l *Limit) fromRate(spentTime span, oldMax int64) span {
-	if l.capacity != l.max && oldMax > l.max && spentTime.less(l.fillTime) {
-		hi, lo := bits.Mul64(uint64(spentTime.us), uint64(oldMax))
-		if hi >= uint64(l.max) {
-			return l.fillTime
-		}
-		us, frac := bits.Div64(hi, lo, uint64(l.max))
-		spentTime = span{int64(min(us, math.MaxInt64)), int64(frac)}
+	spentTime := span{tat.us - now, tat.frac}
+	switch {
+	case !isOtherRate:
+		return spentTime.atMost(l.maxSpentTime())
+	case l.HasBurst():
+		spentTime = l.fromRate(spentTime, s.c)
 	}
 	return spentTime.atMost(l.fillTime)
+}
+
+// HasBurst reports whether l has a burst of its own. After a change of the rate, such a bucket keeps
+// the spent tokens. A bucket without a burst keeps the spent time, which is the same share of the bucket.
+func (l *Limit) HasBurst() bool { return l.Burst > 0 }
+
+// fromRate returns the time in which l refills as many tokens as the rate oldMax refills in spentTime. If
+// this time is longer than l.fillTime, fromRate can return l.fillTime.
+func (l *Limit) fromRate(spentTime span, oldMax int64) span {
+	hi, lo := bits.Mul64(uint64(spentTime.us), uint64(oldMax))
+	lo, carry := bits.Add64(lo, uint64(spentTime.frac), 0)
+	if hi += carry; hi >= uint64(l.max) {
+		return l.fillTime
+	}
+	us, frac := bits.Div64(hi, lo, uint64(l.max))
+	return span{int64(min(us, math.MaxInt64)), int64(frac)}
 }
 
 // maxSpentTime returns the largest spent time: an empty bucket and a debt of one window.
@@ -133,6 +137,17 @@ func (a span) atMost(b span) span {
 		return b
 	}
 	return a
+}
+
+// withParts returns a, whose fraction has oldParts, as a span whose fraction has newParts. It rounds up. All
+// multiples of a token's refill time stay exact.
+func (a span) withParts(oldParts, newParts int64) span {
+	hi, lo := bits.Mul64(uint64(a.frac), uint64(newParts))
+	frac, rest := bits.Div64(hi, lo, uint64(oldParts))
+	if rest > 0 {
+		frac++
+	}
+	return span{a.us, 0}.add(span{0, int64(frac)}, newParts)
 }
 
 // ceil returns a in whole microseconds, rounded up.

@@ -265,6 +265,7 @@ return {
         end
         add(s, name, expiry, slots)
         existing = member and s.live[name]
+        if not member and s.slots + n > max then retry = -2 - expiryAfter(s, s.slots + n - max, now) + now end
       end
     else
       retry = -1

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tinylib/msgp/msgp"
 
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/lua"
 )
@@ -54,14 +54,17 @@ type hit struct {
 
 	refundedExpiry int64 // of the anonymous hold that a refund is for; 0 for other hits
 
-	allOrNone bool
-	script    string // "" for the algorithm's
+	allOrNone  bool
+	shadow     bool   // of a hit with allOrNone
+	refundable bool   // of a hit with allOrNone: its group has hits in other scripts too
+	script     string // "" for the algorithm's
 }
 
 // answer is the reply of take to one hit.
 type answer struct {
 	limit.Result
-	err string
+	mayEndEarly bool
+	err         string
 }
 
 // redis calls the script.
@@ -101,9 +104,18 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 			period = untilEnd(h.limit, now)
 		}
 		row := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), period, h.limit.Capacity(), int64(0)}
+		if h.limit.HasBurst() {
+			row[3] = -h.limit.Capacity()
+		}
 		switch {
 		case h.allOrNone:
 			row[4] = int64(2)
+			if h.shadow {
+				row[4] = int64(2 + 4)
+			}
+			if h.refundable {
+				row[4] = row[4].(int64) + 8
+			}
 		case h.limit.ChargeDenied:
 			row[4] = int64(1)
 		}
@@ -135,7 +147,7 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		}
 		keys[h.key] = true
 	}
-	head := []any{now, jitter.Milliseconds(), distinct, int64(len(seen))}
+	head := []any{now, jitter.Milliseconds(), distinct, int64(2000), int64(len(seen))}
 	return append(args, pack(slices.Concat(head, rows, numbers)...), packed)
 }
 
@@ -160,11 +172,14 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 	answers := make([]answer, len(hits))
 	for i := range answers {
 		spent, reset, retry := next(), next(), next()
-		answers[i].Result = limit.Result{
-			Allowed: retry == 0 || retry == retryHeld, Held: retry == retryHeld, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+		if answers[i].mayEndEarly = reset < 0; answers[i].mayEndEarly {
+			reset = -1 - reset
 		}
-		if retry == retryHeld {
-			answers[i].RetryAfter = 0
+		answers[i].Result = limit.Result{
+			Allowed: retry == 0 || retry <= retryHeld, Held: retry == retryHeld, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+		}
+		if retry <= retryHeld {
+			answers[i].RetryAfter = retryHeld - retry
 		}
 	}
 	next() // the time
@@ -536,6 +551,68 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			assert.Equal(t, int64(9), got[1].Remaining)
 			assert.Equal(t, int64(7), got[2].Remaining)
 			assert.Equal(t, int64(8), got[3].Remaining)
+		})
+	}
+}
+
+func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			r := open(t)
+			now := time.Now().UnixMicro()
+			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
+			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
+			shadow := func(key string, n int64) hit {
+				return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true, shadow: true}
+			}
+			remaining := func(key string) int64 {
+				return r.take(now, nil, hit{key: key + l.Tag(), limit: l})[0].Remaining
+			}
+
+			got := r.take(now, []int64{2}, grouped("a", 4), shadow("b", 11))
+			assert.True(t, got[0].Allowed)
+			assert.False(t, got[1].Allowed)
+			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
+
+			got = r.take(now, []int64{2}, grouped("a", 7), shadow("b", 1))
+			assert.False(t, got[0].Allowed)
+			assert.True(t, got[1].Allowed)
+			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
+
+			got = r.take(now, []int64{2}, grouped("a", 6), shadow("b", 1))
+			assert.True(t, got[0].Allowed)
+			assert.Equal(t, []int64{0, 9}, []int64{remaining("a"), remaining("b")})
+		})
+	}
+}
+
+func TestDenialMayEndEarlyWhileChargesMayBeRefunded(t *testing.T) {
+	for _, a := range limit.Algorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			r := open(t)
+			now := time.Now().UnixMicro()
+			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Hour})
+			key := "a" + l.Tag()
+			one := hit{key: key, limit: l, n: 1}
+			inSteps := hit{key: key, limit: l, n: 1, allOrNone: true, refundable: true}
+			r.take(now, nil, one)
+			require.True(t, r.take(now, []int64{1}, inSteps)[0].Allowed)
+			got := r.take(now, nil, one)[0]
+			assert.False(t, got.Allowed)
+			assert.True(t, got.mayEndEarly)
+			assert.Positive(t, got.ResetAfter)
+			got = r.take(now, []int64{1}, inSteps)[0]
+			assert.True(t, got.mayEndEarly, "also for a hit of such a group")
+
+			client := r.client
+			mark := r.prefix + key + "%refundable"
+			assert.Positive(t, client.PTTL(t.Context(), mark).Val())
+			require.NoError(t, client.Del(t.Context(), mark).Err()) // as when its time is over
+			got = r.take(now, nil, one)[0]
+			assert.False(t, got.Allowed)
+			assert.False(t, got.mayEndEarly)
+			assert.False(t, r.take(now, []int64{1}, inSteps)[0].mayEndEarly, "a denied hit charges nothing")
+			assert.Zero(t, client.Exists(t.Context(), mark).Val())
 		})
 	}
 }

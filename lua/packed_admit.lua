@@ -6,7 +6,7 @@
 -- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets
 -- format and size. The second part decides n hits on the state a, b, c. If the second part admits the
 -- hits, it sets newA, newB, newC and spent. It also sets oldEnd and newEnd, the times at which the old and
--- the new state are forgotten.
+-- the new state are forgotten. It can set nextAfter, the time until the same hits pass once more.
 local format, size
 --[[prepare]]
 for i = first, last do
@@ -16,13 +16,13 @@ for i = first, last do
     a, b, c = unpack(format, raw)
     isValid = a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0
   end
-  local newA, newB, newC, spent, oldEnd, newEnd
+  local newA, newB, newC, spent, oldEnd, newEnd, nextAfter
   if isValid and n > 0 then
     --[[hit]]
   end
   if newA then
     local replyEnd = 3 * i -- the place of the last number of hit i
-    reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = spent, newEnd - now, 0
+    reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = spent, newEnd - now, nextAfter and -2 - nextAfter or 0
     values[i] = pack(format, newA, newB, newC)
     newEnd = newEnd + -newEnd % expiryStep
     if not raw or newEnd ~= oldEnd + -oldEnd % expiryStep then expiries[i] = newEnd end

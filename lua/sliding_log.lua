@@ -3,17 +3,18 @@
 -- The log is stored as a list: base, time1, sum1, time2, sum2, … An entry is the time of its
 -- newest hit in microseconds, and the sum of all hits up to this entry. base is the sum
 -- before the first entry. One subtraction gives the hits of neighbouring entries, and bisection finds
--- an entry without reading all entries. Sums wrap at 2^40. A log has at most 2^33 hits.
+-- an entry without reading all entries. Sums are modulo 2^40. A log has at most 2^33 hits, so the
+-- difference of two sums is exact.
 --
--- State: the log has the entries oldest to newest. Redis already has the entries up to
--- lastStored, and has storedSize entries in all. times[i] and sums[i] are fetched at their
--- first use.
+-- State s: the log has the entries s.oldest to s.newest. Redis has s.storedSize entries. Those up to
+-- s.lastStored are the same in s. s.storedTime is the time of the newest entry in Redis, or nil.
+-- s.times[i] and s.sums[i] are nil until fetch reads entry i.
 
 local sumModulus = 2 ^ 40
 
-local exactEntries, ticks = 2048, 2047 -- as limit's exactLogEntries and logTicks
+local exactEntries, ticks = 2048, 2047 -- equal to exactLogEntries and logTicks in limit/sliding_log.go
 
--- Fetches entry i. It keeps times and sums that have changed since entry i was stored.
+-- Reads entry i and the sum before it from Redis. Values that s already has stay, because they may be newer.
 local function fetch(s, i)
   local stored = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
   s.sums[i - 1] = s.sums[i - 1] or tonumber(stored[1])
@@ -32,16 +33,16 @@ local function hitsUpTo(s, i)
   return (s.sums[i] - s.sums[s.oldest - 1]) % sumModulus
 end
 
--- Returns the oldest entry i for which reached(s, i, goal) is true, or newest + 1 if there is none. If it
--- is true for i, it is true for all entries after i. Usually i is near oldest.
-local function find(s, reached, goal)
+-- Returns the oldest entry i for which isReached(s, i, goal) is true, or newest + 1 if no entry has
+-- reached the goal. All entries after i must have reached the goal too. Usually i is near oldest.
+local function find(s, isReached, goal)
   local low, high, stride = s.oldest, s.newest + 1, 1
   while low < high do -- i is in low..high
-    local probe = math.min(low + stride - 1, math.floor((low + high) / 2))
-    if reached(s, probe, goal) then
-      high = probe
+    local middle = math.min(low + stride - 1, math.floor((low + high) / 2))
+    if isReached(s, middle, goal) then
+      high = middle
     else
-      low, stride = probe + 1, stride * 2
+      low, stride = middle + 1, stride * 2
     end
   end
   return low
@@ -56,11 +57,13 @@ local function push(s, time, n)
   s.times[s.newest], s.sums[s.newest] = time, sum
 end
 
+-- Removes the entries after newest.
 local function truncate(s, newest)
   s.newest, s.lastStored = newest, math.min(s.lastStored, newest)
 end
 
--- Does what hitLog.advance does.
+-- Returns now, or the time of the newest entry if that time is later. If the clock was set back by more
+-- than a period, it first moves all hits into one entry at now.
 local function advance(s, now, period)
   if s.newest < s.oldest or timeOf(s, s.newest) <= now then return now end
   if timeOf(s, s.newest) - now > period then
@@ -71,8 +74,8 @@ local function advance(s, now, period)
   return timeOf(s, s.newest)
 end
 
--- Reports whether the newest entry also counts hits at time.
-local function sharesNewest(s, time, period)
+-- Reports whether hits at this time join the newest entry.
+local function joinsNewest(s, time, period)
   if s.newest < s.oldest then return false end
   local newest = timeOf(s, s.newest)
   if newest == time then return true end
@@ -81,9 +84,9 @@ local function sharesNewest(s, time, period)
   return newest - newest % tick == time - time % tick
 end
 
--- Does what hitLog.charge does. Returns the new total.
+-- Adds n hits, and drops the oldest entries that no decision needs. Returns the new total.
 local function charge(s, time, n, total, maxHits, period)
-  if sharesNewest(s, time, period) then
+  if joinsNewest(s, time, period) then
     local earlierTotal = hitsUpTo(s, s.newest - 1)
     n, total = n + total - earlierTotal, earlierTotal
     truncate(s, s.newest - 1)
@@ -97,7 +100,7 @@ local function charge(s, time, n, total, maxHits, period)
   return total + n
 end
 
--- Does what hitLog.refund does. Returns the new total.
+-- Takes up to n hits off the newest entries. Returns the new total.
 local function refund(s, n, total)
   local newTotal = math.max(total - n, 0)
   if newTotal == 0 then
@@ -146,6 +149,7 @@ return {
     return c
   end,
 
+  -- Decides n hits. Returns the hits spent, the reset time and the retry time, as the reply in take.lua.
   step = function(s, now, n, max, period, capacity, chargeDenied)
     local time = advance(s, now, period)
     if s.newest >= s.oldest and timeOf(s, s.oldest) + period <= time then
@@ -162,11 +166,12 @@ return {
         total = charge(s, time, n, total, max, period)
       end
     end
-    if not allowed then
-      local maxSpent = max - math.max(n, 1)
-      retry = -1
+    local maxSpent = max - math.max(n, 1)
+    if n >= 0 and total > maxSpent then
+      retry = -1 -- never
       if maxSpent >= 0 then
         retry = timeOf(s, find(s, hitsReach, total - maxSpent)) + period - now
+        if allowed then retry = -2 - retry end -- as take.lua says for allowed hits
       end
     end
     if s.newest >= s.oldest then reset = timeOf(s, s.newest) + period - now end
@@ -181,13 +186,13 @@ return {
       if s.storedSize > 0 then reply = redis.pcall('DEL', key) end
       return type(reply) == 'table' and reply.err
     end
-    -- The key must not be absent between two commands. If its slot is being moved, an
-    -- absent key can't be written.
-    local values, obsolete = {}, 0
+    -- The key must exist between two commands: while a hash slot is being moved, Redis rejects writes of
+    -- missing keys. So the new values follow the old values, which are removed last.
+    local values, oldValues = {}, 0
     if lastStored < oldest then
       lastStored = oldest - 1
       values[1] = string.format('%d', s.sums[lastStored])
-      if s.storedSize > 0 then obsolete = 2 * s.storedSize + 1 end
+      if s.storedSize > 0 then oldValues = 2 * s.storedSize + 1 end
       s.storedTime = nil
     elseif oldest > 1 or lastStored < s.storedSize then
       redis.call('LTRIM', key, 2 * oldest - 2, 2 * lastStored)
@@ -200,7 +205,7 @@ return {
       reply = redis.pcall('RPUSH', key, unpack(values, i, math.min(i + 999, #values)))
       if type(reply) == 'table' then return reply.err end
     end
-    if obsolete > 0 then redis.call('LTRIM', key, obsolete, -1) end
+    if oldValues > 0 then redis.call('LTRIM', key, oldValues, -1) end
     if s.times[newest] ~= s.storedTime then
       reply = redis.pcall('PEXPIRE', key, ttl(s.times[newest] + period))
     end

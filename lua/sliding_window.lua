@@ -61,11 +61,12 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
       current = math.max(current, math.min(current + n, 2 * max - previousHits)) -- bounds the debt
     end
   end
-  if not allowed then
-    local maxSpent = max - math.max(n, 1)
+  local needed = n > 0 and n or 1
+  if n >= 0 and current + previousHits + needed > max then
     retry = -1
-    if maxSpent >= 0 then
-      retry = retryAt(start, current, previous, maxSpent, period, tick, ticks) - now
+    if needed <= max then
+      retry = retryAt(start, current, previous, max - needed, period, tick, ticks) - now
+      if allowed then retry = -2 - retry end
     end
   end
   if current == 0 and previous == 0 then

@@ -21,6 +21,13 @@ if previous > 0 then
   spent = current + floor((previous * coveredTicks + ticks - 1) / ticks)
 end
 if spent <= max then
+  if spent + n > max then -- like retryAt of sliding_window
+    local from, kept, expiring = start, current, previous
+    if kept > max - n then from, kept, expiring = start + period, 0, current end
+    local covered = ticks
+    if expiring > 0 then covered = math.min(floor((max - n - kept) * ticks / expiring), ticks) end
+    nextAfter = from + math.min((ticks - covered) * tick, period) - now
+  end
   newA, newB, newC = start, current, previous
   oldEnd, newEnd = a + (b > 0 and 2 * period or period), start + 2 * period
 end

@@ -45,9 +45,10 @@ end
 -- The functions from here on are for hits that share a counter, are in a group, or have a state of many
 -- values.
 local states, firstHits = {}, {} -- the state of each key; the first hit of each state
+local isGroupDenied = {} -- isGroupDenied[i] is true if the group of hit i is denied
 
 -- Returns the place of hit i's limit in args: args[row] is its name, and so on.
-local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] end
+local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] + 1 end
 
 -- Returns the state of hit i's counter. The state has err if the counter can't be used.
 local function open(i)
@@ -104,11 +105,17 @@ local function decideRun(row, first, last)
   for i = first, last do decide(i, args[hitOffset + 2 * i]) end
 end
 
+local function isDenied(i) return reply[3 * i] > 0 or reply[3 * i] == -1 end
+
 -- Decides the hits of all groups.
 local function decideGroups()
-  local function allOrNone(i) return args[rowOf(i) + 4] == 2 end
+  local function inGroup(i) return args[rowOf(i) + 4] >= 2 end
 
-  local function isDenied(i) return reply[3 * i] ~= 0 and reply[3 * i] ~= -2 end
+  -- A hit in shadow mode (6 or 14) does not deny its group.
+  local function deniesGroup(i)
+    local mode = args[rowOf(i) + 4]
+    return (mode == 2 or mode == 10) and isDenied(i)
+  end
 
   -- Returns a peek in place of n.
   local function peekOf(n) return type(n) == 'table' and { 0, n[2] } or 0 end
@@ -122,17 +129,35 @@ local function decideGroups()
     end
     for i = first, last do
       decide(i, args[hitOffset + 2 * i])
-      denied = denied or allOrNone(i) and isDenied(i)
+      denied = denied or deniesGroup(i)
     end
     if denied then
+      for i = first, last do isGroupDenied[i] = true end
       for key, state in pairs(copies) do states[key] = state end
       for i = first, last do
         local retry, n = reply[3 * i], args[hitOffset + 2 * i]
-        decide(i, allOrNone(i) and peekOf(n) or n)
-        if allOrNone(i) then reply[3 * i] = retry end
+        decide(i, inGroup(i) and peekOf(n) or n)
+        if inGroup(i) then reply[3 * i] = retry end
       end
     end
     first = last + 1
+  end
+end
+
+-- While a counter has charges that may be refunded, there is a key with the name of the counter and this
+-- suffix. No counter has such a name, because names of counters have two hexadecimal digits after a %.
+local refundableSuffix = '%refundable'
+
+-- Marks the counters that hits with mode 8 have charged. If a counter has a mark and denies a hit, its reset
+-- time in the reply says that the denial may end early (see take.lua).
+local function markRefundable()
+  for i = 1, hits do
+    local mark = keys[i] .. refundableSuffix
+    if isDenied(i) then
+      if redis.pcall('GET', mark) ~= false then reply[3 * i - 1] = -1 - reply[3 * i - 1] end
+    elseif args[rowOf(i) + 4] >= 8 and not isGroupDenied[i] then
+      redis.pcall('SET', mark, '', 'PX', args[4])
+    end
   end
 end
 
@@ -148,5 +173,5 @@ end
 
 return {
   fail = fail, decideRun = decideRun, decideGroups = decideGroups, writeError = writeError, save = save,
-  appendErrors = appendErrors,
+  markRefundable = markRefundable, appendErrors = appendErrors,
 }

@@ -3,35 +3,41 @@
 --
 -- KEYS     The counter of each hit. A key may occur many times: a later hit sees the
 --          charge of an earlier one.
--- ARGV[1]  MessagePack array: now, jitter, distinct, L, then 5 values for each of L limits, then 2
---          values for each hit.
+-- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
+--          then 2 values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
 --            jitter    milliseconds to add to each time to live
 --            distinct  1 if no key occurs twice, otherwise 0
+--            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0 if no
+--                      replica charges with this mode
 --          Of a limit:
 --            name      the script of its algorithm
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years; for fixed_window the
 --                      time until the window ends that the key names; for concurrency the
 --                      time until a hold expires
---            capacity  the most hits that can be spent at once, below 2^32
---            mode      0; 1: denied hits are charged; 2: its hits are all-or-none
+--            capacity  the most hits that can be spent at once, below 2^32; negative for a
+--                      token_bucket with a burst of its own
+--            mode      0, 1 if denied hits are charged, or 2 if the hits are in the group. With 2, add 4
+--                      if the hits are in shadow mode, and 8 if other scripts have hits of the group too
 --          Of a hit:
 --            limit     the place of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
 --                      array of this number and the id of a named hold. For the refund of an
 --                      anonymous hold, an array of a negative number and the expiry of this hold
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
---          If one all-or-none hit of a group is denied, no all-or-none hit of the group is
---          charged or counted in spent, and its all-or-none hits that are not denied are
---          answered as allowed. All other hits are charged as usual.
+--          If one hit with mode 2 or 10 of a group is denied, the hits of the group with a mode of 2
+--          or more are neither charged nor counted in spent. If such a hit is not denied itself, its
+--          answer is allowed. All other hits are charged as usual.
 --
 -- Reply: MessagePack array of 3 numbers for each hit, then the time now in microseconds, then 2
 -- values for each failed hit.
 --          spent     hits that the counter has spent now
---          reset     microseconds until nothing is spent, as limit.Result.ResetAfter
---          retry     microseconds, as limit.Result.RetryAfter: 0 if the hit is allowed, and -2
---                    if it is allowed because its hold existed (limit.Result.Held)
+--          reset     microseconds until nothing is spent, as limit.Result.ResetAfter. For a denial
+--                    that may end early (backend.Result.MayEndEarly), -1 minus this number
+--          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. An
+--                    allowed hit has 0, or -2 if its hold existed (limit.Result.Held). If its
+--                    RetryAfter is r > 0, it has -2 - r
 --          A failed hit has its place in KEYS, from 1, and an error. Nothing was charged
 --          for it, and its 3 numbers mean nothing.
 -- A read-only replica of Redis charges nothing and fails the whole call (READONLY).
@@ -41,8 +47,8 @@
 
 local keys, hits = KEYS, #KEYS
 local args = cmsgpack.unpack(ARGV[1])
-local now, jitter, isDistinct = args[1], args[2], args[3] == 1
-local hitOffset = 4 + 5 * args[4] -- hit i is at args[hitOffset + 2 * i - 1] and the next place
+local now, jitter, isDistinct, hasRefundable = args[1], args[2], args[3] == 1, args[4] > 0
+local hitOffset = 5 + 5 * args[5] -- hit i is at args[hitOffset + 2 * i - 1] and the next place
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -84,7 +90,7 @@ else
   while i <= hits do
     local first, limit = i, args[hitOffset + 2 * i - 1]
     repeat i = i + 1 until i > hits or args[hitOffset + 2 * i - 1] ~= limit
-    local last, row = i - 1, 5 * limit
+    local last, row = i - 1, 5 * limit + 1
     local name, max, period, capacity = args[row], args[row + 1], args[row + 2], args[row + 3]
     local undecided = false
     if not isDistinct then
@@ -126,6 +132,7 @@ reply[3 * hits + 1] = now
 if slowPath then
   local err = slowPath.save()
   if err then return { err = err } end
+  if hasRefundable then slowPath.markRefundable() end
   slowPath.appendErrors()
 end
 return cmsgpack.pack(reply)

@@ -60,15 +60,6 @@ end
 
 local function expiry(period, us, frac) return ceil(us, frac) end
 
--- Converts the spent time from oldMax to max, as limit.Limit.fromRate does.
-local function convertRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac)
-  if capacity ~= max and oldMax > max and less(us, frac, fullUs, fullFrac) then
-    us, frac = refillTime(oldMax, max, us)
-  end
-  if less(fullUs, fullFrac, us, frac) then return fullUs, fullFrac end
-  return us, frac
-end
-
 -- Most hits of a batch have the same limit. These variables have the spans of this limit. cachedMax,
 -- cachedPeriod and cachedCapacity are the limit. fullUs + fullFrac/max is the time to fill an empty
 -- bucket. tokenUs + tokenFrac/max is the time to refill one token.
@@ -77,10 +68,24 @@ local fullUs, fullFrac, tokenUs, tokenFrac
 
 local function cacheSpans(max, period, capacity)
   cachedMax, cachedPeriod, cachedCapacity = max, period, capacity
-  fullUs, fullFrac = refillTime(capacity, max, period)
+  fullUs, fullFrac = refillTime(math.abs(capacity), max, period)
   tokenUs, tokenFrac = refillTime(1, max, period)
 end
 
+-- Returns the spent time after a change of the rate, as limit.Limit.timeToFull does. us + frac/oldMax is the
+-- spent time before the change.
+local function changeRate(us, frac, oldMax, max, hasBurst)
+  if hasBurst then -- keep the spent tokens
+    local carry
+    us, carry = refillTime(oldMax, max, us)
+    carry, frac = divmod(carry + frac, max)
+    us = us + carry
+  end
+  if less(fullUs, fullFrac, us, frac) then return fullUs, fullFrac end
+  return us, frac
+end
+
+-- capacity is negative for a limit with a burst of its own.
 local function step(s, now, n, max, period, capacity, chargeDenied)
   if max == 0 then
     if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- a reset
@@ -113,14 +118,21 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
 
   -- The spent time is at most that of an empty bucket with a debt of one window.
   local maxSpentUs = fullUs + period -- plus fullFrac/max
-  if oldMax ~= max and frac > 0 then us, frac = us + 1, 0 end
+  local hasBurst = capacity < 0
+  capacity = math.abs(capacity)
+  if oldMax ~= max and frac > 0 and not hasBurst then -- frac is in parts of oldMax
+    local rest
+    frac, rest = refillTime(frac, oldMax, max)
+    us, frac = add(us, 0, 0, ceil(frac, rest), max)
+  end
   us = us - now
   if us < 0 then
     us, frac = 0, 0
+  elseif oldMax ~= max then
+    us, frac = changeRate(us, frac, oldMax, max, hasBurst)
   elseif less(maxSpentUs, fullFrac, us, frac) then
     us, frac = maxSpentUs, fullFrac
   end
-  if oldMax ~= max and us > 0 then us, frac = convertRate(us, frac, oldMax, max, period, capacity, fullUs, fullFrac) end
 
   local allowed, retry = true, 0
   if n < 0 then

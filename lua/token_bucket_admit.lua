@@ -1,6 +1,7 @@
 -- token_bucket_admit is the part of token_bucket for hits that are admitted. It leaves numbers
 -- from maxExact on to token_bucket.
 format, size = '<ddd', 24
+capacity = math.abs(capacity)
 local fullUs, fullFrac = -1, 0 -- fullUs + fullFrac/max is the time to fill the bucket
 local fillProduct = capacity * period
 if max > 0 and capacity == max then

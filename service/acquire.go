@@ -13,44 +13,47 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// isAcquireCall reports whether the caller waits for permits. Then a denied call charges nothing,
-// so that the caller can repeat the call as often as it must.
-func isAcquireCall(ctx context.Context) bool {
+// isAcquireCall reports in isAcquire whether the caller waits for permits. Then a denied call charges
+// nothing, so that the caller can repeat the call as often as it must. wantsWait reports whether the caller wants to
+// know the wait.
+func isAcquireCall(ctx context.Context) (isAcquire, wantsWait bool) {
 	values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
-	return len(values) == 1 && values[0] == "true"
+	return len(values) == 1 && values[0] == "true", len(values) == 1
 }
 
-// chargeNoDeniedHits lets the limits of c charge admitted hits only.
-func (c *Call) chargeNoDeniedHits() {
+// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a
+// denied hit need not deny the call, because of quota mode or shadow mode, the hits are charged one by
+// one. Then finishAcquire refunds them.
+func (s *Service) chargeNothingIfDenied(c *Call) {
+	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
-		c.hits[j].Limit = c.hits[j].Limit.NotCharging()
+		isGroup = isGroup && !isInQuotaMode(c.Rules[c.hitDescriptors[j]], true, s.options.QuotaMode)
+	}
+	for j := range c.hits {
+		if isGroup {
+			c.hits[j].AllOrNone = true
+		} else {
+			c.hits[j].Limit = c.hits[j].Limit.NotCharging()
+		}
 	}
 }
 
-// finishAcquire ends a call of a caller that waits for permits. It refunds the admitted hits of
-// a denied call, and tells the caller in a header when the answer changes.
-func (s *Service) finishAcquire(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
+// sendWait tells the caller in a header when the answer changes.
+func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestResetAfter()))
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		if !c.isPeek {
-			s.refundAdmitted(context.WithoutCancel(ctx), c)
-		}
-		header = metadata.Pairs(limit.RetryAfterKey, c.retryAfter())
+		header = metadata.Pairs(limit.RetryAfterKey, c.retryAfterText(s.options.QuotaMode))
 	}
 	_ = grpc.SetHeader(ctx, header) // it fails only without a gRPC call, which has no headers
 }
 
-// refundAdmitted refunds the admitted hits of c in the windows that have charged the hits.
+// refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged the
+// hits.
 func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
-		r := &c.results[j]
-		isCharged := r.Allowed && !r.Held && h.N > 0 // a renewed hold stays
-		if isCharged && s.options.AllOrNone {
-			isCharged = !c.isInDeniedGroup(&h)
-		}
-		if isCharged {
-			h.N, h.Window = -h.N, r.Window
+		if c.isCharged(j) {
+			h.N, h.Window = -h.N, c.results[j].Window
 			refunds = append(refunds, h)
 		}
 	}
@@ -59,18 +62,23 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// isInDeniedGroup reports whether an all-or-none Limiter has not charged h, because it has denied
-// another hit of the same scope. Hits of two scopes are not charged together.
-func (c *Call) isInDeniedGroup(h *backend.Hit) bool {
-	if !h.AllOrNone() {
-		return false
-	}
+// hasDeniedGroup reports whether a hit has denied its group. A hit above its max_hits can't, because the
+// Limiter got a peek in its place.
+func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
-		if other := &c.hits[j]; other.AllOrNone() && other.Limit.Scope == h.Limit.Scope && !c.results[j].Allowed {
+		wasPeek := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
+		if !wasPeek && c.hits[j].DeniesGroup(&c.results[j]) {
 			return true
 		}
 	}
 	return false
+}
+
+// isCharged reports whether hit j was admitted and charged. The renewal of a hold charges nothing.
+func (c *Call) isCharged(j int) bool {
+	h, r := &c.hits[j], &c.results[j]
+	isUndone := c.isGroupDenied && h.InGroup()
+	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isUndone
 }
 
 // longestResetAfter returns the time in microseconds until all limits have forgotten the hits of c.
@@ -82,25 +90,14 @@ func (c *Call) longestResetAfter() int64 {
 	return longest
 }
 
-// retryAfter returns the RetryAfterKey of a denied call. A slot can become free before its hold
+// retryAfterText returns the RetryAfterKey of a denied call. A slot can become free before its hold
 // expires, so the wait for a slot counts only if no other limit denies the call.
-func (c *Call) retryAfter() string {
-	var windowWait, slotWait int64
-	for j := range c.results {
-		if !c.isDenied(j) {
-			continue
-		}
-		r := &c.results[j]
-		switch {
-		case r.RetryAfter == limit.Never:
-			return limit.RetryNever
-		case c.hits[j].Limit.Algorithm.HasHolds():
-			slotWait = max(slotWait, r.RetryAfter)
-		default:
-			windowWait = max(windowWait, r.RetryAfter)
-		}
+func (c *Call) retryAfterText(quotaMode bool) string {
+	wait := cmp.Or(c.retryAfter(quotaMode, false), c.retryAfter(quotaMode, true))
+	if wait == neverWait {
+		return limit.RetryNever
 	}
-	return seconds(cmp.Or(windowWait, slotWait))
+	return seconds(wait)
 }
 
 // seconds returns microseconds as a decimal number of seconds.

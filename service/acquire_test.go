@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -12,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
-	"github.com/seed-81f232ab/rls/backend/scope"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -58,11 +59,11 @@ func (s *headerStream) SetHeader(md metadata.MD) error {
 	return nil
 }
 
-// acquire sends a call that is marked with limit.AcquireKey.
-func (r *fixture) acquire(req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD) {
+// acquire sends a call that is marked with limit.AcquireKey, with these ids of a hold.
+func (r *fixture) acquire(req *rlsv3.RateLimitRequest, holdIDs ...string) (*rlsv3.RateLimitResponse, metadata.MD) {
 	r.t.Helper()
 	stream := &headerStream{}
-	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(limit.AcquireKey, "true"))
+	ctx := metadata.NewIncomingContext(context.Background(), metadata.MD{limit.AcquireKey: {"true"}, limit.HoldKey: holdIDs})
 	resp, err := r.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), req)
 	require.NoError(r.t, err)
 	return resp, stream.header
@@ -100,7 +101,6 @@ func TestDeniedAcquireChargesNothing(t *testing.T) {
 	for _, allOrNone := range []bool{false, true} {
 		r := newFixture(t, acquireLimits, func(o *Options) {
 			o.AllOrNone = allOrNone
-			o.Limiter = local.New(local.Options{AllOrNone: allOrNone})
 		})
 		req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
 			withHits(4, desc("minute=x")), withHits(4, desc("both=x")), withHits(4, desc("shadow=x")),
@@ -122,10 +122,10 @@ func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
 			"a limit of another scope has hits left":      {"minute=x", "two_scopes=x"},
 		} {
 			t.Run(fmt.Sprintf("%s, all or none %v", name, allOrNone), func(t *testing.T) {
-				global := local.New(local.Options{AllOrNone: allOrNone})
-				instance := local.New(local.Options{AllOrNone: allOrNone})
+				global := local.New(local.Options{})
+				instance := local.New(local.Options{})
 				r := newFixture(t, acquireLimits, func(o *Options) {
-					o.AllOrNone, o.Limiter = allOrNone, scope.New(global, instance)
+					o.AllOrNone, o.Limiter = allOrNone, backend.Scopes{Global: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: instance}}
 				})
 				req := &rlsv3.RateLimitRequest{Domain: "d"}
 				for _, e := range entries {
@@ -142,6 +142,22 @@ func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
 	}
 }
 
+func TestDeniedAcquireKeepsTheHoldThatItRenewed(t *testing.T) {
+	for _, other := range []string{"quota", "none"} { // hits beside a rule in quota mode are charged one by one
+		r := newFixture(t, slotLimits)
+		resp, err := r.hold("slot", 1, "a")
+		require.NoError(t, err)
+		require.Equal(t, codeOK, resp.OverallCode)
+		resp, _ = r.acquire(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+			desc("slot=x"), desc(other + "=x"), desc("nothing=x"),
+		}}, "a")
+		require.Equal(t, codeOverLimit, resp.OverallCode)
+		resp, err = r.hold("slot", 1, "b")
+		require.NoError(t, err)
+		assert.Equal(t, codeOverLimit, resp.OverallCode, "a has the slot, beside %s", other)
+	}
+}
+
 func TestAllowedAcquireIsChargedOnce(t *testing.T) {
 	r := newFixture(t, acquireLimits)
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("minute=x"), desc("both=x")}}
@@ -149,4 +165,39 @@ func TestAllowedAcquireIsChargedOnce(t *testing.T) {
 	assert.Equal(t, codeOK, resp.OverallCode)
 	assert.Equal(t, uint32(9), resp.Statuses[0].LimitRemaining)
 	assert.Equal(t, uint32(9), r.request(withHits(0, desc("minute=x"))).Statuses[0].LimitRemaining)
+}
+
+func TestDeniedAcquireRefundsHitsThatAreChargedOneByOne(t *testing.T) {
+	r := newFixture(t, acquireLimits, func(o *Options) { o.QuotaMode = true })
+	for second := range 2 {
+		req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withHits(2, desc("both=x"))}}
+		resp, _ := r.acquire(req)
+		require.Equal(t, codeOK, resp.OverallCode, "second %d", second)
+		for range 5 {
+			resp, header := r.acquire(req)
+			require.Equal(t, codeOverLimit, resp.OverallCode)
+			if second == 0 { // then the hour has hits left
+				assert.Equal(t, metadata.Pairs(limit.RetryAfterKey, "0.5"), header, "a refunded hit has no wait")
+			}
+		}
+		r.now = r.now.Add(time.Second)
+	}
+}
+
+func TestWaitForAnotherLimitIsNoWaitForASlot(t *testing.T) {
+	r := newFixture(t, `
+domain: d
+descriptors:
+  - key: job
+    rate_limits:
+      - {algorithm: concurrency, requests_per_unit: 1, hold: 10s}
+      - {unit: second, requests_per_unit: 1}
+`)
+	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("job=x")}}
+	r.acquire(req)
+	_, header := r.acquire(req)
+	assert.Equal(t, []string{"0.5"}, header.Get(limit.RetryAfterKey), "a slot may be free then")
+	r.now = r.now.Add(time.Second)
+	_, header = r.acquire(req)
+	assert.Equal(t, []string{"9"}, header.Get(limit.RetryAfterKey), "until the hold expires")
 }

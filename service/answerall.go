@@ -6,6 +6,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
 )
 
 // Item is one of several requests that AnswerAll answers.
@@ -24,11 +25,14 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i i
 	batchCalls := make([]*Call, len(items))
 	sharedBatch := backend.NewSubBatch()
 	defer sharedBatch.Release()
+	var budget descriptors.Budget // of the conditions of all requests
 	for i, item := range items {
 		c := calls.Get().(*Call)
 		batchCalls[i] = c
-		c.Request, c.Start = item.Request, now
-		if c.Err = s.prepare(item.Context, c); c.Err != nil || s.needsOwnTake(c) {
+		c.Request, c.Start, c.budget = item.Request, now, budget
+		c.Err = s.prepare(item.Context, c)
+		budget = c.budget
+		if c.Err != nil || s.needsOwnTake(c) {
 			continue
 		}
 		for j := range c.hits {

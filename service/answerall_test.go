@@ -58,7 +58,7 @@ func TestAnswerAllAnswersAsSingleCallsDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		allOrNone := rapid.Bool().Draw(rt, "all or none")
 		newCounting := func(o *Options) {
-			o.Limiter, o.AllOrNone = local.New(local.Options{MaxKeys: 1000, AllOrNone: allOrNone}), allOrNone
+			o.Limiter, o.AllOrNone = local.New(local.Options{MaxKeys: 1000}), allOrNone
 		}
 		together, single := newFixture(t, severalLimits, newCounting), newFixture(t, severalLimits, newCounting)
 		descriptor := rapid.Custom(func(rt *rapid.T) *rlsv3.RateLimitRequest {
@@ -96,7 +96,7 @@ func TestAnswerAllTakesOnce(t *testing.T) {
 		"a request above max_hits": {requests: []*rlsv3.RateLimitRequest{single("a=x"), {Domain: "d", HitsAddend: 3, Descriptors: repeat(1, desc("b=x"))}}, want: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counting := &takeCounter{Limiter: local.New(local.Options{MaxKeys: 1000, AllOrNone: c.allOrNone})}
+			counting := &takeCounter{Limiter: local.New(local.Options{MaxKeys: 1000})}
 			r := newFixture(t, severalLimits, func(o *Options) { o.Limiter, o.AllOrNone = counting, c.allOrNone })
 			r.answerAll(c.requests)
 			assert.Equal(t, c.want, counting.takes)

@@ -43,9 +43,10 @@ type Call struct {
 	GlobalShadow bool
 
 	config *descriptors.Config // the limits in force
+	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames holds the names of limits that another matched limit replaces. Such
-	// limits are not counted. A limit replaces others even if it is unlimited or itself replaced.
+	// replacedNames holds the names of limits that another matched limit replaces. Replaced limits are
+	// not counted. An unlimited limit replaces others too, and so does a replaced limit.
 	replacedNames map[string]bool
 
 	// The slices below have one element for each hit. Hits of one descriptor are
@@ -58,9 +59,12 @@ type Call struct {
 	keys []byte // memory of the keys of hits
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
-	isPeek         bool // the call exceeds max_hits, so it is denied and charges nothing
+	isPeek         bool // the Limiter gets peeks only, because a hit above max_hits denies the call
 	hasHolds       bool // the limit of a hit has holds
-	isAcquire      bool // the caller waits for permits
+	isAcquire      bool // the call charges nothing if it is denied
+	wantsWait      bool // the caller asks in a header for the wait until the answer can change
+	isGroupDenied  bool // a denied all-or-none hit has kept the other all-or-none hits from being charged
+	keepsCharges   bool // the Service does not refund the admitted hits
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}
@@ -81,8 +85,16 @@ func (c *Call) returnToPool() {
 	calls.Put(c)
 }
 
+// dropHits removes the hits of a rejected call. No Limiter decides these hits, so they are neither
+// admitted nor denied.
+func (c *Call) dropHits() {
+	clear(c.hits)
+	clear(c.limits)
+	c.hits, c.results, c.hitDescriptors, c.limits = c.hits[:0], c.results[:0], c.hitDescriptors[:0], c.limits[:0]
+}
+
 // match finds the rule of each descriptor of req and prepares the hits.
-func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) error {
+func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, allOrNone bool) error {
 	domain := config.Domain(req.Domain)
 	c.DomainFound = domain != nil
 	for i, d := range req.Descriptors {
@@ -95,7 +107,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 				return status.Errorf(codes.InvalidArgument, "descriptors[%d]: %v", i, err)
 			}
 		default:
-			rule = domain.Match(d.GetEntries())
+			rule = domain.MatchWithin(&c.budget, d.GetEntries())
 		}
 		c.Rules = append(c.Rules, rule)
 		if rule != nil {
@@ -119,7 +131,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 			}
 			if key == nil {
 				start := len(c.keys)
-				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries()) // growing keeps the memory of earlier keys
+				c.keys = rule.AppendKey(c.keys, req.Domain, d.GetEntries()) // earlier keys stay valid if c.keys grows
 				key = c.keys[start:len(c.keys):len(c.keys)]
 			}
 			n := hitCount(req, d)
@@ -128,7 +140,9 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 				c.hasHolds = c.hasHolds || l.Algorithm.HasHolds()
 			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
-			c.hits = append(c.hits, backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)})
+			h := backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)}
+			h.AllOrNone = allOrNone && !h.Shadow
+			c.hits = append(c.hits, h)
 			c.hitDescriptors = append(c.hitDescriptors, i)
 			c.limits = append(c.limits, l)
 		}
@@ -139,11 +153,13 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest) er
 }
 
 // checkRefunds returns an error if the request has a refund that is not allowed. If rejectsAll is
-// true, no refund is allowed.
+// true, no refund is allowed. Without a counted limit there is nothing to refund, so such a descriptor is
+// not checked.
 func (c *Call) checkRefunds(rejectsAll bool) error {
-	for i, d := range c.Request.Descriptors {
+	for j := range c.hits {
+		i := c.hitDescriptors[j]
 		switch rule := c.Rules[i]; {
-		case !d.GetIsNegativeHits() || rule == nil:
+		case !c.Request.Descriptors[i].GetIsNegativeHits():
 		case rejectsAll:
 			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: refunds (is_negative_hits) are turned off (NEGATIVE_HITS)", i)
 		case rule.NoRefunds:

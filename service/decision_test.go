@@ -327,6 +327,12 @@ descriptors:
 
 	st = r.request(withHits(7, desc("k=v"))).Statuses[0]
 	assert.Equal(t, codeOverLimit, st.Code)
+	assert.Equal(t, "second", st.CurrentLimit.Name, "7 hits never pass a limit of 5")
+	assert.Equal(t, 50362*time.Second, st.DurationUntilReset.AsDuration(), "the wait for the day")
+
+	r.now = r.now.Add(time.Second)
+	st = r.request(withHits(5, desc("k=v"))).Statuses[0]
+	assert.Equal(t, codeOverLimit, st.Code)
 	assert.Equal(t, "day", st.CurrentLimit.Name, "the exceeded limit with the longest wait")
 }
 
@@ -367,4 +373,63 @@ descriptors:
 	never := r.request(withHits(5, desc("bucket=x"))).Statuses[0]
 	assert.Equal(t, codeOverLimit, never.Code)
 	assert.Equal(t, time.Second, never.DurationUntilReset.AsDuration(), "a window, because more hits than the capacity never pass")
+}
+
+func TestDecisionSaysWhetherDeniedHitsAreCharged(t *testing.T) {
+	const limits = `
+domain: d
+descriptors:
+  - {key: charges, max_hits: 3, rate_limit: {unit: hour, requests_per_unit: 5, charge_denied: true}}
+  - {key: shadow, max_hits: 3, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 5, charge_denied: true}}
+  - {key: free, rate_limit: {unit: hour, requests_per_unit: 5, charge_denied: false}}
+`
+	for name, c := range map[string]struct {
+		allOrNone bool
+		ds        []*ratelimitv3.RateLimitDescriptor
+		want      []bool
+	}{
+		"as the limits say":                 {false, []*ratelimitv3.RateLimitDescriptor{desc("charges=x"), desc("free=x")}, []bool{true, false}},
+		"not in a group":                    {true, []*ratelimitv3.RateLimitDescriptor{desc("charges=x"), desc("free=x")}, []bool{false, false}},
+		"not in a call above max_hits":      {false, []*ratelimitv3.RateLimitDescriptor{desc("charges=y"), withHits(4, desc("charges=x"))}, []bool{false, false}},
+		"not above max_hits in shadow":      {false, []*ratelimitv3.RateLimitDescriptor{desc("charges=x"), withHits(4, desc("shadow=x"))}, []bool{true, false}},
+		"in shadow mode beside all or none": {true, []*ratelimitv3.RateLimitDescriptor{desc("charges=x"), desc("shadow=x")}, []bool{false, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []bool
+			observer := callObserver(func(c *Call) {
+				for i := range c.Decisions() {
+					got = append(got, c.Decision(i).ChargesDenied)
+				}
+			})
+			newFixture(t, limits, func(o *Options) { o.AllOrNone, o.Observers = c.allOrNone, []Observer{observer} }).request(c.ds...)
+			assert.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestDescriptorDecisionBelongsToItsDescriptor(t *testing.T) {
+	var got []string
+	observer := callObserver(func(c *Call) {
+		for i := range c.Request.Descriptors {
+			if d, ok := c.DescriptorDecision(i); ok {
+				got = append(got, d.Rule.Path)
+			} else {
+				got = append(got, "nothing")
+			}
+		}
+	})
+	r := newFixture(t, acquireLimits, func(o *Options) { o.Observers = []Observer{observer} })
+	r.request(desc("both=x"), desc("unknown=x"), desc("minute=x"))
+	assert.Equal(t, []string{"d > both", "nothing", "d > minute"}, got)
+}
+
+func TestGlobalShadowIsADenialThatPasses(t *testing.T) {
+	for _, isShadow := range []bool{false, true} {
+		var got []bool
+		observer := callObserver(func(c *Call) { got = append(got, c.GlobalShadow) })
+		r := newFixture(t, acquireLimits, func(o *Options) { o.ShadowMode, o.Observers = isShadow, []Observer{observer} })
+		r.request(withHits(10, desc("minute=x")))
+		r.request(desc("minute=x"))
+		assert.Equal(t, []bool{false, isShadow}, got)
+	}
 }

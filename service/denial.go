@@ -36,23 +36,15 @@ const maxPolicies = 16
 
 // addPolicyHeaders adds the headers RateLimit-Policy and RateLimit. They have one item for each of
 // the first maxPolicies counted limits that can deny the request. If the request is denied,
-// addPolicyHeaders also adds Retry-After, the longest wait for a limit that denies.
-func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
+// addPolicyHeaders also adds Retry-After, unless the request can never pass.
+func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	var policies, states []byte
 	var names []string
-	var longestWait int64
 	for j := range c.hits {
-		if c.hits[j].Shadow {
+		if c.hits[j].Shadow || len(names) == maxPolicies {
 			continue
 		}
 		l, r := c.hits[j].Limit, c.results[j].Result
-		wait := wholeSeconds(l.DurationUntilReset(r))
-		if !r.Allowed {
-			longestWait = max(longestWait, wait)
-		}
-		if len(names) == maxPolicies {
-			continue
-		}
 		name := uniqueName(names, policyName(c.limits[j]))
 		if len(names) > 0 {
 			policies, states = append(policies, ", "...), append(states, ", "...)
@@ -62,7 +54,7 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
 		policies = append(policies, name...)
 		policies = append(policies, ";q="...)
 		policies = strconv.AppendInt(policies, l.Max(), 10)
-		if l.Period()%secondMicros == 0 { // w has whole seconds, and can be left out
+		if !l.Algorithm.HasHolds() && l.Period()%secondMicros == 0 { // w has whole seconds, and can be left out
 			policies = append(policies, ";w="...)
 			policies = strconv.AppendInt(policies, l.Period()/secondMicros, 10)
 		}
@@ -71,16 +63,19 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse) {
 		states = append(states, ";r="...)
 		states = strconv.AppendInt(states, max(r.Remaining, 0), 10)
 		states = append(states, ";t="...)
-		states = strconv.AppendInt(states, wait, 10)
+		states = strconv.AppendInt(states, wholeSeconds(l.DurationUntilReset(r)), 10)
 	}
 	if len(names) > 0 {
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd,
 			&corev3.HeaderValue{Key: "RateLimit-Policy", Value: string(policies)},
 			&corev3.HeaderValue{Key: "RateLimit", Value: string(states)})
 	}
-	if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
+	if resp.OverallCode != rlsv3.RateLimitResponse_OVER_LIMIT {
+		return
+	}
+	if wait := c.retryAfter(quotaMode, true); wait != neverWait {
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd,
-			&corev3.HeaderValue{Key: "Retry-After", Value: strconv.FormatInt(max(longestWait, 1), 10)})
+			&corev3.HeaderValue{Key: "Retry-After", Value: strconv.FormatInt(max(wholeSeconds(wait), 1), 10)})
 	}
 }
 

@@ -1,10 +1,15 @@
 package service
 
 import (
+	"strings"
 	"testing"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 const denialLimits = `
@@ -76,11 +81,12 @@ descriptors:
 	denied := headerTexts(request())
 	assert.Contains(t, denied, policies)
 	assert.Contains(t, denied, `RateLimit: "say \"x\" \\ ?";r=0;t=1, "per 15 minutes";r=0;t=900, "per minute";r=6;t=23, "per minute 2";r=5;t=23`)
-	assert.Contains(t, denied, "Retry-After: 1")
+	assert.Contains(t, denied, "Retry-After: 900", "the denied request has charged the last hit of the 15 minutes")
+	assert.Contains(t, denied, "X-T: 900")
 
 	assert.Empty(t, headerTexts(f.request(desc("none=1"))))
 	f.svc.options.ShadowMode = true
-	assert.NotContains(t, headerTexts(request()), "Retry-After: 1")
+	assert.NotContains(t, strings.Join(headerTexts(request()), "\n"), "Retry-After")
 }
 
 func TestRetryAfterIsWaitForDenyingLimitBehindTheLastPolicy(t *testing.T) {
@@ -94,4 +100,22 @@ descriptors:
 	headers := headerTexts(f.request(append(repeat(maxPolicies, desc("pass=1")), desc("hourly=1"))...))
 	assert.NotContains(t, headers[0], "per hour", "the last policy is that of the limit before")
 	assert.Contains(t, headers, "Retry-After: 3563")
+}
+
+func TestPolicyNameIsAStringOfStructuredFields(t *testing.T) {
+	l := backendtest.NewLimit(t, limit.Spec{Requests: 1, Unit: limit.Minute})
+	for name, want := range map[string]string{
+		"a b~":          `"a b~"`,
+		"\x7f\x1f\n":    `"???"`,
+		`say "no" \ `:   `"say \"no\" \\ "`,
+		"f\u00fcr alle": `"f?r alle"`,
+	} {
+		assert.Equal(t, want, policyName(&descriptors.RateLimit{Name: name, Limit: l}))
+	}
+}
+
+func TestPoliciesOfTheSameNameAreNumbered(t *testing.T) {
+	assert.Equal(t, `"a"`, uniqueName([]string{`"b"`}, `"a"`))
+	assert.Equal(t, `"a 2"`, uniqueName([]string{`"a"`}, `"a"`))
+	assert.Equal(t, `"a 4"`, uniqueName([]string{`"a"`, `"a 2"`, `"a 3"`}, `"a"`))
 }

@@ -27,9 +27,16 @@ descriptors:
       - {unit: hour, requests_per_unit: 10, name: hourly}
   - key: path
     rate_limit: {unit: hour, requests_per_unit: 10}
+  - key: slot
+    rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 10s}
+  - key: quota
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 10}
+  - key: nothing
+    rate_limit: {unit: hour, requests_per_unit: 0}
 `
 
-// hold sends n hits of a job, with these ids of a hold.
+// hold sends n hits of the descriptor key=x, with ids as the values of the hold header.
 func (r *fixture) hold(key string, n int64, ids ...string) (*rlsv3.RateLimitResponse, error) {
 	d := &ratelimitv3.RateLimitDescriptor{
 		Entries:        []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}},
@@ -40,7 +47,7 @@ func (r *fixture) hold(key string, n int64, ids ...string) (*rlsv3.RateLimitResp
 	return r.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{d}})
 }
 
-func TestMetadataNamesTheHold(t *testing.T) {
+func TestMetadataOfACallNamesItsHold(t *testing.T) {
 	r := newFixture(t, slotLimits)
 	for _, step := range []struct {
 		n    int64
@@ -103,17 +110,17 @@ func TestInvalidHoldIsAnError(t *testing.T) {
 	}
 }
 
-func TestHoldHeaderMeansThatReleaseCanHelp(t *testing.T) {
-	const hour = "3562.5" // until it ends
+func TestHoldHeaderIsSentOnlyIfAReleaseCanHelp(t *testing.T) {
+	const restOfHour = "3562.5" // seconds until the hour ends
 	for name, test := range map[string]struct {
-		spent int      // hits of the hour
+		spent int      // hits spent in the hour
 		held  []string // ids of taken slots
 		want  metadata.MD
 	}{
-		"allowed":                        {0, nil, metadata.Pairs(limit.HoldKey, "10", limit.ResetAfterKey, hour)},
-		"denied for a slot":              {0, []string{"a", "b"}, metadata.Pairs(limit.HoldKey, "10", limit.RetryAfterKey, "10")},
-		"denied by the hour":             {10, nil, metadata.Pairs(limit.RetryAfterKey, hour)},
-		"denied for a slot, by the hour": {8, []string{"a", "b"}, metadata.Pairs(limit.RetryAfterKey, hour)},
+		"allowed":                    {0, nil, metadata.Pairs(limit.HoldKey, "10", limit.ResetAfterKey, restOfHour)},
+		"denied for lack of a slot":  {0, []string{"a", "b"}, metadata.Pairs(limit.HoldKey, "10", limit.RetryAfterKey, "10")},
+		"denied by the hourly limit": {10, nil, metadata.Pairs(limit.RetryAfterKey, restOfHour)},
+		"denied for lack of a slot, and by the hourly limit": {8, []string{"a", "b"}, metadata.Pairs(limit.RetryAfterKey, restOfHour)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t, slotLimits)
@@ -136,5 +143,24 @@ func TestHoldHeaderMeansThatReleaseCanHelp(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, test.want, stream.header)
 		})
+	}
+}
+
+func TestReleaseOfADisabledLimitRefundsNoOtherLimit(t *testing.T) {
+	r := newFixture(t, `
+domain: d
+descriptors:
+  - key: job
+    rate_limits:
+      - {algorithm: concurrency, requests_per_unit: 2, hold: 10s, enabled: false}
+      - {unit: hour, requests_per_unit: 10}
+`)
+	for i := range uint32(3) {
+		resp, err := r.hold("job", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 9-i, resp.Statuses[0].LimitRemaining)
+		resp, err = r.hold("job", -1)
+		require.NoError(t, err)
+		assert.Equal(t, 9-i, resp.Statuses[0].LimitRemaining, "after the release")
 	}
 }

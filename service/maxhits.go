@@ -50,7 +50,7 @@ func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 		for ; hit < len(c.hits) && c.hitDescriptors[hit] == i; hit++ {
 			hitExceedsMaxHits = hitExceedsMaxHits || c.hitExceedsMaxHits(hit) && !c.hits[hit].Shadow
 		}
-		switch isQuota := inQuotaMode(rule, hit > firstHit, quotaMode); {
+		switch isQuota := isInQuotaMode(rule, hit > firstHit, quotaMode); {
 		case isQuota && hitExceedsMaxHits:
 			quotas++
 			quotasTooLarge++
@@ -60,5 +60,5 @@ func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 			return true
 		}
 	}
-	return quotas > 0 && quotasTooLarge == quotas
+	return c.coversAllQuotas(quotasTooLarge, quotas)
 }

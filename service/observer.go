@@ -28,9 +28,16 @@ type Decision struct {
 	// N is the number of hits: 0 for a peek, negative for a refund.
 	N int64
 
+	// HoldID is the id of the hold of a concurrency limit. It is empty for an anonymous hold.
+	HoldID string
+
 	// Shadow reports that a denial lets the request pass: the rule is in shadow mode, or its
 	// enforce leaves the key out.
 	Shadow bool
+
+	// ChargesDenied reports that denied hits are charged. It is false for hits of a group, and for hits
+	// above max_hits.
+	ChargesDenied bool
 
 	// Result is the result of the hits. If its Err is set, the hits were not decided, and the other
 	// fields of Result are undefined.
@@ -38,13 +45,20 @@ type Decision struct {
 }
 
 // Decisions returns the number of decisions. One request makes a decision for each limit
-// that it matches, except for unlimited and replaced limits.
+// that it matches, except for unlimited and replaced limits. A rejected request makes none.
 func (c *Call) Decisions() int { return len(c.hits) }
+
+// IsAcquire reports whether the caller waits for permits. A denied call then charges nothing.
+func (c *Call) IsAcquire() bool { return c.isAcquire }
 
 // Decision returns the i-th decision, in the order of the descriptors and their limits.
 func (c *Call) Decision(i int) Decision {
 	d, h := c.hitDescriptors[i], &c.hits[i]
-	return Decision{Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, Shadow: h.Shadow, Result: c.results[i]}
+	isPeek := c.isPeek || c.exceedsMaxHits && c.hitExceedsMaxHits(i)
+	return Decision{
+		Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, HoldID: h.HoldID, Shadow: h.Shadow,
+		ChargesDenied: h.Limit.ChargeDenied && !h.InGroup() && !isPeek, Result: c.results[i],
+	}
 }
 
 // DescriptorDecision returns the decision that the status of descriptor i describes. ok is false if no

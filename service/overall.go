@@ -12,8 +12,7 @@ import (
 
 // overallCode returns the overall code of a request with these statuses, which are in the
 // order of c.Rules. The code is OVER_LIMIT if an ordinary descriptor is over its limit, or
-// if every descriptor in quota mode is over its limit. If quotaMode is true, all descriptors are
-// in quota mode, even those without a rule. Unlimited descriptors never are.
+// if every descriptor in quota mode is over its limit. See isInQuotaMode.
 //
 // overallCode also returns the status that response headers describe: the last ordinary
 // descriptor over its limit, or else the first descriptor with the least remaining. The
@@ -28,7 +27,7 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 		rule := c.Rules[i]
 		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
 		hasLimit := st.CurrentLimit != nil
-		isQuota := inQuotaMode(rule, hasLimit, quotaMode)
+		isQuota := isInQuotaMode(rule, hasLimit, quotaMode)
 		if isQuota {
 			quotas++
 		}
@@ -45,16 +44,33 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 			headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
-	if quotas > 0 && quotasOverLimit == quotas {
+	if c.coversAllQuotas(quotasOverLimit, quotas) {
 		code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	return code, headerStatus
 }
 
-// inQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a
-// limit of the rule was counted. quotaMode puts all descriptors in quota mode. See overallCode.
-func inQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
-	return (quotaMode || hasLimit && rule.QuotaMode) && (rule == nil || !isUnlimited(rule))
+// isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a
+// limit of the rule was counted. quotaMode puts all descriptors in quota mode. A descriptor without a
+// counted limit is not over its limit. If other limits replace all limits of a descriptor, the quota_mode
+// of its rule has no effect.
+func isInQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
+	return quotaMode || rule != nil && rule.QuotaMode && (hasLimit || rule.IsUnlimited())
+}
+
+// coversAllQuotas reports whether n descriptors in quota mode are all descriptors in quota mode. quotas is
+// the number of descriptors in quota mode that have a rule.
+func (c *Call) coversAllQuotas(n, quotas int) bool {
+	if n == 0 || n < quotas {
+		return false
+	}
+	domain := c.config.Domain(c.Request.Domain)
+	for i, rule := range c.Rules {
+		if rule == nil && domain != nil && domain.MatchesQuotaMode(&c.budget, c.Request.Descriptors[i].GetEntries()) {
+			return false // no limit of the descriptor is in force
+		}
+	}
+	return true
 }
 
 // Headers holds the names of the response headers for the limit, the remaining hits and

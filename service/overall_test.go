@@ -2,6 +2,7 @@ package service
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -21,6 +22,11 @@ descriptors:
   - {key: os, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}
   - {key: ob, shadow_mode: true, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}
   - {key: unlimited, rate_limit: {unlimited: true}}
+  - {key: quota unlimited, quota_mode: true, rate_limit: {unlimited: true}}
+  - {key: quota disabled, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 0, enabled: false}}
+  - {key: quota without a limit, quota_mode: true}
+  - {key: quota replaced, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 9, name: base}}
+  - {key: oq replaces, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 0, replaces: [{name: base}]}}
 `
 
 func TestOverallCode(t *testing.T) {
@@ -31,22 +37,28 @@ func TestOverallCode(t *testing.T) {
 		keys []string
 		want rlsv3.RateLimitResponse_Code
 	}{
-		"all pass":                                                {nil, []string{"pn", "pq"}, codeOK},
-		"an ordinary limit is over":                               {nil, []string{"pn", "on"}, codeOverLimit},
-		"a shadow limit is over":                                  {nil, []string{"os"}, codeOK},
-		"a quota limit is over, alone":                            {nil, []string{"oq"}, codeOverLimit},
-		"a quota limit is over, an ordinary one passes":           {nil, []string{"oq", "pn"}, codeOverLimit},
-		"one quota limit is over, another passes":                 {nil, []string{"oq", "pq"}, codeOK},
-		"all quota limits are over":                               {nil, []string{"oq", "oq"}, codeOverLimit},
-		"a quota limit passes, an ordinary one is over":           {nil, []string{"pq", "on"}, codeOverLimit},
-		"a limit in quota and shadow mode is over":                {nil, []string{"ob"}, codeOK},
-		"a limit in both modes beside a quota limit that is over": {nil, []string{"ob", "oq"}, codeOK},
-		"unlimited beside a quota limit that is over":             {nil, []string{"unlimited", "oq"}, codeOverLimit},
+		"all pass":                                                       {nil, []string{"pn", "pq"}, codeOK},
+		"an ordinary limit is over":                                      {nil, []string{"pn", "on"}, codeOverLimit},
+		"a shadow limit is over":                                         {nil, []string{"os"}, codeOK},
+		"a quota limit is over, alone":                                   {nil, []string{"oq"}, codeOverLimit},
+		"a quota limit is over, an ordinary one passes":                  {nil, []string{"oq", "pn"}, codeOverLimit},
+		"one quota limit is over, another passes":                        {nil, []string{"oq", "pq"}, codeOK},
+		"all quota limits are over":                                      {nil, []string{"oq", "oq"}, codeOverLimit},
+		"a quota limit passes, an ordinary one is over":                  {nil, []string{"pq", "on"}, codeOverLimit},
+		"a limit in quota and shadow mode is over":                       {nil, []string{"ob"}, codeOK},
+		"a limit in both modes beside a quota limit that is over":        {nil, []string{"ob", "oq"}, codeOK},
+		"unlimited beside a quota limit that is over":                    {nil, []string{"unlimited", "oq"}, codeOverLimit},
+		"unlimited in quota mode beside a quota limit that is over":      {nil, []string{"quota unlimited", "oq"}, codeOK},
+		"disabled in quota mode beside a quota limit that is over":       {nil, []string{"oq", "quota disabled"}, codeOK},
+		"no limit in quota mode beside a quota limit that is over":       {nil, []string{"oq", "quota without a limit"}, codeOK},
+		"no limit in quota mode beside an ordinary limit that is over":   {nil, []string{"on", "quota without a limit"}, codeOverLimit},
+		"a replaced limit in quota mode beside the one that replaces it": {nil, []string{"quota replaced", "oq replaces"}, codeOverLimit},
+		"only descriptors in quota mode without a limit":                 {nil, []string{"quota unlimited", "quota disabled", "quota without a limit"}, codeOK},
 
 		"global quota: one of two limits is over":          {global, []string{"on", "pn"}, codeOK},
 		"global quota: both limits are over":               {global, []string{"on", "on"}, codeOverLimit},
 		"global quota: a descriptor without a rule passes": {global, []string{"on", "none"}, codeOK},
-		"global quota: unlimited doesn't count as passing": {global, []string{"on", "unlimited"}, codeOverLimit},
+		"global quota: unlimited passes":                   {global, []string{"on", "unlimited"}, codeOK},
 		"global quota: only unlimited":                     {global, []string{"unlimited"}, codeOK},
 		"global shadow: an ordinary limit is over":         {shadow, []string{"on", "pn"}, codeOK},
 		"global shadow: a quota limit is over":             {shadow, []string{"oq"}, codeOK},
@@ -64,7 +76,7 @@ func TestOverallCode(t *testing.T) {
 			resp := r.request(ds...)
 			assert.Equal(t, c.want, resp.OverallCode)
 			for i, st := range resp.Statuses {
-				isOver := c.keys[i] == "on" || c.keys[i] == "oq"
+				isOver := c.keys[i] == "on" || strings.HasPrefix(c.keys[i], "oq")
 				assert.Equal(t, isOver, st.Code == codeOverLimit, "the status of %s doesn't depend on the mode", c.keys[i])
 			}
 		})
@@ -153,4 +165,20 @@ descriptors:
 		r := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{}; o.ShadowMode = true })
 		assert.Equal(t, "0", r.request(desc("none=x")).ResponseHeadersToAdd[1].Value)
 	})
+}
+
+func TestFirstOfEquallyRestrictiveLimitsIsReported(t *testing.T) {
+	r := newFixture(t, `
+domain: d
+descriptors:
+  - key: k
+    rate_limits:
+      - {unit: minute, requests_per_unit: 2, name: first}
+      - {unit: minute, requests_per_unit: 2, name: second, scope: instance}
+`)
+	for _, want := range []rlsv3.RateLimitResponse_Code{codeOK, codeOK, codeOverLimit} {
+		st := r.request(desc("k=v")).Statuses[0]
+		assert.Equal(t, want, st.Code)
+		assert.Equal(t, "first", st.CurrentLimit.Name)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -29,7 +28,7 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 		switch {
 		case firstHit < hit:
 			c.setStatus(status, &durations[i], c.mostRestrictiveHit(firstHit, hit))
-		case rule != nil && isUnlimited(rule):
+		case rule != nil && rule.IsUnlimited():
 			status.LimitRemaining = math.MaxUint32
 		}
 	}
@@ -45,12 +44,21 @@ func (c *Call) mostRestrictiveHit(from, to int) int {
 		r, bestResult := c.results[j].Result, c.results[best].Result
 		switch {
 		case r.Allowed && (!bestResult.Allowed || r.Remaining >= bestResult.Remaining):
-		case !r.Allowed && !bestResult.Allowed && c.hits[j].Limit.DurationUntilReset(r) <= c.hits[best].Limit.DurationUntilReset(bestResult):
+		case !r.Allowed && !bestResult.Allowed && denialRank(c.hits[j].Limit, r) <= denialRank(c.hits[best].Limit, bestResult):
 		default:
 			best = j
 		}
 	}
 	return best
+}
+
+// denialRank ranks denials by their wait. Hits that never pass come after all others.
+func denialRank(l *limit.Limit, r limit.Result) int64 {
+	rank := l.DurationUntilReset(r)
+	if r.RetryAfter == limit.Never {
+		rank += limit.MaxPeriod * 4
+	}
+	return rank
 }
 
 // setStatus fills status from the result of hit j. duration is the memory of its duration.
@@ -62,8 +70,13 @@ func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, durat
 	status.CurrentLimit = c.limits[j].Response
 	status.LimitRemaining = uint32(min(max(r.Remaining, 0), math.MaxUint32))
 	wait := roundWait(l, l.DurationUntilReset(r))
-	duration.Seconds, duration.Nanos = wait/secondMicros, int32(wait%secondMicros*1000)
+	setDuration(duration, wait)
 	status.DurationUntilReset = duration
+}
+
+// setDuration sets d to a number of microseconds.
+func setDuration(d *durationpb.Duration, micros int64) {
+	d.Seconds, d.Nanos = micros/secondMicros, int32(micros%secondMicros*1000)
 }
 
 // roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off
@@ -76,11 +89,6 @@ func roundWait(l *limit.Limit, wait int64) int64 {
 		return wait
 	}
 	return (wait + secondMicros - 1) / secondMicros * secondMicros
-}
-
-// isUnlimited reports whether the only limit of rule is unlimited.
-func isUnlimited(rule *descriptors.Rule) bool {
-	return len(rule.Limits) == 1 && rule.Limits[0].Unlimited
 }
 
 // allocResponse returns a response and the memory of n statuses and their durations, in

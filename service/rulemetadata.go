@@ -53,7 +53,7 @@ func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitRes
 		d.Fields["shadow_mode"] = structpb.NewBoolValue(true)
 	}
 	if firstHit == nextHit {
-		if isUnlimited(rule) {
+		if rule.IsUnlimited() {
 			d.Fields["limit"] = structpb.NewStringValue("unlimited")
 		}
 		return d

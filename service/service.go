@@ -44,7 +44,8 @@ type Options struct {
 	// NoRefunds rejects requests with a refund.
 	NoRefunds bool
 
-	// AllOrNone must have the value that the Limiter has. See local.Options.AllOrNone.
+	// AllOrNone charges either all hits of a request or none. Hits in shadow mode are charged
+	// anyway. See backend.Hit.AllOrNone.
 	AllOrNone bool
 
 	// Headers names the response headers that describe the limit. Nil sends none.
@@ -104,8 +105,8 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		return nil, err
 	}
 	if len(c.hits) > 0 {
-		if c.isAcquire = isAcquireCall(ctx); c.isAcquire {
-			c.chargeNoDeniedHits()
+		if c.isAcquire, c.wantsWait = isAcquireCall(ctx); c.isAcquire {
+			s.chargeNothingIfDenied(c)
 		}
 		s.take(ctx, c)
 	}
@@ -113,6 +114,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 }
 
 // prepare finds the rules and the hits of c.Request. It returns an error if the request is invalid.
+// The call then has no hits.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
 	c.config = s.options.Limits.Load()
@@ -127,16 +129,17 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 	if err := s.checkSize(req); err != nil {
 		return err
 	}
-	if err := c.match(c.config, req); err != nil {
+	if err := c.match(c.config, req, s.options.AllOrNone); err != nil {
 		return err
 	}
-	if err := c.checkRefunds(s.options.NoRefunds); err != nil {
-		return err
+	err := c.checkRefunds(s.options.NoRefunds)
+	if err == nil && c.hasHolds {
+		err = c.setHoldIDs(ctx)
 	}
-	if c.hasHolds {
-		return c.setHoldIDs(ctx)
+	if err != nil {
+		c.dropHits()
 	}
-	return nil
+	return err
 }
 
 // respond returns the response to c.Request, whose hits are decided.
@@ -154,14 +157,20 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	if c.hasHolds {
 		c.sendHold(ctx, resp.OverallCode)
 	}
-	if c.isAcquire {
-		s.finishAcquire(ctx, c, resp.OverallCode)
+	isRefunded := c.isAcquire && resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
+	c.isGroupDenied, c.keepsCharges = c.hasDeniedGroup(), !isRefunded
+	if isRefunded {
+		s.refundAdmitted(context.WithoutCancel(ctx), c)
+	}
+	c.raiseWaits(resp.Statuses)
+	if c.wantsWait {
+		s.sendWait(ctx, c, resp.OverallCode)
 	}
 	if s.options.Headers != nil && headerStatus != nil {
 		resp.ResponseHeadersToAdd = s.options.Headers.values(headerStatus)
 	}
 	if s.options.PolicyHeaders {
-		c.addPolicyHeaders(resp)
+		c.addPolicyHeaders(resp, s.options.QuotaMode)
 	}
 	if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
 		c.addDenial(resp, headerStatus)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,12 +14,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // limiterFunc is a func as a Limiter.
@@ -196,7 +199,7 @@ func BenchmarkMatchAndTake(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c := calls.Get().(*Call)
-				_ = c.match(svc.options.Limits.Load(), req)
+				_ = c.match(svc.options.Limits.Load(), req, false)
 				svc.options.Limiter.Take(context.Background(), now, c.hits, c.results)
 				c.returnToPool()
 			}
@@ -247,6 +250,7 @@ descriptors:
   - {key: shadow, max_hits: 10, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: quota, max_hits: 10, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: other_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: quota_without_a_limit, quota_mode: true}
   - {key: other, rate_limits: [{unit: hour, requests_per_unit: 100}, {unit: day, requests_per_unit: 5}]}
 `
 	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT
@@ -257,17 +261,18 @@ descriptors:
 		remaining   []uint32 // in the answer
 		spent       []uint32 // afterwards
 	}{
-		"at the bound":                   {[]*ratelimitv3.RateLimitDescriptor{withHits(10, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{90}, []uint32{10}},
-		"beyond the bound":               {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
-		"beyond the limit":               {[]*ratelimitv3.RateLimitDescriptor{withHits(1<<30, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
-		"other rules charge nothing":     {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
-		"other rules deny as well":       {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, over}, []uint32{100, 5}, []uint32{0, 0}},
-		"refunds refund nothing":         {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withRefund(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
-		"shadow mode denies no call":     {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("shadow=x")), withHits(2, desc("other=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{100, 3}, []uint32{0, 2}},
-		"one quota alone denies no call": {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(11, desc("other_quota=x"))}, ok, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 89}, []uint32{0, 11}},
-		"all quotas deny the call":       {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
-		"a refund has no bound":          {[]*ratelimitv3.RateLimitDescriptor{withRefund(11, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{100}, []uint32{0}},
-		"each descriptor has its bound":  {[]*ratelimitv3.RateLimitDescriptor{withHits(6, desc("tokens=x")), withHits(6, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{94, 88}, []uint32{12, 12}},
+		"at the bound":                               {[]*ratelimitv3.RateLimitDescriptor{withHits(10, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{90}, []uint32{10}},
+		"beyond the bound":                           {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
+		"beyond the limit":                           {[]*ratelimitv3.RateLimitDescriptor{withHits(1<<30, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},
+		"other rules charge nothing":                 {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
+		"other rules deny as well":                   {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withHits(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, over}, []uint32{100, 5}, []uint32{0, 0}},
+		"refunds refund nothing":                     {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x")), withRefund(6, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
+		"shadow mode denies no call":                 {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("shadow=x")), withHits(2, desc("other=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{100, 3}, []uint32{0, 2}},
+		"one quota alone denies no call":             {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(11, desc("other_quota=x"))}, ok, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 89}, []uint32{0, 11}},
+		"all quotas deny the call":                   {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(2, desc("other=x"))}, over, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 5}, []uint32{0, 0}},
+		"a quota without a limit lets the call pass": {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("quota=x")), withHits(2, desc("quota_without_a_limit=x"))}, ok, []rlsv3.RateLimitResponse_Code{over, ok}, []uint32{100, 0}, []uint32{0, 0}},
+		"a refund has no bound":                      {[]*ratelimitv3.RateLimitDescriptor{withRefund(11, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{100}, []uint32{0}},
+		"each descriptor has its bound":              {[]*ratelimitv3.RateLimitDescriptor{withHits(6, desc("tokens=x")), withHits(6, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{94, 88}, []uint32{12, 12}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t, limits)
@@ -286,12 +291,40 @@ descriptors:
 	}
 }
 
+func TestCallWithAConditionThatIsNotTestedIsDenied(t *testing.T) {
+	r := newFixture(t, `domain: d
+descriptors:
+- {key: agent, regex: '.*bot.{100}', rate_limit: {unit: hour, requests_per_unit: 100}}
+- {key: ip, rate_limit: {unit: hour, requests_per_unit: 100}}
+`, func(o *Options) {
+		o.Limiter = local.New(local.Options{MaxKeys: 1000})
+		o.AllOrNone = true
+	})
+	short, long := desc("agent=a bot"+strings.Repeat("x", 100)), desc("agent="+strings.Repeat("a", 60_000))
+	resp := r.request(short, long, desc("ip=10.0.0.1"))
+	assert.Equal(t, codeOverLimit, resp.OverallCode)
+	assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOK, codeOverLimit, codeOK}, statusCodes(resp))
+	resp = r.request(short, desc("ip=10.0.0.1"))
+	assert.Equal(t, codeOK, resp.OverallCode)
+	assert.EqualValues(t, 99, resp.Statuses[1].LimitRemaining, "the denied call charged nothing")
+
+	half := desc("agent=" + strings.Repeat("a", 2000))
+	assert.Equal(t, codeOK, r.request(half).OverallCode)
+	assert.Equal(t, codeOverLimit, r.request(repeat(5, half)...).OverallCode, "the descriptors share the budget of the call")
+	assert.Equal(t, codeOK, r.request(half).OverallCode, "a pooled call has a full budget")
+}
+
 func TestRefundsCanBeRejected(t *testing.T) {
 	limits := `
 domain: d
 descriptors:
   - {key: login, refunds: false, rate_limit: {unit: hour, requests_per_unit: 5}}
   - {key: upload, refunds: true, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - {key: disabled, refunds: false, rate_limit: {unit: hour, requests_per_unit: 5, enabled: false}}
+  - {key: unlimited, refunds: false, rate_limit: {unlimited: true}}
+  - {key: without a limit, refunds: false}
+  - {key: replaced, refunds: false, rate_limit: {unit: hour, requests_per_unit: 5, name: base}}
+  - {key: replaces, rate_limit: {unit: hour, requests_per_unit: 5, replaces: [{name: base}]}}
 `
 	for _, none := range []bool{false, true} {
 		r := newFixture(t, limits, func(o *Options) { o.NoRefunds = none })
@@ -308,5 +341,55 @@ descriptors:
 
 		_, err = r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("upload=x"))}})
 		assert.Equal(t, none, err != nil)
+
+		for _, key := range []string{"disabled", "unlimited", "without a limit", "unknown"} {
+			assert.Equal(t, codeOK, r.request(withRefund(2, desc(key+"=x"))).OverallCode, "%s: nothing is counted", key)
+		}
+		assert.Equal(t, codeOK, r.request(withRefund(2, desc("replaced=x")), desc("replaces=x")).OverallCode, "the replaced limit is not counted")
+		_, err = r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("replaced=x"))}})
+		assert.Equal(t, codes.PermissionDenied, status.Code(err))
+	}
+}
+
+// callObserver is an Observer that reads each Call.
+type callObserver func(*Call)
+
+func (f callObserver) Answered(_ context.Context, c *Call) { f(c) }
+
+func TestRejectedCallMakesNoDecision(t *testing.T) {
+	limits := `
+domain: d
+descriptors:
+  - {key: tenant, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - {key: login, refunds: false, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - {key: job, rate_limit: {algorithm: concurrency, requests_per_unit: 2, hold: 10s}}
+`
+	for name, c := range map[string]struct {
+		d    *ratelimitv3.RateLimitDescriptor
+		hold []string
+	}{
+		"refused refund": {withRefund(1, desc("login=x")), nil},
+		"two hold ids":   {desc("job=x"), []string{"a", "b"}},
+		"bad hold id":    {desc("job=x"), []string{"a b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			decisions := -1
+			r := newFixture(t, limits, func(o *Options) {
+				o.Observers = []Observer{callObserver(func(c *Call) {
+					decisions = c.Decisions()
+					_, ok := c.DescriptorDecision(0)
+					assert.False(t, ok)
+				})}
+			})
+			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("tenant=x"), c.d}}
+			ctx := metadata.NewIncomingContext(t.Context(), metadata.MD{limit.HoldKey: c.hold})
+			_, err := r.svc.ShouldRateLimit(ctx, req)
+			require.Error(t, err)
+			assert.Zero(t, decisions)
+			r.svc.AnswerAll(t.Context(), []Item{{ctx, req}}, func(_ int, answered *Call) {
+				require.Error(t, answered.Err)
+				assert.Zero(t, answered.Decisions())
+			})
+		})
 	}
 }

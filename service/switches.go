@@ -45,6 +45,9 @@ func (c *Call) Switch(i int) *Switch {
 	return &Switch{Descriptor: i, Path: off.Path, Author: off.Author, Reason: off.Reason, Expires: off.Expires}
 }
 
+// IsUnmatched reports whether no rule limits descriptor i, and no switch is the reason.
+func (c *Call) IsUnmatched(i int) bool { return c.Rules[i] == nil && c.Switch(i) == nil }
+
 // hasKillSwitch reports whether a switch has taken limits out of force.
 func (c *Call) hasKillSwitch() bool { return c.config != nil && c.config.HasOff() }
 

@@ -5,8 +5,12 @@ import (
 	"testing"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
@@ -42,18 +46,66 @@ descriptors:
 	} {
 		t.Run(name, func(t *testing.T) {
 			observer := &switchObserver{}
+			wantUnmatched := []bool{false, false, c.want[2] == nil}
 			r := newFixture(t, "domain: d", func(o *Options) { o.Limits, o.Observers = c.store, []Observer{observer} })
 			r.request(desc("a=1"), desc("b=1"), desc("c=1"))
 			assert.Equal(t, c.want, observer.switches)
+			assert.Equal(t, wantUnmatched, observer.unmatched, "a switch is no missing rule")
 		})
 	}
 }
 
 // switchObserver keeps the switches of the descriptors.
-type switchObserver struct{ switches []*Switch }
+type switchObserver struct {
+	switches  []*Switch
+	unmatched []bool
+}
 
 func (o *switchObserver) Answered(_ context.Context, c *Call) {
 	for i := range c.Request.Descriptors {
 		o.switches = append(o.switches, c.Switch(i))
+		o.unmatched = append(o.unmatched, c.IsUnmatched(i))
+	}
+}
+
+// trailerStream records the trailer of an answer.
+type trailerStream struct {
+	grpc.ServerTransportStream
+	trailer metadata.MD
+}
+
+func (s *trailerStream) SetTrailer(md metadata.MD) error {
+	s.trailer = metadata.Join(s.trailer, md)
+	return nil
+}
+
+func TestTrailerHasTheSwitchesThatTheCallAsksFor(t *testing.T) {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d\ndescriptors: [{key: a}, {key: b}]\n")}}, limitsfile.Options{})
+	require.NoError(t, err)
+	on := descriptors.Compile(set)
+	set.Domains[0].Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", Off: true}}
+	off := descriptors.Compile(set)
+	asks := metadata.Pairs(AskSwitches, "true")
+	for name, c := range map[string]struct {
+		config *descriptors.Config
+		asks   metadata.MD
+		entry  string
+		want   []string
+	}{
+		"a switched-off rule":  {off, asks, "a=1", []string{`[{"descriptor":0,"path":"d \u003e a"}]`}},
+		"another rule":         {off, asks, "b=1", nil},
+		"nothing is off":       {on, asks, "a=1", nil},
+		"a call that asks not": {off, nil, "a=1", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := &descriptors.Store{}
+			store.Set(c.config)
+			r := newFixture(t, "domain: d", func(o *Options) { o.Limits = store })
+			stream := &trailerStream{}
+			ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(t.Context(), c.asks), stream)
+			_, err := r.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc(c.entry)}})
+			require.NoError(t, err)
+			assert.Equal(t, c.want, stream.trailer.Get(TrailerSwitches))
+		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // Func is a function that is a Limiter.

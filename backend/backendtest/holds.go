@@ -14,6 +14,7 @@ import (
 
 // testHolds takes, renews and releases holds of several ids, and anonymous ones.
 func testHolds(t *testing.T, l backend.Limiter) {
+	skipWithoutHolds(t, l)
 	var limits []*limit.Limit // of one counter, as before and after a reload
 	for _, s := range []limit.Spec{{Requests: 4, Hold: time.Hour.Microseconds()}, {Requests: 7, Hold: 2 * time.Hour.Microseconds()}} {
 		s.Algorithm = limit.Concurrency
@@ -33,6 +34,7 @@ func testHolds(t *testing.T, l backend.Limiter) {
 // testHoldRequests is testHolds for a Limiter that charges all or none. It takes less time than a hold
 // lasts, because in a cluster a denied request can change the expiry of other holds.
 func testHoldRequests(t *testing.T, l backend.Limiter) {
+	skipWithoutHolds(t, l)
 	limits, start := []*limit.Limit{NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 4})}, Start()
 	rapid.Check(t, func(t *rapid.T) {
 		keys := [][]byte{Key(), Key()}

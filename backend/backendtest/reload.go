@@ -16,8 +16,8 @@ import (
 // testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change
 // the old and the new limit together are admitted, and no hit more.
 func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
-	for _, before := range perHour(t, 10, false) {
-		for _, after := range perHour(t, 20, false) {
+	for _, before := range perHour(t, l, 10, false) {
+		for _, after := range perHour(t, l, 20, false) {
 			if before.Algorithm == after.Algorithm {
 				continue
 			}
@@ -35,6 +35,42 @@ func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 				assert.Equal(t, 20, admitted(after), "the new counter starts with nothing spent")
 				assert.Zero(t, admitted(before), "the old counter stays as it was")
 				assert.Zero(t, admitted(after))
+			})
+		}
+	}
+}
+
+// testChangedBuckets changes the rate and the burst of a bucket, with and without a lease. The number of
+// spent tokens stays.
+func testChangedBuckets(t *testing.T, l backend.Limiter) {
+	for _, c := range []struct{ requests, burst, newRequests, newBurst uint32 }{
+		{10, 50, 200, 50},
+		{200, 50, 10, 50},
+		{10, 50, 50, 50},
+		{50, 50, 10, 50},
+		{10, 50, 10, 500},
+		{10, 50, 10, 40},
+		{10, 50, 200, 500},
+		{10, 50, 200, 40},
+		{200, 50, 10, 500},
+		{200, 50, 10, 40},
+		{7, 50, 11, 50},
+		{11, 50, 7, 50},
+	} {
+		for _, waste := range []float64{0, 0.1} {
+			bucket := func(requests, burst uint32) *limit.Limit {
+				return NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Unit: limit.Month, Requests: requests, Burst: burst, Lease: waste > 0, LeaseWaste: waste})
+			}
+			before, after := bucket(c.requests, c.burst), bucket(c.newRequests, c.newBurst)
+			t.Run(fmt.Sprintf("%v to %v, lease_waste %v", before, after, waste), func(t *testing.T) {
+				hit := backend.Hit{Key: Key(), Limit: before, N: 4}
+				assertTake(t, l, Start(), hit, ok, before.Capacity()-4)
+				hit.Limit, hit.N = after, 0
+				assertTake(t, l, Start(), hit, ok, after.Capacity()-4)
+				hit.N = 3
+				assertTake(t, l, Start(), hit, ok, after.Capacity()-7)
+				hit.Limit, hit.N = before, 0
+				assertTake(t, l, Start(), hit, ok, before.Capacity()-7)
 			})
 		}
 	}
@@ -62,7 +98,7 @@ func testReloads(t *testing.T, l backend.Limiter) {
 		reload := func(rt *rapid.T) {
 			s := limit.Spec{
 				Unit:         limit.Hour,
-				Algorithm:    rapid.SampledFrom(limit.Algorithms()).Draw(rt, "algorithm"),
+				Algorithm:    rapid.SampledFrom(algorithmsOf(l)).Draw(rt, "algorithm"),
 				Requests:     rapid.Uint32Range(0, maxRequests).Draw(rt, "requests"),
 				ChargeDenied: chargesDenied && rapid.Bool().Draw(rt, "charge denied"),
 			}

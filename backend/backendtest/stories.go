@@ -228,7 +228,7 @@ var stories = []story{
 
 func testStories(t *testing.T, l backend.Limiter) {
 	for _, s := range anyAlgorithm {
-		for _, lim := range perHour(t, 5, s.chargeDenied) {
+		for _, lim := range perHour(t, l, 5, s.chargeDenied) {
 			if s.chargeDenied && lim.Algorithm.HasHolds() {
 				continue // denied hits take no slots
 			}
@@ -239,20 +239,43 @@ func testStories(t *testing.T, l backend.Limiter) {
 	}
 	for _, s := range stories {
 		t.Run(s.name, func(t *testing.T) {
+			if s.limit.Algorithm.HasHolds() {
+				skipWithoutHolds(t, l)
+			}
 			runSteps(t, l, NewLimit(t, s.limit), s.steps, func(step) bool { return true })
 		})
 	}
 }
 
+// testPeeksAtTheLimit peeks at a counter with 0 hits left. docs/limits.md states the answers.
+func testPeeksAtTheLimit(t *testing.T, l backend.Limiter) {
+	for _, lim := range perHour(t, l, 5, false) {
+		hit, start := backend.Hit{Key: Key(), Limit: lim, N: 5}, Start()
+		assertTake(t, l, start, hit, ok, 0)
+		hit.N = 1
+		assertTake(t, l, start, hit, no, 0)
+		hit.N = 0
+		assertTake(t, l, start, hit, lim.Algorithm.ResetsAtOnce(), 0)
+	}
+	for _, lim := range perHour(t, l, 5, true) {
+		hit, start := backend.Hit{Key: Key(), Limit: lim, N: 5}, Start()
+		assertTake(t, l, start, hit, ok, 0)
+		hit.N = 1
+		assert.False(t, take(t, l, start, 0, hit)[0].Allowed)
+		hit.N = 0
+		assert.False(t, take(t, l, start, 0, hit)[0].Allowed, "%v is beyond its limit or at it", lim)
+	}
+}
+
 // runSteps takes the steps on a new key. It checks the retry time of the steps for which timed
-// is true.
+// is true and that are denied.
 func runSteps(t *testing.T, l backend.Limiter, lim *limit.Limit, steps []step, timed func(step) bool) {
 	key, start, states := Key(), Start(), model{}
 	for i, s := range steps {
 		r := takeBoth(t, l, states, start, s.at, backend.Hit{Key: key, Limit: lim, N: s.n})[0]
 		assert.Equal(t, s.allowed, r.Allowed, "step %d: allowed", i+1)
 		assert.Equal(t, s.remaining, r.Remaining, "step %d: remaining", i+1)
-		if timed(s) {
+		if timed(s) && !s.allowed {
 			assert.InDelta(t, s.retry, time.Duration(r.RetryAfter)*time.Microsecond, float64(tolerance), "step %d: retry", i+1)
 		}
 	}

@@ -21,9 +21,9 @@ import (
 
 // traceLimits returns the limits of random traces. Some share a tag, as a limit before and
 // after a reload does. Traces use whole minutes, so that every counter has seconds to live.
-func traceLimits(t require.TestingT) []*limit.Limit {
-	all := slices.Concat(perHour(t, 4, false), perHour(t, 6, true), perHour(t, 0, true))
-	for _, a := range limit.Algorithms() {
+func traceLimits(t require.TestingT, l backend.Limiter) []*limit.Limit {
+	all := slices.Concat(perHour(t, l, 4, false), perHour(t, l, 6, true), perHour(t, l, 0, true))
+	for _, a := range algorithmsOf(l) {
 		all = append(all, NewLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Hour, Multiplier: 2}))
 	}
 	return append(all,
@@ -31,7 +31,7 @@ func traceLimits(t require.TestingT) []*limit.Limit {
 }
 
 func testTraces(t *testing.T, l backend.Limiter) {
-	limits, start := traceLimits(t), Start()
+	limits, start := traceLimits(t, l), Start()
 	rapid.Check(t, func(t *rapid.T) {
 		keys := [][]byte{Key(), Key()}
 		hit := rapid.Custom(func(t *rapid.T) backend.Hit {
@@ -52,7 +52,7 @@ func testTraces(t *testing.T, l backend.Limiter) {
 }
 
 func testManyHits(t *testing.T, l backend.Limiter) {
-	limits, start, states := traceLimits(t), Start(), model{}
+	limits, start, states := traceLimits(t, l), Start(), model{}
 	keys := make([][]byte, 200)
 	for i := range keys {
 		keys[i] = Key()
@@ -74,7 +74,7 @@ func testNoHits(t *testing.T, l backend.Limiter) {
 }
 
 func testSameCounterTwice(t *testing.T, l backend.Limiter) {
-	for _, lim := range perHour(t, 5, false) {
+	for _, lim := range perHour(t, l, 5, false) {
 		t.Run(lim.Algorithm.String(), func(t *testing.T) {
 			a, b := Key(), Key()
 			r := takeBoth(t, l, model{}, Start(), 0,
@@ -143,7 +143,7 @@ func testEmptyKey(t *testing.T, l backend.Limiter) {
 }
 
 func testKeyIsBorrowed(t *testing.T, l backend.Limiter) {
-	for _, lim := range perHour(t, 5, false) {
+	for _, lim := range perHour(t, l, 5, false) {
 		start, a, b := Start(), Key(), Key()
 		buf := make([]byte, 64)
 		borrow := func(key []byte) backend.Hit {
@@ -159,7 +159,7 @@ func testKeyIsBorrowed(t *testing.T, l backend.Limiter) {
 func testTagsApart(t *testing.T, l backend.Limiter) {
 	var hits []backend.Hit
 	key := Key()
-	for _, a := range limit.Algorithms() {
+	for _, a := range algorithmsOf(l) {
 		for _, u := range []limit.Unit{limit.Hour, limit.Day} {
 			if a.HasHolds() && u != limit.Hour {
 				continue // the tag has no window
@@ -181,7 +181,7 @@ func testTagsApart(t *testing.T, l backend.Limiter) {
 }
 
 func testTagsTogether(t *testing.T, l backend.Limiter) {
-	for _, a := range limit.Algorithms() {
+	for _, a := range algorithmsOf(l) {
 		t.Run(a.String(), func(t *testing.T) {
 			before := NewLimit(t, limit.Spec{Algorithm: a, Requests: 5, Unit: limit.Hour})
 			after := NewLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Minute, Multiplier: 60, ChargeDenied: true})
@@ -197,7 +197,7 @@ func testTagsTogether(t *testing.T, l backend.Limiter) {
 func testCancelled(t *testing.T, l backend.Limiter) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	hits := []backend.Hit{{Key: Key(), Limit: perHour(t, 5, false)[0], N: 1}}
+	hits := []backend.Hit{{Key: Key(), Limit: perHour(t, l, 5, false)[0], N: 1}}
 	results := []backend.Result{{Err: errStale}}
 	done := make(chan struct{})
 	go func() {
@@ -229,7 +229,7 @@ func crowd(f func(caller int)) {
 }
 
 func testContention(t *testing.T, l backend.Limiter) {
-	for _, lim := range perHour(t, 100, false) {
+	for _, lim := range perHour(t, l, 100, false) {
 		t.Run(lim.Algorithm.String(), func(t *testing.T) {
 			var admitted atomic.Int64
 			key, start := Key(), Start()
@@ -247,7 +247,7 @@ func testContention(t *testing.T, l backend.Limiter) {
 }
 
 func testContentionOfMany(t *testing.T, l backend.Limiter) {
-	for _, lim := range slices.Concat(perHour(t, 200, false), perHour(t, 200, true)) {
+	for _, lim := range slices.Concat(perHour(t, l, 200, false), perHour(t, l, 200, true)) {
 		name := lim.Algorithm.String()
 		if lim.ChargeDenied {
 			name += ", denied hits charged"

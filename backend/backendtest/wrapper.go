@@ -9,6 +9,7 @@ import (
 // RunWrapper checks a Limiter that passes its hits on to Limiters which pass Run
 // themselves. It must answer as they do. open is called for each test, as by Run.
 func RunWrapper(t *testing.T, open func(t *testing.T) backend.Limiter) {
+	t.Run("peeks at 0 remaining hits have one answer", func(t *testing.T) { testPeeksAtTheLimit(t, open(t)) })
 	t.Run("random traces are answered as by limit.Take", func(t *testing.T) { testTraces(t, open(t)) })
 	t.Run("a Take of many hits answers each", func(t *testing.T) { testManyHits(t, open(t)) })
 	t.Run("64 callers with many hits are never admitted beyond the limit", func(t *testing.T) { testContentionOfMany(t, open(t)) })

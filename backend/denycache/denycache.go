@@ -3,19 +3,28 @@
 // envoyproxy/ratelimit does the same for fixed windows only. This cache serves every
 // algorithm.
 //
-// The answers are those of the wrapped Limiter, with three exceptions:
+// The answers are those of the wrapped Limiter, with four exceptions:
 //
-//   - A refund through another replica takes effect here when the denial ends. A refund
+//   - A refund or a reset through another replica takes effect here later. The cache remembers the first
+//     denial of a counter for at most a second. After this second, the next call asks the wrapped Limiter.
+//     The cache remembers a further denial for at most as long as the counter has denied so far. So if a
+//     refund ends a denial after ten seconds, the cache denies for at most eleven seconds more. A refund
 //     through this replica and a raised limit take effect at once.
 //   - A remembered denial is not charged, even if the limit charges denied hits. If the
 //     algorithm resets at once, the charge would delay nobody. With another algorithm the
 //     charge would prolong the denial. So the cache then remembers no denials of limits
 //     that charge denied hits.
+//   - Remaining is 0, or negative for a debt, because other hits can have spent what remained at the
+//     denial.
 //   - RetryAfter comes from the remembered denial. If a later call asks for more hits
 //     than the denied call, RetryAfter is the earliest time at which they might pass.
 //
-// Denials by the fallback are not remembered. Neither are denials of limits with holds, because a
-// release through another replica can end such a denial at any time.
+// The cache does not remember these denials:
+//
+//   - denials by the fallback
+//   - denials of limits with holds, because a release through another replica can end them at any time
+//   - denials because of a charge that may be refunded at once: denials with backend.Result.MayEndEarly,
+//     and denials after another hit of the same group on the same counter
 package denycache
 
 import (
@@ -23,7 +32,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -32,11 +41,6 @@ type Options struct {
 	// SizeBytes is the memory of the cache, which New allocates. A denial takes 64
 	// bytes. The minimum is 4096.
 	SizeBytes int
-
-	// AllOrNone must have the value that the wrapped Limiter has. If it is set and the
-	// cache denies an all-or-none hit, no all-or-none hit of the batch is charged. See
-	// backend.Hit.AllOrNone.
-	AllOrNone bool
 
 	// Observer receives events. It can be nil.
 	Observer Observer
@@ -49,117 +53,133 @@ type Observer interface {
 	Denied(*backend.Hit)
 }
 
-// Limiter is a backend.Limiter that denies hits from its cache and sends all others to
-// another Limiter. It is safe for concurrent use.
+// Limiter is a backend.Layer that denies hits from its cache and sends all others to
+// another Layer. It is safe for concurrent use.
 type Limiter struct {
 	options Options
-	next    backend.Limiter
+	next    backend.Layer
 	table   *table
 }
 
-var _ backend.Limiter = (*Limiter)(nil)
+var _ backend.Layer = (*Limiter)(nil)
 
 // New returns a Limiter with an empty cache in front of next.
-func New(next backend.Limiter, o Options) *Limiter {
+func New(next backend.Layer, o Options) *Limiter {
 	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes)}
 }
 
-// Invalidate drops the denial of h's counter. It is called after a reset.
-func (l *Limiter) Invalidate(h *backend.Hit) {
-	l.table.invalidate(l.table.seeds.ID(h.Key, h.Limit.Tag()))
+// Forget implements backend.Layer.
+func (l *Limiter) Forget(h *backend.Hit) {
+	if h == nil {
+		l.table.invalidateAll()
+	} else {
+		l.table.invalidate(l.table.seeds.ID(h.Key, h.Limit.Tag()))
+	}
+	l.next.Forget(h)
 }
 
-// InvalidateAll drops all denials.
-func (l *Limiter) InvalidateAll() { l.table.invalidateAll() }
+// Peek implements backend.Layer.
+func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	l.next.Peek(ctx, now, hits, peeks)
+	for i := range hits {
+		if d := l.denial(now, &hits[i]); d != nil {
+			peeks[i].Denial = d
+		}
+	}
+}
 
-// PeekDenial returns the denial that the cache would answer to h, and the time of the denial.
-// ok is false if the cache would not answer. PeekDenial changes nothing.
-func (l *Limiter) PeekDenial(now time.Time, h *backend.Hit) (r backend.Result, since time.Time, ok bool) {
+// denial returns the denial that the cache would answer to h, or nil.
+func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenial {
 	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
 	s, set := l.table.lock(id)
 	defer s.mu.Unlock()
 	for i := range set {
 		if e := &set[i]; h.N >= 0 && e.id == id && e.denies(h, micros) {
-			return backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}, time.UnixMicro(e.start), true
+			r := backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}
+			return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
 		}
 	}
-	return r, since, false
+	return nil
 }
 
-// cacheLookup is the answer of the cache for one hit.
-type cacheLookup struct {
+// lookup is what the cache knows about the counter of a hit.
+type lookup struct {
 	id         fingerprint.ID
 	generation uint32 // of the shard at the time of the lookup
-	isDenied   bool
+	isDenied   bool   // the hit is denied
+	hasEntry   bool   // the table has an entry of the counter
+
+	// isUncertain reports that the last denial of the counter was not remembered, because it may
+	// end early.
+	isUncertain bool
 }
 
 // Take implements backend.Limiter. All calls must take now from
 // one clock.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var space [16]cacheLookup // requests with more hits allocate
+	var space [16]lookup // requests with more hits allocate
 	lookups := space[:0]
 	nowMicros := now.UnixMicro()
-	deniedCount, batchDenied := 0, false
+	deniedCount, groupDenied := 0, false
 	for i := range hits {
-		h := &hits[i]
-		lookup := cacheLookup{id: l.table.seeds.ID(h.Key, h.Limit.Tag())}
+		h, id := &hits[i], l.table.seeds.ID(hits[i].Key, hits[i].Limit.Tag())
 		if h.N < 0 {
-			l.table.invalidate(lookup.id)
-		} else {
-			var r limit.Result
-			r, lookup.isDenied, lookup.generation = l.table.find(lookup.id, h, nowMicros)
-			if lookup.isDenied {
-				// Separate assignments are 10 ns faster than one of a composite.
-				results[i].Result, results[i].Source, results[i].Err = r, backend.SourceDenyCache, nil
-				deniedCount++
-				batchDenied = batchDenied || l.options.AllOrNone && h.AllOrNone()
-				if l.options.Observer != nil {
-					l.options.Observer.Denied(h)
-				}
-			}
+			l.table.invalidate(id)
+			lookups = append(lookups, lookup{id: id})
+			continue
 		}
-		lookups = append(lookups, lookup)
+		var r limit.Result
+		found := l.table.find(id, h, nowMicros, &r)
+		lookups = append(lookups, found)
+		if !found.isDenied {
+			h.ConfirmsDenial = found.isUncertain
+			continue
+		}
+		// Separate assignments are 10 ns faster than one of a composite.
+		results[i].Result, results[i].Source, results[i].Err = r, backend.SourceDenyCache, nil
+		deniedCount++
+		groupDenied = groupDenied || h.DeniesGroup(&results[i])
+		if l.options.Observer != nil {
+			l.options.Observer.Denied(h)
+		}
 	}
-	switch deniedCount {
-	case 0:
+	switch {
+	case deniedCount == 0:
 		l.next.Take(ctx, now, hits, results)
-	case len(hits):
+	case deniedCount == len(hits):
 		return
+	case groupDenied:
+		backend.TakeDeniedGroup(ctx, now, l.next, hits, results, func(i int) bool { return !lookups[i].isDenied })
 	default:
-		l.takeOthers(ctx, now, hits, results, lookups, batchDenied)
+		backend.TakePart(ctx, now, l.next, hits, results, func(i int) bool { return !lookups[i].isDenied })
 	}
 	for i := range hits {
-		h, lookup, r := &hits[i], &lookups[i], &results[i]
+		h, found, r := &hits[i], &lookups[i], &results[i]
 		switch {
 		case h.N < 0: // another Take may have added a denial that is older than the refund
-			l.table.invalidate(lookup.id)
-		case lookup.isDenied || r.Err != nil || r.Allowed || r.Degraded() || h.Limit.Algorithm.HasHolds():
-		case batchDenied && h.AllOrNone(): // next has only seen a peek
+			l.table.invalidate(found.id)
+		case found.isDenied || r.Err != nil || r.Degraded() || h.Limit.Algorithm.HasHolds():
+		case groupDenied && h.InGroup(): // next has only got a peek
+		case r.Allowed:
+			if found.hasEntry {
+				l.table.remove(found.id)
+			}
+		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit may have been undone
+		case r.MayEndEarly:
+			l.table.addUncertainDenial(found.id, nowMicros)
 		default:
-			l.table.add(lookup.id, lookup.generation, h, r.Result, nowMicros)
+			l.table.add(found, h, r.Result, nowMicros)
 		}
 	}
 }
 
-// takeOthers sends to next only the hits that the cache doesn't deny. If batchDenied is
-// set, takeOthers sends all-or-none hits as peeks.
-func (l *Limiter) takeOthers(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, lookups []cacheLookup, batchDenied bool) {
-	batch := backend.NewSubBatch()
-	defer batch.Release()
-	for i, h := range hits {
-		if lookups[i].isDenied {
-			continue
-		}
-		if batchDenied && h.AllOrNone() {
-			h.N = 0
-		}
-		batch.Add(i, h)
-	}
-	batch.Take(ctx, now, l.next)
-	for j, i := range batch.Index {
-		if h, r := &hits[i], &batch.Results[j]; batchDenied && h.AllOrNone() && r.Err == nil {
-			r.Result = h.Limit.FromPeek(r.Result, h.N)
+// followsGroupHit reports whether a hit of the group stands before hit i on the same counter. If the group
+// is denied, hit i may have been denied only because of the charge of the earlier hit.
+func followsGroupHit(hits []backend.Hit, lookups []lookup, i int) bool {
+	for j := range i {
+		if hits[j].InGroup() && lookups[j].id == lookups[i].id {
+			return true
 		}
 	}
-	batch.CopyResults(results)
+	return false
 }

@@ -74,14 +74,14 @@ func TestDenialEndsAfterRetryAfter(t *testing.T) {
 	for _, a := range remembered() {
 		t.Run(a.String(), func(t *testing.T) {
 			next := newCounter()
-			l := New(next, Options{})
+			l := New(backend.Counters{Limiter: next}, Options{})
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 2})
 			take(l, 0, hit("a", lim, 1))
 			take(l, time.Second, hit("a", lim, 1))
 			denied := take(l, time.Minute, hit("a", lim, 1))[0]
 			require.False(t, denied.Allowed)
 			hitsBefore := next.hits
-			for _, after := range []time.Duration{0, time.Second, time.Duration(denied.RetryAfter-1) * time.Microsecond} {
+			for _, after := range []time.Duration{0, time.Second - time.Microsecond} {
 				got := take(l, time.Minute+after, hit("a", lim, 1))[0]
 				want := denied
 				want.Source = backend.SourceDenyCache
@@ -134,7 +134,7 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s/%s", c.algorithm, c.name), func(t *testing.T) {
 			next := newCounter()
-			l := New(next, Options{})
+			l := New(backend.Counters{Limiter: next}, Options{})
 			lim := newLimit(t, limit.Spec{Algorithm: c.algorithm, Requests: 10, ChargeDenied: c.chargeDenied})
 			take(l, 0, hit("a", lim, c.spentHits))
 			require.False(t, take(l, 0, hit("a", lim, c.deniedHits))[0].Allowed)
@@ -143,13 +143,14 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 			assert.Equal(t, c.remembered, next.hits == hitsBefore)
 			if c.remembered {
 				assert.False(t, got.Allowed)
+				assert.LessOrEqual(t, got.Remaining, int64(0), "what remained at the denial may be spent")
 			}
 		})
 	}
 }
 
 func TestRetryAfterIsNeverBeyondTheCapacity(t *testing.T) {
-	l := New(newCounter(), Options{})
+	l := New(backend.Counters{Limiter: newCounter()}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
 	take(l, 0, hit("a", lim, 1))
@@ -157,7 +158,7 @@ func TestRetryAfterIsNeverBeyondTheCapacity(t *testing.T) {
 }
 
 func TestRefundTakesEffectAtOnce(t *testing.T) {
-	l := New(newCounter(), Options{})
+	l := New(backend.Counters{Limiter: newCounter()}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
@@ -167,7 +168,7 @@ func TestRefundTakesEffectAtOnce(t *testing.T) {
 
 func TestDenialFromBeforeARefundIsNotRemembered(t *testing.T) {
 	next := newCounter()
-	l := New(next, Options{})
+	l := New(backend.Counters{Limiter: next}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
 	next.afterTake = func() { // the denial is decided, but not remembered yet
@@ -184,7 +185,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		{Algorithm: limit.TokenBucket, Requests: 2, Burst: 3},
 	} {
 		next := newCounter()
-		l := New(next, Options{})
+		l := New(backend.Counters{Limiter: next}, Options{})
 		lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 2, Burst: 2})
 		take(l, 0, hit("a", lim, 2))
 		require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
@@ -193,7 +194,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		assert.Greater(t, next.hits, hitsBefore)
 	}
 	next := newCounter()
-	l := New(next, Options{})
+	l := New(backend.Counters{Limiter: next}, Options{})
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 2))
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 1))
 	hitsBefore := next.hits
@@ -203,7 +204,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 
 func TestClockSetBackDropsDenials(t *testing.T) {
 	next := newCounter()
-	l := New(next, Options{})
+	l := New(backend.Counters{Limiter: next}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, time.Minute, hit("a", lim, 1))
 	take(l, time.Minute, hit("a", lim, 1))
@@ -219,7 +220,7 @@ func (r *recorder) Denied(h *backend.Hit) { r.denied = append(r.denied, string(h
 
 func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
 	next, events := newCounter(), new(recorder)
-	l := New(next, Options{Observer: events})
+	l := New(backend.Counters{Limiter: next}, Options{Observer: events})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -234,7 +235,7 @@ func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
 
 func TestErrorsAreNotRemembered(t *testing.T) {
 	flaky := backendtest.NewFlaky(newCounter())
-	l := New(flaky, Options{})
+	l := New(backend.Counters{Limiter: flaky}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	flaky.SetError(backend.ErrUnavailable)
 	assert.ErrorIs(t, take(l, 0, hit("a", lim, 1))[0].Err, backend.ErrUnavailable)
@@ -244,12 +245,12 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 
 func TestDegradedDenialIsNotCached(t *testing.T) {
 	down := true
-	l := New(backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 		results[0] = backend.Result{Result: limit.Result{Allowed: !down, RetryAfter: 1000}}
 		if down {
 			results[0].Source = backend.SourceFallback
 		}
-	}), Options{})
+	})}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 	down = false
@@ -260,7 +261,7 @@ func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 	for _, a := range remembered() {
 		t.Run(a.String(), func(t *testing.T) {
 			next := newCounter()
-			l := New(next, Options{AllOrNone: true})
+			l := New(backend.Counters{Limiter: next}, Options{})
 			one, ten := newLimit(t, limit.Spec{Algorithm: a, Requests: 1}), newLimit(t, limit.Spec{Algorithm: a, Requests: 10})
 			take(l, 0, hit("one", one, 1))
 			require.False(t, take(l, 0, hit("one", one, 1))[0].Allowed)
@@ -269,7 +270,12 @@ func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 			shadow.Shadow = true
 
 			hitsBefore := next.hits
-			got := take(l, 0, hit("ten", ten, 4), hit("one", one, 1), hit("ten", ten, 5), shadow, hit("other", ten, 11))
+			together := func(key string, lim *limit.Limit, n int64) backend.Hit {
+				h := hit(key, lim, n)
+				h.AllOrNone = true
+				return h
+			}
+			got := take(l, 0, together("ten", ten, 4), together("one", one, 1), together("ten", ten, 5), shadow, together("other", ten, 11))
 			assert.Equal(t, hitsBefore+4, next.hits)
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(4), got[0].Remaining, "not charged")
@@ -295,7 +301,7 @@ func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, uint64(a)))
-			direct, l := newCounter(), New(newCounter(), Options{})
+			direct, l := newCounter(), New(backend.Counters{Limiter: newCounter()}, Options{})
 			limits := []*limit.Limit{newLimit(t, limit.Spec{Algorithm: a, Requests: 5}), newLimit(t, limit.Spec{Algorithm: a, Requests: 8}), newLimit(t, limit.Spec{Algorithm: a, Requests: 5})}
 			var at time.Duration
 			for range 5000 {
@@ -313,7 +319,7 @@ func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 
 func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
 	next := newCounter()
-	l := New(next, Options{SizeBytes: 1})
+	l := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -338,7 +344,7 @@ func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
 }
 
 func TestConcurrentCallersDontRace(t *testing.T) {
-	l := New(newCounter(), Options{SizeBytes: 4096})
+	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 4096})
 	lim := newLimit(t, limit.Spec{Requests: 3})
 	var callers sync.WaitGroup
 	for i := range 8 {
@@ -352,7 +358,7 @@ func TestConcurrentCallersDontRace(t *testing.T) {
 }
 
 func BenchmarkDenied(b *testing.B) {
-	l := New(newCounter(), Options{SizeBytes: 1 << 20})
+	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1 << 20})
 	lim := newLimit(b, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -379,9 +385,9 @@ func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 		{"sliding_log", limit.Spec{Algorithm: limit.SlidingLog, Requests: 10}, 11, 11, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r, lim := New(newCounter(), Options{SizeBytes: 1 << 16}), newLimit(t, c.spec)
+			r, lim := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1 << 16}), newLimit(t, c.spec)
 			assert.False(t, take(r, 0, hit("k", lim, c.first))[0].Allowed)
-			got := take(r, 59*time.Minute, hit("k", lim, c.next))[0]
+			got := take(r, time.Millisecond, hit("k", lim, c.next))[0]
 			assert.Equal(t, c.fromCache, got.Source == backend.SourceDenyCache)
 			assert.NotEqual(t, backend.SourceDenyCache, take(r, time.Hour, hit("k", lim, c.next))[0].Source)
 		})
@@ -395,10 +401,77 @@ func remembered() []limit.Algorithm {
 
 func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {
 	next := newCounter()
-	l := New(next, Options{})
+	l := New(backend.Counters{Limiter: next}, Options{})
 	lim := newLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 	take(next, 0, hit("a", lim, -1)) // through another replica
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
+}
+
+// The cache asks for hits of a denied group with a peek, whose wait is only an upper bound.
+func TestDenialOfHitsThatWereOnlyPeekedIsNotRemembered(t *testing.T) {
+	next := newCounter()
+	l := New(backend.Counters{Limiter: next}, Options{})
+	one := newLimit(t, limit.Spec{Requests: 1})
+	ten := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10})
+	take(l, 0, hit("one", one, 1), hit("ten", ten, 5))
+	require.False(t, take(l, 30*time.Minute, hit("one", one, 1), hit("ten", ten, 5))[0].Allowed)
+	group := []backend.Hit{hit("one", one, 1), hit("ten", ten, 3)}
+	for i := range group {
+		group[i].AllOrNone = true
+	}
+	got := take(l, 30*time.Minute, group...)
+	require.Equal(t, backend.SourceDenyCache, got[0].Source)
+	require.Equal(t, time.Hour.Microseconds(), got[1].RetryAfter)
+	assert.Equal(t, (30 * time.Minute).Microseconds(), take(l, 30*time.Minute, hit("ten", ten, 3))[0].RetryAfter)
+}
+
+func TestErrorIsNotRemembered(t *testing.T) {
+	lim, calls := newLimit(t, limit.Spec{Requests: 1}), 0
+	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+		calls++
+		results[0] = backend.Result{Err: backend.ErrUnavailable, Result: limit.Result{RetryAfter: 1e9, ResetAfter: 1e9}}
+	})}, Options{})
+	for range 2 {
+		assert.Error(t, take(l, 0, hit("a", lim, 1))[0].Err)
+	}
+	assert.Equal(t, 2, calls)
+}
+
+func TestDenialAfterAnUngroupedHitOfTheCounterIsRemembered(t *testing.T) {
+	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
+	grouped := hit("b", lim, 1)
+	grouped.AllOrNone = true
+	require.False(t, take(l, 0, grouped, hit("a", lim, 1), hit("a", lim, 1))[2].Allowed)
+	assert.Equal(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 1))[0].Source)
+}
+
+func TestShadowHitBesideADeniedGroupIsRemembered(t *testing.T) {
+	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
+	take(l, 0, hit("one", lim, 1), hit("shadow", lim, 1))
+	take(l, 0, hit("one", lim, 1))
+	grouped, shadow := hit("one", lim, 1), hit("shadow", lim, 1)
+	grouped.AllOrNone, shadow.Shadow = true, true
+	got := take(l, 0, grouped, shadow)
+	require.Equal(t, backend.SourceDenyCache, got[0].Source)
+	require.Equal(t, backend.SourceLocal, got[1].Source)
+	assert.Equal(t, backend.SourceDenyCache, take(l, 0, shadow)[0].Source)
+}
+
+func TestUncertainDenialIsKeptInAFullCache(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Requests: 1})
+	var confirms []bool
+	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+		confirms = append(confirms, hits[0].ConfirmsDenial)
+		isUncertain := string(hits[0].Key) == "uncertain"
+		results[0] = backend.Result{MayEndEarly: isUncertain, Result: lim.FromPeek(limit.Result{ResetAfter: 1e6}, 1)}
+	})}, Options{SizeBytes: 1})
+	take(l, 0, hit("uncertain", lim, 1))
+	for i := range 1000 {
+		take(l, 0, hit(fmt.Sprint(i), lim, 1))
+	}
+	confirms = nil
+	take(l, 0, hit("uncertain", lim, 1))
+	assert.Equal(t, []bool{true}, confirms, "shorter denials were evicted first")
 }

@@ -10,31 +10,31 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestInvalidatedHitsGoToTheBackend(t *testing.T) {
+func TestForgottenDenialsAreAskedAgain(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	keys := make([]string, 100)
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)
 	}
 	for name, c := range map[string]struct {
-		invalidate func(*Limiter)
-		want       int // hits that reach the backend, of one on each key
+		forget func(*Limiter)
+		want   int // hits that reach the backend, of one on each key
 	}{
 		"nothing": {func(*Limiter) {}, 0},
 		"one key": {func(l *Limiter) {
-			l.Invalidate(&backend.Hit{Key: []byte(keys[3]), Limit: lim})
+			l.Forget(&backend.Hit{Key: []byte(keys[3]), Limit: lim})
 		}, 1},
-		"all keys": {(*Limiter).InvalidateAll, len(keys)},
+		"all keys": {func(l *Limiter) { l.Forget(nil) }, len(keys)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			next := newCounter()
-			l := New(next, Options{SizeBytes: 1 << 20})
+			l := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1 << 20})
 			for _, key := range keys {
 				take(l, 0, hit(key, lim, 1))
 				take(l, 0, hit(key, lim, 1))
 			}
 			next.hits = 0
-			c.invalidate(l)
+			c.forget(l)
 			for _, key := range keys {
 				take(l, 0, hit(key, lim, 1))
 			}
@@ -43,12 +43,12 @@ func TestInvalidatedHitsGoToTheBackend(t *testing.T) {
 	}
 }
 
-func TestDenialFromBeforeInvalidateAllIsNotRemembered(t *testing.T) {
+func TestDenialFromBeforeForgetIsNotRemembered(t *testing.T) {
 	next := newCounter()
-	l := New(next, Options{SizeBytes: 1 << 20})
+	l := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1 << 20})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("k", lim, 1))
-	next.afterTake = l.InvalidateAll
+	next.afterTake = func() { l.Forget(nil) }
 	take(l, 0, hit("k", lim, 1))
 	next.afterTake, next.hits = nil, 0
 	take(l, 0, hit("k", lim, 1))

@@ -1,42 +1,59 @@
 package denycache
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestPeekDenialIsTheAnswerOfTheCache(t *testing.T) {
+func TestPeekHasTheDenialOfTheCache(t *testing.T) {
 	observer := &deniedCount{}
-	l := New(newCounter(), Options{SizeBytes: 1 << 20, Observer: observer})
+	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1 << 20, Observer: observer})
 	lim := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Minute})
-	peek := func(at time.Duration, n int64) (backend.Result, time.Time, bool) {
-		h := hit("k", lim, n)
-		return l.PeekDenial(start.Add(at), &h)
+	peek := func(at time.Duration, n int64) *backend.RememberedDenial {
+		peeks := make([]backend.Peek, 1)
+		l.Peek(t.Context(), start.Add(at), []backend.Hit{hit("k", lim, n)}, peeks)
+		return peeks[0].Denial
 	}
 	take(l, 0, hit("k", lim, 1))
-	_, _, ok := peek(0, 1)
-	assert.False(t, ok, "nothing is denied yet")
+	assert.Nil(t, peek(0, 1), "nothing is denied yet")
 	take(l, time.Second, hit("k", lim, 1))
 
-	r, since, ok := peek(2*time.Second, 1)
-	assert.True(t, ok)
-	assert.Equal(t, start.Add(time.Second), since.UTC())
+	d := peek(1500*time.Millisecond, 1)
+	require.NotNil(t, d)
+	assert.Equal(t, start.Add(time.Second), d.Since.UTC())
+	assert.Equal(t, start.Add(2*time.Second), d.Until.UTC(), "the next Limiter is asked again")
 	assert.Zero(t, observer.hits, "a peek is no decision")
-	assert.Equal(t, take(l, 2*time.Second, hit("k", lim, 1))[0], r)
+	assert.Equal(t, take(l, 1500*time.Millisecond, hit("k", lim, 1))[0], d.Result)
 	assert.Equal(t, 1, observer.hits)
 
-	_, _, ok = peek(time.Minute, 1)
-	assert.False(t, ok, "the denial has ended")
-	_, _, ok = peek(2*time.Second, -1)
-	assert.False(t, ok, "a refund passes")
+	assert.Nil(t, peek(time.Minute, 1), "the denial has ended")
+	assert.Nil(t, peek(1500*time.Millisecond, -1), "a refund passes")
 }
 
 // deniedCount counts the hits that the cache denies.
 type deniedCount struct{ hits int }
 
 func (c *deniedCount) Denied(*backend.Hit) { c.hits++ }
+
+func TestPeekDenialIsOfItsOwnCounter(t *testing.T) {
+	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // 64 counters, so some share a set
+	lim := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1})
+	for i := range 30 {
+		take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))
+	}
+	for i := range 60 {
+		for _, n := range []int64{0, 1} {
+			h := hit(fmt.Sprint(i), lim, n)
+			peeks := make([]backend.Peek, 1)
+			l.Peek(t.Context(), start, []backend.Hit{h}, peeks)
+			assert.Equal(t, take(l, 0, h)[0].Source == backend.SourceDenyCache, peeks[0].Denial != nil, "%d hits of counter %d", n, i)
+		}
+	}
+}

@@ -1,10 +1,11 @@
 package denycache
 
 import (
+	"math"
 	"sync"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -12,14 +13,18 @@ import (
 // 1970. An entry is free if its end is 0.
 type entry struct {
 	id        fingerprint.ID
-	start     int64 // time of the denial
+	start     int64 // time since which the counter has denied
+	askAt     int64 // time from which a call asks the next Limiter again; at most end. 0 if the denial is uncertain
 	end       int64 // time at which the denied hits can pass
 	resetTime int64 // time at which everything spent is forgotten
-	remaining int64
-	minHits   int64  // smallest number of hits that is denied; 0 denies peeks as well
+	remaining int32
+	minHits   uint32 // smallest number of hits that is denied; 0 denies peeks as well
 	max       uint32 // Max of the limit
 	capacity  uint32 // Capacity of the limit
 }
+
+// firstDenialTime is the time for which the first denial of a counter is remembered, in microseconds.
+const firstDenialTime = 1_000_000
 
 const (
 	entryBytes = 64
@@ -58,17 +63,23 @@ func (t *table) lock(id fingerprint.ID) (*shard, *[setSize]entry) {
 	return s, set
 }
 
-// find returns the remembered denial that answers h at now, whether there is one, and the
-// generation for add.
-func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64) (limit.Result, bool, uint32) {
+// find looks for the entry of id at now. If the entry denies h, find sets r to the denial.
+func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Result) (l lookup) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
+	l = lookup{id: id, generation: s.generation}
 	for i := range set {
-		if e := &set[i]; e.id == id && e.denies(h, now) {
-			return e.result(h, now), true, s.generation
+		e := &set[i]
+		if e.id != id {
+			continue
 		}
+		l.hasEntry = true
+		if l.isDenied = e.denies(h, now); l.isDenied {
+			*r = e.result(h, now)
+		}
+		l.isUncertain = e.askAt == 0
 	}
-	return limit.Result{}, false, s.generation
+	return l
 }
 
 // denies reports whether e answers h at now. e does not answer if the denial has ended, if
@@ -79,50 +90,80 @@ func (e *entry) denies(h *backend.Hit, now int64) bool {
 	if !h.Limit.Algorithm.ResetsAtOnce() {
 		n = max(n, 1) // a peek is denied if one hit is
 	}
-	return e.start <= now && now < e.end && n >= e.minHits &&
+	return e.start <= now && now < e.askAt && n >= int64(e.minHits) &&
 		h.Limit.Max() <= int64(e.max) && h.Limit.Capacity() <= int64(e.capacity)
 }
 
 func (e *entry) result(h *backend.Hit, now int64) limit.Result {
-	r := limit.Result{Remaining: e.remaining, ResetAfter: e.resetTime - now, RetryAfter: e.end - now}
+	r := limit.Result{Remaining: int64(min(e.remaining, 0)), ResetAfter: e.resetTime - now, RetryAfter: e.end - now}
 	if h.N > h.Limit.Capacity() {
 		r.RetryAfter = limit.Never
 	}
 	return r
 }
 
-// add remembers the denial r of h, unless the shard was invalidated since find returned
-// generation.
-func (t *table) add(id fingerprint.ID, generation uint32, h *backend.Hit, r limit.Result, now int64) {
+// add remembers the denial r of h, unless the shard was invalidated since the lookup.
+func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
 	wait := r.RetryAfter
 	if wait == limit.Never && resetsAtOnce { // fewer hits can pass once the window has ended
 		wait = r.ResetAfter
 	}
-	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtOnce {
-		return
-	}
 	minHits := max(h.N, 1)
 	if resetsAtOnce { // every number above Remaining is denied until the window ends
 		minHits = max(r.Remaining+1, 0)
 	}
-	s, set := t.lock(id)
-	defer s.mu.Unlock()
-	if s.generation != generation {
+	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtOnce || minHits > math.MaxUint32 || r.Remaining > math.MaxInt32 {
 		return
 	}
+	n := entry{
+		id: l.id, start: now, end: now + wait, resetTime: now + r.ResetAfter, remaining: int32(max(r.Remaining, math.MinInt32)),
+		minHits: uint32(minHits), max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
+	}
+	s, set := t.lock(l.id)
+	defer s.mu.Unlock()
+	if s.generation != l.generation {
+		return
+	}
+	place := placeFor(set, l.id)
+	if place.id == l.id && place.askAt > 0 && place.start <= now && now < place.end && place.minHits <= n.minHits {
+		n.start = place.start
+	}
+	n.askAt = min(n.end, now+max(now-n.start, firstDenialTime))
+	*place = n
+}
+
+// placeFor returns the place for an entry of id: the place of its old entry, or else of the entry that ends
+// first.
+func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	place := &set[0]
 	for i := range set {
 		if e := &set[i]; e.id == id {
-			place = e
-			break
+			return e
 		} else if e.end < place.end {
 			place = e
 		}
 	}
-	*place = entry{
-		id: id, start: now, end: now + wait, resetTime: now + r.ResetAfter, remaining: r.Remaining,
-		minHits: minHits, max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
+	return place
+}
+
+// maxUncertainTime is the time for which the table keeps an uncertain denial, in microseconds.
+const maxUncertainTime = 60_000_000
+
+// addUncertainDenial records that the counter has denied a hit and that the denial may end early. The entry
+// denies nothing. The next hit of the counter then has ConfirmsDenial.
+func (t *table) addUncertainDenial(id fingerprint.ID, now int64) {
+	s, set := t.lock(id)
+	defer s.mu.Unlock()
+	*placeFor(set, id) = entry{id: id, start: now, end: now + maxUncertainTime}
+}
+
+// remove drops the entry of id, because the counter has admitted a hit.
+func (t *table) remove(id fingerprint.ID) {
+	s, set := t.lock(id)
+	defer s.mu.Unlock()
+	if e := placeFor(set, id); e.id == id {
+		*e = entry{}
 	}
 }
 
@@ -142,9 +183,7 @@ func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	s.generation++
-	for i := range set {
-		if set[i].id == id {
-			set[i] = entry{}
-		}
+	if e := placeFor(set, id); e.id == id {
+		*e = entry{}
 	}
 }

@@ -1,14 +1,13 @@
 package fallback
 
 import (
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // breaker stops the calls to one shard of the primary. The breakers of libraries lock on
@@ -236,7 +235,7 @@ func (b *breaker) probeClosed() {
 		start := time.Now()
 		err := l.o.Probe(l.ctx, b.shard)
 		switch {
-		case l.ctx.Err() != nil || errors.Is(err, backend.ErrOverloaded):
+		case l.ctx.Err() != nil || backend.ReasonOf(err) == backend.ReasonOverload:
 			return
 		case err == nil:
 			b.recordSuccess()

@@ -3,7 +3,6 @@ package fallback
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,7 +77,7 @@ func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.primary.SetError(fmt.Errorf("queue is full: %w: %w", backend.ErrOverloaded, backend.ErrUnavailable))
+		r.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, Cause: errors.New("queue is full")})
 		for range 10 {
 			got := r.take("k", lim, 1)
 			require.NoError(t, got.Err)

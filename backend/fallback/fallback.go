@@ -18,7 +18,6 @@ package fallback
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,16 +31,13 @@ import (
 // from keys that the secondary counts for other reasons.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but AllOrNone, Mode, IdleProbe, KeepsCounters and LastCount are
+// Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are
 // required.
 type Options struct {
 	// Primary bounds the time of its Takes itself. If an answer can still come later, the error
 	// is a backend.LateError.
 	Primary   backend.Limiter
 	Secondary Secondary
-
-	// AllOrNone must have the value that Secondary has.
-	AllOrNone bool
 
 	// Ratio is the share of a limit that the secondary grants if the limit has no
 	// ratio. It is greater than 0 and at most 1.
@@ -122,7 +118,7 @@ type BreakerChange struct {
 	OpenFor time.Duration // the time for which the breaker was open if Open is not set
 }
 
-// Limiter is a backend.Limiter that decides even if its primary fails. It returns only
+// Limiter is a backend.Layer that decides even if its primary fails. It returns only
 // errors that another Limiter can't help with, such as the caller's cancellation. If all
 // breakers are closed, a Take costs one atomic load more than a Take of the primary.
 type Limiter struct {
@@ -149,7 +145,7 @@ type Limiter struct {
 	probes sync.WaitGroup
 }
 
-var _ backend.Limiter = (*Limiter)(nil)
+var _ backend.Layer = (*Limiter)(nil)
 
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
@@ -209,8 +205,6 @@ func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, r
 }
 
 // errBreakerOpen is the error of hits that bypassed the primary.
-var errBreakerOpen = errors.New("fallback: breaker is open")
-
-func bypassedPrimary(r *backend.Result) bool { return r.Err == errBreakerOpen } //nolint:errorlint // it is never wrapped
+var errBreakerOpen = &backend.Error{Reason: backend.ReasonBreakerOpen, NotSent: true}
 
 func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.o.ShardOf(h)] }

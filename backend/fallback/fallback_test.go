@@ -113,6 +113,14 @@ func TestRefundIsAllowedInEveryMode(t *testing.T) {
 	}
 }
 
+func TestPeekIsDeniedInModeDeny(t *testing.T) {
+	r := newFixture(t, func(o *Options) { o.Mode = limit.FailDeny })
+	r.primary.SetError(errDown)
+	peek := r.take("k", newLimit(t, 5, limit.Day), 0)
+	assert.False(t, peek.Allowed)
+	assert.Positive(t, peek.RetryAfter)
+}
+
 func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)

@@ -21,6 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errDown = fmt.Errorf("no route: %w", backend.ErrUnavailable)
 
+var errNotSent = &backend.Error{Reason: backend.ReasonOverload, NotSent: true}
+
 // fixture is a Limiter over two local Limiters. Its primary fails on demand.
 type fixture struct {
 	*Limiter

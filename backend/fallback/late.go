@@ -1,7 +1,6 @@
 package fallback
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -43,7 +42,7 @@ func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
 	switch {
-	case errors.Is(answer.Err, backend.ErrNotSent):
+	case backend.IsNotSent(answer.Err):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
 			b.replayLater(&h.hit, h.tally)
 		}

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -23,7 +24,7 @@ type latePrimary struct {
 
 func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	for i, h := range hits {
-		late := backend.NewLateError(fmt.Errorf("%w: %w", backend.ErrLate, backend.ErrUnavailable))
+		late := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
 		answer := make([]backend.Result, 1)
 		p.next.Take(ctx, now, []backend.Hit{h}, answer)
 		p.pending = append(p.pending, func() { late.Arrive(answer[0]) })
@@ -49,12 +50,12 @@ func TestLateAnswerSettlesADecision(t *testing.T) {
 		"within the limit":      {limit.FailLocal, 10, 5, nil, 15, 0, 0},
 		"beyond the limit":      {limit.FailLocal, 98, 5, nil, 98, 5, 5},
 		"lost":                  {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
-		"never sent":            {limit.FailLocal, 10, 5, backend.ErrNotSent, 15 + 5, 5, 5},
+		"never sent":            {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
 		"denied here":           {limit.FailLocal, 10, 60, nil, 10, 0, 0},
 		"mode allow":            {limit.FailAllow, 10, 5, nil, 15, 0, 0},
 		"mode allow, beyond":    {limit.FailAllow, 98, 5, nil, 98, 0, 5},
 		"mode deny":             {limit.FailDeny, 10, 5, nil, 10, 0, 0},
-		"mode deny, never sent": {limit.FailDeny, 10, 5, backend.ErrNotSent, 15, 0, 0},
+		"mode deny, never sent": {limit.FailDeny, 10, 5, errNotSent, 15, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -83,7 +84,7 @@ func TestHitsThatWereNeverSentAreReplayedWithoutAnOutage(t *testing.T) {
 		r := newFixture(t, func(o *Options) { o.KeepsCounters = func(int) bool { return true } })
 		lim := newLimit(t, 100, limit.Year)
 		takeOne(r.shared, "k", lim, 90)
-		r.primary.SetError(fmt.Errorf("queue is full: %w: %w: %w", backend.ErrOverloaded, backend.ErrNotSent, backend.ErrUnavailable))
+		r.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")})
 		for range 30 {
 			assert.True(t, r.take("k", lim, 1).Allowed)
 		}
@@ -151,8 +152,8 @@ func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				secondary := local.New(local.Options{AllOrNone: true})
-				r := newFixture(t, func(o *Options) { o.AllOrNone, o.Secondary = true, secondary })
+				secondary := local.New(local.Options{})
+				r := newFixture(t, func(o *Options) { o.Secondary = secondary })
 				primary := &latePrimary{next: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 					if c.isChargedInPrimary {
 						r.shared.Take(ctx, now, hits, results)
@@ -160,7 +161,7 @@ func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
 				})}
 				r.o.Primary = primary
 				a, b := newLimit(t, 100, limit.Year), newLimit(t, 10, limit.Year)
-				hits := []backend.Hit{{Key: []byte("a"), Limit: a, N: 1}, {Key: []byte("b"), Limit: b, N: c.hitsOfB}}
+				hits := []backend.Hit{{Key: []byte("a"), Limit: a, N: 1, AllOrNone: true}, {Key: []byte("b"), Limit: b, N: c.hitsOfB, AllOrNone: true}}
 				r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
 				r.o.Primary = r.shared // for the replay
 				primary.arrive()
@@ -175,15 +176,15 @@ func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
 
 func TestDeniedGroupIsNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.AllOrNone, o.Secondary = true, local.New(local.Options{AllOrNone: true}) })
+		r := newFixture(t, func(o *Options) { o.Secondary = local.New(local.Options{}) })
 		a, b := newLimit(t, 100, limit.Year), newLimit(t, 2, limit.Year)
 		r.openBreakers(a, "a")
 		take := func(hits ...backend.Hit) { r.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits))) }
-		hitOnA := backend.Hit{Key: []byte("a"), Limit: a, N: 1}
+		hitOnA := backend.Hit{Key: []byte("a"), Limit: a, N: 1, AllOrNone: true}
 		take(hitOnA)
 		r.heal()
 		r.openBreakers(a, "a") // the share of a is spent by a hit that is replayed already
-		take(hitOnA, backend.Hit{Key: []byte("b"), Limit: b, N: 2})
+		take(hitOnA, backend.Hit{Key: []byte("b"), Limit: b, N: 2, AllOrNone: true})
 		r.heal()
 		assert.Equal(t, int64(1), spent(r.shared, "a", a))
 		assert.Zero(t, spent(r.shared, "b", b))

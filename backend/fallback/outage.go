@@ -122,7 +122,7 @@ func excessOf(h *backend.Hit) int64 {
 // primary may have charged a hit, record waits for the late answer.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []failedHit) {
 	t := l.currentTally()
-	isCallAdmitted, isGroupDenied := true, l.o.AllOrNone && hasDeniedGroup(hits, results, failed)
+	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
 	for _, f := range failed {
 		h, r := &hits[f.index], &results[f.index]
 		if r.Err != nil {
@@ -131,7 +131,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 		t.byReason[r.Reason].Add(1)
 		lt := t.limitTallyOf(h)
 		lt.decisions.Add(1)
-		isAdmitted := r.Allowed && (!isGroupDenied || !h.AllOrNone())
+		isAdmitted := r.Allowed && (!isGroupDenied || !h.InGroup())
 		switch {
 		case !isAdmitted:
 			isCallAdmitted = isCallAdmitted && h.Shadow
@@ -144,7 +144,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 				l.noteHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
 				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
-			case errors.Is(f.err, backend.ErrNotSent):
+			case backend.IsNotSent(f.err):
 				l.breakerOf(h).replayLater(h, lt)
 			}
 		}
@@ -159,15 +159,6 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 	if isCallAdmitted {
 		t.admittedCalls.Add(1)
 	}
-}
-
-// hasDeniedGroup reports whether an all-or-none hit is denied. Then the call is denied, and none of
-// its all-or-none hits is admitted.
-func hasDeniedGroup(hits []backend.Hit, results []backend.Result, failed []failedHit) bool {
-	return slices.ContainsFunc(failed, func(f failedHit) bool {
-		r := &results[f.index]
-		return hits[f.index].AllOrNone() && r.Err == nil && !r.Allowed
-	})
 }
 
 // limitTallyOf returns the counts of h's limit. A limit that is reloaded keeps its counts.

@@ -154,7 +154,7 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 			r.primary.SetError(nil)
 			r.take("k", lim, 1)
 		}
-		late := fmt.Errorf("%w: %w", backend.ErrLate, backend.ErrUnavailable)
+		late := &backend.Error{Reason: backend.ReasonLate}
 		blip(late)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()

@@ -2,21 +2,22 @@ package fallback
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Peeker returns a backend.Limiter that answers hits of 0 as l would. It changes no breaker
-// and counts no decision. All its hits must have an N of 0.
-func (l *Limiter) Peeker() backend.Limiter { return peeker{l} }
+// Peek implements backend.Layer. It changes no breaker and counts no decision.
+func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	backend.PeekWith(ctx, now, l.takePeeks, hits, peeks)
+}
 
-type peeker struct{ *Limiter }
+// Forget implements backend.Layer. A reset of the counters does not concern the secondary.
+func (l *Limiter) Forget(*backend.Hit) {}
 
-// Take implements backend.Limiter.
-func (l peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+// takePeeks answers hits of 0 as Take would.
+func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	backend.TakePart(ctx, now, l.o.Primary, hits, results, func(i int) bool {
 		isOpen := l.breakerOf(&hits[i]).isOpen()
 		if isOpen {
@@ -30,11 +31,11 @@ func (l peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 		h, r := &hits[i], &results[i]
 		switch {
 		case r.Err == nil:
-		case !bypassedPrimary(r) && (ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable)):
+		case !serves(ctx, backend.ReasonOf(r.Err)):
 		case l.mode(h.Limit) == limit.FailLocal:
 			localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
 		default:
-			*r = l.fixedAnswer(h, reasonOf(r.Err))
+			*r = l.fixedAnswer(h, backend.ReasonOf(r.Err))
 		}
 	}
 	l.serveLocal(ctx, now, localBatch, hits, results)

@@ -1,8 +1,9 @@
 package fallback
 
 import (
-	"fmt"
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -10,16 +11,18 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestPeekerAnswersAsLimiter(t *testing.T) {
+func TestPeekIsTheAnswerOfTake(t *testing.T) {
 	for _, mode := range []limit.FailureMode{limit.FailDefault, limit.FailLocal, limit.FailAllow, limit.FailDeny} {
 		for name, fail := range map[string]func(*fixture, *limit.Limit){
-			"primary works":   func(*fixture, *limit.Limit) {},
-			"primary fails":   func(r *fixture, _ *limit.Limit) { r.primary.SetError(errDown) },
-			"primary is late": func(r *fixture, _ *limit.Limit) { r.primary.SetError(fmt.Errorf("%w: %w", backend.ErrLate, errDown)) },
+			"primary works": func(*fixture, *limit.Limit) {},
+			"primary fails": func(r *fixture, _ *limit.Limit) { r.primary.SetError(errDown) },
+			"primary is late": func(r *fixture, _ *limit.Limit) {
+				r.primary.SetError(&backend.Error{Reason: backend.ReasonLate, Cause: errDown})
+			},
 			"other error":     func(r *fixture, _ *limit.Limit) { r.primary.SetError(assert.AnError) },
 			"breaker is open": func(r *fixture, lim *limit.Limit) { r.openBreakers(lim, "k") },
 			"primary is overloaded": func(r *fixture, _ *limit.Limit) {
-				r.primary.SetError(fmt.Errorf("%w: %w", backend.ErrOverloaded, errDown))
+				r.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, Cause: errDown})
 			},
 		} {
 			t.Run(mode.String()+" "+name, func(t *testing.T) {
@@ -27,7 +30,7 @@ func TestPeekerAnswersAsLimiter(t *testing.T) {
 				lim := newLimit(t, 10, limit.Day)
 				r.take("k", lim, 3)
 				fail(r, lim)
-				got, want := takeOne(r.Peeker(), "k", lim, 0), r.take("k", lim, 0)
+				got, want := r.peek("k", lim), r.take("k", lim, 0)
 				got.ResetAfter, want.ResetAfter = 0, 0 // the time goes on
 				assert.Equal(t, want, got)
 			})
@@ -40,7 +43,7 @@ func TestPeeksCountNothingAndTripNoBreaker(t *testing.T) {
 	lim := newLimit(t, 10, limit.Day)
 	r.primary.SetError(errDown)
 	for range 2 * minFailures {
-		takeOne(r.Peeker(), "k", lim, 0)
+		r.peek("k", lim)
 	}
 	hit := &backend.Hit{Key: []byte("k"), Limit: lim}
 	assert.Zero(t, r.hitsServed.Load())
@@ -50,6 +53,28 @@ func TestPeeksCountNothingAndTripNoBreaker(t *testing.T) {
 	assert.Equal(t, Failing, r.Status().Breakers[0].State)
 	assert.NotZero(t, r.FailingSince(hit))
 	r.primary.SetError(nil)
-	takeOne(r.Peeker(), "k", lim, 0)
+	r.peek("k", lim)
 	assert.Equal(t, Failing, r.Status().Breakers[0].State, "only a hit ends the failures")
+}
+
+// peek returns what r would answer to a hit of 0.
+func (r *fixture) peek(key string, lim *limit.Limit) backend.Result {
+	peeks := make([]backend.Peek, 1)
+	r.Peek(context.Background(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: 1}}, peeks)
+	return peeks[0].Result
+}
+
+func TestDecisionHasTheShareThatTheFallbackApplied(t *testing.T) {
+	for mode, want := range map[limit.FailureMode]int64{limit.FailLocal: 5, limit.FailAllow: 0, limit.FailDeny: 0} {
+		r := newFixture(t, func(o *Options) { o.Mode, o.Ratio = mode, 0.5 })
+		lim := newLimit(t, 10, limit.Day)
+		assert.Nil(t, r.take("k", lim, 1).Share, "the primary has decided")
+		r.primary.SetError(errDown)
+		share := r.take("k", lim, 1).Share
+		if want == 0 {
+			assert.Nil(t, share, mode)
+			continue
+		}
+		assert.Equal(t, want, share.Max())
+	}
 }

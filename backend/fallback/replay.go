@@ -2,12 +2,11 @@ package fallback
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -91,7 +90,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 	for j, h := range shared.Hits {
 		i, r := shared.Index[j], &shared.Results[j]
 		switch {
-		case errors.Is(r.Err, backend.ErrNotSent):
+		case backend.IsNotSent(r.Err):
 			b := l.breakerOf(&h)
 			b.log.add(h.Key, *entries[i])
 			b.startReplay()

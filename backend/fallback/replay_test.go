@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -52,7 +53,7 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 
 func TestHitsOfAnOutageAreReplayedAfterAFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		errFull := fmt.Errorf("queue is full: %w: %w: %w", backend.ErrOverloaded, backend.ErrNotSent, backend.ErrUnavailable)
+		errFull := &backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")}
 		r := newFixture(t, func(o *Options) { o.Probe = func(context.Context, int) error { return nil } })
 		lim := newLimit(t, 100, limit.Year)
 		r.primary.SetError(errDown)

@@ -3,7 +3,6 @@ package fallback
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -19,20 +18,19 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	failed := space[:0]
 	for i := range hits {
 		h, r := &hits[i], &results[i]
+		reason := backend.ReasonOf(r.Err)
 		switch {
 		case r.Err == nil:
 			l.breakerOf(h).recordSuccess()
 			continue
-		case bypassedPrimary(r):
-		case ctx.Err() != nil || !errors.Is(r.Err, backend.ErrUnavailable):
+		case !serves(ctx, reason):
 			continue
-		case errors.Is(r.Err, backend.ErrOverloaded), errors.Is(r.Err, backend.ErrNotSent):
-		default:
+		case reason != backend.ReasonOverload && !backend.IsNotSent(r.Err):
 			l.breakerOf(h).recordFailure(now, r.Err)
 		}
 		failed = append(failed, failedHit{i, r.Err})
 		if l.mode(h.Limit) != limit.FailLocal {
-			*r = l.fixedAnswer(h, reasonOf(r.Err))
+			*r = l.fixedAnswer(h, reason)
 			continue
 		}
 		if localBatch == nil {
@@ -48,7 +46,48 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
 	}
+	if backend.HasGroup(hits) {
+		l.undoGroup(ctx, now, hits, results)
+	}
 	l.record(hits, results, failed)
+}
+
+// serves reports whether the fallback decides a hit that has no decision for a reason. Without a reason,
+// another Limiter would fail as well. The end of ctx is no failure of the primary.
+func serves(ctx context.Context, reason backend.Reason) bool {
+	return reason == backend.ReasonBreakerOpen || reason != backend.ReasonNone && ctx.Err() == nil
+}
+
+// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has
+// charged its own hits of the group, and vice versa. Hits with a fixed answer have no charge. Until the
+// refund, other callers see the charges.
+func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	var isDenied, primaryDenies, secondaryDenies bool
+	for i := range hits {
+		if r := &results[i]; hits[i].DeniesGroup(r) {
+			isDenied = true
+			primaryDenies = primaryDenies || !r.Degraded()
+			secondaryDenies = secondaryDenies || r.Degraded() && r.Mode == limit.FailLocal
+		}
+	}
+	if !isDenied {
+		return
+	}
+	refunds := backend.NewSubBatch()
+	defer refunds.Release()
+	for i, h := range hits {
+		r := &results[i]
+		isCharged := h.InGroup() && r.Err == nil && r.Allowed && !r.Held // a renewal charges nothing
+		switch {
+		case !isCharged:
+		case !r.Degraded() && !primaryDenies:
+			h.N, h.Window = -h.N, r.Window
+			refunds.Add(i, h)
+		case r.Degraded() && r.Mode == limit.FailLocal && !secondaryDenies:
+			l.refundSecondary(&h)
+		}
+	}
+	refunds.Take(context.WithoutCancel(ctx), now, l.o.Primary)
 }
 
 // failedHit is a hit that the primary could not decide, for the reason err.
@@ -59,7 +98,7 @@ type failedHit struct {
 
 // localHit returns the hit on the share of h's limit, for the secondary.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
-	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow}
+	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }
 
 // fixedAnswer returns the answer to h if its mode is FailAllow or FailDeny.
@@ -85,22 +124,10 @@ func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *bac
 	localBatch.Take(ctx, now, l.o.Secondary)
 	for j, i := range localBatch.Index {
 		r := localBatch.Results[j]
-		r.Source, r.Reason, r.Mode = backend.SourceFallback, reasonOf(results[i].Err), limit.FailLocal
+		r.Source, r.Reason, r.Mode = backend.SourceFallback, backend.ReasonOf(results[i].Err), limit.FailLocal
+		r.Share = localBatch.Hits[j].Limit
 		results[i] = r
 	}
-}
-
-// reasonOf returns the reason of a decision without the primary, which failed with err.
-func reasonOf(err error) backend.Reason {
-	switch {
-	case err == errBreakerOpen: //nolint:errorlint // it is never wrapped
-		return backend.ReasonBreakerOpen
-	case errors.Is(err, backend.ErrOverloaded): // even if the answer is late
-		return backend.ReasonOverload
-	case errors.Is(err, backend.ErrLate):
-		return backend.ReasonLate
-	}
-	return backend.ReasonOutage
 }
 
 func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {

@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -35,7 +35,7 @@ const Namespace = "lease:"
 // Options configure a Limiter. Next and Source are required.
 type Options struct {
 	// Next decides the hits for which there are no permits.
-	Next backend.Limiter
+	Next backend.Layer
 
 	// Source has the shared counters. Permits are taken from Source and returned to it. An
 	// answer of Source must come from the shared counter, so Source has no fallback.
@@ -45,17 +45,13 @@ type Options struct {
 	// are taken. IsFailing can be nil.
 	IsFailing func(*backend.Hit) bool
 
-	// AllOrNone must be the same as in Next. If an all-or-none hit of a request is denied, the
-	// other all-or-none hits of the request use no permits.
-	AllOrNone bool
-
 	// MaxLeases bounds the counters with a lease; default 65,536. The hits of further
 	// counters go to Next.
 	MaxLeases int
 }
 
-// Limiter is a backend.Limiter that admits hits with permits, and sends all others to another
-// Limiter. It is safe for concurrent use.
+// Limiter is a backend.Layer that admits hits with permits, and sends all others to another
+// Layer. It is safe for concurrent use.
 type Limiter struct {
 	options Options
 	seeds   fingerprint.Seeds
@@ -71,7 +67,7 @@ type Limiter struct {
 	spawn func(func())
 }
 
-var _ backend.Limiter = (*Limiter)(nil)
+var _ backend.Layer = (*Limiter)(nil)
 
 // New returns a Limiter without permits. The caller should let Run return idle permits, and
 // must call Close at the end.
@@ -156,16 +152,16 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 // settle ends all reservations after Next has decided its hits. The permits of an admitted hit are
 // used. All other permits are free again.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	isDenied := false // an all-or-none hit is denied
+	isDenied := false // a hit denies the group
 	for i := range hits {
-		isDenied = isDenied || l.options.AllOrNone && hits[i].AllOrNone() && results[i].Err == nil && !results[i].Allowed
+		isDenied = isDenied || hits[i].DeniesGroup(&results[i])
 	}
 	for i := range hits {
 		r := &reservations[i]
 		if r.shard == nil {
 			continue
 		}
-		isUsed := results[i].Err == nil && results[i].Allowed && (!isDenied || !hits[i].AllOrNone())
+		isUsed := results[i].Err == nil && results[i].Allowed && (!isDenied || !hits[i].InGroup())
 		l.settleHit(now, &hits[i], &results[i], r, isUsed)
 	}
 }

@@ -36,16 +36,16 @@ func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
 }
 
 // started returns a replica with permits of a limit.
-func started(t *testing.T, lim *limit.Limit, allOrNone bool) (*sharedCounters, *replica) {
+func started(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
 	c := newSharedCounters()
-	r := newReplica(c, allOrNone)
+	r := newReplica(c)
 	r.warmUp(t, c, lim)
 	return c, r
 }
 
 func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	trips, held := c.trips, r.Stats().Held
 	result := r.hit(c, lim, 3)
 	assert.True(t, result.Allowed)
@@ -63,7 +63,7 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, c := perHour(t), newSharedCounters()
-			r := newReplica(c, false)
+			r := newReplica(c)
 			for i := range 100 {
 				require.True(t, r.hit(c, lim, 1).Allowed)
 				r.work()
@@ -76,7 +76,7 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	held, before := r.Stats().Held, c.count(lim, "k")
 	result := r.hit(c, lim, held+5)
 	assert.True(t, result.Allowed)
@@ -87,7 +87,7 @@ func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 
 func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
 	reserved := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
@@ -101,7 +101,7 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	held := r.Stats().Held
 	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
 	assert.Equal(t, held, r.Stats().Held)
@@ -111,10 +111,10 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 	lim := perHour(t)
 	empty := newLimit(t, limit.Spec{Unit: limit.Hour})
 	for _, allOrNone := range []bool{false, true} {
-		c, r := started(t, lim, allOrNone)
+		c, r := started(t, lim)
 		held := r.Stats().Held
 		results := make([]backend.Result, 2)
-		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}, {Key: []byte("other"), Limit: empty, N: 1}}, results)
+		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: empty, N: 1, AllOrNone: allOrNone}}, results)
 		assert.True(t, results[0].Allowed)
 		assert.False(t, results[1].Allowed)
 		if allOrNone {
@@ -128,23 +128,23 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 
 func TestPeekAndRefundCountPermitsAsRemaining(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	assert.Equal(t, lim.Max()-200, r.hit(c, lim, 0).Remaining)
 	assert.Equal(t, lim.Max()-190, r.hit(c, lim, -10).Remaining)
-	results := make([]backend.Result, 1)
-	r.Peeker(c).Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, results)
-	assert.Equal(t, lim.Max()-190, results[0].Remaining)
+	peeks := make([]backend.Peek, 1)
+	r.Peek(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, peeks)
+	assert.Equal(t, lim.Max()-190, peeks[0].Remaining)
 }
 
 func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 	lim := perHour(t)
 	for name, reset := range map[string]func(c *sharedCounters, r *replica){
 		"through this replica":    func(c *sharedCounters, r *replica) { r.hit(c, lim, -limit.MaxHits) },
-		"through another replica": func(_ *sharedCounters, r *replica) { r.Invalidate(&backend.Hit{Key: []byte("k"), Limit: lim}) },
-		"of all counters":         func(_ *sharedCounters, r *replica) { r.InvalidateAll() },
+		"through another replica": func(_ *sharedCounters, r *replica) { r.Forget(&backend.Hit{Key: []byte("k"), Limit: lim}) },
+		"of all counters":         func(_ *sharedCounters, r *replica) { r.Forget(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, r := started(t, lim, false)
+			c, r := started(t, lim)
 			reset(c, r)
 			r.work()
 			assert.Zero(t, r.Stats().Held)
@@ -156,7 +156,7 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 
 func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	held := r.Stats().Held
 	r.Sweep(c.now.Add(time.Second / 2))
 	assert.Equal(t, held, r.Stats().Held, "not idle yet")
@@ -170,9 +170,42 @@ func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	assert.Zero(t, r.Stats().Leases, "forgotten")
 }
 
+// The permits are hits of the old limit, and go back to the bucket while the new limit is in force.
+func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
+	bucket := func(requests, burst uint32) *limit.Limit {
+		return newLimit(t, limit.Spec{Unit: limit.Day, Algorithm: limit.TokenBucket, Requests: requests, Burst: burst, Lease: true, LeaseWaste: 0.1})
+	}
+	for _, test := range []struct {
+		name         string
+		old, changed *limit.Limit
+		spentLater   int64 // under the changed limit, by a replica without permits
+		want         int64 // spent
+	}{
+		{"rate raised", bucket(1000, 1000), bucket(20_000, 1000), 0, 200},
+		{"rate lowered", bucket(20_000, 1000), bucket(1000, 1000), 0, 200},
+		{"burst raised", bucket(1000, 1000), bucket(1000, 10_000), 8000, 8200},
+		{"burst lowered", bucket(1000, 10_000), bucket(1000, 1000), 0, 200},
+		{"rate and burst raised", bucket(1000, 1000), bucket(20_000, 10_000), 8000, 8200},
+		{"without burst, rate doubled", bucket(1000, 0), bucket(2000, 0), 0, 400},
+		{"without burst, rate halved", bucket(2000, 0), bucket(1000, 0), 0, 100},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, r := started(t, test.old)
+			require.Positive(t, r.Stats().Held)
+			r.hit(c, test.changed, 0)
+			if test.spentLater > 0 {
+				require.True(t, newReplica(c).hit(c, test.changed, test.spentLater).Allowed)
+			}
+			r.work()
+			require.Zero(t, r.Stats().Held)
+			assert.InDelta(t, test.want, test.changed.Spent(r.hit(c, test.changed, 0).Result), 1, "tokens in part are whole tokens")
+		})
+	}
+}
+
 func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	same := perHour(t)
 	held := r.Stats().Held
 	assert.Equal(t, backend.SourceLease, r.hit(c, same, 1).Source, "a reload without a change keeps permits")
@@ -186,7 +219,7 @@ func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 	lim := perHour(t)
 	c := newSharedCounters()
-	r := newReplica(c, false)
+	r := newReplica(c)
 	for len(r.background) == 0 { // the first trip asks for an allowance
 		r.hit(c, lim, 1)
 		c.now = c.now.Add(time.Millisecond)
@@ -200,7 +233,7 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	old := c.count(lim, "k")
 	s := r.shardOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
@@ -215,7 +248,7 @@ func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 
 func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	c.err = errDown
 	for range r.Stats().Held {
 		assert.True(t, r.hit(c, lim, 1).Allowed)
@@ -225,7 +258,7 @@ func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 
 func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	r.options.IsFailing = func(*backend.Hit) bool { return true }
 	for r.Stats().Held > 0 {
 		r.hit(c, lim, 1)
@@ -236,7 +269,7 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 // Each lost batch lowers the allowance, so the budget also bounds what outages lose.
 func TestUnansweredTripCountsAsWaste(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim, false)
+	c, r := started(t, lim)
 	for r.Stats().Held > 0 && len(r.background) == 0 {
 		r.hit(c, lim, 1)
 	}
@@ -254,7 +287,7 @@ func TestUnansweredTripCountsAsWaste(t *testing.T) {
 func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
 	lim := perHour(t)
 	c := newSharedCounters()
-	replicas := []*replica{newReplica(c, false), newReplica(c, false), newReplica(c, false)}
+	replicas := []*replica{newReplica(c), newReplica(c), newReplica(c)}
 	for i := range 3000 {
 		for j, r := range replicas {
 			if j < 2 || i%100 == 0 { // the last replica gets a hit each 0.1 s
@@ -277,7 +310,7 @@ func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
 func TestLimiterWithoutPermitsAnswersAsALimiter(t *testing.T) {
 	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
 		counters := local.New(local.Options{})
-		l := New(Options{Next: counters, Source: counters})
+		l := New(Options{Next: backend.Counters{Limiter: counters}, Source: counters})
 		t.Cleanup(l.Close)
 		return l
 	})
@@ -290,7 +323,7 @@ func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
 	var callers sync.WaitGroup
 	var limiters []*Limiter
 	for range 3 {
-		l := New(Options{Next: counters, Source: counters})
+		l := New(Options{Next: backend.Counters{Limiter: counters}, Source: counters})
 		limiters = append(limiters, l)
 		for range 4 {
 			callers.Go(func() {

@@ -79,8 +79,8 @@ type replica struct {
 	background []func()
 }
 
-func newReplica(c *sharedCounters, allOrNone bool) *replica {
-	r := &replica{Limiter: New(Options{Next: c, Source: c, AllOrNone: allOrNone})}
+func newReplica(c *sharedCounters) *replica {
+	r := &replica{Limiter: New(Options{Next: backend.Counters{Limiter: c}, Source: c})}
 	r.start = epoch.Add(-time.Hour)
 	r.spawn = func(f func()) { r.background = append(r.background, f) }
 	return r

@@ -61,9 +61,9 @@ func (s *scenario) step() {
 	case "close":
 		r.work()
 		r.closeAt(s.counters.now)
-		s.replicas[i] = newReplica(s.counters, false)
+		s.replicas[i] = newReplica(s.counters)
 	case "crash": // also with trips that were never sent
-		s.replicas[i] = newReplica(s.counters, false)
+		s.replicas[i] = newReplica(s.counters)
 	case "outage":
 		s.counters.err, s.counters.errSent = nil, false
 		if rapid.Bool().Draw(s.t, "down") {
@@ -79,7 +79,7 @@ func startScenario(t *rapid.T, algorithm limit.Algorithm) *scenario {
 		Lease: true, LeaseWaste: rapid.SampledFrom([]float64{0.1, 0.5}).Draw(t, "waste"),
 	})
 	for range rapid.IntRange(1, 4).Draw(t, "replicas") {
-		s.replicas = append(s.replicas, newReplica(s.counters, false))
+		s.replicas = append(s.replicas, newReplica(s.counters))
 	}
 	return s
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -102,7 +101,7 @@ func (l *Limiter) applyAnswers(s *shard, e *lease, t trip, now int64, permits, b
 	switch {
 	case t.permits == 0:
 	case permits.Err != nil:
-		if !errors.Is(permits.Err, backend.ErrNotSent) { // the permits may be charged and lost
+		if !backend.IsNotSent(permits.Err) { // the permits may be charged and lost
 			e.allowance = max(e.allowance-t.permits, 0)
 		}
 		e.retryAt = now + retryPause

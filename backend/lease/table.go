@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -117,8 +117,16 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 
 // changeLimit sets the limit of e. If the new limit differs, the permits go back. Then e starts without
 // permits and with the new budget.
+//
+// If the limit has a burst, the permits go back under the new limit. Under an old limit with a smaller
+// burst, the refund would forget tokens that others have spent. Without a burst, a bucket keeps the share
+// that is spent when its limit changes. A permit is the same share only under the old limit, so the permits
+// go back under the old limit.
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
+		if lim.HasBurst() {
+			e.limit = lim
+		}
 		l.returnLater(e, now)
 		e.retryAt, e.remaining, e.permitLimit, e.budget = now+changePause, 0, nil, nil
 	}
@@ -145,20 +153,27 @@ func (l *Limiter) dropAfterReset(s *shard, e *lease, now int64) {
 	}
 }
 
-// Invalidate drops the permits of h's counter. It is called after a reset.
-func (l *Limiter) Invalidate(h *backend.Hit) {
+// Forget implements backend.Layer. It drops permits.
+func (l *Limiter) Forget(h *backend.Hit) {
+	if now := l.micros(time.Now()); h == nil {
+		l.forgetAll(now)
+	} else {
+		l.forget(now, h)
+	}
+	l.options.Next.Forget(h)
+}
+
+func (l *Limiter) forget(now int64, h *backend.Hit) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.leases[id]; e != nil {
-		l.dropAfterReset(s, e, l.micros(time.Now()))
+		l.dropAfterReset(s, e, now)
 	}
 }
 
-// InvalidateAll drops all permits.
-func (l *Limiter) InvalidateAll() {
-	now := l.micros(time.Now())
+func (l *Limiter) forgetAll(now int64) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()

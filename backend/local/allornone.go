@@ -4,11 +4,11 @@ import (
 	"slices"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 )
 
 // takeAllOrNone charges the hits one after the other. If an all-or-none hit is denied, it
-// refunds the others. The mutexes of all shards are held, so nobody sees the charges.
+// refunds the others. The mutexes of all stripes are held, so nobody sees the charges.
 //
 // A refund at the time of the charge undoes the charge. Two traces stay. A Shadow hit that
 // follows on the same counter has seen the charge, and may be denied once more than
@@ -26,9 +26,9 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	denied := false
 	var oldExpiries []int64 // of the holds that the hits renew; nil if no hit has a named hold
 	for i := range hits {
-		h, s := &hits[i], l.shardOf(ids[i])
-		allOrNone := h.AllOrNone()
-		if allOrNone && h.HoldID != "" && h.Limit.Algorithm.HasHolds() {
+		h, s := &hits[i], l.stripeOf(ids[i])
+		inGroup := h.InGroup()
+		if inGroup && h.HoldID != "" && h.Limit.Algorithm.HasHolds() {
 			if oldExpiries == nil {
 				oldExpiries = make([]int64, len(hits))
 			}
@@ -36,46 +36,46 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 				oldExpiries[i] = now + peek.ResetAfter
 			}
 		}
-		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !allOrNone})
+		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !inGroup})
 		results[i] = backend.Result{Result: r}
-		denied = denied || allOrNone && !r.Allowed
+		denied = denied || h.DeniesGroup(&results[i])
 	}
 	if !denied {
 		return
 	}
 	for i := range slices.Backward(hits) { // two hits can renew one hold
-		if h := &hits[i]; h.AllOrNone() && results[i].Allowed {
+		if h := &hits[i]; h.InGroup() && results[i].Allowed {
 			undo := counterChange{now: now, n: h.N, hold: h.HoldID, undo: true}
 			if oldExpiries != nil {
 				undo.oldExpiry = oldExpiries[i]
 			}
-			l.shardOf(ids[i]).take(ids[i], h.Limit, undo)
+			l.stripeOf(ids[i]).take(ids[i], h.Limit, undo)
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; h.AllOrNone() {
-			peek := l.shardOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, hold: h.HoldID})
+		if h := &hits[i]; h.InGroup() {
+			peek := l.stripeOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, hold: h.HoldID})
 			results[i].Remaining, results[i].ResetAfter = peek.Remaining, peek.ResetAfter
 		}
 	}
 }
 
-// lock locks the shards of ids, each once. The order of the shards is fixed, so that two
+// lock locks the stripes of ids, each once. The order of the stripes is fixed, so that two
 // callers can't wait for each other. It appends their indexes to buf and returns them.
 func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	for _, id := range ids {
-		buf = append(buf, l.shardIndex(id))
+		buf = append(buf, l.stripeIndex(id))
 	}
 	slices.Sort(buf)
 	buf = slices.Compact(buf)
 	for _, i := range buf {
-		l.shards[i].mu.Lock()
+		l.stripes[i].mu.Lock()
 	}
 	return buf
 }
 
 func (l *Limiter) unlock(locked []int) {
 	for _, i := range locked {
-		l.shards[i].mu.Unlock()
+		l.stripes[i].mu.Unlock()
 	}
 }

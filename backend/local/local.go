@@ -2,9 +2,9 @@
 // memory is bounded for any number of keys.
 //
 // A counter is stored under a 128-bit fingerprint of its name. The counters are spread over
-// shards, and each shard is a hash table behind a mutex. If the memory budget is used up, a
-// shard evicts an expired counter, or else a counter with little spent. Hits that are
-// forgotten in this way can be admitted beyond their limit.
+// stripes, and each stripe is a hash table behind a mutex. If the memory bound is reached, a
+// stripe evicts an expired counter, or else a counter that has spent little. Hits of an evicted
+// counter are forgotten, so rls can admit more hits than the limit.
 package local
 
 import (
@@ -14,45 +14,39 @@ import (
 	"unsafe"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 )
 
 // DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1_000_000
 
-// The number of shards. There are so many that two cores rarely use the same shard. Each
-// shard is so large that random keys fill all shards evenly, and so small that growing or
-// sweeping a shard takes less than a millisecond.
+// The number of stripes. There are so many that two cores rarely use the same stripe. Each
+// stripe is so large that random keys fill all stripes evenly, and so small that growing or
+// sweeping a stripe takes less than a millisecond.
 const (
-	defaultShards   = 256
-	minKeysPerShard = 256
-	maxKeysPerShard = 4096
-	maxShards       = 1 << 14
+	defaultStripes   = 256
+	minKeysPerStripe = 256
+	maxKeysPerStripe = 4096
+	maxStripes       = 1 << 14
 )
 
 // Options of a Limiter. The zero value means the defaults.
 type Options struct {
 	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 80
 	// bytes, whatever the length of its key. Four log entries of a sliding_log counter
-	// weigh as much as a key. The bound is split evenly over shards, so a shard may
+	// weigh as much as a key. The bound is split evenly over stripes, so a stripe may
 	// evict keys while a few percent of the bound are free.
 	MaxKeys int
-
-	// AllOrNone charges the all-or-none hits of a Take together: if one is denied, none
-	// is charged, even if its limit charges denied hits. Each hit is answered as if it
-	// were alone, with what remains for it without the charges.
-	AllOrNone bool
 }
 
 // Limiter is a backend.Limiter in this process. It never answers with an error, and waits
 // only for mutexes.
 type Limiter struct {
-	seeds     fingerprint.Seeds
-	shards    []shard
-	budget    memoryBudget
-	resets    resetList
-	allOrNone bool
-	swept     atomic.Uint64 // calls of Sweep
+	seeds   fingerprint.Seeds
+	stripes []stripe
+	memory  memoryBound
+	resets  resetList
+	sweeps  atomic.Uint64 // calls of Sweep so far
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -62,26 +56,25 @@ func New(o Options) *Limiter {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = DefaultMaxKeys
 	}
-	n := shardsFor(o.MaxKeys)
+	n := stripesFor(o.MaxKeys)
 	l := &Limiter{
-		seeds:     fingerprint.NewSeeds(),
-		shards:    make([]shard, n),
-		budget:    memoryBudget{maxKeys: int64(o.MaxKeys), shards: int64(n)},
-		allOrNone: o.AllOrNone,
+		seeds:   fingerprint.NewSeeds(),
+		stripes: make([]stripe, n),
+		memory:  memoryBound{maxKeys: int64(o.MaxKeys), stripes: int64(n)},
 	}
-	for i := range l.shards {
-		l.shards[i].budget = &l.budget
+	for i := range l.stripes {
+		l.stripes[i].memory = &l.memory
 	}
 	return l
 }
 
-// shardsFor returns the number of shards, a power of two.
-func shardsFor(maxKeys int) int {
-	n := defaultShards
-	for n > 1 && maxKeys/n < minKeysPerShard {
+// stripesFor returns the number of stripes, a power of two.
+func stripesFor(maxKeys int) int {
+	n := defaultStripes
+	for n > 1 && maxKeys/n < minKeysPerStripe {
 		n /= 2
 	}
-	for n < maxShards && maxKeys/n > maxKeysPerShard {
+	for n < maxStripes && maxKeys/n > maxKeysPerStripe {
 		n *= 2
 	}
 	return n
@@ -91,22 +84,22 @@ func shardsFor(maxKeys int) int {
 func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	micros := now.UnixMicro()
 	l.applyResets(hits)
-	if l.allOrNone {
+	if backend.HasGroup(hits) {
 		l.takeAllOrNone(micros, hits, results)
 		return
 	}
 	for i := range hits {
 		h := &hits[i]
 		id := l.seeds.ID(h.Key, h.Limit.Tag())
-		results[i] = backend.Result{Result: l.shardOf(id).lockAndTake(id, h, micros)}
+		results[i] = backend.Result{Result: l.stripeOf(id).lockAndTake(id, h, micros)}
 	}
 }
 
 // Keys returns the number of counters, including expired counters that are not swept yet.
 func (l *Limiter) Keys() int {
 	n := 0
-	for i := range l.shards {
-		s := &l.shards[i]
+	for i := range l.stripes {
+		s := &l.stripes[i]
 		s.mu.Lock()
 		n += s.size
 		s.mu.Unlock()
@@ -116,14 +109,14 @@ func (l *Limiter) Keys() int {
 
 // Bytes returns the memory of the counters. The memory of logs is an estimate.
 func (l *Limiter) Bytes() int64 {
-	n := int64(len(l.shards)) * int64(unsafe.Sizeof(shard{}))
-	for i := range l.shards {
-		s := &l.shards[i]
+	n := int64(len(l.stripes)) * int64(unsafe.Sizeof(stripe{}))
+	for i := range l.stripes {
+		s := &l.stripes[i]
 		s.mu.Lock()
 		n += s.bytes()
 		s.mu.Unlock()
 	}
-	return n + l.budget.logs.Load()*entriesPerKey*bytesPerLogEntry
+	return n + l.memory.logs.Load()*entriesPerKey*bytesPerLogEntry
 }
 
 // bytesPerLogEntry is the memory of a log entry with its share of the log's spare capacity.
@@ -131,8 +124,8 @@ const bytesPerLogEntry = 32
 
 // Evictions returns how many counters were evicted before they had expired. If the number
 // grows, MaxKeys is too small for the traffic.
-func (l *Limiter) Evictions() int64 { return l.budget.evictions.Load() }
+func (l *Limiter) Evictions() int64 { return l.memory.evictions.Load() }
 
-func (l *Limiter) shardOf(id fingerprint.ID) *shard { return &l.shards[l.shardIndex(id)] }
+func (l *Limiter) stripeOf(id fingerprint.ID) *stripe { return &l.stripes[l.stripeIndex(id)] }
 
-func (l *Limiter) shardIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.shards) - 1) }
+func (l *Limiter) stripeIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.stripes) - 1) }

@@ -19,7 +19,7 @@ func TestLimiter(t *testing.T) {
 }
 
 func TestLimiterAllOrNone(t *testing.T) {
-	backendtest.RunAllOrNone(t, func(*testing.T) backend.Limiter { return New(Options{AllOrNone: true}) })
+	backendtest.RunAllOrNone(t, func(*testing.T) backend.Limiter { return New(Options{}) })
 }
 
 func TestBytesGrowWithKeysAndLogs(t *testing.T) {

@@ -50,18 +50,18 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 		return r, fmt.Errorf("got more than %d resets by prefix, want fewer until the oldest counters end in %v; reset single counters, or a shorter prefix",
 			maxResets, time.Duration(first.ends-now)*time.Microsecond)
 	}
-	resets = append(resets, prefixReset{prefix: p, number: l.budget.resets.Add(1), ends: l.lastExpiry()})
+	resets = append(resets, prefixReset{prefix: p, number: l.memory.resets.Add(1), ends: l.lastExpiry()})
 	l.resets.list.Store(&resets)
 	return r, nil
 }
 
 // lastExpiry returns the time in microseconds at which the last counter expires.
 func (l *Limiter) lastExpiry() (last int64) {
-	for i := range l.shards {
-		s := &l.shards[i]
+	for i := range l.stripes {
+		s := &l.stripes[i]
 		s.mu.Lock()
-		for slot := range s.size {
-			last = max(last, s.at(slot).expires)
+		for index := range s.size {
+			last = max(last, s.at(index).expires)
 		}
 		s.mu.Unlock()
 	}
@@ -87,10 +87,10 @@ func (l *Limiter) applyResets(hits []backend.Hit) {
 // forgetBefore forgets the counter of h if it was added before the reset of this number.
 func (l *Limiter) forgetBefore(h *backend.Hit, number uint32) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.shardOf(id)
+	s := l.stripeOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slot := s.find(id); slot >= 0 && s.at(slot).resets < number {
-		s.forget(slot)
+	if index := s.find(id); index >= 0 && s.at(index).resets < number {
+		s.forget(index)
 	}
 }

@@ -16,12 +16,12 @@ import (
 func TestResetByPrefixResetsOnlyOlderCountersWithThePrefix(t *testing.T) {
 	for _, allOrNone := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			l := New(Options{AllOrNone: allOrNone})
+			l := New(Options{})
 			lim, err := limit.New(limit.Spec{Requests: 100, Unit: limit.Hour, Algorithm: limit.SlidingLog})
 			require.NoError(t, err)
 			remaining := func(key string, n int64) int64 {
 				results := make([]backend.Result, 1)
-				l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: n}}, results)
+				l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: n, AllOrNone: allOrNone}}, results)
 				return results[0].Remaining
 			}
 			reset := func(p backend.KeyPrefix, dryRun bool) {

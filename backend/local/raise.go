@@ -12,7 +12,7 @@ import (
 func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n int64) {
 	l.applyResets([]backend.Hit{{Key: key, Limit: lim}})
 	id := l.seeds.ID(key, lim.Tag())
-	s := l.shardOf(id)
+	s := l.stripeOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	micros := now.UnixMicro()

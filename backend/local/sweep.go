@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 )
 
-// Run sweeps until ctx ends, a shard at a time, and all shards once in each interval. A
+// Run sweeps until ctx ends, a stripe at a time, and all stripes once in each interval. A
 // minute is a good interval.
 func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(max(interval/time.Duration(len(l.shards)), 1))
+	tick := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
 	defer tick.Stop()
 	for {
 		select {
@@ -22,23 +22,23 @@ func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// Sweep forgets the counters of one shard that have expired at now, and frees unused memory
-// of the shard. Each call takes the next shard. A sweep changes no answer.
+// Sweep forgets the counters of one stripe that have expired at now, and frees unused memory
+// of the stripe. Each call takes the next stripe. A sweep changes no answer.
 func (l *Limiter) Sweep(now time.Time) {
-	s := &l.shards[(l.swept.Add(1)-1)%uint64(len(l.shards))]
+	s := &l.stripes[(l.sweeps.Add(1)-1)%uint64(len(l.stripes))]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now.UnixMicro())
 }
 
-func (s *shard) sweep(now int64) {
+func (s *stripe) sweep(now int64) {
 	// The order is backwards because the last entry moves to the place of a removed one.
-	for slot := s.size - 1; slot >= 0; slot-- {
-		if s.at(slot).expires <= now {
-			s.forget(slot)
+	for index := s.size - 1; index >= 0; index-- {
+		if s.at(index).expires <= now {
+			s.forget(index)
 		}
 	}
-	for maxKeys := s.budget.keysPerShard(); s.size > maxKeys; {
+	for maxKeys := s.memory.keysPerStripe(); s.size > maxKeys; {
 		s.evict(fingerprint.ID{}, now)
 	}
 	s.freeBlocks(0)

@@ -14,7 +14,7 @@ import (
 )
 
 func sweepAll(l *Limiter, now time.Time) {
-	for range l.shards {
+	for range l.stripes {
 		l.Sweep(now)
 	}
 }
@@ -27,49 +27,49 @@ func TestSweepForgetsExpiredCounters(t *testing.T) {
 	assert.Equal(t, 3000, l.Keys())
 	sweepAll(l, noon.Add(time.Hour))
 	assert.Equal(t, 2000, l.Keys())
-	assert.Zero(t, l.budget.logs.Load())
-	assert.Zero(t, l.Evictions(), "expired counters are no evictions")
+	assert.Zero(t, l.memory.logs.Load())
+	assert.Zero(t, l.Evictions(), "a sweep of expired counters counts no evictions")
 }
 
-func TestEachSweepTakesOneShard(t *testing.T) {
+func TestEachSweepFreesOneStripe(t *testing.T) {
 	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
 	flood(l, noon, lim, 10_000)
-	for range l.shards {
+	for range l.stripes {
 		before := l.Keys()
 		l.Sweep(noon.Add(time.Hour))
-		assert.InDelta(t, 10_000/len(l.shards), before-l.Keys(), 40)
+		assert.InDelta(t, 10_000/len(l.stripes), before-l.Keys(), 40)
 	}
 	assert.Zero(t, l.Keys())
 }
 
-// Logs reduce the budget of all shards. A shard without traffic evicts its excess in a sweep.
-func TestSweepEvictsKeysForLogs(t *testing.T) {
-	const most = 10_000
-	l := New(Options{MaxKeys: most})
-	flood(l, noon, hourly(t, limit.FixedWindow, 5), most)
+// Logs take room from the keys of all stripes. A stripe without traffic evicts keys only in a sweep.
+func TestSweepEvictsKeysToMakeRoomForLogs(t *testing.T) {
+	const maxKeys = 10_000
+	l := New(Options{MaxKeys: maxKeys})
+	flood(l, noon, hourly(t, limit.FixedWindow, 5), maxKeys)
 	lim := hourly(t, limit.SlidingLog, 1_000_000)
-	for i := range most * entriesPerKey / 2 {
-		charge(l, noon.Add(time.Duration(i)*time.Microsecond), appendNumber(nil, most+i/2000), lim, 1)
+	for i := range maxKeys * entriesPerKey / 2 {
+		charge(l, noon.Add(time.Duration(i)*time.Microsecond), appendNumber(nil, maxKeys+i/2000), lim, 1)
 	}
-	require.Greater(t, int64(l.Keys())+l.budget.logs.Load(), int64(most))
+	require.Greater(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
 	sweepAll(l, noon)
-	assert.LessOrEqual(t, int64(l.Keys())+l.budget.logs.Load(), int64(most))
-	assert.InDelta(t, most/2, l.Keys(), most/20)
+	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
+	assert.InDelta(t, maxKeys/2, l.Keys(), maxKeys/20)
 }
 
 func TestSweepFreesMemory(t *testing.T) {
 	l := New(Options{MaxKeys: 1000})
-	s := &l.shards[0]
+	s := &l.stripes[0]
 	flood(l, noon, hourly(t, limit.FixedWindow, 5), 200)
 	day := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
-	for i := range 4 * len(l.shards) {
+	for i := range 4 * len(l.stripes) {
 		charge(l, noon, []byte{byte(i)}, day, 1)
 	}
-	most := len(s.blocks) * blockSize
+	entriesBefore := len(s.blocks) * blockSize
 	sweepAll(l, noon.Add(time.Hour))
-	assert.Less(t, len(s.blocks)*blockSize, most/4)
-	assert.Less(t, len(s.cells), most/4)
-	for i := range 4 * len(l.shards) {
+	assert.Less(t, len(s.blocks)*blockSize, entriesBefore/4)
+	assert.Less(t, len(s.cells), entriesBefore/4)
+	for i := range 4 * len(l.stripes) {
 		assert.Equal(t, int64(4), charge(l, noon, []byte{byte(i)}, day, 0).Remaining)
 	}
 	sweepAll(l, noon.Add(48*time.Hour))
@@ -95,7 +95,7 @@ func TestSweepsChangeNoAnswer(t *testing.T) {
 	})
 }
 
-func TestRunSweepsAllShardsInItsIntervalUntilItsContextEnds(t *testing.T) {
+func TestRunSweepsAllStripesInItsIntervalUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lim := New(Options{}), hourly(t, limit.SlidingLog, 5)
 		flood(l, time.Now(), lim, 10_000)

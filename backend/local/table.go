@@ -3,7 +3,7 @@ package local
 import (
 	"unsafe"
 
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -42,7 +42,7 @@ type entry struct {
 // have the same hash, so a search compares few entries.
 type cell struct {
 	hash uint32 // lower half of ID.Lo
-	ref  uint32 // slot + 1; 0 for an empty cell
+	ref  uint32 // index + 1; 0 for an empty cell
 }
 
 // bytes returns the memory of the table, without logs.
@@ -50,10 +50,10 @@ func (t *table) bytes() int64 {
 	return int64(len(t.blocks))*int64(unsafe.Sizeof(block{})) + int64(cap(t.blocks)+cap(t.logs))*8 + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
 }
 
-// at returns the entry in a slot.
-func (t *table) at(slot int) *entry { return &t.blocks[slot/blockSize][slot%blockSize] }
+// at returns the entry with this index.
+func (t *table) at(index int) *entry { return &t.blocks[index/blockSize][index%blockSize] }
 
-// find returns the slot of id's entry, or -1.
+// find returns the index of id's entry, or -1.
 func (t *table) find(id fingerprint.ID) int {
 	if t.size == 0 {
 		return -1
@@ -67,29 +67,29 @@ func (t *table) find(id fingerprint.ID) int {
 	return -1
 }
 
-// add appends an entry for id, which must be new, and returns its slot.
+// add appends an entry for id, which must be new, and returns its index.
 func (t *table) add(id fingerprint.ID) int {
-	slot := t.size
-	if slot == len(t.blocks)*blockSize {
+	index := t.size
+	if index == len(t.blocks)*blockSize {
 		t.blocks = append(t.blocks, new(block))
 	}
 	t.size++
 	if len(t.cells) < t.size+t.size/2+1 {
 		t.resizeCells(t.size + t.size/4 + 8)
 	}
-	t.at(slot).id = id
-	t.place(cell{uint32(id.Lo), uint32(slot + 1)})
-	return slot
+	t.at(index).id = id
+	t.place(cell{uint32(id.Lo), uint32(index + 1)})
+	return index
 }
 
-// remove removes an entry with its log, and moves the last entry to its slot.
-func (t *table) remove(slot int) {
-	t.setLog(t.at(slot), nil)
-	t.backshift(t.cellOf(slot))
+// remove removes an entry with its log, and gives the index of the entry to the last entry.
+func (t *table) remove(index int) {
+	t.setLog(t.at(index), nil)
+	t.backshift(t.cellOf(index))
 	last := t.size - 1
-	if slot != last {
-		t.cells[t.cellOf(last)].ref = uint32(slot + 1)
-		*t.at(slot) = *t.at(last)
+	if index != last {
+		t.cells[t.cellOf(last)].ref = uint32(index + 1)
+		*t.at(index) = *t.at(last)
 	}
 	*t.at(last) = entry{}
 	t.size = last
@@ -162,10 +162,10 @@ func (t *table) place(c cell) {
 	t.cells[i] = c
 }
 
-// cellOf returns the index of the cell that refers to slot.
-func (t *table) cellOf(slot int) int {
-	i := t.home(uint32(t.at(slot).id.Lo))
-	for t.cells[i].ref != uint32(slot+1) {
+// cellOf returns the place in cells of the cell that refers to the entry with this index.
+func (t *table) cellOf(index int) int {
+	i := t.home(uint32(t.at(index).id.Lo))
+	for t.cells[i].ref != uint32(index+1) {
 		i = t.next(i)
 	}
 	return i

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/seed-81f232ab/rls/internal/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -29,9 +29,9 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 		want := map[fingerprint.ID]int64{}
 		for i := range rapid.IntRange(0, 200).Draw(t, "steps") {
 			id := id.Draw(t, "id")
-			slot := got.find(id)
+			index := got.find(id)
 			_, known := want[id]
-			require.Equal(t, known, slot >= 0)
+			require.Equal(t, known, index >= 0)
 			switch {
 			case !known:
 				e := got.at(got.add(id))
@@ -41,16 +41,16 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 					got.setLog(e, logOf(i))
 				}
 			case rapid.Bool().Draw(t, "remove"):
-				got.remove(slot)
+				got.remove(index)
 				delete(want, id)
 			case rapid.Bool().Draw(t, "resize"):
 				got.resizeCells(got.size + rapid.IntRange(0, 3).Draw(t, "spare"))
 			}
 			require.Equal(t, len(want), got.size)
 			logs := 0
-			for slot := range len(got.blocks) * blockSize {
-				switch e := got.at(slot); {
-				case slot >= got.size:
+			for index := range len(got.blocks) * blockSize {
+				switch e := got.at(index); {
+				case index >= got.size:
 					require.Zero(t, *e, "a free entry")
 				case e.log != 0:
 					logs++
@@ -62,9 +62,9 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 				require.Nil(t, got.logs[free-1], "an unused log would stay in memory")
 			}
 			for id, spent := range want {
-				slot := got.find(id)
-				require.GreaterOrEqual(t, slot, 0)
-				require.Equal(t, spent, got.at(slot).spent)
+				index := got.find(id)
+				require.GreaterOrEqual(t, index, 0)
+				require.Equal(t, spent, got.at(index).spent)
 			}
 		}
 	})

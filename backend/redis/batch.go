@@ -12,8 +12,8 @@ import (
 type Observer interface {
 	BatchDone(Batch)
 
-	// Failed is called for each error of Redis, also if the batch is then sent again. The
-	// error concerns a whole batch or one hit.
+	// Failed is called for each error of Redis, even if the batch is then sent again. The error
+	// is that of a whole batch or of one hit.
 	Failed(Role, ErrorKind)
 }
 
@@ -23,12 +23,11 @@ type Batch struct {
 	Hits   int           // hits in the batch
 	Queued int           // hits that waited in the queue when the batch was sent
 	Wait   time.Duration // time from the first hit's Take until the batch was sent
-	Took   time.Duration // time until Redis answered
+	Took   time.Duration // time from the sending of the batch until the answer of Redis
 	Err    error         // nil if Redis has executed the batch
 
-	// Unconfirmed reports whether fewer replicas than Options.WaitReplicas have confirmed the
-	// charges.
-	Unconfirmed bool
+	// ReplicasMissing reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
+	ReplicasMissing bool
 }
 
 type noObserver struct{}
@@ -36,102 +35,101 @@ type noObserver struct{}
 func (noObserver) BatchDone(Batch)        {}
 func (noObserver) Failed(Role, ErrorKind) {}
 
-// batch sends hits of many calls to Redis in one step. It belongs to one worker and
-// reuses its memory.
+// batch sends hits of many calls to Redis in one step. A batch belongs to one worker and reuses its
+// memory.
 type batch struct {
-	queue  *queue
-	hits   []hitRef
-	queued int // hits that wait in the queue
+	queue      *partitionQueue
+	hits       []*pendingHit
+	queued     int       // the number of hits that wait in the queue
+	firstStart time.Time // the earliest start of a Take that has hits in the batch
 
-	deadline  time.Time // of the call that waits longest
-	sendUntil time.Time // the end of the wait for the answer; later than deadline if the answer may be late
-	lateWatch lateWatch
+	deadline       time.Time // the latest deadline of the calls
+	answerDeadline time.Time // when the batch stops waiting for Redis; after deadline if the batch waits for a late answer
+	lateWatch      lateWatch // starts another worker if the answer is late
 
-	now           int64      // time of the hits whose request has none, in microseconds since 1970
-	counters      counterSet // of the hits with windows
-	scriptHits    []hitRef   // the hits that the script decides
-	script        scriptCall
-	isDistinct    bool // each of the scriptHits has its own counter
-	isScriptDone  bool
-	needsText     bool // Redis does not know the script yet
-	isKeyByKey    bool // sends each command alone, so that the client follows redirects
-	commands      []goredis.Cmder
-	failure       error  // the first error of more than one key
-	unconfirmed   bool   // see Batch.Unconfirmed
-	reportedKinds uint32 // a bit for each ErrorKind that the observer knows of since the last send
+	now                 int64         // in microseconds since 1970; the time of hits of requests without a time of their own
+	counters            counterSet    // the counters of all hits
+	scriptHits          []*pendingHit // the hits that the script decides
+	script              scriptCall
+	hasDistinctCounters bool // each of the scriptHits has its own counter
+	isScriptDone        bool // no scriptHits wait for an answer
+	mustSendScript      bool // Redis does not know the script yet, and needs its text
+	hasGroups           bool // some hits are all-or-none
+	hasOneKey           bool // all hits have one key, and each command is sent alone, so that the client follows redirects
+	commands            []goredis.Cmder
+	batchError          error  // the first error of more than one key
+	replicasMissing     bool   // see Batch.ReplicasMissing
+	reportedKinds       uint32 // a bit for each ErrorKind that this attempt has passed to the Observer
 }
 
-// hitRef refers to a hit of a call.
-type hitRef struct {
-	call *call
-	i    int
-}
-
-func (h hitRef) pending() *pendingHit { return &h.call.hits[h.i] }
-func (h hitRef) answer() *answer      { return &h.call.answers[h.i] }
-func (h hitRef) counterName() []byte  { return h.call.counterName(h.i) }
-
-// run sends the calls, and then answers and releases them. Three kinds of calls are not sent: abandoned
-// calls, calls after their sendBy, and large calls that would take too long. So a call that fails
-// because its time is up is rarely charged. keepsPlace is false if replaceWorker has started another
-// worker in the place of this one.
-func (b *batch) run(ctx context.Context, calls []*call) (keepsPlace bool) {
-	b.hits = b.hits[:0]
+// run sends the calls, and then answers and finishes them. It reports whether replaceWorker has started
+// another worker in place of the worker of b.
+func (b *batch) run(ctx context.Context, calls []*call) (replaced bool) {
 	start := time.Now()
-	var firstStart time.Time
-	b.deadline = time.Time{}
-	for _, c := range calls {
-		switch {
-		case c.isAbandoned.Load():
-			continue
-		case start.After(c.sendBy), len(c.hits) > smallCallHits && start.Add(b.queue.pace.expectedTime(len(b.hits)+len(c.hits))).After(c.deadline):
-			c.fail(c.notSentError(nil))
-			continue
-		case !c.stage.CompareAndSwap(stageQueued, stageSent):
-			continue
-		}
-		if len(b.hits) == 0 || c.start.Before(firstStart) {
-			firstStart = c.start
-		}
-		if c.deadline.After(b.deadline) {
-			b.deadline = c.deadline
-		}
-		for i := range c.hits {
-			b.hits = append(b.hits, hitRef{c, i})
-		}
-	}
-	keepsPlace = true
+	b.collectHits(calls, start)
 	if len(b.hits) > 0 {
-		b.sendUntil = b.deadline
-		isWatched := b.lateWatch.start(ctx, b.queue, b.deadline)
-		if isWatched {
-			b.sendUntil = b.deadline.Add(lateAnswerTime)
-		}
-		b.queue.pace.begin()
-		sendCtx, cancel := context.WithDeadline(ctx, b.sendUntil)
-		err := b.send(sendCtx)
-		cancel()
-		b.queue.pace.end(time.Since(start), err)
-		b.queue.pace.recordCost(time.Since(start), len(b.hits), err)
-		if isWatched {
-			keepsPlace = b.lateWatch.end(b.queue)
-		}
-		sentBatch := Batch{
-			Role: b.queue.pool.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(firstStart), Took: time.Since(start), Err: err,
-			Unconfirmed: b.unconfirmed,
-		}
-		b.queue.limiter.options.Observer.BatchDone(sentBatch)
-		b.sendToTracer(sentBatch, start)
+		replaced = b.sendWatched(ctx, start)
 	}
 	clear(b.hits)
 	for _, c := range calls {
 		c.finish()
 	}
-	return keepsPlace
+	return replaced
+}
+
+// collectHits sets the hits of the batch. It leaves out abandoned calls, calls after their sendDeadline, and
+// large calls that would take too long. Redis then rarely charges a call that fails for lack of time.
+func (b *batch) collectHits(calls []*call, now time.Time) {
+	b.hits, b.deadline = b.hits[:0], time.Time{}
+	for _, c := range calls {
+		isTooLarge := len(c.hits) > maxSmallCallHits && now.Add(b.queue.pace.expectedTime(len(b.hits)+len(c.hits))).After(c.deadline)
+		switch {
+		case now.After(c.sendDeadline) || isTooLarge:
+			c.fail(c.notSentError(nil))
+			continue
+		case !c.stage.CompareAndSwap(stageQueued, stageSent): // the Take has abandoned the call
+			continue
+		}
+		if len(b.hits) == 0 || c.start.Before(b.firstStart) {
+			b.firstStart = c.start
+		}
+		if c.deadline.After(b.deadline) {
+			b.deadline = c.deadline
+		}
+		for i := range c.hits {
+			b.hits = append(b.hits, &c.hits[i])
+		}
+	}
+}
+
+// sendWatched sends the hits. If the answer may be late, another worker replaces the worker of b at the
+// deadline. The result says whether that happened.
+func (b *batch) sendWatched(ctx context.Context, start time.Time) (replaced bool) {
+	b.answerDeadline = b.deadline
+	isWatched := b.lateWatch.start(ctx, b.queue, b.deadline)
+	if isWatched {
+		b.answerDeadline = b.deadline.Add(lateAnswerTime)
+	}
+	b.queue.pace.begin()
+	sendCtx, cancel := context.WithDeadline(ctx, b.answerDeadline)
+	err := b.send(sendCtx)
+	cancel()
+	took := time.Since(start)
+	b.queue.pace.end(took, len(b.hits), err)
+	if isWatched {
+		replaced = b.lateWatch.end(b.queue)
+	}
+	sentBatch := Batch{
+		Role: b.queue.instance.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(b.firstStart), Took: took, Err: err,
+		ReplicasMissing: b.replicasMissing,
+	}
+	b.queue.limiter.options.Observer.BatchDone(sentBatch)
+	b.sendToTracer(sentBatch, start)
+	return replaced
 }
 
 // eachCall calls f with the hits of each call.
-func eachCall(hits []hitRef, f func([]hitRef)) {
+func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	for len(hits) > 0 {
 		n := 1
 		for n < len(hits) && hits[n].call == hits[0].call {
@@ -142,15 +140,15 @@ func eachCall(hits []hitRef, f func([]hitRef)) {
 	}
 }
 
-// markCharged sets isCharged of the all-or-none hits of a call, unless one of them is denied. A hit
-// that renews its hold charges nothing.
-func markCharged(hits []hitRef) {
+// markCharged sets isCharged for the all-or-none hits of a call, unless one of the hits denies the others.
+// A hit that renews its hold charges nothing.
+func markCharged(hits []*pendingHit) {
 	for _, h := range hits {
-		if h.pending().allOrNone && h.answer().Err == nil && !h.answer().Allowed {
+		if h.deniesGroup() {
 			return
 		}
 	}
 	for _, h := range hits {
-		h.answer().isCharged = h.pending().allOrNone && h.answer().Err == nil && !h.answer().Held
+		h.answer.isCharged = h.inGroup && h.answer.Err == nil && h.answer.Allowed && !h.answer.Held
 	}
 }

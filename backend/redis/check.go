@@ -72,26 +72,26 @@ var noContext = context.Background()
 func (l *Limiter) Check(ctx context.Context) []Finding {
 	var findings []Finding
 	l.MeasureRoundTrip(ctx)
-	for _, p := range l.pools {
-		servers, err := l.serversOf(ctx, p)
+	for _, instance := range l.instances {
+		servers, err := l.serversOf(ctx, instance)
 		if err != nil {
-			findings = append(findings, p.setServer(p.name, connectionFinding(err))...)
+			findings = append(findings, instance.setServer(instance.name, connectionFinding(err))...)
 		}
 		for _, k := range slices.Sorted(maps.Keys(servers)) {
-			c := serverCheck{options: &l.options, timeout: l.Timeout(), pool: p, server: servers[k], keyspace: k}
-			findings = append(findings, p.setServer(p.addressOf(c.server), c.run(ctx)...)...)
+			c := serverCheck{options: &l.options, timeout: l.Timeout(), instance: instance, server: servers[k], keyspace: k}
+			findings = append(findings, instance.setServer(instance.addressOf(c.server), c.run(ctx)...)...)
 		}
 	}
 	return findings
 }
 
-// serversOf returns each server of p, by the keyspace of one of the server's partitions. It returns an
+// serversOf returns each server of instance, by the keyspace of one of the server's partitions. It returns an
 // error if a partition has no server.
-func (l *Limiter) serversOf(ctx context.Context, p *pool) (servers map[keyspace]*server, err error) {
+func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (servers map[keyspace]*server, err error) {
 	servers = map[keyspace]*server{}
 	seen := map[*server]bool{}
-	for _, q := range l.queues[p.firstShard : p.firstShard+p.partitions] {
-		s, masterErr := p.client.masterOf(ctx, string(q.keyspace)+layoutState)
+	for _, q := range l.queues[instance.firstShard : instance.firstShard+instance.partitions] {
+		s, masterErr := instance.client.masterOf(ctx, string(q.keyspace)+layoutState)
 		if masterErr != nil {
 			err = masterErr
 			continue
@@ -103,18 +103,18 @@ func (l *Limiter) serversOf(ctx context.Context, p *pool) (servers map[keyspace]
 	return servers, err
 }
 
-// addressOf returns the address of a server of p.
-func (p *pool) addressOf(s *server) string {
-	if p.address.kind == Cluster {
+// addressOf returns the address of a server of instance.
+func (r *redisInstance) addressOf(s *server) string {
+	if r.address.kind == Cluster {
 		return s.node.Options().Addr
 	}
-	return p.name
+	return r.name
 }
 
 // setServer sets the server of findings.
-func (p *pool) setServer(address string, findings ...Finding) []Finding {
+func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
-		findings[i].Role, findings[i].Address = p.role, address
+		findings[i].Role, findings[i].Address = r.role, address
 	}
 	return findings
 }
@@ -151,9 +151,9 @@ func AdviceFor(err error) string {
 type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
-	pool     *pool
+	instance *redisInstance
 	server   *server
-	keyspace keyspace // of one of the server's partitions
+	keyspace keyspace // the keyspace of one partition of the server
 	findings []Finding
 }
 
@@ -163,7 +163,7 @@ func (c *serverCheck) add(check string, level Level, text, advice string) {
 
 // run returns the findings of all checks.
 func (c *serverCheck) run(ctx context.Context) []Finding {
-	a := c.pool.address
+	a := c.instance.address
 	var commands []goredis.Cmder
 	var rightCommands []*goredis.Cmd
 	var rightOf []Right
@@ -175,7 +175,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	}
 	for _, layout := range []string{layoutState, layoutCount} {
 		for _, r := range rights {
-			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys || r.Use == RightOfOverrides && c.pool.role != RoleMain || r.Command == "subscribe" {
+			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys || r.Use == RightOfOverrides && c.instance.role != RoleMain || r.Command == "subscribe" {
 				continue
 			}
 			start := string(c.keyspace) + layout
@@ -201,7 +201,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		missing.add(cmd.Err(), rightOf[i].Command, ruleOf[cmd])
 		reply[rightOf[i].Command] = cmd
 	}
-	if c.options.Overrides && c.pool.role == RoleMain {
+	if c.options.Overrides && c.instance.role == RoleMain {
 		missing.add(c.subscribe(ctx, names.channel), "subscribe", "&"+c.options.KeyPrefix+"rls:*")
 	}
 	if f, ok := missing.finding(a.login.user); ok {
@@ -294,8 +294,8 @@ func (c *serverCheck) checkCoverage(cmd *goredis.Cmd) {
 			slotCount += last - first + 1
 		}
 	}
-	if slotCount < clusterSlots {
-		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", clusterSlots-slotCount, clusterSlots),
+	if slotCount < hashSlotCount {
+		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", hashSlotCount-slotCount, hashSlotCount),
 			"run redis-cli --cluster fix on a node; limits of these slots count without Redis")
 	}
 }
@@ -335,8 +335,8 @@ func (c *serverCheck) checkInfo(info map[string]string) {
 	if info["role"] == "slave" {
 		c.add(CheckRole, LevelProblem, "this server is a replica, which rejects writes", "set REDIS_URL to the master, or use REDIS_TYPE=sentinel")
 	}
-	if isCluster := info["cluster_enabled"] == "1"; isCluster && c.pool.address.kind != Cluster {
-		c.add(CheckCluster, LevelProblem, "this server is a node of a Cluster, but REDIS_TYPE is "+string(c.pool.address.kind), "set REDIS_TYPE=cluster")
+	if isCluster := info["cluster_enabled"] == "1"; isCluster && c.instance.address.kind != Cluster {
+		c.add(CheckCluster, LevelProblem, "this server is a node of a Cluster, but REDIS_TYPE is "+string(c.instance.address.kind), "set REDIS_TYPE=cluster")
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
 		c.add(CheckMemory, LevelWarning, "a full Redis deletes counters (maxmemory-policy "+policy+"); a deleted counter starts again at 0",

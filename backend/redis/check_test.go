@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
-	"github.com/seed-81f232ab/rls/source"
-	"github.com/seed-81f232ab/rls/source/changes"
-	"github.com/seed-81f232ab/rls/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/source"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // ownKeys are the first rules of a user with the prefix myprefix:.

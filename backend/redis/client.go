@@ -39,7 +39,7 @@ func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, n
 // options returns the options of a client. timeout bounds the dialling, and each read,
 // write and wait for a connection.
 func (a address) options(timeout time.Duration, poolSize int) *goredis.UniversalOptions {
-	return &goredis.UniversalOptions{
+	o := &goredis.UniversalOptions{
 		Addrs: a.nodes, DB: a.db, MasterName: a.master, TLSConfig: a.tls,
 		Username: a.login.user, Password: a.login.password,
 		SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
@@ -47,6 +47,8 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 		PoolSize: poolSize, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true, DialerRetries: 1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	o.Dialer = boundReplies(defaultDial(o))
+	return o
 }
 
 // maxDefaultConnections bounds the default number of connections to a node, unless more batches can be
@@ -76,8 +78,12 @@ func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	size, _ := a.connectionsAndBatches(o)
 	c := a.options(o.Timeout, size)
 	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends earlier
-	c.Dialer = o.Dial
 	c.DialTimeout = c.ReadTimeout
+	dial := dialFunc(o.Dial)
+	if dial == nil {
+		dial = defaultDial(c)
+	}
+	c.Dialer = boundReplies(dial)
 	c.MaxRetries, c.MaxRedirects = -1, maxRedirects
 	c.PipelinePoolSize = -1 // all batches share the connections
 	c.MinRetryBackoff, c.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond

@@ -42,27 +42,32 @@ const (
 
 var processStart = time.Now()
 
-// sinceStart returns the time since processStart in microseconds. It is never 0.
-func sinceStart() int64 { return time.Since(processStart).Microseconds() + 1 }
+// microsSinceProcessStart returns the time since processStart in microseconds. It is never 0.
+func microsSinceProcessStart() int64 { return time.Since(processStart).Microseconds() + 1 }
 
 // now returns the time of the server in microseconds since 1970.
-func (c *serverClock) now() int64 { return sinceStart() + c.offset.Load() }
+func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
 // isDue reports whether the clock should be measured again.
-func (c *serverClock) isDue() bool { return sinceStart()-c.measuredAt.Load() >= measureInterval }
+func (c *serverClock) isDue() bool {
+	return microsSinceProcessStart()-c.measuredAt.Load() >= measureInterval
+}
 
 // isUsable reports whether the clock has been measured within maxClockAge.
 func (c *serverClock) isUsable() bool {
 	measuredAt := c.measuredAt.Load()
-	return measuredAt != 0 && sinceStart()-measuredAt < maxClockAge
+	return measuredAt != 0 && microsSinceProcessStart()-measuredAt < maxClockAge
 }
 
 // expire makes isUsable false until the next measurement. Callers that already use the clock keep the
 // offset.
 func (c *serverClock) expire() { c.measuredAt.Store(0) }
 
+// measureSoon makes isDue true until the next measurement.
+func (c *serverClock) measureSoon() { c.measuredAt.Add(-measureInterval) }
+
 // add adds a measurement. The server has reported the time serverMicros between start and end,
-// which are results of sinceStart.
+// which are results of microsSinceProcessStart.
 func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -48,7 +48,7 @@ func TestClockIsMeasuredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c serverClock
 		assert.False(t, c.isUsable())
-		now := sinceStart()
+		now := microsSinceProcessStart()
 		c.add(now, now, now)
 		assert.True(t, c.isUsable())
 		assert.False(t, c.isDue())
@@ -68,17 +68,34 @@ func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
 	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	s := l.pools[0].client.(*servers).single
-	execute := s.execute
-	s.execute = func(ctx context.Context, commands []goredis.Cmder) {
-		execute(ctx, commands)
-		for _, cmd := range commands {
-			if clock, ok := cmd.(*goredis.TimeCmd); ok {
-				clock.SetVal(clock.Val().Add(*skew))
-			}
+	s := l.instances[0].client.(*servers).single
+	s.pipeliner = skewedServer{s.node, skew}
+	return l
+}
+
+// skewedServer is a server whose clock seems to be wrong by skew.
+type skewedServer struct {
+	pipeliner
+	skew *time.Duration
+}
+
+func (s skewedServer) Pipeline() goredis.Pipeliner {
+	return skewedPipeline{s.pipeliner.Pipeline(), s.skew}
+}
+
+type skewedPipeline struct {
+	goredis.Pipeliner
+	skew *time.Duration
+}
+
+func (p skewedPipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
+	commands, err := p.Pipeliner.Exec(ctx)
+	for _, cmd := range commands {
+		if clock, ok := cmd.(*goredis.TimeCmd); ok {
+			clock.SetVal(clock.Val().Add(*p.skew))
 		}
 	}
-	return l
+	return commands, err
 }
 
 // Replicas with wrong clocks put hits into neighbouring windows. The count of each window is
@@ -113,7 +130,7 @@ func TestWindowsAreExactWithClocksApart(t *testing.T) {
 	assert.Len(t, db.Keys(t), 3)
 	for i, l := range replicas {
 		*skews[i] = 0
-		l.pools[0].client.(*servers).single.clock.expire()
+		l.instances[0].client.(*servers).single.clock.expire()
 		assert.Zero(t, admitted(l), "all replicas see the same window")
 	}
 	client := db.Client(t)
@@ -127,12 +144,12 @@ func TestWindowsAreExactWithClocksApart(t *testing.T) {
 // The window of a charge can end before its refund arrives.
 func TestRefundOfADeniedCallGoesToTheWindowOfItsCharge(t *testing.T) {
 	db := redistest.Open(t)
-	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second, AllOrNone: true, CallersClock: true})
+	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second, CallersClock: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour})
 	require.NoError(t, err)
-	hits, results := []backend.Hit{{Key: []byte("key"), Limit: lim, N: 3}}, make([]backend.Result, 1)
+	hits, results := []backend.Hit{{Key: []byte("key"), Limit: lim, N: 3, AllOrNone: true}}, make([]backend.Result, 1)
 	spentAt := func(now time.Time, n int64) int64 {
 		l.Take(t.Context(), now, []backend.Hit{{Key: []byte("key"), Limit: lim, N: n}}, results)
 		require.NoError(t, results[0].Err)
@@ -166,8 +183,8 @@ func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
 	assert.Greater(t, ttl, l.options.windowMargin()-time.Second)
 }
 
-func TestExpiryTableRemembersKeysUntilItIsFull(t *testing.T) {
-	table := newExpiryTable(64)
+func TestTTLTableRemembersKeysUntilItIsFull(t *testing.T) {
+	table := newTTLTable(64)
 	name := func(i int) []byte { return []byte{byte(i), byte(i >> 8)} }
 	assert.False(t, table.contains(table.hash(name(1))))
 	for i := range 32 {
@@ -193,29 +210,29 @@ func TestExpiryTableRemembersKeysUntilItIsFull(t *testing.T) {
 	assert.LessOrEqual(t, known, 64)
 }
 
-func TestDoubtfulKeysAreSentUntilConfirmed(t *testing.T) {
+func TestKeysWithoutTTLAreSentUntilRedisConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var d doubtfulKeys
-		assert.Empty(t, d.takeKeysToSend())
-		d.addUnanswered(newDoubtfulKey("a", 1000))
-		keys := d.takeKeysToSend()
-		assert.Len(t, keys, 1)
-		d.addUnconfirmed(keys)
-		assert.Empty(t, d.takeKeysToSend(), "not at once again")
+		var k keysWithoutTTL
+		assert.Empty(t, k.takeCommands())
+		k.addUnanswered(newTTLCommand("a", 1000))
+		commands := k.takeCommands()
+		assert.Len(t, commands, 1)
+		k.addForResend(commands)
+		assert.Empty(t, k.takeCommands(), "not at once again")
 		time.Sleep(resendPause)
-		keys = d.takeKeysToSend()
-		assert.Len(t, keys, 1, "Redis may still execute the charge")
+		commands = k.takeCommands()
+		assert.Len(t, commands, 1, "Redis may still execute the charge")
 		time.Sleep(lateChargeTime)
-		keys[0].command.SetErr(context.DeadlineExceeded)
-		d.addUnconfirmed(keys)
-		keys = d.takeKeysToSend()
-		assert.Len(t, keys, 1, "the command has failed")
-		d.addUnconfirmed(keys)
+		commands[0].SetErr(context.DeadlineExceeded)
+		k.addForResend(commands)
+		commands = k.takeCommands()
+		assert.Len(t, commands, 1, "the command has failed")
+		k.addForResend(commands)
 		time.Sleep(resendPause)
-		assert.Empty(t, d.takeKeysToSend(), "Redis has confirmed it")
-		for range maxDoubtfulKeys + 10 {
-			d.addUnanswered(newDoubtfulKey("a", 1000))
+		assert.Empty(t, k.takeCommands(), "Redis has confirmed it")
+		for range maxKeysWithoutTTL + 10 {
+			k.addUnanswered(newTTLCommand("a", 1000))
 		}
-		assert.Len(t, d.takeKeysToSend(), maxDoubtfulKeys)
+		assert.Len(t, k.takeCommands(), maxKeysWithoutTTL)
 	})
 }

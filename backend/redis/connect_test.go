@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/clienttls"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 func TestConnect(t *testing.T) {

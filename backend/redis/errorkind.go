@@ -30,7 +30,7 @@ const (
 	KindTLS                   // no secure connection
 	KindAuth                  // wrong user or password
 	KindNoPerm                // user without the right for a command or key
-	KindCluster               // slots that are moved, or have no master
+	KindCluster               // hash slots that are moved, or have no master
 	KindLoading               // Redis reads its data, or has no link to its master
 	KindReadOnly              // a Redis replica, which can't write
 	KindOOM                   // out of memory
@@ -83,7 +83,7 @@ func KindOf(err error) ErrorKind {
 		return KindRefused
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return KindReset
-	case errors.Is(err, backend.ErrLate), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, goredis.ErrPoolTimeout):
+	case backend.ReasonOf(err) == backend.ReasonLate, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, goredis.ErrPoolTimeout):
 		return KindTimeout
 	case errors.As(err, &dnsErr), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, os.ErrNotExist):
 		return KindUnreachable
@@ -93,4 +93,53 @@ func KindOf(err error) ErrorKind {
 		return KindProtocol
 	}
 	return KindOther
+}
+
+// replyOutcome is what a reply means for the hits of its command.
+type replyOutcome int
+
+const (
+	outcomeExecuted      replyOutcome = iota
+	outcomeUnanswered                 // Redis may have executed the command
+	outcomeUnknownScript              // Redis needs the text of the script
+	outcomeRedirect                   // another server has the key
+	outcomeTryLater                   // Redis can't execute the command now, but may execute it in a moment
+	outcomeBadKey                     // Redis can't use the key of the command
+	outcomeFailed                     // Redis executes no command like this
+)
+
+// outcomeOf returns the outcome of a command with this error.
+func outcomeOf(err error) replyOutcome {
+	if err == nil {
+		return outcomeExecuted
+	}
+	switch errorCode(err) {
+	case "":
+		return outcomeUnanswered
+	case "NOSCRIPT":
+		return outcomeUnknownScript
+	case "TRYAGAIN", "ASK", "MOVED":
+		return outcomeRedirect
+	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+		return outcomeTryLater
+	case "WRONGTYPE", "ERR", "OOM":
+		return outcomeBadKey
+	}
+	return outcomeFailed
+}
+
+// errorCode returns the code of an error with which Redis refused to execute a command. It
+// returns "" if the command may have been executed.
+func errorCode(err error) string {
+	var reply goredis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	if strings.Contains(reply.Error(), "non local key") {
+		// The hash slot is being moved. Redis checked that the node has all keys. Then a
+		// key expired, and the script's first command missed that key.
+		return "TRYAGAIN"
+	}
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	return code
 }

@@ -9,43 +9,80 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
-// expiryTable remembers keys that have a time to live in Redis. A charge of such a key does not set the
-// time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys. The
-// next charge of this key sets its time to live once more. The table has no lock.
-//
-// Two keys have the same hash with a probability of about 2^-64. If the second key is new in Redis,
-// its count is 0 before its first charge. The batch then sets its time to live.
-type expiryTable struct {
-	seed    maphash.Seed
-	buckets []expiryBucket // a power of two
+// minWindowMargin is the least windowMargin.
+const minWindowMargin = 10 * time.Second
+
+// windowMargin returns the least time for which a key lives after its window. In this time, a replica
+// with a wrong estimate of the clock can still charge the old window. A Redis that has stopped for some
+// seconds can do so too.
+func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
+
+// windowTTL returns the time to live, in milliseconds, of the key of a window of l that ends after
+// untilEnd microseconds. Windows shorter than a second get no jitter, because they have many keys.
+func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
+	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
+	if l.Period() >= microsPerSecond {
+		ttl += o.randomJitter()
+	}
+	return ttl
 }
 
-// expiryBucket has the size of a cache line.
-type expiryBucket [8]atomic.Uint64
+// randomJitter returns a random part of Jitter, in milliseconds.
+func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
-// maxKnownKeys is the number of keys in all expiry tables of one Redis. They take 2 MB.
+// setTTL sets the time to live of new keys. The charges of the keys had no SET, because this process
+// remembered a time to live. But Redis has lost the keys since.
+func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder) {
+	if len(commands) > 0 {
+		s.execute(ctx, commands)
+		b.queue.keysWithoutTTL.addForResend(commands)
+	}
+}
+
+// newTTLCommand returns the command that sets the time to live of a key to ttl, in milliseconds.
+func newTTLCommand(name string, ttl int64) goredis.Cmder {
+	return goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)
+}
+
+// ttlTable remembers keys that have a time to live in Redis. A charge of such a key does not set the
+// time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys. The
+// next charge of a forgotten key sets the time to live once more. The table has no lock.
+//
+// Two keys have the same hash with a probability of about 2^-64. If the second key is new in Redis,
+// the count of the key is 0 before the first charge. The batch then sets the time to live of the key.
+type ttlTable struct {
+	seed    maphash.Seed
+	buckets []ttlBucket // a power of two
+}
+
+// ttlBucket has the size of a cache line.
+type ttlBucket [8]atomic.Uint64
+
+// maxKnownKeys is the number of keys in all tables of one Redis. The tables take 2 MB.
 const maxKnownKeys = 1 << 18
 
-// newExpiryTable returns a table for at least size keys.
-func newExpiryTable(size int) *expiryTable {
+// newTTLTable returns a table for at least size keys.
+func newTTLTable(size int) *ttlTable {
 	buckets := 1
-	for buckets*len(expiryBucket{}) < size {
+	for buckets*len(ttlBucket{}) < size {
 		buckets *= 2
 	}
-	return &expiryTable{seed: maphash.MakeSeed(), buckets: make([]expiryBucket, buckets)}
+	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, buckets)}
 }
 
 // hash returns the hash of a key. It is never 0.
-func (t *expiryTable) hash(name []byte) uint64 { return max(maphash.Bytes(t.seed, name), 1) }
+func (t *ttlTable) hash(name []byte) uint64 { return max(maphash.Bytes(t.seed, name), 1) }
 
-func (t *expiryTable) bucket(hash uint64) *expiryBucket {
+func (t *ttlTable) bucket(hash uint64) *ttlBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
 // contains reports whether the table remembers a time to live of the key with this hash.
-func (t *expiryTable) contains(hash uint64) bool {
+func (t *ttlTable) contains(hash uint64) bool {
 	bucket := t.bucket(hash)
 	for i := range bucket {
 		if bucket[i].Load() == hash {
@@ -56,7 +93,7 @@ func (t *expiryTable) contains(hash uint64) bool {
 }
 
 // add remembers that the key with this hash has a time to live.
-func (t *expiryTable) add(hash uint64) {
+func (t *ttlTable) add(hash uint64) {
 	bucket := t.bucket(hash)
 	for i := range bucket {
 		if bucket[i].Load() == 0 {
@@ -67,85 +104,77 @@ func (t *expiryTable) add(hash uint64) {
 	bucket[rand.IntN(len(bucket))].Store(hash)
 }
 
-// doubtfulKeys are keys that may lack a time to live. There are two causes. Redis lost the key
-// after SET. Or Redis did not answer a charge, and may execute the charge after the key has
-// expired. The next batches set the time to live until Redis confirms the command. doubtfulKeys
-// is safe for concurrent use.
-type doubtfulKeys struct {
-	count atomic.Int64 // of keys
+// keysWithoutTTL has the commands that set the time to live of keys that may lack one. There are two causes.
+// Redis lost the key after SET. Or Redis did not answer a charge, and may execute the charge after the key
+// has expired. The next batches send a command until Redis executes it. keysWithoutTTL is safe for
+// concurrent use.
+type keysWithoutTTL struct {
+	count atomic.Int64 // the number of commands
 
 	mu             sync.Mutex // guards the fields below
-	keys           []doubtfulKey
-	sendAfter      time.Time // the keys are not sent earlier
-	lastUnanswered time.Time // when a key was last added with an unanswered charge
-}
-
-// doubtfulKey is a key with the command that sets its time to live.
-type doubtfulKey struct{ command *goredis.BoolCmd }
-
-// newDoubtfulKey returns the key with this name. ttl is its time to live in milliseconds.
-func newDoubtfulKey(name string, ttl int64) doubtfulKey {
-	return doubtfulKey{goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)}
+	commands       []goredis.Cmder
+	sendAfter      time.Time // the commands are not sent earlier
+	lastUnanswered time.Time // when a command was last added after an unanswered charge
 }
 
 const (
-	// maxDoubtfulKeys is the maximum number of keys in doubtfulKeys. Further keys are dropped.
-	maxDoubtfulKeys = 4096
+	// maxKeysWithoutTTL is the maximum number of commands in keysWithoutTTL. Further commands are dropped.
+	maxKeysWithoutTTL = 4096
 
 	// lateChargeTime is the time after an unanswered charge in which Redis may still execute the
-	// charge. If Redis confirms a command for a key in this time, the command is sent again.
+	// charge. A command that Redis executes within lateChargeTime is sent again.
 	lateChargeTime = time.Second
 
-	// resendPause is the pause before the keys are sent again.
+	// resendPause is the pause before the commands are sent again.
 	resendPause = 250 * time.Millisecond
 )
 
-// addUnanswered adds a key whose charge was sent and not answered.
-func (d *doubtfulKeys) addUnanswered(k doubtfulKey) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lastUnanswered = time.Now()
-	d.add(k)
+// addUnanswered adds the command for a key whose charge was sent and not answered.
+func (k *keysWithoutTTL) addUnanswered(command goredis.Cmder) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lastUnanswered = time.Now()
+	k.add(command)
 }
 
-// add adds k, unless there are too many keys. The caller holds d.mu.
-func (d *doubtfulKeys) add(k doubtfulKey) {
-	if len(d.keys) < maxDoubtfulKeys {
-		d.keys = append(d.keys, k)
-		d.count.Store(int64(len(d.keys)))
+// add adds a command, unless there are too many. The caller holds k.mu.
+func (k *keysWithoutTTL) add(command goredis.Cmder) {
+	if len(k.commands) < maxKeysWithoutTTL {
+		k.commands = append(k.commands, command)
+		k.count.Store(int64(len(k.commands)))
 	}
 }
 
-// takeKeysToSend removes and returns the keys. It returns nil before sendAfter.
-func (d *doubtfulKeys) takeKeysToSend() (keys []doubtfulKey) {
-	if d.count.Load() == 0 {
+// takeCommands removes and returns the commands. It returns nil before sendAfter.
+func (k *keysWithoutTTL) takeCommands() (commands []goredis.Cmder) {
+	if k.count.Load() == 0 {
 		return nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	now := time.Now()
-	if now.Before(d.sendAfter) {
+	if now.Before(k.sendAfter) {
 		return nil
 	}
-	d.sendAfter = now.Add(resendPause)
-	keys, d.keys = d.keys, nil
-	d.count.Store(0)
-	return keys
+	k.sendAfter = now.Add(resendPause)
+	commands, k.commands = k.commands, nil
+	k.count.Store(0)
+	return commands
 }
 
-// addUnconfirmed is called after the commands of keys were sent. It adds the keys whose command failed.
-// As long as Redis may still execute an unanswered charge, it adds all keys.
-func (d *doubtfulKeys) addUnconfirmed(keys []doubtfulKey) {
-	if len(keys) == 0 {
+// addForResend adds those of the sent commands that must be sent again: the commands that failed, or all
+// commands while Redis may still execute an unanswered charge.
+func (k *keysWithoutTTL) addForResend(commands []goredis.Cmder) {
+	if len(commands) == 0 {
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	isEarly := time.Since(d.lastUnanswered) < lateChargeTime
-	for _, k := range keys {
-		if isEarly || k.command.Err() != nil {
-			k.command.SetErr(nil)
-			d.add(k)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	isEarly := time.Since(k.lastUnanswered) < lateChargeTime
+	for _, cmd := range commands {
+		if isEarly || cmd.Err() != nil {
+			cmd.SetErr(nil)
+			k.add(cmd)
 		}
 	}
 }

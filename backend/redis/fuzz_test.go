@@ -72,7 +72,7 @@ func (n valuesNode) masterOf(context.Context, string) (*server, error) {
 	return fakeServer{n.Process}.masterOf()
 }
 
-func (n valuesNode) reload(*server) {}
+func (n valuesNode) findServersAgain(*server) {}
 
 func (n valuesNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	cmd.(noRetryString).SetVal(n.values[*cmd.Args()[1].(*string)])
@@ -93,13 +93,15 @@ func FuzzForeignValues(f *testing.F) {
 		b := &batch{queue: l.queues[0], deadline: time.Now().Add(time.Minute)}
 		for i, key := range []string{"a", "b"} {
 			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: counted}, 0)
-			r.calls[0].setWindow(i, r.now)
 		}
 		for i := range names {
-			b.hits = append(b.hits, hitRef{r.calls[0], i})
+			h := &r.calls[0].hits[i]
+			h.setWindow(r.now)
+			b.hits = append(b.hits, h)
 		}
 		require.NoError(t, b.send(t.Context()), "the values concern one key each")
-		for i, a := range r.calls[0].answers {
+		for i, h := range r.calls[0].hits {
+			a := h.answer
 			count, err := strconv.ParseInt(values[i], 10, 64)
 			if err != nil {
 				require.ErrorContains(t, a.Err, strconv.Quote(names[i]))

@@ -26,7 +26,7 @@ const maxWindowName = len("@9223372036854")
 // hashLen is the length of a hash in a key.
 var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 
-// keyspace names the counters of one partition. It is the start of all their names:
+// keyspace names the counters of one partition. A keyspace is the start of all these names:
 //
 //	<prefix>[{hash tag}]<layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix>[{hash tag}]<layout><tag of the limit>#<SHA-256 of key>:<start of key>[@<start of the window>]

@@ -20,14 +20,14 @@ type countBucket [4]lastCount
 // lastCount is the last answer about a counter. A lastCount with an end of 0 has no answer. Times are
 // in microseconds since 1970.
 type lastCount struct {
-	hash  uint64 // see expiryTable.hash
+	hash  uint64 // see ttlTable.hash
 	time  int64  // time of the answer; for an algorithm with ResetsAtOnce, the start of the window
 	end   int64  // when everything spent is forgotten
 	spent uint32 // hits; at most the capacity
 	level uint32 // spent / capacity, in thousandths
 }
 
-// maxLastCounts is the number of counters in all tables of one Redis. They take 2 MB.
+// maxLastCounts is the number of counters in all tables of one Redis. The tables take 2 MB.
 const maxLastCounts = 1 << 16
 
 // newLastCounts returns the buckets of a table for at least size counters.
@@ -49,7 +49,7 @@ func (t *lastCounts) remember(b *batch) {
 	defer t.mu.Unlock()
 	for _, c := range b.counters.all {
 		h := b.hits[c.last]
-		r, l := h.answer().Result, h.pending().limit
+		r, l := h.answer.Result, h.limit
 		if r.Err != nil || l.Capacity() == 0 {
 			continue
 		}
@@ -65,9 +65,8 @@ func (t *lastCounts) remember(b *batch) {
 	}
 }
 
-// set keeps n. It replaces the answer about the same counter, if there is one. Otherwise it replaces an
-// answer that has ended. Otherwise it replaces the answer with the lowest level, unless n has a lower
-// level. The caller holds t.mu.
+// set keeps n. It replaces an earlier answer about the same counter, or else an answer that has ended, or
+// else the answer with the lowest level, unless n has a lower level. The caller holds t.mu.
 func (t *lastCounts) set(n lastCount, now int64) {
 	bucket := t.bucket(n.hash)
 	lowest := &bucket[0]
@@ -119,7 +118,7 @@ func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, sin
 	q := l.queues[l.ShardOf(h)]
 	var space [maxKey]byte
 	name := q.keyspace.appendCounter(space[:0], h, now)
-	c, ok := q.counts.take(q.expiries.hash(name), now.UnixMicro())
+	c, ok := q.counts.take(q.keysWithTTL.hash(name), now.UnixMicro())
 	return int64(c.spent), time.UnixMicro(c.time), ok
 }
 

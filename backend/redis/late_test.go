@@ -8,15 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 func TestLateAnswerOfAllOrNoneHitsSaysWhetherTheyAreCharged(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, AllOrNone: true})
+	ungrouped := open(t, redis.Options{Main: redis.Server{URL: s.Addr}})
+	l := backendtest.AllOrNone(ungrouped)
 	wide, narrow := perDay(t, 100), perDay(t, 2)
-	awaitRecovery(t, l, wide)
+	awaitRecovery(t, ungrouped, wide)
 	for _, c := range []struct {
 		hitsOnNarrow int64
 		isCharged    bool

@@ -28,7 +28,7 @@ func (n *slowNode) masterOf(context.Context, string) (*server, error) {
 	return fakeServer{n.Process}.masterOf()
 }
 
-func (n *slowNode) reload(*server) {}
+func (n *slowNode) findServersAgain(*server) {}
 
 func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	hits := cmd.Args()[2].(int)
@@ -57,10 +57,10 @@ type outcomes struct{ answered, overloaded, stalled, failed int }
 // second. It returns the outcomes.
 func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Duration) (got outcomes) {
 	o.Timeout, o.Observer, o.CallersClock = 50*time.Millisecond, noObserver{}, true
-	p := &pool{name: "node", client: node, partitions: 1, inflightBatches: 1}
+	instance := &redisInstance{name: "node", client: node, partitions: 1, inflightBatches: 1}
 	ctx, stop := context.WithCancel(t.Context())
-	l := &Limiter{pools: []*pool{p}, options: o, stop: stop}
-	l.queues = []*queue{l.startQueue(ctx, p, "")}
+	l := &Limiter{instances: []*redisInstance{instance}, options: o, stop: stop}
+	l.queues = []*partitionQueue{l.startQueue(ctx, instance, "")}
 	lim := perDay(t, limit.Spec{Requests: 1000})
 	var mu sync.Mutex
 	var takes sync.WaitGroup
@@ -73,9 +73,9 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 			switch err := results[0].Err; {
 			case err == nil:
 				got.answered++
-			case errors.Is(err, backend.ErrOverloaded):
+			case backend.ReasonOf(err) == backend.ReasonOverload:
 				got.overloaded++
-			case errors.Is(err, backend.ErrNotSent):
+			case backend.IsNotSent(err):
 				got.stalled++
 			case errors.Is(err, backend.ErrUnavailable):
 				got.failed++
@@ -148,8 +148,8 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			l.options.Observer = got
 			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
-			queuedCall.start, queuedCall.sendBy, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			queuedCall.refs.Store(1 + callerRef) // one unanswered call, and the Take that waits
+			queuedCall.start, queuedCall.sendDeadline, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
+			queuedCall.users.Store(1 + takeUses) // one unanswered call, and the Take that waits
 			b.queued = 7
 			time.Sleep(3 * time.Millisecond)
 			b.run(t.Context(), []*call{queuedCall})
@@ -167,27 +167,26 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			deadline   time.Duration // before the moment of its notice
-			overloaded bool
+			deadline time.Duration // before the moment of its notice
+			reason   backend.Reason
 		}{
-			{0, false},
-			{starvedAfter, false},
-			{starvedAfter + time.Millisecond, true},
+			{0, backend.ReasonLate},
+			{starvedAfter, backend.ReasonLate},
+			{starvedAfter + time.Millisecond, backend.ReasonOverload},
 		} {
 			l := newUnitLimiter(&slowNode{})
 			now := time.Now()
 			r := l.newRequest(now, now.Add(-time.Second-c.deadline), time.Second)
 			err := r.wait(t.Context())
-			assert.ErrorIs(t, err, backend.ErrLate)
-			assert.Equal(t, c.overloaded, errors.Is(err, backend.ErrOverloaded), "the Take, %v", c.deadline)
+			assert.Equal(t, c.reason, backend.ReasonOf(err), "the Take, %v", c.deadline)
 
 			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-			b.sendUntil = now.Add(-c.deadline)
+			b.answerDeadline = now.Add(-c.deadline)
 			b.failHits(b.hits, context.DeadlineExceeded)
-			err = queuedCall.answers[0].Err
+			err = queuedCall.hits[0].answer.Err
 			assert.ErrorIs(t, err, backend.ErrUnavailable)
 			assert.ErrorContains(t, err, ": 1 hit: ")
-			assert.Equal(t, c.overloaded, errors.Is(err, backend.ErrOverloaded), "the batch, %v", c.deadline)
+			assert.Equal(t, c.reason, backend.ReasonOf(err), "the batch, %v", c.deadline)
 		}
 	})
 }
@@ -210,13 +209,13 @@ func (n *lateNode) masterOf(context.Context, string) (*server, error) {
 func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &lateNode{perHit: time.Millisecond}
-		p := &pool{name: "node", client: node, partitions: 1, inflightBatches: 1}
+		instance := &redisInstance{name: "node", client: node, partitions: 1, inflightBatches: 1}
 		ctx, stop := context.WithCancel(t.Context())
-		l := &Limiter{pools: []*pool{p}, stop: stop, options: Options{
+		l := &Limiter{instances: []*redisInstance{instance}, stop: stop, options: Options{
 			Timeout: 50 * time.Millisecond, Observer: noObserver{}, CallersClock: true,
 			MaxBatchSize: 256, MaxInflightBatches: 1, MaxQueueSize: 4096,
 		}}
-		l.queues = []*queue{l.startQueue(ctx, p, "")}
+		l.queues = []*partitionQueue{l.startQueue(ctx, instance, "")}
 		lim := perDay(t, limit.Spec{Requests: 1000})
 		take := func(n int) error {
 			hits, results := make([]backend.Hit, n), make([]backend.Result, n)
@@ -227,13 +226,13 @@ func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 			return results[0].Err
 		}
 		for range 2 {
-			assert.ErrorIs(t, take(100), backend.ErrLate, "the cost of a hit is unknown yet")
+			assert.Equal(t, backend.ReasonLate, backend.ReasonOf(take(100)), "the cost of a hit is unknown yet")
 			time.Sleep(50 * time.Millisecond)
 		}
 		for range 4 {
 			err := take(100)
-			assert.ErrorIs(t, err, backend.ErrNotSent)
-			assert.ErrorIs(t, err, backend.ErrOverloaded)
+			assert.True(t, backend.IsNotSent(err))
+			assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(err))
 			time.Sleep(10 * time.Millisecond)
 		}
 		assert.EqualValues(t, 200, node.hits.Load())
@@ -249,7 +248,7 @@ func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 }
 
 func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
-	q := &queue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
+	q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	push := func(hits int) {
 		assert.NoError(t, q.push(&call{request: &request{}, hits: make([]pendingHit, hits)}))
 	}
@@ -277,7 +276,7 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 }
 
 func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
-	q := &queue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
+	q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	for _, hits := range []int{20, 1, 30, 2} {
 		assert.NoError(t, q.push(&call{request: &request{}, hits: make([]pendingHit, hits)}))
 	}

@@ -2,17 +2,17 @@ package redis
 
 import "strconv"
 
-// clusterSlots is the number of slots of a Redis Cluster.
-const clusterSlots = 16384
+// hashSlotCount is the number of hash slots of a Redis Cluster.
+const hashSlotCount = 16384
 
-// hashTags returns n hash tags such as "{7}". Their slots are spread evenly: each n-th part of all slots
-// has one tag. Usually each master owns one range of slots, as after redis-cli --cluster create. Then
-// the numbers of partitions of two masters differ by at most two.
+// hashTags returns n hash tags such as "{7}". Their hash slots are spread evenly: each n-th part of all
+// hash slots has one tag. Usually each master owns one range of hash slots, as after redis-cli --cluster
+// create. Then the numbers of partitions of two masters differ by at most two.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, found := 0, 0; found < n; i++ {
 		number := strconv.Itoa(i)
-		if part := slot(number) * n / clusterSlots; tags[part] == "" {
+		if part := hashSlot(number) * n / hashSlotCount; tags[part] == "" {
 			tags[part] = "{" + number + "}"
 			found++
 		}
@@ -20,9 +20,9 @@ func hashTags(n int) []string {
 	return tags
 }
 
-// slot returns the slot of a hash tag. It is the CRC-16/XMODEM of the tag, as the Redis
+// hashSlot returns the hash slot of a hash tag, which is the CRC-16/XMODEM of the tag, as the Redis
 // Cluster specification defines.
-func slot(tag string) int {
+func hashSlot(tag string) int {
 	var crc uint16
 	for i := range len(tag) {
 		crc ^= uint16(tag[i]) << 8
@@ -34,5 +34,5 @@ func slot(tag string) int {
 			}
 		}
 	}
-	return int(crc % clusterSlots)
+	return int(crc % hashSlotCount)
 }

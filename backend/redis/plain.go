@@ -30,8 +30,8 @@ type plainCommands struct {
 	increment noRetryInt // INCR
 	add       noRetryInt // INCRBY
 	get       noRetryString
-	charge    noRetryInt // the command of the last charge: increment or add
-	hasSet    bool       // the last commands contain SET
+	charge    noRetryInt // the command of the last charge, which is increment or add
+	hasSet    bool       // reports whether the last commands contain SET
 }
 
 // These commands must not be repeated by go-redis, because Redis may have executed them.
@@ -46,10 +46,10 @@ func (noRetryInt) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
 // encode appends the commands of c to commands. The commands are valid until the next encode. Their name
-// points into the memory of the hits. hasExpiry reports whether this process remembers a time to live of
+// points into the memory of the hits. hasTTL reports whether this process remembers a time to live of
 // the key. mayIncrement reports whether the user of Redis may run INCR, which costs Redis less than
 // INCRBY.
-func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry, mayIncrement bool) []goredis.Cmder {
+func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL, mayIncrement bool) []goredis.Cmder {
 	p := &c.plain
 	if p.add.IntCmd == nil {
 		ctx := context.Background()
@@ -63,7 +63,7 @@ func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry, mayIncrement
 		p.get.SetErr(nil)
 		return append(commands, p.get)
 	}
-	if !hasExpiry {
+	if !hasTTL {
 		p.hasSet = true
 		p.set.SetErr(nil)
 		commands = append(commands, p.set)
@@ -78,7 +78,7 @@ func (c *windowCounter) encode(commands []goredis.Cmder, hasExpiry, mayIncrement
 
 // decode returns the reply to the commands of the last encode: the count before the hits, and
 // whether the key has a time to live.
-func (c *windowCounter) decode() (count int64, hasExpiry bool, err error) {
+func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 	p := &c.plain
 	if c.n == 0 {
 		count, err = decodeCount(p.get.Result())
@@ -111,26 +111,19 @@ func decodeCount(text string, err error) (int64, error) {
 	}
 	count, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, wrongTypeError{}
+		return 0, keyError("WRONGTYPE the key holds another string")
 	}
 	return count, nil
 }
-
-// wrongTypeError is the error of a counter whose key holds a string that is not a number.
-type wrongTypeError struct{}
-
-func (wrongTypeError) Error() string { return "WRONGTYPE the key holds another string" }
-
-// RedisError marks the error as a reply of Redis (goredis.Error).
-func (wrongTypeError) RedisError() {}
 
 // answerHits sets the answers of the hits of c. The hits are counted one after the other, and count is the
 // count before the first one.
 func (b *batch) answerHits(c *windowCounter, count int64) {
 	count = min(max(count, 0), limit.MaxHits)
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
-		p, a := b.hits[i].pending(), b.hits[i].answer()
-		*a = answer{Result: backend.Result{Source: backend.SourceRedis}}
-		count, a.Result.Result = p.limit.CountHits(count, p.n, p.untilEnd, true)
+		h := b.hits[i]
+		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
+		count, h.answer.Result.Result = h.limit.CountHits(count, h.n, h.untilEnd, true)
+		h.answer.MayEndEarly = !h.answer.Allowed && b.queue.limiter.chargesInSteps()
 	}
 }

@@ -36,7 +36,7 @@ func (n *countingNode) masterOf(context.Context, string) (*server, error) {
 	}}.masterOf()
 }
 
-func (n *countingNode) reload(*server) {}
+func (n *countingNode) findServersAgain(*server) {}
 
 func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	n.mu.Lock()
@@ -78,8 +78,8 @@ func TestPlainHitsFollowRedirectsKeyByKey(t *testing.T) {
 		_, c, err := sendPlain(t, node, "a", "b", "a")
 		require.NoError(t, err)
 		for i, want := range []int64{4, 4, 3} {
-			require.NoError(t, c.answers[i].Err)
-			assert.Equal(t, want, c.answers[i].Remaining)
+			require.NoError(t, c.hits[i].answer.Err)
+			assert.Equal(t, want, c.hits[i].answer.Remaining)
 		}
 		assert.ElementsMatch(t, []string{"SET v2:fw86400:a@0", "INCRBY v2:fw86400:a@0", "SET v2:fw86400:b@0", "INCR v2:fw86400:b@0"}, node.commands)
 	}
@@ -96,8 +96,8 @@ func TestRefusedPlainHitsAreSentAgain(t *testing.T) {
 	}}
 	_, c, err := sendPlain(t, node, "a", "b")
 	require.NoError(t, err)
-	assert.Equal(t, int64(4), c.answers[0].Remaining)
-	assert.Equal(t, int64(4), c.answers[1].Remaining)
+	assert.Equal(t, int64(4), c.hits[0].answer.Remaining)
+	assert.Equal(t, int64(4), c.hits[1].answer.Remaining)
 	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
 }
 
@@ -110,11 +110,11 @@ func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
 	}}
 	l, c, err := sendPlain(t, node, "a", "b")
 	require.ErrorIs(t, err, backend.ErrUnavailable)
-	for _, a := range c.answers {
-		assert.ErrorIs(t, a.Err, backend.ErrUnavailable)
+	for _, h := range c.hits {
+		assert.ErrorIs(t, h.answer.Err, backend.ErrUnavailable)
 	}
 	assert.Empty(t, node.counts)
-	assert.Len(t, l.queues[0].doubtful.takeKeysToSend(), 2, "their keys get a time to live later")
+	assert.Len(t, l.queues[0].keysWithoutTTL.takeCommands(), 2, "their keys get a time to live later")
 }
 
 func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
@@ -126,9 +126,9 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 	}}
 	l, c, err := sendPlain(t, node, "a")
 	require.NoError(t, err)
-	assert.NoError(t, c.answers[0].Err)
+	assert.NoError(t, c.hits[0].answer.Err)
 	assert.Equal(t, []string{"INCR v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
-	assert.Empty(t, l.queues[0].doubtful.takeKeysToSend())
+	assert.Empty(t, l.queues[0].keysWithoutTTL.takeCommands())
 }
 
 // The results must equal those of the script, which stops at MaxHits.
@@ -136,12 +136,12 @@ func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
 	c.hits[0].n, c.hits[1].n = limit.MaxHits, 0
-	b.groupHits()
+	b.divideHits()
 	require.Len(t, b.counters.all, 1)
 	b.answerHits(b.counters.all[0], 3*limit.MaxHits)
-	for _, a := range c.answers {
-		assert.Equal(t, int64(5-limit.MaxHits), a.Remaining)
-		assert.False(t, a.Allowed)
+	for _, h := range c.hits {
+		assert.Equal(t, int64(5-limit.MaxHits), h.answer.Remaining)
+		assert.False(t, h.answer.Allowed)
 	}
 }
 
@@ -154,10 +154,10 @@ func TestChargesUseIncrbyIfTheUserMayNotRunIncr(t *testing.T) {
 	}}
 	l, c, err := sendPlain(t, node, "a", "b")
 	require.NoError(t, err)
-	for _, a := range c.answers {
-		require.NoError(t, a.Err)
-		assert.Equal(t, int64(4), a.Remaining)
+	for _, h := range c.hits {
+		require.NoError(t, h.answer.Err)
+		assert.Equal(t, int64(4), h.answer.Remaining)
 	}
 	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
-	assert.True(t, l.queues[0].pool.incrementDenied.Load(), "later charges don't try INCR")
+	assert.True(t, l.queues[0].instance.incrForbidden.Load(), "later charges don't try INCR")
 }

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -14,7 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // slowConn is a connection whose round trips take at least slowTrip.
@@ -55,7 +54,7 @@ func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 						switch err := take(l, hit(fmt.Sprint("key", i), lim, 1))[0].Err; {
 						case err == nil:
 							answered.Add(1)
-						case !errors.Is(err, backend.ErrNotSent) && !errors.Is(err, backend.ErrOverloaded):
+						case !backend.IsNotSent(err) && backend.ReasonOf(err) != backend.ReasonOverload:
 							assert.NoError(t, err, "opens the breaker")
 						}
 					}

@@ -31,11 +31,11 @@ var _ backend.PrefixResetter = (*Limiter)(nil)
 // master of a Cluster. Hits that are charged meanwhile can miss the reset.
 func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
 	s := &prefixSearch{prefix: p, keyPrefix: l.options.KeyPrefix, maxCounters: maxCounters, counters: map[string]bool{}, unclearCounters: map[string]bool{}}
-	keys := make([][]string, len(l.pools))
-	for i, pool := range l.pools {
+	keys := make([][]string, len(l.instances))
+	for i, instance := range l.instances {
 		s.keys = nil
-		if err := s.search(ctx, pool); err != nil {
-			return backend.PrefixReset{}, prefixError("search", pool, err)
+		if err := s.search(ctx, instance); err != nil {
+			return backend.PrefixReset{}, prefixError("search", instance, err)
 		}
 		keys[i] = s.keys
 	}
@@ -46,10 +46,10 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 	if dryRun {
 		return r, nil
 	}
-	for i, pool := range l.pools {
+	for i, instance := range l.instances {
 		for part := range slices.Chunk(keys[i], deleteCount) {
-			if err := pool.deleteKeys(ctx, part); err != nil {
-				return r, prefixError("delete", pool, err)
+			if err := instance.deleteKeys(ctx, part); err != nil {
+				return r, prefixError("delete", instance, err)
 			}
 		}
 	}
@@ -57,23 +57,23 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 }
 
 // prefixError returns the error of a reset, with its remedy.
-func prefixError(step string, p *pool, err error) error {
+func prefixError(step string, instance *redisInstance, err error) error {
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return err
 	}
 	if strings.HasPrefix(err.Error(), "NOPERM") {
-		return fmt.Errorf("%s keys of %s: %w; give the user of rls the right +scan (docs/redis.md)", step, p.name, err)
+		return fmt.Errorf("%s keys of %s: %w; give the user of rls the right +scan (docs/redis.md)", step, instance.name, err)
 	}
-	return fmt.Errorf("%s keys of %s: %w: %w", step, p.name, backend.ErrUnavailable, err)
+	return fmt.Errorf("%s keys of %s: %w", step, instance.name, failed(err))
 }
 
 // deleteKeys deletes the keys in one step.
-func (p *pool) deleteKeys(ctx context.Context, keys []string) error {
+func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
 	commands := make([]goredis.Cmder, len(keys))
 	for i, key := range keys {
 		commands[i] = goredis.NewIntCmd(ctx, "DEL", key)
 	}
-	executeIn(ctx, p.client, commands)
+	runPipeline(ctx, r.client, commands)
 	for _, cmd := range commands {
 		if err := cmd.Err(); err != nil {
 			return err
@@ -90,13 +90,13 @@ type prefixSearch struct {
 
 	mu                        sync.Mutex      // guards the fields below
 	counters, unclearCounters map[string]bool // names without their windows; unclear: the name has too little of the key
-	keys                      []string        // of the counters in one Redis
+	keys                      []string        // names of the counters in one Redis
 }
 
-// search adds the counters in p. It ends early if there are too many.
-func (s *prefixSearch) search(ctx context.Context, p *pool) error {
+// search adds the counters in instance. It ends early if there are too many.
+func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) error {
 	pattern := escapeGlob(s.keyPrefix) + "*:" + escapeGlob(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
-	return p.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+	return instance.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 		for cursor := uint64(0); ; {
 			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
 			if err != nil {

@@ -43,22 +43,25 @@ const maxProbeTime = time.Second
 
 // Probe charges a counter of its own in a shard, because Redis may be able to read and unable
 // to write. Probe returns nil if Redis charges the counter within the timeout and within a second.
+// With AutoTimeout, Probe waits for up to the largest timeout, and then sets the timeout to fit the
+// round trip.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
-	r := l.newRequest(now, now, min(l.Timeout(), maxProbeTime))
+	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
 	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
 	r.send()
 	if err := r.wait(ctx); err != nil {
 		r.abandon(l)
 		return err
 	}
-	result := r.calls[0].answers[0].Result
+	result := r.calls[0].hits[0].answer.Result
 	l.recycle(r)
 	if result.Err == nil {
 		s := &l.probes.shards[shard]
 		count := l.probes.hit.Limit.Spent(result.Result)
 		previous := s.count.Swap(count)
 		s.isKept.Store(previous > 0 && count > previous)
+		l.fitTimeout(ctx, l.queues[shard], time.Since(now))
 	}
 	return result.Err
 }

@@ -5,9 +5,16 @@
 //
 //   - partition: the keys that one script may touch. A single Redis has one partition. A
 //     Cluster has many, each with its own hash tag (partition.go);
-//   - queue: the waiting hits of one partition, and its workers (queue.go);
-//   - batch: the hits of many requests that one worker sends in one step (batch.go);
-//   - call: the part of a request that goes to one queue (request.go).
+//   - queue: the waiting hits of one partition, and the workers that send them (queue.go);
+//   - request: a Take in progress (request.go);
+//   - call: the part of a request that goes to one queue (request.go);
+//   - batch: the hits of many requests that one worker sends in one step (batch.go, send.go);
+//   - attempt: one pipeline of a batch; most batches need one attempt (send.go);
+//   - plain commands: INCR and other commands that charge a fixed window without the script (plain.go).
+//
+// A hit passes Take, request.add, request.send and partitionQueue.push, then in a worker batch.run, batch.send,
+// batch.sendOnce and server.execute, and on the way back batch.applyCounterReplies or batch.applyScriptReply,
+// call.finish, request.wait and request.copyResults.
 //
 // A command is sent again only if Redis has refused to execute it. If a connection breaks, Redis may
 // have executed the batch or not. The hits of the batch then fail.
@@ -48,10 +55,6 @@ type Options struct {
 	// batch adds a random part of Jitter, so that the keys don't all expire at the same moment.
 	Jitter time.Duration
 
-	// AllOrNone charges the all-or-none hits of a Take in one step: if one is denied,
-	// none is charged. See docs/redis.md for hits without a common partition.
-	AllOrNone bool
-
 	// Timeout is the budget of a Take; default 50 ms. AutoTimeout makes it follow the measured
 	// round trip, from 50 to 500 ms.
 	Timeout     time.Duration
@@ -72,8 +75,8 @@ type Options struct {
 
 	// WaitReplicas is the number of replicas that must have the charges of a batch
 	// before its answer; default 0. A failover to one of these replicas loses no
-	// charge. If they take longer than a quarter of Timeout, or if the slot is being
-	// moved, the answer comes without them. Then the batch is Unconfirmed, and batches of
+	// charge. If they take longer than a quarter of Timeout, or if the hash slot is being
+	// moved, the answer comes without them. Then the batch has ReplicasMissing, and batches of
 	// the next second don't wait.
 	WaitReplicas int
 
@@ -145,11 +148,11 @@ func (o *Options) setDefaults() error {
 
 // Limiter is a backend.Limiter over Redis. It is safe for concurrent use.
 type Limiter struct {
-	options  Options
-	pools    []*pool  // the main Redis, then the Redis for limits per second if there is one
-	queues   []*queue // of each shard
-	requests sync.Pool
-	probes   *probes
+	options   Options
+	instances []*redisInstance  // the main Redis, then the Redis for limits per second if there is one
+	queues    []*partitionQueue // the queue of each shard
+	requests  sync.Pool
+	probes    *probes
 
 	autoTimeout atomic.Int64 // nanoseconds; see Timeout
 
@@ -168,9 +171,9 @@ func New(o Options) (*Limiter, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
 	l.autoTimeout.Store(int64(defaultTimeout))
-	err := l.addPool(ctx, o.Main)
+	err := l.addInstance(ctx, o.Main)
 	if err == nil && o.PerSecond != nil {
-		if err = l.addPool(ctx, *o.PerSecond); err != nil {
+		if err = l.addInstance(ctx, *o.PerSecond); err != nil {
 			err = fmt.Errorf("for limits per second: %w", err)
 		}
 	}
@@ -189,8 +192,8 @@ func (l *Limiter) Close() error {
 		q.close()
 	}
 	var errs []error
-	for _, p := range l.pools {
-		errs = append(errs, p.client.Close())
+	for _, instance := range l.instances {
+		errs = append(errs, instance.client.Close())
 	}
 	l.workers.Wait()
 	return errors.Join(errs...)
@@ -203,9 +206,9 @@ const minPingTime = time.Second
 func (l *Limiter) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.Timeout(), minPingTime))
 	defer cancel()
-	for _, p := range l.pools {
-		if err := p.client.Ping(ctx).Err(); err != nil {
-			return fmt.Errorf("ping %s: %w: %w", p.name, backend.ErrUnavailable, err)
+	for _, instance := range l.instances {
+		if err := instance.client.Ping(ctx).Err(); err != nil {
+			return fmt.Errorf("ping %s: %w", instance.name, failed(err))
 		}
 	}
 	return nil

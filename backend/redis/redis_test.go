@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,6 @@ func opener(o redis.Options) func(*testing.T) backend.Limiter {
 // runSuites runs all suites of backendtest.
 func runSuites(t *testing.T, o redis.Options) {
 	backendtest.Run(t, opener(o))
-	o.AllOrNone = true
 	backendtest.RunAllOrNone(t, opener(o))
 }
 

@@ -9,36 +9,36 @@ import (
 )
 
 const (
-	// confirmPause is the time without WAIT after too few replicas have confirmed a batch. So
+	// replicaPause is the time without WAIT after too few replicas had the charges of a batch. So
 	// hits don't spend their budget on replicas that are gone.
-	confirmPause = time.Second
+	replicaPause = time.Second
 
 	// waitMargin is the time that Redis gets to send its answer after the timeout of WAIT. An idle
-	// Redis checks this timeout only every 100 ms. If its answer comes later than waitMargin,
-	// the connection is closed.
+	// Redis checks the timeout only every 100 ms. If the answer comes later than waitMargin, the
+	// connection is closed.
 	waitMargin = time.Millisecond
 )
 
 // replicaState is the state of the replicas of a server.
 type replicaState struct {
-	pausedUntil atomic.Int64 // result of sinceStart; no WAIT before this time
+	pausedUntil atomic.Int64 // result of microsSinceProcessStart; no WAIT is sent before pausedUntil
 }
 
-// executeWithReplicas executes commands, and then waits until enough replicas have the charges.
-// The wait changes no reply, because the charges stand without it. It ends early enough for
-// the answers to reach their callers.
-func (b *batch) executeWithReplicas(ctx context.Context, s *server, commands []goredis.Cmder) {
-	if sinceStart() < s.replicas.pausedUntil.Load() {
-		b.unconfirmed = true
-		s.execute(ctx, commands)
+// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
+// The wait changes no reply, because the charges stand in any case. The wait ends early enough for the
+// answers to reach their callers.
+func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
+	if microsSinceProcessStart() < s.replicas.pausedUntil.Load() {
+		b.replicasMissing = true
+		s.execute(ctx, b.commands)
 		return
 	}
 	conn := s.node.Conn() // WAIT concerns the writes of its own connection
 	defer func() { _ = conn.Close() }()
-	executeIn(ctx, conn, commands)
+	runPipeline(ctx, conn, b.commands)
 	if !b.awaitReplicas(ctx, conn) {
-		b.unconfirmed = true
-		s.replicas.pausedUntil.Store(sinceStart() + confirmPause.Microseconds())
+		b.replicasMissing = true
+		s.replicas.pausedUntil.Store(microsSinceProcessStart() + replicaPause.Microseconds())
 	}
 }
 

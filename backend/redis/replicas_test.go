@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -58,7 +58,7 @@ func TestMissingReplicasCostNoDecision(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t, "--hz", "1", "--dynamic-hz", "no") // WAIT of an idle Redis ends up to a second late
 			replica := c.start(t, s)
-			seen := &unconfirmedRecorder{}
+			seen := &replicasRecorder{}
 			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: seen})
 			lim := perDay(t, 1000)
 			start := time.Now()
@@ -73,29 +73,29 @@ func TestMissingReplicasCostNoDecision(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			assert.Equal(t, 2*calls, seen.batches.Load())
-			assert.Equal(t, 2*calls, seen.unconfirmed.Load(), "each batch is counted")
+			assert.Equal(t, 2*calls, seen.replicasMissing.Load(), "each batch is counted")
 			if replica == nil {
 				return
 			}
 			replica.Resume()
 			s.AwaitReplica(t)
 			polltest.Until(t, testTimeout, func() bool {
-				before := seen.unconfirmed.Load()
+				before := seen.replicasMissing.Load()
 				require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
-				return seen.unconfirmed.Load() == before
+				return seen.replicasMissing.Load() == before
 			})
 		})
 	}
 }
 
-// unconfirmedRecorder counts batches and unconfirmed batches.
-type unconfirmedRecorder struct{ batches, unconfirmed atomic.Int64 }
+// replicasRecorder counts batches, and batches with ReplicasMissing.
+type replicasRecorder struct{ batches, replicasMissing atomic.Int64 }
 
-func (r *unconfirmedRecorder) BatchDone(b redis.Batch) {
+func (r *replicasRecorder) BatchDone(b redis.Batch) {
 	r.batches.Add(1)
-	if b.Unconfirmed {
-		r.unconfirmed.Add(1)
+	if b.ReplicasMissing {
+		r.replicasMissing.Add(1)
 	}
 }
 
-func (*unconfirmedRecorder) Failed(redis.Role, redis.ErrorKind) {}
+func (*replicasRecorder) Failed(redis.Role, redis.ErrorKind) {}

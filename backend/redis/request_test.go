@@ -23,28 +23,27 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 		l := &Limiter{}
 		r := l.newRequest(time.Now(), time.Now(), time.Second)
 		for range calls {
-			r.calls = append(r.calls, &call{request: r, queue: &queue{limiter: l}})
+			r.calls = append(r.calls, &call{request: r, queue: &partitionQueue{limiter: l}})
 		}
-		r.refs.Store(calls + callerRef)
+		r.users.Store(calls + takeUses)
 		for i, c := range append([]*call(nil), r.calls...) {
 			if i == answered {
 				r.abandon(l)
 			}
-			c.release()
+			c.finish()
 		}
 		if answered == calls {
 			r.abandon(l)
 		}
 		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answered)
 		assert.Empty(t, r.calls, "recycled")
-		assert.False(t, r.isAbandoned.Load())
 	}
 }
 
 // newUnitLimiter returns a Limiter without workers over node. All its hits come at unitTime.
 func newUnitLimiter(node client) *Limiter {
 	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}, CallersClock: true}}
-	l.queues = []*queue{{limiter: l, pool: &pool{name: "node", client: node}, expiries: newExpiryTable(8)}}
+	l.queues = []*partitionQueue{{limiter: l, instance: &redisInstance{name: "node", client: node}, keysWithTTL: newTTLTable(8)}}
 	return l
 }
 
@@ -64,17 +63,30 @@ func perDay(t *testing.T, s limit.Spec) *limit.Limit {
 	return newLimit(t, s)
 }
 
-// fakeServer sends all commands of masterOf to process, one after the other.
+// fakeServer is a server whose pipelines send all commands to process, one after the other.
 type fakeServer struct {
 	process func(context.Context, goredis.Cmder) error
 }
 
-func (f fakeServer) masterOf() (*server, error) {
-	return &server{execute: func(ctx context.Context, commands []goredis.Cmder) {
-		for _, cmd := range commands {
-			cmd.SetErr(f.process(ctx, cmd))
-		}
-	}}, nil
+func (f fakeServer) masterOf() (*server, error)  { return &server{pipeliner: f}, nil }
+func (f fakeServer) Pipeline() goredis.Pipeliner { return &fakePipeline{process: f.process} }
+
+type fakePipeline struct {
+	goredis.Pipeliner
+	process  func(context.Context, goredis.Cmder) error
+	commands []goredis.Cmder
+}
+
+func (p *fakePipeline) BatchProcess(_ context.Context, commands ...goredis.Cmder) error {
+	p.commands = append(p.commands, commands...)
+	return nil
+}
+
+func (p *fakePipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
+	for _, cmd := range p.commands {
+		cmd.SetErr(p.process(ctx, cmd))
+	}
+	return p.commands, nil
 }
 
 // batchOf returns a batch of the hits of one request, a hit for each key.
@@ -85,8 +97,9 @@ func batchOf(l *Limiter, lim *limit.Limit, keys ...string) (*batch, *call) {
 	}
 	b := &batch{queue: l.queues[0]}
 	for i := range r.calls[0].hits {
-		r.calls[0].setWindow(i, r.now)
-		b.hits = append(b.hits, hitRef{r.calls[0], i})
+		h := &r.calls[0].hits[i]
+		h.setWindow(r.now)
+		b.hits = append(b.hits, h)
 	}
 	return b, r.calls[0]
 }
@@ -102,7 +115,7 @@ func (m *movingNode) masterOf(context.Context, string) (*server, error) {
 	return fakeServer{m.Process}.masterOf()
 }
 
-func (m *movingNode) reload(*server) {}
+func (m *movingNode) findServersAgain(*server) {}
 
 func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	if cmd.Args()[2] != 1 {
@@ -128,9 +141,9 @@ func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	defer cancel()
 	require.NoError(t, b.send(ctx))
 	assert.ElementsMatch(t, []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, node.keys)
-	for _, a := range c.answers {
-		assert.NoError(t, a.Err)
-		assert.Equal(t, int64(4), a.Remaining)
+	for _, h := range c.hits {
+		assert.NoError(t, h.answer.Err)
+		assert.Equal(t, int64(4), h.answer.Remaining)
 	}
 }
 
@@ -141,7 +154,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		errs  []string // of hits a and b; empty for none
 	}{
 		"complete":                  {"\x97\x01\x00\x00\x02\x00\x00\x09", []string{"", ""}},
-		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the script's reply can't be read: it ends before this hit`}},
+		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the reply of Redis can't be read: it ends before this hit`}},
 		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v2:fw86400:b@0"`}},
 		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
 		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
@@ -153,10 +166,10 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 			b, call := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			b.script.decode([]byte(c.reply), b.hits, "node")
 			for i, want := range c.errs {
-				if err := call.answers[i].Err; want == "" {
+				if err := call.hits[i].answer.Err; want == "" {
 					assert.NoError(t, err)
-					assert.True(t, call.answers[i].Allowed)
-					assert.Equal(t, int64(4-i), call.answers[i].Remaining+int64(0))
+					assert.True(t, call.hits[i].answer.Allowed)
+					assert.Equal(t, int64(4-i), call.hits[i].answer.Remaining+int64(0))
 				} else if assert.ErrorContains(t, err, want) {
 					assert.ErrorIs(t, err, backend.ErrUnavailable)
 				}
@@ -171,8 +184,8 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	b, c := batchOf(l, ten, "a", "b", "c", "d")
 	c.hits[1].limit = twenty
 	c.hits[2].limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
-	c.hits[3].allOrNone = true
-	args := b.script.encode(b.hits, 0, 0, false, true)
+	c.hits[3].inGroup = true
+	args := b.script.encode(b.hits, 0, 0, false, true, 0)
 	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
 	assert.Len(t, args, 3+4+2)
 	many := make([]string, 100)
@@ -180,18 +193,17 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	for i := range c.hits {
 		c.hits[i].limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
-	b.script.encode(b.hits, 0, 0, false, true)
+	b.script.encode(b.hits, 0, 0, false, true, 0)
 	assert.LessOrEqual(t, len(b.script.rows), 100, "rows may repeat, as encode compares with few of them")
 }
 
 func TestQueuedCallIsNotSentLate(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-	c.request.refs.Store(1 + callerRef)
-	c.request.sendBy = time.Now().Add(-time.Millisecond)
+	c.request.users.Store(1 + takeUses)
+	c.request.sendDeadline = time.Now().Add(-time.Millisecond)
 	b.run(t.Context(), []*call{c}) // the nil client would panic
-	assert.ErrorIs(t, c.answers[0].Err, backend.ErrOverloaded)
-	assert.ErrorIs(t, c.answers[0].Err, backend.ErrUnavailable)
+	assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(c.hits[0].answer.Err))
 }
 
 func FuzzDecode(f *testing.F) {

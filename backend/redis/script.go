@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -31,42 +30,39 @@ type scriptCall struct {
 	packedGroups []byte  // ARGV[2]
 }
 
-// limitRow is a limit in the script's arguments.
+// limitRow is a limit in the script's arguments, which lua/take.lua explains.
 type limitRow struct {
 	algorithm             limit.Algorithm
 	mode                  uint8
 	max, period, capacity int64
 }
 
-// Modes of a limitRow; 0 is neither.
+// Modes of a limitRow. lua/take.lua explains them.
 const (
 	modeChargeDenied = 1
-	modeAllOrNone    = 2
+	modeGroup        = 2
+	modeShadow       = 4 // added to modeGroup
+	modeRefundable   = 8 // added to modeGroup
 )
 
-// retryHeld is the retry time of an allowed hit whose hold existed.
+// retryHeld is the retry time of an allowed hit whose hold existed. An allowed hit with a RetryAfter of r
+// has the retry time retryHeld - r. See lua/take.lua.
 const retryHeld = -2
 
 // maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
 const maxRowSearch = 16
 
-// command returns the command that runs the script for hits. See encode.
-func (s *scriptCall) command(ctx context.Context, hits []hitRef, now, jitter int64, needsText, isDistinct bool) noRetryString {
-	cmd := noRetryString{goredis.NewStringCmd(ctx, s.encode(hits, now, jitter, needsText, isDistinct)...)}
-	cmd.SetFirstKeyPos(firstKey)
-	return cmd
-}
-
 // firstKey is the place of the first key in EVALSHA digest numkeys key...
 const firstKey = 3
 
 // encode returns the arguments of the command that runs the script for hits. now is in microseconds
-// since 1970, or 0 for the clock of Redis. isDistinct reports whether no counter has two of the hits.
-// The arguments are valid until the next encode. The names lie in the memory of the calls, and the
-// arguments point to them. go-redis writes the names before the command is done.
-func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDistinct bool) []any {
+// since 1970, or 0 for the clock of Redis. hasDistinctCounters reports whether each hit has its own counter.
+// refundTime is the time in milliseconds in which charges of calls in several partitions can be refunded, or 0.
+// The arguments are valid until the next encode. They point to the names of the counters, in the memory
+// of the calls. go-redis writes the names before the command is done.
+func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScript, hasDistinctCounters bool, refundTime int64) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
-	if needsText {
+	if mustSendScript {
 		s.args = append(s.args, "EVAL", scriptText)
 	} else {
 		s.args = append(s.args, "EVALSHA", scriptDigest)
@@ -77,17 +73,18 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDisti
 	hasGroups := false
 	for _, h := range hits {
 		s.names = append(s.names, asString(h.counterName()))
-		s.rowOf = append(s.rowOf, s.row(h.pending()))
-		hasGroups = hasGroups || h.pending().allOrNone && len(h.call.hits) > 1
+		s.rowOf = append(s.rowOf, s.row(h))
+		hasGroups = hasGroups || h.inGroup && (len(h.call.hits) > 1 || h.call.hasOtherCalls())
 	}
 	for i := range s.names {
 		s.args = append(s.args, &s.names[i])
 	}
 
-	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(4+5*len(s.rows)+2*len(hits)))
+	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.rows)+2*len(hits)))
 	b = msgp.AppendInt64(b, now)
 	b = msgp.AppendInt64(b, jitter)
-	b = msgp.AppendInt64(b, oneIf(isDistinct))
+	b = msgp.AppendInt64(b, oneIf(hasDistinctCounters))
+	b = msgp.AppendInt64(b, refundTime)
 	b = msgp.AppendInt64(b, int64(len(s.rows)))
 	for _, r := range s.rows {
 		b = msgp.AppendString(b, r.algorithm.String())
@@ -98,44 +95,53 @@ func (s *scriptCall) encode(hits []hitRef, now, jitter int64, needsText, isDisti
 	}
 	for i, h := range hits {
 		b = msgp.AppendInt64(b, s.rowOf[i])
-		b = appendHits(b, h.pending())
+		b = appendHits(b, h)
 	}
 	s.packedArgs = b
 
 	s.packedGroups = s.packedGroups[:0]
 	if hasGroups {
 		n := uint32(0)
-		eachCall(hits, func([]hitRef) { n++ })
+		eachCall(hits, func([]*pendingHit) { n++ })
 		s.packedGroups = msgp.AppendArrayHeader(s.packedGroups, n)
-		eachCall(hits, func(group []hitRef) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
+		eachCall(hits, func(group []*pendingHit) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
 	}
 	s.args = append(s.args, asString(s.packedArgs), asString(s.packedGroups))
 	return s.args
 }
 
-// appendHits appends the number of p's hits. For a named hold, or for the refund of an anonymous hold, it
+// appendHits appends the number of h's hits. For a named hold, or for the refund of an anonymous hold, it
 // appends the id or the expiry of the hold too.
-func appendHits(b []byte, p *pendingHit) []byte {
-	if !p.limit.Algorithm.HasHolds() || p.holdID == "" && p.refundedHoldExpiry == 0 {
-		return msgp.AppendInt64(b, p.n)
+func appendHits(b []byte, h *pendingHit) []byte {
+	if !h.limit.Algorithm.HasHolds() || h.holdID == "" && h.refundedHoldExpiry == 0 {
+		return msgp.AppendInt64(b, h.n)
 	}
 	b = msgp.AppendArrayHeader(b, 2)
-	b = msgp.AppendInt64(b, p.n)
-	if p.refundedHoldExpiry != 0 {
-		return msgp.AppendInt64(b, p.refundedHoldExpiry)
+	b = msgp.AppendInt64(b, h.n)
+	if h.refundedHoldExpiry != 0 {
+		return msgp.AppendInt64(b, h.refundedHoldExpiry)
 	}
-	return msgp.AppendString(b, p.holdID)
+	return msgp.AppendString(b, h.holdID)
 }
 
 // row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
 func (s *scriptCall) row(h *pendingHit) int64 {
 	r := limitRow{algorithm: h.limit.Algorithm, max: h.limit.Max(), period: h.limit.Period(), capacity: h.limit.Capacity()}
+	if h.limit.HasBurst() {
+		r.capacity = -r.capacity
+	}
 	if h.hasWindow() {
 		r.period = h.untilEnd
 	}
 	switch {
-	case h.allOrNone:
-		r.mode = modeAllOrNone
+	case h.inGroup:
+		r.mode = modeGroup
+		if h.isShadow {
+			r.mode += modeShadow
+		}
+		if h.call.hasOtherCalls() {
+			r.mode += modeRefundable
+		}
 	case h.limit.ChargeDenied:
 		r.mode = modeChargeDenied
 	}
@@ -160,19 +166,19 @@ func oneIf(b bool) int64 {
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // errReply is wrapped by the errors of a reply that does not have the expected form.
-var errReply = errors.New("the script's reply can't be read")
+var errReply = errors.New("the reply of Redis can't be read")
 
 var errShortReply = fmt.Errorf("%w: it ends before this hit", errReply)
 
-// scriptError is an error of one hit in the script's reply. It implements goredis.Error.
-type scriptError string
+// keyError is an error of one key. It implements goredis.Error.
+type keyError string
 
-func (e scriptError) Error() string { return string(e) }
-func (scriptError) RedisError()     {}
+func (e keyError) Error() string { return string(e) }
+func (keyError) RedisError()     {}
 
 // decode sets the answers of hits from the script's reply. A hit without an answer in the reply gets an
 // error with its counter's name.
-func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
+func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 	size, rest, err := msgp.ReadArrayHeaderBytes(reply)
 	next := func() (n int64) {
 		if err == nil {
@@ -186,21 +192,25 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 			continue
 		}
 		spent, reset, retry := next(), next(), next()
-		*h.answer() = answer{Result: backend.Result{Source: backend.SourceRedis, Result: limit.Result{
-			Allowed: retry == 0 || retry == retryHeld, Remaining: h.pending().limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+		mayEndEarly := reset < 0
+		if mayEndEarly {
+			reset = -1 - reset
+		}
+		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: limit.Result{
+			Allowed: retry == 0 || retry <= retryHeld, Remaining: h.limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 			Held: retry == retryHeld,
 		}}}
-		if retry == retryHeld {
-			h.answer().RetryAfter = 0
+		if retry <= retryHeld {
+			h.answer.RetryAfter = retryHeld - retry
 		}
 	}
 	if int(size) > 3*len(hits) {
 		now := next()
 		for _, h := range hits {
-			h.answer().decidedAt = now
+			h.answer.decidedAt = now
 		}
 	}
-	for failed := int(size) - 3*len(hits) - 1; failed > 0 && err == nil; failed -= 2 {
+	for elementsLeft := int(size) - 3*len(hits) - 1; elementsLeft > 0 && err == nil; elementsLeft -= 2 {
 		i, text := next(), ""
 		if err == nil {
 			text, rest, err = msgp.ReadStringBytes(rest)
@@ -209,13 +219,13 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 			err = fmt.Errorf("error of hit %d: %s", i, text)
 		}
 		if err == nil {
-			hits[i-1].fail(server, scriptError(text))
+			hits[i-1].fail(server, keyError(text))
 		}
 	}
 	if err != nil { // any hit may be one of the failed hits
 		err = fmt.Errorf("%w: %w", errReply, err)
 		for _, h := range hits {
-			if h.answer().Err == nil {
+			if h.answer.Err == nil {
 				h.fail(server, err)
 			}
 		}
@@ -223,7 +233,7 @@ func (s *scriptCall) decode(reply []byte, hits []hitRef, server string) {
 }
 
 // fail sets the answer of h to err, and passes err to the Observer.
-func (h hitRef) fail(server string, err error) {
-	h.call.queue.limiter.options.Observer.Failed(h.call.queue.pool.role, KindOf(err))
-	*h.answer() = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w: %w", server, h.counterName(), backend.ErrUnavailable, err)}}
+func (h *pendingHit) fail(server string, err error) {
+	h.call.queue.limiter.options.Observer.Failed(h.call.queue.instance.role, KindOf(err))
+	h.answer = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w", server, h.counterName(), failed(err))}}
 }

@@ -2,35 +2,31 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/internal/wait"
-	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 const (
 	// maxRetryPause is the longest pause before hits that Redis has refused are sent again.
 	maxRetryPause = 16 * time.Millisecond
 
-	// maxParts bounds the parts of a batch that are in flight after redirects.
+	// maxParts bounds how many parts of a batch are in flight at once after redirects.
 	maxParts = 8
 )
 
-// send executes the hits in Redis and answers them. If Redis refuses to execute some of them,
-// send tries these again until ctx ends. It repeats nothing that Redis may have executed. The
-// error is the first one that concerns more than one key, or nil.
+// send executes the hits in Redis and answers them. While Redis refuses to execute some of the hits, send
+// sends these hits again until ctx ends. It repeats no command that Redis may have executed. It returns
+// the first error of the whole batch; an error of one key goes only to that key's hits.
 func (b *batch) send(ctx context.Context) error {
-	b.failure, b.needsText, b.unconfirmed = nil, false, false
-	s, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].counterName()))
+	b.batchError, b.mustSendScript, b.replicasMissing = nil, false, false
+	s, err := b.findServer(ctx)
 	if err == nil {
 		err = b.setNow(ctx, s)
 	}
@@ -39,31 +35,39 @@ func (b *batch) send(ctx context.Context) error {
 		b.reportError(err)
 		b.reconnect(s)
 		b.failHits(b.hits, err)
-		return b.failure
+		return b.batchError
 	}
 	if !time.Now().Before(b.deadline) {
 		b.failHits(b.hits, errExpired)
-		return b.failure
+		return b.batchError
 	}
-	b.groupHits()
+	b.divideHits()
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRetryPause) {
-		refusal := b.sendUndecided(ctx, s)
+		refusal := b.sendOnce(ctx, s)
+		if refusal == nil && b.mustSendScript && !b.isScriptDone { // Redis asked for the text of the script
+			refusal = b.sendOnce(ctx, s)
+		}
 		if refusal == nil {
 			break
 		}
 		if time.Until(b.deadline) <= pause || !wait.Sleep(ctx, pause) {
-			b.failHits(b.undecidedHits(), refusal)
+			b.failHits(b.hitsWithoutAnswer(), refusal)
 			break
 		}
-		if master, err := b.queue.pool.client.masterOf(ctx, asString(b.hits[0].counterName())); err == nil {
-			s = master
+		if newServer, err := b.findServer(ctx); err == nil {
+			s = newServer
 		}
 	}
 	b.queue.counts.remember(b)
-	if b.queue.limiter.options.AllOrNone {
+	if b.hasGroups {
 		eachCall(b.hits, markCharged)
 	}
-	return b.failure
+	return b.batchError
+}
+
+// findServer returns the server that has the keys of the batch.
+func (b *batch) findServer(ctx context.Context) (*server, error) {
+	return b.queue.instance.client.masterOf(ctx, asString(b.hits[0].counterName()))
 }
 
 // setNow sets the time of the batch. If necessary it measures the clock of s first.
@@ -75,170 +79,177 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 		if err := s.measureClock(ctx); err != nil {
 			return err
 		}
-		b.queue.limiter.adaptTimeout()
+		b.queue.limiter.adaptTimeout(&s.clock)
 	}
 	b.now = s.clock.now()
 	return nil
 }
 
-// timeOf returns the time of a hit in microseconds since 1970.
-func (b *batch) timeOf(h hitRef) int64 {
-	if h.call.now != 0 {
-		return h.call.now
-	}
-	return b.now
+// attempt is one pipeline to a server, with the hits of a batch that have no answer yet.
+type attempt struct {
+	server *server
+	script noRetryString    // the call of the script; its StringCmd is nil if no hit needs the script
+	clock  *goredis.TimeCmd // nil if the clock of the server is not measured
+
+	earlierTTLCommands []goredis.Cmder // set the times to live of keys that earlier batches have charged
+	newTTLCommands     []goredis.Cmder // set the times to live of keys that this attempt has charged
+	redirected         []*pendingHit   // hits whose key is on another server
+	refusal            error           // an error of commands that Redis can execute later, or nil
 }
 
-// sendUndecided sends the undecided hits and answers those that Redis decides. The error is not nil
-// if Redis refuses to decide some hits at the moment.
-func (b *batch) sendUndecided(ctx context.Context, s *server) (refusal error) {
-	o, q := &b.queue.limiter.options, b.queue
-	commands := b.commands[:0]
+// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. If Redis can
+// decide some hits only later, sendOnce returns the error of these hits.
+func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
+	a := attempt{server: s}
+	b.buildCommands(ctx, &a)
+	start := microsSinceProcessStart()
+	b.sendCommands(ctx, s)
+	if a.clock != nil && a.clock.Err() == nil {
+		s.clock.add(start, microsSinceProcessStart(), a.clock.Val().UnixMicro())
+		b.queue.limiter.adaptTimeout(&s.clock)
+	}
+	b.queue.keysWithoutTTL.addForResend(a.earlierTTLCommands)
+	b.reportedKinds = 0
+	b.applyCounterReplies(&a)
+	b.applyScriptReply(&a)
+	b.setTTL(ctx, s, a.newTTLCommands)
+	b.sendEachKey(ctx, a.redirected)
+	return a.refusal
+}
+
+// buildCommands makes the commands of attempt a, and keeps them in b.commands.
+func (b *batch) buildCommands(ctx context.Context, a *attempt) {
+	q := b.queue
+	b.commands = b.commands[:0]
 	for _, c := range b.counters.all {
 		if !c.isDone {
-			commands = c.encode(commands, q.expiries.contains(c.hash), !q.pool.incrementDenied.Load())
+			b.commands = c.encode(b.commands, q.keysWithTTL.contains(c.hash), !q.instance.incrForbidden.Load())
 		}
 	}
-	var script noRetryString
 	if !b.isScriptDone {
-		script = b.script.command(ctx, b.scriptHits, b.scriptTime(), o.randomJitter(), b.needsText, b.isDistinct)
-		commands = append(commands, script)
+		args := b.script.encode(b.scriptHits, b.scriptTime(), q.limiter.options.randomJitter(), b.mustSendScript, b.hasDistinctCounters, q.limiter.refundTime())
+		a.script = noRetryString{goredis.NewStringCmd(ctx, args...)}
+		a.script.SetFirstKeyPos(firstKey)
+		b.commands = append(b.commands, a.script)
 	}
-	var clock *goredis.TimeCmd
-	if !o.CallersClock && !b.isKeyByKey && s.clock.isDue() {
-		clock = goredis.NewTimeCmd(ctx, "TIME")
-		commands = append(commands, clock)
+	if !q.limiter.options.CallersClock && !b.hasOneKey && a.server.clock.isDue() {
+		a.clock = goredis.NewTimeCmd(ctx, "TIME")
+		b.commands = append(b.commands, a.clock)
 	}
-	doubtful := q.doubtful.takeKeysToSend()
-	for _, d := range doubtful {
-		commands = append(commands, d.command)
-	}
-	b.commands, b.reportedKinds = commands, 0
-
-	start := sinceStart()
-	b.execute(ctx, s, commands)
-	if clock != nil && clock.Err() == nil {
-		s.clock.add(start, sinceStart(), clock.Val().UnixMicro())
-		q.limiter.adaptTimeout()
-	}
-	q.doubtful.addUnconfirmed(doubtful)
-
-	var redirected []hitRef
-	var newKeys []doubtfulKey // without a time to live
-	for _, c := range b.counters.all {
-		if c.isDone {
-			continue
-		}
-		count, hasExpiry, err := c.decode()
-		if c.isIncrForbidden(err) {
-			q.pool.incrementDenied.Store(true) // the next charge uses INCRBY
-			refusal = err
-			continue
-		}
-		c.isDone = true
-		switch b.outcomeOf(err) {
-		case outcomeExecuted:
-			b.answerHits(c, count)
-			switch {
-			case hasExpiry && c.n > 0:
-				q.expiries.add(c.hash)
-			case !hasExpiry:
-				newKeys = append(newKeys, newDoubtfulKey(string(c.name), c.ttl))
-			}
-		case outcomeRedirect:
-			redirected = append(redirected, b.hitsOf(c)...)
-		case outcomeRefused:
-			c.isDone, refusal = false, err
-		case outcomeRejected:
-			b.failCounter(c, err)
-		case outcomeUnanswered:
-			b.reconnect(s)
-			if c.n > 0 {
-				q.doubtful.addUnanswered(newDoubtfulKey(string(c.name), c.ttl))
-			}
-			fallthrough
-		default:
-			b.failHits(b.hitsOf(c), err)
-		}
-	}
-	if script.StringCmd != nil {
-		b.isScriptDone = true
-		reply, err := script.Bytes()
-		switch b.outcomeOf(err) {
-		case outcomeExecuted:
-			b.script.decode(reply, b.scriptHits, q.pool.name)
-		case outcomeRedirect:
-			redirected = append(redirected, b.scriptHits...)
-		case outcomeRefused:
-			b.isScriptDone, refusal = false, err
-		case outcomeUnknownScript:
-			b.isScriptDone, b.needsText = false, true
-		case outcomeUnanswered:
-			b.reconnect(s)
-			fallthrough
-		default:
-			b.reportError(err) // an error of the script concerns all its hits
-			b.failHits(b.scriptHits, err)
-		}
-	}
-	b.setExpiry(ctx, s, newKeys)
-	b.sendKeyByKey(ctx, redirected)
-	if !b.isScriptDone && b.needsText && refusal == nil {
-		return b.sendUndecided(ctx, s)
-	}
-	return refusal
+	a.earlierTTLCommands = q.keysWithoutTTL.takeCommands()
+	b.commands = append(b.commands, a.earlierTTLCommands...)
 }
 
-// scriptTime returns the time for the script: that of the hits, or 0 for the clock of Redis.
+// scriptTime returns the time for the script in microseconds since 1970: the time of the requests, or the
+// time of the batch if all hits have windows. It returns 0, for the clock of Redis, in all other cases.
 func (b *batch) scriptTime() int64 {
 	if now := b.scriptHits[0].call.now; now != 0 {
 		return now
 	}
 	for _, h := range b.scriptHits {
-		if !h.pending().hasWindow() {
+		if !h.hasWindow() {
 			return 0
 		}
 	}
 	return b.now
 }
 
-// execute sends the commands, and sets the reply or the error of each.
-func (b *batch) execute(ctx context.Context, s *server, commands []goredis.Cmder) {
-	client, o := b.queue.pool.client, &b.queue.limiter.options
+// sendCommands sends the commands of the batch, and sets the reply or the error of each command.
+func (b *batch) sendCommands(ctx context.Context, s *server) {
+	waitReplicas := b.queue.limiter.options.WaitReplicas
 	switch {
-	case b.isKeyByKey || len(commands) == 1 && o.WaitReplicas == 0:
-		for _, cmd := range commands {
-			cmd.SetErr(client.Process(ctx, cmd))
+	case b.hasOneKey || len(b.commands) == 1 && waitReplicas == 0:
+		for _, cmd := range b.commands {
+			cmd.SetErr(b.queue.instance.client.Process(ctx, cmd))
 		}
-	case o.WaitReplicas > 0:
-		b.executeWithReplicas(ctx, s, commands)
+	case waitReplicas > 0:
+		b.sendAndAwaitReplicas(ctx, s)
 	default:
-		s.execute(ctx, commands)
+		s.execute(ctx, b.commands)
 	}
 }
 
-// setExpiry gives new keys a time to live. Their charges had no SET, because this process remembered a
-// time to live. But Redis has lost the keys since.
-func (b *batch) setExpiry(ctx context.Context, s *server, keys []doubtfulKey) {
-	if len(keys) == 0 {
+// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It
+// fails the hits of the other counters, or leaves these hits to a later attempt.
+func (b *batch) applyCounterReplies(a *attempt) {
+	q := b.queue
+	for _, c := range b.counters.all {
+		if c.isDone {
+			continue
+		}
+		count, hasTTL, err := c.decode()
+		outcome := outcomeOf(err)
+		switch {
+		case outcome == outcomeExecuted:
+			c.isDone = true
+			b.answerHits(c, count)
+			if !hasTTL {
+				a.newTTLCommands = append(a.newTTLCommands, newTTLCommand(string(c.name), c.ttl))
+			} else if c.n > 0 {
+				q.keysWithTTL.add(c.hash)
+			}
+		case c.isIncrForbidden(err):
+			q.instance.incrForbidden.Store(true)
+			a.refusal = err // the next attempt uses INCRBY
+		case outcome == outcomeBadKey:
+			c.isDone = true
+			for _, h := range b.hitsOf(c) {
+				h.fail(q.instance.name, err)
+			}
+		default:
+			if outcome == outcomeUnanswered && c.n > 0 {
+				q.keysWithoutTTL.addUnanswered(newTTLCommand(string(c.name), c.ttl))
+			}
+			c.isDone = b.applyFailure(a, b.hitsOf(c), outcome, err)
+		}
+	}
+}
+
+// applyScriptReply answers the hits of the script if Redis has executed the script. Otherwise it fails
+// these hits, or leaves them to a later attempt.
+func (b *batch) applyScriptReply(a *attempt) {
+	if a.script.StringCmd == nil {
 		return
 	}
-	commands := make([]goredis.Cmder, len(keys))
-	for i, k := range keys {
-		commands[i] = k.command
+	reply, err := a.script.Bytes()
+	switch outcome := outcomeOf(err); {
+	case outcome == outcomeExecuted:
+		b.isScriptDone = true
+		b.script.decode(reply, b.scriptHits, b.queue.instance.name)
+	case outcome == outcomeUnknownScript && !b.mustSendScript:
+		b.reportError(err)
+		b.mustSendScript = true
+	default:
+		b.isScriptDone = b.applyFailure(a, b.scriptHits, outcome, err)
 	}
-	s.execute(ctx, commands)
-	b.queue.doubtful.addUnconfirmed(keys)
 }
 
-// sendKeyByKey sends hits of a slot that has moved or is being moved. The hits of each key are a batch
-// of their own, so that the client can follow redirects.
-func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
+// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it
+// leaves the hits to a later attempt and returns false. Hits that were redirected are sent key by key.
+func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcome, err error) (isDone bool) {
+	b.reportError(err)
+	switch {
+	case outcome == outcomeRedirect && !b.hasOneKey:
+		a.redirected = append(a.redirected, hits...)
+		return true
+	case outcome == outcomeRedirect, outcome == outcomeTryLater:
+		a.refusal = err
+		return false
+	case outcome == outcomeUnanswered:
+		b.reconnect(a.server)
+	}
+	b.failHits(hits, err)
+	return true
+}
+
+// sendEachKey sends hits of a hash slot that has moved or is being moved. The hits of each key are a
+// batch of their own, so that the client can follow redirects.
+func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	if len(hits) == 0 {
 		return
 	}
-	b.unconfirmed = b.unconfirmed || b.queue.limiter.options.WaitReplicas > 0 // the parts don't wait
-	byName := map[string][]hitRef{}
+	b.replicasMissing = b.replicasMissing || b.queue.limiter.options.WaitReplicas > 0 // no part waits for replicas
+	byName := map[string][]*pendingHit{}
 	for _, h := range hits {
 		name := string(h.counterName())
 		byName[name] = append(byName[name], h)
@@ -248,7 +259,7 @@ func (b *batch) sendKeyByKey(ctx context.Context, hits []hitRef) {
 	for _, hits := range byName {
 		semaphore <- struct{}{}
 		running.Go(func() {
-			part := batch{queue: b.queue, hits: hits, isKeyByKey: true, deadline: b.deadline, sendUntil: b.sendUntil}
+			part := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
 			_ = part.send(ctx) // the hits have the error
 			<-semaphore
 		})
@@ -262,36 +273,40 @@ func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
 	}
-	b.queue.pool.client.reload(s)
+	b.queue.instance.client.findServersAgain(s)
 }
 
-// reportError passes an error of more than one key to the Observer. In one call of sendUndecided, it
-// passes each kind of error once.
+// reportError passes an error of more than one key to the Observer. It passes each kind of error once in
+// an attempt.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
 	if kind == KindTimeout && b.lateWatch.isLate() {
-		return // replaceWorker has told the observer
+		return // replaceWorker has already reported the timeout
 	}
 	if b.reportedKinds&(1<<kind) == 0 {
 		b.reportedKinds |= 1 << kind
-		b.queue.limiter.options.Observer.Failed(b.queue.pool.role, kind)
+		b.queue.limiter.options.Observer.Failed(b.queue.instance.role, kind)
 	}
 }
 
 // failHits answers hits with an error of the whole batch.
-func (b *batch) failHits(hits []hitRef, err error) {
-	if KindOf(err) == KindTimeout {
-		err = fmt.Errorf("%w: %w", backend.ErrLate, err)
-		if isStarved(b.sendUntil) {
-			err = fmt.Errorf("%w: %w", backend.ErrOverloaded, err)
+func (b *batch) failHits(hits []*pendingHit, err error) {
+	if backend.ReasonOf(err) == backend.ReasonNone {
+		reason := backend.ReasonOutage
+		if KindOf(err) == KindTimeout {
+			reason = backend.ReasonLate
+			if isStarved(b.answerDeadline) {
+				reason = backend.ReasonOverload
+			}
 		}
+		err = &backend.Error{Reason: reason, Cause: err}
 	}
-	err = fmt.Errorf("redis %s: %s: %w: %w", b.queue.pool.name, hitsText(len(hits)), backend.ErrUnavailable, err)
+	err = fmt.Errorf("redis %s: %s: %w", b.queue.instance.name, hitsText(len(hits)), err)
 	for _, h := range hits {
-		*h.answer() = answer{Result: backend.Result{Err: err}}
+		h.answer = answer{Result: backend.Result{Err: err}}
 	}
-	if b.failure == nil {
-		b.failure = err
+	if b.batchError == nil {
+		b.batchError = err
 	}
 }
 
@@ -302,90 +317,3 @@ func hitsText(n int) string {
 	}
 	return strconv.Itoa(n) + " hits"
 }
-
-// failCounter answers the hits of c with an error that concerns c only.
-func (b *batch) failCounter(c *windowCounter, err error) {
-	for _, h := range b.hitsOf(c) {
-		h.fail(b.queue.pool.name, err)
-	}
-}
-
-// replyOutcome is what a reply means for its hits.
-type replyOutcome int
-
-const (
-	outcomeExecuted      replyOutcome = iota
-	outcomeUnanswered                 // Redis may have executed the command
-	outcomeUnknownScript              // Redis needs the text of the script
-	outcomeRedirect                   // another server has the key
-	outcomeRefused                    // Redis can't execute the command at the moment
-	outcomeRejected                   // the key can't be used
-	outcomeFailed                     // Redis executes no command like this
-)
-
-// outcomeOf returns the outcome of a command with this error. If the error concerns more than one key,
-// outcomeOf also passes it to the Observer.
-func (b *batch) outcomeOf(err error) replyOutcome {
-	if err == nil {
-		return outcomeExecuted
-	}
-	code := errorCode(err)
-	switch code {
-	case "WRONGTYPE", "ERR", "OOM":
-		return outcomeRejected
-	}
-	b.reportError(err)
-	switch code {
-	case "":
-		return outcomeUnanswered
-	case "NOSCRIPT":
-		if b.needsText {
-			return outcomeFailed
-		}
-		return outcomeUnknownScript
-	case "TRYAGAIN", "ASK", "MOVED":
-		if b.isKeyByKey {
-			return outcomeRefused
-		}
-		return outcomeRedirect
-	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
-		return outcomeRefused
-	}
-	return outcomeFailed
-}
-
-// errorCode returns the code of an error with which Redis refused to execute a command. It
-// returns "" if the command may have been executed.
-func errorCode(err error) string {
-	var reply goredis.Error
-	if !errors.As(err, &reply) {
-		return ""
-	}
-	if strings.Contains(reply.Error(), "non local key") {
-		// The slot is being moved. Redis checked that this node has all keys. Then a
-		// key expired, and the script's first command missed that key.
-		return "TRYAGAIN"
-	}
-	code, _, _ := strings.Cut(reply.Error(), " ")
-	return code
-}
-
-// windowTTL returns the time to live, in milliseconds, of the key of a window of l that ends after
-// untilEnd microseconds. Windows shorter than a second get no jitter, because they have many keys.
-func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
-	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
-	if l.Period() >= microsPerSecond {
-		ttl += o.randomJitter()
-	}
-	return ttl
-}
-
-// randomJitter returns a random part of Jitter, in milliseconds.
-func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
-
-// windowMargin returns the least time for which a key lives after its window. In this time, a replica
-// with a wrong estimate of the clock can still charge the old window. A Redis that has stopped for some
-// seconds can do so too.
-func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
-
-const minWindowMargin = 10 * time.Second

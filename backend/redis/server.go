@@ -3,17 +3,20 @@ package redis
 import (
 	"context"
 	"sync"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// client is one Redis with all its servers.
+// client is a client of all servers of a redisInstance.
 type client interface {
 	// Process sends cmd and follows the redirects of a Cluster.
 	Process(ctx context.Context, cmd goredis.Cmder) error
 
 	Ping(ctx context.Context) *goredis.StatusCmd
+	PoolStats() *goredis.PoolStats
 	Close() error
+	pipeliner
 
 	// masterOf returns the server that has key.
 	masterOf(ctx context.Context, key string) (*server, error)
@@ -21,32 +24,39 @@ type client interface {
 	// eachMaster calls f with each master, possibly at the same time. It returns the first error.
 	eachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error
 
-	Pipeline() goredis.Pipeliner
+	// roundTrip returns the time of a round trip to the slowest server, or 0 if none has been measured.
+	roundTrip() time.Duration
 
-	// reload looks for the servers again, in the background. failed is a server that has not
+	// findServersAgain looks for the servers again, in the background. failed is a server that has not
 	// answered, or nil.
-	reload(failed *server)
+	findServersAgain(failed *server)
 }
 
 // server is a Redis process that commands are sent to.
 type server struct {
-	node     *goredis.Client
+	pipeliner
+	node     *goredis.Client // the same client as pipeliner
 	clock    serverClock
 	replicas replicaState
+}
 
-	// execute sends commands in one step, and sets the reply or the error of each.
-	execute func(ctx context.Context, commands []goredis.Cmder)
+// pipeliner opens pipelines to one server. It is a client or a connection of go-redis.
+type pipeliner interface{ Pipeline() goredis.Pipeliner }
+
+// execute sends commands to the server in one step, and sets the reply or the error of each command.
+func (s *server) execute(ctx context.Context, commands []goredis.Cmder) {
+	runPipeline(ctx, s, commands)
 }
 
 // measureClock asks the server for its time.
 func (s *server) measureClock(ctx context.Context) error {
 	cmd := goredis.NewTimeCmd(ctx, "TIME")
-	start := sinceStart()
+	start := microsSinceProcessStart()
 	s.execute(ctx, []goredis.Cmder{cmd})
 	if err := cmd.Err(); err != nil {
 		return err
 	}
-	s.clock.add(start, sinceStart(), cmd.Val().UnixMicro())
+	s.clock.add(start, microsSinceProcessStart(), cmd.Val().UnixMicro())
 	return nil
 }
 
@@ -70,13 +80,11 @@ func newServers(c goredis.UniversalClient) *servers {
 }
 
 // newServer returns the server behind c.
-func newServer(c *goredis.Client) *server {
-	return &server{node: c, execute: func(ctx context.Context, commands []goredis.Cmder) { executeIn(ctx, c, commands) }}
-}
+func newServer(c *goredis.Client) *server { return &server{pipeliner: c, node: c} }
 
-// executeIn sends commands to c in one step, and sets the reply or the error of each.
-func executeIn(ctx context.Context, c interface{ Pipeline() goredis.Pipeliner }, commands []goredis.Cmder) {
-	pipe := c.Pipeline()
+// runPipeline sends commands in one pipeline of p, and sets the reply or the error of each command.
+func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
+	pipe := p.Pipeline()
 	_ = pipe.BatchProcess(ctx, commands...)
 	_, err := pipe.Exec(ctx)
 	if err == nil {
@@ -116,9 +124,9 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 	return s.cluster.ForEachMaster(ctx, f)
 }
 
-// reload implements client. go-redis reloads the slots of a Cluster itself only for commands
-// that it may repeat. reload forgets the failed server, which may never come back.
-func (s *servers) reload(failed *server) {
+// findServersAgain implements client. go-redis itself reloads the hash slots of a Cluster only for commands
+// that it may repeat. findServersAgain forgets the failed server, which may never come back.
+func (s *servers) findServersAgain(failed *server) {
 	if s.cluster != nil {
 		if failed != nil {
 			s.masters.Delete(failed.node)

@@ -23,8 +23,8 @@ func (r Role) String() string { return [...]string{"main", "per_second"}[r] }
 
 // ShardName returns the Redis of a shard, and the number of the shard there, from 0.
 func (l *Limiter) ShardName(shard int) (role Role, partition int) {
-	p := l.queues[shard].pool
-	return p.role, shard - p.firstShard
+	instance := l.queues[shard].instance
+	return instance.role, shard - instance.firstShard
 }
 
 // PoolStats describes the connections to a Redis.
@@ -45,13 +45,11 @@ type PoolStats struct {
 // PoolStats returns the statistics of each Redis.
 func (l *Limiter) PoolStats() []PoolStats {
 	var poolStats []PoolStats
-	for _, p := range l.pools {
-		stats := PoolStats{Role: p.role, Opened: p.openedConnections.Load(), RoundTrip: p.roundTrip(), Budget: l.Timeout()}
-		if c, ok := p.client.(interface{ PoolStats() *goredis.PoolStats }); ok {
-			s := c.PoolStats()
-			stats.add(s)
-			stats.add((*goredis.PoolStats)(s.PipelineStats))
-		}
+	for _, instance := range l.instances {
+		stats := PoolStats{Role: instance.role, Opened: instance.openedConnections.Load(), RoundTrip: instance.client.roundTrip(), Budget: l.Timeout()}
+		s := instance.client.PoolStats()
+		stats.add(s)
+		stats.add((*goredis.PoolStats)(s.PipelineStats))
 		poolStats = append(poolStats, stats)
 	}
 	return poolStats

@@ -18,8 +18,8 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // kindRecorder is an Observer that remembers the kinds of errors.
@@ -105,7 +105,7 @@ func TestErrorsHaveTheirKind(t *testing.T) {
 		{&net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}, redis.KindReset},
 		{io.EOF, redis.KindReset},
 		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, redis.KindTimeout},
-		{fmt.Errorf("%w: %w", backend.ErrLate, backend.ErrUnavailable), redis.KindTimeout},
+		{&backend.Error{Reason: backend.ReasonLate}, redis.KindTimeout},
 		{&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, redis.KindTLS},
 		{tls.RecordHeaderError{Msg: "not TLS"}, redis.KindTLS},
 		{replyError("WRONGPASS invalid username-password pair"), redis.KindAuth},

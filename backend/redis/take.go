@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -33,13 +32,26 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 			l.refund(ctx, now, r, hits, results)
 		}
 		l.recycle(r)
-	case errors.Is(err, backend.ErrLate):
+	case backend.ReasonOf(err) != backend.ReasonNone:
 		r.setLateResults(results, err)
 		r.abandon(l)
 	default:
 		failAll(results, err)
 		r.abandon(l)
 	}
+}
+
+// chargesInSteps reports whether a group can be charged in several steps, because its hits are in several
+// partitions. Between the steps, other callers see charges that may be refunded.
+func (l *Limiter) chargesInSteps() bool { return len(l.queues) > 1 }
+
+// refundTime returns the time in milliseconds in which a charge can be refunded, or 0 if no group is
+// charged in several steps. A late Redis can execute the refund after the end of the Take.
+func (l *Limiter) refundTime() int64 {
+	if !l.chargesInSteps() {
+		return 0
+	}
+	return (2*l.options.Timeout + lateAnswerTime).Milliseconds()
 }
 
 // budget returns how long a Take may last, which is normally the timeout. If the caller has an
@@ -52,22 +64,23 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	return l.Timeout()
 }
 
-// refund takes back the charges of a Take if one of its all-or-none hits is denied. Each partition has
+// refund takes back the charges of a Take if one of its hits denies the group. Each partition has
 // its own run of the script. So one run can't ensure that all hits are charged or none. Other callers
 // see the charges until the refund arrives. refund skips a charge whose window may have ended, because
 // Redis has forgotten this charge.
 func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
 	for _, c := range chargedRequest.calls {
-		for i, h := range c.hits {
-			chargeLife, anonymousHoldExpiry := c.answers[i].ResetAfter, int64(0)
+		for i := range c.hits {
+			h := &c.hits[i]
+			chargeLife, anonymousHoldExpiry := h.answer.ResetAfter, int64(0)
 			if h.limit.Algorithm.HasHolds() {
 				chargeLife = h.limit.Period()
 				if h.holdID == "" {
-					anonymousHoldExpiry = c.answers[i].decidedAt + chargeLife
+					anonymousHoldExpiry = h.answer.decidedAt + chargeLife
 				}
 			}
-			if !c.answers[i].isCharged || time.Since(chargedRequest.start).Microseconds() >= chargeLife {
+			if !h.answer.isCharged || time.Since(chargedRequest.start).Microseconds() >= chargeLife {
 				continue
 			}
 			if r == nil {
@@ -88,9 +101,9 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 		return
 	}
 	for _, c := range r.calls {
-		for i, h := range c.hits {
-			if a := c.answers[i].Result; a.Err == nil {
-				results[h.index] = a
+		for i := range c.hits {
+			if h := &c.hits[i]; h.answer.Err == nil {
+				results[h.index] = h.answer.Result
 			}
 		}
 	}

@@ -36,10 +36,34 @@ func (l *Limiter) Timeout() time.Duration {
 	return time.Duration(l.autoTimeout.Load())
 }
 
-// adaptTimeout sets the timeout of AutoTimeout after a measurement.
-func (l *Limiter) adaptTimeout() {
-	if l.options.AutoTimeout {
-		l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
+// adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout
+// is still too short for this measurement. Then adaptTimeout lets the next batch measure c again. If the
+// round trip has become longer, new measurements thus soon replace all shorter ones.
+func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
+	if !l.options.AutoTimeout {
+		return false
+	}
+	l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
+	stillTooShort = isTooShort(l.Timeout(), c.newestRoundTrip())
+	if stillTooShort {
+		c.measureSoon()
+	}
+	return stillTooShort
+}
+
+// fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer
+// than the timeout. A measurement takes a connection, so a probe that was fast enough makes none. One slow
+// answer alone does not raise the timeout: fitTimeout measures the round
+// trip until a measurement fits the timeout, or until all measurements are new.
+func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
+	if !l.options.AutoTimeout || probeTime <= l.Timeout() {
+		return
+	}
+	s, err := q.instance.client.masterOf(ctx, string(q.keyspace))
+	for range maxMeasurements {
+		if err != nil || s.measureClock(ctx) != nil || !l.adaptTimeout(&s.clock) {
+			return
+		}
 	}
 }
 
@@ -48,20 +72,13 @@ func (l *Limiter) adaptTimeout() {
 // trip does not count.
 func (l *Limiter) RoundTrip() time.Duration {
 	slowest := time.Duration(0)
-	for _, p := range l.pools {
-		slowest = max(slowest, p.roundTrip())
+	for _, instance := range l.instances {
+		slowest = max(slowest, instance.client.roundTrip())
 	}
 	return slowest
 }
 
-func (p *pool) roundTrip() time.Duration {
-	if c, ok := p.client.(interface{ roundTrip() time.Duration }); ok {
-		return c.roundTrip()
-	}
-	return 0
-}
-
-// roundTrip returns the time of a round trip to the slowest server.
+// roundTrip implements client.
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
@@ -80,25 +97,38 @@ func (c *serverClock) roundTrip() time.Duration {
 	defer c.mu.Unlock()
 	shortest := time.Duration(0)
 	for i, m := range c.measurements {
-		length := time.Duration(m.maxOffset-m.minOffset) * time.Microsecond
-		if i == 0 || length < shortest {
-			shortest = length
+		if i == 0 || m.length() < shortest {
+			shortest = m.length()
 		}
 	}
 	return shortest
 }
 
+// newestRoundTrip returns the length of the newest measurement, or 0 if there is none.
+func (c *serverClock) newestRoundTrip() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.measurements) == 0 {
+		return 0
+	}
+	return c.measurements[len(c.measurements)-1].length()
+}
+
+func (m measurement) length() time.Duration {
+	return time.Duration(m.maxOffset-m.minOffset) * time.Microsecond
+}
+
 // MeasureRoundTrip measures the round trip to each server and returns RoundTrip. It leaves out
 // servers that don't answer before ctx ends.
 func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
-	for _, p := range l.pools {
-		servers, _ := l.serversOf(ctx, p)
+	for _, instance := range l.instances {
+		servers, _ := l.serversOf(ctx, instance)
 		for _, s := range servers {
 			for range 2 { // the first measurement may contain the time to connect
 				_ = s.measureClock(ctx)
 			}
+			l.adaptTimeout(&s.clock)
 		}
 	}
-	l.adaptTimeout()
 	return l.RoundTrip()
 }

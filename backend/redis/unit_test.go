@@ -205,12 +205,12 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 }
 
 func TestHashTagsAreSpreadEvenly(t *testing.T) {
-	assert.Equal(t, 12739, slot("123456789"), "as in the Redis Cluster specification (0x31C3)")
+	assert.Equal(t, 12739, hashSlot("123456789"), "as in the Redis Cluster specification (0x31C3)")
 	for _, n := range []int{1, 3, 16, 64, maxPartitions} {
 		for masters := 1; masters <= n; masters += max(1, n/5) {
 			counts := make([]int, masters)
 			for _, tag := range hashTags(n) {
-				counts[slot(strings.Trim(tag, "{}"))*masters/clusterSlots]++
+				counts[hashSlot(strings.Trim(tag, "{}"))*masters/hashSlotCount]++
 			}
 			for _, c := range counts {
 				assert.InDelta(t, float64(n)/float64(masters), c, 2, "%d partitions on %d masters", n, masters)
@@ -245,7 +245,7 @@ func TestProbeChargesEvenIfDenied(t *testing.T) {
 	hit := newProbes(1).hit
 	assert.Positive(t, hit.N)
 	assert.True(t, hit.Limit.ChargeDenied)
-	assert.False(t, hit.AllOrNone())
+	assert.False(t, hit.AllOrNone)
 }
 
 func TestCheckComparesClocks(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/client/local"
 )
 
 // New returns a Client with limits, which is the text of a limits file. If clock is nil, the
@@ -17,7 +18,7 @@ import (
 // of the test closes the Client.
 func New(t testing.TB, limits string, clock *Clock) *client.Client {
 	t.Helper()
-	parsed, err := client.ParseLimits("limits", limits)
+	parsed, err := local.ParseLimits("limits", limits)
 	if err != nil {
 		t.Fatalf("limits of the test: %v", err)
 	}

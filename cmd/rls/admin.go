@@ -1,20 +1,19 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/watchfile"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/base/watchfile"
+	"github.com/seed-81f232ab/rls/internal/server"
 )
 
 // newCallers returns the callers that may use the admin API. It keeps those of
-// ADMIN_TOKENS_FILE up to date until ctx is done.
-func newCallers(ctx context.Context, s *env.Settings, log *slog.Logger) (*admin.Callers, error) {
+// ADMIN_TOKENS_FILE up to date until p ends.
+func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, error) {
 	callers := &admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
 	if s.AdminTokensFile == "" {
 		return callers, nil
@@ -24,7 +23,7 @@ func newCallers(ctx context.Context, s *env.Settings, log *slog.Logger) (*admin.
 	if err != nil {
 		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
 	}
-	go file.Watch(ctx)
+	p.start(file.Watch)
 	return callers, nil
 }
 
@@ -38,20 +37,14 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 		Callers: *callers,
 		Counters: admin.Counters{
 			Limits:     l.store,
-			Uncached:   counters.uncached,
-			Limiter:    counters.Limiter,
+			Layer:      counters.Layer,
 			PerReplica: counters.perReplica,
-
-			Prefixes:     counters.prefixes,
-			PrefixCaches: counters.caches,
+			Prefixes:   counters.prefixes,
 		},
 		Log: log,
 	}
 	if s.AdminAuditPath != "" {
 		o.AuditLog = slog.New(slog.NewJSONHandler(auditFile{s.AdminAuditPath, log}, nil))
-	}
-	for _, c := range counters.explain.Caches {
-		o.Counters.DenialCaches = append(o.Counters.DenialCaches, c)
 	}
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset

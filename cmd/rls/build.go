@@ -9,7 +9,7 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// version, commit and date are set by the build (scripts/ldflags).
+// version, commit and date are set by the build (deploy/scripts/ldflags).
 var version, commit, date string
 
 // build says which source the program is built from.

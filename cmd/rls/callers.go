@@ -6,15 +6,15 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/seed-81f232ab/rls/callers"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/service/callers"
 )
 
 // bindCallers returns next, or a service in front of next that refuses domains to callers. It
 // also returns the function that refuses domains, or nil. It follows the file of the callers
-// until ctx is done.
-func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServiceServer, meter *metrics.Metrics, events changes, log *slog.Logger) (
+// until p ends.
+func bindCallers(p *process, s *env.Settings, next rlsv3.RateLimitServiceServer, meter *metrics.Metrics, events changes, log *slog.Logger) (
 	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
 ) {
 	if s.CallerDomainsFile == "" {
@@ -28,7 +28,7 @@ func bindCallers(ctx context.Context, s *env.Settings, next rlsv3.RateLimitServi
 	if err != nil {
 		return nil, nil, err
 	}
-	go file.Run(ctx)
+	p.start(file.Run)
 	bound := callers.NewService(next, file, refused, log)
 	return bound, bound.CheckDomain, nil
 }

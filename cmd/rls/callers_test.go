@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/seed-81f232ab/rls/internal/certtest"
-	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
 func TestCertificateBindsCallerToDomains(t *testing.T) {
@@ -81,5 +81,5 @@ func TestInvalidCallersFileStopsStart(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "needs GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT")
-	assert.Contains(t, string(out), "callers: want a list")
+	assert.Contains(t, string(out), "callers: got a mapping, want a list")
 }

@@ -5,67 +5,69 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
-	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/candidate"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service"
-	filesource "github.com/seed-81f232ab/rls/source/file"
 )
 
-// candidateKeyPrefix begins the names of the candidate's counters in Redis.
+// candidateKeyPrefix begins the names of the candidate's counters in a store.
 const candidateKeyPrefix = "candidate:"
 
 // candidateLimits are the limits at LIMITS_CANDIDATE, or nil without them.
 type candidateLimits struct {
 	*candidate.Candidate
 	explainer *explain.Explainer
-	client    *redis.Limiter // nil if the counters are local
 }
 
-// startCandidate evaluates the limits at LIMITS_CANDIDATE until ctx is done. It returns nil
-// without the setting. The candidate must be closed at the end.
-func startCandidate(ctx context.Context, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (*candidateLimits, error) {
+// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns nil
+// without the setting.
+func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (*candidateLimits, error) {
 	if s.LimitsCandidate == "" {
 		return nil, nil
 	}
 	c := &candidateLimits{}
-	o := candidate.Options{QuotaMode: s.QuotaMode, Observer: meter.Candidate(func() bool { return c.Status().Problem != nil })}
+	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: meter.Candidate(func() bool { return c.Status().Problem != nil })}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	if s.Backend() == env.BackendRedis {
+	switch s.Backend() {
+	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
 		client, err := newRedis(s, s.CacheKeyPrefix+candidateKeyPrefix, nil, nil)
 		if err != nil {
 			return nil, err
 		}
-		c.client, o.Limiter, x.RedisKey = client, client, client.Counter
-	} else {
-		counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys, AllOrNone: s.AllOrNone})
-		go counters.Run(ctx, time.Minute)
+		p.atEnd(func() { _ = client.Close() })
+		o.Limiter, x.RedisKey = client, client.Counter
+	case env.BackendMemcache:
+		client, err := newMemcached(s, s.CacheKeyPrefix+candidateKeyPrefix, log)
+		if err != nil {
+			return nil, err
+		}
+		p.atEnd(func() { _ = client.Close() })
+		o.Limiter = client
+	default:
+		counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
+		p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
 		o.Limiter = counters
 	}
 	c.Candidate = candidate.New(o)
-	x.Limits, x.Counters = c.Store(), o.Limiter
+	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
 	c.explainer = explain.New(x)
 	files := filesource.New(filesource.Options{
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
-		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig},
+		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
 		Log:      log.With("limits", "candidate"),
 	})
-	go c.Follow(ctx, files, log)
-	go c.Run(ctx)
+	p.start(func(ctx context.Context) { c.Follow(ctx, files, log) })
+	p.start(c.Run)
 	return c, nil
-}
-
-func (c *candidateLimits) close() {
-	if c != nil && c.client != nil {
-		_ = c.client.Close()
-	}
 }
 
 // observers returns the observer that evaluates the candidate, if there is one.

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
-	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {

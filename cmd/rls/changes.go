@@ -10,9 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/descriptors/override"
-	"github.com/seed-81f232ab/rls/reload"
-	"github.com/seed-81f232ab/rls/timeline"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
 // maxTimelineEvents is the number of events that the timeline keeps.
@@ -140,9 +139,8 @@ func (c changes) overridesChanged(all []reload.OverrideChange) {
 func overrideEvent(change reload.OverrideChange) timeline.Event {
 	s := &change.State
 	e := timeline.Event{Kind: timeline.Override, Text: strings.ReplaceAll(string(s.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(s.Target, "all")}
-	notes := override.NotesOf(s.Value)
-	e.Attrs = append(e.Attrs, attr("set by", notes.Author)...)
-	e.Attrs = append(e.Attrs, attr("reason", notes.Reason)...)
+	e.Attrs = append(e.Attrs, attr("set by", s.Author)...)
+	e.Attrs = append(e.Attrs, attr("reason", s.Reason)...)
 	if !s.Expires.IsZero() {
 		e.Attrs = append(e.Attrs, attr("until", s.Expires.UTC().Format(time.RFC3339))...)
 	}
@@ -168,11 +166,11 @@ func (c changes) sourceChanged(source string, err error) {
 	c.Add(timeline.Event{Kind: timeline.Source, Text: "source of limits in use: " + source})
 }
 
-// redisChanged records that Redis went down or came up.
-func (c changes) redisChanged(change fallback.StateChange, s *env.Settings) {
+// storeChanged records that a store went down or came up.
+func (c changes) storeChanged(store string, change fallback.StateChange, s *env.Settings) {
 	o := &change.Outage
 	if change.Down {
-		e := timeline.Event{Time: o.Start, Kind: timeline.Breaker, Failed: true, Text: "Redis outage started"}
+		e := timeline.Event{Time: o.Start, Kind: timeline.Breaker, Failed: true, Text: store + " outage started"}
 		if o.Err != nil {
 			e.Attrs = attr("error", o.Err.Error())
 		}
@@ -181,12 +179,12 @@ func (c changes) redisChanged(change fallback.StateChange, s *env.Settings) {
 		c.Add(e)
 		return
 	}
-	c.Add(timeline.Event{Kind: timeline.Breaker, Text: "Redis outage ended", Attrs: priceAttrs(o)})
+	c.Add(timeline.Event{Kind: timeline.Breaker, Text: store + " outage ended", Attrs: priceAttrs(o)})
 }
 
-// blipEnded records a short time in which calls were decided without Redis.
-func (c changes) blipEnded(o *fallback.Outage) {
-	c.Add(timeline.Event{Kind: timeline.Breaker, Text: "calls decided without Redis for a moment", Attrs: priceAttrs(o)})
+// blipEnded records a short time in which calls were decided without a store.
+func (c changes) blipEnded(store string, o *fallback.Outage) {
+	c.Add(timeline.Event{Kind: timeline.Breaker, Text: "calls decided without " + store + " for a moment", Attrs: priceAttrs(o)})
 }
 
 // priceAttrs describes the price of an outage.

@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/client"
-	"github.com/seed-81f232ab/rls/internal/clienttls"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/server"
 )
 
 // Exit codes of rls acquire, which are those of timeout(1).

@@ -10,8 +10,9 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	filesource "github.com/seed-81f232ab/rls/source/file"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // stdinPath is the path that stands for the standard input.
@@ -142,7 +143,7 @@ func readStdin(stdin io.Reader) (limitsfile.File, error) {
 
 // addError adds the problems of err.
 func (c *limitsCheck) addError(err error) {
-	var problems limitsfile.Problems
+	var problems fields.Problems
 	if !errors.As(err, &problems) {
 		c.Problems = append(c.Problems, checkProblem{Reason: err.Error(), text: err.Error()})
 		return
@@ -152,7 +153,7 @@ func (c *limitsCheck) addError(err error) {
 	}
 }
 
-func newCheckProblem(p limitsfile.Problem) checkProblem {
+func newCheckProblem(p fields.Problem) checkProblem {
 	return checkProblem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Reason: p.Reason, text: p.String()}
 }
 

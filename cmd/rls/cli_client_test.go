@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/admin/admintest"
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/internal/certtest"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/admin/admintest"
+	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
 )
 
 const opsToken = "t0p-secret"
@@ -52,7 +52,7 @@ descriptors:
 	srv := listen(admin.New(admin.Options{
 		Callers:   admin.Callers{Tokens: map[string]string{"ops": opsToken, "ci": "another"}, ClientCerts: true},
 		Overrides: r.overrides,
-		Counters:  admin.Counters{Limits: &r.overrides.Limits, Uncached: r.counters, Limiter: r.counters},
+		Counters:  admin.Counters{Limits: &r.overrides.Limits, Layer: backend.Counters{Limiter: r.counters}},
 	}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL

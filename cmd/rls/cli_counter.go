@@ -13,8 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
 // newCounter returns the command rls counter.
@@ -109,7 +110,7 @@ func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix
 	if len(args) == 0 {
 		return p, nil
 	}
-	entries, hasValue, err := descriptors.ParseEntries(args[0])
+	entries, hasValue, err := entrytext.Parse(args[0])
 	if err == nil {
 		err = descriptors.Target{Domain: domain, Entries: entries}.Check()
 	}

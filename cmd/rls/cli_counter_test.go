@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
 func TestCounterGetAndReset(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
 // descriptorHelp describes the descriptors of the command line.
@@ -14,7 +15,7 @@ const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated
 
 // parseTarget parses a descriptor of limits. A key without = matches any value.
 func parseTarget(domain, text string) (descriptors.Target, error) {
-	entries, hasValue, err := descriptors.ParseEntries(text)
+	entries, hasValue, err := entrytext.Parse(text)
 	for i, e := range entries {
 		// An empty value is most likely an empty shell variable. It must not become an
 		// override for all values.
@@ -28,7 +29,7 @@ func parseTarget(domain, text string) (descriptors.Target, error) {
 // parseRequest parses a descriptor of a request. Each entry must have a value, which can be
 // empty.
 func parseRequest(domain, text string) (descriptors.Target, error) {
-	entries, err := descriptors.ParseRequestEntries(text)
+	entries, err := entrytext.ParseRequest(text)
 	if err != nil {
 		return descriptors.Target{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
 func TestParseTarget(t *testing.T) {
@@ -69,7 +70,7 @@ func TestFormatDescriptorIsParsedBack(t *testing.T) {
 				Value: rapid.StringMatching(`[a=,\\é]{0,4}`).Draw(t, "value"),
 			})
 		}
-		text := descriptors.FormatEntries(want.Entries)
+		text := entrytext.Format(want.Entries)
 		got, err := parseRequest("shop", text)
 		require.NoError(t, err)
 		require.Len(t, got.Entries, len(want.Entries), text)

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/limitsdiff"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitsdiff"
 )
 
 // diffExitCodes are the exit codes of rls diff, by the kind of all changes together.
@@ -27,7 +27,7 @@ func newDiff() *cobra.Command {
 			"that match another rule.\n" +
 			"Exit code: 0 without changes, 1 on an error, 2 if the same requests pass (for example, only\n" +
 			"metadata changes), 3 if limits only get looser, 4 if a limit gets tighter or can deny other requests.",
-		Args: cobra.ExactArgs(2),
+		Args: argCount(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == stdinPath && args[1] == stdinPath {
 				return errors.New("the path - is given twice; want it once")

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/limitsdiff"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitsdiff"
 )
 
 func TestDiffHasAnExitCodeForEachKind(t *testing.T) {

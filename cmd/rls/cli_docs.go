@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // generatedPages returns the function that writes each page of docs that comes from the code.
@@ -35,7 +36,7 @@ func newDocs() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write := pages[args[0]]
 			if write == nil {
-				return fmt.Errorf("docs: got %q, want %s", args[0], limitsfile.OneOf(args[0], names))
+				return fmt.Errorf("docs: got %q, want %s", args[0], fields.OneOf(args[0], names))
 			}
 			return write(cmd.OutOrStdout())
 		},

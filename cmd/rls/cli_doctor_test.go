@@ -15,8 +15,8 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/certtest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // runDoctor runs rls doctor with an environment.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 
@@ -13,8 +14,8 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	filesource "github.com/seed-81f232ab/rls/source/file"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // newExplain returns the command rls explain.
@@ -34,7 +35,7 @@ func newExplain() *cobra.Command {
 		Example: "  rls explain -d shop remote_address=10.0.0.1\n" +
 			"  rls explain -d shop service=checkout,path=/orders tenant=acme --admin https://rls:6070 --json\n" +
 			"  rls explain -d shop tenant=acme --limits examples/limits.yaml",
-		Args: cobra.MinimumNArgs(1),
+		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := explain.NewRequest(domain, args, ownLimit)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	filesource "github.com/seed-81f232ab/rls/source/file"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
 
 // exitUnusable is the exit code of a command whose input has mistakes.
@@ -23,9 +24,19 @@ const testFileSuffix = "_test.yaml"
 // takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
 func takePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
-		return inputError(cmd, cobra.MinimumNArgs(1)(cmd, paths))
+		return inputError(cmd, argCount(1, math.MaxInt)(cmd, paths))
 	}
 	cmd.SetFlagErrorFunc(inputError)
+}
+
+// argCount returns a check of the number of arguments. The error shows how to use the command.
+func argCount(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return fmt.Errorf("got %d arguments, want %s", len(args), cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 // writeReportFile writes a report to the file at path. It does nothing if path is empty.

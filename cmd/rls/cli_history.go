@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
 // newLimitsHistory returns the command rls limits history.

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/internal/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -168,7 +168,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		if j > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
-		fmt.Fprintf(out, "  %s: ", descriptors.FormatEntries(req.Descriptors[j].GetEntries()))
+		fmt.Fprintf(out, "  %s: ", entrytext.Format(req.Descriptors[j].GetEntries()))
 		l := st.CurrentLimit
 		switch {
 		case l != nil:
@@ -223,7 +223,7 @@ func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, swi
 	}
 	words := []string{"rls explain -d", shellQuote(req.Domain)}
 	for _, d := range req.Descriptors {
-		words = append(words, shellQuote(descriptors.FormatEntries(d.Entries)))
+		words = append(words, shellQuote(entrytext.Format(d.Entries)))
 	}
 	return strings.Join(words, " ")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
 func TestLimitsSetListAndUnset(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/limitsplan"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitsplan"
 )
 
 // planOptions are the options of rls plan.
@@ -36,10 +36,14 @@ func newPlan() *cobra.Command {
 			"files NEW, on a virtual clock. Prints which calls the new limits would have denied, by rule\n" +
 			"and by key, and which calls were denied when they were recorded. docs/planning-limits.md\n" +
 			"describes the report.\n" +
-			"Exit code: 0, 1 if a condition of --fail-if holds, 2 if a file has mistakes.",
+			"Exit code: 0, 1 if a condition of --fail-if holds, 2 if a file has mistakes or no call meets a\n" +
+			"rule of NEW.",
 		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
 			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
 		RunE: func(cmd *cobra.Command, paths []string) error {
+			if o.MaxKeys < 1 {
+				return inputError(cmd, fmt.Errorf("--keys: got %d, want at least 1", o.MaxKeys))
+			}
 			report, conditions, err := o.run(cmd, paths)
 			if err != nil {
 				return inputError(cmd, err)
@@ -108,13 +112,11 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 
 // write writes the report in all formats.
 func (o *planOptions) write(out io.Writer, r *limitsplan.Report, limits string) error {
-	if err := writeReportFile(o.html, func(page io.Writer) error { return r.WriteHTML(page, limits) }); err != nil {
-		return err
-	}
+	write := func() error { return r.WriteText(out) }
 	if o.asJSON {
-		return explain.EncodeJSON(out, r)
+		write = func() error { return explain.EncodeJSON(out, r) }
 	}
-	return r.WriteText(out)
+	return errors.Join(write(), writeReportFile(o.html, func(page io.Writer) error { return r.WriteHTML(page, limits) }))
 }
 
 // openedLogs are the open files of recorded calls, and their readers.

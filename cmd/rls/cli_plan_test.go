@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/limitsplan"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitsplan"
 )
 
 // fiveCalls is a decision log of five calls of one tenant within a second.
@@ -21,6 +21,10 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 	t.Parallel()
 	limits, log := file(t, "new.yaml", threePerYear), file(t, "decisions.log", fiveCalls)
 	mapping := file(t, "mapping.yaml", "start: t\n")
+	access := file(t, "access.log", `{"start":1795168800,"user":"acme"}`)
+	wrongField := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: usr}]]\n")
+	otherKey := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: other, field: user}]]\n")
+	shadow := file(t, "new.yaml", strings.Replace(threePerYear, "key: tenant\n", "key: tenant\n    shadow_mode: true\n", 1))
 	for _, c := range []struct {
 		name string
 		args []string
@@ -32,12 +36,20 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 		{"one of two conditions holds", []string{limits, "--from", log, "--fail-if", "denied > 1", "--fail-if", "denied > 50%"}, 1, "denied is 40 %"},
 		{"no condition holds", []string{limits, "--from", log, "--fail-if", "denied > 2"}, 0, "does not hold: denied is 2"},
 		{"no log", []string{limits}, 2, "--from is missing"},
-		{"no limits", []string{"--from", log}, 2, "requires at least 1 arg"},
+		{"no limits", []string{"--from", log}, 2, "got 0 arguments, want rls plan NEW… --from LOG"},
 		{"missing log", []string{limits, "--from", log + "x"}, 2, "no such file"},
 		{"mistake in the limits", []string{file(t, "bad.yaml", "domian: x"), "--from", log}, 2, "new limits files have mistakes"},
 		{"mistake in the log", []string{limits, "--from", limits}, 2, "new.yaml:2: got no record of a decision log"},
-		{"mistake in the mapping", []string{limits, "--from", log, "--access-log", mapping}, 2, "mapping.yaml: unmarshal errors:\n  line 1: field start not found"},
+		{"mistake in the mapping", []string{limits, "--from", log, "--access-log", mapping}, 2, "mapping.yaml:1:1: unknown key start"},
 		{"mistake in the condition", []string{limits, "--from", log, "--fail-if", "x"}, 2, "want FIGURE > NUMBER"},
+		{"no key in the report", []string{limits, "--from", log, "--keys", "0"}, 2, "--keys: got 0, want at least 1"},
+		{"access log as a decision log", []string{limits, "--from", access}, 2, "for an access log, give --access-log"},
+		{"decision log as an access log", []string{limits, "--from", log, "--access-log", wrongField}, 2, "leave --access-log out"},
+		{"mapping with a wrong field", []string{limits, "--from", access, "--access-log", wrongField, "--fail-if", "denied > 1%"}, 2, "no line has a value in the field usr of the mapping; did you mean user?"},
+		{"mapping without a match", []string{limits, "--from", access, "--access-log", otherKey}, 2, "no call meets a rule of the new limits; the first call is other=acme in domain shop"},
+		{"empty log", []string{limits, "--from", file(t, "empty.log", "")}, 2, "no call to replay"},
+		{"shadow mode", []string{shadow, "--from", log, "--fail-if", "denied > 0", "--fail-if", "newly_denied_keys > 0"}, 0, "would deny 2 without shadow mode"},
+		{"report that cannot be written", []string{limits, "--from", log, "--html", filepath.Join(log, "x")}, 2, "denied by the new limits  2 (40.00 %)"},
 		{"unknown flag", []string{"--form", log}, 2, "unknown flag"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

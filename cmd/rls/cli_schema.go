@@ -14,8 +14,9 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/limitstest"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
 // schemas has the JSON Schema of each kind of file.
@@ -50,7 +51,7 @@ func newSchema() *cobra.Command {
 			}
 			schema := schemas[args[0]]
 			if schema == nil {
-				return fmt.Errorf("schema: got %q, want %s", args[0], limitsfile.OneOf(args[0], kinds))
+				return fmt.Errorf("schema: got %q, want %s", args[0], fields.OneOf(args[0], kinds))
 			}
 			return explain.EncodeJSON(cmd.OutOrStdout(), schema())
 		},

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"github.com/seed-81f232ab/rls/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 func TestSchemasInDocsAreCurrent(t *testing.T) {

@@ -23,15 +23,15 @@ func settings(t *testing.T, env []string, args ...string) (out, errOut string, c
 
 func TestSettingsShowValuesAndEffects(t *testing.T) {
 	t.Parallel()
-	environment := []string{"REDIS_URL=redis://user:s3cret@redis:6379", "MEMCACHE_SRV=x", "DRAIN_DELAY=5s"}
+	environment := []string{"REDIS_URL=redis://user:s3cret@redis:6379", "REDIS_PIPELINE_LIMIT=5", "DRAIN_DELAY=5s"}
 	out, errOut, code := settings(t, environment)
 	assert.Zero(t, code, errOut)
 	assert.NotContains(t, out, "s3cret")
 	assert.Regexp(t, `(?m)^REDIS_URL +\(secret\) +set +different: no default`, out)
-	assert.Regexp(t, `(?m)^MEMCACHE_SRV +x +set +no effect: counters are in Redis`, out)
+	assert.Regexp(t, `(?m)^REDIS_PIPELINE_LIMIT +5 +set +no effect: REDIS_MAX_BATCH_SIZE`, out)
 	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s +set +only in rls$`, out)
 	assert.Regexp(t, `(?m)^HOST +0\.0\.0\.0 +default +same$`, out)
-	assert.Regexp(t, `(?m)^REDIS_PIPELINE_LIMIT +not set +no effect: `, out)
+	assert.Regexp(t, `(?m)^REDIS_PIPELINE_WINDOW +not set +no effect: `, out)
 
 	out, _, code = settings(t, environment, "--json", "--set")
 	assert.Zero(t, code)
@@ -41,7 +41,7 @@ func TestSettingsShowValuesAndEffects(t *testing.T) {
 	for _, v := range list {
 		names = append(names, v.Name)
 	}
-	assert.Equal(t, []string{"DRAIN_DELAY", "REDIS_URL", "MEMCACHE_SRV"}, names)
+	assert.Equal(t, []string{"DRAIN_DELAY", "REDIS_URL", "REDIS_PIPELINE_LIMIT"}, names)
 }
 
 func TestSettingsReportProblems(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed-81f232ab/rls/admin"
+	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/service"
 )
 

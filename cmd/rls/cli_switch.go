@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
 // switchHelp describes the arguments of a switch.
@@ -79,7 +80,7 @@ func switchTarget(args []string, all bool) (string, error) {
 	case args[0] == "":
 		return "", errors.New("give a rule, a domain or --all")
 	case isPath:
-		entries, _, err := descriptors.ParseEntries(strings.ReplaceAll(strings.ReplaceAll(path, ",", `\,`), " > ", ","))
+		entries, _, err := entrytext.Parse(strings.ReplaceAll(strings.ReplaceAll(path, ",", `\,`), " > ", ","))
 		t, err := newTarget(domain, args[0], entries, err)
 		return t.String(), err
 	case strings.Contains(args[0], "|"):

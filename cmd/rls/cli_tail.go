@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/seed-81f232ab/rls/decisionlog"
-	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 )
 
 // decisionsPath is the path of the stream of live decisions on the debug listener.

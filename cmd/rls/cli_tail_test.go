@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/decisionlog"
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/wait"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
 // syncBuffer is a buffer for two goroutines.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/limitstest"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
 // newTest returns the command rls test.
@@ -33,6 +33,9 @@ func newTest() *cobra.Command {
 			"  rls test examples --coverage-min 90 --json",
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if o.coverageMin < 0 || o.coverageMin > 100 {
+				return inputError(cmd, fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", o.coverageMin))
+			}
 			if o.watch {
 				return o.watchFiles(cmd.Context(), paths)
 			}
@@ -63,7 +66,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 	testFiles, err := findTestFiles(paths)
 	read = slices.Concat(paths, testFiles)
 	if err != nil {
-		fmt.Fprintln(o.errOut, err)
+		fmt.Fprintln(o.errOut, "rls:", err)
 		return read, exitUnusable
 	}
 	failed := false
@@ -85,7 +88,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 	}
 	report := limitstest.NewReport(reports, &coverage)
 	if err := o.write(report); err != nil {
-		fmt.Fprintln(o.errOut, err)
+		fmt.Fprintln(o.errOut, "rls:", err)
 		failed = true
 	}
 	if failed {
@@ -96,13 +99,11 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 
 // write writes the report in all formats.
 func (o *testOptions) write(r *limitstest.Report) error {
-	if err := writeReportFile(o.junit, r.WriteJUnit); err != nil {
-		return err
-	}
+	write := func() error { return r.WriteText(o.out, o.verbose) }
 	if o.asJSON {
-		return explain.EncodeJSON(o.out, r)
+		write = func() error { return explain.EncodeJSON(o.out, r) }
 	}
-	return r.WriteText(o.out, o.verbose)
+	return errors.Join(write(), writeReportFile(o.junit, r.WriteJUnit))
 }
 
 // verdict returns the exit code of a report whose files have no mistakes.
@@ -133,6 +134,9 @@ func findTestFiles(paths []string) ([]string, error) {
 		})
 		if err == nil && len(found) == before {
 			err = fmt.Errorf("%s: got no test file, want a file *%s", path, testFileSuffix)
+		}
+		if notFound, ok := errors.AsType[*fs.PathError](err); ok {
+			err = fmt.Errorf("%s: %w", notFound.Path, notFound.Err)
 		}
 		errs = append(errs, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/limitstest"
+	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
 // testFolder returns a folder with the limits threePerYear and a test file.
@@ -81,9 +81,10 @@ func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
 		"mistake in the tests":  {[]string{testFolder(t, "[{nam: x}]")}, "limits_test.yaml:3:10: unknown key nam in test"},
 		"missing limits":        {[]string{file(t, "a_test.yaml", "limits: none.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "none.yaml: no such file"},
 		"mistake in the limits": {[]string{file(t, "a_test.yaml", "limits: a_test.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "a_test.yaml:1:1: d: unknown key limits"},
-		"no file":               {[]string{"/no/such"}, "/no/such: no such file"},
+		"no file":               {[]string{"/no/such"}, "rls: /no/such: no such file"},
 		"no test file":          {[]string{t.TempDir()}, "got no test file, want a file *_test.yaml"},
-		"no path":               {nil, "requires at least 1 arg"},
+		"coverage above 100":    {[]string{"--coverage-min", "101", "x"}, "rls: --coverage-min: got 101, want a percentage from 0 to 100"},
+		"no path":               {nil, "got 0 arguments, want rls test PATH…"},
 		"unknown flag":          {[]string{good, "--covrage"}, "unknown flag: --covrage"},
 		"unwritable report":     {[]string{good, "--junit", "/no/such/file"}, "/no/such/file"},
 	} {

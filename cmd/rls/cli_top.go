@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 // newTop returns the command rls top.

@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/reload"
-	"github.com/seed-81f232ab/rls/timeline"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/source/reload"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // testSnapshot has traffic, hostile texts and unknown figures.
@@ -31,6 +31,7 @@ func testSnapshot() *live.Snapshot {
 		State: live.State{Level: live.Trouble, Headline: "Redis away for 00:41", Details: []string{"a detail"}, Redis: &live.Redis{}},
 		Figures: live.Figures{
 			Calls:       live.Series{Now: 1204, Points: []live.Value{0, live.Unknown, 5, 10}},
+			Unmatched:   live.Series{Now: 0.5},
 			DeniedShare: live.Series{Now: 0.125}, P50: live.Series{Now: 0.00024}, P99: live.Series{Now: live.Unknown},
 		},
 		Rules: live.RuleList{Total: 45, More: 2, Quiet: 41, Shown: []live.Rule{
@@ -45,6 +46,9 @@ func testSnapshot() *live.Snapshot {
 			Mode:    live.KeysOn,
 			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity}},
 			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
+			Unmatched: []live.Key{
+				{Key: "shop|pth=\x1b[2J", Rule: "shop > pth", Limit: "no rule"}, {Key: "edge|path=/", Rule: "edge > path", Limit: "unknown domain"},
+			},
 		},
 		Events: []timeline.Event{{Time: start, Text: "limits rejected", Failed: true, Attrs: []timeline.Attr{{Name: "problem", Value: "a\nb\x1b[2J"}}}},
 	}
@@ -55,9 +59,10 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 	text := strings.Join(screen.lines(testSnapshot(), ""), "\n")
 	for _, want := range []string{
 		"rls v1 · pod-1 · up 1m30s", "14:03:30", "✗ Redis away for 00:41", "a detail",
-		"1204/s", "▁█", "p50    240µs  p99        –", "12%",
+		"1,200/s", "▁█", "p50    240µs  p99        –", "12.5%", "Redis       away",
 		"日本", "20 per minute and 5 per day", "3.46", "99.5", "105%", "override until 14:02", "> end",
-		"2 more rules with traffic, 41 quiet rules", "1.0M", "25%", "21/20", "shop|denied", "14:02:00 limits rejected · problem a; b",
+		"No rule      0.5/s", "shop|pth=�[2J (no rule), edge|path=/ (unknown domain)",
+		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "14:02:00 limits rejected · problem a; b",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -101,6 +106,8 @@ func TestTopScreenSaysWhichKeysItHides(t *testing.T) {
 	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "HOTTEST KEYS (off: TOP_KEYS)")
 	s.Keys = live.TopKeys{Mode: live.KeysHashed}
 	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "HOTTEST KEYS (hashed)")
+	s.Keys.Unmatched = []live.Key{{Key: "#0123456789abcdef", Rule: "shop > pth", Limit: "no rule"}}
+	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "shop > pth #0123456789abcdef (no rule)")
 }
 
 func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/decisionlog"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -24,13 +24,12 @@ const decisionLogCloseTimeout = 3 * time.Second
 type decisions struct {
 	hub       *decisionlog.Hub
 	observers []service.Observer
-	close     func() // writes the rest of the decision log
 }
 
 // newDecisions returns the observers of the settings, and starts the decision log.
-func newDecisions(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *decisions {
+func newDecisions(p *process, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *decisions {
 	hash := decisionlog.NewHash(s.DecisionLogHashKey)
-	d := &decisions{hub: decisionlog.NewHub(nil, hash), close: func() {}}
+	d := &decisions{hub: decisionlog.NewHub(nil, hash)}
 	d.observers = []service.Observer{d.hub, decisionlog.CallLog{Log: log, Hash: hash}}
 	if s.DecisionLog == env.DecisionLogOff {
 		return d
@@ -49,7 +48,7 @@ func newDecisions(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *de
 		// Without this, the end of the reader of stdout would end the service.
 		signal.Ignore(syscall.SIGPIPE)
 	} else {
-		onHangup(l.Reopen)
+		p.onHangup(l.Reopen)
 	}
 	d.observers = append(d.observers, l)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -58,14 +57,14 @@ func newDecisions(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *de
 		defer close(done)
 		l.Run(ctx)
 	}()
-	d.close = func() {
+	p.atEnd(func() {
 		cancel()
 		select {
 		case <-done:
 		case <-time.After(decisionLogCloseTimeout):
 			log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
-	}
+	})
 	return d
 }
 

@@ -4,8 +4,7 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/seed-81f232ab/rls/descriptors/override"
-	"github.com/seed-81f232ab/rls/reload"
+	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
 // auditDirectWrites logs each override, rule and switch that somebody has written to Redis
@@ -15,7 +14,7 @@ func auditDirectWrites(all []reload.OverrideChange, log *slog.Logger) {
 	writes := []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideRejected}
 	for _, change := range all {
 		s := &change.State
-		if !slices.Contains(writes, change.Action) || override.NotesOf(s.Value).Author != "" {
+		if !slices.Contains(writes, change.Action) || s.Author != "" {
 			continue
 		}
 		const maxBytes = 1000

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // reader runs the blocks of a page as its reader would: one after the other, in one folder, with

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -25,8 +26,9 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/server"
-	filesource "github.com/seed-81f232ab/rls/source/file"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/server"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
 
 // levelOK is the level of a diagnosis that needs no attention. The other levels are those of
@@ -92,8 +94,8 @@ func (d *doctor) checkLimits() {
 		d.addResult(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
 		return
 	}
-	set, err := filesource.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig})
-	if list := limitsfile.Problems(nil); errors.As(err, &list) {
+	set, err := filesource.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()})
+	if list := fields.Problems(nil); errors.As(err, &list) {
 		for _, p := range list {
 			d.addResult(redis.LevelProblem, area, subject, p.String(), "")
 		}
@@ -312,11 +314,35 @@ func (d *doctor) checkKeyRights(subject, path string) {
 	}
 }
 
+// checkMemcached asks all servers of memcached for an answer.
+func (d *doctor) checkMemcached(ctx context.Context) {
+	const area = "memcached"
+	subject := "MEMCACHE_HOST_PORT"
+	if d.settings.MemcacheSRV != "" {
+		subject = "MEMCACHE_SRV"
+	}
+	client, err := newMemcached(d.settings, d.settings.CacheKeyPrefix, slog.New(slog.DiscardHandler))
+	if err != nil {
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "")
+		return
+	}
+	defer client.Close()
+	if err := client.Ping(ctx); err != nil {
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check that memcached runs there")
+		return
+	}
+	d.addResult(levelOK, area, subject, "all servers answer", "")
+}
+
 // checkRedis runs the checks of Redis that the service also runs.
 func (d *doctor) checkRedis(ctx context.Context) {
 	const area = "redis"
 	s := d.settings
-	if s.Backend() != env.BackendRedis {
+	switch s.Backend() {
+	case env.BackendMemcache:
+		d.checkMemcached(ctx)
+		return
+	case env.BackendLocal:
 		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
 		return
 	}

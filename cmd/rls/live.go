@@ -6,22 +6,25 @@ import (
 	"iter"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/override"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
+	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// newLive returns the Live of the process, which samples until background is done. The process
-// stops when ctx is done. overrides is nil without OVERRIDES_ENABLED.
-func newLive(ctx, background context.Context, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidateLimits, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
+// newLive returns the Live of the process, which samples until p ends. The service
+// drains when ctx is done. overrides is nil without OVERRIDES_ENABLED.
+func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidateLimits, recorder *live.Recorder, meter *metrics.Metrics, events changes) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    thisBuild().Version,
@@ -36,18 +39,42 @@ func newLive(ctx, background context.Context, s *env.Settings, l limits, counter
 		Events:     events.Timeline,
 		Keys:       live.KeyMode(s.TopKeys),
 	}
-	if counters.redis != nil {
-		o.Redis = func() *live.Redis { return redisState(s, counters.redis.Status(), counters.redisCheck.findings()) }
+	if counters.fallback != nil {
+		o.Redis = func() *live.Redis { return redisState(s, counters.fallback.Status(), counters.redisCheck.findings()) }
 	}
 	if candidate != nil {
 		o.Candidate = func() *live.Candidate { return liveCandidate(candidate.Status()) }
 	}
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return liveOverrides(l.States()) }
+		if s.OverridesPlace() == env.OverridesInRedis {
+			o.Replicas = countReplicas(p, overrides.Replicas)
+		}
 	}
 	liveView := live.New(o)
-	go liveView.Run(background)
+	p.start(liveView.Run)
 	return liveView
+}
+
+// replicasPause is the pause between two reads of the replicas.
+const replicasPause = 5 * time.Second
+
+// countReplicas reads the replicas until p ends. It returns a function with the last number of them,
+// or 0 if the last read failed.
+func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
+	var count atomic.Int64
+	readOnce := func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, overrideTimeout)
+		defer cancel()
+		replicas, _ := read(ctx)
+		count.Store(int64(len(replicas)))
+	}
+	p.start(func(ctx context.Context) {
+		for readOnce(ctx); wait.Sleep(ctx, replicasPause); {
+			readOnce(ctx)
+		}
+	})
+	return func() int { return int(count.Load()) }
 }
 
 // newLiveHandlers returns the handlers for viewers of l.
@@ -80,7 +107,7 @@ type batchObserver struct {
 func (o batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
 	o.recorder.RedisAnswered(b.Took)
-	if b.Unconfirmed {
+	if b.ReplicasMissing {
 		o.unconfirmed.add(b.Role)
 	}
 }
@@ -167,10 +194,9 @@ func liveOverrides(states []override.State) []live.Override {
 	all := make([]live.Override, len(states))
 	for i := range states {
 		s := &states[i]
-		notes := override.NotesOf(s.Value)
 		all[i] = live.Override{
 			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
-			Author: notes.Author, SetAt: timeOrNil(notes.SetAt), ExpiresAt: timeOrNil(s.Expires),
+			Author: s.Author, SetAt: timeOrNil(s.SetAt), ExpiresAt: timeOrNil(s.Expires),
 		}
 		switch {
 		case s.Problem != nil:

@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/server"
 )
 
 // logLevelPath is the path of the page that changes LOG_LEVEL.

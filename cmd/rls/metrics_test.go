@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 const shadowTwoPerYear = `
@@ -90,9 +90,10 @@ func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all", "LOCAL_GUARD_RATIO=1.2"}, "--limits", file(t, "limits.yaml", tenPerYear))
+	r := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all"}, "--limits", file(t, "limits.yaml", tenPerYear))
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	rls(t, "hit", "-a", r.grpc, "-d", "unknown", "tenant=acme")
+	rls(t, "hit", "-a", r.grpc, "-d", "shop", "nothing=acme")
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
 	types := regexp.MustCompile(`(?m)^# TYPE ((?:rls|ratelimit)_\w+) (\w+)$`).FindAllStringSubmatch(metrics, -1)
 	assert.Greater(t, len(types), 30)

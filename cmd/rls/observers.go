@@ -4,8 +4,8 @@ import (
 	"log/slog"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -31,8 +31,6 @@ func observeMethods(o *server.Options, meter *metrics.Metrics) {
 func ruleOptions(s *env.Settings, log *slog.Logger) metrics.RuleOptions {
 	return metrics.RuleOptions{
 		NearLimitRatio: float32(s.NearLimitRatio),
-		FallbackRatio:  s.RedisFallbackRatio,
-		AllOrNone:      s.AllOrNone,
 		MaxSeries:      s.MetricsMaxSeries,
 		Log:            log,
 	}

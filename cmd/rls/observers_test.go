@@ -21,8 +21,8 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -47,9 +47,10 @@ func newObservedCall(t testing.TB, observed bool) func(*rlsv3.RateLimitRequest) 
 		s, _, err := env.Load()
 		require.NoError(t, err)
 		log := slog.New(slog.DiscardHandler)
-		decisions := newDecisions(s, meter, log)
-		t.Cleanup(decisions.close)
-		recorder := live.NewRecorder(s.RedisFallbackRatio, s.TopKeys != string(live.KeysOff))
+		p := newProcess(t.Context())
+		t.Cleanup(p.end)
+		decisions := newDecisions(p, s, meter, log)
+		recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
 		o.Observers = callObservers(s, meter, log, append(decisions.observers, recorder)...)
 	}
 	svc := service.New(o)

@@ -6,13 +6,13 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/page"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // defaultGRPCPort is the port that rls hit asks by default.
@@ -43,7 +43,7 @@ func livePage(s *env.Settings, callers *admin.Callers, h live.Handlers, x *expla
 		},
 		Log: log,
 	}
-	for _, source := range backend.Sources {
+	for _, source := range backend.Sources() {
 		o.Sources = append(o.Sources, source.String())
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,12 +26,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 	"github.com/seed-81f232ab/rls/limit"
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/server"
 )
 
 // TestReplicasShareOneBudget charges one counter of each algorithm far beyond its limit,
@@ -163,7 +164,7 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 		env  []string
 		want string
 	}{
-		"unknown backend":     {[]string{"BACKEND_TYPE=memcache"}, "memcached can't charge and check in one step; use redis or local"},
+		"unknown backend":     {[]string{"BACKEND_TYPE=disk"}, "want one of redis, memcache, local"},
 		"Redis without a URL": {[]string{"BACKEND_TYPE=redis"}, "needs REDIS_URL"},
 		"unknown type":        {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TYPE=ring"}, "ring"},
 		"missing CA file":     {[]string{"REDIS_URL=127.0.0.1:1", "REDIS_TLS=true", "REDIS_TLS_CACERT=/no/such/file"}, "/no/such/file"},
@@ -207,13 +208,11 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 
 	var logged bytes.Buffer
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: env.Timeout(time.Minute)}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	b, err := newBackend(ctx, s, server.NewHealth(), metrics.New(), live.NewRecorder(0.5, true), nil, newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
+	p := newProcess(t.Context())
+	_, err = newBackend(p, s, server.NewHealth(), metrics.New(), live.NewRecorder(nil, true), nil, newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
 	require.NoError(t, err)
 	<-pinged
-	b.close()
-	cancel()
+	p.end()
 	_ = listener.Close()
 	goleak.VerifyNone(t, before)
 	assert.Empty(t, logged.String())
@@ -230,26 +229,51 @@ func TestSettingsWithoutEffectAreLogged(t *testing.T) {
 func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=ops:" + adminToken}, "--limits", file(t, "limits.yaml", threePerYear))
-	get := func() string {
-		out, _, code := rls(t, "counter", "get", "--addr", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme")
-		assert.Zero(t, code)
-		return out
+	r := startReplicas(t, 1, redis, threePerYear)[0]
+	get := func() (answer struct {
+		Note   string
+		Limits []struct {
+			Over         bool
+			CachedDenial *struct {
+				Source        string
+				EndsInSeconds float64 `json:"ends_in_seconds"`
+			} `json:"cached_denial"`
+		}
+	},
+	) {
+		code, body := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+		require.Equal(t, http.StatusOK, code, body)
+		require.NoError(t, json.Unmarshal([]byte(body), &answer))
+		return answer
 	}
-	assert.NotContains(t, get(), "memory")
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
-	assert.Regexp(t, `3 per year.* +[45] +0 \(over\).*\n3 per year: this replica denies hits from memory \(deny_cache\) for \d+`, get())
+	assert.Nil(t, get().Limits[0].CachedDenial)
+	call := r.tenantCaller()
+	denied := func() bool {
+		ok, err := call()
+		require.NoError(t, err)
+		return !ok
+	}
+	polltest.Until(t, maxWait, denied)
+	polltest.Until(t, maxWait, func() bool { // a slow machine can need more than a second
+		d := get().Limits[0].CachedDenial
+		return denied() && d != nil && d.Source == "deny_cache" && d.EndsInSeconds > 0
+	})
 
 	c := redis.Client(t)
-	keys, err := c.Keys(t.Context(), "*tenant=acme*").Result()
-	require.NoError(t, err)
-	require.NoError(t, c.Del(t.Context(), keys...).Err())
-	out := get()
-	assert.Regexp(t, `3 per year.* +0 +3 .*\n3 per year: this replica denies hits from memory`, out)
-	assert.Contains(t, out, "although the counter has hits left")
-	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-	assert.NotZero(t, code, "the denial is remembered")
-
-	rls(t, "counter", "reset", "--addr", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme")
-	assert.NotContains(t, get(), "memory")
+	polltest.Until(t, maxWait, func() bool {
+		for denied() { // the memory lasts longer and longer
+			if get().Limits[0].CachedDenial.EndsInSeconds > 0.5 {
+				break
+			}
+		}
+		keys, err := c.Keys(t.Context(), "*tenant=acme*").Result()
+		require.NoError(t, err)
+		require.NoError(t, c.Del(t.Context(), keys...).Err())
+		a := get()
+		return strings.Contains(a.Note, "although the counter has hits left") && !a.Limits[0].Over && denied()
+	})
+	code, body := r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	require.Equal(t, http.StatusOK, code, body)
+	assert.Nil(t, get().Limits[0].CachedDenial)
+	assert.False(t, denied())
 }

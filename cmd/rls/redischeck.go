@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/server"
 )
 
 const (
@@ -60,12 +60,12 @@ func (c *redisCheck) outageEnded() {
 	}
 }
 
-// findings returns the findings of the last check.
+// findings returns the findings of the last check. c can be nil.
 func (c *redisCheck) findings() []redis.Finding {
-	if latest := c.latest.Load(); latest != nil {
-		return *latest
+	if c == nil || c.latest.Load() == nil {
+		return nil
 	}
-	return nil
+	return *c.latest.Load()
 }
 
 func (c *redisCheck) runOnce(ctx context.Context) {

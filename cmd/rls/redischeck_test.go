@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/internal/redistest"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {

@@ -20,10 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
-	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // perYear is a limits file with one limit for each tenant. Tests don't last until a year ends.
@@ -202,6 +203,88 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			st, err := call(1)
 			require.NoError(t, err)
 			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "all hits are counted")
+		})
+	}
+}
+
+// TestChangedBucketKeepsTheSpentTokens changes the rate and the burst of buckets of 10 a day and a
+// burst of 50, of which 4 tokens are spent.
+func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
+	t.Parallel()
+	changes := map[string]struct{ rate, burst int }{
+		"rate-up": {200, 50}, "rate-down": {5, 50}, "rate-up-to-the-burst": {50, 50},
+		"burst-up": {10, 500}, "burst-down": {10, 20},
+		"both-up": {200, 500}, "both-down": {5, 20},
+		"rate-up-burst-down": {200, 20}, "rate-down-burst-up": {5, 500},
+	}
+	limits := func(change bool) string {
+		text := "domain: shop\ndescriptors:\n"
+		for name, c := range changes {
+			if !change {
+				c.rate, c.burst = 10, 50
+			}
+			for _, lease := range []bool{false, true} {
+				text += fmt.Sprintf("- {key: %s, value: lease-%v, rate_limit: {unit: day, requests_per_unit: %d, burst: %d, algorithm: token_bucket, lease: %v}}\n",
+					name, lease, c.rate, c.burst, lease)
+			}
+		}
+		return text
+	}
+	for name, way := range map[string]struct {
+		usesRedis bool
+		change    func(t *testing.T, r *testService, path string)
+	}{
+		"file": {false, func(t *testing.T, _ *testService, path string) {
+			require.NoError(t, os.WriteFile(path, []byte(limits(true)), 0o600))
+		}},
+		"file, Redis": {true, func(t *testing.T, _ *testService, path string) {
+			require.NoError(t, os.WriteFile(path, []byte(limits(true)), 0o600))
+		}},
+		"override, Redis": {true, func(_ *testing.T, r *testService, _ string) {
+			for name, c := range changes {
+				for _, lease := range []bool{false, true} {
+					r.override(fmt.Sprintf("shop|%s=lease-%v", name, lease), fmt.Sprintf(`{"requests_per_unit": %d, "burst": %d}`, c.rate, c.burst))
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := file(t, "limits.yaml", limits(false))
+			var env []string
+			if way.usesRedis {
+				env = []string{"REDIS_URL=" + redistest.Start(t).Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}
+			}
+			r := start(t, env, "--limits", path)
+			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			require.NoError(t, err)
+			defer conn.Close()
+			take := func(key, value string, n uint64) *rlsv3.RateLimitResponse_DescriptorStatus {
+				resp, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+					Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}, HitsAddend: wrapperspb.UInt64(n),
+				}}})
+				require.NoError(t, err)
+				return resp.Statuses[0]
+			}
+			values := []string{"lease-false", "lease-true"}
+			for name := range changes {
+				for _, value := range values {
+					require.Equal(t, uint32(46), take(name, value, 4).LimitRemaining)
+				}
+			}
+			way.change(t, r, path)
+			for name, c := range changes {
+				for i, value := range values {
+					want := uint32(c.burst - 4)
+					if i == 1 && c.burst == 500 {
+						want -= 5 // the permits of leases
+					}
+					polltest.Until(t, maxWait, func() bool {
+						got := take(name, value, 0)
+						return got.CurrentLimit.GetRequestsPerUnit() == uint32(c.rate) && got.LimitRemaining == want
+					}, fmt.Sprintf("%s, %s: want %d left, got %v", name, value, want, take(name, value, 0)))
+				}
+			}
 		})
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"os"
 	"time"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/override"
-	"github.com/seed-81f232ab/rls/source"
-	runtimechanges "github.com/seed-81f232ab/rls/source/changes"
-	"github.com/seed-81f232ab/rls/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/source"
+	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
 )
 
 // runtimeOverrides are the overrides, rules and switches that can be changed while the service
@@ -24,8 +24,6 @@ type runtimeOverrides struct {
 
 	// publishReset sends a counter reset to the other replicas. It is nil without Redis.
 	publishReset func(ctx context.Context, counter string) error
-
-	stop func()
 }
 
 // overrideStore stores overrides in Redis, or in memory.
@@ -45,15 +43,14 @@ const (
 	keepExpired = time.Minute
 )
 
-// newOverrides keeps the overrides of l up to date until ctx is done, or close is called. It
+// newOverrides keeps the overrides of l up to date until p ends. It
 // returns nil if the settings turn overrides off. resets applies the counter resets of all
 // replicas.
-func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
+func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
 		return override.Ended([]byte(value), now.Add(-keepExpired))
 	}
 	r := &runtimeOverrides{limits: l}
-	closeClient := func() {}
 	switch s.OverridesPlace() {
 	case env.OverridesOff:
 		return nil, nil
@@ -79,16 +76,13 @@ func newOverrides(ctx context.Context, s *env.Settings, l limits, resets admin.R
 			Log:            log.With("redis", name),
 		})
 		r.overrideStore, r.publishReset = store, store.PublishReset
-		closeClient = func() { _ = client.Close() }
+		p.atEnd(func() { _ = client.Close() })
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	started, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(done)
+	started := make(chan error, 1)
+	p.start(func(ctx context.Context) {
 		// The store reports an outage itself, so the error is left out.
 		_ = l.Follow(ctx, sourceOverrides, r.overrideStore, started)
-	}()
-	r.stop = func() { cancel(); <-done; closeClient() }
+	})
 	// Wait for the overrides, so that they are in force at the first call. An outage of Redis does not
 	// stop the start.
 	select {
@@ -112,12 +106,4 @@ func (l limits) report() runtimechanges.Replica {
 		r.Limits = config.Hash()
 	}
 	return r
-}
-
-// close stops the updates of overrides and closes the connection to Redis. The overrides stay in
-// force. r may be nil.
-func (r *runtimeOverrides) close() {
-	if r != nil {
-		r.stop()
-	}
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/internal/redistest"
-	"github.com/seed-81f232ab/rls/live"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // secretText is a part of every secret of the tests below.

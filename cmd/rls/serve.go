@@ -17,16 +17,16 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/check"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/docs/openapi"
-	"github.com/seed-81f232ab/rls/internal/admission"
-	"github.com/seed-81f232ab/rls/internal/heap"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/base/heap"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/server/admission"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/check"
 )
 
 // newServe returns the command rls serve.
@@ -72,48 +72,42 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	logStart(s, log)
 	limits := newLimits(s, health, meter, events, log)
 
-	// Calls in flight outlive ctx, and so does the background work that they need.
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	if err := followLimits(background, s, limits, health, log); err != nil {
+	p := newProcess(ctx)
+	defer p.end()
+	if err := followLimits(p, s, limits, health, log); err != nil {
 		return err
 	}
-	recorder := live.NewRecorder(s.RedisFallbackRatio, s.TopKeys != string(live.KeysOff))
-	tracing, err := startTraces(background, s, log)
+	recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
+	tracing, err := startTraces(p, s, log)
 	if err != nil {
 		return err
 	}
-	defer tracing.close()
-	counters, err := newBackend(background, s, health, meter, recorder, tracing.batches(), events, log)
+	counters, err := newBackend(p, s, health, meter, recorder, tracing.batches(), events, log)
 	if err != nil {
 		return err
 	}
-	defer counters.close()
-	defer sendStats(s, meter, log)()
-	callers, err := newCallers(background, s, log)
+	sendStats(p, s, meter, log)
+	callers, err := newCallers(p, s, log)
 	if err != nil {
 		return err
 	}
-	overrides, err := newOverrides(background, s, limits, admin.Resets{Limits: limits.store, Caches: counters.caches}, log)
+	overrides, err := newOverrides(p, s, limits, admin.Resets{Limits: limits.store, Layer: counters.Layer}, log)
 	if err != nil {
 		return err
 	}
-	defer overrides.close()
 
-	candidate, err := startCandidate(background, s, meter, log)
+	candidate, err := startCandidate(p, s, meter, log)
 	if err != nil {
 		return err
 	}
-	defer candidate.close()
 
 	options := serverOptions(s, health, meter, log)
 	options.Observer = events
 	observeMethods(&options, meter)
-	decisions := newDecisions(s, meter, log)
-	defer decisions.close()
+	decisions := newDecisions(p, s, meter, log)
 	observers := slices.Concat(decisions.observers, tracing.observers(), []service.Observer{recorder}, candidate.observers())
 	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...)
-	rateLimit, checkDomain, err := bindCallers(background, s, tracing.wrap(rateLimitService, &options), meter, events, log)
+	rateLimit, checkDomain, err := bindCallers(p, s, tracing.wrap(rateLimitService, &options), meter, events, log)
 	if err != nil {
 		return err
 	}
@@ -123,11 +117,11 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	liveHandlers := newLiveHandlers(callers, newLive(ctx, background, s, limits, counters, overrides, candidate, recorder, meter, events))
+	liveHandlers := newLiveHandlers(callers, newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, meter, events))
 	explainer := newExplainer(s, limits, counters, candidate)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, callers, liveHandlers, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
 		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
-	counters.waitForRedis() // the first calls need not wait for it
+	counters.waitForStore() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
 		return err
@@ -202,7 +196,8 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 			MaxConnectionIdle: s.GRPCMaxConnectionIdle,
 			Gate: newGate("grpc", admission.Options{
 				MaxPendingBytes: s.GRPCMaxPendingBytes,
-				MaxPeerResets:   s.GRPCMaxPeerResets,
+				MaxResets:       s.GRPCMaxPeerResets,
+				MaxStreams:      int64(s.GRPCMaxStreams),
 			}, s, meter, log),
 			MaxConnectionAge:      s.GRPCMaxConnectionAge,
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,

@@ -8,21 +8,18 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/clienttls"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/internal/wait"
-	"github.com/seed-81f232ab/rls/reload"
-	"github.com/seed-81f232ab/rls/server"
-	filesource "github.com/seed-81f232ab/rls/source/file"
-	"github.com/seed-81f232ab/rls/source/xds"
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
+	"github.com/seed-81f232ab/rls/internal/source/reload"
+	"github.com/seed-81f232ab/rls/internal/source/xds"
 )
 
 // Names of the sources in metrics.
@@ -48,7 +45,7 @@ func newLimits(s *env.Settings, health *server.Health, meter *metrics.Metrics, e
 	}
 	o := reloadObserver{meter.Reload(sources...), s, health, events, log}
 	o.setHealth(0)
-	store := &descriptors.Store{Prepare: meter.PrepareRules, Observer: &expressionObserver{Observer: meter.Expressions(), log: log}}
+	store := &descriptors.Store{Prepare: meter.PrepareRules, Observer: &conditionObserver{Observer: meter.Conditions(), log: log}}
 	meter.ConfigHash(func() string {
 		if config := store.Load(); config != nil {
 			return config.Hash()
@@ -129,9 +126,8 @@ func (o reloadObserver) SourceState(source string, err error) {
 	o.health.Note(source, note)
 }
 
-// followLimits keeps l up to date until ctx is done. Limits files are in force when it
-// returns.
-func followLimits(ctx context.Context, s *env.Settings, l limits, health *server.Health, log *slog.Logger) error {
+// followLimits keeps l up to date until p ends. Limits files are in force when it returns.
+func followLimits(p *process, s *env.Settings, l limits, health *server.Health, log *slog.Logger) error {
 	if s.ConfigType == env.ConfigXDS {
 		client, err := xds.New(xdsOptions(s, log))
 		if err != nil {
@@ -140,19 +136,19 @@ func followLimits(ctx context.Context, s *env.Settings, l limits, health *server
 		if !s.ForceStartWithoutInitialConfig {
 			health.Set("xds", false, "no valid limits received from the xDS server yet")
 		}
-		onHangup(func() { log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
-		go func() { _ = l.Follow(ctx, sourceXDS, client, nil) }()
+		p.onHangup(func() { log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
+		p.start(func(ctx context.Context) { _ = l.Follow(ctx, sourceXDS, client, nil) })
 		return nil
 	}
 	files := filesource.New(filesource.Options{
 		Place:    limitsPlace(s),
 		Interval: s.SourcePollInterval,
-		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig},
+		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
 		Log:      log,
 	})
-	onHangup(files.Reload)
+	p.onHangup(files.Reload)
 	started := make(chan error, 1)
-	go func() { _ = l.Follow(ctx, sourceFile, files, started) }()
+	p.start(func(ctx context.Context) { _ = l.Follow(ctx, sourceFile, files, started) })
 	err := <-started
 	switch {
 	case err == nil:
@@ -186,7 +182,7 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 		Headers:         s.XDSHeaders,
 		MaxMessageBytes: s.XDSMaxMessageBytes,
 		Backoff:         wait.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
-		Parse:           limitsfile.Options{MergeDomains: s.MergeDomainConfig},
+		Parse:           limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
 		Log:             log,
 	}
 	if s.XDSBackoffJitter {
@@ -196,15 +192,4 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 		o.TLS = &clienttls.Files{CA: s.XDSTLSCACert, Cert: s.XDSTLSCert, Key: s.XDSTLSKey, ServerName: s.XDSTLSSAN}
 	}
 	return o
-}
-
-// onHangup calls f on each SIGHUP. SIGHUP no longer ends the process.
-func onHangup(f func()) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP)
-	go func() {
-		for range signals {
-			f()
-		}
-	}()
 }

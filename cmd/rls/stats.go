@@ -4,13 +4,12 @@ import (
 	"log/slog"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/metrics"
-	"github.com/seed-81f232ab/rls/internal/statsd"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 )
 
-// sendStats sends metrics to where the settings say. The returned function sends the last
-// changes and stops.
-func sendStats(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (stop func()) {
+// sendStats sends metrics to where the settings say, until p ends.
+func sendStats(p *process, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) {
 	o := statsd.Options{
 		Gatherer:  meter,
 		Rules:     meter.KeyCounts,
@@ -20,7 +19,7 @@ func sendStats(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (stop 
 	}
 	switch s.StatsSink() {
 	case env.SinkNone:
-		return func() {}
+		return
 	case env.SinkStatsd:
 		o.Server = &statsd.Server{Network: s.StatsdProtocol, Host: s.StatsdHost, Port: s.StatsdPort}
 	case env.SinkDogStatsd:
@@ -28,5 +27,5 @@ func sendStats(s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (stop 
 		o.Server = &statsd.Server{Network: "udp", Host: s.StatsdHost, Port: s.StatsdPort, DogStatsD: true, Mogrifiers: mogrifiers}
 	}
 	log.Info("metrics sent at intervals", "to", s.StatsSink(), "interval", s.StatsFlushInterval)
-	return statsd.New(o).Close
+	p.atEnd(statsd.New(o).Close)
 }

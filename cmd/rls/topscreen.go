@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -11,8 +10,9 @@ import (
 
 	"golang.org/x/text/width"
 
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/timeline"
+	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
 // topScreen draws snapshots as text.
@@ -86,11 +86,31 @@ func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
 	lines = append(lines, "",
 		t.truncate(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
 		t.truncate(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
-	if s.State.Redis != nil {
+	if r := s.State.Redis; r != nil {
+		p50 := durationText(f.RedisP50.Now)
+		if !r.Up {
+			p50 = "away"
+		}
 		lines = append(lines, t.truncate(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
-			durationText(f.RedisP50.Now), spark(f.RedisP50), durationText(f.RedisP99.Now), rateText(f.WithoutRedis.Now)), t.width))
+			p50, spark(f.RedisP50), durationText(f.RedisP99.Now), rateText(f.WithoutRedis.Now)), t.width))
+	}
+	if s.Figures.Unmatched.HadTraffic() {
+		lines = append(lines, t.truncate(fmt.Sprintf("No rule %8s/s  %s   %s", rateText(f.Unmatched.Now), spark(f.Unmatched), unmatchedText(&s.Keys)), t.width))
 	}
 	return lines
+}
+
+// unmatchedText returns examples of descriptors that no rule limits.
+func unmatchedText(keys *live.TopKeys) string {
+	var examples []string
+	for _, k := range keys.Unmatched {
+		text := k.Key
+		if keys.Mode == live.KeysHashed {
+			text = k.Rule + " " + k.Key
+		}
+		examples = append(examples, text+" ("+k.Limit+")")
+	}
+	return strings.Join(examples, ", ")
 }
 
 // ruleLines describes the busiest rules.
@@ -144,8 +164,8 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 	if t.width < narrowWidth {
 		half = t.width
 	}
-	hottest := t.keyListLines("HOTTEST KEYS", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
-	denied := t.keyListLines("MOST DENIED KEYS", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
+	hottest := t.keyListLines("HOTTEST KEYS", "HITS/s", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
+	denied := t.keyListLines("MOST DENIED KEYS", "DENIED/s", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
 	var lines []string
 	if t.width < narrowWidth {
 		list := denied
@@ -172,7 +192,7 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 	return lines
 }
 
-func (t *topScreen) keyListLines(title string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
+func (t *topScreen) keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
 	switch mode {
 	case live.KeysOff:
 		return []string{title + " (off: TOP_KEYS)"}
@@ -180,9 +200,9 @@ func (t *topScreen) keyListLines(title string, mode live.KeyMode, keys []live.Ke
 		title += " (hashed)"
 	}
 	row := func(key, perSecond, share, used string) string {
-		return fmt.Sprintf("%s %7s %6s %11s", t.pad(key, max(columns-27, 8)), perSecond, share, used)
+		return fmt.Sprintf("%s %9s %6s %11s", t.pad(key, max(columns-29, 8)), perSecond, share, used)
 	}
-	lines := []string{row(title, "HITS/s", "SHARE", "USED")}
+	lines := []string{row(title, rateName, "SHARE", "USED")}
 	for i := range keys {
 		k := &keys[i]
 		used := "–"
@@ -323,48 +343,12 @@ func sparkline(points []live.Value, columns int) string {
 	return string(text)
 }
 
-// rateText returns a number with about three significant digits.
-func rateText(v live.Value) string {
-	x := float64(v)
-	switch {
-	case !v.Known():
-		return "–"
-	case x == 0:
-		return "0"
-	case x < 0.01:
-		return "<0.01"
-	case x < 10:
-		return strconv.FormatFloat(x, 'f', 2, 64)
-	case x < 100:
-		return strconv.FormatFloat(x, 'f', 1, 64)
-	case x < 1e5:
-		return strconv.FormatFloat(math.Round(x), 'f', 0, 64)
-	case x < 1e6:
-		return strconv.FormatFloat(x/1e3, 'f', 0, 64) + "k"
-	}
-	return strconv.FormatFloat(x/1e6, 'f', 1, 64) + "M"
-}
+// The texts of figures have the digits of the live page. Their units follow without a space.
 
-func percentText(v live.Value) string {
-	if !v.Known() {
-		return "–"
-	}
-	digits := 0
-	if v > 0 && v < 0.1 {
-		digits = 1
-	}
-	return strconv.FormatFloat(float64(v)*100, 'f', digits, 64) + "%"
-}
+func rateText(v live.Value) string     { return page.FormatRate(v) }
+func percentText(v live.Value) string  { return withoutSpace(page.FormatShare(v)) }
+func durationText(v live.Value) string { return withoutSpace(page.FormatDuration(v)) }
 
-func durationText(v live.Value) string {
-	switch x := float64(v); {
-	case !v.Known():
-		return "–"
-	case x < 0.001:
-		return strconv.FormatFloat(x*1e6, 'f', 0, 64) + "µs"
-	case x < 1:
-		return strconv.FormatFloat(x*1e3, 'f', 1, 64) + "ms"
-	default:
-		return strconv.FormatFloat(x, 'f', 2, 64) + "s"
-	}
+func withoutSpace(text string) string {
+	return strings.Join(strings.FieldsFunc(text, unicode.IsSpace), "")
 }

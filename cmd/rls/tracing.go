@@ -11,9 +11,9 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/observe/tracing"
+	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service"
-	"github.com/seed-81f232ab/rls/tracing"
 )
 
 // traceCloseTimeout bounds the time that the last spans have to reach the collector.
@@ -26,7 +26,7 @@ type traces struct {
 }
 
 // startTraces returns the traces of the settings.
-func startTraces(ctx context.Context, s *env.Settings, log *slog.Logger) (traces, error) {
+func startTraces(p *process, s *env.Settings, log *slog.Logger) (traces, error) {
 	if !s.TracesCalls() {
 		return traces{}, nil
 	}
@@ -44,12 +44,14 @@ func startTraces(ctx context.Context, s *env.Settings, log *slog.Logger) (traces
 	if os.Getenv("TRACING_SAMPLING_RATE") != "" || os.Getenv("OTEL_TRACES_SAMPLER") == "" {
 		o.SamplingRate = &s.TracingSamplingRate
 	}
-	tracer, err := tracing.Start(ctx, o)
+	tracer, err := tracing.Start(p.ctx, o)
 	if err != nil {
 		return traces{}, err
 	}
 	log.Info("calls traced", "protocol", o.Protocol)
-	return traces{tracer, log}, nil
+	t := traces{tracer, log}
+	p.atEnd(t.close)
+	return t, nil
 }
 
 // batches returns the tracer of batches to Redis, or nil.
@@ -87,9 +89,6 @@ func (t traces) wrap(s rlsv3.RateLimitServiceServer, o *server.Options) rlsv3.Ra
 
 // close exports the last spans.
 func (t traces) close() {
-	if t.tracer == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
 	defer cancel()
 	if err := t.tracer.Close(ctx); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
 // gatewayPod returns the environment that Envoy Gateway gives its rate-limit pods, with an

@@ -3,6 +3,7 @@ package condition
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
 )
 
 // maxNesting bounds the depth of brackets and operators in an expression.
@@ -36,8 +39,9 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 // use: an error in one expression writes a catalog that the check of another expression reads.
 var compileMutex sync.Mutex
 
-// newExpression compiles and checks an expression. It is safe for concurrent use.
-func newExpression(text string) (*expression, error) {
+// newExpression compiles and checks an expression. It adds the regular expressions to p before it compiles
+// them. It is safe for concurrent use.
+func newExpression(text string, p *Patterns) (*expression, error) {
 	compileMutex.Lock()
 	defer compileMutex.Unlock()
 	env, err := environment()
@@ -55,14 +59,21 @@ func newExpression(text string) (*expression, error) {
 	if err := e.inspect(compiled.NativeRep()); err != nil {
 		return nil, err
 	}
-	estimate, err := env.EstimateCost(compiled, assumedSizes{})
+	if err := p.add(e.patterns.size()); err != nil {
+		return nil, err
+	}
+	estimate, err := env.EstimateCost(compiled, costEstimator{e.patterns})
 	if err != nil {
 		return nil, err
 	}
 	if estimate.Max > maxCost {
 		return nil, fmt.Errorf("the cost can reach %d, want at most %d; use fewer steps, or no loop in a loop", estimate.Max, maxCost)
 	}
-	if e.program, err = env.Program(compiled, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost)); err != nil {
+	e.cost = int(estimate.Max)
+	e.program, err = env.Program(compiled, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost),
+		cel.OptimizeRegex(boundedMatches(e.patterns)...),
+		cel.CostTrackerOptions(cost.OverloadTracker(overloads.Matches, e.patterns.matchCost), cost.OverloadTracker(overloads.MatchesString, e.patterns.matchCost)))
+	if err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -111,7 +122,7 @@ func (x *expression) inspect(checked *ast.AST) error {
 			}
 		case ast.CallKind:
 			if call := n.AsCall(); call.FunctionName() == overloads.Matches {
-				problem = errors.Join(problem, checkPattern(call))
+				problem = errors.Join(problem, x.addPattern(call))
 			}
 		}
 	}
@@ -148,54 +159,110 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	return "", false
 }
 
-// checkPattern checks the regular expression in a call of matches. The pattern must be a constant,
-// because a pattern from the request would be compiled for each request.
-func checkPattern(call ast.CallExpr) error {
+// addPattern checks the regular expression in a call of matches and adds it to the patterns. The
+// pattern must be a constant, because a pattern from the request would be compiled for each request.
+func (x *expression) addPattern(call ast.CallExpr) error {
 	args := call.Args()
-	pattern := args[len(args)-1]
-	text, ok := types.String(""), pattern.Kind() == ast.LiteralKind
-	if ok {
-		text, ok = pattern.AsLiteral().(types.String)
-	}
+	text, ok := constantText(args[len(args)-1])
 	if !ok {
 		return errors.New(`matches: got a pattern that is not a text in quotes, want one such as matches("^v[0-9]+$")`)
 	}
-	if _, err := parsePattern(string(text)); err != nil {
+	_, size, err := parsePattern(text)
+	if err == nil {
+		if x.patterns == nil {
+			x.patterns = patternSizes{}
+		}
+		x.patterns[text] = size
+		err = x.patterns.size().check()
+	}
+	if err != nil {
 		return fmt.Errorf("matches: %w", err)
 	}
 	return nil
 }
 
+// constantText returns the text of a literal. ok is false if e is no text in quotes.
+func constantText(e ast.Expr) (text string, ok bool) {
+	if e.Kind() != ast.LiteralKind {
+		return "", false
+	}
+	literal, ok := e.AsLiteral().(types.String)
+	return string(literal), ok
+}
+
 // parsePattern parses a regular expression in the syntax of RE2, and bounds its size.
-func parsePattern(text string) (*syntax.Regexp, error) {
+func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		if syntaxErr := (*syntax.Error)(nil); errors.As(err, &syntaxErr) {
-			return nil, fmt.Errorf("%s: %s; want an expression in the syntax of RE2", syntaxErr.Code, shorten(syntaxErr.Expr))
+			err = fmt.Errorf("%s: %s; want an expression in the syntax of RE2", syntaxErr.Code, shorten(syntaxErr.Expr))
 		}
-		return nil, err
+		return nil, patternSize{}, err
 	}
-	program, err := syntax.Compile(parsed.Simplify())
-	if err != nil {
-		return nil, err
-	}
-	if len(program.Inst) > maxInstructions {
-		return nil, fmt.Errorf("the expression needs %d instructions, want at most %d; make its repetitions shorter", len(program.Inst), maxInstructions)
-	}
-	return parsed, nil
+	const anchors = 4 // instructions for the anchors and the ends of the program
+	size := sizeOf(parsed).plus(patternSize{instructions: anchors})
+	return parsed, size, size.check()
 }
 
-// assumedSizes are the sizes of a request for the estimate of a cost. A larger request can't cost more
-// than maxCost, because the evaluation then stops with an error.
-type assumedSizes struct{}
+// patternSizes has the sizes of the regular expressions in an expression, by their text.
+type patternSizes map[string]patternSize
 
-const (
-	assumedEntries = 10  // entries of a descriptor
-	assumedBytes   = 256 // of a key or a value
-)
+// size returns the sum of all sizes.
+func (s patternSizes) size() (sum patternSize) {
+	for _, size := range s {
+		sum = sum.plus(size)
+	}
+	return sum
+}
+
+// costOf returns the cost of a match of pattern with a text of this many bytes.
+func (s patternSizes) costOf(pattern string, bytes int) int {
+	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
+}
+
+// matchCost is the cost.FunctionTracker of a call of matches. The tracker of CEL counts the bytes of the
+// pattern, but the time depends on its instructions.
+func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
+	units := uint64(1)
+	text, isText := args[0].(types.String)
+	pattern, isPattern := args[1].(types.String)
+	if isText && isPattern && !types.IsError(result) { // after an error, no match was tried
+		units = uint64(s.costOf(string(pattern), len(text)))
+	}
+	return &units
+}
+
+// boundedMatches returns the implementation of matches(text, pattern) and text.matches(pattern). A call
+// returns the error ErrNotTested if it would cost more than a whole expression can.
+func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
+	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
+		compiled, err := regexp.Compile(pattern)
+		if err != nil {
+			return nil, err
+		}
+		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(args ...ref.Val) ref.Val {
+			text, ok := args[0].(types.String)
+			switch {
+			case !ok:
+				return types.MaybeNoSuchOverloadErr(args[0])
+			case sizes.costOf(pattern, len(text)) > maxCost:
+				return types.WrapErr(ErrNotTested)
+			}
+			return types.Bool(compiled.MatchString(string(text)))
+		}), nil
+	}
+	return []*interpreter.RegexOptimization{
+		{Function: overloads.Matches, OverloadID: overloads.Matches, RegexIndex: 1, Factory: factory},
+		{Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: factory},
+	}
+}
+
+// costEstimator estimates the cost of an expression for a request of the assumed sizes. A larger request
+// can't cost more than maxCost, because the evaluation then stops with an error.
+type costEstimator struct{ patterns patternSizes }
 
 // EstimateSize implements cost.Estimator.
-func (assumedSizes) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
+func (costEstimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	switch path := element.Path(); {
 	case len(path) == 0:
 		return nil
@@ -205,7 +272,25 @@ func (assumedSizes) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	return &cost.SizeEstimate{Max: assumedBytes}
 }
 
-// EstimateCallCost implements cost.Estimator. All functions have their cost from CEL.
-func (assumedSizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
-	return nil
+// EstimateCallCost implements cost.Estimator. All functions except matches have their cost from CEL.
+func (e costEstimator) EstimateCallCost(_, overloadID string, target *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
+	if overloadID != overloads.Matches && overloadID != overloads.MatchesString {
+		return nil
+	}
+	if target == nil { // matches(text, pattern)
+		target, args = &args[0], args[1:]
+	}
+	pattern, _ := constantText(args[0].Expr())
+	size := (*target).ComputedSize()
+	if size == nil {
+		size = e.EstimateSize(*target)
+	}
+	if size == nil {
+		return nil
+	}
+	bytes := int(min(size.Max, maxAssumedText))
+	return cost.NewCallEstimate(cost.Estimate{Min: 1, Max: uint64(e.patterns.costOf(pattern, bytes))}, nil)
 }
+
+// maxAssumedText is longer than any text that an expression can match within its cost.
+const maxAssumedText = 1 << 20

@@ -22,15 +22,9 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-const (
-	// MaxEntryBytes is the maximum size of an entry of a list, a prefix, a regular expression or
-	// an expression in CEL.
-	MaxEntryBytes = 1024
-
-	// maxInstructions bounds a compiled regular expression. A match takes time proportional to
-	// the instructions and to the length of the value.
-	maxInstructions = 5000
-)
+// MaxEntryBytes is the maximum size of an entry of a list, a prefix, a regular expression or an
+// expression in CEL.
+const MaxEntryBytes = 1024
 
 // Condition is a test of values. It is immutable and safe for concurrent use.
 type Condition struct {
@@ -39,9 +33,10 @@ type Condition struct {
 	text    string
 
 	list        *List          // the list of a CIDR or In condition, or nil
-	prefix      string         // of a prefix
+	prefix      string         // the prefix, or for a regex the start of all values that it matches
 	whole       *regexp.Regexp // of a regex; it matches whole values
 	regexSyntax *syntax.Regexp // of a regex
+	size        patternSize    // size of the regular expressions in a regex or cel
 
 	expression *expression // of a cel
 }
@@ -85,9 +80,10 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c. If the evaluation of an expression fails, Match returns the error,
-// also for the negated condition.
-func (c *Condition) Match(v *Value) (isMet bool, err error) {
+// Match reports whether v meets c. It takes the steps of the test from b. If too few steps are left,
+// Match returns ErrNotTested. If the evaluation of an expression fails, Match returns the error, also
+// for the negated condition.
+func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
 		addr := v.address()
@@ -97,9 +93,14 @@ func (c *Condition) Match(v *Value) (isMet bool, err error) {
 	case prefixKind:
 		isMet = strings.HasPrefix(v.text, c.prefix)
 	case regexKind:
-		isMet = c.whole.MatchString(v.text)
+		if strings.HasPrefix(v.text, c.prefix) {
+			if !b.spend(patternSteps(c.size.instructions, len(v.text))) {
+				return false, ErrNotTested
+			}
+			isMet = c.whole.MatchString(v.text)
+		}
 	case celKind:
-		if isMet, err = c.expression.isTrue(v); err != nil {
+		if isMet, err = c.expression.isTrue(v, b); err != nil {
 			return false, err
 		}
 	}
@@ -185,16 +186,19 @@ func Prefix(prefix string) (*Condition, error) {
 }
 
 // Regex returns a condition that is met if the expression matches the whole value. The expression has
-// the syntax of RE2.
-func Regex(expression string) (*Condition, error) {
+// the syntax of RE2. Regex adds the expression to p before it compiles the expression.
+func Regex(expression string, p *Patterns) (*Condition, error) {
 	switch {
 	case expression == "":
 		return nil, errors.New("got an empty expression; want one such as ^v[0-9]+$")
 	case len(expression) > MaxEntryBytes:
 		return nil, fmt.Errorf("got %d bytes, want at most %d", len(expression), MaxEntryBytes)
 	}
-	parsed, err := parsePattern(expression)
+	parsed, size, err := parsePattern(expression)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.add(size); err != nil {
 		return nil, err
 	}
 	// parsed.String() closes an open \Q. The expression itself may leave \Q open, which would quote
@@ -203,7 +207,7 @@ func Regex(expression string) (*Condition, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Condition{kind: regexKind, whole: whole, regexSyntax: parsed, text: "regex(" + shorten(expression) + ")"}, nil
+	return &Condition{kind: regexKind, whole: whole, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
 // addresses returns the first address of each network.

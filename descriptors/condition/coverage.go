@@ -55,7 +55,7 @@ func (c *Condition) IsOpposite(other *Condition) bool {
 
 // Meets reports whether text meets c in a request without other entries.
 func (c *Condition) Meets(text string) bool {
-	isMet, err := c.Match(&Value{text: text})
+	isMet, err := c.Match(&Value{text: text}, new(Budget))
 	return isMet && err == nil
 }
 

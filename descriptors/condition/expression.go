@@ -8,11 +8,13 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/interpreter"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
 // maxCost bounds the cost of an expression: of the estimate when the limits load, and of each
-// evaluation. A unit is about one step, or ten bytes of a text that a step reads.
+// evaluation. A unit is about one operation, or ten bytes of a text that an operation reads. A unit
+// takes up to 100 ns.
 const maxCost = 5000
 
 // The names that an expression can use.
@@ -25,14 +27,17 @@ const (
 // safe for concurrent use.
 type expression struct {
 	program      cel.Program
+	cost         int // the estimate when the limits load
+	patterns     patternSizes
 	readsEntries bool     // it uses the name entries
 	entryKeys    []string // the keys that it names, as in entries.tenant
 	texts        []string // the texts in it
 }
 
 // CEL returns a condition that is met if the expression is true. It has the syntax of CEL, the
-// Common Expression Language. The error names the place in the expression.
-func CEL(text string) (*Condition, error) {
+// Common Expression Language. The error names the place in the expression. CEL adds the regular
+// expressions in it to p before it compiles them.
+func CEL(text string, p *Patterns) (*Condition, error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case text == "":
@@ -40,11 +45,11 @@ func CEL(text string) (*Condition, error) {
 	case len(text) > MaxEntryBytes:
 		return nil, fmt.Errorf("got %d bytes, want at most %d", len(text), MaxEntryBytes)
 	}
-	e, err := newExpression(text)
+	e, err := newExpression(text, p)
 	if err != nil {
 		return nil, err
 	}
-	return &Condition{kind: celKind, expression: e, text: "cel(" + shorten(text) + ")"}, nil
+	return &Condition{kind: celKind, expression: e, size: e.patterns.size(), text: "cel(" + shorten(text) + ")"}, nil
 }
 
 // ReadsEntries reports whether c depends on the entries of the descriptor and not on the value
@@ -59,13 +64,24 @@ func (c *Condition) EntryKeys() []string {
 	return c.expression.entryKeys
 }
 
-// isTrue reports whether the expression is true for v.
-func (x *expression) isTrue(v *Value) (bool, error) {
+// isTrue reports whether the expression is true for v. It takes the cost from b. The last expression of a
+// call can exceed b by maxCost.
+func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
+	if b.spent >= MaxCallSteps {
+		return false, ErrNotTested
+	}
 	in := inputs.Get().(*input)
 	in.value, in.entries = v.text, v.entries
-	result, _, err := x.program.Eval(in)
+	result, details, err := x.program.Eval(in)
 	in.release()
+	if units := details.ActualCost(); units != nil {
+		b.spent += int(min(*units, maxCost)) * stepsPerCost
+	}
 	if err != nil {
+		canceled, ok := errors.AsType[interpreter.EvalCancelledError](err)
+		if ok && canceled.Cause == interpreter.CostLimitExceeded || errors.Is(err, ErrNotTested) {
+			return false, ErrNotTested
+		}
 		return false, err
 	}
 	return result == types.True, nil

@@ -32,10 +32,10 @@ func TestExpressionReadsEarlierEntries(t *testing.T) {
 		`entries.tenant.startsWith("a") ? value == "x" : false`: false,
 	} {
 		v := valueAfter("tenant", "acme", "path", "/a")
-		got, err := celCondition(t, text).Match(&v)
+		got, err := celCondition(t, text).Match(&v, new(Budget))
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
-		got, err = celCondition(t, text).Not().Match(&v)
+		got, err = celCondition(t, text).Not().Match(&v, new(Budget))
 		require.NoError(t, err, text)
 		assert.Equal(t, !want, got, text)
 	}
@@ -62,7 +62,7 @@ func TestFailedExpressionMeetsNeitherItselfNorItsNegation(t *testing.T) {
 	} {
 		for _, c := range []*Condition{celCondition(t, text), celCondition(t, text).Not()} {
 			v := valueAfter("k", "text")
-			isMet, err := c.Match(&v)
+			isMet, err := c.Match(&v, new(Budget))
 			assert.False(t, isMet, c)
 			assert.ErrorContains(t, err, want, c)
 		}
@@ -72,10 +72,10 @@ func TestFailedExpressionMeetsNeitherItselfNorItsNegation(t *testing.T) {
 func TestCostOfAnEvaluationIsBounded(t *testing.T) {
 	c := celCondition(t, `value.contains("x") || value.contains("y") || value.endsWith("z")`)
 	short, long := valueAfter("k", strings.Repeat("a", 1000)), valueAfter("k", strings.Repeat("a", 1<<20))
-	_, err := c.Match(&short)
+	_, err := c.Match(&short, new(Budget))
 	require.NoError(t, err)
-	_, err = c.Match(&long)
-	assert.ErrorContains(t, err, "cost limit")
+	_, err = c.Match(&long, new(Budget))
+	assert.ErrorIs(t, err, ErrNotTested)
 }
 
 func TestExpressionCanBeUsedByManyCallsAtOnce(t *testing.T) {
@@ -86,7 +86,7 @@ func TestExpressionCanBeUsedByManyCallsAtOnce(t *testing.T) {
 			for range 200 {
 				path := []string{"/a", "/b"}[i%2]
 				v := valueAfter("tenant", "acme", "path", path)
-				isMet, err := c.Match(&v)
+				isMet, err := c.Match(&v, new(Budget))
 				if err != nil || isMet != (path == "/a") {
 					t.Errorf("%s: got %v, %v", path, isMet, err)
 				}
@@ -102,7 +102,7 @@ func TestExpressionsCanBeCompiledAtOnce(t *testing.T) {
 		for range 4 {
 			compilations.Go(func() {
 				for range 20 {
-					_, err := newExpression(text)
+					_, err := newExpression(text, new(Patterns))
 					assert.Equal(t, strings.HasPrefix(text, "entries"), err == nil, text)
 				}
 			})
@@ -120,7 +120,7 @@ func FuzzCEL(f *testing.F) {
 		f.Add(text, "v1")
 	}
 	f.Fuzz(func(t *testing.T, text, value string) {
-		c, err := CEL(text)
+		c, err := CEL(text, new(Patterns))
 		if err != nil {
 			if err.Error() == "" {
 				t.Fatal("the error is empty")
@@ -128,11 +128,19 @@ func FuzzCEL(f *testing.F) {
 			return
 		}
 		v := valueAfter("tenant", "acme", "k", value)
-		isMet, err := c.Match(&v)
-		isNotMet, errOfNot := c.Not().Match(&v)
+		isMet, err := c.Match(&v, new(Budget))
+		isNotMet, errOfNot := c.Not().Match(&v, new(Budget))
 		if (err == nil) != (errOfNot == nil) || err == nil && isMet == isNotMet {
 			t.Fatalf("%q: got %v (%v) and %v (%v) of the negation", value, isMet, err, isNotMet, errOfNot)
 		}
 		c.Examples()
 	})
+}
+
+func TestExpressionCanCostAsMuchAsTheBound(t *testing.T) {
+	const quarter = `value.matches("a{383}b")`
+	largest := strings.Join([]string{quarter, quarter, quarter, quarter}, " || ")
+	require.Equal(t, maxCost*stepsPerCost, celCondition(t, largest).estimatedSteps())
+	_, err := CEL(largest+` || value == "a"`, new(Patterns))
+	assert.EqualError(t, err, "the cost can reach 5002, want at most 5000; use fewer steps, or no loop in a loop")
 }

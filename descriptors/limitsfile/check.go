@@ -1,9 +1,13 @@
 package limitsfile
 
 import (
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Parse reads and checks all files, or none. The error is Problems: every mistake, in
@@ -22,11 +26,12 @@ type reader struct {
 	options     Options
 	lists       *listReader
 	expressions expressionCache
+	patterns    *condition.Patterns
 	set         *Set
 	docs        []*document
 	domains     map[string]*Domain // by name
 	descriptors map[descriptorName]*Descriptor
-	conditions  map[descriptorName]int // number of conditions, by list and key
+	conditions  map[descriptorName]*conditionGroup // by list and key
 }
 
 // descriptorName names a descriptor of one list.
@@ -36,19 +41,29 @@ type descriptorName struct {
 }
 
 func newReader(o Options) *reader {
-	return &reader{options: o, lists: newListReader(o), expressions: expressionCache{}, set: &Set{}, domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]int{}}
+	return &reader{
+		options: o, lists: newListReader(o), expressions: expressionCache{}, patterns: &condition.Patterns{}, set: &Set{},
+		domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]*conditionGroup{},
+	}
 }
 
 // read checks the documents, which must be open.
 func (r *reader) read() (*Set, error) {
-	var errs Problems
+	var errs fields.Problems
 	for _, d := range r.docs {
 		if d.root != nil {
 			r.readRoot(d)
 		}
+		d.root, d.pieces = nil, nil
+	}
+	for _, g := range r.conditions {
+		if err := checkConditions(g.conditions); err != nil {
+			g.document.errorf(g.node, g.pos, "%v", err)
+		}
+	}
+	for _, d := range r.docs {
 		errs = append(errs, problems(d.errs)...)
 		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
-		d.root, d.pieces = nil, nil
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -61,39 +76,39 @@ func (r *reader) read() (*Set, error) {
 // the first document is read, because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
-	d.lists, d.expressions = r.lists, r.expressions
+	d.lists, d.expressions, d.patterns = r.lists, r.expressions, r.patterns
 	if root == nil {
 		return
 	}
-	if root.Kind == yaml.ScalarNode && scalarTag(root) == "!!null" {
+	if root.Kind == yaml.ScalarNode && fields.Tag(root) == "!!null" {
 		d.errorf(root, nil, "domain is missing")
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", display(root))
+		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", fields.Display(root))
 		return
 	}
 	// A file is read even if the set can't have its domain, to find all its mistakes.
 	d.rootPlace = &place{}
 	d.root = d.object(rootLevel, d.rootPlace, root)
 	name := d.root.field("domain")
-	d.rootPlace.domain = Printable(name.text)
-	d.domain = &Domain{Name: name.text, File: d.file, Line: name.node.Line}
-	switch known := r.domains[name.text]; {
+	d.rootPlace.domain = fields.Printable(name.Text)
+	d.domain = &Domain{Name: name.Text, File: d.file, Line: name.node.Line}
+	switch known := r.domains[name.Text]; {
 	case name.invalid:
-	case name.text == "":
+	case name.Text == "":
 		d.errorf(name.node, nil, "domain is missing")
 	case known == nil:
-		r.domains[name.text] = d.domain
+		r.domains[name.Text] = d.domain
 		r.set.Domains = append(r.set.Domains, d.domain)
 	case r.options.MergeDomains:
 		d.domain = known
 	default:
-		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", Printable(name.text), FileLine(known.File, known.Line))
+		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(known.File, known.Line))
 	}
 	if v := d.root.field("defaults"); v.valid() {
 		if other := d.domain.defaults; other != nil {
-			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", FileLine(d.domain.defaultsFile, other.node.Line))
+			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fields.FileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
 			d.domain.defaults = d.object(defaultsLevel, d.rootPlace, v.mappings...)
 			d.domain.defaultsFile = d.file
@@ -143,7 +158,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		pos := newPlace(parent, first+i)
 		o := d.object(descriptorLevel, pos, item)
 		key, value := o.field("key"), o.field("value")
-		desc := &Descriptor{Key: key.text, Value: value.text, File: d.file, Line: item.Line}
+		desc := &Descriptor{Key: key.Text, Value: value.Text, File: d.file, Line: item.Line}
 		conditionOK := d.readCondition(desc, pos, o)
 		pos.setKey(desc)
 		if desc.Condition != nil && desc.Condition.ReadsEntries() {
@@ -162,15 +177,18 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		}
 		name := descriptorName{list, desc.Key, desc.Value}
 		if other := r.descriptors[name]; other != nil {
-			d.errorf(key.node, pos, "duplicate of the descriptor at %s", FileLine(other.File, other.Line))
+			d.errorf(key.node, pos, "duplicate of the descriptor at %s", fields.FileLine(other.File, other.Line))
 			continue
 		}
 		if desc.Condition != nil {
-			group := descriptorName{list: list, key: desc.Key}
-			if r.conditions[group]++; r.conditions[group] > maxConditions {
-				d.errorf(key.node, pos, "more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)
-				continue
+			name := descriptorName{list: list, key: desc.Key}
+			group := r.conditions[name]
+			if group == nil {
+				group = &conditionGroup{}
+				r.conditions[name] = group
 			}
+			group.conditions = append(group.conditions, desc.Condition)
+			group.document, group.node, group.pos = d, key.node, pos
 		}
 		r.descriptors[name] = desc
 		*list = append(*list, desc)
@@ -179,22 +197,22 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 
 // descriptor reads all of a descriptor except its key, its value and its children.
 func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
-	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").flag, o.field("quota_mode").flag
-	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").flag, o.field("value_to_metric").flag
+	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").Flag, o.field("quota_mode").Flag
+	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").Flag, o.field("value_to_metric").Flag
 	desc.WildcardKey = strings.Contains(desc.Key, "*")
 	desc.WildcardValue = desc.Condition == nil && strings.Contains(desc.Value, "*")
 	refunds := o.field("refunds")
-	desc.NoRefunds = refunds.given() && !refunds.flag
+	desc.NoRefunds = refunds.given() && !refunds.Flag
 	if v := o.field("enforce"); v.valid() {
-		desc.EnforcedPercent = v.ratio
+		desc.EnforcedPercent = v.Ratio
 		if desc.ShadowMode {
 			d.warnf(v.node, pos, "enforce has no effect beside shadow_mode, which never denies; remove one of them")
 		}
 	}
-	desc.MaxHits = o.field("max_hits").num
+	desc.MaxHits = uint32(o.field("max_hits").Number)
 	share := o.field("share_threshold")
-	desc.ShareThreshold = share.flag
-	if share.flag && !desc.WildcardKey && !desc.HasManyValues() {
+	desc.ShareThreshold = share.Flag
+	if share.Flag && !desc.WildcardKey && !desc.HasManyValues() {
 		d.errorf(share.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
 	if v := o.field("denial"); v.valid() {
@@ -234,8 +252,8 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
-	if desc.needsReleases() {
-		d.errorf(refunds.node, pos, refundsForHolds)
+	if desc.rejectsReleases() {
+		d.errorf(refunds.node, pos, refundsFalseForHolds)
 	}
 	d.warnLimits(desc, pos)
 }
@@ -259,4 +277,12 @@ func sameCounter(limits []*Limit, l *Limit) *Limit {
 		}
 	}
 	return nil
+}
+
+// lineText returns a line of the same file in words.
+func lineText(line int) string {
+	if line == 0 {
+		return "there"
+	}
+	return "in line " + strconv.Itoa(line)
 }

@@ -10,16 +10,39 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 const (
 	// maxListProblems bounds the problems reported of one list.
 	maxListProblems = 20
 
-	// maxConditions bounds the conditions of one key below one parent. A request is compared
-	// with them one after the other.
+	// maxConditions bounds the conditions of one key below one parent.
 	maxConditions = 1000
 )
+
+// conditionGroup has the conditions of one key below one parent. A request is compared with them one after
+// the other.
+type conditionGroup struct {
+	conditions []*condition.Condition
+
+	// The place of the last condition.
+	document *document
+	node     *yaml.Node
+	pos      *place
+}
+
+// checkConditions returns an error if a key below one parent has too many conditions, or conditions that take too
+// many steps.
+func checkConditions(conditions []*condition.Condition) error {
+	if len(conditions) > maxConditions {
+		return fmt.Errorf("more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)
+	}
+	if steps := condition.MaxSteps(conditions); steps > condition.MaxCallSteps {
+		return fmt.Errorf("the conditions for this key take up to %d steps for a value of 128 bytes, want at most %d; use fewer or simpler ones, or prefix and in", steps, condition.MaxCallSteps)
+	}
+	return nil
+}
 
 // conditionFields are the names of the fields of conditions.
 var conditionFields = fieldsAt(notLevel)
@@ -33,19 +56,19 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 		inner := d.object(notLevel, pos, not.mappings...)
 		switch negated, _ := d.condition(pos, inner); {
 		case field.given():
-			d.errorf(not.node, pos, "%s and not are both given; want one of them", field.row.name)
+			d.errorf(not.node, pos, "%s and not are both given; want one of them", field.row.Name)
 		case negated != nil:
 			c, field = negated.Not(), not
 		case d.mistakes == mistakes && !inner.invalid():
-			d.errorf(not.node, pos, "not is empty; want %s in it", joinOr(conditionFields))
+			d.errorf(not.node, pos, "not is empty; want %s in it", fields.JoinOr(conditionFields))
 		}
 	}
 	switch value := o.field("value"); {
 	case !field.given():
-	case value.given() && value.text != "":
-		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.row.name)
+	case value.given() && value.Text != "":
+		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.row.Name)
 	case strings.Contains(desc.Key, "*"):
-		d.errorf(field.node, pos, "%s needs a key without a *", field.row.name)
+		d.errorf(field.node, pos, "%s needs a key without a *", field.row.Name)
 	}
 	if d.mistakes > mistakes || o.field("not").invalid {
 		return false
@@ -70,7 +93,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 		case !v.given():
 			continue
 		case field.given():
-			d.errorf(v.node, pos, "%s and %s are both given; want one of them", field.row.name, name)
+			d.errorf(v.node, pos, "%s and %s are both given; want one of them", field.row.Name, name)
 			return nil, field
 		}
 		field = v
@@ -82,14 +105,17 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 		case "cidr", "in":
 			c = d.listCondition(pos, v)
 		case "prefix":
-			c, err = condition.Prefix(v.text)
+			c, err = condition.Prefix(v.Text)
 		case "regex":
-			c, err = condition.Regex(v.text)
+			c, err = condition.Regex(v.Text, d.patterns)
 		case "cel":
-			c, err = d.expressions.condition(v.text)
+			c, err = d.expressions.condition(v.Text, d.patterns)
 		}
 		if err != nil {
 			d.errorf(v.node, pos, "%s: %v", name, err)
+		}
+		if errors.Is(err, condition.ErrManyPatterns) {
+			d.stop()
 		}
 	}
 	return c, field
@@ -108,7 +134,7 @@ func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object,
 			return pattern == key || strings.Contains(pattern, "*") && p.Match(key)
 		})
 		if !isKnown {
-			d.errorf(field.node, pos, "cel: got the entry %s, which this descriptor and those above it don't have; want %s", Printable(key), OneOf(key, keys))
+			d.errorf(field.node, pos, "cel: got the entry %s, which this descriptor and those above it don't have; want %s", fields.Printable(key), fields.OneOf(key, keys))
 			return false
 		}
 	}
@@ -121,15 +147,15 @@ const maxExpressions = 1000
 // expressionCache has the expressions of a Set, so that equal expressions are compiled once.
 type expressionCache map[string]*condition.Condition
 
-// condition returns the condition of an expression.
-func (c expressionCache) condition(text string) (*condition.Condition, error) {
+// condition returns the condition of an expression. It adds a new expression to p.
+func (c expressionCache) condition(text string, p *condition.Patterns) (*condition.Condition, error) {
 	if compiled := c[text]; compiled != nil {
 		return compiled, nil
 	}
 	if len(c) == maxExpressions {
 		return nil, fmt.Errorf("more than %d different expressions; use another condition, or one expression for several descriptors", maxExpressions)
 	}
-	compiled, err := condition.CEL(text)
+	compiled, err := condition.CEL(text, p)
 	if err == nil {
 		c[text] = compiled
 	}
@@ -148,18 +174,18 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 			return nil
 		}
 		var problems, warnings []condition.Problem
-		list, problems, warnings = newList(v.row.name, "", entries)
+		list, problems, warnings = newList(v.row.Name, "", entries)
 		for _, p := range problems {
-			d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.name, p.Reason)
+			d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
 		}
 		for _, p := range warnings {
-			d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.name, p.Reason)
+			d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
 		}
 	}
 	switch {
 	case list == nil:
 		return nil
-	case v.row.name == "cidr":
+	case v.row.Name == "cidr":
 		return condition.CIDR(list)
 	}
 	return condition.In(list)
@@ -177,24 +203,24 @@ func newList(name, file string, entries []condition.Entry) (list *condition.List
 // entries returns the texts of a list in the limits file. ok is false after reporting a mistake.
 func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok bool) {
 	if len(v.node.Content) == 0 {
-		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.name)
+		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.Name)
 		return nil, false
 	}
-	item := row{name: "entry of " + v.row.name, kind: textKind}
+	item := row{Field: fields.Field{Name: "entry of " + v.row.Name, Kind: fields.Text}}
 	ok = true
 	for _, n := range v.node.Content {
 		if !d.visit(n) {
 			return nil, false
 		}
-		n = deref(n)
+		n = fields.Resolve(n)
 		switch text := d.value(&item, pos, n); {
 		case text.node == nil:
-			d.errorf(n, pos, "%s: got null, want text", item.name)
+			d.errorf(n, pos, "%s: got null, want text", item.Name)
 			ok = false
 		case text.invalid:
 			ok = false
 		default:
-			entries = append(entries, condition.Entry{Text: text.text, Line: n.Line, Column: n.Column})
+			entries = append(entries, condition.Entry{Text: text.Text, Line: n.Line, Column: n.Column})
 		}
 	}
 	return entries, ok
@@ -206,24 +232,24 @@ func (d *document) listInFile(pos *place, v value) *condition.List {
 	switch {
 	case file.invalid:
 		return nil
-	case file.text == "":
-		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.name)
+	case file.Text == "":
+		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.Name)
 		return nil
 	case d.lists == nil || d.lists.read == nil:
-		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.name)
+		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.Name)
 		return nil
 	}
-	path := file.text
+	path := file.Text
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(d.file), path)
 	}
-	result := d.lists.list(v.row.name, file.text, path)
+	result := d.lists.list(v.row.Name, file.Text, path)
 	if result.err != nil {
-		d.errorf(file.node, pos, "%s: %v", v.row.name, result.err)
+		d.errorf(file.node, pos, "%s: %v", v.row.Name, result.err)
 	}
 	for i, p := range result.problems {
 		if i == maxListProblems {
-			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.name, len(result.problems)-i, Printable(path))
+			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.Name, len(result.problems)-i, fields.Printable(path))
 			break
 		}
 		d.mistakes++
@@ -239,7 +265,7 @@ func (d *document) listInFile(pos *place, v value) *condition.List {
 }
 
 func listProblem(path string, pos *place, p condition.Problem) pendingProblem {
-	return pendingProblem{Problem{File: path, Line: p.Line, Reason: p.Reason}, pos}
+	return pendingProblem{fields.Problem{File: path, Line: p.Line, Reason: p.Reason}, pos}
 }
 
 // listReader reads the files of lists, each once for all descriptors of a Set.
@@ -270,7 +296,7 @@ func (r *listReader) list(field, name, path string) *listResult {
 	r.lists[key] = result
 	data, err := r.read(path)
 	if err == nil && len(data) > DefaultMaxFileBytes {
-		err = errors.New(Printable(path) + ": the file is too large; maximum is 16 MiB")
+		err = errors.New(fields.Printable(path) + ": the file is too large; maximum is 16 MiB")
 	}
 	if err != nil {
 		result.err = err

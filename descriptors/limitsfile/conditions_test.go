@@ -76,13 +76,41 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		_, errs, _ := load(yaml, Options{})
 		assert.Contains(t, errs, want)
 	}
-	var b strings.Builder
-	b.WriteString("domain: d\ndescriptors:\n")
-	for i := range maxConditions + 1 {
-		fmt.Fprintf(&b, "- {key: k, prefix: p%d}\n", i)
+}
+
+func TestConditionsOfAKeyHaveBounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, descriptor string
+		count            int
+		want             string // of the error, or empty
+	}{
+		{"many conditions", "key: k, prefix: p%d", 1000, ""},
+		{"too many conditions", "key: k, prefix: p%d", 1001, "f:1003:9: d > k=prefix(p1000): more than 1000 conditions for one key; put their entries into one list, or combine them in one expression"},
+		{"many routes", "key: k, regex: '/api/v%d/users/[0-9]+(/.*)?'", 1000, ""},
+		{"many hosts", "key: k, regex: '[a-z]+\\.host-%d\\.example'", 300, ""},
+		{"regular expressions that take too many steps", "key: k, regex: '.*%d.{300}'", 40, "the conditions for this key take up to"},
+		{"simple expressions", "key: k, cel: 'value.startsWith(\"/%d/\") && value.endsWith(\".png\")'", 60, ""},
+		{"expressions that take too many steps", "key: k, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"%d\")))'", 40, "the conditions for this key take up to"},
+		{"the same below other keys", "key: k%d, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"x\")))'", 40, ""},
+		{"regular expressions that are too large together", "key: k%[1]d, regex: '.{1000}.{800}%[1]d'", 300, "all regular expressions together need more than 500000 instructions"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var b strings.Builder
+			b.WriteString("domain: d\ndescriptors:\n")
+			for i := range c.count {
+				fmt.Fprintf(&b, "- {"+c.descriptor+"}\n", i)
+			}
+			_, errs, _ := load(b.String(), Options{})
+			if c.want == "" {
+				assert.Empty(t, errs)
+				return
+			}
+			assert.Contains(t, errs, c.want)
+			assert.Equal(t, 1, strings.Count(errs, "\n")+1, "one error: %.1000s", errs)
+		})
 	}
-	_, errs, _ := load(b.String(), Options{})
-	assert.Contains(t, errs, "f:1003:9: d > k=prefix(p1000): more than 1000 conditions for one key; put their entries into one list, or combine them in one expression")
 }
 
 func TestConditionsWarnAboutHostBits(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Bounds of the field denial.
@@ -41,7 +43,7 @@ var forbiddenHeaders = []string{
 func (d *document) denial(pos *place, o *object) *Denial {
 	mistakes := d.mistakes
 	message, body := o.field("message"), o.field("body")
-	denial := &Denial{Body: message.text + body.text}
+	denial := &Denial{Body: message.Text + body.Text}
 	switch {
 	case message.given() && body.given():
 		d.errorf(body.node, pos, "message and body are both given; want one of them")
@@ -50,13 +52,13 @@ func (d *document) denial(pos *place, o *object) *Denial {
 		if body.given() {
 			v = body
 		}
-		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.row.name, len(denial.Body), maxDenialBytes)
+		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.row.Name, len(denial.Body), maxDenialBytes)
 	}
 	if v := o.field("headers"); v.valid() {
 		denial.Headers = d.headers(pos, v.mappings[0])
 	}
 	hasType := slices.ContainsFunc(denial.Headers, func(h Header) bool { return strings.EqualFold(h.Name, "content-type") })
-	if message.text != "" && !hasType {
+	if message.Text != "" && !hasType {
 		denial.Headers = append(denial.Headers, Header{"content-type", "text/plain; charset=utf-8"})
 	}
 	if d.mistakes > mistakes || o.invalid() {
@@ -80,23 +82,23 @@ func (d *document) headers(pos *place, n *yaml.Node) []Header {
 		if !d.visit(n) {
 			break
 		}
-		name := deref(n.Content[i])
-		item := row{name: "header " + display(name), kind: textKind}
-		v := d.value(&item, pos, deref(n.Content[i+1]))
-		h := Header{name.Value, v.text}
+		name := fields.Resolve(n.Content[i])
+		item := row{Field: fields.Field{Name: "header " + fields.Display(name), Kind: fields.Text}}
+		v := d.value(&item, pos, fields.Resolve(n.Content[i+1]))
+		h := Header{name.Value, v.Text}
 		isSame := func(other Header) bool { return strings.EqualFold(other.Name, h.Name) }
 		switch {
 		case v.invalid:
 		case v.node == nil:
-			d.errorf(n.Content[i+1], pos, "%s: got null, want text", item.name)
+			d.errorf(n.Content[i+1], pos, "%s: got null, want text", item.Name)
 		case name.Kind != yaml.ScalarNode || !httpguts.ValidHeaderFieldName(h.Name) || len(h.Name) > maxHeaderBytes:
-			d.errorf(n.Content[i], pos, "headers: got %s, want the name of a header, such as x-reason", display(name))
+			d.errorf(n.Content[i], pos, "headers: got %s, want the name of a header, such as x-reason", fields.Display(name))
 		case slices.Contains(forbiddenHeaders, strings.ToLower(h.Name)):
 			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Name)
 		case !httpguts.ValidHeaderFieldValue(h.Value) || len(h.Value) > maxHeaderBytes:
-			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.name, len(h.Value), maxHeaderBytes)
+			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.Name, len(h.Value), maxHeaderBytes)
 		case slices.ContainsFunc(all, isSame):
-			d.errorf(n.Content[i], pos, "%s is given twice; want it once", item.name)
+			d.errorf(n.Content[i], pos, "%s is given twice; want it once", item.Name)
 		default:
 			all = append(all, h)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -39,7 +40,7 @@ func (d *Descriptor) Summary() string {
 	}
 	if d.Condition != nil && d.Condition.List() != nil {
 		if summary := d.Condition.List().Summary(); summary != "" {
-			flags = append(flags, Printable(summary))
+			flags = append(flags, fields.Printable(summary))
 		}
 	}
 	if d.MaxHits > 0 {
@@ -58,10 +59,10 @@ func (l *Limit) summary() string {
 	}
 	var notes []string
 	if l.Name != "" {
-		notes = append(notes, "named "+Printable(l.Name))
+		notes = append(notes, "named "+fields.Printable(l.Name))
 	}
 	for _, name := range l.Replaces {
-		notes = append(notes, "replaces "+Printable(name))
+		notes = append(notes, "replaces "+fields.Printable(name))
 	}
 	if !l.Enabled {
 		notes = append(notes, "off")

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -33,7 +34,7 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 			if r.extension {
 				mark = " +"
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.name, mark, r.valuesText(), fieldHelp[r.name])
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.valuesText(), fieldHelp[r.Name])
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -42,26 +43,26 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 
 // valuesText describes the values that the field can have.
 func (r *row) valuesText() string {
-	switch r.kind {
-	case textKind:
-		if r.name == "unit" {
+	switch r.Kind {
+	case fields.Text:
+		if r.Name == "unit" {
 			return codeList(limit.UnitNames())
 		}
 		return "text"
-	case flagKind:
+	case fields.Flag:
 		return codeList([]string{"true", "false"})
-	case countKind:
-		return fmt.Sprintf("number from %d to %d", r.minValue, uint32(math.MaxUint32))
-	case ratioKind:
-		return "number above 0, at most " + strconv.FormatFloat(r.maxValue, 'f', -1, 64)
-	case choiceKind:
-		return codeList(r.choices)
-	case listKind:
+	case fields.Count:
+		return fmt.Sprintf("number from %d to %d", r.Min, uint32(math.MaxUint32))
+	case fields.Ratio:
+		return "number above 0, at most " + strconv.FormatFloat(r.MaxRatio, 'f', -1, 64)
+	case fields.Choice:
+		return codeList(r.Choices)
+	case fields.List:
 		return "list"
-	case entriesKind:
+	case fields.Entries:
 		return "list of texts, or a mapping with `file`"
-	case durationKind:
-		return fmt.Sprintf("`%s` to `%s`", limit.DurationText(r.minMicros), limit.DurationText(r.maxMicros))
+	case fields.Duration:
+		return fmt.Sprintf("`%s` to `%s`", limit.DurationText(r.Min), limit.DurationText(r.Max))
 	}
 	return "mapping"
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -164,7 +165,7 @@ func TestFileWithTooManyNodesHasOneProblem(t *testing.T) {
 	}
 	o, _ := bounds()
 	_, err := Parse([]File{{"f", []byte(bomb)}}, o)
-	var ps Problems
+	var ps fields.Problems
 	require.ErrorAs(t, err, &ps)
 	assert.Len(t, ps, 1, "descriptors that are not read are not reported as missing")
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -30,7 +31,7 @@ var fieldHelp = map[string]string{
 	"value_to_metric":    "Metrics of the rule have the value of this entry.",
 	"share_threshold":    "All values that match the * share one counter.",
 	"metadata":           "Metadata that the answer has when the rule lets a request pass.",
-	"refunds":            "false rejects requests that refund hits.",
+	"refunds":            "false rejects requests that refund hits of a limit that counts.",
 	"enforce":            "Percentage of the keys whose denials count. The rule is in shadow mode for all other keys.",
 	"max_hits":           "Largest number of hits of one call. A call with more hits is denied and charges nothing.",
 	"denial":             "Body and headers of the response to a request that the rule denies.",
@@ -121,8 +122,8 @@ func levelSchema(l level) map[string]any {
 	for i := range schema {
 		if r := &schema[i]; r.levels&l != 0 {
 			property := r.jsonSchema()
-			property["description"] = fieldHelp[r.name]
-			properties[r.name] = property
+			property["description"] = fieldHelp[r.Name]
+			properties[r.Name] = property
 		}
 	}
 	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
@@ -130,37 +131,37 @@ func levelSchema(l level) map[string]any {
 
 // jsonSchema returns the schema of the field. Every field may be null.
 func (r *row) jsonSchema() map[string]any {
-	switch r.kind {
-	case textKind:
-		if r.name == "unit" {
+	switch r.Kind {
+	case fields.Text:
+		if r.Name == "unit" {
 			return unitSchema()
 		}
 		return map[string]any{"type": []string{"string", "integer", "boolean", "null"}}
-	case entriesKind:
+	case fields.Entries:
 		entry := map[string]any{"type": []string{"string", "integer", "boolean"}}
 		return map[string]any{"anyOf": []any{
 			map[string]any{"type": "array", "items": entry, "minItems": 1},
 			reference("list_file"),
 			map[string]any{"type": "null"},
 		}}
-	case flagKind:
+	case fields.Flag:
 		return map[string]any{"type": []string{"boolean", "null"}}
-	case countKind:
-		return map[string]any{"type": []string{"integer", "null"}, "minimum": r.minValue, "maximum": uint32(math.MaxUint32)}
-	case ratioKind:
-		return map[string]any{"type": []string{"number", "null"}, "exclusiveMinimum": 0, "maximum": r.maxValue}
-	case durationKind:
+	case fields.Count:
+		return map[string]any{"type": []string{"integer", "null"}, "minimum": r.Min, "maximum": uint32(math.MaxUint32)}
+	case fields.Ratio:
+		return map[string]any{"type": []string{"number", "null"}, "exclusiveMinimum": 0, "maximum": r.MaxRatio}
+	case fields.Duration:
 		return map[string]any{"type": []string{"string", "null"}, "pattern": `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`}
-	case choiceKind:
+	case fields.Choice:
 		choices := []any{nil}
-		for _, c := range r.choices {
+		for _, c := range r.Choices {
 			choices = append(choices, c)
 		}
 		return map[string]any{"enum": choices}
-	case listKind:
-		return map[string]any{"type": []string{"array", "null"}, "items": reference(itemNames[r.name])}
-	case objectKind:
-		return map[string]any{"anyOf": []any{reference(r.name), map[string]any{"type": "null"}}}
+	case fields.List:
+		return map[string]any{"type": []string{"array", "null"}, "items": reference(itemNames[r.Name])}
+	case fields.Object:
+		return map[string]any{"anyOf": []any{reference(r.Name), map[string]any{"type": "null"}}}
 	}
 	return map[string]any{"type": []string{"object", "null"}}
 }

@@ -4,25 +4,26 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
 // limit reads a rate_limit. It returns nil after reporting a mistake.
 func (d *document) limit(pos *place, o *object) *Limit {
-	l := &Limit{Name: o.field("name").text, Enabled: true, Line: o.node.Line}
+	l := &Limit{Name: o.field("name").Text, Enabled: true, Line: o.node.Line}
 	if v := o.fieldOr(d.domain.defaults, "enabled"); v.given() {
-		l.Enabled = v.flag
+		l.Enabled = v.Flag
 	}
 	d.readReplaces(pos, o, l)
 	mistakes := d.mistakes
-	if v := o.field("unlimited"); v.flag || v.invalid {
+	if v := o.field("unlimited"); v.Flag || v.invalid {
 		l.Unlimited = true
 		d.checkUnlimited(pos, o)
 	} else {
 		l.Limit = d.newLimit(pos, o, d.spec(pos, o))
 		d.checkLease(pos, o, l.Limit)
-		if v := o.field("burst"); l.Limit != nil && v.given() && v.num > 0 && l.Requests == 0 {
-			d.warnf(v.node, pos, "burst: got %d, but the bucket is never refilled with requests_per_unit 0, so no request passes; want requests_per_unit above 0, or no burst", v.num)
+		if v := o.field("burst"); l.Limit != nil && v.given() && v.Number > 0 && l.Requests == 0 {
+			d.warnf(v.node, pos, "burst: got %d, but the bucket is never refilled with requests_per_unit 0, so no request passes; want requests_per_unit above 0, or no burst", v.Number)
 		}
 	}
 	if d.mistakes > mistakes || o.invalid() {
@@ -52,7 +53,12 @@ func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit
 
 // checkLease warns if the lease of l, which was read from o, has no effect. l can be nil.
 func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
-	if v := o.field("lease"); l != nil && v.flag && l.LeasePermits() == 0 {
+	v := o.field("lease")
+	switch {
+	case l == nil || !v.Flag:
+	case d.limitedStore != "":
+		d.warnf(v.node, pos, "lease has no effect, because %s can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)", d.limitedStore)
+	case l.LeasePermits() == 0:
 		d.warnf(v.node, pos, "lease has no effect, because lease_waste %v of %d hits is fewer than %d permits", l.WasteShare(), l.Capacity(), limit.MinLeasePermits)
 	}
 }
@@ -67,12 +73,12 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	switch unit := o.field("unit"); {
 	case unit.invalid:
 	case spec.Algorithm.HasHolds():
-	case unit.text == "":
-		d.errorf(unit.node, pos, "unit is missing; want %s", OneOf("", limit.UnitNames()))
+	case unit.Text == "":
+		d.errorf(unit.node, pos, "unit is missing; want %s", fields.OneOf("", limit.UnitNames()))
 	default:
 		d.checkUnit(pos, unit)
 	}
-	d.checkHolds(pos, o, spec.Algorithm)
+	d.checkHolds(pos, o, spec)
 	if spec.Unit == 0 {
 		spec.Unit, spec.Multiplier = limit.Second, 1 // a valid window
 	}
@@ -82,10 +88,15 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	return spec
 }
 
-// checkHolds reports the fields of o that a limit with holds can't have.
-func (d *document) checkHolds(pos *place, o *object, a limit.Algorithm) {
+// checkHolds reports the fields of o that a limit with holds can't have, and a store that can't keep holds.
+func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
+	a := spec.Algorithm
 	if !a.HasHolds() {
 		return
+	}
+	if d.limitedStore != "" && spec.Scope == limit.Global {
+		v := o.fieldOr(d.domain.defaults, "algorithm")
+		d.errorf(v.node, pos, "algorithm: got %s, whose holds %s can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.limitedStore)
 	}
 	const noWindow = "which has no window; a hold ends when it is released, or after hold (hold: 30s)"
 	for _, f := range [...]struct{ name, reason string }{
@@ -97,16 +108,16 @@ func (d *document) checkHolds(pos *place, o *object, a limit.Algorithm) {
 	}
 }
 
-// needsReleases reports whether d has a limit with holds but rejects refunds, which release holds.
-func (d *Descriptor) needsReleases() bool {
+// rejectsReleases reports whether d has a limit with holds but rejects refunds, which release holds.
+func (d *Descriptor) rejectsReleases() bool {
 	return d.NoRefunds && slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.HasHolds() })
 }
 
-const refundsForHolds = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"
+const refundsFalseForHolds = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"
 
 func (d *document) checkUnit(pos *place, v value) {
-	if _, ok := limit.ParseUnit(v.text); !ok {
-		d.errorf(v.node, pos, "unit: got %s, want %s", display(v.node), OneOf(v.text, limit.UnitNames()))
+	if _, ok := limit.ParseUnit(v.Text); !ok {
+		d.errorf(v.node, pos, "unit: got %s, want %s", fields.Display(v.node), fields.OneOf(v.Text, limit.UnitNames()))
 	}
 }
 
@@ -122,7 +133,7 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for _, object := range []*object{defaults, o} {
 		for _, v := range object.all() {
-			if set := specFields[v.row.name]; set != nil {
+			if set := specFields[v.row.Name]; set != nil {
 				set(&s, v)
 			}
 		}
@@ -155,13 +166,13 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 // in envoyproxy/ratelimit.
 func (d *document) checkUnlimited(pos *place, o *object) {
 	for _, v := range o.fields {
-		_, isUnit := limit.ParseUnit(v.text)
+		_, isUnit := limit.ParseUnit(v.Text)
 		switch {
 		case v.invalid:
-		case v.row.name == "unit" && isUnit, v.row.extension && v.row.name != "enabled":
-			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.row.name)
-		case v.row.name == "unit" && v.text != "":
-			d.warnf(v.node, pos, "unit %s is unknown, and has no meaning beside unlimited: true", display(v.node))
+		case v.row.Name == "unit" && isUnit, v.row.extension && v.row.Name != "enabled":
+			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.row.Name)
+		case v.row.Name == "unit" && v.Text != "":
+			d.warnf(v.node, pos, "unit %s is unknown, and has no meaning beside unlimited: true", fields.Display(v.node))
 		}
 	}
 }
@@ -171,12 +182,12 @@ func (d *document) readReplaces(pos *place, o *object, l *Limit) {
 	for _, item := range d.items(o.field("replaces"), pos) {
 		switch name := d.object(replacesLevel, pos, item).field("name"); {
 		case name.invalid:
-		case name.text == "":
+		case name.Text == "":
 			d.errorf(name.node, pos, "an item of replaces needs the name of a limit")
-		case name.text == l.Name:
-			d.errorf(name.node, pos, "a limit can't replace itself (%s)", Printable(name.text))
+		case name.Text == l.Name:
+			d.errorf(name.node, pos, "a limit can't replace itself (%s)", fields.Printable(name.Text))
 		default:
-			l.Replaces = append(l.Replaces, name.text)
+			l.Replaces = append(l.Replaces, name.Text)
 		}
 	}
 }

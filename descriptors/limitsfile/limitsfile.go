@@ -14,11 +14,13 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	_ "time/tzdata" // for systems without time zones
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -34,6 +36,10 @@ type Options struct {
 	// MergeDomains unites files of one domain at their root level. If it is false, a
 	// domain in two files is a problem.
 	MergeDomains bool
+
+	// LimitedStore is the name of a shared place of counters that can't keep holds and leases. A limit
+	// with holds that all replicas share is then a problem, and a lease a warning.
+	LimitedStore string
 
 	// MaxFileBytes is the maximum size of one file. 0 means DefaultMaxFileBytes.
 	MaxFileBytes int
@@ -67,7 +73,7 @@ type Set struct {
 	ShadowMode *ShadowMode
 
 	// Warnings reports valid input that is probably a mistake.
-	Warnings Problems
+	Warnings fields.Problems
 }
 
 // Domain is a namespace of descriptors.
@@ -108,7 +114,7 @@ func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 		spec.Algorithm, spec.Hold = limit.DefaultAlgorithm, 0
 		spec.ChargeDenied = limit.DefaultAlgorithm.DefaultChargeDenied()
 	}
-	return spec, !v.given() || v.flag
+	return spec, !v.given() || v.Flag
 }
 
 // Descriptor is one descriptor of a limits file, or a copy of one that an override
@@ -189,9 +195,9 @@ type Limit struct {
 	// domain, and from an override.
 	defaultFields, overrideFields fieldSet
 
-	// coveredSpec is the spec that an override with unlimited: true covers, else nil.
+	// specBeforeUnlimited is the spec of the limit before an override with unlimited: true, else nil.
 	// A later override can go back to its numbers.
-	coveredSpec *limit.Spec
+	specBeforeUnlimited *limit.Spec
 }
 
 // HasManyValues reports whether the value of matching entries differs from Value: Value is a
@@ -209,9 +215,9 @@ func (d *Descriptor) Off() *AppliedOverride {
 // Label returns the descriptor's key and value for messages: `service=checkout`.
 func (d *Descriptor) Label() string {
 	if d.Value == "" {
-		return Printable(d.Key)
+		return fields.Printable(d.Key)
 	}
-	return Printable(d.Key + "=" + d.Value)
+	return fields.Printable(d.Key + "=" + d.Value)
 }
 
 // KeepsCounters reports whether changed uses the counters of d: each limit of changed
@@ -258,7 +264,7 @@ func CounterPatterns(trail []*Descriptor) []string {
 // Path returns the path to the last descriptor of trail:
 // `shop > service=checkout > path`.
 func Path(domain string, trail []*Descriptor) string {
-	parts := append(make([]string, 0, 8), Printable(domain))
+	parts := append(make([]string, 0, 8), fields.Printable(domain))
 	for _, d := range trail {
 		parts = append(parts, d.Label())
 	}

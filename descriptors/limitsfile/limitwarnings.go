@@ -1,13 +1,16 @@
 package limitsfile
 
-import "github.com/seed-81f232ab/rls/limit"
+import (
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/limit"
+)
 
 // warnLimits warns about limits of desc that never deny, because another limit is tighter.
 func (d *document) warnLimits(desc *Descriptor, pos *place) {
 	for i, l := range desc.Limits {
 		for j, other := range desc.Limits {
 			if i != j && other.isTighter(l) && (!l.isTighter(other) || j < i) {
-				d.warns = append(d.warns, pendingProblem{Problem{
+				d.warns = append(d.warns, pendingProblem{fields.Problem{
 					File: d.file, Line: l.Line,
 					Reason: l.String() + " never denies, because " + other.String() + " is always tighter; remove one of them, or change a number",
 				}, pos})

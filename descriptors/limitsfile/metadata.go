@@ -6,6 +6,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // metadata reads a mapping with values of any type. It returns nil after reporting a mistake.
@@ -21,7 +23,7 @@ func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
 
 func (d *document) metadataFields(s *structpb.Struct, pos *place, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, v := deref(n.Content[i]), deref(n.Content[i+1])
+		key, v := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			for _, m := range d.mergeSources(pos, v) {
 				if d.descend(pos, m, depth+1) {
@@ -30,9 +32,9 @@ func (d *document) metadataFields(s *structpb.Struct, pos *place, n *yaml.Node, 
 			}
 			continue
 		}
-		name, ok := yamlText(key)
+		name, ok := fields.ParseText(key)
 		if key.Kind != yaml.ScalarNode || !ok {
-			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", display(key))
+			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", fields.Display(key))
 			continue
 		}
 		s.Fields[name] = d.metadataValue(pos, v, depth+1)
@@ -62,18 +64,18 @@ func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) *structpb.
 	case yaml.SequenceNode:
 		list := &structpb.ListValue{}
 		for _, item := range n.Content {
-			list.Values = append(list.Values, d.metadataValue(pos, deref(item), depth+1))
+			list.Values = append(list.Values, d.metadataValue(pos, fields.Resolve(item), depth+1))
 		}
 		return structpb.NewListValue(list)
 	}
-	switch tag := scalarTag(n); tag {
+	switch tag := fields.Tag(n); tag {
 	case "!!null":
 		return structpb.NewNullValue()
 	case "!!bool":
-		b, _ := yamlBool(n.Value)
+		b, _ := fields.ParseBool(n.Value)
 		return structpb.NewBoolValue(b)
 	case "!!int", "!!float":
-		if i, ok := yamlInt(n.Value); ok {
+		if i, ok := fields.ParseInt(n.Value); ok {
 			return structpb.NewNumberValue(float64(i))
 		}
 		// Numbers that JSON lacks (.inf, .nan) stay text.
@@ -81,9 +83,9 @@ func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) *structpb.
 			return structpb.NewNumberValue(f)
 		}
 	}
-	text, ok := yamlText(n)
+	text, ok := fields.ParseText(n)
 	if !ok {
-		d.errorf(n, pos, "metadata: got %s, want text in UTF-8", display(n))
+		d.errorf(n, pos, "metadata: got %s, want text in UTF-8", fields.Display(n))
 	}
 	return structpb.NewStringValue(text)
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Notes say who made a change of run time, why, and when it ends.
@@ -24,7 +26,7 @@ type Notes struct {
 func (n Notes) String() string {
 	text := ""
 	if n.Author != "" {
-		text += " by " + Printable(n.Author)
+		text += " by " + fields.Printable(n.Author)
 	}
 	if !n.Expires.IsZero() {
 		text += " until " + n.Expires.UTC().Format(time.RFC3339)
@@ -45,7 +47,7 @@ var noteFields = []string{"expires_at", "reason", "set_by", "set_at"}
 func (d *document) notes(o *object) Notes {
 	n := Notes{
 		Expires: d.time(o.field("expires_at")), SetAt: d.time(o.field("set_at")),
-		Author: o.field("set_by").text, Reason: o.field("reason").text,
+		Author: o.field("set_by").Text, Reason: o.field("reason").Text,
 	}
 	if len(n.Reason) > MaxReasonBytes {
 		d.errorf(o.field("reason").node, nil, "reason: got %d bytes, want at most %d", len(n.Reason), MaxReasonBytes)
@@ -58,9 +60,9 @@ func (d *document) time(v value) time.Time {
 	if !v.valid() {
 		return time.Time{}
 	}
-	t, err := time.Parse(time.RFC3339, v.text)
+	t, err := time.Parse(time.RFC3339, v.Text)
 	if err != nil {
-		d.errorf(v.node, nil, "%s: got %s, want a time such as 2030-01-31T12:00:00Z", v.row.name, display(v.node))
+		d.errorf(v.node, nil, "%s: got %s, want a time such as 2030-01-31T12:00:00Z", v.row.Name, fields.Display(v.node))
 	}
 	return t
 }
@@ -97,14 +99,14 @@ func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
 	if mode == nil {
 		d.errorf(root, nil, "shadow_mode is missing; want true or false")
 	} else {
-		on = d.value(findRow("shadow_mode"), nil, mode).flag
+		on = d.value(findRow("shadow_mode"), nil, mode).Flag
 	}
 	return on, n, d.err()
 }
 
-// err returns the mistakes and the warnings of d as Problems, or nil.
+// err returns the mistakes and the warnings of d as fields.Problems, or nil.
 func (d *document) err() error {
-	if all := d.all(); len(all) > 0 {
+	if all := d.allProblems(); len(all) > 0 {
 		return all
 	}
 	return nil

@@ -1,15 +1,11 @@
 package limitsfile
 
 import (
-	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // object is a mapping whose fields are checked against the schema.
@@ -22,15 +18,11 @@ type object struct {
 type value struct {
 	row     *row // of the schema
 	node    *yaml.Node
-	invalid bool // a mistake is reported, and the fields below are zero
+	invalid bool // a mistake is reported, and Value is zero
 
-	text   string // textKind, choiceKind
-	flag   bool
-	num    uint32  // countKind
-	ratio  float64 // ratioKind
-	micros int64   // durationKind, in microseconds
+	fields.Value
 
-	// mappings has all mappings given for an objectKind. A field can be given twice, or
+	// mappings has all mappings given for an fields.Object. A field can be given twice, or
 	// beside a merge key: go-yaml then reads the second mapping into the first.
 	mappings []*yaml.Node
 }
@@ -48,7 +40,7 @@ func (o *object) field(name string) value {
 		return value{}
 	}
 	for i := range o.fields {
-		if o.fields[i].row.name == name {
+		if o.fields[i].row.Name == name {
 			return o.fields[i]
 		}
 	}
@@ -85,7 +77,7 @@ func (o *object) set(v value) {
 	case i >= 0 && v.node == nil:
 		o.fields = slices.Delete(o.fields, i, i+1)
 	case i >= 0:
-		if v.row.kind == objectKind {
+		if v.row.Kind == fields.Object {
 			v.mappings = append(o.fields[i].mappings, v.mappings...)
 		}
 		o.fields[i] = v
@@ -96,9 +88,9 @@ func (o *object) set(v value) {
 func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
-		n = deref(n)
+		n = fields.Resolve(n)
 		if n.Kind != yaml.MappingNode {
-			d.errorf(n, pos, "%s: got %s, want a mapping", l, display(n))
+			d.errorf(n, pos, "%s: got %s, want a mapping", l, fields.Display(n))
 			continue
 		}
 		d.fill(o, l, pos, n, 0)
@@ -119,7 +111,7 @@ func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int)
 		if !d.visit(n) {
 			return
 		}
-		key, node := deref(n.Content[i]), deref(n.Content[i+1])
+		key, node := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			if len(seen) > 0 {
 				d.warnf(key, pos, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
@@ -137,10 +129,10 @@ func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int)
 		switch {
 		case !slices.Contains(seen, r):
 			seen = append(seen, r)
-		case r.kind == objectKind && v.node != nil: // set merges them
-			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", r.name)
+		case r.Kind == fields.Object && v.node != nil: // set merges them
+			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", r.Name)
 		default:
-			d.warnf(n.Content[i], pos, "%s is given twice; the last one counts", r.name)
+			d.warnf(n.Content[i], pos, "%s is given twice; the last one counts", r.Name)
 		}
 		o.set(v)
 	}
@@ -158,10 +150,10 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 		if !d.visit(source) {
 			break
 		}
-		if m := deref(source); m.Kind == yaml.MappingNode {
+		if m := fields.Resolve(source); m.Kind == yaml.MappingNode {
 			mappings = append(mappings, m)
 		} else {
-			d.errorf(source, pos, "merge key (<<): got %s, want a mapping or a list of mappings", display(m))
+			d.errorf(source, pos, "merge key (<<): got %s, want a mapping or a list of mappings", fields.Display(m))
 		}
 	}
 	return mappings
@@ -171,104 +163,41 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 // no meaning there. keyNode is the key's place, which can be an alias.
 func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
-		d.errorf(keyNode, pos, "key: got %s, want a word", display(key))
+		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))
 		return nil
 	}
 	r := findRow(key.Value)
 	switch {
 	case r == nil || r.levels&l.sameFormat() == 0:
-		advice := "want " + joinOr(fieldsAt(l))
-		if near := Nearest(key.Value, fieldsAt(l)); near != "" {
+		advice := "want " + fields.JoinOr(fieldsAt(l))
+		if near := fields.Nearest(key.Value, fieldsAt(l)); near != "" {
 			advice = "did you mean " + near + "?"
-		} else if near := Nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
+		} else if near := fields.Nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
 			advice = "did you mean " + near + ", which belongs in " + (findRow(near).levels & l.sameFormat()).String() + "?"
 		}
-		d.errorf(keyNode, pos, "unknown key %s; %s", display(key), advice)
+		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
 	case r.levels&l != 0:
 		return r
 	case r.extension:
-		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", r.name, l, r.levels&l.sameFormat())
+		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", r.Name, l, r.levels&l.sameFormat())
 	default:
-		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.name, l, r.levels&l.sameFormat())
+		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.Name, l, r.levels&l.sameFormat())
 	}
 	return nil
 }
 
 // value checks n against r. For a null, it returns a value without a node.
 func (d *document) value(r *row, pos *place, n *yaml.Node) value {
-	v, invalid := value{row: r, node: n}, value{row: r, node: n, invalid: true}
-	reject := func(want string) value {
-		if n.Kind == yaml.ScalarNode && !isPlain(n) && r.kind >= flagKind && r.kind <= ratioKind {
-			want += " without quotes"
-		}
-		d.errorf(n, pos, "%s: got %s, want %s", r.name, display(n), want)
-		return invalid
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		return value{row: r}
 	}
-	var ok bool
-	tag := ""
-	if n.Kind == yaml.ScalarNode {
-		if tag = scalarTag(n); tag == "!!null" {
-			return value{row: r}
-		}
-	}
-	switch r.kind {
-	case objectKind, freeKind:
-		if n.Kind != yaml.MappingNode {
-			return reject("a mapping")
-		}
+	v := value{row: r, node: n}
+	var mistake string
+	if v.Value, mistake = r.Read(n); mistake != "" {
+		d.errorf(n, pos, "%s: %s", r.Name, mistake)
+		v.invalid = true
+	} else if r.Kind == fields.Object || r.Kind == fields.Free {
 		v.mappings = []*yaml.Node{n}
-	case listKind:
-		if n.Kind != yaml.SequenceNode {
-			return reject("a list")
-		}
-	case entriesKind:
-		if n.Kind != yaml.SequenceNode && n.Kind != yaml.MappingNode {
-			return reject("a list, or a mapping with the name of a file, as in {file: list.txt}")
-		}
-	case textKind:
-		if n.Kind != yaml.ScalarNode {
-			return reject("text")
-		}
-		isNumber := tag == "!!float"
-		if tag == "!!int" {
-			_, isInt := yamlInt(n.Value)
-			isNumber = !isInt
-		}
-		if isNumber {
-			d.errorf(n, pos, "%s: got a number, want text; write %q in quotes", r.name, n.Value)
-			return invalid
-		}
-		if v.text, ok = yamlText(n); !ok {
-			return reject("text in UTF-8")
-		}
-	case flagKind:
-		if v.flag, ok = yamlBool(n.Value); !ok || tag != "!!bool" {
-			return reject("true or false")
-		}
-	case countKind:
-		i, isInt := yamlInt(n.Value)
-		if tag != "!!int" || !isInt || i < r.minValue || i > math.MaxUint32 {
-			return reject(fmt.Sprintf("a whole number from %d to %d", r.minValue, uint32(math.MaxUint32)))
-		}
-		v.num = uint32(i)
-	case ratioKind:
-		f, err := strconv.ParseFloat(n.Value, 64)
-		if tag != "!!float" && tag != "!!int" || err != nil || !(f > 0 && f <= r.maxValue) {
-			return reject("a number over 0 and up to " + strconv.FormatFloat(r.maxValue, 'f', -1, 64))
-		}
-		v.ratio = f
-	case durationKind:
-		span, err := time.ParseDuration(n.Value)
-		micros := span.Microseconds()
-		if err != nil || micros < r.minMicros || micros > r.maxMicros {
-			return reject(fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(r.minMicros), limit.DurationText(r.maxMicros)))
-		}
-		v.micros = micros
-	case choiceKind:
-		if !slices.Contains(r.choices, n.Value) {
-			return reject(OneOf(n.Value, r.choices))
-		}
-		v.text = n.Value
 	}
 	return v
 }
@@ -288,18 +217,11 @@ func (d *document) mappings(r *row, items []*yaml.Node, pos *place) []*yaml.Node
 		if !d.visit(n) {
 			break
 		}
-		if m := deref(n); m.Kind == yaml.MappingNode {
+		if m := fields.Resolve(n); m.Kind == yaml.MappingNode {
 			mappings = append(mappings, m)
 		} else {
-			d.errorf(n, pos, "item of %s: got %s, want a mapping", r.name, display(m))
+			d.errorf(n, pos, "item of %s: got %s, want a mapping", r.Name, fields.Display(m))
 		}
 	}
 	return mappings
-}
-
-func deref(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	return n
 }

@@ -23,7 +23,7 @@ func (o *object) fieldSet() fieldSet {
 // fieldSet returns the set of this field alone.
 func (r *row) fieldSet() fieldSet {
 	for i := range schema {
-		if schema[i].name == r.name {
+		if schema[i].Name == r.Name {
 			return 1 << i
 		}
 	}
@@ -34,7 +34,7 @@ func (r *row) fieldSet() fieldSet {
 func (s fieldSet) names() []string {
 	var names []string
 	for ; s != 0; s &= s - 1 {
-		names = append(names, schema[bits.TrailingZeros64(uint64(s))].name)
+		names = append(names, schema[bits.TrailingZeros64(uint64(s))].Name)
 	}
 	return names
 }

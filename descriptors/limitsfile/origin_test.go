@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 func TestLimitNamesFieldsOfDefaultsAndOverrides(t *testing.T) {
@@ -41,7 +43,7 @@ defaults: {algorithm: token_bucket, burst: 9, fallback_ratio: 0.5, enabled: true
 			if c.patch != "" {
 				p, err := ParsePatch("d|k", []byte(c.patch))
 				require.NoError(t, err)
-				var problems Problems
+				var problems fields.Problems
 				d, problems = p.Apply(set.Domains[0], "d > k", d)
 				require.Empty(t, problems)
 			}
@@ -49,7 +51,7 @@ defaults: {algorithm: token_bucket, burst: 9, fallback_ratio: 0.5, enabled: true
 			assert.Equal(t, c.defaults, l.DefaultFields())
 			assert.Equal(t, c.override, l.OverrideFields())
 			defaultsFile, line := set.Domains[0].DefaultsPlace()
-			assert.Equal(t, "f:4", FileLine(defaultsFile, line))
+			assert.Equal(t, "f:4", fields.FileLine(defaultsFile, line))
 		})
 	}
 }

@@ -10,7 +10,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/seed-81f232ab/rls/internal/boundedyaml"
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/boundedyaml"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -52,6 +54,7 @@ type document struct {
 	lists    *listReader
 
 	expressions expressionCache
+	patterns    *condition.Patterns
 
 	metadataValues int // so far
 
@@ -65,6 +68,8 @@ type document struct {
 
 	limits map[limit.Spec]*limit.Limit // read so far
 
+	limitedStore string // see Options.LimitedStore
+
 	errs, warns []pendingProblem
 	mistakes    int // all errors so far, also errors beyond maxProblems
 }
@@ -74,7 +79,10 @@ func newDocument(file string, o Options) *document {
 		file:   file,
 		limits: map[limit.Spec]*limit.Limit{},
 
+		limitedStore: o.LimitedStore,
+
 		expressions: expressionCache{},
+		patterns:    &condition.Patterns{},
 		maxBytes:    cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
 		maxNodes:    cmp.Or(o.MaxNodes, DefaultMaxNodes),
 		parsers:     o.parsers(),
@@ -83,7 +91,7 @@ func newDocument(file string, o Options) *document {
 
 // pendingProblem is a problem whose path is computed after the whole file is read.
 type pendingProblem struct {
-	Problem
+	fields.Problem
 	pos *place
 }
 
@@ -100,7 +108,7 @@ func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason s
 	if len(list) > maxProblems || d.nodes > d.maxNodes { // after maxNodes, unread fields would be reported as missing
 		return list
 	}
-	p := pendingProblem{Problem{File: d.file, Reason: reason}, pos}
+	p := pendingProblem{fields.Problem{File: d.file, Reason: reason}, pos}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
@@ -108,21 +116,21 @@ func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason s
 }
 
 // problems returns list in the order of lines, without duplicates.
-func problems(list []pendingProblem) Problems {
-	var ps Problems
+func problems(list []pendingProblem) fields.Problems {
+	var ps fields.Problems
 	for _, p := range list[:min(len(list), maxProblems)] {
 		p.Path = p.pos.path()
 		ps = append(ps, p.Problem)
 	}
-	slices.SortStableFunc(ps, func(a, b Problem) int {
+	slices.SortStableFunc(ps, func(a, b fields.Problem) int {
 		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 	})
 	// A problem behind an alias is found once for each use of the alias.
-	ps = slices.CompactFunc(ps, func(a, b Problem) bool {
+	ps = slices.CompactFunc(ps, func(a, b fields.Problem) bool {
 		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Reason == b.Reason
 	})
 	if len(list) > maxProblems {
-		ps = append(ps, Problem{File: list[0].File, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)})
+		ps = append(ps, fields.Problem{File: list[0].File, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)})
 	}
 	return ps
 }
@@ -155,10 +163,13 @@ func (d *document) count(n *yaml.Node, count *int, most int, things string) bool
 	*count++
 	if *count > most && !d.full() {
 		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", most, things)
-		d.nodes = d.maxNodes + 1
+		d.stop()
 	}
 	return !d.full()
 }
+
+// stop stops reading after a problem that many more would follow.
+func (d *document) stop() { d.nodes = d.maxNodes + 1 }
 
 // parse returns the root of the first YAML document of f. It returns nil after reporting
 // a mistake.

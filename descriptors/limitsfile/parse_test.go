@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
@@ -149,7 +151,7 @@ func TestParseReportsAllErrorsInOrder(t *testing.T) {
 	a := "domain: shop\ndescriptors:\n- key: a\n  rate_limit: {unit: minuts, requests_per_unit: x}\n  descriptors:\n  - key: b\n    valu: c\n- value: d\n"
 	b := "descriptors:\n- {key: k, shadow_mode: 1}\n"
 	_, err := Parse([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{})
-	var ps Problems
+	var ps fields.Problems
 	require.ErrorAs(t, err, &ps)
 	var got []string
 	for _, p := range ps {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -24,7 +25,7 @@ type Patch struct {
 
 	file   string // shown in problems
 	fields *object
-	items  []*object // of rate_limits; nil if there is none
+	items  []*object // the items of rate_limits; nil without rate_limits
 }
 
 // ParsePatch reads a patch from a JSON object. target is shown in problems. docs/overrides.md
@@ -46,14 +47,15 @@ func ParsePatch(target string, value []byte) (*Patch, error) {
 }
 
 // TargetProblem returns a problem of the override, rule or switch of a target.
-func TargetProblem(kind, target, path, reason string) Problem {
-	return Problem{File: shownName(kind, target), Path: path, Reason: reason}
+func TargetProblem(kind, target, path, reason string) fields.Problem {
+	return fields.Problem{File: shownName(kind, target), Path: path, Reason: reason}
 }
 
-// all returns errors and warnings. In an override, a warning is an error.
-func (d *document) all() Problems { return problems(append(d.errs, d.warns...)) }
+// allProblems returns errors and warnings. In an override, a warning is an error too.
+func (d *document) allProblems() fields.Problems { return problems(append(d.errs, d.warns...)) }
 
-// json reads a JSON object. It returns nil after reporting a mistake, with example as the advice.
+// json reads a JSON object. It reports any other text as a mistake, with example as the advice, and returns
+// nil.
 func (d *document) json(text []byte, example string) *yaml.Node {
 	if len(text) > MaxPatchBytes {
 		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
@@ -67,7 +69,7 @@ func (d *document) json(text []byte, example string) *yaml.Node {
 	}
 	root := yamlValue(&v)
 	if root.Kind != yaml.MappingNode {
-		d.errorf(root, nil, "value: got %s, want a JSON object such as %s", display(root), example)
+		d.errorf(root, nil, "value: got %s, want a JSON object such as %s", fields.Display(root), example)
 		return nil
 	}
 	return root
@@ -90,11 +92,11 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 			p.items = append(p.items, d.object(patchLevel, nil, item))
 		}
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
-			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.name)
+			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.Name)
 		}
-	} else if len(d.all()) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.name) }) {
+	} else if len(d.allProblems()) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.Name) }) {
 		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(noteFields, name) })
-		d.errorf(root, nil, "override changes nothing; want %s", joinOr(changes))
+		d.errorf(root, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
 		if v := o.field("unit"); v.valid() {
@@ -114,23 +116,23 @@ func (o *object) restrict(l level) *object {
 	return &object{o.node, fields}
 }
 
-// Apply returns a copy of old with the changes of p, which is in domain. path is shown
-// in problems.
-func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, Problems) {
+// Apply returns a copy of old with the changes of p. old is a descriptor of domain. path is shown in
+// problems.
+func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, fields.Problems) {
 	d := newDocument(p.file, Options{})
 	d.domain = domain
 	changed := *old
 	changed.Limits = p.limits(d, old.Limits)
 	if v := p.fields.field("shadow_mode"); v.given() {
-		changed.ShadowMode = v.flag
+		changed.ShadowMode = v.Flag
 	}
 	if v := p.fields.field("enforce"); v.given() {
-		changed.EnforcedPercent = v.ratio
+		changed.EnforcedPercent = v.Ratio
 	}
-	if changed.needsReleases() {
-		d.errorf(p.fields.field("algorithm").node, nil, refundsForHolds)
+	if changed.rejectsReleases() {
+		d.errorf(p.fields.field("algorithm").node, nil, refundsFalseForHolds)
 	}
-	all := d.all()
+	all := d.allProblems()
 	for i := range all {
 		all[i].Path = path
 	}
@@ -140,15 +142,15 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	return &changed, nil
 }
 
-// limits returns old with the changes of p. It returns nil after reporting a mistake.
+// limits returns old with the changes of p. If it reports a mistake, it returns nil.
 func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
 		o := p.fields.restrict(patchLevel)
 		if len(old) > 1 {
-			if i := slices.IndexFunc(o.fields, func(v value) bool { return !slices.Contains(fieldsForAll, v.row.name) }); i >= 0 {
+			if i := slices.IndexFunc(o.fields, func(v value) bool { return !slices.Contains(fieldsForAll, v.row.Name) }); i >= 0 {
 				v := o.fields[i]
-				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.name)
+				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.Name)
 				return nil
 			}
 		}
@@ -179,16 +181,16 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 // fieldsForAll names the fields of a patch that can change several limits alike.
 var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
 
-// patch returns old, nil for no limit, with the changes of o. The result has no meaning
-// after a mistake.
+// patch returns old with the changes of o. old is nil if the descriptor has no limit. If patch reports a
+// mistake, the result has no meaning.
 func (d *document) patch(o *object, old *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
-	hasNumber := o.field("requests_per_unit").given() || factor.given() || unlimited.given() && !unlimited.flag
-	var spec *limit.Spec // of old, or covered by old
+	hasNumber := o.field("requests_per_unit").given() || factor.given() || unlimited.given() && !unlimited.Flag
+	var spec *limit.Spec // the numbers that the changes start from
 	switch {
 	case old == nil:
 	case old.Unlimited:
-		spec = old.coveredSpec
+		spec = old.specBeforeUnlimited
 	default:
 		spec = &old.Spec
 	}
@@ -208,25 +210,25 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	}
 	l := *old
 	if v := o.field("name"); v.given() {
-		l.Name = v.text
+		l.Name = v.Text
 	}
 	if v := o.field("enabled"); v.given() {
-		l.Enabled = v.flag
+		l.Enabled = v.Flag
 	}
 	if o.field("replaces").given() {
 		l.Replaces = nil
 		d.readReplaces(nil, o, &l)
 	}
 	switch {
-	case unlimited.flag:
+	case unlimited.Flag:
 		d.checkUnlimited(nil, o)
-		l.Limit, l.Unlimited, l.coveredSpec = nil, true, spec
+		l.Limit, l.Unlimited, l.specBeforeUnlimited = nil, true, spec
 	case l.Unlimited && !hasNumber:
 		d.checkUnlimited(nil, o)
 	case spec == nil:
 		l.Limit, l.Unlimited = d.newLimit(nil, o, d.spec(nil, o)), false
 	default:
-		l.Limit, l.Unlimited, l.coveredSpec = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
+		l.Limit, l.Unlimited, l.specBeforeUnlimited = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
 	}
 	if d.mistakes == 0 {
 		l.setOverrideFields(o)
@@ -237,9 +239,9 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 // patchSpec returns old with the changes of o.
 func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 	changed := changeSpec(old, o, nil)
-	d.checkHolds(nil, o, changed.Algorithm)
+	d.checkHolds(nil, o, changed)
 	if changed.Unit == 0 && !changed.Algorithm.HasHolds() {
-		d.errorf(o.field("algorithm").node, nil, "unit is missing; algorithm %s needs the unit of a window: %s", changed.Algorithm, OneOf("", limit.UnitNames()))
+		d.errorf(o.field("algorithm").node, nil, "unit is missing; algorithm %s needs the unit of a window: %s", changed.Algorithm, fields.OneOf("", limit.UnitNames()))
 		changed.Unit = limit.Second
 	}
 	factor := o.field("factor")
@@ -247,7 +249,7 @@ func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 		if !factor.given() || *count == 0 {
 			continue
 		}
-		product := math.Round(float64(*count) * factor.ratio)
+		product := math.Round(float64(*count) * factor.Ratio)
 		if product > math.MaxUint32 {
 			d.errorf(factor.node, nil, "factor: the product with %d is over 4294967295", *count)
 			continue

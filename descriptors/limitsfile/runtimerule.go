@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // RuntimeRule is a rule that was created at run time. It is immutable, except for what Descriptor
@@ -35,7 +38,7 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 		name, node := root.Content[i], root.Content[i+1]
 		part := r.node
 		switch {
-		case slices.Contains(noteFields, name.Value), findRow(name.Value) == nil && Nearest(name.Value, noteFields) != "":
+		case slices.Contains(noteFields, name.Value), findRow(name.Value) == nil && fields.Nearest(name.Value, noteFields) != "":
 			part = notes
 		case name.Value == "key" || name.Value == "value":
 			d.errorf(name, nil, "%s is in the target of a rule; leave it out of the rule", name.Value)
@@ -65,10 +68,16 @@ var limitFieldNames = func() (names []string) {
 
 // Descriptor returns the descriptor of the rule, with the keys and the value of its target. It
 // is checked as in a limits file, and gets the defaults of the domain. path is shown in
-// problems. The last of keys is the key of the descriptor. Calls must not overlap.
-func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string) (*Descriptor, Problems) {
+// problems. The last of keys is the key of the descriptor. Descriptor adds the regular expressions of
+// the rule to patterns, which has those of the domain. Calls must not overlap.
+func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
 	d := newDocument(r.file, Options{})
-	d.domain, d.expressions = domain, r.expressions
+	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
+	for _, c := range r.expressions { // of an earlier call
+		if err := patterns.Add(c); err != nil {
+			d.errorf(r.node, nil, "cel: %v", err)
+		}
+	}
 	o := d.object(descriptorLevel, nil, r.node)
 	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.file}
 	d.readCondition(desc, nil, o)
@@ -82,7 +91,7 @@ func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, val
 	if len(desc.Limits) == 0 && d.mistakes == 0 {
 		d.errorf(r.node, nil, "rule has no limit; want rate_limit or rate_limits")
 	}
-	all := d.all()
+	all := d.allProblems()
 	for i := range all {
 		all[i].Path = path
 	}
@@ -93,6 +102,38 @@ func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, val
 	return desc, nil
 }
 
+// CheckSiblings returns an error if d would have too many conditions beside it in list, or conditions that
+// take too many steps.
+func CheckSiblings(d *Descriptor, list []*Descriptor) error {
+	if d.Condition == nil {
+		return nil
+	}
+	conditions := []*condition.Condition{d.Condition}
+	for _, other := range list {
+		if other.Condition != nil && other.Key == d.Key && other.Value != d.Value {
+			conditions = append(conditions, other.Condition)
+		}
+	}
+	return checkConditions(conditions)
+}
+
+// PatternsOf returns the regular expressions in list and below. Conditions that descriptors share count once.
+func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
+	added := map[*condition.Condition]bool{}
+	var add func(list []*Descriptor)
+	add = func(list []*Descriptor) {
+		for _, d := range list {
+			if c := d.Condition; c != nil && !added[c] {
+				added[c] = true
+				_ = sum.Add(c) // the file was checked
+			}
+			add(d.Descriptors)
+		}
+	}
+	add(list)
+	return sum
+}
+
 // NewDescriptor returns a descriptor without limits.
 func NewDescriptor(key, value string) *Descriptor {
 	return &Descriptor{Key: key, Value: value, WildcardKey: strings.Contains(key, "*"), WildcardValue: strings.Contains(value, "*")}
@@ -101,7 +142,7 @@ func NewDescriptor(key, value string) *Descriptor {
 // shownName returns the name that problems of a target show in place of a file.
 func shownName(kind, target string) string {
 	const maxBytes = 200
-	name := Printable(target)
+	name := fields.Printable(target)
 	if len(name) > maxBytes {
 		name = strings.ToValidUTF8(name[:maxBytes], "") + "…"
 	}

@@ -1,10 +1,10 @@
 package limitsfile
 
 import (
+	"fmt"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
-
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -57,124 +57,96 @@ func (l level) String() string {
 	return strings.Join(names, " or ")
 }
 
-// kind is the type of a field. Every kind allows null, which means absent.
-type kind uint8
-
-const (
-	textKind     kind = iota // any scalar except a float, as written
-	flagKind                 // a boolean
-	countKind                // minValue to 2^32-1
-	ratioKind                // above 0, at most maxValue
-	choiceKind               // one of the choices of the row
-	listKind                 // a list of mappings
-	objectKind               // a mapping
-	freeKind                 // a mapping with values of any type
-	entriesKind              // a list of texts, or a mapping with a file
-	durationKind             // minMicros to maxMicros, like 30s
-)
-
-// row describes one field.
+// row describes one field. Null means that the field is absent.
 type row struct {
-	name      string
-	kind      kind
+	fields.Field
 	levels    level
 	extension bool // the field is not in envoyproxy/ratelimit
-	choices   []string
-	minValue  int64   // of a countKind
-	maxValue  float64 // of a ratioKind
-
-	minMicros, maxMicros int64 // of a durationKind
 }
 
 // schema has all fields of limits files and overrides. unit_multiplier can't be a default,
 // because a reader must find the window of a limit beside its unit.
 var schema = [...]row{
-	{name: "domain", kind: textKind, levels: rootLevel},
-	{name: "defaults", kind: objectKind, levels: rootLevel, extension: true},
-	{name: "descriptors", kind: listKind, levels: rootLevel | descriptorLevel},
+	{Field: fields.Field{Name: "domain", Kind: fields.Text}, levels: rootLevel},
+	{Field: fields.Field{Name: "defaults", Kind: fields.Object}, levels: rootLevel, extension: true},
+	{Field: fields.Field{Name: "descriptors", Kind: fields.List}, levels: rootLevel | descriptorLevel},
 
-	{name: "key", kind: textKind, levels: descriptorLevel},
-	{name: "value", kind: textKind, levels: descriptorLevel},
-	{name: "cidr", kind: entriesKind, levels: descriptorLevel | notLevel, extension: true},
-	{name: "in", kind: entriesKind, levels: descriptorLevel | notLevel, extension: true},
-	{name: "prefix", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
-	{name: "regex", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
-	{name: "cel", kind: textKind, levels: descriptorLevel | notLevel, extension: true},
-	{name: "not", kind: objectKind, levels: descriptorLevel, extension: true},
-	{name: "file", kind: textKind, levels: listLevel, extension: true},
-	{name: "rate_limit", kind: objectKind, levels: descriptorLevel},
-	{name: "rate_limits", kind: listKind, levels: descriptorLevel | overrideLevel, extension: true},
-	{name: "shadow_mode", kind: flagKind, levels: descriptorLevel | overrideLevel},
-	{name: "quota_mode", kind: flagKind, levels: descriptorLevel},
-	{name: "detailed_metric", kind: flagKind, levels: descriptorLevel},
-	{name: "value_to_metric", kind: flagKind, levels: descriptorLevel},
-	{name: "share_threshold", kind: flagKind, levels: descriptorLevel},
-	{name: "metadata", kind: freeKind, levels: descriptorLevel},
-	{name: "refunds", kind: flagKind, levels: descriptorLevel, extension: true},
-	{name: "enforce", kind: ratioKind, maxValue: 100, levels: descriptorLevel | overrideLevel, extension: true},
-	{name: "max_hits", kind: countKind, minValue: 1, levels: descriptorLevel, extension: true},
+	{Field: fields.Field{Name: "key", Kind: fields.Text}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "value", Kind: fields.Text}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "cidr", Kind: fields.Entries}, levels: descriptorLevel | notLevel, extension: true},
+	{Field: fields.Field{Name: "in", Kind: fields.Entries}, levels: descriptorLevel | notLevel, extension: true},
+	{Field: fields.Field{Name: "prefix", Kind: fields.Text}, levels: descriptorLevel | notLevel, extension: true},
+	{Field: fields.Field{Name: "regex", Kind: fields.Text}, levels: descriptorLevel | notLevel, extension: true},
+	{Field: fields.Field{Name: "cel", Kind: fields.Text}, levels: descriptorLevel | notLevel, extension: true},
+	{Field: fields.Field{Name: "not", Kind: fields.Object}, levels: descriptorLevel, extension: true},
+	{Field: fields.Field{Name: "file", Kind: fields.Text}, levels: listLevel, extension: true},
+	{Field: fields.Field{Name: "rate_limit", Kind: fields.Object}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "rate_limits", Kind: fields.List}, levels: descriptorLevel | overrideLevel, extension: true},
+	{Field: fields.Field{Name: "shadow_mode", Kind: fields.Flag}, levels: descriptorLevel | overrideLevel},
+	{Field: fields.Field{Name: "quota_mode", Kind: fields.Flag}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "detailed_metric", Kind: fields.Flag}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "value_to_metric", Kind: fields.Flag}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "share_threshold", Kind: fields.Flag}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "metadata", Kind: fields.Free}, levels: descriptorLevel},
+	{Field: fields.Field{Name: "refunds", Kind: fields.Flag}, levels: descriptorLevel, extension: true},
+	{Field: fields.Field{Name: "enforce", Kind: fields.Ratio, MaxRatio: 100}, levels: descriptorLevel | overrideLevel, extension: true},
+	{Field: fields.Field{Name: "max_hits", Kind: fields.Count, Min: 1, Max: fields.MaxCount}, levels: descriptorLevel, extension: true},
 
-	{name: "denial", kind: objectKind, levels: descriptorLevel, extension: true},
-	{name: "message", kind: textKind, levels: denialLevel, extension: true},
-	{name: "body", kind: textKind, levels: denialLevel, extension: true},
-	{name: "headers", kind: freeKind, levels: denialLevel, extension: true},
+	{Field: fields.Field{Name: "denial", Kind: fields.Object}, levels: descriptorLevel, extension: true},
+	{Field: fields.Field{Name: "message", Kind: fields.Text}, levels: denialLevel, extension: true},
+	{Field: fields.Field{Name: "body", Kind: fields.Text}, levels: denialLevel, extension: true},
+	{Field: fields.Field{Name: "headers", Kind: fields.Free}, levels: denialLevel, extension: true},
 
-	{name: "unit", kind: textKind, levels: limitLevels},
-	{name: "requests_per_unit", kind: countKind, levels: limitLevels},
-	{name: "unlimited", kind: flagKind, levels: limitLevels},
-	{name: "name", kind: textKind, levels: limitLevels | replacesLevel},
-	{name: "replaces", kind: listKind, levels: limitLevels},
+	{Field: fields.Field{Name: "unit", Kind: fields.Text}, levels: limitLevels},
+	{Field: fields.Field{Name: "requests_per_unit", Kind: fields.Count, Max: fields.MaxCount}, levels: limitLevels},
+	{Field: fields.Field{Name: "unlimited", Kind: fields.Flag}, levels: limitLevels},
+	{Field: fields.Field{Name: "name", Kind: fields.Text}, levels: limitLevels | replacesLevel},
+	{Field: fields.Field{Name: "replaces", Kind: fields.List}, levels: limitLevels},
 
-	{name: "unit_multiplier", kind: countKind, minValue: 1, levels: limitLevels, extension: true},
-	{name: "timezone", kind: textKind, levels: limitLevels | defaultsLevel, extension: true},
-	{name: "algorithm", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true, choices: limit.AlgorithmNames()},
-	{
-		name: "hold", kind: durationKind, minMicros: limit.MinHold, maxMicros: limit.MaxHold,
-		levels: limitLevels | defaultsLevel, extension: true,
-	},
-	{name: "burst", kind: countKind, minValue: 1, levels: limitLevels | defaultsLevel, extension: true},
-	{
-		name: "scope", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
-		choices: []string{limit.Global.String(), limit.Instance.String()},
-	},
-	{
-		name: "on_backend_failure", kind: choiceKind, levels: limitLevels | defaultsLevel, extension: true,
-		choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()},
-	},
-	{name: "fallback_ratio", kind: ratioKind, maxValue: 1, levels: limitLevels | defaultsLevel, extension: true},
-	{name: "charge_denied", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
-	{name: "lease", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
-	{name: "lease_waste", kind: ratioKind, maxValue: limit.MaxLeaseWaste, levels: limitLevels | defaultsLevel, extension: true},
-	{name: "enabled", kind: flagKind, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "unit_multiplier", Kind: fields.Count, Min: 1, Max: fields.MaxCount}, levels: limitLevels, extension: true},
+	{Field: fields.Field{Name: "timezone", Kind: fields.Text}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "algorithm", Kind: fields.Choice, Choices: limit.AlgorithmNames()}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "hold", Kind: fields.Duration, Min: limit.MinHold, Max: limit.MaxHold, Want: wantHold}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "burst", Kind: fields.Count, Min: 1, Max: fields.MaxCount}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "scope", Kind: fields.Choice, Choices: []string{limit.Global.String(), limit.Instance.String()}}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "on_backend_failure", Kind: fields.Choice, Choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()}}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "fallback_ratio", Kind: fields.Ratio, MaxRatio: 1}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "charge_denied", Kind: fields.Flag}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "lease", Kind: fields.Flag}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "lease_waste", Kind: fields.Ratio, MaxRatio: limit.MaxLeaseWaste}, levels: limitLevels | defaultsLevel, extension: true},
+	{Field: fields.Field{Name: "enabled", Kind: fields.Flag}, levels: limitLevels | defaultsLevel, extension: true},
 
-	{name: "factor", kind: ratioKind, maxValue: 1_000_000, levels: overrideLevel | patchLevel, extension: true},
-	{name: "expires_at", kind: textKind, levels: noteLevels, extension: true},
-	{name: "reason", kind: textKind, levels: noteLevels, extension: true},
-	{name: "set_by", kind: textKind, levels: noteLevels, extension: true},
-	{name: "set_at", kind: textKind, levels: noteLevels, extension: true},
+	{Field: fields.Field{Name: "factor", Kind: fields.Ratio, MaxRatio: 1_000_000}, levels: overrideLevel | patchLevel, extension: true},
+	{Field: fields.Field{Name: "expires_at", Kind: fields.Text}, levels: noteLevels, extension: true},
+	{Field: fields.Field{Name: "reason", Kind: fields.Text}, levels: noteLevels, extension: true},
+	{Field: fields.Field{Name: "set_by", Kind: fields.Text}, levels: noteLevels, extension: true},
+	{Field: fields.Field{Name: "set_at", Kind: fields.Text}, levels: noteLevels, extension: true},
 }
+
+// wantHold describes the values of hold.
+var wantHold = fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold))
 
 // specFields sets the fields of limit.Spec.
 var specFields = map[string]func(s *limit.Spec, v value){
-	"unit":               func(s *limit.Spec, v value) { s.Unit, _ = limit.ParseUnit(v.text) },
-	"requests_per_unit":  func(s *limit.Spec, v value) { s.Requests = v.num },
-	"unit_multiplier":    func(s *limit.Spec, v value) { s.Multiplier = v.num },
-	"timezone":           func(s *limit.Spec, v value) { s.Timezone = v.text },
-	"algorithm":          func(s *limit.Spec, v value) { s.Algorithm, _ = limit.ParseAlgorithm(v.text) },
-	"hold":               func(s *limit.Spec, v value) { s.Hold = v.micros },
-	"burst":              func(s *limit.Spec, v value) { s.Burst = v.num },
-	"scope":              func(s *limit.Spec, v value) { s.Scope, _ = limit.ParseScope(v.text) },
-	"on_backend_failure": func(s *limit.Spec, v value) { s.OnBackendFailure, _ = limit.ParseFailureMode(v.text) },
-	"fallback_ratio":     func(s *limit.Spec, v value) { s.FallbackRatio = v.ratio },
-	"charge_denied":      func(s *limit.Spec, v value) { s.ChargeDenied = v.flag },
-	"lease":              func(s *limit.Spec, v value) { s.Lease = v.flag },
-	"lease_waste":        func(s *limit.Spec, v value) { s.LeaseWaste = v.ratio },
+	"unit":               func(s *limit.Spec, v value) { s.Unit, _ = limit.ParseUnit(v.Text) },
+	"requests_per_unit":  func(s *limit.Spec, v value) { s.Requests = uint32(v.Number) },
+	"unit_multiplier":    func(s *limit.Spec, v value) { s.Multiplier = uint32(v.Number) },
+	"timezone":           func(s *limit.Spec, v value) { s.Timezone = v.Text },
+	"algorithm":          func(s *limit.Spec, v value) { s.Algorithm, _ = limit.ParseAlgorithm(v.Text) },
+	"hold":               func(s *limit.Spec, v value) { s.Hold = v.Number },
+	"burst":              func(s *limit.Spec, v value) { s.Burst = uint32(v.Number) },
+	"scope":              func(s *limit.Spec, v value) { s.Scope, _ = limit.ParseScope(v.Text) },
+	"on_backend_failure": func(s *limit.Spec, v value) { s.OnBackendFailure, _ = limit.ParseFailureMode(v.Text) },
+	"fallback_ratio":     func(s *limit.Spec, v value) { s.FallbackRatio = v.Ratio },
+	"charge_denied":      func(s *limit.Spec, v value) { s.ChargeDenied = v.Flag },
+	"lease":              func(s *limit.Spec, v value) { s.Lease = v.Flag },
+	"lease_waste":        func(s *limit.Spec, v value) { s.LeaseWaste = v.Ratio },
 }
 
 // findRow returns the row of a field, or nil.
 func findRow(name string) *row {
 	for i := range schema {
-		if schema[i].name == name {
+		if schema[i].Name == name {
 			return &schema[i]
 		}
 	}
@@ -186,39 +158,8 @@ func fieldsAt(l level) []string {
 	var names []string
 	for _, r := range schema {
 		if r.levels&l != 0 {
-			names = append(names, r.name)
+			names = append(names, r.Name)
 		}
 	}
 	return names
-}
-
-// Nearest returns the name of which s could be a misspelling, or "".
-func Nearest(s string, names []string) string {
-	if len(s) > 64 {
-		return ""
-	}
-	best, found := 1+max(2, len(s)/3), ""
-	for _, name := range names {
-		d := levenshtein.ComputeDistance(strings.ToLower(s), name)
-		if d < best && 2*d <= len(name) {
-			best, found = d, name
-		}
-	}
-	return found
-}
-
-// OneOf returns names as a choice, with the name of which s could be a misspelling.
-func OneOf(s string, names []string) string {
-	if near := Nearest(s, names); near != "" {
-		return joinOr(names) + "; did you mean " + near + "?"
-	}
-	return joinOr(names)
-}
-
-func joinOr(names []string) string {
-	last := len(names) - 1
-	if last < 1 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:last], ", ") + " or " + names[last]
 }

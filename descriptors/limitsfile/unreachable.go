@@ -3,6 +3,8 @@ package limitsfile
 import (
 	"fmt"
 	"slices"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // maxCompared bounds the earlier siblings that a descriptor is compared with.
@@ -21,7 +23,7 @@ func (r *reader) warnUnreachableIn(domain string, trail []*Descriptor, list []*D
 	for _, d := range list {
 		if s != nil {
 			if by := s.covering(d); by != nil {
-				r.warnUnreached(domain, trail, d, fmt.Sprintf("%s at %s matches first; remove one of them, or change the order or the value", by.Label(), FileLine(by.File, by.Line)))
+				r.warnUnreached(domain, trail, d, fmt.Sprintf("%s at %s matches first; remove one of them, or change the order or the value", by.Label(), fields.FileLine(by.File, by.Line)))
 			} else if s.hasOwnDescriptors(d) {
 				r.warnUnreached(domain, trail, d, "each of its values has a descriptor of its own, which matches first; remove the descriptor, or the others")
 			}
@@ -37,7 +39,7 @@ func (r *reader) warnUnreached(domain string, trail []*Descriptor, d *Descriptor
 		return
 	}
 	path := Path(domain, append(trail[:len(trail):len(trail)], d))
-	r.set.Warnings = append(r.set.Warnings, Problem{File: d.File, Line: d.Line, Path: path, Reason: "no request reaches this descriptor, because " + reason})
+	r.set.Warnings = append(r.set.Warnings, fields.Problem{File: d.File, Line: d.Line, Path: path, Reason: "no request reaches this descriptor, because " + reason})
 }
 
 // coverings has the siblings that can keep requests from others: all with a condition or a *.

@@ -8,16 +8,17 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // warnValue warns about a value or a condition of desc that surely matches less than its author
 // meant.
 func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
-	if key := o.field("key"); hasOuterSpace(key.text) {
-		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.text)
+	if key := o.field("key"); hasOuterSpace(key.Text) {
+		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
 	}
-	if v := o.field("value"); v.valid() && desc.Condition == nil && v.text != "" {
-		d.warnText(desc.Key, "value", v.text, v.node, pos)
+	if v := o.field("value"); v.valid() && desc.Condition == nil && v.Text != "" {
+		d.warnText(desc.Key, "value", v.Text, v.node, pos)
 	}
 	c := desc.Condition
 	if c == nil {
@@ -27,10 +28,10 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if not := o.field("not"); not.valid() {
 		inner = &object{node: not.node}
 		for _, n := range not.mappings {
-			n = deref(n)
+			n = fields.Resolve(n)
 			for i := 0; i+1 < len(n.Content); i += 2 {
 				if row := findRow(n.Content[i].Value); row != nil {
-					inner.fields = append(inner.fields, value{row: row, node: deref(n.Content[i+1])})
+					inner.fields = append(inner.fields, value{row: row, node: fields.Resolve(n.Content[i+1])})
 				}
 			}
 		}
@@ -40,7 +41,7 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	}
 	if v := inner.field("in"); v.given() && v.node.Kind == yaml.SequenceNode {
 		for _, n := range v.node.Content {
-			if n = deref(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
+			if n = fields.Resolve(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
 				d.warnText(desc.Key, "entry of in", n.Value, n, pos)
 			}
 		}
@@ -67,7 +68,7 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	case prefixErr == nil && field == "value":
 		d.warnf(n, pos, "value: got %s, which matches this text only; want cidr: [%s] for its addresses, or in: [%s] for the text", text, prefix.Masked(), text)
 	case looksLikeExpression(text) && field == "value":
-		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", Printable(text), Printable(text), Printable(text))
+		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", fields.Printable(text), fields.Printable(text), fields.Printable(text))
 	case key == "remote_address":
 		d.warnAddress(field, text, n, pos)
 	}
@@ -77,7 +78,7 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 func (d *document) warnNetwork(field, text string, prefix netip.Prefix, isNetwork bool, n *yaml.Node, pos *place) {
 	switch {
 	case !isNetwork:
-		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, Printable(text))
+		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, fields.Printable(text))
 	case prefix.Masked().String() != text:
 		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
 	}
@@ -87,7 +88,7 @@ func (d *document) warnNetwork(field, text string, prefix netip.Prefix, isNetwor
 func (d *document) warnAddress(field, text string, n *yaml.Node, pos *place) {
 	switch addr, err := netip.ParseAddr(text); {
 	case err != nil:
-		d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, Printable(text))
+		d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
 	case addr.String() != text:
 		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
 	}

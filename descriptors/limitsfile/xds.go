@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // XDSExtension is the key of our fields in the metadata of an xDS descriptor: a Struct
@@ -27,12 +29,12 @@ const (
 )
 
 // ParseXDS reads xDS resources like limits files of the same content. A resource's name
-// takes the place of the file name. Problems have no lines.
+// takes the place of the file name. fields.Problems have no lines.
 func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	r := newReader(o)
 	for i, resource := range resources {
-		d := newDocument(Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), o)
-		x := &xdsReader{d: d, top: &place{domain: Printable(resource.GetDomain())}}
+		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), o)
+		x := &xdsReader{d: d, top: &place{domain: fields.Printable(resource.GetDomain())}}
 		r.open(d, x.root(resource))
 		d.pieces = func(f func([]*yaml.Node) bool) error {
 			x.eachPiece(resource.GetDescriptors(), f)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // maxCopies is the maximum number of descriptors copied for single values, counting children.
@@ -19,10 +20,10 @@ const maxCopies = 100_000
 
 // outcome is the result of applying one override.
 type outcome struct {
-	problems  limitsfile.Problems // why the override is not in force, or empty
-	isWaiting bool                // the problem is a missing domain or descriptor
-	hazards   limitsfile.Problems // reasons not to create a rule; a rule that exists is in force
-	path      string              // of the descriptor
+	problems  fields.Problems // why the override is not in force, or empty
+	isWaiting bool            // the problem is a missing domain or descriptor
+	hazards   fields.Problems // reasons not to create a rule; a rule that exists is in force
+	path      string          // of the descriptor
 
 	// baseLimits and limits describe the limits without and with the override.
 	baseLimits, limits string
@@ -52,7 +53,7 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 		}
 		m, problem := f.find(o)
 		if problem != nil {
-			outcomes[i].problems, outcomes[i].isWaiting = limitsfile.Problems{*problem}, true
+			outcomes[i].problems, outcomes[i].isWaiting = fields.Problems{*problem}, true
 			continue
 		}
 		m.outcome = &outcomes[i]
@@ -94,7 +95,7 @@ func (o *Override) order() int {
 }
 
 // problem returns a problem of o.
-func (o *Override) problem(path, format string, args ...any) limitsfile.Problem {
+func (o *Override) problem(path, format string, args ...any) fields.Problem {
 	return limitsfile.TargetProblem(o.Kind.noun(), o.Target.String(), path, fmt.Sprintf(format, args...))
 }
 
@@ -113,9 +114,9 @@ func newFinder(set *limitsfile.Set) *finder {
 }
 
 // find returns the match of o, or a problem.
-func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
+func (f *finder) find(o *Override) (*match, *fields.Problem) {
 	m, t := &match{Override: o}, o.Target
-	fail := func(format string, args ...any) (*match, *limitsfile.Problem) {
+	fail := func(format string, args ...any) (*match, *fields.Problem) {
 		path := ""
 		if f.domains[t.Domain] != nil {
 			path = pathOf(t, len(m.trail))
@@ -139,10 +140,10 @@ func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
 		d, exact := index.Find(t.Entries[:i+1])
 		if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
 			return fail("the value alone does not decide whether %s matches, because its expression reads other entries; want the target of a descriptor, such as %s",
-				limitsfile.Printable(entryText(e)), other.Label())
+				fields.Printable(entryText(e)), other.Label())
 		}
 		if d == nil {
-			return fail("unknown descriptor %s; %s", limitsfile.Printable(entryText(e)), advice(list, e))
+			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), advice(list, e))
 		}
 		single := 1
 		if exact {
@@ -158,9 +159,9 @@ func (f *finder) find(o *Override) (*match, *limitsfile.Problem) {
 func unknownDomain(domain string, names []string) string {
 	advice := "no limits are loaded"
 	if len(names) > 0 {
-		advice = "want " + limitsfile.OneOf(domain, names)
+		advice = "want " + fields.OneOf(domain, names)
 	}
-	return fmt.Sprintf("unknown domain %s; %s", limitsfile.Printable(domain), advice)
+	return fmt.Sprintf("unknown domain %s; %s", fields.Printable(domain), advice)
 }
 
 // pathOf returns the path of the first n entries of t.
@@ -271,7 +272,7 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 		for _, m := range matches {
 			if m.singleValues[depth] == 1 {
 				reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, counting children", maxCopies)
-				m.outcome.problems = limitsfile.Problems{m.problem(pathOf(m.Target, len(m.trail)), "%s", reason)}
+				m.outcome.problems = fields.Problems{m.problem(pathOf(m.Target, len(m.trail)), "%s", reason)}
 			}
 		}
 		return nil
@@ -363,7 +364,7 @@ func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_En
 	}
 	text, name := entryText(e), (*limitsfile.Descriptor).Label
 	if !slices.ContainsFunc(list, func(d *limitsfile.Descriptor) bool { return d.Key == e.GetKey() }) {
-		text, name = e.GetKey(), func(d *limitsfile.Descriptor) string { return limitsfile.Printable(d.Key) }
+		text, name = e.GetKey(), func(d *limitsfile.Descriptor) string { return fields.Printable(d.Key) }
 	}
 	var names []string
 	for _, d := range list {
@@ -374,5 +375,5 @@ func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_En
 			return fmt.Sprintf("want %s or another one", strings.Join(names[:maxNames], ", "))
 		}
 	}
-	return "want " + limitsfile.OneOf(text, names)
+	return "want " + fields.OneOf(text, names)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
@@ -19,11 +20,12 @@ type Layer struct{ byField map[string]*record }
 // record is the values and the state of one field.
 type record struct {
 	value    string
+	notes    limitsfile.Notes
 	parsed   *Override // nil if value is not an override
 	parseErr error
 	lastGood *Override // the last override that was in force, or nil
 	state    State
-	hazards  limitsfile.Problems // see outcome
+	hazards  fields.Problems // see outcome
 }
 
 // State is the state of one override, rule or switch.
@@ -38,9 +40,10 @@ type State struct {
 	Problem error
 	Waiting bool
 
-	// Expires is the time at which Value ends. The zero Time means never. Expired is true
-	// once Value has ended.
-	Expires time.Time
+	// Notes are those of Value. Without an end, or if Value is invalid, Expires is the zero Time.
+	limitsfile.Notes
+
+	// Expired is true once Value has ended.
 	Expired bool
 
 	// Path is the path to the descriptor. BaseLimits describes its limits without the
@@ -60,10 +63,20 @@ type State struct {
 // Field returns the name of the field in Redis.
 func (s *State) Field() string { return Field(s.Kind, s.Target) }
 
+// newRecord returns the record of a field before Apply.
+func newRecord(field, value string) *record {
+	r := &record{value: value, notes: NotesOf(value)}
+	if r.parsed, r.parseErr = Parse(field, []byte(value)); r.parsed == nil {
+		r.notes.Expires = time.Time{}
+	}
+	r.state = r.newState(field, ErrNoLimits)
+	return r
+}
+
 // newState returns the state of a field without limits.
-func newState(field, value string, problem error) State {
+func (r *record) newState(field string, problem error) State {
 	kind, target := SplitField(field)
-	return State{Kind: kind, Target: target, Value: value, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
+	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
 }
 
 // Set replaces all values with those in all, by field.
@@ -76,16 +89,15 @@ func (l *Layer) Set(all map[string]string) {
 		return !ok
 	})
 	for field, value := range all {
-		r := l.byField[field]
-		if r == nil {
-			r = &record{}
-			l.byField[field] = r
-		} else if r.value == value {
+		old := l.byField[field]
+		if old != nil && old.value == value {
 			continue
 		}
-		r.value = value
-		r.parsed, r.parseErr = Parse(field, []byte(value))
-		r.state = newState(field, value, ErrNoLimits) // until Apply
+		r := newRecord(field, value)
+		if old != nil {
+			r.lastGood = old.lastGood
+		}
+		l.byField[field] = r
 	}
 }
 
@@ -97,7 +109,7 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 	candidates := make([]*Override, len(fields)) // nil: none
 	for i, field := range fields {
 		r := l.byField[field]
-		r.state = newState(field, r.value, r.parseErr)
+		r.state = r.newState(field, r.parseErr)
 		if r.parsed == nil {
 			candidates[i] = r.lastGood
 		} else if candidates[i] = r.parsed; r.parsed.ended(now) {
@@ -138,7 +150,6 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 	for i, field := range fields {
 		r := l.byField[field]
 		if r.parsed != nil {
-			r.state.Expires = r.parsed.Expires
 			next = r.parsed.earlierEnd(next, now)
 		}
 		if candidates[i] == nil {
@@ -176,8 +187,8 @@ func (l *Layer) DryRun(base *limitsfile.Set, field, value string, now time.Time)
 		clone := *r
 		trial.byField[f] = &clone
 	}
-	r := &record{value: value}
-	if r.parsed, r.parseErr = Parse(field, []byte(value)); r.parsed != nil {
+	r := newRecord(field, value)
+	if r.parsed != nil {
 		r.parsed.isNew = trial.byField[field] == nil
 	}
 	trial.byField[field] = r

@@ -151,3 +151,15 @@ func TestAuthorIsKeptWithTheOverride(t *testing.T) {
 	assert.ErrorContains(t, err, `set_at: got "noon"`)
 	assert.Zero(t, NotesOf("not JSON"))
 }
+
+func TestStateHasTheNotesOfItsValue(t *testing.T) {
+	var layer Layer
+	layer.Set(map[string]string{
+		"shop|tenant": `{"factor": 2, "set_by": "ann", "reason": "sale", "expires_at": "2030-01-31T12:00:00Z"}`,
+		"shop|wrong":  `{"factor": "x", "set_by": "bob", "expires_at": "2030-01-31T12:00:00Z"}`,
+	})
+	states := layer.States()
+	require.Len(t, states, 2)
+	assert.Equal(t, limitsfile.Notes{Author: "ann", Reason: "sale", Expires: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}, states[0].Notes)
+	assert.Equal(t, limitsfile.Notes{Author: "bob"}, states[1].Notes, "an invalid value is not in force, so it has no end")
+}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // MaxBytes is the maximum size of the value of an override.
@@ -42,12 +43,12 @@ type Override struct {
 	isNew             bool                    // of a rule that is not stored yet
 }
 
-// Parse reads the value of a field. The error is limitsfile.Problems. Layer reports whether the
+// Parse reads the value of a field. The error is fields.Problems. Layer reports whether the
 // value fits the limits files.
 func Parse(field string, value []byte) (*Override, error) {
 	kind, target := SplitField(field)
 	o := &Override{Kind: kind}
-	var problems, more limitsfile.Problems
+	var problems, more fields.Problems
 	var err error
 	if o.Target, err = parseTarget(kind, target); err != nil {
 		problems = append(problems, limitsfile.TargetProblem(kind.noun(), target, "", err.Error()))
@@ -58,7 +59,7 @@ func Parse(field string, value []byte) (*Override, error) {
 			o.Notes = o.rule.Notes
 		}
 	case KindSwitch:
-		name := strings.TrimSpace("switch " + limitsfile.Printable(target))
+		name := strings.TrimSpace("switch " + fields.Printable(target))
 		if o.Notes, err = limitsfile.ParseSwitch(name, value); err == nil && len(o.Target.Entries) > 0 {
 			o.Patch, err = limitsfile.ParsePatch(target, []byte(`{"enabled": false}`))
 		}
@@ -84,12 +85,12 @@ func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
 		return descriptors.Target{}, nil
 	case kind == KindShadowMode:
-		return descriptors.Target{}, fmt.Errorf("target: got %s, want none", limitsfile.Printable(target))
+		return descriptors.Target{}, fmt.Errorf("target: got %s, want none", fields.Printable(target))
 	case kind == KindSwitch && !strings.Contains(target, "|"):
 		const entry = "|key"
 		t, err := descriptors.ParseTarget(target + entry)
 		if err != nil {
-			return t, fmt.Errorf("target: got %s, want a domain, DOMAIN|KEY=VALUE…, or nothing for all domains", limitsfile.Printable(target))
+			return t, fmt.Errorf("target: got %s, want a domain, DOMAIN|KEY=VALUE…, or nothing for all domains", fields.Printable(target))
 		}
 		t.Entries = nil
 		return t, nil

@@ -4,7 +4,9 @@ import (
 	"slices"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // addRules returns base with the rules of run time. A rule that base already has stays out.
@@ -17,6 +19,8 @@ func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *
 		domains: map[string]*limitsfile.Domain{},
 		indexes: map[*[]*limitsfile.Descriptor]map[descriptorName]int{},
 		owned:   map[*limitsfile.Descriptor]bool{},
+
+		patterns: map[*limitsfile.Domain]condition.Patterns{},
 	}
 	for i, o := range overrides {
 		if o.Kind == KindRule {
@@ -36,6 +40,8 @@ type ruleAdder struct {
 	indexes map[*[]*limitsfile.Descriptor]map[descriptorName]int
 
 	owned map[*limitsfile.Descriptor]bool // copies and new descriptors
+
+	patterns map[*limitsfile.Domain]condition.Patterns // the regular expressions of each domain so far
 }
 
 type descriptorName struct{ key, value string }
@@ -46,7 +52,8 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.path = pathOf(o.Target, len(o.Target.Entries))
 	last := len(o.Target.Entries) - 1
 	e := o.Target.Entries[last]
-	d, problems := o.rule.Descriptor(domain, out.path, o.Target.Keys(), e.GetValue())
+	patterns := a.patternsOf(domain)
+	d, problems := o.rule.Descriptor(domain, out.path, o.Target.Keys(), e.GetValue(), &patterns)
 	if len(problems) > 0 {
 		out.problems = problems
 		return
@@ -56,6 +63,10 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.addHazard(o, out, depth, *list)
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
+	if err := limitsfile.CheckSiblings(d, *list); err != nil { // a new parent has no other children, so this is no error
+		out.problems = fields.Problems{o.problem(out.path, "%v", err)}
+		return
+	}
 	i, exists := a.index(list)[descriptorName{d.Key, d.Value}]
 	switch {
 	case exists && len((*list)[i].Limits) > 0:
@@ -63,8 +74,8 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		if !o.isNew {
 			advice += ", and delete this rule of run time"
 		}
-		out.problems = limitsfile.Problems{o.problem(out.path, "%s has limits for this descriptor (%s); %s",
-			limitsfile.FileLine(other.File, other.Line), other.Summary(), advice)}
+		out.problems = fields.Problems{o.problem(out.path, "%s has limits for this descriptor (%s); %s",
+			fields.FileLine(other.File, other.Line), other.Summary(), advice)}
 		return
 	case exists:
 		d.Descriptors = (*list)[i].Descriptors
@@ -76,7 +87,18 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.owned[d] = true
 		a.append(list, d)
 	}
+	a.patterns[domain] = patterns
 	out.limits = d.Summary()
+}
+
+// patternsOf returns the regular expressions of d so far.
+func (a *ruleAdder) patternsOf(d *limitsfile.Domain) condition.Patterns {
+	patterns, ok := a.patterns[d]
+	if !ok {
+		patterns = limitsfile.PatternsOf(d.Descriptors)
+		a.patterns[d] = patterns
+	}
+	return patterns
 }
 
 // domain returns the copy of the domain of o. A new domain has no defaults.
@@ -94,7 +116,7 @@ func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 		for _, d := range a.set.Domains {
 			names = append(names, d.Name)
 		}
-		if limitsfile.Nearest(name, names) != "" {
+		if fields.Nearest(name, names) != "" {
 			out.hazards = append(out.hazards, o.problem("", "%s", unknownDomain(name, names)))
 		}
 		d = &limitsfile.Domain{Name: name}
@@ -152,7 +174,7 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	d, exact := index.Find(o.Target.Entries[:depth+1])
 	if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
 		out.hazards = append(out.hazards, o.problem(out.path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
-			other.Label(), limitsfile.Printable(entryText(e))))
+			other.Label(), fields.Printable(entryText(e))))
 		return none
 	}
 	if d == nil || exact {
@@ -162,11 +184,11 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	switch parent := o.Target.String(); {
 	case isLast && len(d.Descriptors) > 0:
 		out.hazards = append(out.hazards, o.problem(out.path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
-			d.Label(), limitsfile.Printable(entryText(e)), parent))
+			d.Label(), fields.Printable(entryText(e)), parent))
 	case !isLast:
 		t := descriptors.Target{Domain: o.Target.Domain, Entries: o.Target.Entries[:depth+1]}
 		out.hazards = append(out.hazards, o.problem(out.path, "%s matches %s now, and would no longer apply; create a rule for %s first",
-			d.Label(), limitsfile.Printable(entryText(e)), t.String()))
+			d.Label(), fields.Printable(entryText(e)), t.String()))
 	}
 	return d.Summary()
 }

@@ -1,6 +1,7 @@
 package override
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,55 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 			require.Error(t, s.Problem)
 			assert.ErrorContains(t, s.Problem, c.want)
 			assert.Empty(t, s.Limits)
+		})
+	}
+}
+
+func TestConditionsOfRulesHaveTheBoundsOfAFile(t *testing.T) {
+	rule := func(condition string) string {
+		return `{` + condition + `, "rate_limit": {"unit": "day", "requests_per_unit": 1}}`
+	}
+	for name, c := range map[string]struct {
+		value func(i int) (value, condition string)
+		want  string
+	}{
+		"too many steps of expressions": {func(i int) (string, string) {
+			text := fmt.Sprintf("entries.exists(k, entries[k].contains('x%d'))", i)
+			return "cel(" + text + ")", fmt.Sprintf(`"cel": %q`, text)
+		}, "the conditions for this key take up to"},
+		"too many steps of regular expressions": {func(i int) (string, string) {
+			text := fmt.Sprintf(".{400}%d", i)
+			return "regex(" + text + ")", fmt.Sprintf(`"regex": %q`, text)
+		}, "the conditions for this key take up to"},
+		"too large regular expressions": {func(i int) (string, string) {
+			text := fmt.Sprintf(`%d.{900}[\pL]{10}`, i)
+			return "regex(" + strings.ReplaceAll(text, `\\`, `\`) + ")", fmt.Sprintf(`"regex": %q`, text)
+		}, "all regular expressions together need more than"},
+		"too many": {func(i int) (string, string) {
+			text := fmt.Sprintf("p%d", i)
+			return "prefix(" + text + ")", fmt.Sprintf(`"prefix": %q`, text)
+		}, "more than 1000 conditions for one key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base, fields := compile(t, twoDomains), map[string]string{}
+			for i := range 1005 {
+				value, condition := c.value(1000 + i)
+				fields[Field(KindRule, (&descriptors.Target{Domain: "shop", Entries: entries("agent", value)}).String())] = rule(condition)
+			}
+			fields["|rule|shop|user"] = aDay
+			fields["|rule|bank|agent=prefix(b)"] = rule(`"prefix": "b"`)
+			_, states := base.apply(fields)
+			rejected := 0
+			for field, s := range states {
+				if s.Problem != nil {
+					rejected++
+					require.ErrorContains(t, s.Problem, c.want, field)
+				}
+			}
+			assert.Positive(t, rejected)
+			assert.Less(t, rejected, 1005, "the first rules are in force")
+			assert.NoError(t, states["|rule|shop|user"].Problem)
+			assert.NoError(t, states["|rule|bank|agent=prefix(b)"].Problem, "another domain has bounds of its own")
 		})
 	}
 }

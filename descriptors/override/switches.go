@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // applySwitches applies the switches of domains, of all domains, and of SHADOW_MODE to set,
@@ -38,12 +39,12 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 		}
 	}
 	if !found && o.Target.Domain != "" {
-		out.problems, out.isWaiting = limitsfile.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
+		out.problems, out.isWaiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
 		return
 	}
 	out.path = "all domains"
 	if o.Target.Domain != "" {
-		out.path = limitsfile.Printable(o.Target.Domain)
+		out.path = fields.Printable(o.Target.Domain)
 	}
 	out.baseLimits, out.limits, out.countersKept = fmt.Sprintf("%d rules", rules), "off", true
 }

@@ -65,20 +65,32 @@ type attack struct {
 	refused string
 
 	isLargeCalls bool
+
+	// settings returns further settings of the service. It can be nil.
+	settings func(*testing.T) []string
+
+	// prepare runs before the attack. It can be nil.
+	prepare func(*service)
+
+	// calls names the calls of the other client, in otherCalls.
+	calls string
+
+	stopsService bool // so that the other client has to wait
+	breaksRedis  bool
 }
 
 var allAttacks = []attack{
 	{name: "none"},
-	{"300 half-sent messages of 4 MB on each of 3 connections", halfSent(3, 300, 4<<20), "", false},
-	{"300 half-sent messages of 1 MB on each of 3 connections", halfSent(3, 300, 1<<20), "", false},
-	{"6,000 half-sent messages of 50 KB on each of 3 connections", halfSent(3, 6000, 50_000), "pending_bytes", false},
-	{"half-sent messages in frames of one byte on 20 connections", oneByteFrames(20), "pending_bytes", false},
-	{"150 unfinished posts of 4 MB to /json", unfinishedPosts(150, 4<<20), "", false},
-	{"500 unfinished posts of 100 KB to /json", unfinishedPosts(500, 100_000), "", false},
-	{"10,000 idle connections", idleConnections(10_000), "peer_connections", false},
-	{"calls that are reset at once on 8 connections", resets(8), "peer_resets", false},
-	{"4 calls of 1,000 descriptors in flight from each of 4 clients", largeCalls(4, 4, 1000), "", true},
-	{"4 calls of 256 descriptors in flight from each of 4 clients", largeCalls(4, 4, 256), "", true},
+	{name: "300 half-sent messages of 4 MB on each of 3 connections", run: halfSent(3, 300, 4<<20)},
+	{name: "300 half-sent messages of 1 MB on each of 3 connections", run: halfSent(3, 300, 1<<20)},
+	{name: "6,000 half-sent messages of 50 KB on each of 3 connections", run: halfSent(3, 6000, 50_000), refused: "pending_bytes"},
+	{name: "half-sent messages in frames of one byte on 20 connections", run: oneByteFrames(20), refused: "peer_cuts"},
+	{name: "150 unfinished posts of 4 MB to /json", run: unfinishedPosts(150, 4<<20)},
+	{name: "500 unfinished posts of 100 KB to /json", run: unfinishedPosts(500, 100_000)},
+	{name: "10,000 idle connections", run: idleConnections(10_000), refused: "peer_connections"},
+	{name: "calls that are reset at once on 8 connections", run: resets(8), refused: "frames"},
+	{name: "4 calls of 1,000 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 1000), isLargeCalls: true},
+	{name: "4 calls of 256 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 256), isLargeCalls: true},
 }
 
 func TestServiceSurvivesAttacks(t *testing.T) {
@@ -87,29 +99,24 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 	var p50Alone, p99Alone time.Duration // of the first attack, which is none
 	for _, a := range allAttacks {
 		t.Run(a.name, func(t *testing.T) {
-			s := startService(t, program)
-			ctx, cancel := context.WithTimeout(t.Context(), length)
-			defer cancel()
-			var attack sync.WaitGroup
-			if a.run != nil {
-				attack.Go(func() { a.run(ctx, s) })
+			var settings []string
+			if a.settings != nil {
+				settings = a.settings(t)
 			}
-			answers := s.otherClient(ctx)
-			attack.Wait()
+			s := startService(t, program, settings...)
+			if a.prepare != nil {
+				a.prepare(s)
+			}
+			answers := s.attackFor(length, a)
 			refused := s.refused()
-
-			slices.Sort(answers.times)
-			at := func(q float64) time.Duration { return answers.times[int(q*float64(len(answers.times)-1))] }
-			p50, p99 := at(0.5), at(0.99)
-			row := fmt.Sprintf("| %s | %d | %.1f | %.1f | %d of %d | %s |", a.name, s.peakMemory()>>20,
-				p50.Seconds()*1000, p99.Seconds()*1000, answers.failed, len(answers.times), strings.Join(refused, ", "))
-			table.rows = append(table.rows, row)
-			assert.Zero(t, answers.failed, "the other client gets all answers")
+			table.rows = append(table.rows, answers.row(a.name, s.peakMemory(), refused))
+			p50, p99 := answers.quantile(0.5), answers.quantile(0.99)
+			assert.Empty(t, answers.Errors, "the other client gets all answers")
 			assert.LessOrEqual(t, s.peakMemory(), int64(maxMemory))
 			if a.run == nil {
 				p50Alone, p99Alone = p50, p99
 			}
-			if checksTimes {
+			if checksTimes && !a.stopsService {
 				assert.Less(t, p99, maxP99)
 			}
 			if checksTimes && a.isLargeCalls {
@@ -122,7 +129,9 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 				assert.NotContains(t, strings.Join(refused, " "), "connections")
 			}
 			assert.NotContains(t, s.log(), "panic")
-			assert.NotContains(t, s.log(), "outage")
+			if !a.breaksRedis {
+				assert.NotContains(t, s.log(), "outage")
+			}
 		})
 	}
 }
@@ -131,6 +140,10 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 var table, fileTable struct{ rows []string }
 
 func TestMain(m *testing.M) {
+	if calls, addr, ok := strings.Cut(os.Getenv(otherClientEnv), "@"); ok {
+		runOtherClient(otherCalls[calls](addr))
+		return
+	}
 	code := m.Run()
 	if len(table.rows) > 0 {
 		fmt.Println("\n| attack | peak memory, MiB | other client p50, ms | p99, ms | failed | refused connections |\n|---|---|---|---|---|---|")
@@ -143,44 +156,41 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// answers are what the other client got.
-type answers struct {
-	times  []time.Duration
-	failed int
+// attackFor attacks the service for this time, and returns the answers to the other client.
+func (s *service) attackFor(length time.Duration, a attack) answers {
+	addr := s.grpc
+	if s.envoy.addr != "" {
+		addr = s.envoy.addr
+	}
+	other := startOtherClient(s.t, a.calls, addr)
+	ctx, cancel := context.WithTimeout(s.t.Context(), length)
+	defer cancel()
+	var attacker sync.WaitGroup
+	other.begin()
+	if a.run != nil {
+		attacker.Go(func() { a.run(ctx, s) })
+	}
+	<-ctx.Done()
+	answers := other.end()
+	attacker.Wait()
+	return answers
 }
 
-// otherClientRate is the number of calls of the other client in a second.
-const otherClientRate = 60
+// client returns a client of the service that connects with dialer.
+func (s *service) client(dialer net.Dialer) (_ rlsv3.RateLimitServiceClient, closeClient func()) {
+	return newClient(s.grpc, dialer)
+}
 
-// otherClient starts 60 calls a second until ctx is done, and waits for their answers. A call
-// starts at its due time, also if earlier calls have no answer, and its time begins then.
-func (s *service) otherClient(ctx context.Context) (a answers) {
-	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(s.t, err)
-	defer func() { _ = conn.Close() }()
-	client := rlsv3.NewRateLimitServiceClient(conn)
-	var calls sync.WaitGroup
-	var mu sync.Mutex // guards a
-	due := time.Now()
-	for ctx.Err() == nil {
-		start := due
-		calls.Go(func() {
-			callCtx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
-			defer cancel()
-			_, err := client.ShouldRateLimit(callCtx, request("other", 1))
-			mu.Lock()
-			defer mu.Unlock()
-			a.times = append(a.times, time.Since(start))
-			if err != nil {
-				a.failed++
-				s.t.Log(err)
-			}
-		})
-		due = due.Add(time.Second / otherClientRate)
-		time.Sleep(time.Until(due))
+// newClient returns a client of the service at addr that connects with dialer.
+func newClient(addr string, dialer net.Dialer) (_ rlsv3.RateLimitServiceClient, closeClient func()) {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", addr)
+		}))
+	if err != nil {
+		panic(err) // addr is no address
 	}
-	calls.Wait()
-	return a
+	return rlsv3.NewRateLimitServiceClient(conn), func() { _ = conn.Close() }
 }
 
 // request returns a request of n descriptors.
@@ -309,8 +319,6 @@ func oneByteFrames(conns int) func(context.Context, *service) {
 func unfinishedPosts(posts, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
 		var running sync.WaitGroup
-		// A long write would keep the other client, which is in the same process, from its turn.
-		const pieceBytes = 32 << 10
 		body := make([]byte, size-1)
 		for range posts {
 			running.Go(func() {
@@ -321,11 +329,7 @@ func unfinishedPosts(posts, size int) func(context.Context, *service) {
 					}
 					stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 					_, _ = fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
-					for piece := range slices.Chunk(body, pieceBytes) {
-						if _, err = conn.Write(piece); err != nil {
-							break
-						}
-					}
+					_, _ = conn.Write(body)
 					_, _ = io.Copy(io.Discard, conn)
 					stop()
 					_ = conn.Close()
@@ -368,17 +372,13 @@ func largeCalls(clients, inFlight, n int) func(context.Context, *service) {
 		var running sync.WaitGroup
 		var answered, rejected atomic.Int64
 		for c := range clients {
-			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-					return attackers.DialContext(ctx, "tcp", addr)
-				}))
-			require.NoError(s.t, err)
-			defer func() { _ = conn.Close() }()
+			client, closeClient := s.client(attackers)
+			defer closeClient()
 			for i := range inFlight {
 				req := request(fmt.Sprint(c, i), n)
 				running.Go(func() {
 					for ctx.Err() == nil {
-						_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req)
+						_, err := client.ShouldRateLimit(ctx, req)
 						switch status.Code(err) {
 						case codes.OK:
 							answered.Add(1)

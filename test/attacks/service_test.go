@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // build returns the path of the built program.
@@ -33,6 +33,7 @@ type service struct {
 	t                 *testing.T
 	cmd               *exec.Cmd
 	grpc, http, debug string
+	envoy             envoy // only in attacks with an Envoy
 
 	mu    sync.Mutex
 	lines bytes.Buffer
@@ -40,16 +41,25 @@ type service struct {
 
 var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
+// otherLimits has the limit of the other client.
+const otherLimits = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}\n"
+
 // startService starts the program with further settings.
 func startService(t *testing.T, program string, settings ...string) *service {
 	t.Helper()
+	return startServiceWithLimits(t, program, otherLimits, settings...)
+}
+
+// startServiceWithLimits starts the program with a limits file and further settings.
+func startServiceWithLimits(t *testing.T, program, content string, settings ...string) *service {
+	t.Helper()
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
-	require.NoError(t, os.WriteFile(limits, []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(limits, []byte(content), 0o600))
 	db := redistest.Open(t)
-	s := &service{t: t, cmd: exec.CommandContext(t.Context(), program, "serve", "--limits", limits)}
+	s := &service{t: t, cmd: exec.CommandContext(t.Context(), program, "serve")}
 	s.cmd.Env = []string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
-		"REDIS_URL=" + db.Addr, "CACHE_KEY_PREFIX=" + db.Prefix,
+		"REDIS_URL=" + db.Addr, "CACHE_KEY_PREFIX=" + db.Prefix, "LIMITS_PATH=" + limits,
 	}
 	s.cmd.Env = append(s.cmd.Env, settings...)
 	stderr, err := s.cmd.StderrPipe()

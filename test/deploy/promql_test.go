@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
 // exportedMetrics returns the labels of each metric that rls exports. Tests of the program

@@ -56,7 +56,6 @@ func TestChartRejectsWrongValues(t *testing.T) {
 		shopFile + "\nnetworkPolicy: {enabled: true}":                                     "networkPolicy.from: got no peers",
 		shopFile + "\nprometheusRule: {enabled: true, without: [RlsDown]}":                "prometheusRule.without: got the unknown alert RlsDown",
 		shopFile + "\nenv: {REDSI_URL: \"redis:6379\"}":                                   "env.REDSI_URL: got an unknown setting",
-		shopFile + "\nenv: {MEMCACHE_SRV: a}":                                             "env.MEMCACHE_SRV: got an unknown setting",
 		shopFile + "\nenv: {DRAIN_DELAY: 1s}":                                             "env.DRAIN_DELAY: got a variable that the chart sets, want drain.delaySeconds",
 		shopFile + "\nextraEnv: [{name: USE_PROMETHEUS, value: \"false\"}]":               "env.USE_PROMETHEUS: got a variable that the chart sets",
 		shopFile + "\nenv: {PORT: 80}":                                                    "env.PORT: got a variable that the chart sets",

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
 const root = "../.."
@@ -38,7 +40,7 @@ func TestMain(m *testing.M) {
 
 // prepare finds Envoy and builds rls.
 func prepare(dir string) (err error) {
-	if envoyBin, err = findEnvoy(); err != nil {
+	if envoyBin, err = envoyconf.Program(os.Getenv("ENVOY_BIN"), root); err != nil {
 		return err
 	}
 	version, err := exec.Command(envoyBin, "--version").Output()
@@ -54,23 +56,4 @@ func prepare(dir string) (err error) {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
-}
-
-// findEnvoy returns ENVOY_BIN, else envoy on the PATH, else the program that need-envoy
-// has installed under .tools.
-func findEnvoy() (string, error) {
-	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
-		return bin, nil
-	}
-	if bin, err := exec.LookPath("envoy"); err == nil {
-		return bin, nil
-	}
-	bin, err := filepath.Abs(filepath.Join(root, ".tools/envoy/bin/envoy"))
-	if err == nil {
-		_, err = os.Stat(bin)
-	}
-	if err != nil {
-		return "", fmt.Errorf("envoy not found: set ENVOY_BIN, put envoy on the PATH, or run make e2e to install it: %w", err)
-	}
-	return bin, nil
 }

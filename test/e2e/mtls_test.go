@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/certtest"
+	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
 )
 
 // TestMTLSAcceptsOnlyTheRightCertificates runs examples/envoy-mtls.yaml.

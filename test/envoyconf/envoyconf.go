@@ -1,4 +1,4 @@
-// Package envoyconf checks Envoy's configuration in tests, at least as strictly as Envoy.
+// Package envoyconf finds Envoy for tests, and checks Envoy's configuration at least as strictly as Envoy.
 // Unknown fields, values that Envoy's API forbids, and missing clusters are errors, also
 // inside typed_config.
 package envoyconf

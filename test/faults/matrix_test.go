@@ -20,9 +20,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/backend/scope"
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 var full = flag.Bool("full", false, "run all faults at full length and check the promised times")
@@ -115,7 +114,7 @@ func run(t *testing.T, name string, s scenario) {
 	})
 	defer limiter.Close()
 
-	load := startLoad(scope.New(limiter, localLimiter), s.callers, s.pause)
+	load := startLoad(backend.Scopes{Global: limiter, Instance: backend.Counters{Limiter: localLimiter}}, s.callers, s.pause)
 	time.Sleep(time.Second)
 	usageBefore := measureUsage()
 	var faultStart time.Duration

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 const distanceHeader = "\n| `REDIS_TIMEOUT` | round trip, by the metrics | budget, by the metrics | calls | decided by Redis | warning at the start |\n|---|---|---|---|---|---|"

@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/seed-81f232ab/rls/admin"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
 // adminDocument returns the document of the admin API.

@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 
-	"github.com/seed-81f232ab/rls/check"
 	"github.com/seed-81f232ab/rls/docs/openapi"
+	"github.com/seed-81f232ab/rls/service/check"
 )
 
 // checkDocument returns the document of the HTTP listener.

@@ -58,7 +58,7 @@ func (d document) addOperation(method, path string, operation object) {
 // strict, unknown fields are errors.
 func (d document) schemaOf(v any, strict bool) (object, error) {
 	r := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: !strict}
-	for _, folder := range []string{"check", "admin", "source/changes", "descriptors/override"} {
+	for _, folder := range []string{"service/check", "internal/admin", "internal/source/changes", "descriptors/override"} {
 		if err := r.AddGoComments(thisPackage, "../../"+folder, jsonschema.WithFullComment()); err != nil {
 			return nil, err
 		}

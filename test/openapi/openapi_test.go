@@ -17,15 +17,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
-	"github.com/seed-81f232ab/rls/admin"
-	"github.com/seed-81f232ab/rls/admin/admintest"
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
-	"github.com/seed-81f232ab/rls/check"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/docs/openapi"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/admin/admintest"
+	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/check"
 )
 
 // read returns a committed file.
@@ -151,7 +152,7 @@ func newAdmin(t *testing.T) http.Handler {
 	overrides, counters := admintest.NewOverrides(t, limits), local.New(local.Options{MaxKeys: 100})
 	return admin.New(admin.Options{
 		Callers: admin.Callers{Tokens: map[string]string{"ops": token}}, Overrides: overrides,
-		Counters: admin.Counters{Limits: &overrides.Limits, Uncached: counters, Limiter: counters},
+		Counters: admin.Counters{Limits: &overrides.Limits, Layer: backend.Counters{Limiter: counters}},
 	})
 }
 

@@ -16,10 +16,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/explain"
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/page"
-	"github.com/seed-81f232ab/rls/page/pagetest"
+	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/admin/page/pagetest"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // fixture serves the page with snapshots of the test.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
 // service is a running rls.

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 const limits = `domain: shop
@@ -64,6 +64,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	b.until(`document.querySelector('#hottest').textContent.includes('tenant=acme')`)
 	b.until(`document.querySelector('#most-denied').textContent.includes('remote_address=10.0.0.1')`)
 	b.until(`document.querySelector('#hint').hidden`)
+	b.until(`document.querySelector('#unmatched').textContent.includes('tennant=acme')`)
 	assert.Contains(t, b.text("#rules-quiet"), "Show 1 quiet rule")
 
 	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
@@ -99,6 +100,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	b.until(`document.querySelector('#headline').textContent.includes('decided without Redis')`)
 	assert.Equal(t, "trouble", eval[string](b, `document.querySelector('#state').dataset.level`))
 	b.until(`document.querySelector('#announcement').textContent.includes('Redis away')`)
+	b.until(`document.querySelector('#figure-redis [data-value]').textContent === 'away'`)
 	b.screenshot("program-redis-away")
 	redis.Restart(t)
 	b.until(`document.querySelector('#headline').textContent.startsWith('Counting in Redis')`)
@@ -135,7 +137,9 @@ func TestCallersWithoutTokenSeeHashesOnly(t *testing.T) {
 	b.allowed = []string{"401"}
 	b.until(`document.querySelectorAll('#hottest tbody tr').length > 1`)
 	assert.Contains(t, b.text("#explain [role=alert]"), "send a token")
-	assert.NotContains(t, b.text(".keys"), "acme")
+	b.until(`document.querySelectorAll('#unmatched-keys tbody tr').length === 1`)
+	assert.NotContains(t, b.text("#unmatched"), "acme")
+	assert.NotContains(t, b.text("#hottest"), "acme")
 	assert.Contains(t, b.text("#keys-note"), "hashed")
 	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
 	b.until(`document.querySelector('#decisions-note').textContent.includes('rls tail')`)
@@ -147,7 +151,7 @@ func sendTraffic(t *testing.T, address string) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			descriptor := []string{`{"key":"remote_address","value":"10.0.0.1"}`, `{"key":"tenant","value":"acme"}`, `{"key":"tenant","value":"trial"}`, `{"key":"tenant","value":"beta"}`}[i%4]
+			descriptor := []string{`{"key":"remote_address","value":"10.0.0.1"}`, `{"key":"tenant","value":"acme"}`, `{"key":"tenant","value":"trial"}`, `{"key":"tenant","value":"beta"}`, `{"key":"tennant","value":"acme"}`}[i%5]
 			body := fmt.Sprintf(`{"domain":"shop","descriptors":[{"entries":[%s]}]}`, descriptor)
 			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, address+"/json", bytes.NewReader([]byte(body)))
 			if resp, err := http.DefaultClient.Do(req); err == nil {

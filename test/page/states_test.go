@@ -7,8 +7,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/seed-81f232ab/rls/live"
-	"github.com/seed-81f232ab/rls/page/pagetest"
+	"github.com/seed-81f232ab/rls/internal/admin/page/pagetest"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 // states are the states of the process that the page must show well. texts must be on the
@@ -18,12 +18,20 @@ var states = map[string]struct {
 	texts    []string
 }{
 	"busy":       {pagetest.Busy, []string{"Counting in Redis", "1,240", "31.2", "override until", "remote_address=10.0.0.0", "Redis is back", "dana"}},
-	"no-traffic": {pagetest.Quiet, []string{"No rule had traffic", "rls hit -a localhost:9081 -d partner quiet=0 -n 8", "0 of 16 with traffic"}},
+	"no-traffic": {pagetest.Quiet, []string{"No calls in the last five minutes", "rls hit -a localhost:9081 -d partner quiet=0 -n 8", "0 of 16 with traffic"}},
 	"no-limits":  {pagetest.NoLimits, []string{"No limits loaded", "No limits are loaded", "no such file"}},
-	"redis-away": {pagetest.RedisAway, []string{"Redis away for 00:41", "at most 310 hits too many", "connection refused"}},
-	"refused":    {pagetest.Refused, []string{"1 problem, so the newest limits are not in force", "did you mean minute?"}},
-	"hostile":    {pagetest.Hostile, []string{"<script>alert(1)</script>", "tenant=شركة السلام", "🛒👩‍💻", "%1B[31mred"}},
-	"many":       {func() *live.Snapshot { return pagetest.Many(3000) }, []string{"2,800 more rules", "3,000 of 3,040 with traffic"}},
+	"redis-away": {pagetest.RedisAway, []string{"Redis away for 00:41", "at most 310 hits too many", "connection refused", "decided here/s"}},
+	"unmatched": {pagetest.Unmatched, []string{
+		"Calls arrive, but no limit has counted a hit", "No rule limits 19.1 descriptors per second", "remote_addr=10.0.0.1", "shop > path > method", "unknown domain",
+	}},
+	"local": {func() *live.Snapshot {
+		s := pagetest.Busy()
+		s.State.Redis, s.State.Backend = nil, "local"
+		return s
+	}, []string{"Time of a call, p50"}},
+	"refused": {pagetest.Refused, []string{"1 problem, so the newest limits are not in force", "did you mean minute?"}},
+	"hostile": {pagetest.Hostile, []string{"<script>alert(1)</script>", "tenant=شركة السلام", "🛒👩‍💻", "%1B[31mred"}},
+	"many":    {func() *live.Snapshot { return pagetest.Many(3000) }, []string{"2,800 more rules", "3,000 of 3,040 with traffic"}},
 }
 
 // looks are the themes and widths of the screenshots.

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // buildRelease returns a command that builds a release of this machine's platform.
 func buildRelease(source, dist string) *exec.Cmd {
-	build := exec.Command("scripts/release", "linux/"+runtime.GOARCH)
+	build := exec.Command("deploy/scripts/release", "linux/"+runtime.GOARCH)
 	build.Dir = source
 	build.Env = append(os.Environ(), "DIST="+dist)
 	return build

@@ -64,3 +64,58 @@ func TestBadgesOfReadmeShowExistingWorkflows(t *testing.T) {
 		assert.Contains(t, read(t, ".github/workflows/"+badge[1]), "branches: [main]", "the badge shows runs of main")
 	}
 }
+
+var (
+	usedAction   = regexp.MustCompile(`(?m)^\s*(?:- )?uses: *(.*)$`)
+	pinnedAction = regexp.MustCompile(`^([\w-]+/[\w-]+)[\w/-]*@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)$`)
+)
+
+// workflows returns the texts of the workflows by the names of their files.
+func workflows(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := fs.Glob(os.DirFS(repository), ".github/workflows/*.y*ml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	texts := map[string]string{}
+	for _, file := range files {
+		texts[file] = read(t, file)
+	}
+	return texts
+}
+
+func TestActionsArePinnedByHash(t *testing.T) {
+	hashes := map[string]string{}
+	for file, text := range workflows(t) {
+		for _, use := range usedAction.FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(use[1], "./") {
+				continue // a workflow of this repository
+			}
+			pinned := pinnedAction.FindStringSubmatch(use[1])
+			if !assert.NotNil(t, pinned, "%s: %s: want ACTION@HASH # v1.2.3", file, use[1]) {
+				continue
+			}
+			action, hash := pinned[1]+" "+pinned[3], pinned[2]
+			if known, ok := hashes[action]; ok {
+				assert.Equal(t, known, hash, "%s: %s has two hashes", file, action)
+			}
+			hashes[action] = hash
+		}
+	}
+	require.NotEmpty(t, hashes)
+}
+
+func TestWorkflowsCanOnlyReadUnlessAJobNeedsMore(t *testing.T) {
+	for file, text := range workflows(t) {
+		var workflow struct{ Permissions map[string]string }
+		require.NoError(t, yaml.Unmarshal([]byte(text), &workflow))
+		assert.Equal(t, map[string]string{"contents": "read"}, workflow.Permissions, file)
+	}
+}
+
+func TestNoWorkflowRunsCodeOfAPullRequestWithSecrets(t *testing.T) {
+	for file, text := range workflows(t) {
+		for _, event := range []string{"pull_request_target", "workflow_run"} {
+			assert.NotContains(t, text, event, file)
+		}
+	}
+}

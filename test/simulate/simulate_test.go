@@ -92,9 +92,10 @@ func head(trace []byte) string {
 
 // schedules are the named schedules.
 var schedules = []string{
-	"anonymous-holders", "busy-callers", "canceled-calls", "deleted-counter", "far-redis", "full-queue", "full-queue-far-away", "holders", "holders-long-network-cut", "killed-replicas",
-	"late-answers", "late-answers-all-or-none", "late-denials", "late-permits", "late-refunds", "late-return", "long-network-cut",
-	"lost-permits", "lost-returns", "missing-replicas", "no-cpu-time", "refunds", "short-windows",
+	"acquires", "acquires-two-redis", "anonymous-holders", "busy-callers", "canceled-calls", "deleted-counter", "far-redis", "full-queue", "full-queue-far-away", "groups-on-one-counter",
+	"holders", "holders-long-network-cut", "idle-permits", "killed-replicas",
+	"late-answers", "late-answers-all-or-none", "late-denials", "late-permits", "late-refunds", "late-return", "long-network-cut", "lowered-rate",
+	"lost-permits", "lost-returns", "missing-replicas", "no-cpu-time", "raised-rate", "refunds", "refunds-elsewhere", "short-windows",
 }
 
 func TestNamedSchedulesKeepThePromises(t *testing.T) {

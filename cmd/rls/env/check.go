@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"reflect"
 	"slices"
@@ -13,8 +14,8 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/callers"
-	"github.com/seed-81f232ab/rls/server"
+	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/service/callers"
 )
 
 // problems collects errors, each with the name of a variable.
@@ -55,8 +56,6 @@ func (s *Settings) check() []error {
 		ps.addIf(err != nil, "PROMETHEUS_ADDR: %w", err)
 		ps.addIf(!strings.HasPrefix(s.PrometheusPath, "/"), "PROMETHEUS_PATH: got %q, want a path that begins with /", s.PrometheusPath)
 	}
-	ps.addIf(s.LocalGuardRatio > 0 && s.LocalGuardRatio < 1,
-		`LOCAL_GUARD_RATIO: got "%v", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`, s.LocalGuardRatio)
 	s.checkStats(&ps)
 	hasScheme := strings.HasPrefix(s.OTELEndpoint, "http://") || strings.HasPrefix(s.OTELEndpoint, "https://")
 	ps.addIf(s.TracesCalls() && s.OTELEndpoint != "" && !hasScheme,
@@ -64,13 +63,30 @@ func (s *Settings) check() []error {
 	ps.addIf(s.ConfigType == ConfigXDS && strings.Contains(s.XDSServer, "@"),
 		"CONFIG_GRPC_XDS_SERVER_URL: got a user or password, want host:port; CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS can have a secret")
 	s.checkRedis(&ps)
+	if s.Backend() == BackendMemcache {
+		s.checkMemcached(&ps)
+	}
 	return ps
+}
+
+func (s *Settings) checkMemcached(ps *problems) {
+	hasServers, hasName := len(s.MemcacheHostPort) > 0, s.MemcacheSRV != ""
+	ps.addIf(!hasServers && !hasName, "BACKEND_TYPE=memcache needs MEMCACHE_HOST_PORT, for example 127.0.0.1:11211, or MEMCACHE_SRV")
+	ps.addIf(hasServers && hasName, "MEMCACHE_HOST_PORT and MEMCACHE_SRV: got both, want one of them")
+	for _, address := range s.MemcacheHostPort {
+		_, _, err := net.SplitHostPort(address)
+		ps.addIf(err != nil && !strings.Contains(address, "/"), "MEMCACHE_HOST_PORT: got %q, want host:port, or the path of a socket", address)
+	}
+	ps.addIf(hasName && (!strings.HasPrefix(s.MemcacheSRV, "_") || !strings.Contains(s.MemcacheSRV, "._")),
+		"MEMCACHE_SRV: got %q, want a name such as _memcache._tcp.example.com", s.MemcacheSRV)
+	ps.addIf(strings.ContainsFunc(s.CacheKeyPrefix, func(r rune) bool { return r <= ' ' || r == 0x7F }),
+		"CACHE_KEY_PREFIX: got %q, want no spaces and control characters, which memcached does not allow", s.CacheKeyPrefix)
 }
 
 func (s *Settings) checkRedis(ps *problems) {
 	const example = "for example 127.0.0.1:6379"
 	if s.RedisURL == "" {
-		variables := redisVariables()
+		variables := variablesFor("REDIS_")
 		ps.addIf(s.BackendType == BackendRedis, "BACKEND_TYPE=redis needs REDIS_URL, %s", example)
 		ps.addIf(os.Getenv("BACKEND_TYPE") == "" && variables != "",
 			"%s: REDIS_URL is empty; set REDIS_URL, or set BACKEND_TYPE=local, with which each replica counts alone", strings.ReplaceAll(variables, ",", ", "))
@@ -130,6 +146,9 @@ func (s *Settings) tlsFiles() []tlsFiles {
 			"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT",
 		})
 	}
+	if s.Backend() == BackendMemcache {
+		files = append(files, tlsFiles{s.MemcacheTLS, "MEMCACHE_TLS is not true", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_CACERT"})
+	}
 	return files
 }
 
@@ -162,11 +181,11 @@ func (ps *problems) read(variable string) []byte {
 	return content
 }
 
-// redisVariables returns the names of all set variables that are for Redis only.
-func redisVariables() string {
+// variablesFor returns the names of all set variables with a prefix, but for some names.
+func variablesFor(prefix string, except ...string) string {
 	var names []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
-		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, "REDIS_") {
+		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, prefix) && !slices.Contains(except, name) {
 			names = append(names, name)
 		}
 	}
@@ -204,18 +223,21 @@ func (s *Settings) warnings() []Warning {
 		}
 	}
 	switch {
-	case s.Backend() == BackendRedis && s.RedisTimeout > Timeout(longTimeout):
+	case s.Backend() != BackendLocal && s.RedisTimeout > Timeout(longTimeout):
 		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
-			"got %v, default 50ms; the timeout bounds a whole call to Redis, not only connecting, so calls wait up to %[1]v while Redis hangs", s.RedisTimeout)})
+			"got %v, default 50ms; the timeout bounds a whole call to Redis or memcached, not only connecting, so calls wait up to %[1]v while the server hangs", s.RedisTimeout)})
 	case s.BackendType == BackendLocal && !s.OverridesEnabled:
-		warnUnused(redisVariables(), "BACKEND_TYPE=local counts in this process")
+		warnUnused(variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process")
+	case s.Backend() == BackendMemcache && !s.OverridesEnabled:
+		warnUnused(variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"), "BACKEND_TYPE=memcache counts in memcached")
+	}
+	if s.Backend() != BackendMemcache {
+		warnUnused(variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache")
 	}
 	if s.DecisionLog == DecisionLogOff {
 		warnUnused(setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
 	}
-	if s.Backend() == BackendRedis && s.LocalGuardRatio > 0 && s.AllOrNone {
-		warnUnused("LOCAL_GUARD_RATIO", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off")
-	}
+	warnUnused(setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
 	s.warnUnusedStats(warnUnused)
 	if s.ConfigType == ConfigXDS {
 		warnUnused(setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")

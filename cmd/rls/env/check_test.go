@@ -1,6 +1,7 @@
 package env
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/certtest"
+	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
 )
 
 func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
@@ -33,7 +34,31 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 		},
 		"unknown backend": {
 			map[string]string{"BACKEND_TYPE": "etcd", "REDIS_AUTH": "s3cret"},
-			[]string{`BACKEND_TYPE: got "etcd", want one of redis, local`},
+			[]string{`BACKEND_TYPE: got "etcd", want one of redis, memcache, local`},
+		},
+		"memcached without a server": {
+			map[string]string{"BACKEND_TYPE": "memcache", "CACHE_KEY_PREFIX": "a b"},
+			[]string{
+				"BACKEND_TYPE=memcache needs MEMCACHE_HOST_PORT, for example 127.0.0.1:11211, or MEMCACHE_SRV",
+				`CACHE_KEY_PREFIX: got "a b", want no spaces and control characters, which memcached does not allow`,
+			},
+		},
+		"memcached with wrong names": {
+			map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1,b", "MEMCACHE_SRV": "cache.example.com", "MEMCACHE_MAX_IDLE_CONNS": "0"},
+			[]string{
+				"MEMCACHE_HOST_PORT and MEMCACHE_SRV: got both, want one of them",
+				`MEMCACHE_HOST_PORT: got "b", want host:port, or the path of a socket`,
+				`MEMCACHE_SRV: got "cache.example.com", want a name such as _memcache._tcp.example.com`,
+				`MEMCACHE_MAX_IDLE_CONNS: got "0", want a whole number from 1 to 65535`,
+			},
+		},
+		"overrides with memcached": {
+			map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "OVERRIDES_ENABLED": "true"},
+			[]string{"OVERRIDES_ENABLED=true needs REDIS_URL, for example 127.0.0.1:6379"},
+		},
+		"certificates of memcached": {
+			map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "MEMCACHE_TLS": "true", "MEMCACHE_TLS_CLIENT_CERT": own.CertFile},
+			[]string{fmt.Sprintf("MEMCACHE_TLS_CLIENT_CERT=%q needs MEMCACHE_TLS_CLIENT_KEY, its key", own.CertFile)},
 		},
 		"the URL of an unknown kind is not checked": {
 			map[string]string{"REDIS_URL": "a:1,b:1", "REDIS_TYPE": "ring"},
@@ -124,11 +149,13 @@ func TestUnusedSettingsAreNotChecked(t *testing.T) {
 		"settings of the incumbent without effect": {"REDIS_PIPELINE_WINDOW": "75us"},
 		"Redis settings with BACKEND_TYPE=local":   {"BACKEND_TYPE": "local", "REDIS_URL": "nowhere", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/no/ca.pem"},
 		"second Redis":                             {"REDIS_URL": "a:1", "REDIS_PERSECOND_URL": "nowhere", "REDIS_TLS_CACERT": "/no/ca.pem"},
+		"memcached with the path of a socket":      {"BACKEND_TYPE": "MEMCACHE", "MEMCACHE_HOST_PORT": "/run/memcached.sock,a:1", "REDIS_TIMEOUT": "80ms"},
+		"memcached with an SRV name":               {"BACKEND_TYPE": "memcache", "MEMCACHE_SRV": "_memcache._tcp.example.com", "MEMCACHE_SRV_REFRESH": "10s"},
 		"files without TLS":                        {"GRPC_SERVER_TLS_CERT": "/no/cert.pem", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": "/no/cert.pem"},
 		"metrics":                                  {"PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
 		"good settings": {
 			"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CLIENT_KEY": own.KeyFile,
-			"CACHE_KEY_PREFIX": "{rls}", "LOCAL_GUARD_RATIO": "1", "USE_PROMETHEUS": "true",
+			"CACHE_KEY_PREFIX": "{rls}", "USE_PROMETHEUS": "true",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,6 +177,10 @@ func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 		"timeout of one second":         {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
 		"counting in the process":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "setting without effect: REDIS_URL,REDIS_TIMEOUT: BACKEND_TYPE=local counts in this process"},
 		"with overrides in Redis":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},
+		"memcached in the process":      {map[string]string{"MEMCACHE_SRV": "_a._tcp.b", "MEMCACHE_TLS": "true"}, "setting without effect: MEMCACHE_SRV,MEMCACHE_TLS: BACKEND_TYPE is not memcache"},
+		"Redis beside memcached":        {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "REDIS_URL": "a:1", "REDIS_FALLBACK_RATIO": "0.1"}, "setting without effect: REDIS_URL: BACKEND_TYPE=memcache counts in memcached"},
+		"memcached without TLS":         {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "MEMCACHE_TLS_CACERT": "c"}, "MEMCACHE_TLS_CACERT: MEMCACHE_TLS is not true"},
+		"timeout of memcached":          {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT"},
 		"certificates without TLS":      {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY,GRPC_CLIENT_TLS_CACERT: GRPC_SERVER_USE_TLS is not true"},
 		"certificates for plain xDS":    {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
 		"certificates for no xDS":       {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
@@ -158,7 +189,7 @@ func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 		"tracing":                       {map[string]string{"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, ""},
 		"certificates for plain Redis":  {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: REDIS_TLS is not true"},
 		"counting in the process alone": {map[string]string{"BACKEND_TYPE": "local"}, ""},
-		"guard with all or none":        {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true"}, "LOCAL_GUARD_RATIO: STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT turns the guard off"},
+		"removed guard":                 {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1.2"}, "setting without effect: LOCAL_GUARD_RATIO: the guard is removed, because the deny cache denies hot keys too; remove the setting"},
 		"path of no decision log":       {map[string]string{"DECISION_LOG_PATH": "decisions.log"}, "setting without effect: DECISION_LOG_PATH: DECISION_LOG is off; set denied or all"},
 		"path of a decision log":        {map[string]string{"DECISION_LOG": "all", "DECISION_LOG_PATH": "decisions.log"}, ""},
 		"files with xDS":                {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "LIMITS_PATH": "x"}, "LIMITS_PATH: limits come from the xDS server"},

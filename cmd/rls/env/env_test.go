@@ -72,7 +72,7 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret", "ADMIN_TOKEN": "alice:s3cret,alice:another",
 		"REDIS_MAX_BATCH_SIZE": "-3", "CACHE_KEY_PREFIX": strings.Repeat("x", 65), "REDIS_SOCKET_TYPE": "tcp4",
-		"LOCAL_CACHE_SIZE_IN_BYTES": "99999999999999", "REDIS_POOL_SIZE": "65536", "REDIS_URL": "nowhere", "LOCAL_GUARD_RATIO": "0.5",
+		"LOCAL_CACHE_SIZE_IN_BYTES": "99999999999999", "REDIS_POOL_SIZE": "65536", "REDIS_URL": "nowhere",
 	})
 	lines := strings.Split(err.Error(), "\n")
 	assert.ElementsMatch(t, []string{
@@ -94,7 +94,6 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		`LOCAL_CACHE_SIZE_IN_BYTES: got "99999999999999", want a whole number at most 17179869184`,
 		`REDIS_POOL_SIZE: got "65536", want a whole number from 0 to 65535`,
 		`REDIS_URL: URL: got "nowhere", want host:port`,
-		`LOCAL_GUARD_RATIO: got "0.5", want 0 or a number of at least 1, because a lower ratio would deny hits within a limit`,
 	}, lines)
 }
 
@@ -113,13 +112,12 @@ func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
 
 func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	warnings := unusedWarnings([]string{
-		"USE_STATSD=true", "PROMETHEUS_MAPPER_YAML=/nowhere", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6", "MEMCACHE_TLS=",
-		"USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "MEMCACHE_SRV=x",
+		"USE_STATSD=true", "PROMETHEUS_MAPPER_YAML=/nowhere", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6",
+		"USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "REDIS_PERSECOND_TIMEOUT=",
 	})
 	assert.Equal(t, []Warning{
 		{noEffect, "REDIS_PIPELINE_LIMIT,REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch"},
 		{noEffect, "USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
-		{noEffect, "MEMCACHE_SRV", "counters are in Redis or in the process (BACKEND_TYPE)"},
 	}, warnings)
 }
 
@@ -168,10 +166,8 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	compared := map[string]int{}
 	count := func(names string, wantField bool) {
 		for name := range strings.FieldsSeq(names) {
-			if !strings.Contains(name, "=") { // BACKEND_TYPE=memcache
-				compared[name]++
-				assert.Equal(t, wantField, fields[name] || name == mogrifierPrefix+"*", name)
-			}
+			compared[name]++
+			assert.Equal(t, wantField, fields[name] || name == mogrifierPrefix+"*", name)
 		}
 	}
 	count(sameSettings, true)
@@ -197,7 +193,7 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 }
 
 func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
-	t.Setenv("MEMCACHE_SRV", "_memcache._tcp")
+	t.Setenv("REDIS_PIPELINE_LIMIT", "5")
 	t.Setenv("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "x")
 	t.Setenv("DOG_STATSD_MOGRIFIER_HITS_NAME", "y")
 	s, _, err := read(t, map[string]string{
@@ -220,15 +216,16 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 		{Name: "EXTRA_TAGS", Value: "a:b", IsSet: true, Comparison: Different},
 		{Name: "PORT", Value: "8080", Comparison: Different},
 		{Name: "DOG_STATSD_MOGRIFIER_HITS_PATTERN", Value: "x", IsSet: true, Comparison: Same},
-		{Name: "MEMCACHE_SRV", Value: "_memcache._tcp", IsSet: true, Comparison: NoEffect},
-		{Name: "MEMCACHE_TLS", Comparison: NoEffect},
+		{Name: "REDIS_PIPELINE_LIMIT", Value: "5", IsSet: true, Comparison: NoEffect},
+		{Name: "REDIS_PIPELINE_WINDOW", Comparison: NoEffect},
+		{Name: "MEMCACHE_TLS", Value: "false", Comparison: Same},
 	} {
 		assert.Equal(t, want, found[want.Name])
 	}
 }
 
 func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
-	t.Setenv("MEMCACHE_SRV", "_memcache._tcp")
+	t.Setenv("REDIS_PIPELINE_LIMIT", "5")
 	s, _, err := read(t, map[string]string{
 		"REDIS_URL": "redis://user:s3cret@127.0.0.1:6379", "REDIS_TIMEOUT": "0.05s", "GRPC_MAX_CONNECTION_AGE": "1440m", "PORT": "8080",
 		"LOG_LEVEL": "DEBUG", "DRAIN_DELAY": "5s", "DECISION_LOG_HASH_KEY": "s3cret",

@@ -31,6 +31,8 @@ LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_R
 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
 REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
 REDIS_PERSECOND_TYPE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
+MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT
+MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
 SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE
 TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT`
 
@@ -59,7 +61,9 @@ var changedSettings = []struct{ names, difference string }{
 	{"STATS_FLUSH_INTERVAL", "also the interval of timers, which the incumbent sends with each call"},
 	{"DISABLE_STATS", "the debug listener still serves /metrics"},
 
-	{"BACKEND_TYPE", "redis or local. With memcache, rls does not start"},
+	{"BACKEND_TYPE", "local too. If it is empty, REDIS_URL decides"},
+	{"MEMCACHE_HOST_PORT", "rls looks up the address of a host for each connection. The incumbent looks it up once"},
+	{"MEMCACHE_MAX_IDLE_CONNS", "the maximum of all connections to a server, 16 by default, in place of 2. The incumbent bounds idle connections only"},
 	{"LOCAL_CACHE_SIZE_IN_BYTES", "4 MiB by default, in place of 0. At most 16 GiB"},
 	{"CACHE_KEY_PREFIX", "at most 64 bytes. Keys have another layout"},
 	{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a denied request charges none of its descriptors"},

@@ -87,9 +87,6 @@ func unusedVariables() []Variable {
 	var list []Variable
 	for _, s := range unusedSettings {
 		for pattern := range strings.FieldsSeq(s.names) {
-			if strings.Contains(pattern, "=") {
-				continue
-			}
 			for _, name := range expandPattern(pattern) {
 				v := Variable{Name: name, Value: WithoutLogin(os.Getenv(name)), Comparison: NoEffect, Note: s.reason}
 				if v.IsSet = v.Value != ""; v.IsSet && strings.Contains(name, "KEY") {

@@ -15,8 +15,9 @@ import (
 
 // The values of BACKEND_TYPE.
 const (
-	BackendRedis = "redis"
-	BackendLocal = "local"
+	BackendRedis    = "redis"
+	BackendMemcache = "memcache"
+	BackendLocal    = "local"
 )
 
 // The values of DECISION_LOG that rls compares with.
@@ -38,7 +39,7 @@ type Settings struct {
 	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"131072" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
 	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
 	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. Whole requests up to 4 KiB do not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
-	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" default:"1000" min:"0" desc:"Maximum number of calls that the clients of one address can reset in a second. Beyond the maximum, a reset cuts its connection, unless most calls were answered. 0 means no bound."`
+	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second, beyond 100 for each answered call. Six pings or other frames count as a reset. Beyond the maximum, the connection is cut. 0 means no bound."`
 	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
 	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
@@ -60,7 +61,7 @@ type Settings struct {
 	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach it; 0.0.0.0 opens it to all. Only callers on the same host get /debug/pprof. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
-	DebugNames names `envconfig:"DEBUG_NAMES" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
+	DebugNames names `envconfig:"DEBUG_NAMES" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages and post to port 8080: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
 
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of the key of DEBUG_TLS_CERT."`
@@ -152,23 +153,23 @@ type Settings struct {
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the metadata of the matched rules to the dynamic metadata of the response."`
 	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
 
-	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis local" desc:"Place of the counters: redis or local. If empty, redis if REDIS_URL is set, else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
+	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis memcache local" desc:"Place of the counters: redis, memcache (see docs/memcached.md) or local. If empty, redis if REDIS_URL is set, else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
 	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
 	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         float64 `envconfig:"LOCAL_GUARD_RATIO" default:"0" min:"0" desc:"Ratio from 1; 1.2 is a good value. If this replica alone has charged ratio × a fixed_window limit in a window, it denies the rest of the window without Redis. 0 turns this off, and so does STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT. See docs/failure.md."`
-	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis, up to 64 bytes."`
-	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis, in seconds. So keys do not expire together."`
+	LocalGuardRatio         string  `envconfig:"LOCAL_GUARD_RATIO" desc:"Deprecated and without effect, because the deny cache denies hot keys. Remove it."`
+	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached, up to 64 bytes."`
+	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis or memcached, in seconds. So keys do not expire together."`
 	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
 	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
 	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
 	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
 	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
 	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
-	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
-	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis is down; above 0, at most 1. See docs/failure.md."`
-	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis is down: local (count in this process), allow or deny. See docs/failure.md."`
+	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. The timeout is for memcached too, where auto means 50ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
+	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down; above 0, at most 1. See docs/failure.md."`
+	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
 	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
 	RedisMaxBatchSize       int     `envconfig:"REDIS_MAX_BATCH_SIZE" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
 	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
@@ -179,7 +180,7 @@ type Settings struct {
 	RedisTLSClientKey       string  `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of the key of REDIS_TLS_CLIENT_CERT."`
 	RedisTLSCACert          string  `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	RedisTLSSkipHostname    bool    `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
-	RedisHealthCheckActive  bool    `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis is down. If false, Redis does not affect health, because the service works without Redis."`
+	RedisHealthCheckActive  bool    `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis or memcached is down. If false, an outage does not affect health, because the service works without Redis."`
 	PerSecond               bool    `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. A call uses both Redis at the same time."`
 	PerSecondType           string  `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
 	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
@@ -188,6 +189,16 @@ type Settings struct {
 	PerSecondSentinelAuth   string  `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
 	PerSecondPoolSize       int     `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
 	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
+
+	MemcacheHostPort        names         `envconfig:"MEMCACHE_HOST_PORT" desc:"Servers for BACKEND_TYPE=memcache: host:port,host:port. A path is a socket. All replicas need the same servers in the same order. See docs/memcached.md."`
+	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name with SRV records of the servers, in place of MEMCACHE_HOST_PORT: _memcache._tcp.example.com. Without records, the service does not start."`
+	MemcacheSRVRefresh      time.Duration `envconfig:"MEMCACHE_SRV_REFRESH" default:"0s" min:"0s" desc:"Pause between two lookups of MEMCACHE_SRV. 0 means that there is only the lookup at the start."`
+	MemcacheMaxIdleConns    int           `envconfig:"MEMCACHE_MAX_IDLE_CONNS" default:"16" min:"1" max:"65535" desc:"Maximum number of connections to each server, idle or in use. As many calls use memcached at the same time. Others wait."`
+	MemcacheTLS             bool          `envconfig:"MEMCACHE_TLS" default:"false" desc:"Use TLS to memcached."`
+	MemcacheTLSClientCert   string        `envconfig:"MEMCACHE_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
+	MemcacheTLSClientKey    string        `envconfig:"MEMCACHE_TLS_CLIENT_KEY" desc:"PEM file of the key of MEMCACHE_TLS_CLIENT_CERT."`
+	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
+	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 }
 
 // Warning is a valid setting that is probably a mistake. Message is for the log.
@@ -202,19 +213,25 @@ func Load() (s *Settings, warnings []Warning, err error) {
 	s = new(Settings)
 	warnings, errs := parse(s)
 	errs = append(errs, s.check()...)
-	if strings.EqualFold(os.Getenv("BACKEND_TYPE"), "memcache") {
-		errs = append(errs, errors.New("BACKEND_TYPE: memcached can't charge and check in one step; use redis or local"))
-	}
 	warnings = append(warnings, s.warnings()...)
 	return s, append(warnings, unusedWarnings(os.Environ())...), errors.Join(errs...)
 }
 
-// Backend returns where counters are: BackendRedis or BackendLocal.
+// Backend returns where counters are: BackendRedis, BackendMemcache or BackendLocal.
 func (s *Settings) Backend() string {
 	if s.BackendType == "" && s.RedisURL != "" {
 		return BackendRedis
 	}
 	return cmp.Or(s.BackendType, BackendLocal)
+}
+
+// LimitedStore returns the name of a shared place of counters that can't keep holds and leases, or an
+// empty string if the place of the counters can.
+func (s *Settings) LimitedStore() string {
+	if s.Backend() == BackendMemcache {
+		return "memcached"
+	}
+	return ""
 }
 
 // OverridesPlace is the place of overrides, rules and switches of run time.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/seed-81f232ab/rls/internal/statsd"
+	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 )
 
 // The places that StatsSink returns.

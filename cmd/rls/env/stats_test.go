@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/statsd"
+	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 )
 
 func TestMetricsGoWhereTheIncumbentSendsThem(t *testing.T) {

@@ -14,8 +14,6 @@ var unusedSettings = []struct{ names, reason string }{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
 
-	{"BACKEND_TYPE=memcache", "rls does not start, because memcached can't charge and check in one step"},
-	{"MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "counters are in Redis or in the process (BACKEND_TYPE)"},
 	{"USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 
 	{"REDIS_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_WINDOW", "calls that arrive during a batch share the next batch, without a timer"},

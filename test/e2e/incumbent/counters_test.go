@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed-81f232ab/rls/internal/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 // limits has rules of all kinds that change metrics. A year has no boundary that a test could

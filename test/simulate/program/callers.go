@@ -11,9 +11,11 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -25,17 +27,21 @@ type callRecord struct {
 	budget          time.Duration // in which the call must be answered
 	pausedTime      time.Duration // time without CPU time during the call
 	sincePause      time.Duration // time from the last pause without CPU time to the start
-	maxHits         [2]int        // maximum of the tight limit at the start and at the end
+	limits          [2]tightLimit // the tight limit at the start and at the end
+	hits            int64         // on the tight limit
+	isGroup         bool          // the hits are charged all or none
 	gaveUp          bool          // the caller canceled the call, or its deadline passed
 	isAfterRecovery bool          // sent after the recovery
 	refundOf        *callRecord   // the call that this call takes back; nil if this call charges hits
 	refund          *callRecord   // the call that takes this call back, or nil
 	err             error
-	reportCount     int            // number of reports by the service
-	tightResult     backend.Result // of the hit on the tight limit
-	ownResult       backend.Result // of the hits on the call's own counter
-	holder          *holder        // who takes, renews or releases a hold by this call; nil for all other calls
-	slots           backend.Result // of a call with a holder
+	reportCount     int              // number of reports by the service
+	tightResult     backend.Result   // of the hit on the tight limit
+	ownResult       backend.Result   // of the hits on the call's own counter
+	otherResults    []backend.Result // of a second hit on the tight limit, and of the limit per second
+	idlePermits     int64            // that replicas held without hits, if Redis has denied the call
+	holder          *holder          // who takes, renews or releases a hold by this call; nil for all other calls
+	slots           backend.Result   // of a call with a holder
 }
 
 // results returns the answers to the hits of a call.
@@ -43,7 +49,7 @@ func (r *callRecord) results() []backend.Result {
 	if r.holder != nil {
 		return []backend.Result{r.slots}
 	}
-	return []backend.Result{r.tightResult, r.ownResult}
+	return append([]backend.Result{r.tightResult, r.ownResult}, r.otherResults...)
 }
 
 // records are all calls. They observe the services of all replicas.
@@ -69,8 +75,10 @@ func (*records) Answered(ctx context.Context, c *service.Call) {
 			r.slots = d.Result
 		case d.Descriptor == 0:
 			r.tightResult = d.Result
-		default:
+		case d.Descriptor == 1:
 			r.ownResult = d.Result
+		default:
+			r.otherResults = append(r.otherResults, d.Result)
 		}
 	}
 }
@@ -102,7 +110,11 @@ func startCallers(f *fleet) *callers {
 					continue
 				}
 				time.Sleep(f.plan.drawPause(random))
-				if r := f.currentReplicas[i%f.plan.replicas]; r != nil {
+				number := i % f.plan.replicas
+				if f.plan.refundsElsewhere {
+					number = f.plan.replicas - 1
+				}
+				if r := f.currentReplicas[number]; r != nil {
 					o.refundOf = call
 					call.refund = f.sendCall(r, o)
 				}
@@ -134,6 +146,7 @@ type callOptions struct {
 	patience        time.Duration
 	isAfterRecovery bool
 	refundOf        *callRecord
+	hits            int64 // on the tight limit, each with its own descriptor; 0 for one
 }
 
 // ownHits is the number of hits that a call charges to its own counter. A refund takes one back, so
@@ -143,9 +156,17 @@ const ownHits = 2
 // sendCall sends a call with a hit on the tight limit, and hits on a counter of its own. A refund takes
 // back one hit of each.
 func (f *fleet) sendCall(r *replica, o callOptions) *callRecord {
-	c := &callRecord{id: len(f.records.calls), replica: r, isAfterRecovery: o.isAfterRecovery, refundOf: o.refundOf}
+	c := &callRecord{id: len(f.records.calls), replica: r, isAfterRecovery: o.isAfterRecovery, refundOf: o.refundOf, hits: max(o.hits, 1)}
+	c.isGroup = !c.isRefund() && (f.plan.allOrNone || f.plan.acquires)
 	f.records.calls = append(f.records.calls, c)
-	response := f.send(context.Background(), c, o, newRequest(c))
+	ctx := context.Background()
+	if f.plan.acquires && !c.isRefund() {
+		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.AcquireKey, "true"))
+	}
+	response := f.send(ctx, c, o, newRequest(f.plan, c))
+	if c.isDeniedBy(backend.SourceRedis) {
+		c.idlePermits = f.idlePermits()
+	}
 	name := fmt.Sprintf("call %d", c.id)
 	if c.refundOf != nil {
 		name = fmt.Sprintf("refund %d of call %d", c.id, c.refundOf.id)
@@ -171,22 +192,30 @@ func (f *fleet) send(ctx context.Context, c *callRecord, o callOptions, request 
 		defer timer.Stop()
 		defer cancel()
 	}
-	c.start, c.pausedTime, c.maxHits[0] = elapsed(), f.pausedTime, f.maxHits
+	c.start, c.pausedTime, c.limits[0] = elapsed(), f.pausedTime, f.limit
+	c.replica.lastCallAt = c.start
 	c.sincePause = c.start - f.lastPause
 	response, err := c.replica.service.ShouldRateLimit(ctx, request)
-	c.end, c.pausedTime, c.maxHits[1], c.err = elapsed(), f.pausedTime-c.pausedTime, f.maxHits, err
+	c.end, c.pausedTime, c.limits[1], c.err = elapsed(), f.pausedTime-c.pausedTime, f.limit, err
 	c.gaveUp = ctx.Err() != nil
 	return response
 }
 
-func newRequest(c *callRecord) *rlsv3.RateLimitRequest {
+func newRequest(p *plan, c *callRecord) *rlsv3.RateLimitRequest {
 	id, hits := c.id, uint64(ownHits)
 	if c.refundOf != nil {
 		id, hits = c.refundOf.id, 1
 	}
-	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+	descriptors := []*ratelimitv3.RateLimitDescriptor{
 		newDescriptor("tight", "a", 1, c.isRefund()), newDescriptor("call", strconv.Itoa(id), hits, c.isRefund()),
-	}}
+	}
+	for range c.hits - 1 {
+		descriptors = append(descriptors, newDescriptor("tight", "a", 1, false))
+	}
+	if p.secondMax > 0 && !c.isRefund() {
+		descriptors = append(descriptors, newDescriptor("second", "a", 1, false))
+	}
+	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: descriptors}
 }
 
 func newDescriptor(key, value string, hits uint64, isRefund bool) *ratelimitv3.RateLimitDescriptor {

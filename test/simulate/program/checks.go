@@ -12,7 +12,8 @@ import (
 // checks collects the broken promises of a run.
 type checks struct {
 	*fleet
-	problems []string
+	problems  []string
+	mostSpent float64 // the most hits of the tight limit that Redis has counted
 }
 
 // newChecks checks a run that has ended and recovered.
@@ -21,7 +22,10 @@ func newChecks(f *fleet) *checks {
 	c.checkCalls()
 	c.checkAdmitted()
 	c.checkReportedExcess()
+	c.checkDenyCache()
 	c.checkDenials()
+	c.checkTemporaryCharges()
+	c.checkGrowth()
 	c.checkReports()
 	c.checkBreakers()
 	c.checkCounters()
@@ -65,19 +69,24 @@ func (c *checks) checkCalls() {
 	}
 }
 
-// countCalls returns the number of calls for which isCounted returns true.
+// countCalls returns the hits on the tight limit of the calls for which isCounted returns true.
 func (c *checks) countCalls(isCounted func(*callRecord) bool) (n int64) {
 	for _, r := range c.records.calls {
 		if isCounted(r) {
-			n++
+			n += r.hits
 		}
 	}
 	return n
 }
 
-// isAdmitted reports whether the call's hit on the tight limit was admitted.
+// isAdmitted reports whether the call's hits on the tight limit were admitted.
 func (r *callRecord) isAdmitted() bool {
-	return r.refundOf == nil && r.err == nil && r.tightResult.Allowed
+	return r.refundOf == nil && r.err == nil && r.tightResult.Allowed && !r.isGroupDenied()
+}
+
+// isGroupDenied reports whether the hits of r are charged all or none, and one was denied.
+func (r *callRecord) isGroupDenied() bool {
+	return r.isGroup && slices.ContainsFunc(r.results(), func(result backend.Result) bool { return result.Err == nil && !result.Allowed })
 }
 
 // isRefund reports whether the call takes back the hits of another call.
@@ -199,13 +208,13 @@ func (c *checks) checkReportedExcess() {
 	}
 }
 
-// checkDenials checks that the deny cache denies a hit only if Redis has denied an earlier hit on the same
+// checkDenyCache checks that the deny cache denies a hit only if Redis has denied an earlier hit on the same
 // counter. The earlier denial must meet three conditions:
 //
 //   - it was at most one window earlier;
 //   - the limit was the same or higher;
 //   - no refund came through this replica in between.
-func (c *checks) checkDenials() {
+func (c *checks) checkDenyCache() {
 	longestDenial := time.Duration(math.MaxInt64)
 	if c.plan.unit == "second" && c.plan.clockSteps == 0 {
 		longestDenial = time.Second + windowMargin
@@ -230,7 +239,7 @@ func (c *checks) checkDenials() {
 			continue
 		}
 		if !slices.ContainsFunc(denials[r.replica], func(d *callRecord) bool {
-			return d.start <= r.end && r.start-d.end <= longestDenial && slices.Max(d.maxHits[:]) >= slices.Min(r.maxHits[:]) &&
+			return d.start <= r.end && r.start-d.end <= longestDenial && max(d.limits[0].max, d.limits[1].max) >= min(r.limits[0].max, r.limits[1].max) &&
 				!slices.ContainsFunc(refunds[r.replica], func(refund *callRecord) bool { return d.end <= refund.start && refund.end <= r.start })
 		}) {
 			c.fail("call %d: denied by the deny cache without a denial by Redis", r.id)

@@ -41,7 +41,7 @@ func (c *checks) checkCounters() {
 			refunds = 1
 		}
 		isCharged := !r.ownResult.Degraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
-		isKept := r.err == nil && isCharged && r.start > lastLoss && (!c.plan.allOrNone || r.tightResult.Allowed)
+		isKept := r.err == nil && isCharged && r.start > lastLoss && !r.isGroupDenied()
 		switch {
 		case n > ownHits:
 			c.fail("call %d: charged %d hits, want at most %d", r.id, n, ownHits)
@@ -92,13 +92,13 @@ func (c *checks) checkCharges() {
 		}
 	})
 	admitted := c.countCalls(func(r *callRecord) bool {
-		return !r.isRefund() && r.tightResult.Err == nil && r.tightResult.Allowed && (r.tightResult.Source == backend.SourceRedis || r.tightResult.Source == backend.SourceLease)
+		return !r.isRefund() && !r.isGroupDenied() && r.tightResult.Err == nil && r.tightResult.Allowed && (r.tightResult.Source == backend.SourceRedis || r.tightResult.Source == backend.SourceLease)
 	})
 	refunds := c.countCalls((*callRecord).isRefund)
 	if charged < admitted-refunds {
 		c.fail("charged hits: got %d, want at least the %d that Redis and permits have admitted, without %d refunds", charged, admitted, refunds)
 	}
-	calls := int64(len(c.records.calls)) - refunds
+	calls := c.countCalls(func(r *callRecord) bool { return !r.isRefund() })
 	budget := p.leaseBudget()
 	if charged > calls+budget {
 		c.fail("charged hits: got %d, want at most %d calls and %d lost permits", charged, calls, budget)

@@ -19,7 +19,8 @@ type fleet struct {
 	links           []*netmodel.Link
 	clockSteps      []time.Duration // of the machines of the replicas
 	config          *descriptors.Config
-	maxHits         int        // of the tight limit in config
+	limit           tightLimit // in config
+	burst           int        // of the tight limit after the next reload
 	currentReplicas []*replica // by number; nil while a replica is not running
 	replicas        []*replica // all that ever ran
 	records         *records
@@ -28,6 +29,8 @@ type fleet struct {
 	pausedTime time.Duration   // time without CPU time
 	lastPause  time.Duration   // end of the last time without CPU time
 
+	lastLongPause time.Duration // end of the last time of more than pauseGrace without CPU time
+
 	firstGoroutines int // before the first replica
 }
 
@@ -35,8 +38,9 @@ type fleet struct {
 const longAgo = time.Duration(math.MinInt64 / 2)
 
 func newFleet(p *plan) *fleet {
-	f := &fleet{plan: p, redis: &redisServer{}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, lastPause: longAgo, firstGoroutines: runtime.NumGoroutine()}
+	f := &fleet{plan: p, redis: &redisServer{history: history{states: map[string][]counterState{}, own: map[int][]chargedTime{}}}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, lastPause: longAgo, lastLongPause: longAgo, firstGoroutines: runtime.NumGoroutine()}
 	random := rand.New(rand.NewPCG(p.seed, 2))
+	f.burst = p.burst
 	f.setLimit(p.maxHits, p.leaseWaste)
 	for i := range p.replicas {
 		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
@@ -50,7 +54,8 @@ func newFleet(p *plan) *fleet {
 
 // setLimit puts a tight limit with this maximum and lease in force.
 func (f *fleet) setLimit(maxHits int, leaseWaste float64) {
-	f.maxHits, f.config = maxHits, newConfig(f.plan, maxHits, leaseWaste)
+	f.limit = newTightLimit(f.plan, maxHits, f.burst, leaseWaste)
+	f.config = newConfig(f.plan, maxHits, f.burst, leaseWaste)
 	for _, r := range f.replicas {
 		if !r.isClosed {
 			r.limits.Set(f.config)

@@ -37,6 +37,6 @@ func (c *checks) lostPermits() (lost int64) {
 // leaseHits returns the hits of a replica that permits have admitted.
 func (c *checks) leaseHits(replica *replica) int64 {
 	return c.countCalls(func(r *callRecord) bool {
-		return r.replica == replica && !r.isRefund() && r.tightResult.Source == backend.SourceLease && r.tightResult.Err == nil && r.tightResult.Allowed
+		return r.replica == replica && !r.isRefund() && r.tightResult.Source == backend.SourceLease && r.tightResult.Err == nil && r.tightResult.Allowed && !r.isGroupDenied()
 	})
 }

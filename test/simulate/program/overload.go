@@ -13,6 +13,9 @@ func (f *fleet) pauseAll(d time.Duration) {
 	f.pausedTime += d
 	hostPause(d.Nanoseconds())
 	f.lastPause = elapsed()
+	if d > pauseGrace {
+		f.lastLongPause = f.lastPause
+	}
 }
 
 // drawPauses draws times without CPU time, as a container has beyond its CPU limit.

@@ -24,13 +24,16 @@ type plan struct {
 	maxQueue, maxBatch, inflight int
 	waitReplicas                 int  // that must have the charges; Redis has none
 	autoTimeout                  bool // timeout is then the longest one that may come of it
-	denyCache, guard, allOrNone  bool
+	denyCache, allOrNone         bool
+	perSecondRedis               bool // limits per second have a Redis of their own
 
 	// The limits.
 	maxHits                                     int // of the tight limit
 	unit, algorithm, callAlgorithm, failureMode string
 	chargeDenied                                bool    // of the tight limit, if it has a fixed window
 	leaseWaste                                  float64 // lease_waste of the tight limit; 0 without a lease
+	burst                                       int     // of the tight limit; 0 for none
+	secondMax                                   int     // of the limit per second that each call has too; 0 for none
 
 	// The calls of each replica.
 	callers     int
@@ -38,6 +41,10 @@ type plan struct {
 	deadline    time.Duration // of a call; 0 means no deadline
 	cancelShare float64       // of the calls, which their callers cancel
 	refundShare float64       // of the admitted calls, which their callers take back
+
+	// Callers wait for permits with rls-acquire. Calls with several limits need this, or allOrNone.
+	acquires         bool
+	refundsElsewhere bool // callers take back calls through the last replica
 
 	holds holdPlan
 
@@ -90,8 +97,7 @@ func newPlan(seed uint64) *plan {
 		maxBatch:      pick(r, 4, 256),
 		inflight:      1 + r.IntN(2),
 		denyCache:     r.IntN(2) == 0,
-		guard:         r.IntN(4) == 0,
-		allOrNone:     r.IntN(5) == 0,
+		allOrNone:     r.IntN(4) >= 0 && r.IntN(5) == 0, // a setting that is removed had the first draw; so a seed keeps its plan
 		maxHits:       pick(r, 1, 30, 100, 300),
 		unit:          pick(r, "year", "year", "year", "second"),
 		algorithm:     pick(r, "fixed_window", "fixed_window", "fixed_window", "sliding_window", "sliding_log", "token_bucket", "first_hit_window"),
@@ -113,8 +119,15 @@ func newPlan(seed uint64) *plan {
 	p.sortEvents()
 	p.refundShare = pick(r, 0, 0, 0, 0.3)
 	p.drawHolds(rand.New(rand.NewPCG(seed, 2000)))
+	p.drawWaits(rand.New(rand.NewPCG(seed, 5000)))
 	p.drawDeletion(rand.New(rand.NewPCG(seed, 4000)))
 	return p
+}
+
+// drawWaits draws whether callers wait for permits, and the replica through which they take back calls.
+func (p *plan) drawWaits(r *rand.Rand) {
+	p.acquires = r.IntN(6) == 0
+	p.refundsElsewhere = r.IntN(2) == 0
 }
 
 func (p *plan) sortEvents() {
@@ -150,11 +163,12 @@ func (p *plan) isInFault(at, after time.Duration) bool {
 
 // print writes the plan to the trace.
 func (p *plan) print() {
-	fmt.Fprintf(output, "seed %d: %d replicas for %v; timeout %v, ratio %v, queue %d, batch %d, in flight %d, deny cache %v, guard %v, all or none %v\n",
-		p.seed, p.replicas, p.duration, p.timeout, p.fallbackRatio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.guard, p.allOrNone)
+	fmt.Fprintf(output, "seed %d: %d replicas for %v; timeout %v, ratio %v, queue %d, batch %d, in flight %d, deny cache %v, all or none %v\n",
+		p.seed, p.replicas, p.duration, p.timeout, p.fallbackRatio, p.maxQueue, p.maxBatch, p.inflight, p.denyCache, p.allOrNone)
 	fmt.Fprintf(output, "limit: %d per %s, %s, charge_denied %v, lease waste %v, on_backend_failure %s; each call also has a counter of its own, %s\n",
 		p.maxHits, p.unit, p.algorithm, p.chargeDenied, p.leaseWaste, p.failureMode, p.callAlgorithm)
-	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v, taken back %v; network delay %v\n", p.callers, p.callerPause, p.deadline, p.cancelShare, p.refundShare, p.networkDelay)
+	fmt.Fprintf(output, "calls of each replica: %d callers, pause %v, deadline %v, canceled %v, taken back %v (elsewhere %v), waiting for permits %v; network delay %v\n",
+		p.callers, p.callerPause, p.deadline, p.cancelShare, p.refundShare, p.refundsElsewhere, p.acquires, p.networkDelay)
 	if p.holds.slots > 0 {
 		fmt.Fprintf(output, "holds: %+v\n", p.holds)
 	}

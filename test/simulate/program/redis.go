@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,14 +23,38 @@ type redisServer struct {
 	stallEnd      chan struct{} // closed at the end of the stall; nil if the server runs
 	lastStallEnd  time.Time     // end of the last stall
 	lastCommandAt time.Time
+	history       history
 }
 
 // execute executes a command in the model. It returns the reply as Redis would send it.
 func (r *redisServer) execute(args ...string) []byte { return r.executeAt(time.Now(), args) }
 
-// executeAt is execute at a time, which is not before the last command.
+// executeAt is execute at a time, which is not before the last command. It records the changed counters.
 func (r *redisServer) executeAt(at time.Time, args []string) []byte {
 	r.lastCommandAt = at
+	reply := r.run(at, args)
+	r.history.record(at.Sub(startTime), countersIn(args), func(name string) string { return r.valueOf(at, name) })
+	return reply
+}
+
+// countersIn returns the arguments that are names of counters of calls.
+func countersIn(args []string) (names []string) {
+	for _, arg := range args {
+		if _, isOwn := callOfCounter(arg); isOwn || isTightCounter(arg) {
+			names = append(names, arg)
+		}
+	}
+	return names
+}
+
+// valueOf returns the value of a key as text. A list has spaces between its elements.
+func (r *redisServer) valueOf(at time.Time, name string) string {
+	_, value, _ := strings.Cut(string(r.run(at, []string{"MODEL", "VALUE", name})), "\r\n")
+	return strings.TrimSuffix(value, "\r\n")
+}
+
+// run executes a command in the model.
+func (r *redisServer) run(at time.Time, args []string) []byte {
 	command := resp.AppendCommand(nil, args)
 	size := hostExecute(at.Add(r.clockStep).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
 	reply := make([]byte, size)
@@ -131,6 +156,9 @@ func (r *redisServer) restart(isEmpty bool) {
 	} else {
 		r.execute("MODEL", "RESTART", "COPY")
 	}
+	names := slices.Collect(maps.Keys(r.history.states))
+	now := time.Now()
+	r.history.record(now.Sub(startTime), names, func(name string) string { return r.valueOf(now, name) })
 }
 
 // keepCopy keeps a copy of the counters for the next restart.

@@ -9,14 +9,12 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/fallback"
-	"github.com/seed-81f232ab/rls/backend/guard"
 	"github.com/seed-81f232ab/rls/backend/lease"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
-	"github.com/seed-81f232ab/rls/backend/scope"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
 	"github.com/seed-81f232ab/rls/test/simulate/netmodel"
@@ -36,6 +34,7 @@ type replica struct {
 	clockStep *time.Duration // of the machine
 	stopSweep context.CancelFunc
 
+	lastCallAt      time.Duration // start of the last call
 	isClosed        bool
 	isKilled        bool // without a return of its permits
 	breakerOpenings []time.Duration
@@ -58,18 +57,18 @@ func (f *fleet) startReplica(number int) *replica {
 
 	ctx, stop := context.WithCancel(context.Background())
 	r.stopSweep = stop
-	counters := local.New(local.Options{MaxKeys: 100_000, AllOrNone: p.allOrNone})
+	counters := local.New(local.Options{MaxKeys: 100_000})
 	go counters.Run(ctx, time.Minute)
 	client, err := redis.New(redis.Options{
 		Main:               redis.Server{URL: "redis.simulated:6379"},
-		AllOrNone:          p.allOrNone,
+		PerSecond:          p.perSecondServer(),
 		Timeout:            p.timeout,
 		AutoTimeout:        p.autoTimeout,
 		MaxBatchSize:       p.maxBatch,
 		MaxInflightBatches: p.inflight,
 		MaxQueueSize:       p.maxQueue,
 		WaitReplicas:       p.waitReplicas,
-		Observer:           r.meter.Redis(redis.RoleMain),
+		Observer:           r.meter.Redis(p.redisRoles()...),
 		Dial:               r.link.Dial,
 	})
 	if err != nil {
@@ -81,30 +80,44 @@ func (f *fleet) startReplica(number int) *replica {
 		client.MeasureRoundTrip(ctx) // as cmd/rls does before it serves
 	}
 	r.fallback = fallback.New(fallback.Options{
-		Primary: client, Secondary: counters, AllOrNone: p.allOrNone, Ratio: p.fallbackRatio, Mode: limit.FailLocal,
+		Primary: client, Secondary: counters, Ratio: p.fallbackRatio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
 		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount,
 		Observer: &fallbackObserver{r.meter.Fallback(), r},
 	})
-	var shared backend.Limiter = r.fallback
-	if p.guard && !p.allOrNone {
-		shared = guard.New(guard.Options{Next: shared, Counters: counters, Ratio: 1.2})
-	}
+	var shared backend.Layer = r.fallback
 	if p.denyCache {
-		shared = denycache.New(shared, denycache.Options{SizeBytes: 1 << 16, AllOrNone: p.allOrNone, Observer: r.meter.DenyCache()})
+		shared = denycache.New(shared, denycache.Options{SizeBytes: 1 << 16, Observer: r.meter.DenyCache()})
 	}
 	r.leases = lease.New(lease.Options{
-		Next: shared, Source: client, AllOrNone: p.allOrNone,
+		Next: shared, Source: client,
 		IsFailing: func(h *backend.Hit) bool { return !r.fallback.FailingSince(h).IsZero() },
 	})
 	r.meter.Leases(r.leases.Stats)
 	go r.leases.Run(ctx)
 	r.service = service.New(service.Options{
-		Limits: r.limits, Limiter: scope.New(r.leases, counters), Now: r.now,
-		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8, FallbackRatio: p.fallbackRatio})},
+		Limits: r.limits, Limiter: backend.Scopes{Global: r.leases, Instance: backend.Counters{Limiter: counters}}, Now: r.now, AllOrNone: p.allOrNone,
+		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8})},
 	})
 	f.replicas = append(f.replicas, r)
 	return r
+}
+
+// perSecondServer returns the Redis for limits per second, or nil. It has another address, and is the same
+// simulated Redis. The replicas don't know this, so they charge a request in several steps.
+func (p *plan) perSecondServer() *redis.Server {
+	if !p.perSecondRedis {
+		return nil
+	}
+	return &redis.Server{URL: "redis.simulated:6380"}
+}
+
+// redisRoles returns the roles of the Redis servers.
+func (p *plan) redisRoles() []redis.Role {
+	if p.perSecondRedis {
+		return []redis.Role{redis.RoleMain, redis.RolePerSecond}
+	}
+	return []redis.Role{redis.RoleMain}
 }
 
 // now is the clock of the replica's machine.
@@ -170,11 +183,14 @@ func (o *fallbackObserver) Served(hits int) {
 }
 
 // newConfig returns the limits in force: the tight limit of the plan with this maximum and this
-// lease, a limit with holds, and a limit for each call that is never spent.
-func newConfig(p *plan, maxHits int, leaseWaste float64) *descriptors.Config {
+// lease, a limit with holds, a limit per second, and a limit for each call that is never spent.
+func newConfig(p *plan, maxHits, burst int, leaseWaste float64) *descriptors.Config {
 	fields := ""
 	if p.algorithm == "fixed_window" {
 		fields = fmt.Sprintf(", charge_denied: %v", p.chargeDenied)
+	}
+	if burst > 0 {
+		fields += fmt.Sprintf(", burst: %d", burst)
 	}
 	if leaseWaste > 0 {
 		fields += fmt.Sprintf(", lease: true, lease_waste: %v", leaseWaste)
@@ -186,9 +202,11 @@ descriptors:
     rate_limit: {unit: %s, requests_per_unit: %d, algorithm: %s, on_backend_failure: %s%s}
   - key: call
     rate_limit: {unit: year, requests_per_unit: 1000000, algorithm: %s}
+  - key: second
+    rate_limit: {unit: second, requests_per_unit: %d}
   - key: slots
     rate_limit: {requests_per_unit: %d, algorithm: concurrency, hold: %v, on_backend_failure: %s}
-`, p.unit, maxHits, p.algorithm, p.failureMode, fields, p.callAlgorithm, max(p.holds.slots, 1), cmp.Or(p.holds.hold, time.Minute), p.failureMode)
+`, p.unit, maxHits, p.algorithm, p.failureMode, fields, p.callAlgorithm, p.secondMax, max(p.holds.slots, 1), cmp.Or(p.holds.hold, time.Minute), p.failureMode)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	if err != nil {
 		panic(err) // the text is valid

@@ -74,7 +74,11 @@ func (s *Server) Do(now time.Time, args []string) any {
 //	MODE number    changes the resp.Mode
 //	LIST           returns a line for each key: its name and its string in quotes, and whether it has
 //	               a time to live. The string of a list or a sorted set is empty
+//	VALUE key      returns the string of a key, or the elements of its list with spaces in between
 func (s *Server) control(args []string) any {
+	if args[0] == "VALUE" {
+		return s.value(args[1])
+	}
 	switch strings.Join(args[:min(len(args), 2)], " ") {
 	case "COPY":
 		s.copied = map[string]entry{}
@@ -111,6 +115,14 @@ func (s *Server) list() string {
 		}
 	}
 	return b.String()
+}
+
+func (s *Server) value(name string) string {
+	e := s.find(name)
+	if e == nil {
+		return ""
+	}
+	return e.text + strings.Join(e.list, " ")
 }
 
 func (s *Server) do(args []string) any {

@@ -1,0 +1,123 @@
+package denycache
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// A refund through another replica ends the cause of a denial after some time.
+func TestDenialLastsAtMostAsLongAgainAndASecond(t *testing.T) {
+	for _, a := range remembered() {
+		for _, denied := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
+			next := newCounter()
+			l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Day})
+			take(l, 0, hit("a", lim, 1))
+			step := max(denied/100, 10*time.Millisecond)
+			at := time.Duration(0)
+			for ; at < denied; at += step {
+				require.False(t, take(l, at, hit("a", lim, 1))[0].Allowed)
+			}
+			require.False(t, take(l, denied, hit("a", lim, 1))[0].Allowed)
+			take(next, denied, hit("a", lim, -1))
+			for at = denied; !take(l, at, hit("a", lim, 1))[0].Allowed; at += step {
+				require.LessOrEqual(t, at, denied+max(denied, time.Second), "%v, denied for %v", a, denied)
+			}
+		}
+	}
+}
+
+func TestCounterThatHasAdmittedAHitIsAskedAgainAfterASecond(t *testing.T) {
+	next := newCounter()
+	l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1, Unit: limit.Day})
+	take(l, 0, hit("a", lim, 1))
+	for at := time.Duration(0); at <= time.Minute; at += time.Second {
+		require.False(t, take(l, at, hit("a", lim, 1))[0].Allowed)
+	}
+	take(next, time.Minute, hit("a", lim, -1))
+	require.True(t, take(l, 3*time.Minute, hit("a", lim, 1))[0].Allowed)
+	require.False(t, take(l, 4*time.Minute, hit("a", lim, 1))[0].Allowed)
+	take(next, 4*time.Minute, hit("a", lim, -1))
+	assert.True(t, take(l, 4*time.Minute+time.Second, hit("a", lim, 1))[0].Allowed)
+}
+
+func TestDeniedCounterIsAskedRarely(t *testing.T) {
+	next := newCounter()
+	l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Requests: 1, Unit: limit.Day})
+	for at := time.Duration(0); at < 24*time.Hour; at += time.Second {
+		take(l, at, hit("a", lim, 1))
+	}
+	assert.LessOrEqual(t, next.hits, 20)
+}
+
+func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Day})
+	var asked []bool // for each hit, whether the cache has asked for a certain denial
+	mayEndEarly := true
+	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+		asked = append(asked, hits[0].ConfirmsDenial)
+		results[0] = backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
+	})}, Options{})
+	take(l, 0, hit("a", lim, 1))
+	take(l, 0, hit("a", lim, 1))
+	mayEndEarly = false
+	take(l, 0, hit("a", lim, 1))
+	assert.Equal(t, []bool{false, true, true}, asked)
+	assert.Equal(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 1))[0].Source)
+	assert.Len(t, asked, 3)
+}
+
+func TestDenialBehindAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
+	for _, a := range remembered() {
+		next := backendtest.AllOrNone(newCounter()) // charges one by one; only the marks matter
+		l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
+		grouped := hit("a", lim, 2)
+		grouped.AllOrNone = true
+		require.False(t, take(l, 0, grouped, grouped)[1].Allowed)
+		assert.NotEqual(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 2))[0].Source, a)
+		assert.Equal(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 2))[0].Source, a)
+	}
+}
+
+func TestFirstDenialIsRememberedForASecondAfterOtherEntries(t *testing.T) {
+	for name, before := range map[string]func(*Limiter, *limit.Limit){
+		"a denial of another counter was evicted": func(l *Limiter, lim *limit.Limit) {
+			for i := range 1000 {
+				take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))
+			}
+		},
+		"the denial was uncertain": func(l *Limiter, lim *limit.Limit) {
+			h := hit("a", lim, 1)
+			l.table.addUncertainDenial(l.table.seeds.ID(h.Key, lim.Tag()), start.UnixMicro())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := newCounter()
+			l, lim := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1}), newLimit(t, limit.Spec{Requests: 1})
+			before(l, lim)
+			take(next, 0, hit("a", lim, 1))
+			const later = 30 * time.Second
+			require.False(t, take(l, later, hit("a", lim, 1))[0].Allowed)
+			assert.Equal(t, backend.SourceDenyCache, take(l, later+time.Second-1000, hit("a", lim, 1))[0].Source)
+			assert.Equal(t, backend.SourceLocal, take(l, later+time.Second, hit("a", lim, 1))[0].Source)
+		})
+	}
+}
+
+func TestAsManyHitsAsTheCapacityCanPassLater(t *testing.T) {
+	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 10})
+	take(l, 0, hit("a", lim, 7), hit("a", lim, 5))
+	for n, want := range map[int64]int64{5: time.Hour.Microseconds(), 10: time.Hour.Microseconds(), 11: limit.Never} {
+		got := take(l, 0, hit("a", lim, n))[0]
+		assert.Equal(t, backend.SourceDenyCache, got.Source)
+		assert.Equal(t, want, got.RetryAfter, n)
+	}
+}

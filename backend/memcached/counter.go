@@ -1,0 +1,242 @@
+package memcached
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// counter is the counter of a hit.
+type counter struct {
+	name             string
+	limit            *limit.Limit
+	now, n           int64
+	window, untilEnd int64 // the start of the window and the microseconds until its end, for an algorithm with CountsWindows
+	chargesDenied    bool
+	isAllOrNone      bool
+}
+
+func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
+	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
+	if c.limit.Algorithm.CountsWindows() {
+		var end int64
+		c.window, end = h.Limit.WindowAt(now)
+		if h.Window != 0 {
+			c.window, end = h.Limit.WindowAt(h.Window)
+		}
+		c.untilEnd = max(end-now, 1)
+	}
+	c.name = l.nameOf(h, c.window)
+	return c
+}
+
+// A layout is the format of the value of a counter. If a later version changes the format, it also
+// changes the layout in the counter's name.
+const (
+	layoutState = "v1:" // see limit.State.Append
+	layoutCount = "v2:" // the count of one window, a whole number
+)
+
+// nameOf returns the key of the counter of h in memcached:
+//
+//	<prefix><layout><tag of the limit>:<key>[@<start of the window>]
+//	<prefix><layout><tag of the limit>#<SHA-256 of key>[@<start of the window>]
+//
+// The second form replaces names that memcached does not allow. The start of a window is in seconds, or in
+// milliseconds if the window does not last whole seconds. No two counters have the same name, because the
+// tag has only letters and digits, and determines whether a window follows.
+func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
+	const maxKey, second, millisecond = 250, 1_000_000, 1000
+	layout, suffix := layoutState, ""
+	if h.Limit.Algorithm.CountsWindows() {
+		unit := int64(second)
+		if h.Limit.Period()%second != 0 {
+			unit = millisecond
+		}
+		layout, suffix = layoutCount, "@"+strconv.FormatInt(window/unit, 10)
+	}
+	start := l.options.KeyPrefix + layout + h.Limit.Tag()
+	if name := start + ":" + string(h.Key) + suffix; len(name) <= maxKey && isSafe(name) {
+		return name
+	}
+	sum := sha256.Sum256(h.Key)
+	return start + "#" + base64.RawURLEncoding.EncodeToString(sum[:]) + suffix
+}
+
+// isSafe reports whether a key of memcached can contain text.
+func isSafe(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
+}
+
+// isIncrement reports whether c is charged whatever its count is. Then one command charges c, and the
+// answer of memcached decides the hit.
+func (c *counter) isIncrement() bool {
+	return c.limit.Algorithm.CountsWindows() && c.chargesDenied && c.n > 0
+}
+
+// resultOf returns the answer to the hit of c. A group is charged in several steps, so charges of other
+// groups on c may soon be refunded.
+func (c *counter) resultOf(r limit.Result) backend.Result {
+	return backend.Result{Result: r, Source: source, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
+}
+
+// items are values that were read, by the names of their counters. A value can be nil. A counter that was
+// charged since then has no item.
+type items map[string]*memcache.Item
+
+func (l *Limiter) read(names []string) (items, error) {
+	found, err := l.client.GetMulti(names)
+	all := make(items, len(names))
+	for _, name := range names {
+		all[name] = found[name]
+	}
+	return all, err
+}
+
+// maxTries is the number of times that a charge is tried. A try fails if another replica changes the
+// counter at the same time.
+const maxTries = 10
+
+var (
+	errAbandoned = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time is up")}
+	errHolds     = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
+	errContended = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
+	errChanged   = errors.New("counter changed by another replica")
+)
+
+// charge charges c and decides its hit. It charges nothing after ctx is done.
+func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.Result {
+	charge := l.increment
+	if !c.isIncrement() {
+		charge = l.change
+		mu := &l.changes[hash(c.name)%len(l.changes)] // hits of this replica don't disturb each other
+		mu.Lock()
+		defer mu.Unlock()
+	}
+	for try := range maxTries {
+		if ctx.Err() != nil {
+			return backend.Result{Err: errAbandoned}
+		}
+		r, err := charge(c, items)
+		delete(items, c.name)
+		switch {
+		case err == nil:
+			return c.resultOf(r)
+		case !errors.Is(err, errChanged):
+			return backend.Result{Err: unavailable(err)}
+		}
+		time.Sleep(rand.N(time.Duration(try+1) * time.Millisecond / 4))
+	}
+	return backend.Result{Err: errContended}
+}
+
+// increment charges c with one command, or with two if c is new.
+func (l *Limiter) increment(c *counter, _ items) (limit.Result, error) {
+	count, err := l.client.Increment(c.name, uint64(c.n))
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		count = uint64(c.n)
+		err = changed(l.client.Add(&memcache.Item{Key: c.name, Value: strconv.AppendUint(nil, count, 10), Expiration: l.expiration(c.untilEnd)}))
+	}
+	if err == nil && count > limit.MaxHits {
+		_, err = l.client.Decrement(c.name, count-limit.MaxHits)
+	}
+	v := value{count: min(int64(min(count, math.MaxInt64))-c.n, limit.MaxHits)}
+	return v.take(c, c.n), err
+}
+
+// change charges c in the value of memcached, unless another replica changes the value in between.
+func (l *Limiter) change(c *counter, items items) (limit.Result, error) {
+	item, isRead := items[c.name]
+	if !isRead {
+		var err error
+		if item, err = l.client.Get(c.name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
+			return limit.Result{}, err
+		}
+	}
+	v, err := c.parse(item)
+	if err != nil {
+		return limit.Result{}, err
+	}
+	before, r := c.encode(&v), v.take(c, c.n)
+	next := &memcache.Item{Key: c.name, Value: c.encode(&v), Expiration: l.expiration(max(r.ResetAfter, c.untilEnd))}
+	switch {
+	case bytes.Equal(before, next.Value):
+		return r, nil
+	case item == nil:
+		return r, changed(l.client.Add(next))
+	}
+	next.CasID = item.CasID
+	return r, changed(l.client.CompareAndSwap(next))
+}
+
+// changed returns errChanged if err says that another replica has changed a counter, else err.
+func changed(err error) error {
+	if errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrCacheMiss) {
+		return errChanged
+	}
+	return err
+}
+
+// value is the value of a counter: a count for an algorithm with CountsWindows, else a state.
+type value struct {
+	count int64
+	state limit.State
+}
+
+// take decides n hits on c and charges v.
+func (v *value) take(c *counter, n int64) (r limit.Result) {
+	if !c.limit.Algorithm.CountsWindows() {
+		return c.limit.TakeWith(&v.state, c.now, n, c.chargesDenied)
+	}
+	v.count, r = c.limit.CountHits(v.count, n, c.untilEnd, c.chargesDenied)
+	return r
+}
+
+// parse returns the value of item. Without an item, nothing is spent.
+func (c *counter) parse(item *memcache.Item) (v value, err error) {
+	switch {
+	case c.limit.Algorithm.HasHolds():
+		return v, errHolds
+	case item == nil:
+	case c.limit.Algorithm.CountsWindows():
+		v.count, err = strconv.ParseInt(string(bytes.TrimRight(item.Value, " ")), 10, 64) // Decrement pads with spaces
+	default:
+		v.state, err = limit.DecodeState(item.Value)
+	}
+	if err != nil || v.count < 0 {
+		return v, fmt.Errorf("key %q: got %.20q, want a counter of rls", c.name, item.Value)
+	}
+	return v, nil
+}
+
+func (c *counter) encode(v *value) []byte {
+	if c.limit.Algorithm.CountsWindows() {
+		return strconv.AppendInt(nil, v.count, 10)
+	}
+	return v.state.Append(nil)
+}
+
+// expiration returns the expiration of a key that is needed for some microseconds. memcached counts whole
+// seconds, and its second can end at once. It takes a number above 30 days as a time since 1970.
+func (l *Limiter) expiration(micros int64) int32 {
+	const maxRelative = 30 * 86_400
+	life := time.Duration(micros)*time.Microsecond + rand.N(l.options.Jitter+1)
+	seconds := int64((life+time.Second-1)/time.Second) + 1
+	if seconds > maxRelative {
+		seconds += time.Now().Unix()
+	}
+	return int32(min(seconds, math.MaxInt32))
+}

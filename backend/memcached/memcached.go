@@ -1,0 +1,165 @@
+// Package memcached is a backend.Limiter that counts in memcached, so that all replicas share one
+// counter. It uses the clock of the service.
+//
+// A fixed window is a number that memcached increments. Other counters are states of package limit. The
+// Limiter reads a state, changes it, and writes it if no other replica has changed it meanwhile. After a
+// broken connection, no command is sent again, because memcached may have executed it.
+package memcached
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Options of a Limiter.
+type Options struct {
+	Servers     []string      // host:port, or paths of sockets; the same in all replicas
+	SRV         string        // in place of Servers: a name with SRV records, such as _memcache._tcp.example.com
+	SRVRefresh  time.Duration // pause between two lookups of SRV; 0 means that there is one lookup
+	Connections int           // maximum of connections to each server
+	TLS         *tls.Config   // nil means plain text
+	KeyPrefix   string        // of all keys: at most 64 bytes, without spaces and control characters
+	Jitter      time.Duration // maximum of the random time that is added to the time to live of a key
+	Timeout     time.Duration // budget of a Take, and of each command
+	Log         *slog.Logger  // gets a line if a later lookup of SRV fails
+
+	// LookupSRV looks up SRV; default net.Resolver.LookupSRV, with an empty service and proto.
+	LookupSRV func(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
+}
+
+// Limiter is a backend.Limiter over memcached. It is safe for concurrent use.
+type Limiter struct {
+	*backend.Bounded
+	options Options
+	servers *servers
+	client  *memcache.Client
+	shards  int            // servers at the start
+	changes [64]sync.Mutex // held during changes of a counter, by the hash of its name
+	stop    context.CancelFunc
+}
+
+var source = backend.NewSource("memcached")
+
+// New returns a Limiter. The servers need not be reachable, but SRV must have records.
+func New(o Options) (*Limiter, error) {
+	if len(o.KeyPrefix) > 64 || !isSafe(o.KeyPrefix) {
+		return nil, fmt.Errorf("memcached: key prefix: got %q, want at most 64 bytes without spaces and control characters", o.KeyPrefix)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	servers, err := newServers(ctx, &o)
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("memcached: %w", err)
+	}
+	l := &Limiter{options: o, servers: servers, client: memcache.NewFromSelector(servers), shards: len(servers.list()), stop: stop}
+	l.client.Timeout, l.client.MaxIdleConns = o.Timeout, o.Connections
+	if o.TLS != nil {
+		l.client.DialContext = (&tls.Dialer{Config: o.TLS}).DialContext
+	}
+	l.Bounded = backend.NewBounded(unbounded{l}, o.Timeout, o.Connections)
+	return l, nil
+}
+
+// Close waits for the Takes in flight and closes all connections.
+func (l *Limiter) Close() error {
+	l.stop()
+	l.Bounded.Close()
+	return l.client.Close()
+}
+
+// Ping returns nil if every server answers.
+func (l *Limiter) Ping(context.Context) error { return unavailable(l.client.Ping()) }
+
+// ResetPrefix implements backend.PrefixResetter. It always fails.
+func (l *Limiter) ResetPrefix(context.Context, backend.KeyPrefix, int, bool) (backend.PrefixReset, error) {
+	return backend.PrefixReset{}, errors.New("memcached can't list its keys; reset single counters")
+}
+
+// unavailable returns nil, or an error that is a *backend.Error.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, backend.ErrUnavailable) {
+		return err
+	}
+	return &backend.Error{Reason: backend.ReasonOutage, Cause: fmt.Errorf("memcached: %w", err)}
+}
+
+// unbounded is a Limiter whose Takes have no deadline.
+type unbounded struct{ *Limiter }
+
+// Take implements backend.Limiter. It answers the hits one after the other.
+func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	counters, hasGroup := make([]counter, len(hits)), backend.HasGroup(hits)
+	var read []string // the counters whose values decide their hits
+	for i := range hits {
+		c := l.counterOf(&hits[i], now.UnixMicro())
+		if counters[i] = c; hasGroup || !c.isIncrement() {
+			read = append(read, c.name)
+		}
+	}
+	items, err := l.read(read)
+	for i := range counters {
+		if results[i] = (backend.Result{Err: unavailable(err)}); err == nil && !hasGroup {
+			results[i] = l.charge(ctx, &counters[i], items)
+		}
+	}
+	if err == nil && hasGroup {
+		l.takeGroup(ctx, counters, hits, results, items)
+	}
+}
+
+// takeGroup is Take for hits with a group. memcached can't change several keys in one step. So the items
+// that were read decide the group first. If they admit the group, the hits are charged. If other callers
+// have charged the counters meanwhile, a hit can then be denied. Its group is refunded, and other callers
+// see the charges until then.
+func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []backend.Hit, results []backend.Result, items items) {
+	unchanged, tried := make([]limit.Result, len(hits)), map[string]*value{}
+	for i := range counters {
+		c := &counters[i]
+		v, err := c.parse(items[c.name])
+		if err != nil {
+			results[i].Err = unavailable(err)
+			continue
+		}
+		unchanged[i] = v.take(c, 0)
+		if tried[c.name] == nil {
+			tried[c.name] = &v
+		}
+		results[i] = c.resultOf(tried[c.name].take(c, c.n))
+	}
+	wasDenied := backend.IsGroupDenied(hits, results)
+	for i := range counters {
+		if results[i].Err == nil && (!wasDenied || !hits[i].InGroup()) {
+			results[i] = l.charge(ctx, &counters[i], items)
+		}
+	}
+	if !backend.IsGroupDenied(hits, results) {
+		return
+	}
+	for i := range counters {
+		r := &results[i]
+		if r.Err != nil || !r.Allowed || !hits[i].InGroup() {
+			continue
+		}
+		if !wasDenied {
+			refund := counters[i]
+			refund.n = -refund.n
+			refunded := l.charge(context.WithoutCancel(ctx), &refund, items)
+			if refunded.Err != nil {
+				continue // the hits stay charged
+			}
+			unchanged[i] = refunded.Result
+		}
+		r.Remaining, r.ResetAfter = unchanged[i].Remaining, unchanged[i].ResetAfter
+	}
+}

@@ -1,0 +1,83 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+// distance is the way to a Redis. Its connections delay what they write.
+type distance struct {
+	roundTrip atomic.Int64 // nanoseconds
+	slowOnce  atomic.Int64 // nanoseconds; of the next write only
+}
+
+type distantConn struct {
+	net.Conn
+	way *distance
+}
+
+func (c distantConn) Write(p []byte) (int, error) {
+	time.Sleep(time.Duration(c.way.roundTrip.Load() + c.way.slowOnce.Swap(0)))
+	return c.Conn.Write(p)
+}
+
+func (d *distance) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return distantConn{conn, d}, err
+}
+
+// openNear returns a Limiter with AutoTimeout that has measured short round trips only.
+func openNear(t *testing.T) (*redis.Limiter, *distance) {
+	way := &distance{}
+	l := open(t, redis.Options{Main: redis.Server{URL: redistest.Start(t).Addr}, AutoTimeout: true, Dial: way.dial})
+	for range 4 {
+		l.MeasureRoundTrip(t.Context())
+	}
+	require.Equal(t, 50*time.Millisecond, l.Timeout())
+	return l, way
+}
+
+func TestProbeFitsTimeoutToLongerRoundTrip(t *testing.T) {
+	t.Parallel()
+	l, way := openNear(t)
+	way.roundTrip.Store(int64(60 * time.Millisecond))
+	require.NoError(t, l.Probe(t.Context(), 0))
+	assert.GreaterOrEqual(t, l.Timeout(), 180*time.Millisecond)
+	polltest.Until(t, 30*time.Second, func() bool { return take(l, hit("a", perDay(t, 9), 1))[0].Err == nil }, "a call has time for the round trip")
+
+	way.roundTrip.Store(0)
+	l.MeasureRoundTrip(t.Context())
+	assert.Less(t, l.Timeout(), 180*time.Millisecond)
+}
+
+func TestOneSlowProbeKeepsTimeout(t *testing.T) {
+	t.Parallel()
+	l, way := openNear(t)
+	way.slowOnce.Store(int64(100 * time.Millisecond))
+	require.NoError(t, l.Probe(t.Context(), 0))
+	assert.Less(t, l.Timeout(), 180*time.Millisecond)
+}
+
+// A breaker that stays closed because some calls are in time leaves the timeout to the calls.
+func TestCallsFitTimeoutToLongerRoundTrip(t *testing.T) {
+	t.Parallel()
+	l, way := openNear(t)
+	way.roundTrip.Store(int64(60 * time.Millisecond))
+	l.MeasureRoundTrip(t.Context())
+	require.Equal(t, 50*time.Millisecond, l.Timeout())
+	for i := 0; i < 40 && l.Timeout() < 180*time.Millisecond; i++ {
+		take(l, hit(fmt.Sprint(i), perDay(t, 9), 1))
+	}
+	assert.GreaterOrEqual(t, l.Timeout(), 180*time.Millisecond)
+}

@@ -1,0 +1,137 @@
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// newScopes returns Scopes with local counters of scope instance.
+func newScopes(global backend.Limiter) backend.Scopes {
+	return backend.Scopes{Global: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: local.New(local.Options{})}}
+}
+
+func TestScopesAnswerAsALimiter(t *testing.T) {
+	t.Parallel()
+	backendtest.RunWrapper(t, func(*testing.T) backend.Limiter {
+		return newScopes(local.New(local.Options{}))
+	})
+}
+
+func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
+	newLimit := func(s limit.Scope) *limit.Limit {
+		l, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour, Scope: s})
+		require.NoError(t, err)
+		return l
+	}
+	global, instance := newLimit(limit.Global), newLimit(limit.Instance)
+	errDown := errors.New("down")
+	l := newScopes(
+		backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+			for i := range hits {
+				assert.Equal(t, limit.Global, hits[i].Limit.Scope)
+				results[i] = backend.Result{Err: errDown}
+			}
+		}),
+	)
+	for name, limits := range map[string][]*limit.Limit{
+		"global only":   {global, global},
+		"instance only": {instance, instance},
+		"mixed":         {global, instance, instance, global},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hits, results := make([]backend.Hit, len(limits)), make([]backend.Result, len(limits))
+			for i, lim := range limits {
+				hits[i] = backend.Hit{Key: []byte(t.Name()), Limit: lim, N: 1}
+			}
+			l.Take(t.Context(), time.Now(), hits, results)
+			remaining := int64(10)
+			for i, lim := range limits {
+				if lim == global {
+					assert.ErrorIs(t, results[i].Err, errDown, "does not affect the other scope")
+					continue
+				}
+				remaining--
+				assert.NoError(t, results[i].Err)
+				assert.Equal(t, remaining, results[i].Remaining)
+			}
+		})
+	}
+}
+
+func TestGroupIsChargedOverBothScopesOrNot(t *testing.T) {
+	newLimit := func(requests uint32, s limit.Scope) *limit.Limit {
+		l, err := limit.New(limit.Spec{Requests: requests, Unit: limit.Hour, Scope: s, ChargeDenied: true})
+		require.NoError(t, err)
+		return l
+	}
+	for name, c := range map[string]struct {
+		global, instance uint32
+		want             [2]int64 // spent hits of scope global and instance after a request with 2 hits each
+	}{
+		"both admit":            {5, 5, [2]int64{2, 2}},
+		"scope instance denies": {5, 1, [2]int64{0, 0}},
+		"scope global denies":   {1, 5, [2]int64{0, 0}},
+		"both deny":             {1, 1, [2]int64{0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			global, instance := newLimit(c.global, limit.Global), newLimit(c.instance, limit.Instance)
+			l := newScopes(local.New(local.Options{}))
+			take := func(n int64) [2]backend.Result {
+				results := make([]backend.Result, 2)
+				l.Take(t.Context(), time.Now(), []backend.Hit{
+					{Key: []byte("a"), Limit: global, N: n, AllOrNone: true}, {Key: []byte("a"), Limit: instance, N: n, AllOrNone: true},
+				}, results)
+				return [2]backend.Result(results)
+			}
+			got := take(2)
+			assert.Equal(t, []bool{c.global >= 2, c.instance >= 2}, []bool{got[0].Allowed, got[1].Allowed})
+			left := take(0)
+			assert.Equal(t, c.want, [2]int64{global.Spent(left[0].Result), instance.Spent(left[1].Result)})
+		})
+	}
+}
+
+// forgetter is a Layer that lists the counters that it must forget.
+type forgetter struct {
+	backend.Counters
+	forgotten []*backend.Hit
+}
+
+func (f *forgetter) Forget(h *backend.Hit) { f.forgotten = append(f.forgotten, h) }
+
+func TestPeekAndForgetGoToTheLayerOfTheScope(t *testing.T) {
+	newLimit := func(requests uint32, s limit.Scope) *limit.Limit {
+		l, err := limit.New(limit.Spec{Requests: requests, Unit: limit.Hour, Scope: s})
+		require.NoError(t, err)
+		return l
+	}
+	global := &forgetter{Counters: backend.Counters{Limiter: local.New(local.Options{})}}
+	instance := &forgetter{Counters: backend.Counters{Limiter: local.New(local.Options{})}}
+	l := backend.Scopes{Global: global, Instance: instance}
+	hits := []backend.Hit{
+		{Key: []byte("a"), Limit: newLimit(10, limit.Global), N: 1},
+		{Key: []byte("a"), Limit: newLimit(20, limit.Instance), N: 2},
+		{Key: []byte("b"), Limit: newLimit(30, limit.Global), N: 3},
+	}
+	l.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits)))
+	for range 2 { // the first Peek has charged nothing
+		peeks := make([]backend.Peek, len(hits))
+		l.Peek(t.Context(), time.Now(), hits, peeks)
+		assert.Equal(t, []int64{9, 18, 27}, []int64{peeks[0].Remaining, peeks[1].Remaining, peeks[2].Remaining})
+	}
+	l.Forget(&hits[1])
+	l.Forget(&hits[2])
+	l.Forget(nil)
+	assert.Equal(t, []*backend.Hit{&hits[2], nil}, global.forgotten)
+	assert.Equal(t, []*backend.Hit{&hits[1], nil}, instance.forgotten)
+}

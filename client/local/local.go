@@ -1,0 +1,128 @@
+// Package local decides requests of package client in this process, by limits files and by the code of the
+// service. A program that imports package client alone does not contain this code.
+//
+//	limits, err := local.ReadLimits("limits.yaml")
+//	…
+//	c, err := client.New("rls:8081", client.Options{Failure: client.FailLocal, Limits: limits})
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	counters "github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/client"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Limits are the limits of limits files. They are immutable, so several Clients can share them. Each
+// Client counts for itself.
+type Limits struct {
+	set *limitsfile.Set
+}
+
+var _ client.Limits = (*Limits)(nil)
+
+// ReadLimits reads limits files. Each file has its own domain. The error names the place and the remedy of
+// each mistake.
+func ReadLimits(paths ...string) (*Limits, error) {
+	var files []limitsfile.File
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("limits file: %w", err)
+		}
+		files = append(files, limitsfile.File{Name: path, Data: data})
+	}
+	return parse(files)
+}
+
+// ParseLimits parses the text of a limits file. name is shown in errors.
+func ParseLimits(name, text string) (*Limits, error) {
+	return parse([]limitsfile.File{{Name: name, Data: []byte(text)}})
+}
+
+func parse(files []limitsfile.File) (*Limits, error) {
+	if len(files) == 0 {
+		return nil, errors.New("limits files: got none, want at least 1")
+	}
+	set, err := limitsfile.Parse(files, limitsfile.Options{ReadList: os.ReadFile})
+	if err != nil {
+		return nil, err
+	}
+	return &Limits{set}, nil
+}
+
+// Warnings reports parts of the files that are valid but are probably mistakes.
+func (l *Limits) Warnings() []string {
+	var warnings []string
+	for _, w := range l.set.Warnings {
+		warnings = append(warnings, w.String())
+	}
+	return warnings
+}
+
+// NewService implements client.Limits.
+func (l *Limits) NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer {
+	store := new(descriptors.Store)
+	store.Set(descriptors.Compile(scaled(l.set, ratio)))
+	s := &sweeper{counters: counters.New(counters.Options{})}
+	return service.New(service.Options{Limits: store, Limiter: s.counters, Observers: []service.Observer{s}, Now: now})
+}
+
+// scaled returns set with ratio of each limit.
+func scaled(set *limitsfile.Set, ratio float64) *limitsfile.Set {
+	if ratio == 1 {
+		return set
+	}
+	share := *set
+	share.Domains = make([]*limitsfile.Domain, len(set.Domains))
+	for i, d := range set.Domains {
+		domain := *d
+		domain.Descriptors = scaledDescriptors(d.Descriptors, ratio)
+		share.Domains[i] = &domain
+	}
+	return &share
+}
+
+func scaledDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfile.Descriptor {
+	share := make([]*limitsfile.Descriptor, len(list))
+	for i, original := range list {
+		d := *original
+		d.Limits = make([]*limitsfile.Limit, len(original.Limits))
+		for j, l := range original.Limits {
+			scaledLimit := *l
+			if !l.Unlimited {
+				scaledLimit.Limit = l.Scaled(ratio)
+			}
+			d.Limits[j] = &scaledLimit
+		}
+		d.Descriptors = scaledDescriptors(original.Descriptors, ratio)
+		share[i] = &d
+	}
+	return share
+}
+
+// callsPerSweep is the number of calls after which the expired counters of a part of the memory are freed.
+const callsPerSweep = 256
+
+// sweeper is a service.Observer that frees expired counters.
+type sweeper struct {
+	counters *counters.Limiter
+	calls    atomic.Uint64
+}
+
+// Answered implements service.Observer.
+func (s *sweeper) Answered(_ context.Context, c *service.Call) {
+	if s.calls.Add(1)%callsPerSweep == 0 {
+		s.counters.Sweep(c.Start)
+	}
+}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"html"
+	"iter"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+const knownLimits = `domain: shop
+descriptors:
+  - {key: tenant, rate_limit: {unit: second, requests_per_unit: 8}}
+  - {key: trial, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 3}}
+  - {key: bulk, rate_limit: {unit: second, requests_per_unit: 10}}
+  - {key: off, rate_limit: {unit: second, requests_per_unit: 1, enabled: false}}
+`
+
+// knownHits are the hits of each second of sendKnownLoad by rule. Of three calls with four hits,
+// the last call exceeds the limit of bulk by two hits.
+var knownHits = map[string]struct{ total, ok, near, denied, shadow float64 }{
+	"shop > tenant": {total: 12, ok: 8, near: 2, denied: 4},
+	"shop > trial":  {total: 5, ok: 3, near: 1, shadow: 2},
+	"shop > bulk":   {total: 12, ok: 8, near: 2, denied: 2},
+}
+
+// Each second of sendKnownLoad has so many calls. The last two have no rule.
+const (
+	knownCalls, knownDeniedCalls = 12 + 5 + 3 + 2, 4 + 1
+
+	knownUnmatched, knownUnknownDomains = 1, 1
+)
+
+func sendKnownLoad(s *service.Service) {
+	send := func(n int, domain, key string, hits uint32) {
+		for range n {
+			_, _ = s.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{Domain: domain, HitsAddend: hits, Descriptors: []*ratelimitv3.RateLimitDescriptor{
+				{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "acme"}}},
+			}})
+		}
+	}
+	send(12, "shop", "tenant", 1)
+	send(5, "shop", "trial", 1)
+	send(3, "shop", "bulk", 4)
+	send(1, "shop", "tennant", 1)
+	send(1, "shp", "tenant", 1)
+}
+
+// observedProcess is a service with its metrics and its live page.
+type observedProcess struct {
+	service *service.Service
+	meter   *metrics.Metrics
+	live    live.Handlers
+	page    http.Handler
+}
+
+func newObservedProcess(t *testing.T) observedProcess {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(knownLimits)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	s, _, err := env.Load()
+	require.NoError(t, err)
+	log, meter := slog.New(slog.DiscardHandler), metrics.New()
+	store := &descriptors.Store{Prepare: meter.PrepareRules}
+	store.Set(descriptors.Compile(set))
+	recorder := live.NewRecorder(meter.OverHits, true)
+	observers := callObservers(s, meter, log, recorder)
+	l := live.New(live.Options{
+		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: newChanges().Timeline,
+		Limits:   func() live.Limits { return live.Limits{Source: sourceFile} },
+		Counts:   func() iter.Seq[live.LimitCounts] { return limitCounts(meter) },
+		Draining: func() bool { return false },
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); l.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	h := live.Handlers{Live: l, SeesKeys: func(*http.Request) bool { return true }}
+	return observedProcess{
+		service: service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers}),
+		meter:   meter, live: h,
+		page: page.New(page.Options{Snapshot: h.SnapshotFor, Rules: h.Live.Rules, Rule: h.RuleFor}),
+	}
+}
+
+func body(h http.Handler, address string) string {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, address, nil))
+	return w.Body.String()
+}
+
+// TestPageTopLiveAndMetricsShowTheSameNumbers compares them after ten seconds of a known load.
+func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newObservedProcess(t)
+		const seconds = 10
+		time.Sleep(500 * time.Millisecond) // the load comes between the samples
+		for range seconds {
+			sendKnownLoad(p.service)
+			time.Sleep(time.Second)
+		}
+		var s live.Snapshot
+		require.NoError(t, json.Unmarshal([]byte(body(p.live.Snapshot(), live.SnapshotPath)), &s))
+		screen := topScreen{width: 160, location: time.UTC}
+		top := strings.Join(screen.lines(&s, ""), "\n")
+		html := body(p.page, "/")
+		counters := countersOf(t, p.meter)
+
+		require.Len(t, s.Rules.Shown, len(knownHits))
+		for _, r := range s.Rules.Shown {
+			want := knownHits[r.Path]
+			assert.Equal(t, live.Rates{OK: live.Value(want.ok), Near: live.Value(want.near), Denied: live.Value(want.denied), Shadow: live.Value(want.shadow)}, r.Rates, r.Path)
+
+			for metric, perSecond := range map[string]float64{
+				"total_hits": want.total, "within_limit": want.ok, "near_limit": want.near, "over_limit": want.denied + want.shadow, "shadow_mode": want.shadow,
+			} {
+				assert.Equal(t, perSecond*seconds, counters("ratelimit_service_rate_limit_"+metric, "rule", r.Path), "%s of %s", metric, r.Path)
+			}
+
+			_, row, _ := strings.Cut(html, `data-path="`+strings.ReplaceAll(r.Path, ">", "&gt;")+`"`)
+			for name, value := range map[string]live.Value{"ok": r.OK, "near": r.Near, "denied": r.Denied, "shadow": r.Shadow} {
+				assert.Equal(t, page.FormatRate(value), dataText(row, name), "%s of %s on the page", name, r.Path)
+			}
+			assert.Regexp(t, regexp.QuoteMeta(r.Path)+` .* +`+strings.Join([]string{page.FormatRate(r.OK), page.FormatRate(r.Denied), page.FormatRate(r.Shadow)}, " +")+" ", top)
+
+			_, keys, _ := p.live.RuleFor(httptest.NewRequest(http.MethodGet, "/", nil), r.Path)
+			for name, list := range map[string][]live.Key{"hottest": keys.Hottest, "most denied": keys.Denied} {
+				if name == "most denied" && want.denied == 0 {
+					assert.Empty(t, list, r.Path)
+					continue
+				}
+				require.Len(t, list, 1)
+				assert.InDelta(t, want.total, float64(list[0].Rate), 1e-4, "hits of the %s key of %s", name, r.Path)
+				assert.InDelta(t, want.denied, float64(list[0].DeniedRate), 1e-4, "denied hits of the %s key of %s", name, r.Path)
+			}
+			details := body(p.page, "/?part=rule&rule="+url.QueryEscape(r.Path))
+			assert.Contains(t, details, `<td class="c-rate number">`+page.FormatRate(live.Value(want.total))+`</td><td class="c-rate number">`+page.FormatRate(live.Value(want.denied))+`</td>`, r.Path)
+		}
+
+		f := s.Figures
+		assert.InDelta(t, knownCalls, float64(f.Calls.Now), 1e-9)
+		assert.InDelta(t, float64(knownDeniedCalls)/knownCalls, float64(f.DeniedShare.Now), 1e-4)
+		assert.InDelta(t, knownUnmatched+knownUnknownDomains, float64(f.Unmatched.Now), 1e-9)
+		assert.EqualValues(t, knownDeniedCalls*seconds, counters("rls_decisions_total", "result", "over_limit"))
+		assert.EqualValues(t, 2*seconds, counters("rls_decisions_total", "result", "shadowed"))
+		assert.EqualValues(t, knownUnmatched*seconds, counters("rls_unmatched_descriptors_total", "domain", "shop"))
+		assert.EqualValues(t, knownUnknownDomains*seconds, counters("ratelimit_service_rate_limit_domain_not_found", "domain", "shp"))
+		for id, value := range map[string]string{"calls": page.FormatRate(f.Calls.Now), "denied": strings.TrimSuffix(page.FormatShare(f.DeniedShare.Now), "\u202f%")} {
+			_, figure, _ := strings.Cut(html, `id="figure-`+id+`"`)
+			assert.Equal(t, value, dataText(figure, "value"), id)
+		}
+		assert.Contains(t, html, "No rule limits "+page.FormatRate(f.Unmatched.Now)+" descriptors per second")
+		for _, text := range []string{page.FormatRate(f.Calls.Now) + "/s", percentText(f.DeniedShare.Now), "No rule        2/s", "shop|tennant=acme (no rule)", "shp|tenant=acme (unknown domain)"} {
+			assert.Contains(t, top, text)
+		}
+
+		assert.Equal(t, s.State.Limits.Rules, s.Rules.Total)
+		assert.Contains(t, html, "3 of 3 with traffic")
+		assert.Contains(t, html, "3 rules in 1 domain")
+	})
+}
+
+// TestBurstIsShownAtOnce asks for each view right after the first calls for minutes, at each
+// moment of a step.
+func TestBurstIsShownAtOnce(t *testing.T) {
+	for name, view := range map[string]func(observedProcess) string{
+		"page": func(p observedProcess) string { return html.UnescapeString(body(p.page, "/")) },
+		"live": func(p observedProcess) string {
+			return strings.ReplaceAll(body(p.live.Snapshot(), live.SnapshotPath), `\u003e`, ">")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newObservedProcess(t)
+				for i := range 20 {
+					time.Sleep(time.Duration(i) * 137 * time.Millisecond)
+					view(p)
+					sendKnownLoad(p.service)
+					time.Sleep(time.Millisecond)
+					text := view(p)
+					assert.False(t, strings.Contains(text, "No calls") || strings.Contains(text, "no limit has counted"), "says that nothing came")
+					assert.True(t, strings.Contains(text, "tennant=acme"), "shows the descriptor without a rule")
+					assert.True(t, strings.Contains(text, `"path":"shop > tenant"`) || strings.Contains(text, `data-path="shop > tenant"`), "shows the rule")
+					time.Sleep(6 * time.Minute)
+				}
+			})
+		})
+	}
+}
+
+// dataText returns the text of the first element with an attribute data-NAME.
+func dataText(html, name string) string {
+	m := regexp.MustCompile(`data-` + name + `[^>]*>([^<]*)<`).FindStringSubmatch(html)
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// countersOf returns a function that sums the counters of a name that have a label.
+func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value string) float64 {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body(meter.Handler(nil), "/metrics")))
+	require.NoError(t, err)
+	return func(name, label, value string) (sum float64) {
+		for _, m := range families[name].GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == label && l.GetValue() == value {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+		return sum
+	}
+}
+
+func TestLivePageCountsTheReplicasThatOthersSee(t *testing.T) {
+	t.Parallel()
+	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	polltest.Until(t, maxWait, func() bool {
+		_, snapshot := get(t, "http://"+r.debug+live.SnapshotPath)
+		return strings.Contains(snapshot, "1 replica seen")
+	})
+}
+
+func TestNumberOfReplicasIsUnknownAfterAFailedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen atomic.Int32 // or -1 for a failure
+		seen.Store(3)
+		p := newProcess(t.Context())
+		defer p.end()
+		count := countReplicas(p, func(context.Context) ([]runtimechanges.Replica, error) {
+			if n := seen.Load(); n >= 0 {
+				return make([]runtimechanges.Replica, n), nil
+			}
+			return nil, assert.AnError
+		})
+		after := func(d time.Duration) int {
+			time.Sleep(d)
+			synctest.Wait()
+			return count()
+		}
+		assert.Equal(t, 3, after(0))
+		seen.Store(4)
+		assert.Equal(t, 3, after(replicasPause-1))
+		assert.Equal(t, 4, after(1))
+		seen.Store(-1)
+		assert.Zero(t, after(replicasPause))
+	})
+}

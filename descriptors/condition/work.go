@@ -1,0 +1,201 @@
+package condition
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// MaxCallSteps bounds the steps of all conditions of a call. They take about 2 ms of CPU time.
+	//
+	// A step is the work of one instruction of a regular expression at one byte of a value. For a
+	// small regular expression and a short value, package regexp is four times as fast, so four
+	// instructions count as a step there. A unit of the cost of an expression in CEL counts as
+	// stepsPerCost steps.
+	MaxCallSteps = 256_000
+
+	stepsPerCost = 10
+
+	// The sizes of a request in the estimates of steps and costs when the limits load.
+	assumedEntries = 10  // entries of a descriptor
+	assumedBytes   = 128 // of a key or a value
+
+	// maxInstructions bounds a compiled regular expression. The comparison with a value of
+	// assumedBytes then takes MaxCallSteps at most.
+	maxInstructions = MaxCallSteps / assumedBytes
+
+	// maxPatternSize bounds the memory of a regular expression, and maxPatternSizes the memory of
+	// all regular expressions of a Set or of a domain. A unit takes up to 150 bytes.
+	maxPatternSize  = 20_000
+	maxPatternSizes = 500_000
+)
+
+// ErrNotTested is the error of Match if the test would take more steps than the Budget has left, or
+// more steps than one expression may take.
+var ErrNotTested = errors.New("not tested, because the test takes too many steps for the length of the values")
+
+// Budget bounds the steps of the conditions of one call. Its zero value has MaxCallSteps left. It is
+// not safe for concurrent use.
+type Budget struct{ spent int }
+
+// spend takes steps from b, or returns false if fewer are left.
+func (b *Budget) spend(steps int) bool {
+	if steps > MaxCallSteps-b.spent {
+		return false
+	}
+	b.spent += steps
+	return true
+}
+
+// MaxSteps returns an estimate of the most steps that a comparison of all conditions with one value of
+// 128 bytes can take.
+func MaxSteps(conditions []*Condition) int {
+	sum := 0
+	for _, c := range conditions {
+		sum += c.estimatedSteps()
+	}
+	if sum <= MaxCallSteps {
+		return sum
+	}
+	// A value is only compared with the regular expressions whose prefix it has. In sorted order,
+	// the prefixes of a text come before the text.
+	sorted := slices.SortedFunc(slices.Values(conditions), func(a, b *Condition) int { return cmp.Compare(a.regexPrefix(), b.regexPrefix()) })
+	var chain []*Condition // the prefix of each starts with the prefix of the condition before
+	sum, most := 0, 0
+	for _, c := range sorted {
+		for len(chain) > 0 && !strings.HasPrefix(c.regexPrefix(), chain[len(chain)-1].regexPrefix()) {
+			sum -= chain[len(chain)-1].estimatedSteps()
+			chain = chain[:len(chain)-1]
+		}
+		chain = append(chain, c)
+		sum += c.estimatedSteps()
+		most = max(most, sum)
+	}
+	return most
+}
+
+// regexPrefix returns the prefix of a regex. c is only compared with values that have this prefix.
+func (c *Condition) regexPrefix() string {
+	if c.kind == regexKind {
+		return c.prefix
+	}
+	return ""
+}
+
+// estimatedSteps returns the most steps of a comparison with a value of assumedBytes.
+func (c *Condition) estimatedSteps() int {
+	switch c.kind {
+	case regexKind:
+		return patternSteps(c.size.instructions, assumedBytes)
+	case celKind:
+		return c.expression.cost * stepsPerCost
+	}
+	return 0
+}
+
+// patternSteps returns the most steps of a match of a regular expression. Package regexp is four
+// times as fast if it can keep a bit for each instruction at each byte.
+func patternSteps(instructions, bytes int) int {
+	const maxFastInstructions, maxFastBits = 500, 256 << 10
+	steps := instructions * bytes
+	if instructions <= maxFastInstructions && steps <= maxFastBits {
+		return steps / 4
+	}
+	return steps
+}
+
+// patternSize is the size of a compiled regular expression.
+type patternSize struct {
+	instructions int
+	runes        int // first and last characters of all ranges in the instructions
+}
+
+func (s patternSize) plus(other patternSize) patternSize {
+	return patternSize{s.instructions + other.instructions, s.runes + other.runes}
+}
+
+func (s patternSize) times(n int) patternSize { return patternSize{s.instructions * n, s.runes * n} }
+
+// memory returns the memory that s takes, in units of the memory of one instruction.
+func (s patternSize) memory() int { return s.instructions + s.runes/10 }
+
+// check returns an error if s is too large for one condition.
+func (s patternSize) check() error {
+	switch {
+	case s.instructions > maxInstructions:
+		return fmt.Errorf("the expression needs %d instructions, want at most %d; make its repetitions shorter", s.instructions, maxInstructions)
+	case s.memory() > maxPatternSize:
+		return fmt.Errorf("the expression repeats large classes of characters too often; make its repetitions shorter, or use smaller classes than %s", `\pL`)
+	}
+	return nil
+}
+
+// sizeOf returns the size of e once it is compiled, or a little more.
+func sizeOf(e *syntax.Regexp) patternSize {
+	size := patternSize{instructions: 1}
+	switch e.Op {
+	case syntax.OpLiteral:
+		size.instructions = len(e.Rune)
+	case syntax.OpCharClass:
+		size.runes = len(e.Rune)
+	case syntax.OpCapture:
+		size.instructions = 2
+	case syntax.OpAlternate:
+		size.instructions = len(e.Sub)
+	case syntax.OpRepeat:
+		sub := sizeOf(e.Sub[0])
+		if e.Max < 0 {
+			return size.plus(sub.times(max(e.Min, 1)))
+		}
+		return size.plus(sub.times(e.Max)).plus(patternSize{instructions: e.Max - e.Min})
+	}
+	for _, sub := range e.Sub {
+		size = size.plus(sizeOf(sub))
+	}
+	return size
+}
+
+// prefixOf returns a prefix of all texts that e matches as a whole. The prefix can be empty.
+func prefixOf(e *syntax.Regexp) string {
+	switch e.Op {
+	case syntax.OpCapture:
+		return prefixOf(e.Sub[0])
+	case syntax.OpConcat:
+		for _, sub := range e.Sub {
+			if sub.Op != syntax.OpBeginText {
+				return prefixOf(sub)
+			}
+		}
+	case syntax.OpLiteral:
+		if e.Flags&syntax.FoldCase == 0 {
+			// The replacement character also matches bytes that are not UTF-8.
+			prefix, _, _ := strings.Cut(string(e.Rune), string(utf8.RuneError))
+			return prefix
+		}
+	}
+	return ""
+}
+
+// Patterns bounds the memory of all regular expressions of a Set or of a domain. Its zero value has no
+// regular expressions.
+type Patterns struct{ memory int }
+
+// Add adds the regular expressions of c. It returns an error if there is too little space left for
+// them.
+func (p *Patterns) Add(c *Condition) error { return p.add(c.size) }
+
+func (p *Patterns) add(size patternSize) error {
+	if p.memory+size.memory() > maxPatternSizes {
+		return ErrManyPatterns
+	}
+	p.memory += size.memory()
+	return nil
+}
+
+// ErrManyPatterns is the error of a condition whose regular expressions exceed the bound of Patterns.
+var ErrManyPatterns = fmt.Errorf("all regular expressions together need more than %d instructions; use fewer, or make their repetitions shorter", maxPatternSizes)

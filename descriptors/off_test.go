@@ -1,0 +1,82 @@
+package descriptors
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+func TestSwitchIsFoundAtTheLimitsItTakesOutOfForce(t *testing.T) {
+	const limits = `domain: d
+descriptors:
+- key: a
+  rate_limit: {unit: day, requests_per_unit: 1}
+  descriptors:
+  - {key: b, rate_limit: {unit: day, requests_per_unit: 1}}
+`
+	notes := limitsfile.Notes{Author: "ops"}
+	offRule := func(d *limitsfile.Descriptor) {
+		d.Overrides = []limitsfile.AppliedOverride{{Target: "t", Notes: notes, Off: true}}
+		d.Limits[0].Enabled = false
+	}
+	for name, c := range map[string]struct {
+		change                func(d *limitsfile.Domain)
+		outer, inner, unknown string // paths of the switches at a=1, at a=1,b=2 and at c=3
+		all                   []Off
+	}{
+		"nothing":     {func(*limitsfile.Domain) {}, "", "", "", nil},
+		"outer rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0]) }, "d > a", "", "", []Off{{"d > a", notes}}},
+		"inner rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []Off{{"d > a > b", notes}}},
+		"domain":      {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Target: "d", Notes: notes} }, "d", "d", "d", []Off{{"d", notes}}},
+		"all domains": {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Notes: notes} }, allDomains, allDomains, allDomains, []Off{{allDomains, notes}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(limits)}}, limitsfile.Options{})
+			require.NoError(t, err)
+			c.change(set.Domains[0])
+			config := Compile(set)
+			assert.Equal(t, c.all, config.Off())
+			assert.Equal(t, c.all != nil, config.HasOff())
+			for text, want := range map[string]string{"a=1": c.outer, "a=1,b=2": c.inner, "c=3": c.unknown, "a=1,b=2,c=3": c.unknown} {
+				off := config.Domain("d").OffAt(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
+				if want == "" {
+					assert.Nil(t, off, text)
+				} else if assert.NotNil(t, off, text) {
+					assert.Equal(t, Off{want, notes}, *off, text)
+				}
+			}
+			assert.Equal(t, c.unknown != "", config.Domain("d").OffAt(nil) != nil, "without entries")
+		})
+	}
+}
+
+func TestOnlyHitsAboveMaxHitsAreTooMany(t *testing.T) {
+	for _, c := range []struct {
+		maxHits uint32
+		n       int64
+		want    bool
+	}{{0, 100, false}, {3, 2, false}, {3, 3, false}, {3, 4, true}, {3, -9, false}} {
+		assert.Equal(t, c.want, (&Rule{MaxHits: c.maxHits}).IsTooLarge(c.n), c)
+	}
+}
+
+func TestRuleIsUnlimitedIfItsOnlyLimitIs(t *testing.T) {
+	unlimited, limited := &RateLimit{Unlimited: true}, &RateLimit{}
+	assert.True(t, (&Rule{Limits: []*RateLimit{unlimited}}).IsUnlimited())
+	assert.False(t, (&Rule{Limits: []*RateLimit{limited}}).IsUnlimited())
+	assert.False(t, (&Rule{Limits: []*RateLimit{unlimited, limited}}).IsUnlimited())
+	assert.False(t, (&Rule{}).IsUnlimited())
+}
+
+func TestSwitchReplacesTheSettingOfShadowMode(t *testing.T) {
+	for _, setting := range []bool{false, true} {
+		assert.Equal(t, setting, (&Config{}).IsShadow(setting))
+		for _, isOn := range []bool{false, true} {
+			assert.Equal(t, isOn, (&Config{shadowMode: &limitsfile.ShadowMode{On: isOn}}).IsShadow(setting))
+		}
+	}
+}

@@ -1,0 +1,203 @@
+// Package admin is the HTTP API for operators, below /admin/ on the debug listener. It
+// overrides limits, creates rules and switches limits off at run time, and reads and resets
+// counters.
+//
+// Terms:
+//
+//   - target: the name of a descriptor (descriptors.Target) in the query parameter
+//     target, such as shop|tenant=acme. The target of an override has keys and values of
+//     limits files or requests. The target of a counter has those of a request.
+//   - change, version, history, tag: as in package changes;
+//   - caller: a client with a token, or with a client certificate that TLS has verified.
+//   - audit: a log line for each change, and for each refused change, with the name of the caller.
+//
+// All answers are JSON. The answer to a rejected call has a list of problems.
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// Prefix is the start of the paths of all endpoints.
+const Prefix = "/admin/"
+
+// MaxTarget is the largest length of the target of an override, in bytes.
+const MaxTarget = 4 << 10
+
+// Options are the options of New.
+type Options struct {
+	// Callers are the callers that may use the API. The audit shows their names.
+	Callers
+
+	// Overrides stores overrides. If it is nil, calls about overrides are answered with
+	// 501.
+	Overrides Overrides
+
+	Counters Counters
+
+	// Log gets the audit and unauthorized calls; default none. AuditLog gets the audit too, unless
+	// it is nil.
+	Log, AuditLog *slog.Logger
+}
+
+// Overrides stores overrides, rules and switches for all replicas.
+type Overrides interface {
+	// States returns the states of all fields, sorted by field.
+	States() []override.State
+
+	// DryRun returns the state that the value of a field would have, and stores nothing.
+	DryRun(field, value string) override.State
+
+	// MakeChange makes a change. It is in force on this replica when MakeChange returns. If a condition
+	// of the change doesn't hold, the error is a changes.ConflictError.
+	MakeChange(context.Context, changes.Change) (changes.Result, error)
+
+	// History returns the last changes, the newest first.
+	History(context.Context) ([]changes.Entry, error)
+
+	// Replicas returns what the replicas last reported, sorted by name.
+	Replicas(context.Context) ([]changes.Replica, error)
+}
+
+// New returns the handler of the API. Requests must have their whole path.
+func New(o Options) http.Handler {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Counters.Now == nil {
+		o.Counters.Now = time.Now
+	}
+	return &handler{options: o, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
+}
+
+type handler struct {
+	options          Options
+	unauthorizedLogs *rate.Limiter
+}
+
+// answer is a status and a body, which is encoded as JSON.
+type answer struct {
+	code int
+	body any
+	tag  string // the ETag, or empty
+}
+
+// call is a request of an authorized caller.
+type call struct {
+	*http.Request
+	caller Caller
+	query  url.Values
+	kind   override.Kind
+}
+
+// target returns the target of the call, or else its prefix. Both start with a domain.
+func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Get("prefix")) }
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	caller, ok := h.options.Authorize(r)
+	if !ok {
+		h.answerUnauthorized(w, r)
+		return
+	}
+	var methods, help []string
+	for _, e := range endpoints {
+		help = append(help, e.method+" "+e.path+": "+e.help)
+		if e.path != r.URL.Path {
+			continue
+		}
+		if e.method == r.Method {
+			respond(w, h.serve(&e, &call{Request: r, caller: caller, kind: e.kind}))
+			return
+		}
+		methods = append(methods, e.method)
+	}
+	if len(methods) > 0 {
+		allowed := strings.Join(methods, ", ")
+		w.Header().Set("Allow", allowed)
+		respond(w, problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), allowed))
+		return
+	}
+	respond(w, answer{code: http.StatusNotFound, body: Problems{[]string{"unknown path " + r.URL.Path}, help}})
+}
+
+// serve answers a call. It rejects unknown parameters, so that a misspelt one changes
+// nothing.
+func (h *handler) serve(e *endpoint, c *call) answer {
+	var err error
+	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
+		return problem(http.StatusBadRequest, "invalid query: %s", err)
+	}
+	for name, values := range c.query {
+		if !slices.Contains(e.params, name) {
+			return problem(http.StatusBadRequest, "unknown parameter %q; want %s", truncate(name), strings.Join(e.params, ", "))
+		}
+		if len(values) > 1 {
+			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
+		}
+	}
+	if !e.isForCounters && h.options.Overrides == nil {
+		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
+	}
+	if e.method != http.MethodGet && !e.isForCounters && slices.Contains(e.params, "target") && !c.query.Has("target") {
+		return problem(http.StatusBadRequest, "parameter target is missing")
+	}
+	if refusal := c.endpointRefusal(e); refusal != "" {
+		if e.method != http.MethodGet {
+			h.audit(c, strings.ToLower(e.method), "outcome", "refused", "problem", refusal)
+		}
+		return problem(http.StatusForbidden, "%s", refusal)
+	}
+	return e.serve(h, c)
+}
+
+// endpointRefusal returns why the caller may not use an endpoint, or an empty text.
+func (c *call) endpointRefusal(e *endpoint) string {
+	if c.caller.ReadOnly && e.method != http.MethodGet {
+		return fmt.Sprintf("caller %s may only read", c.caller.Name)
+	}
+	if isList := e.method == http.MethodGet && !c.query.Has("target"); e.hasTarget && !isList {
+		return c.fieldRefusal(override.Field(e.kind, c.target()))
+	}
+	return ""
+}
+
+// fieldRefusal returns why the caller may not use a field, or an empty text.
+func (c *call) fieldRefusal(field string) string {
+	if c.caller.mayUseField(field) {
+		return ""
+	}
+	return fmt.Sprintf("caller %s may only use the domains %s", c.caller.Name, strings.Join(c.caller.Domains, ", "))
+}
+
+func respond(w http.ResponseWriter, a answer) {
+	if a.tag != "" {
+		w.Header().Set("ETag", strconv.Quote(a.tag))
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(a.code)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // paths of limits contain >
+	e.SetIndent("", "  ")
+	_ = e.Encode(a.body) // an error means that the caller has gone
+}
+
+// problem returns an answer with one problem.
+func problem(code int, format string, args ...any) answer {
+	return answer{code: code, body: Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
+}

@@ -1,0 +1,237 @@
+package admin
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// Problems is the answer to a rejected call.
+type Problems struct {
+	Problems  []string `json:"problems"`
+	Endpoints []string `json:"endpoints,omitempty"` // set if the path is unknown
+}
+
+// State is the state of an override.
+type State string
+
+// The states.
+const (
+	InForce  State = "in force"
+	Rejected State = "rejected" // Problems has the reasons
+	Waiting  State = "waiting"  // for a domain or a descriptor, which Problems names
+	Expired  State = "expired"
+	Deleted  State = "deleted" // only in the answer to a DELETE
+)
+
+// List is an answer with all fields, or with the fields of one kind. The other lists are nil.
+type List struct {
+	Overrides  []Override `json:"overrides,omitzero"` // sorted by target
+	Rules      []Override `json:"rules,omitzero"`
+	Switches   []Override `json:"switches,omitzero"`
+	ShadowMode []Override `json:"shadow_mode,omitzero"` // at most one
+}
+
+// Override is an override, a rule or a switch in an answer.
+type Override struct {
+	Kind   override.Kind `json:"kind"`
+	Target string        `json:"target"`
+
+	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or
+	// has too many brackets.
+	Override json.RawMessage `json:"override,omitempty"`
+
+	// ETag is the tag of the stored value, for If-Match.
+	ETag string `json:"etag,omitempty"`
+
+	// Version is the version of the change, in the answer to a change.
+	Version int64 `json:"version,omitempty"`
+
+	State    State    `json:"state"`
+	Problems []string `json:"problems,omitempty"`
+
+	// AlsoRejected, in the answer to a PUT, has the problems of other overrides that this
+	// override makes invalid.
+	AlsoRejected []string `json:"also_rejected,omitempty"`
+
+	// DryRun reports that nothing was stored. The answer describes what a PUT would do.
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Path is the path of the descriptor, such as "shop > tenant=acme".
+	Path string `json:"path,omitempty"`
+
+	// BaseLimits are the limits without the override. In the answer to a DELETE they are
+	// the limits until then.
+	BaseLimits string `json:"base_limits,omitempty"`
+
+	// Limits are the limits in force. If the override is rejected, its last valid value
+	// stays in force; Limits is empty if it has none.
+	Limits string `json:"limits,omitempty"`
+
+	// Counters is "kept" if Limits and BaseLimits use the same counters, or else "new". It
+	// is empty if the override is not in force.
+	Counters string `json:"counters,omitempty"`
+
+	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
+	ExpiresAt string `json:"expires_at,omitempty"`
+
+	// SetBy is the name of the caller who set the override at the time SetAt, in UTC (RFC
+	// 3339). They are empty if the override was not set through this API.
+	SetBy  string `json:"set_by,omitempty"`
+	SetAt  string `json:"set_at,omitempty"`
+	Reason string `json:"reason,omitempty"`
+
+	// OldOverride is the stored JSON that a change has replaced or deleted, if any.
+	OldOverride json.RawMessage `json:"old_override,omitempty"`
+}
+
+// Counter is an answer with the counters of requests.
+type Counter struct {
+	Target string `json:"target"`
+	Path   string `json:"path"` // of the rule that matches the requests
+	Key    string `json:"key"`  // of the counter
+
+	// ShadowMode reports that the rule denies no request.
+	ShadowMode bool `json:"shadow_mode,omitempty"`
+
+	Limits []Limit `json:"limits"` // in the order of the rule
+
+	// Note says which counters a reset did not reach, or that a cache contradicts the counter.
+	Note string `json:"note,omitempty"`
+}
+
+// Reset is the answer to the reset of a counter.
+type Reset struct {
+	Counter
+
+	// LimitsBefore are the limits before the reset.
+	LimitsBefore []Limit `json:"before"`
+
+	// Published reports that the other replicas were notified. Otherwise their caches may
+	// deny for a while.
+	Published bool `json:"published"`
+}
+
+// ResetByPrefix is the answer to a reset by prefix.
+type ResetByPrefix struct {
+	Prefix string `json:"prefix"`
+
+	// DryRun reports that nothing was reset. The answer describes what the reset would do.
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Counters is the number of counters with the prefix, or nil if the backend can't count them.
+	Counters *int `json:"counters"`
+
+	// Unclear is the number of counters that may have the prefix, and that were left alone.
+	Unclear int `json:"unclear,omitempty"`
+
+	// Published reports that the other replicas were notified. Otherwise their caches may
+	// deny for a while.
+	Published bool `json:"published"`
+
+	Note string `json:"note,omitempty"`
+}
+
+// Limit is one limit of a counter. The numbers of an unlimited limit mean nothing.
+// Capacity and Spent of a degraded limit are 0, because they are unknown.
+type Limit struct {
+	Limit        string  `json:"limit"` // such as "100 per minute"
+	Name         string  `json:"name,omitempty"`
+	Unlimited    bool    `json:"unlimited,omitempty"`
+	Tag          string  `json:"tag"`
+	Scope        string  `json:"scope"`
+	Capacity     int64   `json:"capacity"`
+	Spent        int64   `json:"spent"`         // can exceed Capacity
+	Remaining    int64   `json:"remaining"`     // at least 0
+	ResetSeconds float64 `json:"reset_seconds"` // until the whole capacity is free again
+	Over         bool    `json:"over"`          // the next hit is over the limit
+	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
+
+	// CachedDenial is the denial that this replica answers from its memory, without asking Redis.
+	// It is nil if the replica asks Redis.
+	CachedDenial *CachedDenial `json:"cached_denial,omitempty"`
+}
+
+// CachedDenial is a denial that one replica remembers.
+type CachedDenial struct {
+	Source        string    `json:"source"` // deny_cache
+	Since         time.Time `json:"since"`
+	EndsInSeconds float64   `json:"ends_in_seconds"` // until the replica asks Redis again
+}
+
+// overrideAnswer returns the answer that describes s.
+func overrideAnswer(s *override.State) Override {
+	o := Override{
+		Kind: s.Kind, Target: s.Target, Override: rawJSON(override.WithoutAuthor(s.Value)), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
+		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
+	}
+	if !s.Expires.IsZero() {
+		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
+	}
+	o.setNotes(s.Notes)
+	for _, err := range s.AlsoRejected {
+		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
+	}
+	switch {
+	case s.Problem != nil:
+		o.State, o.Problems = Rejected, problemList(s.Problem)
+		if s.Waiting {
+			o.State = Waiting
+		}
+	case s.Expired:
+		o.State = Expired
+	}
+	return o
+}
+
+// setNotes sets what a stored value says about its author.
+func (o *Override) setNotes(notes limitsfile.Notes) {
+	o.SetBy, o.Reason = notes.Author, truncate(notes.Reason)
+	if !notes.SetAt.IsZero() {
+		o.SetAt = notes.SetAt.UTC().Format(time.RFC3339)
+	}
+}
+
+// countersWord returns the word for Override.Counters.
+func countersWord(s *override.State) string {
+	switch {
+	case s.Limits == "":
+		return ""
+	case s.CountersKept:
+		return "kept"
+	}
+	return "new"
+}
+
+// problemList splits err, which has one problem a line.
+func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
+
+// rawJSON returns a stored value as JSON. Other programs can store values of any size and
+// content, so rawJSON bounds the size and quotes what is not JSON. It also quotes JSON with
+// more brackets than any override has. Indented, deeply nested JSON could grow many times
+// over.
+func rawJSON(text string) json.RawMessage {
+	const maxBrackets = 128
+	text = truncateTo(text, override.MaxBytes)
+	brackets := strings.Count(text, "{") + strings.Count(text, "[")
+	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
+		return json.RawMessage(text)
+	}
+	quoted, _ := json.Marshal(text) // a string never fails
+	return quoted
+}
+
+// truncate cuts text to 1 KiB, for a log line or a message.
+func truncate(text string) string { return truncateTo(text, 1<<10) }
+
+func truncateTo(text string, maxBytes int) string {
+	if len(text) <= maxBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxBytes], "") + "…"
+}

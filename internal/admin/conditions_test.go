@@ -1,0 +1,115 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// conditional sends a call with one header. It decodes the answer and returns the response.
+func (r *testAPI) conditional(method, target, body, header, value string, answer any) *httptest.ResponseRecorder {
+	r.Helper()
+	req := httptest.NewRequest(method, admin.Prefix+"overrides?"+url.Values{"target": {target}}.Encode(), strings.NewReader(body))
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set(header, value)
+	resp := r.send(req)
+	require.NoError(r, json.Unmarshal(resp.Body.Bytes(), answer))
+	return resp
+}
+
+func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
+	r := newTestAPI(t)
+	var first, second admin.Override
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, &first))
+	read := r.conditional("GET", acme, "", "Accept", "*/*", &first)
+	tag := read.Header().Get("ETag")
+	assert.Equal(t, `"`+first.ETag+`"`, tag)
+
+	resp := r.conditional("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &second)
+	require.Equal(t, http.StatusOK, resp.Code)
+	assert.Equal(t, `"`+second.ETag+`"`, resp.Header().Get("ETag"))
+	assert.NotEqual(t, first.ETag, second.ETag)
+
+	for _, method := range []string{"PUT", "DELETE"} {
+		var conflict admin.Conflict
+		assert.Equal(t, http.StatusPreconditionFailed, r.conditional(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
+		require.Len(t, conflict.Problems, 1)
+		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set it at "+second.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
+		assert.Equal(t, second.ETag, conflict.Current.ETag)
+		require.NotNil(t, conflict.LastChange)
+		assert.EqualValues(t, 2, conflict.LastChange.Version)
+		assert.JSONEq(t, `{"requests_per_unit": 10}`, string(conflict.LastChange.Fields[0].OldValue))
+	}
+	assert.Contains(t, r.audits()[2], "outcome=refused")
+	assert.Equal(t, "20 per minute", r.overrides.States()[0].Limits)
+
+	require.Equal(t, http.StatusOK, r.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant=acme&reason=over", "", nil))
+	var conflict admin.Conflict
+	assert.Equal(t, http.StatusPreconditionFailed, r.conditional("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
+	assert.Contains(t, conflict.Problems[0], "ops deleted it at ")
+	assert.Contains(t, conflict.Problems[0], `reason "over"`)
+	assert.Nil(t, conflict.Current)
+}
+
+func TestConditionsAreHTTPConditions(t *testing.T) {
+	const value = `{"requests_per_unit": 10}`
+	for name, c := range map[string]struct {
+		exists        bool
+		header, value string // TAG stands for the tag
+		code          int
+	}{
+		"create if absent":                      {false, "If-None-Match", "*", http.StatusOK},
+		"create if absent, but it exists":       {true, "If-None-Match", "*", http.StatusPreconditionFailed},
+		"change if present":                     {true, "If-Match", "*", http.StatusOK},
+		"change if present, but it is absent":   {false, "If-Match", "*", http.StatusPreconditionFailed},
+		"one of two tags":                       {true, "If-Match", `"0123456789abcdef", "TAG"`, http.StatusOK},
+		"a tag, but there is no value":          {false, "If-Match", `"0123456789abcdef"`, http.StatusPreconditionFailed},
+		"a part of a tag":                       {true, "If-Match", `"0"`, http.StatusPreconditionFailed},
+		"a weak tag never matches":              {true, "If-Match", `W/"TAG"`, http.StatusPreconditionFailed},
+		"another value than the tag":            {true, "If-None-Match", `"TAG"`, http.StatusPreconditionFailed},
+		"another value than a weak tag":         {true, "If-None-Match", `W/"TAG"`, http.StatusPreconditionFailed},
+		"another value than that of others":     {true, "If-None-Match", `"0123456789abcdef"`, http.StatusOK},
+		"a tag without quotes is a bad request": {true, "If-Match", `TAG`, http.StatusBadRequest},
+		"an empty tag is a bad request":         {true, "If-Match", ``, http.StatusBadRequest},
+		"too many tags are a bad request":       {true, "If-Match", strings.Repeat(`"a",`, 20) + `"a"`, http.StatusBadRequest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestAPI(t)
+			if c.exists {
+				r.overrides.Store(acme, value)
+			}
+			var answer admin.Override
+			code := r.conditional("PUT", acme, `{"factor": 2}`, c.header, strings.ReplaceAll(c.value, "TAG", changes.Tag(value)), &answer).Code
+			assert.Equal(t, c.code, code, answer.Problems)
+			if code == http.StatusBadRequest {
+				assert.Contains(t, answer.Problems[0], c.header+": got ")
+			}
+		})
+	}
+}
+
+func FuzzConditions(f *testing.F) {
+	for _, text := range []string{`*`, `"a", W/"b"`, `W/`, `"`, `"a b"`, ``} {
+		f.Add(text, text)
+	}
+	f.Fuzz(func(t *testing.T, match, noneMatch string) {
+		r := newTestAPI(t)
+		r.overrides.Store(acme, `{"factor": 2}`)
+		req := httptest.NewRequest(http.MethodPut, admin.Prefix+"overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 3}`))
+		req.Header = http.Header{"Authorization": {"Bearer " + token}, "If-Match": {match}, "If-None-Match": {noneMatch}}
+		code := r.send(req).Code
+		isStored := r.overrides.States()[0].Value != `{"factor": 2}`
+		if isStored != (code == http.StatusOK) {
+			t.Fatalf("%d, stored %t", code, isStored)
+		}
+	})
+}

@@ -1,0 +1,289 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Counters are the options for endpoints of counters.
+type Counters struct {
+	// Limits are the limits in force.
+	Limits *descriptors.Store
+
+	// Layer is the Layer of the service. It reads and resets counters.
+	Layer backend.Layer
+
+	// Prefixes resets counters by prefix. It is nil if that is not possible.
+	Prefixes backend.PrefixResetter
+
+	// PerReplica reports that each replica has its own counters.
+	PerReplica bool
+
+	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
+	// they can't be reached.
+	PublishReset func(ctx context.Context, target string) error
+
+	// Now returns the time; default time.Now.
+	Now func() time.Time
+}
+
+// counter is a counter, which has a state for each limit of its rule.
+type counter struct {
+	target descriptors.Target
+	rule   *descriptors.Rule
+	key    []byte
+}
+
+// newCounter returns the counter of requests with the keys and values of t, or nil if they
+// have no limit.
+func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
+	if d := limits.Domain(t.Domain); d != nil {
+		if rule := d.Match(t.Entries); rule != nil {
+			return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
+		}
+	}
+	return nil
+}
+
+// hits returns a hit for each limit that is not unlimited.
+func (ctr *counter) hits(n int64) []backend.Hit {
+	var hits []backend.Hit
+	for _, l := range ctr.rule.Limits {
+		if !l.Unlimited {
+			hits = append(hits, backend.Hit{Key: ctr.key, Limit: l.Limit, N: n})
+		}
+	}
+	return hits
+}
+
+// findCounter returns the counter of a call. Without a counter, it returns nil and the
+// answer to the call.
+func (h *handler) findCounter(c *call) (*counter, answer) {
+	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
+	switch {
+	case err != nil:
+		return nil, problem(http.StatusBadRequest, "%s", err)
+	case c.Method == http.MethodDelete && !hasAllValues:
+		return nil, problem(http.StatusBadRequest, "target: got a key without a value; a reset is for one value of each key, want %s for the empty value", truncate(t.RequestString()))
+	}
+	limits := h.options.Counters.Limits.Load()
+	if limits == nil {
+		return nil, problem(http.StatusServiceUnavailable, "no limits are loaded")
+	}
+	if limits.Domain(t.Domain) == nil {
+		return nil, problem(http.StatusNotFound, "unknown domain %q; loaded domains: %s", truncate(t.Domain), domainList(limits))
+	}
+	ctr := newCounter(limits, t)
+	if ctr == nil {
+		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(t.String()))
+	}
+	return ctr, answer{}
+}
+
+// domainList returns the names of loaded domains.
+func domainList(limits *descriptors.Config) string {
+	const maxNames = 20
+	var names []string
+	for _, d := range limits.Domains() {
+		names = append(names, fmt.Sprintf("%q", truncate(d.Name)))
+	}
+	if len(names) > maxNames {
+		names = append(names[:maxNames], "and more")
+	}
+	return cmp.Or(strings.Join(names, ", "), "none")
+}
+
+func (h *handler) getCounter(c *call) answer {
+	ctr, rejection := h.findCounter(c)
+	if ctr == nil {
+		return rejection
+	}
+	limits, err := h.readLimits(c.Context(), ctr)
+	if err != nil {
+		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
+	}
+	body := ctr.answer(limits)
+	isContradicted := func(l Limit) bool { return l.CachedDenial != nil && !l.Over }
+	if slices.ContainsFunc(limits, isContradicted) {
+		body.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
+	}
+	return answer{code: http.StatusOK, body: body}
+}
+
+func (h *handler) resetCounter(c *call) answer {
+	ctr, rejection := h.findCounter(c)
+	if ctr == nil {
+		return rejection
+	}
+	limitsBefore, err := h.readLimits(c.Context(), ctr)
+	if err != nil {
+		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
+	}
+	degraded := func(l Limit) bool { return l.Degraded }
+	if slices.ContainsFunc(limitsBefore, degraded) {
+		return problem(http.StatusServiceUnavailable, "counter not reset: the backend is down, so the counter keeps its value")
+	}
+	// The largest refund gives back all that is spent.
+	results := h.take(c.Context(), ctr, -limit.MaxHits)
+	if failure := ctr.resetFailure(results); failure != "" {
+		return h.resetFailed(c, ctr, failure)
+	}
+	limitsAfter := ctr.limits(results)
+	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: h.publishReset(c, ctr.target.String())}
+	var notes []string
+	if h.options.Counters.PerReplica {
+		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
+	} else {
+		if !reset.Published {
+			notes = append(notes, "other replicas were not notified; they may deny until their cached denials end")
+		}
+		if slices.ContainsFunc(limitsAfter, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
+			notes = append(notes, "limits per instance were reset on this replica only")
+		}
+	}
+	reset.Note = strings.Join(notes, "; ")
+	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
+	return answer{code: http.StatusOK, body: reset}
+}
+
+// resetFailure returns which limits are reset and which may not be. It is empty if all are reset.
+func (ctr *counter) resetFailure(results []backend.Result) string {
+	var resetLimits, otherLimits []string
+	reason := "the backend is down"
+	for _, l := range ctr.rule.Limits {
+		if l.Unlimited {
+			continue
+		}
+		r := results[0]
+		results = results[1:]
+		switch {
+		case r.Err != nil:
+			reason = r.Err.Error()
+			otherLimits = append(otherLimits, l.String())
+		case r.Degraded():
+			otherLimits = append(otherLimits, l.String())
+		default:
+			resetLimits = append(resetLimits, l.String())
+		}
+	}
+	others := fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(otherLimits, " and "), reason)
+	switch {
+	case len(otherLimits) == 0:
+		return ""
+	case len(resetLimits) == 0:
+		return "counter " + others
+	}
+	return "counter reset in part: " + strings.Join(resetLimits, " and ") + "; " + others
+}
+
+// resetFailed audits, publishes and answers a reset that may have happened in part.
+func (h *handler) resetFailed(c *call, ctr *counter, reason string) answer {
+	h.publishReset(c, ctr.target.String())
+	h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", reason)
+	return problem(http.StatusServiceUnavailable, "%s", reason)
+}
+
+// publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
+// whether it succeeded.
+func (h *handler) publishReset(c *call, target string) bool {
+	if h.options.Counters.PublishReset == nil || h.options.Counters.PerReplica {
+		return false
+	}
+	if err := h.options.Counters.PublishReset(c.Context(), target); err != nil {
+		h.options.Log.Warn("reset not published; other replicas can deny until their remembered denials end", "target", truncate(c.target()), "error", err)
+		return false
+	}
+	return true
+}
+
+// readLimits returns the limits of a counter, with the denials of a single hit that this replica remembers.
+// It charges nothing.
+func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error) {
+	hits, now := ctr.hits(1), h.options.Counters.Now()
+	peeks := make([]backend.Peek, len(hits))
+	h.options.Counters.Layer.Peek(ctx, now, hits, peeks)
+	results := make([]backend.Result, len(hits))
+	for i := range peeks {
+		if err := peeks[i].Err; err != nil {
+			return nil, err
+		}
+		results[i] = peeks[i].Result
+	}
+	limits := ctr.limits(results)
+	for i := range limits {
+		if limits[i].Unlimited {
+			continue
+		}
+		if d := peeks[0].Denial; d != nil {
+			limits[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
+		}
+		peeks = peeks[1:]
+	}
+	return limits, nil
+}
+
+// take charges n hits to each limit of a counter.
+func (h *handler) take(ctx context.Context, ctr *counter, n int64) []backend.Result {
+	hits := ctr.hits(n)
+	results := make([]backend.Result, len(hits))
+	h.options.Counters.Layer.Take(ctx, h.options.Counters.Now(), hits, results)
+	return results
+}
+
+func (ctr *counter) answer(limits []Limit) Counter {
+	return Counter{
+		Target:     ctr.target.String(),
+		Path:       ctr.rule.Path,
+		Key:        string(ctr.key),
+		ShadowMode: ctr.rule.InShadow(ctr.key),
+		Limits:     limits,
+	}
+}
+
+// limits returns the limits of the rule. results are the results of ctr.hits.
+func (ctr *counter) limits(results []backend.Result) []Limit {
+	all := make([]Limit, 0, len(ctr.rule.Limits))
+	for _, l := range ctr.rule.Limits {
+		if l.Unlimited {
+			all = append(all, Limit{Limit: "unlimited", Name: l.Name, Unlimited: true})
+			continue
+		}
+		r := results[0]
+		results = results[1:]
+		state := Limit{
+			Limit:        l.String(),
+			Name:         l.Name,
+			Tag:          l.Tag(),
+			Scope:        l.Scope.String(),
+			Remaining:    max(r.Remaining, 0),
+			ResetSeconds: float64(r.ResetAfter) / 1e6,
+			Over:         r.Remaining < 1,
+			Degraded:     r.Degraded(),
+		}
+		if !r.Degraded() { // a degraded result is for a share of the limit
+			state.Capacity, state.Spent = l.Capacity(), l.Spent(r.Result)
+		}
+		all = append(all, state)
+	}
+	return all
+}
+
+// spentList describes what is spent of each limit, for the audit log.
+func spentList(limits []Limit) string {
+	var texts []string
+	for _, l := range limits {
+		if !l.Unlimited {
+			texts = append(texts, fmt.Sprintf("%d spent of %s", l.Spent, l.Limit))
+		}
+	}
+	return cmp.Or(strings.Join(texts, "; "), "unlimited")
+}

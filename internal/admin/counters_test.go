@@ -1,0 +1,355 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/denycache"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// setClock sets the clock to 10 s after the start of a day.
+func (r *testAPI) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
+
+func TestGetCounterReturnsSpent(t *testing.T) {
+	perMinute := func(spent, remaining int64, over bool) admin.Limit {
+		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: over}
+	}
+	for name, c := range map[string]struct {
+		target string
+		spent  int64
+		want   admin.Counter
+	}{
+		"nothing spent": {acme, 0, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(0, 100, false)},
+		}},
+		"some spent": {acme, 60, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(60, 40, false)},
+		}},
+		"all spent": {acme, 100, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(100, 0, true)},
+		}},
+		"more than all spent": {acme, 130, admin.Counter{
+			Path: "shop > tenant", Key: acme, Limits: []admin.Limit{perMinute(130, 0, true)},
+		}},
+		"several limits": {"shop|ip=10.0.0.1", 4, admin.Counter{
+			Path: "shop > ip", Key: "shop|ip=10.0.0.1", Limits: []admin.Limit{
+				{Limit: "5 per second", Name: "ip-second", Tag: "fw1", Scope: "global", Capacity: 5, Spent: 4, Remaining: 1, ResetSeconds: 1},
+				{Limit: "50 per hour, token_bucket, burst 80", Tag: "tb3600", Scope: "global", Capacity: 80, Spent: 4, Remaining: 76, ResetSeconds: 288},
+				{Limit: "500 per day, sliding_window, per instance", Tag: "sw86400i", Scope: "instance", Capacity: 500, Spent: 4, Remaining: 496, ResetSeconds: 2*86_400 - 10},
+			},
+		}},
+		"shared threshold": {"shop|tenant=acme|path=/api/orders", 20, admin.Counter{
+			Path: "shop > tenant > path=/api/*", Key: "shop|tenant=acme|path=/api/*", Limits: []admin.Limit{
+				{Limit: "20 per hour, sliding_log", Tag: "sl3600", Scope: "global", Capacity: 20, Spent: 20, ResetSeconds: 3600, Over: true},
+			},
+		}},
+		"limit of 0": {"shop|trial=x", 0, admin.Counter{
+			Path: "shop > trial", Key: "shop|trial=x", ShadowMode: true,
+			Limits: []admin.Limit{{Limit: "0 per minute", Tag: "fw60", Scope: "global", ResetSeconds: 50, Over: true}},
+		}},
+		"escaped characters": {"shop|tenant=a%7Cb%20%25*", 0, admin.Counter{
+			Path: "shop > tenant", Key: "shop|tenant=a%7Cb%20%25%2A", Limits: []admin.Limit{perMinute(0, 100, false)},
+		}},
+		"no value": {"shop|tenant", 0, admin.Counter{
+			Path: "shop > tenant", Key: "shop|tenant=", Limits: []admin.Limit{perMinute(0, 100, false)},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestAPI(t)
+			r.setClock()
+			if c.spent > 0 {
+				r.spend(c.target, c.spent)
+			}
+			c.want.Target = c.target
+			for range 2 {
+				var got admin.Counter
+				require.Equal(t, http.StatusOK, r.call("GET", "counters", c.target, "", &got))
+				assert.Equal(t, c.want, got, "reading charges nothing")
+			}
+		})
+	}
+	t.Run("unlimited", func(t *testing.T) {
+		r := newTestAPI(t)
+		var got admin.Counter
+		require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|free=x", "", &got))
+		assert.Equal(t, []admin.Limit{{Limit: "unlimited", Unlimited: true}}, got.Limits)
+		assert.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|free=x", "", nil))
+	})
+	t.Run("with an override", func(t *testing.T) {
+		r := newTestAPI(t)
+		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
+		var got admin.Counter
+		require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
+		assert.Equal(t, "shop > tenant=acme", got.Path)
+		assert.EqualValues(t, 200, got.Limits[0].Capacity)
+	})
+}
+
+func TestUnknownCounterIsRejected(t *testing.T) {
+	for name, c := range map[string]struct {
+		target string
+		code   int
+		want   string
+	}{
+		"no target":           {"", http.StatusBadRequest, "want DOMAIN|KEY=VALUE"},
+		"bad encoding":        {"shop|tenant=%zz", http.StatusBadRequest, "%25"},
+		"unknown domain":      {"bank|tenant=acme", http.StatusNotFound, `unknown domain "bank"; loaded domains: "shop"`},
+		"unknown key":         {"shop|user=x", http.StatusNotFound, `no descriptor with a limit matches requests with "shop|user=x"`},
+		"too deep":            {"shop|tenant=acme|path=/x", http.StatusNotFound, "no descriptor with a limit matches"},
+		"rule without limit":  {"shop|quiet=x", http.StatusNotFound, "no descriptor with a limit matches"},
+		"keys in other order": {"shop|path=/api/x|tenant=acme", http.StatusNotFound, "in their order"},
+	} {
+		for _, method := range []string{"GET", "DELETE"} {
+			t.Run(name+" "+method, func(t *testing.T) {
+				r := newTestAPI(t)
+				code, text := r.problems(method, "counters", c.target, "")
+				assert.Equal(t, c.code, code)
+				assert.Contains(t, text, c.want)
+				assert.Empty(t, r.audits())
+			})
+		}
+	}
+	t.Run("no limits loaded", func(t *testing.T) {
+		r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
+		code, text := r.problems("GET", "counters", acme, "")
+		assert.Equal(t, http.StatusServiceUnavailable, code)
+		assert.Equal(t, "no limits are loaded", text)
+	})
+}
+
+func TestResetIsForOneValue(t *testing.T) {
+	r := newTestAPI(t)
+	r.setClock()
+	r.spend("shop|tenant", 3)
+	r.spend(acme, 3)
+	code, text := r.problems("DELETE", "counters", "shop|tenant", "")
+	assert.Equal(t, http.StatusBadRequest, code)
+	assert.Contains(t, text, "got a key without a value; a reset is for one value of each key, want shop|tenant= for the empty value")
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|tenant=", "", nil))
+	for target, spent := range map[string]int64{"shop|tenant=": 0, acme: 3} {
+		var got admin.Counter
+		require.Equal(t, http.StatusOK, r.call("GET", "counters", target, "", &got))
+		assert.Equal(t, spent, got.Limits[0].Spent, target)
+	}
+}
+
+func TestResetDropsAllCountersOfTarget(t *testing.T) {
+	var published []string
+	r := newTestAPI(t, func(o *admin.Options) {
+		o.Counters.PublishReset = func(_ context.Context, target string) error {
+			published = append(published, target)
+			return nil
+		}
+	})
+	r.setClock()
+	const ip = "shop|ip=10.0.0.1"
+	r.spend(ip, 5)
+	r.spend("shop|ip=10.0.0.2", 5)
+	var got admin.Reset
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", ip, "", &got))
+	for i, capacity := range []int64{5, 80, 500} {
+		assert.EqualValues(t, 5, got.LimitsBefore[i].Spent)
+		assert.Zero(t, got.Limits[i].Spent)
+		assert.Equal(t, capacity, got.Limits[i].Remaining)
+	}
+	assert.True(t, got.LimitsBefore[0].Over)
+	assert.False(t, got.Limits[0].Over)
+	assert.True(t, got.Published)
+	assert.Equal(t, "limits per instance were reset on this replica only", got.Note)
+	assert.Equal(t, []string{ip}, published)
+
+	var now admin.Counter
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &now))
+	assert.Equal(t, got.Limits, now.Limits)
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|ip=10.0.0.2", "", &now))
+	assert.EqualValues(t, 5, now.Limits[0].Spent, "other counters keep their values")
+
+	lines := r.audits()
+	require.Len(t, lines, 1)
+	assert.Contains(t, lines[0], `action=reset by=ops from=192.0.2.1:1234 target="shop|ip=10.0.0.1" path="shop > ip" before="5 spent of 5 per second; 5 spent of 50 per hour, token_bucket, burst 80; 5 spent of 500 per day, sliding_window, per instance" after="0 spent of 5 per second; `)
+}
+
+func TestResetReportsIfNotPublished(t *testing.T) {
+	for name, publish := range map[string]func(context.Context, string) error{
+		"no publisher": nil,
+		"Redis down":   func(context.Context, string) error { return errors.New("gone") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestAPI(t, func(o *admin.Options) { o.Counters.PublishReset = publish })
+			r.spend(acme, 5)
+			var got admin.Reset
+			require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
+			assert.False(t, got.Published)
+			assert.Equal(t, "other replicas were not notified; they may deny until their cached denials end", got.Note)
+			assert.Len(t, r.audits(), 1)
+		})
+	}
+}
+
+func TestResetReportsCountersPerReplica(t *testing.T) {
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.PerReplica = true })
+	var got admin.Reset
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
+	assert.False(t, got.Published)
+	assert.Equal(t, "each replica has its own counters; only this replica reset its counter", got.Note)
+}
+
+// A reset drops the counter of the algorithm in force. Another algorithm's counter stays.
+func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
+	for _, old := range limit.Algorithms() {
+		for _, changed := range limit.Algorithms() {
+			t.Run(old.String()+" to "+changed.String(), func(t *testing.T) {
+				r := newTestAPI(t)
+				put := func(a limit.Algorithm) {
+					window := `"unit": "hour"`
+					if a.HasHolds() {
+						window = `"hold": "1h"`
+					}
+					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, `+window+`, "algorithm": "`+a.String()+`"}`, nil))
+				}
+				put(old)
+				r.now = time.Now()
+				r.spend(acme, 40)
+				put(changed)
+				r.now = time.Now()
+				r.spend(acme, 5)
+
+				var reset admin.Reset
+				require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &reset))
+				spent, spentUnderOld := 5, 40
+				if old == changed {
+					spent, spentUnderOld = 45, 0
+				}
+				assert.EqualValues(t, spent, reset.LimitsBefore[0].Spent)
+				assert.Zero(t, reset.Limits[0].Spent)
+				put(old)
+				var got admin.Counter
+				require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
+				assert.EqualValues(t, spentUnderOld, got.Limits[0].Spent)
+			})
+		}
+	}
+}
+
+func TestResetInvalidatesCachedDenial(t *testing.T) {
+	counters := local.New(local.Options{})
+	cached := denycache.New(backend.Counters{Limiter: counters}, denycache.Options{})
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = cached })
+	r.setClock()
+	r.counters = cached
+	r.spend(acme, 100)
+	r.spend(acme, 1)
+	denied := func() bool {
+		rule := r.overrides.Limits.Load().Domain("shop").Match(target(t, acme).Entries)
+		results := make([]backend.Result, 1)
+		cached.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
+		return !results[0].Allowed
+	}
+	require.True(t, denied())
+	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", nil))
+	assert.False(t, denied())
+}
+
+func target(t *testing.T, text string) descriptors.Target {
+	parsed, err := descriptors.ParseTarget(text)
+	require.NoError(t, err)
+	return parsed
+}
+
+// noEvents is an Observer of a fallback without outages.
+type noEvents struct{ fallback.Observer }
+
+func (noEvents) Served(int)                {}
+func (noEvents) BlipEnded(fallback.Outage) {}
+
+// withReads is a Layer that peeks in another Layer.
+type withReads struct {
+	backend.Layer
+	reads backend.Layer
+}
+
+func (l withReads) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	l.reads.Peek(ctx, now, hits, peeks)
+}
+
+func TestCountersWhileBackendIsDown(t *testing.T) {
+	down := backendtest.NewFlaky(local.New(local.Options{}))
+	withFallback := fallback.New(fallback.Options{
+		Primary: down, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
+		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
+	})
+	defer withFallback.Close()
+	for name, c := range map[string]struct {
+		read backend.Layer
+		get  int
+	}{
+		"without fallback":    {backend.Counters{Limiter: down}, http.StatusServiceUnavailable},
+		"with fallback":       {withFallback, http.StatusOK},
+		"only after the read": {backend.Counters{Limiter: local.New(local.Options{})}, http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			down.SetError(backend.ErrUnavailable)
+			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = withReads{withFallback, c.read} })
+			var got admin.Counter
+			require.Equal(t, c.get, r.call("GET", "counters", acme, "", &got))
+			if c.read == withFallback {
+				assert.True(t, got.Limits[0].Degraded)
+				assert.EqualValues(t, 50, got.Limits[0].Remaining)
+				assert.Zero(t, got.Limits[0].Capacity)
+				assert.Zero(t, got.Limits[0].Spent)
+			}
+			code, text := r.problems("DELETE", "counters", acme, "")
+			assert.Equal(t, http.StatusServiceUnavailable, code)
+			assert.Regexp(t, "^counter not (known to be )?reset: ", text)
+			if name == "only after the read" {
+				require.Len(t, r.audits(), 1, "some counters may be reset")
+				assert.Contains(t, r.audits()[0], "outcome=unknown")
+			} else {
+				assert.Empty(t, r.audits())
+			}
+		})
+	}
+	t.Run("the reset without fallback", func(t *testing.T) {
+		r := newTestAPI(t, func(o *admin.Options) {
+			o.Counters.Layer = withReads{backend.Counters{Limiter: down}, o.Counters.Layer}
+		})
+		code, text := r.problems("DELETE", "counters", acme, "")
+		assert.Equal(t, http.StatusServiceUnavailable, code)
+		assert.Equal(t, "counter not known to be reset: 100 per minute ("+backend.ErrUnavailable.Error()+")", text)
+	})
+}
+
+// partlyDown decides the second hit of each call without Redis.
+type partlyDown struct{ backend.Layer }
+
+func (d partlyDown) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	d.Layer.Take(ctx, now, hits[:1], results[:1])
+	d.Layer.Take(ctx, now, hits[2:], results[2:])
+	results[1] = backend.Result{Source: backend.SourceFallback}
+}
+
+func TestFailedResetSaysWhichLimitsAreReset(t *testing.T) {
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = partlyDown{o.Counters.Layer} })
+	const ip = "shop|ip=10.0.0.1"
+	r.spend(ip, 4)
+	code, text := r.problems("DELETE", "counters", ip, "")
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	assert.Equal(t, "counter reset in part: 5 per second and 500 per day, sliding_window, per instance; "+
+		"not known to be reset: 50 per hour, token_bucket, burst 80 (the backend is down)", text)
+	var c admin.Counter
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &c))
+	assert.EqualValues(t, []int64{0, 4, 0}, []int64{c.Limits[0].Spent, c.Limits[1].Spent, c.Limits[2].Spent})
+}

@@ -1,0 +1,249 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// storeTimeout bounds how long storing a change takes, so that the caller still waits for
+// the answer.
+const storeTimeout = 2 * time.Second
+
+// field returns the field of a call.
+func (c *call) field() string { return override.Field(c.kind, c.target()) }
+
+// findState returns the state of a field, or nil if it has no value.
+func (h *handler) findState(field string) *override.State {
+	all := h.options.Overrides.States()
+	for i := range all {
+		if all[i].Field() == field {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// listFields returns the fields that the caller may see.
+func (h *handler) listFields(c *call) List {
+	l := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
+	for _, s := range h.options.Overrides.States() {
+		if c.caller.mayUseField(s.Field()) {
+			list := l.listOfKind(s.Kind)
+			*list = append(*list, overrideAnswer(&s))
+		}
+	}
+	return l
+}
+
+// listOfKind returns the list of a kind.
+func (l *List) listOfKind(k override.Kind) *[]Override {
+	switch k {
+	case override.KindRule:
+		return &l.Rules
+	case override.KindSwitch:
+		return &l.Switches
+	case override.KindShadowMode:
+		return &l.ShadowMode
+	}
+	return &l.Overrides
+}
+
+func (h *handler) getAll(c *call) answer {
+	return answer{code: http.StatusOK, body: h.listFields(c)}
+}
+
+func (h *handler) getFields(c *call) answer {
+	if !c.query.Has("target") && c.kind != override.KindShadowMode {
+		all, kindList := h.listFields(c), List{}
+		*kindList.listOfKind(c.kind) = *all.listOfKind(c.kind)
+		return answer{code: http.StatusOK, body: kindList}
+	}
+	s := h.findState(c.field())
+	if s == nil {
+		return noFieldAnswer(c)
+	}
+	o := overrideAnswer(s)
+	return answer{code: http.StatusOK, body: o, tag: o.ETag}
+}
+
+func noFieldAnswer(c *call) answer {
+	return problem(http.StatusNotFound, "no %s has target %q", strings.ReplaceAll(string(c.kind), "_", " "), truncate(c.target()))
+}
+
+// flag returns a parameter that is true or false. Without the parameter it returns false.
+func (c *call) flag(name string) (bool, error) {
+	if !c.query.Has(name) {
+		return false, nil
+	}
+	isSet, err := strconv.ParseBool(c.query.Get(name))
+	if err != nil {
+		return false, fmt.Errorf("%s: got %q, want true or false", name, truncate(c.query.Get(name)))
+	}
+	return isSet, nil
+}
+
+// value returns the value in the body, or the answer to a rejected call.
+func (c *call) value() (value string, rejection *answer) {
+	reject := func(code int, format string, args ...any) (string, *answer) {
+		a := problem(code, format, args...)
+		return "", &a
+	}
+	if n := len(c.target()); n > MaxTarget {
+		return reject(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTarget)
+	}
+	body, err := io.ReadAll(io.LimitReader(c.Body, override.MaxBytes+1))
+	switch {
+	case err != nil:
+		return reject(http.StatusBadRequest, "body not read: %s", err)
+	case len(body) > override.MaxBytes:
+		return reject(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", override.MaxBytes)
+	}
+	return strings.TrimSpace(string(body)), nil
+}
+
+func (h *handler) putField(c *call) answer {
+	isDryRun, err := c.flag("dry_run")
+	if err != nil {
+		return problem(http.StatusBadRequest, "%s", err)
+	}
+	condition, err := readCondition(c.Header)
+	if err != nil {
+		return problem(http.StatusBadRequest, "%s", err)
+	}
+	value, rejection := c.value()
+	if rejection != nil {
+		return *rejection
+	}
+	dryRunState := h.options.Overrides.DryRun(c.field(), value)
+	if dryRunState.Problem == nil && dryRunState.Expired {
+		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
+	}
+	o := overrideAnswer(&dryRunState)
+	o.ETag, o.DryRun = "", isDryRun
+	if dryRunState.Problem != nil {
+		return answer{code: http.StatusBadRequest, body: o}
+	}
+	oldState := h.findState(c.field())
+	if isDryRun {
+		if old := valueOf(oldState); !condition.Holds(old) {
+			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
+		}
+		return answer{code: http.StatusOK, body: o}
+	}
+	stored := override.WithAuthor(value, c.caller.Name, time.Now())
+	if len(stored) > override.MaxBytes {
+		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
+	}
+	notes := override.NotesOf(stored)
+	o.setNotes(notes)
+	result, err := h.store(c, changes.Change{
+		Action: changes.Put, Reason: notes.Reason,
+		Writes: []changes.Write{{Field: c.field(), Value: &stored, Condition: condition}},
+	})
+	if err != nil {
+		return h.storeFailed(c, "put", value, err)
+	}
+	o.Version, o.ETag = result.Version, changes.Tag(stored)
+	limitsBefore, oldText := o.BaseLimits, ""
+	if old := result.OldValues[0]; old != nil {
+		oldText = *old
+		o.OldOverride = rawJSON(override.WithoutAuthor(oldText))
+		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
+	}
+	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
+	return answer{code: http.StatusOK, body: o, tag: o.ETag}
+}
+
+// valueOf returns the value of a state, or nil.
+func valueOf(s *override.State) *string {
+	if s == nil {
+		return nil
+	}
+	return &s.Value
+}
+
+// store makes a change in the name of the caller.
+func (h *handler) store(c *call, change changes.Change) (changes.Result, error) {
+	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	defer cancel()
+	change.Author, change.Address = c.caller.Name, c.RemoteAddr
+	change.ChangedAt = time.Now().UTC().Truncate(time.Millisecond)
+	return h.options.Overrides.MakeChange(ctx, change)
+}
+
+// reason returns the parameter reason.
+func (c *call) reason() (string, error) {
+	reason := c.query.Get("reason")
+	if len(reason) > limitsfile.MaxReasonBytes {
+		return "", fmt.Errorf("reason: got %d bytes, want at most %d", len(reason), limitsfile.MaxReasonBytes)
+	}
+	return reason, nil
+}
+
+func (h *handler) deleteField(c *call) answer {
+	condition, err := readCondition(c.Header)
+	if err != nil {
+		return problem(http.StatusBadRequest, "%s", err)
+	}
+	reason, err := c.reason()
+	if err != nil {
+		return problem(http.StatusBadRequest, "%s", err)
+	}
+	oldState := h.findState(c.field())
+	isConditional := condition.Tags != nil || condition.OtherTags != nil
+	condition.Exists = true
+	result, err := h.store(c, changes.Change{
+		Action: changes.Delete, Reason: reason,
+		Writes: []changes.Write{{Field: c.field(), Condition: condition}},
+	})
+	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.Current == nil && !isConditional {
+		return noFieldAnswer(c)
+	}
+	if err != nil {
+		return h.storeFailed(c, "delete", "", err)
+	}
+	old := *result.OldValues[0]
+	oldState = h.replacedState(oldState, c.field(), old)
+	deleted := Override{
+		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: rawJSON(override.WithoutAuthor(old)), Path: oldState.Path,
+		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
+	}
+	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", reason)
+	return answer{code: http.StatusOK, body: deleted}
+}
+
+func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
+	attrs := []string{"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters}
+	h.audit(c, action, append(attrs, moreAttrs...)...)
+}
+
+// replacedState returns the state of the value that a change has replaced. readState is the state
+// that was read before the change. Another caller may have changed the value in between.
+func (h *handler) replacedState(readState *override.State, field, old string) *override.State {
+	if readState != nil && readState.Value == old {
+		return readState
+	}
+	state := h.options.Overrides.DryRun(field, old)
+	return &state
+}
+
+// storeFailed audits and answers a change that was refused, or that Redis has possibly not stored.
+func (h *handler) storeFailed(c *call, action, value string, err error) answer {
+	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) {
+		h.audit(c, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
+		return h.answerConflict(c, conflict)
+	}
+	h.audit(c, action, "outcome", "unknown", "new", value, "error", err.Error())
+	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call: %s", err)
+}

@@ -1,0 +1,231 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// History is the answer of GET /admin/history.
+type History struct {
+	Changes []Change `json:"changes"` // the newest first
+
+	// OlderChanges is the number of older changes that the history has.
+	OlderChanges int `json:"more"`
+}
+
+// Change is a change in the history.
+type Change struct {
+	Version         int64          `json:"version"`
+	ChangedAt       time.Time      `json:"at"`
+	Author          string         `json:"by"`
+	Address         string         `json:"from,omitempty"` // of the caller
+	Action          changes.Action `json:"action"`
+	Reason          string         `json:"reason,omitempty"`
+	RestoredVersion int64          `json:"restored,omitempty"` // the version that a rollback restored
+	Fields          []FieldChange  `json:"changes"`
+}
+
+// FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had
+// or has no value.
+type FieldChange struct {
+	Kind     override.Kind   `json:"kind"`
+	Target   string          `json:"target"`
+	OldValue json.RawMessage `json:"old,omitempty"`
+	NewValue json.RawMessage `json:"new,omitempty"`
+}
+
+// newChange returns a change with the fields that mayUseField allows.
+func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change {
+	c := Change{
+		Version: entry.Version, ChangedAt: entry.ChangedAt, Author: entry.Author, Address: entry.Address,
+		Action: entry.Action, Reason: entry.Reason, RestoredVersion: entry.RestoredVersion, Fields: []FieldChange{},
+	}
+	for _, fieldWrite := range entry.Fields {
+		if mayUseField(fieldWrite.Field) {
+			c.Fields = append(c.Fields, newFieldChange(fieldWrite))
+		}
+	}
+	return c
+}
+
+func newFieldChange(fieldWrite changes.FieldWrite) FieldChange {
+	kind, target := override.SplitField(fieldWrite.Field)
+	change := FieldChange{Kind: kind, Target: target}
+	if fieldWrite.OldValue != nil {
+		change.OldValue = rawJSON(override.WithoutAuthor(*fieldWrite.OldValue))
+	}
+	if fieldWrite.NewValue != nil {
+		change.NewValue = rawJSON(override.WithoutAuthor(*fieldWrite.NewValue))
+	}
+	return change
+}
+
+const defaultHistoryCount = 20
+
+func (h *handler) getHistory(c *call) answer {
+	count := defaultHistoryCount
+	if c.query.Has("count") {
+		var err error
+		if count, err = strconv.Atoi(c.query.Get("count")); err != nil || count < 1 || count > changes.MaxHistory {
+			return problem(http.StatusBadRequest, "count: got %q, want 1 to %d", truncate(c.query.Get("count")), changes.MaxHistory)
+		}
+	}
+	history, err := h.history(c)
+	if err != nil {
+		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
+	}
+	list := History{Changes: []Change{}}
+	for i := range history {
+		change := newChange(&history[i], c.caller.mayUseField)
+		if c.query.Has("target") {
+			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != c.target() })
+		}
+		switch {
+		case len(change.Fields) == 0:
+		case len(list.Changes) == count:
+			list.OlderChanges++
+		default:
+			list.Changes = append(list.Changes, change)
+		}
+	}
+	return answer{code: http.StatusOK, body: list}
+}
+
+func (h *handler) history(c *call) ([]changes.Entry, error) {
+	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	defer cancel()
+	return h.options.Overrides.History(ctx)
+}
+
+// Rollback is the answer of POST /admin/rollback.
+type Rollback struct {
+	Version         int64 `json:"version,omitempty"` // of the rollback itself
+	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
+	DryRun          bool  `json:"dry_run,omitempty"`
+
+	// UndoneChanges are the changes since RestoredVersion, the newest first. A change without a
+	// field that the caller may use is left out.
+	UndoneChanges []Change `json:"undone"`
+
+	// Fields has the state of each field that the rollback wrote.
+	Fields []Override `json:"fields"`
+}
+
+func (h *handler) rollBack(c *call) answer {
+	isDryRun, dryRunErr := c.flag("dry_run")
+	isForced, forceErr := c.flag("force")
+	reason, reasonErr := c.reason()
+	wantedVersion, versionErr := c.versionParameter()
+	if err := errors.Join(dryRunErr, forceErr, reasonErr, versionErr); err != nil {
+		return answer{code: http.StatusBadRequest, body: Problems{Problems: problemList(err)}}
+	}
+	history, err := h.history(c)
+	if err != nil {
+		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
+	}
+	version, writes, err := rollbackPlan(history, wantedVersion)
+	if err != nil {
+		return problem(http.StatusConflict, "rollback: %s", err)
+	}
+	for i, write := range writes {
+		if refusal := c.fieldRefusal(write.Field); refusal != "" {
+			h.audit(c, "rollback", "outcome", "refused", "problem", refusal)
+			return problem(http.StatusForbidden, "rollback to version %d: it changes another domain, and %s", version, refusal)
+		}
+		if isForced {
+			writes[i].Condition = changes.Condition{}
+		}
+	}
+	rollback := Rollback{RestoredVersion: version, DryRun: isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
+	for i := range history {
+		if history[i].Version <= version {
+			break
+		}
+		if change := newChange(&history[i], c.caller.mayUseField); len(change.Fields) > 0 {
+			rollback.UndoneChanges = append(rollback.UndoneChanges, change)
+		}
+	}
+	if !isDryRun {
+		result, err := h.store(c, changes.Change{
+			Action: changes.Rollback, Reason: reason, RestoredVersion: version, Writes: writes,
+		})
+		if err != nil {
+			return h.storeFailed(c, "rollback", "", err)
+		}
+		rollback.Version = result.Version
+		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", reason)
+	}
+	for _, write := range writes {
+		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, isDryRun))
+	}
+	return answer{code: http.StatusOK, body: rollback}
+}
+
+// noVersion means that the request has no parameter version.
+const noVersion = -1
+
+// versionParameter returns the parameter version, or noVersion if it is missing.
+func (c *call) versionParameter() (int64, error) {
+	if !c.query.Has("version") {
+		return noVersion, nil
+	}
+	version, err := strconv.ParseInt(c.query.Get("version"), 10, 64)
+	if err != nil || version < 0 {
+		return 0, fmt.Errorf("version: got %q, want a number that rls limits history shows, such as 3", truncate(c.query.Get("version")))
+	}
+	return version, nil
+}
+
+// rollbackPlan returns the version to restore and the writes that restore it. If version is
+// noVersion, rollbackPlan chooses the newest version whose limits differ from the limits in force.
+func rollbackPlan(history []changes.Entry, version int64) (int64, []changes.Write, error) {
+	hasEnded := func(value string) bool { return override.Ended([]byte(value), time.Now()) }
+	if version != noVersion {
+		writes, err := changes.PlanRollback(history, version, hasEnded)
+		if err == nil && len(writes) == 0 {
+			err = errors.New("the limits are already those of this version")
+		}
+		return version, writes, err
+	}
+	if len(history) == 0 {
+		return 0, nil, changes.ErrNothingToRollBack
+	}
+	version = history[0].Version
+	for { // skip versions with the limits that are in force
+		var err error
+		if version, err = changes.PreviousVersion(history, version); err != nil {
+			return 0, nil, err
+		}
+		writes, err := changes.PlanRollback(history, version, hasEnded)
+		if err != nil || len(writes) > 0 {
+			return version, writes, err
+		}
+	}
+}
+
+// fieldAfterRollback describes a field after a rollback.
+func (h *handler) fieldAfterRollback(write changes.Write, isDryRun bool) Override {
+	kind, target := override.SplitField(write.Field)
+	state := h.findState(write.Field)
+	switch {
+	case write.Value == nil && isDryRun && state != nil:
+		o := overrideAnswer(state)
+		o.State, o.Limits, o.BaseLimits = Deleted, o.BaseLimits, o.Limits
+		return o
+	case write.Value == nil:
+		return Override{Kind: kind, Target: target, State: Deleted}
+	case isDryRun || state == nil:
+		newState := h.options.Overrides.DryRun(write.Field, *write.Value)
+		state = &newState
+	}
+	return overrideAnswer(state)
+}

@@ -1,0 +1,147 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+func (r *testAPI) history(query string) (h admin.History) {
+	r.Helper()
+	require.Equal(r, http.StatusOK, r.callURL("GET", "/admin/history?"+query, "", &h))
+	return h
+}
+
+func (r *testAPI) rollBack(query string) (code int, a admin.Rollback) {
+	r.Helper()
+	code = r.callURL("POST", "/admin/rollback?"+query, "", &a)
+	return code, a
+}
+
+func TestHistoryHasAuthorReasonAndValues(t *testing.T) {
+	r := newTestAPI(t)
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2, "reason": "sale"}`, nil))
+	require.Equal(t, http.StatusOK, r.call("PUT", "switches", "shop", `{"reason": "incident"}`, nil))
+	require.Equal(t, http.StatusOK, r.call("DELETE", "overrides", acme, "", nil))
+	h := r.history("")
+	require.Len(t, h.Changes, 3)
+	assert.WithinRange(t, h.Changes[2].ChangedAt, time.Now().Add(-time.Minute), time.Now().Add(time.Second))
+	h.Changes[2].ChangedAt = time.Time{}
+	assert.Equal(t, admin.Change{
+		Version: 1, Author: "ops", Address: "192.0.2.1:1234", Action: changes.Put, Reason: "sale",
+		Fields: []admin.FieldChange{{Kind: override.KindOverride, Target: acme, NewValue: h.Changes[2].Fields[0].NewValue}},
+	}, h.Changes[2])
+	assert.JSONEq(t, `{"factor": 2, "reason": "sale"}`, string(h.Changes[2].Fields[0].NewValue))
+	assert.Equal(t, override.KindSwitch, h.Changes[1].Fields[0].Kind)
+	assert.Equal(t, changes.Delete, h.Changes[0].Action)
+
+	t.Run("of one target", func(t *testing.T) {
+		h := r.history(url.Values{"target": {acme}, "count": {"1"}}.Encode())
+		require.Len(t, h.Changes, 1)
+		assert.EqualValues(t, 3, h.Changes[0].Version)
+		assert.Equal(t, 1, h.OlderChanges)
+	})
+	for _, count := range []string{"0", "501", "x", "-1"} {
+		assert.Equal(t, http.StatusBadRequest, r.callURL("GET", "/admin/history?count="+count, "", nil), count)
+	}
+}
+
+func TestRollbackUndoesTheLastChanges(t *testing.T) {
+	r := newTestAPI(t)
+	limitOf := func(target string) string {
+		for _, s := range r.overrides.States() {
+			if s.Target == target {
+				return s.Limits
+			}
+		}
+		return "no override"
+	}
+	code, _ := r.rollBack("")
+	assert.Equal(t, http.StatusConflict, code, "there is nothing to roll back")
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, nil))
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 20}`, nil))
+	require.Equal(t, http.StatusOK, r.callURL("PUT", "/admin/switches?target=", `{}`, nil))
+
+	code, dry := r.rollBack("dry_run=true")
+	require.Equal(t, http.StatusOK, code)
+	assert.EqualValues(t, 2, dry.RestoredVersion)
+	require.Len(t, dry.Fields, 1)
+	assert.Equal(t, admin.Deleted, dry.Fields[0].State)
+	assert.NotNil(t, r.overrides.Limits.Load().Domain("shop").Source().Off, "a dry run changes nothing")
+
+	code, a := r.rollBack("reason=wrong+switch")
+	require.Equal(t, http.StatusOK, code)
+	assert.EqualValues(t, 4, a.Version)
+	assert.Nil(t, r.overrides.Limits.Load().Domain("shop").Source().Off)
+	assert.Equal(t, "20 per minute", limitOf(acme))
+
+	_, a = r.rollBack("")
+	assert.EqualValues(t, 1, a.RestoredVersion)
+	assert.Equal(t, "10 per minute", limitOf(acme))
+	_, a = r.rollBack("")
+	assert.EqualValues(t, 0, a.RestoredVersion)
+	assert.Equal(t, "no override", limitOf(acme))
+	code, _ = r.rollBack("")
+	assert.Equal(t, http.StatusConflict, code)
+
+	code, _ = r.rollBack("version=2")
+	assert.Equal(t, http.StatusOK, code, "a rollback can be undone")
+	assert.Equal(t, "20 per minute", limitOf(acme))
+	assert.Equal(t, "wrong switch", r.history("").Changes[3].Reason)
+	code, _ = r.rollBack("version=2")
+	assert.Equal(t, http.StatusConflict, code, "the limits are already those of the version")
+	code, _ = r.rollBack("version=99")
+	assert.Equal(t, http.StatusConflict, code, "an unknown version")
+}
+
+func TestRollbackToWrongVersionIsBadRequest(t *testing.T) {
+	r := newTestAPI(t)
+	for _, version := range []string{"abc", "-1", "1.5", ""} {
+		var p admin.Problems
+		assert.Equal(t, http.StatusBadRequest, r.callURL("POST", "/admin/rollback?version="+version, "", &p), version)
+		assert.Equal(t, []string{fmt.Sprintf("version: got %q, want a number that rls limits history shows, such as 3", version)}, p.Problems)
+	}
+}
+
+func TestRollbackKeepsChangesThatTheHistoryDoesNotHave(t *testing.T) {
+	r := newTestAPI(t)
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, nil))
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 20}`, nil))
+	r.overrides.Store(acme, "30") // as redis-cli does
+	var conflict admin.Conflict
+	assert.Equal(t, http.StatusPreconditionFailed, r.callURL("POST", "/admin/rollback", "", &conflict))
+	assert.Contains(t, conflict.Problems[0], "its author is unknown; limits now: 30 per minute")
+	code, _ := r.rollBack("force=true")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Equal(t, "10 per minute", r.overrides.States()[0].Limits)
+}
+
+func TestRollbackSkipsChangesWithoutEffect(t *testing.T) {
+	r := newTestAPI(t)
+	ended := `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`
+	_, err := r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: acme, Value: new("10")}}})
+	require.NoError(t, err)
+	_, err = r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: "shop|ip", Value: &ended}}})
+	require.NoError(t, err)
+	code, a := r.rollBack("")
+	require.Equal(t, http.StatusOK, code)
+	assert.EqualValues(t, 0, a.RestoredVersion, "the ended override needs no rollback")
+	assert.Len(t, a.Fields, 1)
+}
+
+func TestHistoryAndRollbackNeedTheStore(t *testing.T) {
+	r := newTestAPI(t)
+	r.overrides.Fail(errors.New("connection refused"))
+	assert.Equal(t, http.StatusServiceUnavailable, r.callURL("GET", "/admin/history", "", nil))
+	assert.Equal(t, http.StatusServiceUnavailable, r.callURL("POST", "/admin/rollback", "", nil))
+}

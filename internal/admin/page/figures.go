@@ -1,0 +1,116 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+)
+
+// figure is one of the large figures.
+type figure struct {
+	ID, Name           string
+	Value, Unit        string
+	Class              string // of Value
+	SecondName, Second string
+	Spark              spark
+}
+
+func figures(s *live.Snapshot) []figure {
+	f := &s.Figures
+	calls := figure{ID: "calls", Name: "Calls", Value: "–", Unit: "/s", SecondName: "errors"}
+	if f.Calls.Now.Known() {
+		calls.Value = formatNumber(float64(f.Calls.Now))
+	}
+	calls.Second = FormatRate(f.Errors.Now)
+	calls.Spark = newSpark("Calls per second", f, FormatRate, f.Calls.Points, nil)
+
+	denied := figure{ID: "denied", Name: "Denied", Value: "–", Unit: "%", SecondName: "calls/s"}
+	if f.DeniedShare.Now.Known() {
+		denied.Value = formatNumber(float64(f.DeniedShare.Now) * 100)
+		if f.DeniedShare.Now > 0 {
+			denied.Class = "hot"
+		}
+		if f.Calls.Now.Known() {
+			denied.Second = formatNumber(float64(f.DeniedShare.Now * f.Calls.Now))
+		}
+	}
+	if denied.Second == "" {
+		denied.Second = "–"
+	}
+	denied.Spark = newSpark("Denied share of the calls", f, FormatShare, nil, f.DeniedShare.Points)
+
+	all := []figure{calls, denied, durationFigure("duration", "Time of a call, p50", f.P50, f.P99, f)}
+	if s.State.Redis == nil {
+		return all
+	}
+	redis := durationFigure("redis", "Redis round trip, p50", f.RedisP50, f.RedisP99, f)
+	if !s.State.Redis.Up {
+		redis.Value, redis.Unit, redis.Class = "away", "", "failed"
+		redis.SecondName, redis.Second = "decided here/s", FormatRate(f.WithoutRedis.Now)
+	}
+	return append(all, redis)
+}
+
+func durationFigure(id, name string, p50, p99 live.Series, f *live.Figures) figure {
+	value, unit := formatSeconds(p50.Now)
+	return figure{
+		ID: id, Name: name, Value: value, Unit: unit, SecondName: "p99", Second: FormatDuration(p99.Now),
+		Spark: newSpark(name, f, FormatDuration, p50.Points, nil),
+	}
+}
+
+// spark is a line of the last five minutes, or two lines.
+type spark struct {
+	Text             string // for screen readers
+	Width            int
+	Line, DeniedLine string // paths of SVG
+}
+
+// sparkHeight is the height of a spark in units of its own. The width of a step is 1.
+const sparkHeight = 40
+
+// newSpark returns the spark of two series of one scale. Either can be nil.
+func newSpark(name string, f *live.Figures, format func(live.Value) string, points, denied []live.Value) spark {
+	highest, known := 0.0, false
+	for _, v := range slices.Concat(points, denied) {
+		if v.Known() {
+			highest, known = max(highest, float64(v)), true
+		}
+	}
+	text := name + " in the last five minutes: none"
+	if known {
+		text = name + " in the last five minutes: highest " + format(live.Value(highest))
+	}
+	return spark{Text: text, Width: slots(f) - 1, Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest)}
+}
+
+// slots returns the number of points in five minutes.
+func slots(f *live.Figures) int { return max(300/max(f.StepSeconds, 1), 2) }
+
+// sparkLine returns the path of points, or nothing if all are 0. The newest point is at the
+// right edge. Unknown points are gaps.
+func sparkLine(points []live.Value, f *live.Figures, highest float64) string {
+	if highest == 0 || sum(points) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	x, last := slots(f)-len(points), 0
+	drawing := false
+	for _, v := range points {
+		y := sparkHeight - 1 - roundHalfUp(numberOrZero(v)/highest*(sparkHeight-4))
+		switch {
+		case v.Known() && drawing:
+			fmt.Fprintf(&b, " 1 %d", y-last)
+		case v.Known():
+			fmt.Fprintf(&b, "M%d %dh.1l0 0", x, y) // a lone point is a dash
+		}
+		drawing, last = v.Known(), y
+		x++
+	}
+	return b.String()
+}
+
+func roundHalfUp(x float64) int { return int(math.Floor(x + 0.5)) }

@@ -1,0 +1,131 @@
+package page
+
+import (
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+)
+
+// keyList is a list of keys.
+type keyList struct {
+	ID, Caption                 string
+	KeyName, RateName, UsedName string // headings
+
+	Rows  []keyRow
+	Empty string // shown without rows
+}
+
+// keyRow is a key in a list.
+type keyRow struct {
+	Text, Rule, Limit string
+	Href              string // address of explain with this key; empty if the key is hashed
+
+	Rate, DeniedRate, Share, Used string
+}
+
+func hitRate(k live.Key) live.Value    { return k.Rate }
+func deniedRate(k live.Key) live.Value { return k.DeniedRate }
+
+func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key, rate func(live.Key) live.Value) keyList {
+	l := keyList{ID: id, Caption: caption, KeyName: "Key and rule", RateName: rateName, UsedName: "Used", Empty: "None in the last minutes."}
+	if mode == live.KeysOff {
+		l.Empty = "Off. TOP_KEYS=on shows keys, and TOP_KEYS=hashed shows hashes of keys."
+	}
+	for _, k := range keys {
+		l.Rows = append(l.Rows, newKeyRow(mode, k, rate(k)))
+	}
+	return l
+}
+
+// unmatchedList returns the list of examples of descriptors that no rule limits.
+func unmatchedList(k *live.TopKeys) keyList {
+	l := newKeyList("unmatched-keys", "Most frequent descriptors", "Seen/s", k.Mode, k.Unmatched, hitRate)
+	l.KeyName, l.UsedName = "Descriptor", "Reason"
+	for i := range l.Rows {
+		l.Rows[i].Used = k.Unmatched[i].Limit
+	}
+	return l
+}
+
+func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
+	row := keyRow{Text: k.Key, Rule: k.Rule, Limit: k.Limit, Rate: FormatRate(rate), DeniedRate: FormatRate(k.DeniedRate), Share: FormatShare(k.Share), Used: "–"}
+	if mode == live.KeysOn {
+		entries := strings.Split(k.Key, "|")
+		domain := unescape(entries[0])
+		for i, entry := range entries {
+			entries[i] = readable(entry)
+		}
+		row.Text = strings.Join(entries[1:], ", ")
+		row.Href = explainHref(domain, descriptorOf(k.Key))
+	}
+	if k.Spent != nil && k.Capacity != nil {
+		row.Used = formatCount(*k.Spent) + " of " + formatCount(*k.Capacity)
+	}
+	return row
+}
+
+// readable returns the text of a part of a key. If the text has invisible characters or
+// characters that change the direction of others, the result is part, which has %XX instead.
+func readable(part string) string {
+	text, err := url.PathUnescape(part)
+	if err != nil || !utf8.ValidString(text) {
+		return part
+	}
+	for _, r := range text {
+		if r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) {
+			return part
+		}
+	}
+	return text
+}
+
+// zeroWidthJoiner joins emojis to one.
+const zeroWidthJoiner = '\u200d'
+
+// descriptorOf returns the descriptor of the name of a counter, as the form of explain takes
+// it.
+func descriptorOf(key string) string {
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for _, part := range strings.Split(key, "|")[1:] {
+		k, v, _ := strings.Cut(part, "=")
+		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(k), Value: unescape(v)})
+	}
+	return entrytext.Format(entries)
+}
+
+// unescape returns the text of a part of the name of a counter.
+func unescape(part string) string {
+	text, err := url.PathUnescape(part)
+	if err != nil {
+		return part
+	}
+	return text
+}
+
+// explainHref returns the address of the page with the form of explain filled in.
+func explainHref(domain, descriptor string) string {
+	return "/?" + url.Values{"domain": {domain}, "descriptor": {descriptor}}.Encode() + "#explain"
+}
+
+// escapeEntry escapes an entry for the form of explain and makes up text for a wildcard.
+var escapeEntry = strings.NewReplacer(`\`, `\\`, ",", `\,`, "*", "example")
+
+// exampleDescriptor returns a descriptor that the rule of path matches, for the form of
+// explain: a value is made up where the rule takes any.
+func exampleDescriptor(path string) string {
+	parts := strings.Split(path, separator)[1:]
+	for i, part := range parts {
+		part = escapeEntry.Replace(part)
+		if !strings.Contains(part, "=") {
+			part += "=example"
+		}
+		parts[i] = part
+	}
+	return strings.Join(parts, ",")
+}

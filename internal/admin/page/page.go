@@ -1,0 +1,237 @@
+// Package page serves the live page: the state of the process, its traffic, its rules and
+// keys, its changes, and a form for explain. The server renders the whole page. A script
+// keeps it up to date from the stream of snapshots.
+package page
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+)
+
+// Options are the options of New. Explain, GRPCAddr, Sources and Links can be empty.
+type Options struct {
+	// Snapshot returns what the page shows to a caller. The page does not change it.
+	Snapshot func(*http.Request) *live.Snapshot
+
+	// Rules returns rules whose path or limit contains the filter. Quiet rules are included.
+	// more is the number of further rules.
+	Rules func(filter string) (rules []live.Rule, more int)
+
+	// Rule returns the rule of a path and its busiest keys, as the caller may see them.
+	Rule func(r *http.Request, path string) (rule live.Rule, keys live.TopKeys, known bool)
+
+	// Explain explains a request with one descriptor, or returns why the caller may not
+	// ask or why the descriptor can't be parsed.
+	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
+
+	// GRPCAddr is the address that rls hit needs to reach the service. It is empty if rls hit
+	// reaches the service by default.
+	GRPCAddr string
+
+	// Sources has the names of the parts that make decisions.
+	Sources []string
+
+	// Links are shown at the top.
+	Links []Link
+
+	Log *slog.Logger // default slog.Default()
+}
+
+// Link is a link to another page of the debug listener.
+type Link struct{ Href, Name string }
+
+// Paths of the page and of its assets on the debug listener.
+const (
+	Path       = "/{$}"
+	AssetsPath = "/assets/"
+)
+
+//go:embed assets page.html
+var files embed.FS
+
+// policy lets the page load from its own server only, and keeps other sites from framing it.
+const policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
+
+// Page is the live page.
+type Page struct {
+	o        Options
+	template *template.Template
+}
+
+// New returns the page.
+func New(o Options) *Page {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Page{o: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
+}
+
+// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open
+// rule only.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	c := parseChoice(query)
+	var details *ruleDetails
+	if c.Rule != "" {
+		rule, keys, known := p.o.Rule(r, c.Rule)
+		if !known {
+			rule = live.Rule{Path: c.Rule}
+		}
+		details = newRuleDetails(&rule, &keys)
+		details.Effective = p.effectiveLimits(r, &rule)
+	}
+	if query.Get("part") == "rule" {
+		p.render(w, "opened", details)
+		return
+	}
+	s := p.o.Snapshot(r)
+	rules, more := s.Rules.Shown, s.Rules.More
+	if c.Quiet || c.Filter != "" {
+		var filtered []live.Rule
+		filtered, more = p.o.Rules(c.Filter)
+		rules = addRules(rules, filtered)
+	}
+	v := newView(s, newRuleTable(s, rules, more, details, c), c)
+	v.Links, v.Sources = p.o.Links, p.o.Sources
+	v.Hint = p.hint(s)
+	v.Explain = p.explain(r, query.Get("domain"), query.Get("descriptor"))
+	p.render(w, "page", v)
+}
+
+// hint returns what to do if there is nothing to show, or nil.
+func (p *Page) hint(s *live.Snapshot) *hint {
+	switch {
+	case !s.State.Limits.Loaded:
+		return &hint{Text: "No limits are loaded. The page of problems says why.", Href: "/rlconfig/problems", LinkName: "Problems"}
+	case s.Rules.Total == 0:
+		return &hint{Text: "The limits in force have no rule."}
+	case len(s.Rules.Shown) > 0:
+		return nil
+	case s.Figures.Calls.HadTraffic():
+		return &hint{Text: "Calls arrive, but no limit has counted a hit in the last five minutes."}
+	}
+	h := &hint{Text: "No calls in the last five minutes.", IsIdle: true}
+	if h.Command = p.hitCommand(); h.Command != "" {
+		h.Text += " This command sends some calls:"
+	}
+	return h
+}
+
+// hitCommand returns a command that sends calls to a rule with a limit. It returns "" if there
+// is no such rule.
+func (p *Page) hitCommand() string {
+	rules, _ := p.o.Rules("")
+	for i := range rules {
+		r := &rules[i]
+		if slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled }) {
+			words := []string{"rls", "hit"}
+			if p.o.GRPCAddr != "" {
+				words = append(words, "-a", shellWord(p.o.GRPCAddr))
+			}
+			return strings.Join(append(words, "-d", shellWord(r.Domain), shellWord(exampleDescriptor(r.Path)), "-n", "8"), " ")
+		}
+	}
+	return ""
+}
+
+// plainWord matches a word that a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_=,./:@%+-]+$`)
+
+// shellWord quotes a word for a shell if needed.
+func shellWord(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// effectiveLimits returns the limits of a rule with the origin of their fields. It returns
+// nil if the caller has no right to use explain, or if another rule limits the example.
+func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit {
+	if p.o.Explain == nil {
+		return nil
+	}
+	report, err := p.o.Explain(r, rule.Domain, exampleDescriptor(rule.Path))
+	if err != nil || len(report.Descriptors) == 0 || report.Descriptors[0].Rule != rule.Path {
+		return nil
+	}
+	return report.Descriptors[0].Limits
+}
+
+// explain returns the form of explain, and the answer if the form is filled in.
+func (p *Page) explain(r *http.Request, domain, descriptor string) explainForm {
+	f := explainForm{Domain: domain, Descriptor: descriptor}
+	if p.o.Explain == nil || domain == "" && descriptor == "" {
+		return f
+	}
+	report, err := p.o.Explain(r, domain, descriptor)
+	if err != nil {
+		f.Problem = err.Error()
+	} else {
+		f.Report = report
+	}
+	return f
+}
+
+// explainForm is the form of explain and its answer. At most one of Problem and Report is
+// set.
+type explainForm struct {
+	Domain, Descriptor string
+	Problem            string
+	Report             *explain.Report
+}
+
+func (p *Page) render(w http.ResponseWriter, name string, data any) {
+	var body bytes.Buffer
+	if err := p.template.ExecuteTemplate(&body, name, data); err != nil {
+		p.o.Log.Error("live page not rendered", "error", err)
+		http.Error(w, "the page could not be rendered; the log has the reason", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	_, _ = w.Write(body.Bytes())
+}
+
+// Assets serves the style, the script and the icon.
+func Assets() http.Handler {
+	assets, err := fs.Sub(files, "assets")
+	if err != nil {
+		panic(err) // assets is embedded
+	}
+	tags := map[string]string{}
+	entries, _ := fs.ReadDir(assets, ".")
+	for _, e := range entries {
+		text, _ := fs.ReadFile(assets, e.Name())
+		hash := sha256.Sum256(text)
+		tags[AssetsPath+e.Name()] = `"` + hex.EncodeToString(hash[:8]) + `"`
+	}
+	server := http.StripPrefix(AssetsPath, http.FileServerFS(assets))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tag, ok := tags[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("ETag", tag)
+		w.Header().Set("Cache-Control", "no-cache") // the browser asks with the tag
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		server.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,194 @@
+package page_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/admin/page/pagetest"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+)
+
+// optionsFor returns options of a page that shows s. The page has one quiet rule.
+func optionsFor(s *live.Snapshot) page.Options {
+	return page.Options{
+		Snapshot: func(*http.Request) *live.Snapshot { return s },
+		Rules: func(filter string) ([]live.Rule, int) {
+			quiet := pagetest.Rule("shop > tenant=it's", "5 per second", "fixed_window", 0, 0, 0)
+			if !strings.Contains(quiet.Path, strings.ToLower(filter)) {
+				return nil, 0
+			}
+			return []live.Rule{quiet}, 0
+		},
+		Rule: func(_ *http.Request, path string) (live.Rule, live.TopKeys, bool) {
+			for _, r := range s.Rules.Shown {
+				if r.Path == path {
+					return r, s.Keys, true
+				}
+			}
+			return live.Rule{}, live.TopKeys{}, false
+		},
+	}
+}
+
+func get(t *testing.T, o page.Options, address string) (http.Header, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	page.New(o).ServeHTTP(w, httptest.NewRequest(http.MethodGet, address, nil))
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	return w.Header(), w.Body.String()
+}
+
+func TestPageLoadsFromItsServerOnly(t *testing.T) {
+	header, body := get(t, optionsFor(pagetest.Busy()), "/")
+	assert.Equal(t, "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'", header.Get("Content-Security-Policy"))
+	assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
+	assert.Equal(t, "no-store", header.Get("Cache-Control"))
+	for _, inline := range []string{"://", "<style", " style=", "<script>", "onclick", "ZgotmplZ"} {
+		assert.NotContains(t, body, inline)
+	}
+}
+
+func TestTextsAreEscaped(t *testing.T) {
+	s := pagetest.Hostile()
+	s.Instance = "<b>"
+	_, body := get(t, optionsFor(s), "/?filter=%22%3E%3Cb%3E&domain=%3Cb%3E&descriptor=%3Cb%3E&rule=%3Cb%3E")
+	assert.NotContains(t, body, "<script>alert")
+	assert.NotContains(t, body, "<b>")
+	assert.NotContains(t, body, "<img")
+}
+
+func TestHintHasACommandForARule(t *testing.T) {
+	o := optionsFor(pagetest.Quiet())
+	_, body := get(t, o, "/")
+	assert.Contains(t, body, `rls hit -d shop &#39;tenant=it&#39;\&#39;&#39;s&#39; -n 8`)
+	o.GRPCAddr = "localhost:9000"
+	_, body = get(t, o, "/")
+	assert.Contains(t, body, `rls hit -a localhost:9000 -d shop`)
+	o.Rules = func(string) ([]live.Rule, int) { return nil, 0 }
+	_, body = get(t, o, "/")
+	assert.NotContains(t, body, "rls hit")
+	_, body = get(t, optionsFor(pagetest.NoLimits()), "/")
+	assert.Contains(t, body, "No limits are loaded")
+}
+
+func TestFilterFindsQuietRules(t *testing.T) {
+	_, body := get(t, optionsFor(pagetest.Busy()), "/?filter=TENANT")
+	assert.Contains(t, body, `data-path="shop &gt; tenant=acme"`)
+	assert.Contains(t, body, `data-path="shop &gt; tenant=it&#39;s"`)
+	assert.NotContains(t, body, `data-path="shop &gt; remote_address"`)
+
+	_, body = get(t, optionsFor(pagetest.Busy()), "/?filter=burst+100")
+	assert.Contains(t, body, `data-path="shop &gt; path=/api/*"`, "the filter finds limits too")
+}
+
+func TestTableSaysHowManyRulesItLeavesOut(t *testing.T) {
+	s := pagetest.Many(250)
+	s.Rules.More = 1000
+	_, body := get(t, optionsFor(s), "/")
+	assert.Contains(t, body, "1,050 more rules.")
+	_, body = get(t, optionsFor(s), "/?filter=svc-0001")
+	assert.NotContains(t, body, "more rules.")
+}
+
+func TestOpenRuleHasItsDetails(t *testing.T) {
+	for _, address := range []string{"/?rule=shop+%3E+tenant%3Dacme", "/?part=rule&rule=shop+%3E+tenant%3Dacme"} {
+		_, body := get(t, optionsFor(pagetest.Busy()), address)
+		for _, text := range []string{"limits.yaml:12", "shop|tenant=acme", "dana", "6,000 per minute", "descriptor=tenant%3Dacme"} {
+			assert.Contains(t, body, text)
+		}
+	}
+	_, body := get(t, optionsFor(pagetest.Busy()), "/?part=rule&rule=gone")
+	assert.Contains(t, body, "gone")
+}
+
+func TestOpenRuleSaysWhereItsFieldsComeFrom(t *testing.T) {
+	o, rule := optionsFor(pagetest.Busy()), "shop > tenant=acme"
+	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
+		assert.Equal(t, []string{"shop", "tenant=acme"}, []string{domain, descriptor})
+		return &explain.Report{Descriptors: []explain.Descriptor{{Rule: rule, Limits: []explain.Limit{{
+			Limit: "6000 per minute", Algorithm: "fixed_window", Burst: 7, Place: "limits.yaml:14", FromDefaults: []string{"scope"}, DefaultsPlace: "limits.yaml:2", FromOverride: []string{"requests_per_unit"},
+		}}}}}, nil
+	}
+	_, body := get(t, o, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
+	for _, text := range []string{"burst 7", "limits.yaml:14", "from the defaults: scope", "limits.yaml:2", "from an override: requests_per_unit"} {
+		assert.Contains(t, body, text)
+	}
+	rule = "shop > tenant" // the example gets another rule
+	_, body = get(t, o, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
+	assert.NotContains(t, body, "burst 7")
+	assert.Contains(t, body, "6,000 per minute")
+}
+
+// TestKeysLinkToExplain follows the link of a key whose value has the characters that the
+// form of explain escapes.
+func TestKeysLinkToExplain(t *testing.T) {
+	s := pagetest.Busy()
+	s.Keys.Hottest = []live.Key{pagetest.Key(`shop|path=/a,b\%2A|k%3D1=v%3D2`, "shop > path", 1, 1)}
+	s.Keys.Denied = nil
+	_, body := get(t, optionsFor(s), "/")
+	i := strings.Index(body, "descriptor=path")
+	require.Positive(t, i)
+	query, err := url.ParseQuery(strings.ReplaceAll(body[i:i+strings.IndexByte(body[i:], '#')], "&amp;", "&"))
+	require.NoError(t, err)
+	assert.Equal(t, url.Values{"domain": {"shop"}, "descriptor": {`path=/a\,b\\*,k\=1=v=2`}}, query)
+
+	s.Keys.Mode = live.KeysHashed
+	_, body = get(t, optionsFor(s), "/")
+	assert.NotContains(t, body, "descriptor=path", "a hash links to nothing")
+}
+
+func TestExplainAnswersTheForm(t *testing.T) {
+	o := optionsFor(pagetest.Busy())
+	asked := ""
+	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
+		asked = domain + "|" + descriptor
+		if descriptor == "bad" {
+			return nil, errors.New("no = found")
+		}
+		return &explain.Report{UnknownDomain: &explain.UnknownDomain{Nearest: "shop"}}, nil
+	}
+	_, _ = get(t, o, "/")
+	assert.Empty(t, asked, "an empty form explains nothing")
+	_, body := get(t, o, "/?domain=shp&descriptor=a%3Db")
+	assert.Equal(t, "shp|a=b", asked)
+	assert.Contains(t, body, "The nearest domain is")
+	_, body = get(t, o, "/?domain=shop&descriptor=bad")
+	assert.Contains(t, body, "no = found")
+}
+
+func TestExplainShowsTheOverridesOfARule(t *testing.T) {
+	o := optionsFor(pagetest.Busy())
+	o.Explain = func(*http.Request, string, string) (*explain.Report, error) {
+		return &explain.Report{Descriptors: []explain.Descriptor{{
+			Rule: "shop > tenant=acme", Overrides: []explain.Override{{Target: "shop|tenant=acme", Author: "dana", BaseLimits: "60 per minute"}},
+		}}}, nil
+	}
+	_, body := get(t, o, "/?domain=shop&descriptor=tenant%3Dacme")
+	assert.Contains(t, body, "set by <bdi>dana</bdi>. Without the override: 60 per minute.")
+}
+
+func TestAssetsAreKeptUntilTheyChange(t *testing.T) {
+	ask := func(path, tag string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("If-None-Match", tag)
+		w := httptest.NewRecorder()
+		page.Assets().ServeHTTP(w, r)
+		return w
+	}
+	for _, name := range []string{"page.css", "page.js", "icon.svg"} {
+		first := ask("/assets/"+name, "")
+		assert.Equal(t, http.StatusOK, first.Code)
+		assert.Equal(t, http.StatusNotModified, ask("/assets/"+name, first.Header().Get("ETag")).Code)
+	}
+	assert.Equal(t, http.StatusNotFound, ask("/assets/", "").Code)
+	assert.Equal(t, http.StatusNotFound, ask("/assets/../page.html", "").Code)
+}

@@ -1,0 +1,301 @@
+package page
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+)
+
+// maxRows is the maximum number of rules in the table. A filter finds the others.
+const maxRows = 200
+
+// ruleTable is the table of rules.
+type ruleTable struct {
+	Count     string
+	Columns   []column
+	Rows      []ruleRow
+	More      string // says that there are more rules than rows
+	HasQuiet  bool
+	Quiet     string // the text of the link to quiet rules
+	QuietHref string
+}
+
+// column is a column of the table of rules.
+type column struct {
+	Name, Class string
+	Sort        string // value of choice.Sort; empty if the column does not sort
+	Href        string
+	AriaSort    string // value of aria-sort; empty if the table has another order
+}
+
+func columns(c choice) []column {
+	list := []column{
+		{Name: "Rule", Class: "c-rule", Sort: sortRule},
+		{Name: "Limit", Class: "c-limit"},
+		{Name: "Algorithm", Class: "c-algorithm"},
+		{Name: "OK/s", Class: "c-rate number", Sort: sortOK},
+		{Name: "Near/s", Class: "c-rate c-near number"},
+		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied},
+		{Name: "Shadow/s", Class: "c-rate c-shadow number"},
+		{Name: "Busiest key", Class: "c-use", Sort: sortUse},
+		{Name: "Last 5 minutes", Class: "c-spark"},
+	}
+	for i := range list {
+		col := &list[i]
+		if col.Sort == "" {
+			continue
+		}
+		linked := c
+		linked.Sort = col.Sort
+		col.Href = linked.href()
+		switch {
+		case col.Sort != c.Sort:
+		case col.Sort == sortRule:
+			col.AriaSort = "ascending"
+		default:
+			col.AriaSort = "descending"
+		}
+	}
+	return list
+}
+
+// ruleRow is a row of the table of rules.
+type ruleRow struct {
+	Path, PathStart, Label string // see treeRow
+	Depth                  int
+	Href                   string
+	Details                *ruleDetails // nil unless the row is open
+
+	Limits, Algorithms       []string
+	OK, Near, Denied, Shadow figureCell
+	Bar                      bar
+	Use                      string
+	Spark                    spark
+	Marks                    []string
+}
+
+// figureCell is a rate in a table. Class is "zero" if the rate is 0 or unknown.
+type figureCell struct{ Text, Class string }
+
+func newCell(v live.Value, class string) figureCell {
+	if !(v > 0) {
+		class = "zero"
+	}
+	return figureCell{FormatRate(v), class}
+}
+
+// bar shows the used share of a limit.
+type bar struct {
+	Width int // percent
+	Full  bool
+}
+
+func newRuleRow(s *live.Snapshot, r *live.Rule, position treeRow) ruleRow {
+	row := ruleRow{
+		Path: r.Path, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
+		OK: newCell(r.OK, ""), Near: newCell(r.Near, ""), Denied: newCell(r.Denied, "hot"), Shadow: newCell(r.Shadow, "hot"),
+		Use: "–",
+	}
+	for _, l := range r.Limits {
+		row.Limits = append(row.Limits, l.Text)
+		row.Algorithms = append(row.Algorithms, l.Algorithm)
+	}
+	row.Marks = marks(r)
+	if r.Use.Known() {
+		row.Use = FormatShare(r.Use)
+		row.Bar = bar{Width: min(max(roundHalfUp(float64(r.Use)*100), 0), 100), Full: r.Use >= 1}
+	}
+	row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, r.OKPoints, r.DeniedPoints)
+	return row
+}
+
+// marks returns the marks of a rule in words.
+func marks(r *live.Rule) []string {
+	var words []string
+	for _, m := range r.Marks {
+		if m == "override" && r.Override != nil && r.Override.ExpiresAt != nil {
+			m = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
+		}
+		words = append(words, m)
+	}
+	return words
+}
+
+// choice has the choices of a viewer. The query of the page's address contains them.
+type choice struct {
+	Filter, Sort string
+	Quiet        bool
+	Rule         string // the path of the open rule
+}
+
+// Values of choice.Sort.
+const (
+	sortDenied = "denied"
+	sortOK     = "ok"
+	sortUse    = "use"
+	sortRule   = "rule"
+)
+
+var sorts = []string{sortDenied, sortOK, sortUse, sortRule}
+
+func parseChoice(query url.Values) choice {
+	c := choice{Filter: query.Get("filter"), Sort: query.Get("sort"), Quiet: query.Get("quiet") == "show", Rule: query.Get("rule")}
+	if !slices.Contains(sorts, c.Sort) {
+		c.Sort = sortDenied
+	}
+	return c
+}
+
+// href returns the address of the page with c.
+func (c choice) href() string {
+	query := url.Values{}
+	if c.Filter != "" {
+		query.Set("filter", c.Filter)
+	}
+	if c.Sort != sortDenied {
+		query.Set("sort", c.Sort)
+	}
+	if c.Quiet {
+		query.Set("quiet", "show")
+	}
+	if c.Rule != "" {
+		query.Set("rule", c.Rule)
+	}
+	if len(query) == 0 {
+		return "/#rules"
+	}
+	return "/?" + query.Encode() + "#rules"
+}
+
+// addRules returns rules, and after them the rules of more with other paths.
+func addRules(rules, more []live.Rule) []live.Rule {
+	known := make(map[string]bool, len(rules))
+	for i := range rules {
+		known[rules[i].Path] = true
+	}
+	all := slices.Clone(rules)
+	for _, r := range more {
+		if !known[r.Path] {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// contains reports whether the path or a limit of r contains filter, which is in lower case.
+func contains(r *live.Rule, filter string) bool {
+	return strings.Contains(strings.ToLower(r.Path), filter) ||
+		slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return strings.Contains(strings.ToLower(l.Text), filter) })
+}
+
+// newRuleTable returns the table of the rules that c chooses. more is the number of rules that
+// match too, but are not in rules. details describes the open rule. It is nil if no rule is
+// open.
+func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
+	t := ruleTable{Columns: columns(c)}
+	paths := make([]string, len(rules))
+	var chosen []int
+	filter := strings.ToLower(c.Filter)
+	for i := range rules {
+		paths[i] = rules[i].Path
+		if contains(&rules[i], filter) {
+			chosen = append(chosen, i)
+		}
+	}
+	rows := treeRows(paths, chosen, scores(rules, c.Sort))
+	for _, position := range rows[:min(len(rows), maxRows)] {
+		r := &rules[position.index]
+		row := newRuleRow(s, r, position)
+		linked := c
+		linked.Rule = r.Path
+		if c.Rule == r.Path {
+			linked.Rule = ""
+			row.Details = details
+		}
+		row.Href = linked.href()
+		t.Rows = append(t.Rows, row)
+	}
+	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
+	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
+		t.More = counted(n, "more rule") + ". The filter finds all rules."
+	}
+	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
+	t.Quiet = "Show " + counted(s.Rules.Quiet, "quiet rule")
+	if c.Quiet {
+		t.Quiet = "Hide quiet rules"
+	}
+	linked := c
+	linked.Quiet = !c.Quiet
+	t.QuietHref = linked.href()
+	return t
+}
+
+// scores returns a function that returns the score of a rule by its index in rules. The table
+// shows the highest score first.
+func scores(rules []live.Rule, sort string) func(index int) float64 {
+	switch sort {
+	case sortOK:
+		return func(i int) float64 { return sum(rules[i].OKPoints) }
+	case sortUse:
+		return func(i int) float64 { return numberOrZero(rules[i].Use) }
+	case sortRule:
+		order := make([]int, len(rules))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortFunc(order, func(a, b int) int { return strings.Compare(rules[a].Path, rules[b].Path) })
+		score := make([]float64, len(rules))
+		for i, index := range order {
+			score[index] = -float64(i)
+		}
+		return func(i int) float64 { return score[i] }
+	}
+	return func(i int) float64 { return -float64(i) } // snapshots are sorted by denied hits
+}
+
+func sum(points []live.Value) (total float64) {
+	for _, v := range points {
+		total += numberOrZero(v)
+	}
+	return total
+}
+
+// numberOrZero returns v, or 0 if v is unknown.
+func numberOrZero(v live.Value) float64 {
+	if v.Known() {
+		return float64(v)
+	}
+	return 0
+}
+
+// ruleDetails has the details in an open row.
+type ruleDetails struct {
+	Path, Place string
+	Limits      []live.Limit
+	Override    *live.RuleOverride
+	Keys        []keyRow
+	Explain     string // address of explain with this rule filled in
+
+	// Effective has the limits with the origin of their fields. It is nil if the caller
+	// has no right to use explain.
+	Effective []explain.Limit
+}
+
+func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
+	d := &ruleDetails{Path: r.Path, Limits: r.Limits, Override: r.Override, Explain: explainHref(r.Domain, exampleDescriptor(r.Path))}
+	if r.File != "" {
+		d.Place = fmt.Sprintf("%s:%d", r.File, r.Line)
+	}
+	seen := map[string]bool{}
+	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
+		if name := k.Key + " " + k.Limit; !seen[name] {
+			seen[name] = true
+			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k, k.Rate))
+		}
+	}
+	return d
+}

@@ -1,0 +1,121 @@
+package page
+
+import (
+	"html/template"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+)
+
+// view is what the template shows. File assets/page.js makes the same texts from a snapshot.
+type view struct {
+	*live.Snapshot
+	Choice        choice
+	Links         []Link
+	Figures       []figure
+	Rules         ruleTable
+	Hint          *hint
+	KeysNote      string
+	KeyLists      []keyList
+	Unmatched     unmatched
+	LimitsNote    string
+	OverridesNote string
+	Explain       explainForm
+	Sources       []string
+}
+
+// hint says what to do if there is nothing to show.
+type hint struct {
+	Text, Href, LinkName, Command string
+	IsIdle                        bool // no call has arrived
+}
+
+// unmatched describes the descriptors that no rule limits.
+type unmatched struct {
+	Seen  bool // in the last five minutes
+	Note  string
+	List  keyList
+	Spark spark
+}
+
+func newUnmatched(s *live.Snapshot) unmatched {
+	f := &s.Figures
+	return unmatched{
+		Seen:  f.Unmatched.HadTraffic(),
+		Note:  "No rule limits " + FormatRate(f.Unmatched.Now) + " descriptors per second, so they pass.",
+		List:  unmatchedList(&s.Keys),
+		Spark: newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil),
+	}
+}
+
+func newView(s *live.Snapshot, rules ruleTable, c choice) *view {
+	return &view{
+		Snapshot: s,
+		Choice:   c,
+		Figures:  figures(s),
+		Rules:    rules,
+		KeysNote: keysNote(&s.Keys),
+		KeyLists: []keyList{
+			newKeyList("hottest", "Hottest", "Hits/s", s.Keys.Mode, s.Keys.Hottest, hitRate),
+			newKeyList("most-denied", "Most denied", "Denied/s", s.Keys.Mode, s.Keys.Denied, deniedRate),
+		},
+		Unmatched:     newUnmatched(s),
+		LimitsNote:    limitsNote(&s.State.Limits),
+		OverridesNote: overridesNote(&s.Overrides),
+	}
+}
+
+func keysNote(k *live.TopKeys) string {
+	switch {
+	case k.Mode == live.KeysOff:
+		return "TOP_KEYS=off"
+	case k.SampledShare < 1:
+		return "TOP_KEYS=" + string(k.Mode) + ", from " + FormatShare(k.SampledShare) + " of the decisions"
+	}
+	return "TOP_KEYS=" + string(k.Mode)
+}
+
+func limitsNote(l *live.Limits) string {
+	if !l.Loaded {
+		return "No limits in force"
+	}
+	note := counted(l.Rules, "rule") + " in " + counted(len(l.Domains), "domain") + ", from " + l.Source
+	if l.Hash != "" {
+		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
+	}
+	return note
+}
+
+func overridesNote(l *live.OverrideList) string {
+	switch {
+	case !l.Enabled:
+		return "OVERRIDES_ENABLED=false"
+	case len(l.Shown) == 0:
+		return "None"
+	case l.More > 0:
+		return formatCount(int64(l.More)) + " more; rls limits list shows all"
+	}
+	return formatCount(int64(len(l.Shown)))
+}
+
+// functions are the functions of the template. The empty values fill the templates from
+// which the script makes rows.
+var functions = template.FuncMap{
+	"clock": formatClock,
+	"utc":   formatUTC,
+	"stamp": func(t any) string { return timeOf(t).UTC().Format(time.RFC3339Nano) },
+	"count": formatCount,
+	"left":  func(n int64) string { return formatCount(max(n, 0)) }, // a negative count is debt
+	"join": func(texts []string) string {
+		return strings.Join(slices.DeleteFunc(slices.Clone(texts), isEmpty), ", ")
+	},
+	"emptyRule":     func() ruleRow { return ruleRow{} },
+	"emptyKey":      func() keyRow { return keyRow{} },
+	"emptyChange":   func() timeline.Event { return timeline.Event{} },
+	"emptyOverride": func() live.Override { return live.Override{} },
+}
+
+func isEmpty(text string) bool { return text == "" }

@@ -1,0 +1,263 @@
+// Package boundedyaml parses YAML files in bounded memory. The tree of a file takes up to a
+// hundred times the size of the file, and aliases can multiply the tree. So this package counts
+// the nodes of a file before it makes a tree, and counts the nodes behind aliases before anybody
+// follows an alias. A long list is parsed in pieces.
+//
+// An error of the parser names no remedy, so this package looks for the cause itself. The parser of
+// goccy/go-yaml is no replacement: of the 50 mistakes in cause_test.go, it accepts 3, puts 22 in another
+// place, and names few remedies.
+//
+// Terms:
+//
+//   - node: a key, a value, a list or a mapping;
+//   - piece: some items of a list, which are one tree.
+package boundedyaml
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Bounds are the bounds of a file. 0 means the default.
+type Bounds struct {
+	// MaxNodes is the maximum number of nodes in one tree, 500,000 by default. The list of
+	// Open has a tree for each piece.
+	MaxNodes int
+
+	// MaxRepeated is the maximum number of nodes behind all aliases, 1,000,000 by default.
+	MaxRepeated int
+
+	// PieceNodes is the number of nodes after which a piece ends, 20,000 by default.
+	PieceNodes int
+
+	// Parsers is the number of pieces that are parsed at the same time, 1 by default. The pieces
+	// of a file with anchors are always parsed one after the other.
+	Parsers int
+}
+
+const (
+	// DefaultMaxNodes is about the number of nodes in 45,000 rules. A node takes 200 bytes.
+	DefaultMaxNodes = 500_000
+
+	// DefaultMaxRepeated is about the number of nodes that 200,000 rules repeat if all use the same
+	// anchored limit.
+	DefaultMaxRepeated = 1_000_000
+
+	defaultPieceNodes = 20_000
+)
+
+// Problem is the reason why a file can't be parsed. Line and Column are from 1, or 0 if they
+// are unknown.
+type Problem struct {
+	Line, Column int
+	Reason       string
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return fmt.Sprintf("line %d: %s", p.Line, p.Reason) }
+
+func problemAt(n *yaml.Node, format string, args ...any) error {
+	return &Problem{n.Line, n.Column, fmt.Sprintf(format, args...)}
+}
+
+// ErrEmpty is the error of a file without a document.
+var ErrEmpty = errors.New("file is empty")
+
+// Document is the first document of a file.
+type Document struct {
+	// Root is the root node. In the document of Open, it lacks the items of the list.
+	Root *yaml.Node
+
+	// Second is the start of a second document, or nil.
+	Second *yaml.Node
+
+	data    []byte
+	field   string
+	bounds  Bounds
+	aliases aliasCounter
+	decoder *yaml.Decoder // of all pieces; nil if each piece is parsed alone
+	pieces  []piece       // nil if Root has all items
+}
+
+// Parse parses the first document of a file. The error is a *Problem or ErrEmpty.
+func Parse(data []byte, b Bounds) (*Document, error) {
+	d := newDocument(data, "", b)
+	return d, d.parseWhole()
+}
+
+// Open parses the first document of a file without the items of one field at the root. Items returns
+// the items.
+func Open(data []byte, field string, b Bounds) (*Document, error) {
+	d := newDocument(data, field, b)
+	head, pieces, ok := cut(data, field, d.bounds.PieceNodes)
+	if !ok || d.openPieces(head, pieces) != nil {
+		return d, d.parseWhole()
+	}
+	return d, nil
+}
+
+func newDocument(data []byte, field string, b Bounds) *Document {
+	b.MaxNodes = cmp.Or(b.MaxNodes, DefaultMaxNodes)
+	b.MaxRepeated = cmp.Or(b.MaxRepeated, DefaultMaxRepeated)
+	b.PieceNodes = cmp.Or(b.PieceNodes, defaultPieceNodes)
+	return &Document{data: data, field: field, bounds: b, aliases: newAliasCounter(b)}
+}
+
+// parseWhole parses the document as one tree.
+func (d *Document) parseWhole() error {
+	d.pieces, d.aliases = nil, newAliasCounter(d.bounds)
+	if err := d.checkCount(d.data, 1); err != nil {
+		return err
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(d.data))
+	var doc, next yaml.Node
+	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+		return ErrEmpty
+	} else if err != nil {
+		return d.syntaxProblem(err, 0)
+	}
+	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
+		d.Second = &next
+	}
+	if len(doc.Content) == 0 {
+		return ErrEmpty
+	}
+	d.Root = doc.Content[0]
+	_, err := d.aliases.size(d.Root)
+	return err
+}
+
+// checkCount reports data with too many nodes for one tree. line is the number of the first line of
+// data in the file.
+func (d *Document) checkCount(data []byte, line int) error {
+	count, last := countNodes(data, d.bounds.MaxNodes)
+	if count <= d.bounds.MaxNodes {
+		return nil
+	}
+	advice := "split the file"
+	if d.field != "" {
+		advice = fmt.Sprintf("split the file, or put %s last, with each item on lines of its own (- key: …)", d.field)
+	}
+	return &Problem{Line: line + last - 1, Reason: fmt.Sprintf("more than %d keys and values to parse at once; %s", d.bounds.MaxNodes, advice)}
+}
+
+// openPieces parses head, and keeps pieces for Items.
+func (d *Document) openPieces(head []byte, pieces []piece) error {
+	if err := d.checkCount(head, 1); err != nil {
+		return err
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(head))
+	if mayHaveAnchors(d.data) {
+		decoder = yaml.NewDecoder(documents(head, pieces))
+		d.decoder = decoder
+	}
+	var doc yaml.Node
+	if err := decoder.Decode(&doc); err != nil {
+		return err
+	}
+	root := doc.Content[0]
+	fields := root.Content
+	if root.Kind != yaml.MappingNode || len(fields) < 2 || fields[len(fields)-2].Value != d.field || fields[len(fields)-2].Line != pieces[0].line-1 {
+		return errors.New("the list is not in the first document")
+	}
+	d.Root, d.pieces = root, pieces
+	_, err := d.aliases.size(root)
+	return err
+}
+
+// InPieces reports whether Root lacks the items, and Items returns them.
+func (d *Document) InPieces() bool { return d.pieces != nil }
+
+// Items calls f with the items of each piece, in their order, until f returns false. If f keeps
+// no nodes, few pieces at a time are in memory. The error is a *Problem.
+func (d *Document) Items(f func(items []*yaml.Node) bool) error {
+	if handledItems, err := d.eachPiece(f); err != nil {
+		return d.parseRemainingItems(handledItems, err, f)
+	}
+	return nil
+}
+
+// eachPiece does the work of Items until a piece can't be parsed. handledItems is the number of
+// items before that piece.
+func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
+	next := d.parsePiece
+	if d.decoder == nil && d.bounds.Parsers > 1 {
+		var stop func()
+		next, stop = d.parseAhead()
+		defer stop()
+	}
+	for i := range d.pieces {
+		items, err := next(i)
+		if err != nil {
+			return handledItems, err
+		}
+		if !f(items) {
+			break
+		}
+		handledItems += len(items)
+	}
+	return handledItems, nil
+}
+
+// parsePiece parses piece i. If the pieces have one decoder, i must be the next piece.
+func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
+	p := d.pieces[i]
+	if err := d.checkCount(p.data, p.line); err != nil {
+		return nil, err
+	}
+	var doc yaml.Node
+	var err error
+	lineShift := 1 - p.line // line number from the parser minus line number in the file
+	if d.decoder == nil {
+		err = yaml.Unmarshal(p.data, &doc)
+	} else {
+		lineShift = i + 1
+		err = d.decoder.Decode(&doc)
+	}
+	if err == nil && len(doc.Content) == 0 {
+		err = ErrEmpty
+	}
+	if err != nil {
+		return nil, d.syntaxProblem(err, lineShift)
+	}
+	list := doc.Content[0]
+	if list.Kind != yaml.SequenceNode {
+		return nil, problemAt(list, "%s is not a list", d.field)
+	}
+	shiftLines(list, lineShift)
+	if d.decoder != nil {
+		_, err = d.aliases.size(list)
+	}
+	return list.Content, err
+}
+
+// parseRemainingItems calls f with all items except the first handledItems, after a piece could not be
+// parsed. If the whole document can be parsed, its pieces were cut in a wrong place. If the
+// document is too large, the error of the piece is the best one.
+func (d *Document) parseRemainingItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
+	if d.checkCount(d.data, 1) != nil {
+		return pieceError
+	}
+	if err := d.parseWhole(); err != nil {
+		return err
+	}
+	fields := d.Root.Content
+	if list := fields[len(fields)-1]; list.Kind == yaml.SequenceNode && len(list.Content) >= handledItems {
+		f(list.Content[handledItems:])
+		return nil
+	}
+	return pieceError
+}
+
+// shiftLines subtracts lineShift from the line number of n and of all nodes below n.
+func shiftLines(n *yaml.Node, lineShift int) {
+	n.Line -= lineShift
+	for _, child := range n.Content {
+		shiftLines(child, lineShift)
+	}
+}

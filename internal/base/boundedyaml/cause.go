@@ -1,0 +1,298 @@
+package boundedyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// findCause returns the likely cause why the parser rejects data: its place and its remedy. It
+// returns nil if the cause is unknown. It makes small changes near the place where the parser stops. A
+// change after which the parser reads more lines shows the cause.
+func findCause(data []byte) *Problem {
+	if bytes.IndexByte(data, 0) >= 0 || len(data) > maxParsed/2 {
+		return nil // UTF-16, or large
+	}
+	unread := unreadBytes(data)
+	if unread < 0 {
+		return nil
+	}
+	f := &causeFinder{data: data, unread: unread, budget: maxParsed - len(data), tried: map[edit]bool{}}
+	f.lines = f.linesUp()
+	lines := f.lines
+	near := lines[:min(len(lines), nearLines)]
+	_ = slices.ContainsFunc(near, func(l line) bool { return f.tryPatterns(l, linePatterns) }) ||
+		slices.ContainsFunc(near, func(l line) bool { return f.tryIndent(l) }) ||
+		slices.ContainsFunc(lines[:min(len(lines), bracketLines)], func(l line) bool { return f.tryBrackets(l.start) }) ||
+		slices.ContainsFunc(lines, func(l line) bool { return f.tryPatterns(l, quotePatterns) }) ||
+		slices.ContainsFunc(near, func(l line) bool { return f.tryPatterns(l, lastPatterns) })
+	return f.found
+}
+
+const (
+	// maxParsed bounds the bytes that findCause parses, in all its attempts.
+	maxParsed = 4 << 20
+
+	nearLines    = 3   // lines with content in which a mistake stops the parser
+	bracketLines = 100 // lines in which an open bracket is sought
+)
+
+// lineReader returns one line at a time. So the parser has read few bytes after its mistake.
+type lineReader struct{ rest []byte }
+
+// Read implements io.Reader.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := len(r.rest)
+	if end := bytes.IndexByte(r.rest, '\n'); end >= 0 {
+		n = end + 1
+	}
+	n = copy(p, r.rest[:n])
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// unreadBytes returns the number of bytes after the line where the parser stops, or -1 if data is
+// valid.
+func unreadBytes(data []byte) int {
+	r := &lineReader{data}
+	if err := yaml.NewDecoder(r).Decode(new(yaml.Node)); err == nil || errors.Is(err, io.EOF) {
+		return -1
+	}
+	return len(r.rest)
+}
+
+// causeFinder changes a file until the parser reads more of it.
+type causeFinder struct {
+	data   []byte
+	unread int    // bytes after the line where the parser stops
+	lines  []line // that the parser has read, from the last to the first
+	budget int    // bytes to parse
+	tried  map[edit]bool
+	found  *Problem
+}
+
+// edit replaces the bytes from start to end.
+type edit struct {
+	start, end int
+	text       string
+}
+
+// try reports whether the parser reads more lines after the edit. The cause is then at offset.
+func (f *causeFinder) try(offset int, e edit, reason string) bool {
+	if f.tried[e] || f.budget < len(f.data) {
+		return false
+	}
+	f.tried[e] = true
+	f.budget -= len(f.data)
+	changed := slices.Concat(f.data[:e.start], []byte(e.text), f.data[e.end:])
+	if unreadBytes(changed) >= f.unread {
+		return false
+	}
+	start := bytes.LastIndexByte(f.data[:offset], '\n') + 1
+	f.found = &Problem{f.lineNumber(offset), 1 + utf8.RuneCount(f.data[start:offset]), reason}
+	return true
+}
+
+func (f *causeFinder) lineNumber(offset int) int {
+	return 1 + bytes.Count(f.data[:offset], []byte("\n"))
+}
+
+// line is a line with content. Its text has no line break.
+type line struct {
+	start int
+	text  string
+}
+
+func (l line) end() int { return l.start + len(l.text) }
+
+// linesUp returns the lines with content that the parser has read, from the last to the first.
+func (f *causeFinder) linesUp() (lines []line) {
+	for rest := f.data[:len(f.data)-f.unread]; len(rest) > 0; {
+		start := bytes.LastIndexByte(rest[:len(rest)-1], '\n') + 1
+		text := strings.TrimRight(string(rest[start:]), "\r\n")
+		if content := strings.TrimSpace(text); content != "" && content[0] != '#' {
+			lines = append(lines, line{start, text})
+		}
+		rest = rest[:start]
+	}
+	return lines
+}
+
+// pattern is a mistake in a line, at the group "at". The parser accepts the line with one of the fixes, which
+// are templates of package regexp. The reason can name groups too.
+type pattern struct {
+	mistake *regexp.Regexp
+	reason  string
+	fixes   []string
+}
+
+func newPattern(mistake, reason string, fixes ...string) pattern {
+	return pattern{regexp.MustCompile(mistake), reason, fixes}
+}
+
+// Parts of patterns.
+const (
+	beforeValue = `(?P<before>.*?(?:[:-] +|[\[{,] *))`
+	badStart    = "[@`%&*!|>]"
+
+	unquoted = "a value can't start with $first unless it is in quotes; want '$at'"
+)
+
+var linePatterns = []pattern{
+	newPattern(`^ *(?P<at>\t).*`, "a tab is in the indentation; want spaces only", ""),
+	newPattern(`^(?P<at><<<<<<<|>>>>>>>|=======)( .*)?$`, "$at marks a merge conflict; keep one of the versions, and remove the marks", ""),
+	newPattern(`^(?P<before> *(?:- +)*)(?P<key>[A-Za-z_][\w.-]*)(?P<at>:)(?P<value>[^\s/].*)$`,
+		"no space after the colon of $key:$value; want $key: $value", "${before}${key}: ${value}"),
+	newPattern(`^(?P<before> *(?:- +)*)(?P<at>-)(?P<item>[A-Za-z_].*:.*)$`, "no space after the - of -$item; want - $item", "${before}- ${item}"),
+	newPattern(`^(?P<indent> *)(?P<key>[\w.-]+:) +(?P<at>- .*)$`,
+		"an item of a list is in the line of its key; want it in the next line", "${indent}${key}\n${indent}  ${at}"),
+	newPattern(`^(?P<before> *(?:- +)*(?:[\w.-]+: +)?)(?P<at>(?P<first>`+badStart+`).*|(?P<first>[\[{]).*[\]}][^\s\]},:#].*)$`, unquoted, "${before}'${at}'"),
+	newPattern("^"+beforeValue+`(?P<at>(?P<first>`+badStart+`)[^,\]}]*)(?P<after>.*)$`, unquoted, "${before}'${at}'${after}"),
+	newPattern(`^(?P<before>.*?: +)(?P<start>[^"'\s:,\[{|>&*!][^:,]*)(?P<at>:)(?P<end> [^,\]}]*)?(?P<after>[,\]} ].*)?$`,
+		"the text has a second colon; want quotes: '$start:$end'", "${before}${start}${end}${after}"),
+	newPattern(`^(?P<before> *(?:- +)*)(?P<at>[\w.-]+) *$`, "no colon after $at; want key: value", "${before}${at}:"),
+	newPattern(`(?P<at>\\)(?P<char>[^0abtnvfre "/\\N_LPxuU])`, `\$char is no escape in double quotes; want single quotes, or \\$char`, `\\${char}`),
+	newPattern("^"+beforeValue+`(?P<text>'(?:[^']|'')*') *(?P<at>[^\s,:\]}#].*)$`,
+		"text follows the closing quote; inside single quotes, write '' for '", "${before}${text}"),
+	newPattern("^"+beforeValue+`(?P<text>"(?:[^"\\]|\\.)*") *(?P<at>[^\s,:\]}#].*)$`,
+		`text follows the closing quote; inside double quotes, write \" for "`, "${before}${text}"),
+}
+
+var quotePatterns = []pattern{
+	newPattern(`^(?P<before>(?:.*[\s\[{,:])?)(?P<at>["'])(?P<after>[^"']*)$`,
+		"the quote $at opens here and is not closed; want $at at the end of the value", "${before}${after}", "${before}${at}${after}${at}"),
+}
+
+var lastPatterns = []pattern{
+	newPattern(`^ *(?P<at>- ).*$`, "an item of a list can't be a key; want it below a key that ends in a colon, indented as the other items", ""),
+	newPattern(`^(?P<before> *)(?P<at>["'{\[\w][^\s,]*)`, "no comma before $at; want a comma between two values", "${before}, ${at}"),
+}
+
+// tryPatterns tries the fixes of the patterns that match a line.
+func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
+	for _, p := range patterns {
+		m := p.mistake.FindStringSubmatchIndex(l.text)
+		if m == nil {
+			continue
+		}
+		group := func(name string) string {
+			return excerpt(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
+		}
+		at := m[2*p.mistake.SubexpIndex("at")]
+		for _, fix := range p.fixes {
+			if f.try(l.start+at, edit{l.start, l.end(), p.mistake.ReplaceAllString(l.text, fix)}, os.Expand(p.reason, group)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// excerpt returns the start of text for a reason.
+func excerpt(text string) string {
+	const most = 40
+	if cut := []rune(text); len(cut) > most {
+		return string(cut[:most]) + "…"
+	}
+	return text
+}
+
+// entryStart matches the start of a line: its spaces, and the dashes of items.
+var entryStart = regexp.MustCompile(`^( *)((?:- +)*)`)
+
+// tryIndent tries the indentations of the lines above.
+func (f *causeFinder) tryIndent(l line) bool {
+	indents := func(l line) (spaces, beforeKey int) {
+		m := entryStart.FindStringSubmatch(l.text)
+		return len(m[1]), len(m[0])
+	}
+	got, gotBeforeKey := indents(l)
+	tried := []int{got}
+	for _, above := range f.lines {
+		spaces, want := indents(above)
+		if gotBeforeKey > got { // an item
+			want = spaces
+		}
+		if above.start >= l.start || slices.Contains(tried, want) {
+			continue
+		}
+		tried = append(tried, want)
+		reason := fmt.Sprintf("wrong indentation: got %s, want %d as in line %d", spacesText(got), want, f.lineNumber(above.start))
+		if f.try(l.start+got, edit{l.start, l.start + got, strings.Repeat(" ", want)}, reason) {
+			return true
+		}
+		if spaces == 0 {
+			break
+		}
+	}
+	return false
+}
+
+// spacesText returns a number of spaces in words.
+func spacesText(n int) string {
+	if n == 1 {
+		return "1 space"
+	}
+	return fmt.Sprintf("%d spaces", n)
+}
+
+// tryBrackets tries to close, to change or to remove a bracket after start.
+func (f *causeFinder) tryBrackets(start int) bool {
+	var open []int // offsets
+	for i := start; i < len(f.data)-f.unread; i++ {
+		switch c := f.data[i]; c {
+		case '"', '\'':
+			if end := bytes.IndexByte(f.data[i+1:], c); end >= 0 && !isWordByte(f.data[max(i-1, 0)]) {
+				i += 1 + end
+			}
+		case '#':
+			if f.data[max(i-1, 0)] <= ' ' {
+				i += len(bytes.SplitN(f.data[i:], []byte("\n"), 2)[0])
+			}
+		case '[', '{':
+			open = append(open, i)
+		case ']', '}':
+			if len(open) == 0 {
+				return f.try(i, edit{i, i + 1, ""}, fmt.Sprintf("%c has no opening bracket or quote before it; remove it, or put the value into quotes", c))
+			}
+			top := open[len(open)-1]
+			if want := closingBracket(f.data[top]); want != string(c) {
+				reason := fmt.Sprintf("%c opens here, and %c in line %d closes it; want %s", f.data[top], c, f.lineNumber(i), want)
+				return f.try(top, edit{i, i, want}, reason) || f.try(top, edit{i, i + 1, want}, reason)
+			}
+			open = open[:len(open)-1]
+		}
+	}
+	if len(open) == 0 {
+		return false
+	}
+	closing := ""
+	for _, offset := range slices.Backward(open) {
+		closing += closingBracket(f.data[offset])
+	}
+	top := open[len(open)-1]
+	reason := fmt.Sprintf("%c opens here and is not closed; want %s", f.data[top], closingBracket(f.data[top]))
+	end := len(f.data)
+	if i := bytes.IndexAny(f.data[top:], "\r\n"); i >= 0 {
+		end = top + i
+	}
+	return f.try(top, edit{end, end, closing}, reason) || f.try(top, edit{len(f.data), len(f.data), closing}, reason)
+}
+
+func closingBracket(open byte) string {
+	if open == '[' {
+		return "]"
+	}
+	return "}"
+}

@@ -1,0 +1,180 @@
+// Package fields reads the objects of YAML files whose fields are known: limits files, tests, callers,
+// tokens and mappings. A mistake has its place and its remedy.
+package fields
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"go.yaml.in/yaml/v3"
+)
+
+// Kind is the type of a field.
+type Kind uint8
+
+// The kinds of fields.
+const (
+	Text     Kind = iota // any scalar except a float, as written
+	Word                 // any scalar that is not empty, as written
+	Flag                 // a boolean
+	Count                // Min to Max
+	Ratio                // above 0, at most MaxRatio
+	Choice               // one of the choices
+	List                 // a list of at least Min items
+	Object               // a mapping
+	Free                 // a mapping with values of any type
+	Entries              // a list of texts, or a mapping with a file
+	Duration             // Min to Max microseconds, like 30s
+	Any                  // any value
+)
+
+// Field describes a field of an object.
+type Field struct {
+	Name     string
+	Kind     Kind
+	Choices  []string
+	Min, Max int64 // of a Count or Duration; Min is also the least number of items of a List
+	MaxRatio float64
+
+	// Want describes the values in messages. Without it, the description comes from Kind.
+	Want string
+
+	// Remedy is what to write if the field is missing. A field without Remedy can be left out.
+	Remedy string
+}
+
+// Value is the value of a field. The fields for other kinds are zero.
+type Value struct {
+	Text   string // of a Text, Word or Choice
+	Flag   bool
+	Number int64 // of a Count; microseconds of a Duration
+	Ratio  float64
+}
+
+// Read reads the value of a field that is not null. mistake is empty, or like "got 1, want true or false".
+func (f *Field) Read(n *yaml.Node) (v Value, mistake string) {
+	isScalar := n.Kind == yaml.ScalarNode
+	ok := true
+	tag := ""
+	if isScalar {
+		tag = Tag(n)
+	}
+	switch f.Kind {
+	case Object, Free:
+		ok = n.Kind == yaml.MappingNode
+	case List:
+		ok = n.Kind == yaml.SequenceNode
+	case Entries:
+		ok = n.Kind == yaml.SequenceNode || n.Kind == yaml.MappingNode
+	case Text:
+		if _, isInt := ParseInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
+			return v, fmt.Sprintf("got a number, want text; write %q in quotes", n.Value)
+		}
+		if isScalar {
+			if v.Text, ok = ParseText(n); !ok {
+				return Value{}, fmt.Sprintf("got %s, want text in UTF-8", Display(n))
+			}
+		}
+		ok = isScalar
+	case Word:
+		v.Text, ok = n.Value, isScalar && n.Value != ""
+	case Flag:
+		v.Flag, ok = ParseBool(n.Value)
+		ok = ok && tag == "!!bool"
+	case Count:
+		v.Number, ok = ParseInt(n.Value)
+		ok = ok && tag == "!!int" && v.Number >= f.Min && v.Number <= f.Max
+	case Ratio:
+		var err error
+		v.Ratio, err = strconv.ParseFloat(n.Value, 64)
+		ok = err == nil && (tag == "!!float" || tag == "!!int") && v.Ratio > 0 && v.Ratio <= f.MaxRatio
+	case Duration:
+		span, err := time.ParseDuration(n.Value)
+		v.Number = span.Microseconds()
+		ok = err == nil && v.Number >= f.Min && v.Number <= f.Max
+	case Choice:
+		v.Text, ok = n.Value, slices.Contains(f.Choices, n.Value)
+	}
+	if ok {
+		return v, ""
+	}
+	return Value{}, "got " + Display(n) + ", want " + f.want(n)
+}
+
+// want describes the values of f to the author of n.
+func (f *Field) want(n *yaml.Node) string {
+	text := f.Want
+	if text == "" {
+		switch f.Kind {
+		case Object, Free:
+			text = "a mapping"
+		case List:
+			text = "a list"
+		case Entries:
+			text = "a list, or a mapping with the name of a file, as in {file: list.txt}"
+		case Flag:
+			text = "true or false"
+		case Count:
+			text = fmt.Sprintf("a whole number from %d to %d", f.Min, f.Max)
+		case Ratio:
+			text = "a number over 0 and up to " + strconv.FormatFloat(f.MaxRatio, 'f', -1, 64)
+		case Choice:
+			text = OneOf(n.Value, f.Choices)
+		default:
+			text = "text"
+		}
+	}
+	if n.Kind == yaml.ScalarNode && !IsPlain(n) && (f.Kind == Flag || f.Kind == Count || f.Kind == Ratio) {
+		text += " without quotes"
+	}
+	return text
+}
+
+// MaxCount is the largest number of a 32-bit field.
+const MaxCount = math.MaxUint32
+
+// Names returns the names of fields.
+func Names(all []Field) []string {
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = all[i].Name
+	}
+	return names
+}
+
+// Nearest returns the name of which s could be a misspelling, or "".
+func Nearest(s string, names []string) string {
+	if len(s) > 64 {
+		return ""
+	}
+	best, found := 1+max(2, len(s)/3), ""
+	for _, name := range names {
+		d := levenshtein.ComputeDistance(strings.ToLower(s), name)
+		if d < best && 2*d <= len(name) {
+			best, found = d, name
+		}
+	}
+	return found
+}
+
+// OneOf returns names as a choice, with the name of which s could be a misspelling.
+func OneOf(s string, names []string) string {
+	if near := Nearest(s, names); near != "" {
+		return JoinOr(names) + "; did you mean " + near + "?"
+	}
+	return JoinOr(names)
+}
+
+// JoinOr returns names in words: "a, b or c".
+func JoinOr(names []string) string {
+	last := len(names) - 1
+	if last < 1 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}

@@ -1,0 +1,209 @@
+package fields
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/internal/base/boundedyaml"
+)
+
+const (
+	maxProblems = 100
+	maxNodes    = 2_000_000 // read; nodes behind an alias count at each use
+)
+
+// Reader reads one file, and collects its mistakes.
+type Reader struct {
+	// Path is the path of the problems that follow.
+	Path string
+
+	file     File
+	problems Problems
+	nodes    int // read so far
+}
+
+// File is a file to read.
+type File struct {
+	Name     string // in problems
+	Data     []byte
+	MaxBytes int
+
+	// Things are the contents of the file, in messages.
+	Things string
+
+	// Missing is what an empty file lacks. If Missing is empty, the file can be empty.
+	Missing string
+
+	// IsSecret says that problems must not show a value.
+	IsSecret bool
+}
+
+// Read calls read with the root of the file. The error is Problems, in the order of their places. A
+// mistake of YAML is the only one.
+func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
+	r := &Reader{file: f}
+	r.parse(read)
+	if len(r.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(r.problems, func(a, b Problem) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	return slices.Compact(r.problems)
+}
+
+func (r *Reader) parse(read func(r *Reader, root *yaml.Node)) {
+	f := r.file
+	if len(f.Data) > f.MaxBytes {
+		r.Errorf(nil, "file is %d bytes; maximum is %d", len(f.Data), f.MaxBytes)
+		return
+	}
+	doc, err := boundedyaml.Parse(f.Data, boundedyaml.Bounds{})
+	problem, isPlaced := errors.AsType[*boundedyaml.Problem](err)
+	switch {
+	case isPlaced && f.IsSecret:
+		r.Errorf(&yaml.Node{Line: problem.Line}, "not valid YAML; want quotes around each value, and the same indentation in each line")
+	case isPlaced:
+		r.Errorf(&yaml.Node{Line: problem.Line, Column: problem.Column}, "%s", problem.Reason)
+	case err != nil && f.Missing != "":
+		r.Errorf(nil, "%v: %s", err, f.Missing)
+	case err == nil:
+		if doc.Second != nil {
+			r.Errorf(doc.Second, "file has a second YAML document; put all %s into one", f.Things)
+		}
+		read(r, Resolve(doc.Root))
+	}
+}
+
+// Errorf adds a problem at n, which can be nil.
+func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
+	if len(r.problems) >= maxProblems {
+		return
+	}
+	p := Problem{File: r.file.Name, Path: r.Path, Reason: fmt.Sprintf(format, args...)}
+	if n != nil {
+		p.Line, p.Column = n.Line, n.Column
+	}
+	r.problems = append(r.problems, p)
+}
+
+// Values are the fields of an object by name.
+type Values map[string]Given
+
+// Given is a field in an object. If the object lacks the field, all is zero.
+type Given struct {
+	*Field
+	Value
+	Node *yaml.Node
+}
+
+// Is reports whether the object has the field, even with a mistake.
+func (g Given) Is() bool { return g.Node != nil }
+
+// Object reads the fields of a mapping. It returns nil if n is no mapping. level names the mapping in
+// messages.
+func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
+	names := Names(known)
+	if n.Kind != yaml.MappingNode {
+		r.Errorf(n, "%s: got %s, want a mapping with %s", level, r.display(n), strings.Join(names, ", "))
+		return nil
+	}
+	values := Values{}
+	for i := 0; i+1 < len(n.Content) && r.visit(n); i += 2 {
+		key, value := Resolve(n.Content[i]), Resolve(n.Content[i+1])
+		field := slices.Index(names, key.Value)
+		switch {
+		case key.Kind != yaml.ScalarNode || field < 0:
+			r.Errorf(key, "unknown key%s in %s; want %s", r.keyText(key), level, OneOf(key.Value, names))
+		case values[key.Value].Is():
+			r.Errorf(key, "%s is given twice; remove one", key.Value)
+		default:
+			values[key.Value] = r.value(value, &known[field])
+		}
+	}
+	for _, f := range known {
+		if f.Remedy != "" && !values[f.Name].Is() {
+			r.Errorf(n, "%s is missing; %s", f.Name, f.Remedy)
+		}
+	}
+	return values
+}
+
+// value reads the value of f.
+func (r *Reader) value(n *yaml.Node, f *Field) Given {
+	g := Given{Field: f, Node: n}
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		r.Errorf(n, "%s has no value", f.Name)
+		return g
+	}
+	var mistake string
+	switch g.Value, mistake = f.Read(n); {
+	case f.Kind == List && mistake == "" && int64(len(n.Content)) < f.Min:
+		r.Errorf(n, "%s is empty; want %s", f.Name, cmp.Or(f.Want, "at least one item"))
+	case mistake != "" && f.Kind == Word && n.Kind == yaml.ScalarNode:
+		r.Errorf(n, "%s is empty", f.Name)
+	case mistake != "" && r.file.IsSecret:
+		r.Errorf(n, "%s: want %s", f.Name, f.want(&yaml.Node{}))
+	case mistake != "":
+		r.Errorf(n, "%s: %s", f.Name, mistake)
+	}
+	return g
+}
+
+// Read reads a value that is no field of an object, such as an item of a list.
+func (r *Reader) Read(n *yaml.Node, f Field) Value { return r.value(Resolve(n), &f).Value }
+
+// List returns the items of list n, which is no field of an object.
+func (r *Reader) List(n *yaml.Node, f Field) []*yaml.Node { return r.Items(r.value(Resolve(n), &f)) }
+
+// Items returns the items of a list.
+func (r *Reader) Items(g Given) []*yaml.Node {
+	if !g.Is() || g.Node.Kind != yaml.SequenceNode {
+		return nil // reported
+	}
+	var items []*yaml.Node
+	for _, item := range g.Node.Content {
+		if !r.visit(item) {
+			break
+		}
+		items = append(items, Resolve(item))
+	}
+	return items
+}
+
+// visit counts a node and reports whether to go on.
+func (r *Reader) visit(n *yaml.Node) bool {
+	if r.nodes == maxNodes {
+		r.Errorf(n, "file has more than %d keys and values (aliases count at each use)", maxNodes)
+	}
+	r.nodes++
+	return r.nodes <= maxNodes && len(r.problems) < maxProblems
+}
+
+// display returns n for a message. A scalar of a secret file is not shown.
+func (r *Reader) display(n *yaml.Node) string {
+	if r.file.IsSecret && n.Kind == yaml.ScalarNode {
+		return "a text"
+	}
+	return Display(n)
+}
+
+// keyText returns a key for a message. A key of a secret file can have a secret, as in {token:SECRET}.
+func (r *Reader) keyText(key *yaml.Node) string {
+	const longestShown = 15
+	if r.file.IsSecret && (len(key.Value) > longestShown || strings.Contains(key.Value, ":")) {
+		return ""
+	}
+	return " " + Display(key)
+}
+
+// Resolve returns the node that n repeats if n is an alias, or n.
+func Resolve(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}

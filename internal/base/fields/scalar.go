@@ -1,0 +1,89 @@
+package fields
+
+import (
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses its successor v3,
+// which reads fewer plain words as booleans. The functions below restore the old reading.
+
+// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag
+// of the file.
+func Tag(n *yaml.Node) string {
+	tag := n.ShortTag()
+	if tag == "!!str" && IsPlain(n) {
+		if _, ok := ParseBool(n.Value); ok {
+			return "!!bool"
+		}
+	}
+	return tag
+}
+
+// IsPlain reports whether n has no quotes and no tag and is no block.
+func IsPlain(n *yaml.Node) bool {
+	const marked = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+	return n.Style&marked == 0
+}
+
+// ParseBool reads a YAML 1.1 boolean.
+func ParseBool(s string) (value, ok bool) {
+	switch s {
+	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "y", "Y":
+		return true, true
+	case "false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF", "n", "N":
+		return false, true
+	}
+	return false, false
+}
+
+// ParseInt reads a YAML 1.1 integer: also 0x1F, 0b11, 010 (octal) and 1_000.
+func ParseInt(s string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 0, 64)
+	return n, err == nil
+}
+
+// ParseText returns the text of a scalar that isn't null: as written, or decoded if the tag
+// is !!binary.
+func ParseText(n *yaml.Node) (string, bool) {
+	if n.ShortTag() != "!!binary" {
+		return n.Value, utf8.ValidString(n.Value)
+	}
+	b, err := base64.StdEncoding.DecodeString(n.Value)
+	return string(b), err == nil && utf8.Valid(b)
+}
+
+// Display returns n for a message.
+func Display(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	if n.ShortTag() == "!!null" {
+		return "null"
+	}
+	s := n.Value
+	if len(s) > 40 {
+		s = strings.ToValidUTF8(s[:40], "") + "…"
+	}
+	if IsPlain(n) {
+		return Printable(s)
+	}
+	return strconv.Quote(s)
+}
+
+// Printable returns s, in quotes if s has characters that a terminal can't show.
+func Printable(s string) string {
+	for _, r := range s {
+		if !strconv.IsPrint(r) || r == utf8.RuneError {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}

@@ -1,0 +1,183 @@
+// Package candidate evaluates limits that are not in force beside those in force, on live
+// calls. It counts in counters of its own and changes no answer.
+//
+// Terms:
+//
+//   - candidate: the limits that are evaluated;
+//   - newly denied: admitted by the limits in force, denied by the candidate;
+//   - newly admitted: denied by the limits in force, admitted by the candidate.
+package candidate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Bounds of the work for a candidate. A call that finds the queue full is not evaluated.
+const (
+	queueSize = 4096 // calls
+	workers   = 16   // calls that wait for the limiter at the same time
+)
+
+// Options are the options of New. All are required but Now.
+type Options struct {
+	// Limiter counts for the candidate. Its counters must not be those of the limits in force.
+	Limiter backend.Limiter
+
+	// AllOrNone and QuotaMode are those of the service.
+	AllOrNone, QuotaMode bool
+
+	// Observer counts evaluated calls.
+	Observer Observer
+
+	// Now is the clock of the service; default time.Now.
+	Now func() time.Time
+}
+
+// Result is the outcome of an evaluated call.
+type Result uint8
+
+// The results.
+const (
+	Same          Result = iota // the limits in force give the same answer
+	NewlyDenied                 // only the candidate denies
+	NewlyAdmitted               // only the limits in force deny
+	Failed                      // the candidate could not decide
+	Dropped                     // the queue was full
+)
+
+// Results lists all results.
+var Results = []Result{Same, NewlyDenied, NewlyAdmitted, Failed, Dropped}
+
+// String returns the name of the result in metrics.
+func (r Result) String() string {
+	return [...]string{"same", "newly_denied", "newly_admitted", "failed", "dropped"}[r]
+}
+
+// Observer counts evaluated calls. Calls of its methods may overlap.
+type Observer interface {
+	// Evaluated counts a call.
+	Evaluated(Result)
+
+	// NewlyDenied counts a descriptor that only the candidate denies, by the path of its rule.
+	NewlyDenied(rule string)
+}
+
+// Candidate evaluates a candidate. It is a service.Observer and safe for concurrent use.
+type Candidate struct {
+	o     Options
+	store descriptors.Store
+	queue chan *evaluation
+	stats stats
+}
+
+var _ service.Observer = (*Candidate)(nil)
+
+// evaluation is a call that waits for its evaluation, and then the observer of its replay.
+type evaluation struct {
+	candidate *Candidate
+	start     time.Time
+	request   *rlsv3.RateLimitRequest
+	isDenied  bool   // by the limits in force
+	denied    []bool // by descriptor
+}
+
+// New returns a Candidate without limits. Nothing is evaluated before Run.
+func New(o Options) *Candidate {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Candidate{o: o, queue: make(chan *evaluation, queueSize)}
+}
+
+// Store holds the candidate.
+func (c *Candidate) Store() *descriptors.Store { return &c.store }
+
+// Answered implements service.Observer. It copies the request for a later evaluation.
+func (c *Candidate) Answered(_ context.Context, call *service.Call) {
+	if call.Err != nil || c.store.Load() == nil {
+		return
+	}
+	e := &evaluation{
+		candidate: c, start: call.Start,
+		request:  proto.CloneOf(call.Request),
+		isDenied: call.GlobalShadow || call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT,
+		denied:   make([]bool, len(call.Request.GetDescriptors())),
+	}
+	for i, status := range call.Response.GetStatuses() {
+		e.denied[i] = status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
+	}
+	select {
+	case c.queue <- e:
+	default:
+		c.count(Dropped)
+	}
+}
+
+// Run evaluates calls until ctx is done.
+func (c *Candidate) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for {
+				select {
+				case e := <-c.queue:
+					e.run(ctx)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+// run lets the candidate decide the call.
+func (e *evaluation) run(ctx context.Context) {
+	c := e.candidate
+	s := service.New(service.Options{
+		Limits: &c.store, Limiter: c.o.Limiter, Observers: []service.Observer{e},
+		AllOrNone: c.o.AllOrNone, QuotaMode: c.o.QuotaMode, Now: func() time.Time { return e.start },
+	})
+	_, _ = s.ShouldRateLimit(ctx, e.request) // Answered gets the answer
+}
+
+// Answered implements service.Observer: it compares the answer of the candidate with that of
+// the limits in force.
+func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
+	c := e.candidate
+	if call.Err != nil {
+		if ctx.Err() == nil {
+			c.count(Failed)
+		}
+		return
+	}
+	isDenied := call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
+	switch {
+	case isDenied && !e.isDenied:
+		c.count(NewlyDenied)
+	case e.isDenied && !isDenied:
+		c.count(NewlyAdmitted)
+	default:
+		c.count(Same)
+	}
+	for i, status := range call.Response.GetStatuses() {
+		if rule := call.Rules[i]; rule != nil && status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT && !e.denied[i] {
+			c.stats.addRule(rule.Path)
+			c.o.Observer.NewlyDenied(rule.Path)
+		}
+	}
+}
+
+func (c *Candidate) count(r Result) {
+	c.stats.add(r)
+	c.o.Observer.Evaluated(r)
+}

@@ -1,0 +1,180 @@
+package candidate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/source"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limitsOf returns a limits file in which each tenant has n hits in a year.
+func limitsOf(t *testing.T, n string) *limitsfile.Set {
+	t.Helper()
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(
+		"domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: year, requests_per_unit: " + n + "}}]",
+	)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	return set
+}
+
+// resultCounter is an Observer.
+type resultCounter struct {
+	mu      sync.Mutex
+	results map[Result]int
+	rules   map[string]int
+}
+
+func newResultCounter() *resultCounter {
+	return &resultCounter{results: map[Result]int{}, rules: map[string]int{}}
+}
+
+func (c *resultCounter) Evaluated(r Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.results[r]++
+}
+
+func (c *resultCounter) NewlyDenied(rule string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rules[rule]++
+}
+
+// failing is a limiter that cannot decide.
+type failing struct{}
+
+func (failing) Take(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+	for i := range results {
+		results[i].Err = errors.New("no answer")
+	}
+}
+
+// newService returns a service whose limits in force admit inForce hits of each tenant.
+func newService(t *testing.T, inForce string, c *Candidate) *service.Service {
+	t.Helper()
+	store := new(descriptors.Store)
+	store.Set(descriptors.Compile(limitsOf(t, inForce)))
+	return service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: []service.Observer{c}})
+}
+
+func send(t *testing.T, s *service.Service, tenant string) rlsv3.RateLimitResponse_Code {
+	t.Helper()
+	answer, err := s.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}}},
+	}})
+	require.NoError(t, err)
+	return answer.OverallCode
+}
+
+func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
+	for name, c := range map[string]struct {
+		inForce, candidate string
+		limiter            backend.Limiter
+		want               map[Result]int
+		rules              map[string]int
+	}{
+		"tighter": {"4", "1", local.New(local.Options{}), map[Result]int{Same: 2, NewlyDenied: 3}, map[string]int{"shop > tenant": 3}},
+		"looser":  {"1", "4", local.New(local.Options{}), map[Result]int{Same: 2, NewlyAdmitted: 3}, map[string]int{}},
+		"equal":   {"2", "2", local.New(local.Options{}), map[Result]int{Same: 5}, map[string]int{}},
+		"failing": {"2", "2", failing{}, map[Result]int{Failed: 5}, map[string]int{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				results := newResultCounter()
+				candidate := New(Options{Limiter: c.limiter, Observer: results})
+				candidate.store.Set(descriptors.Compile(limitsOf(t, c.candidate)))
+				candidate.stats.reset(time.Now())
+				go candidate.Run(ctx)
+				s := newService(t, c.inForce, candidate)
+				for range 5 {
+					send(t, s, "acme")
+					synctest.Wait()
+				}
+				assert.Equal(t, c.want, results.results)
+				assert.Equal(t, c.rules, results.rules)
+				status := candidate.Status()
+				for result, n := range c.want {
+					assert.EqualValues(t, n, status.Calls[result], result)
+				}
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+func TestFullQueueDropsCallsAndDelaysNone(t *testing.T) {
+	results := newResultCounter()
+	candidate := New(Options{Limiter: failing{}, Observer: results})
+	candidate.store.Set(descriptors.Compile(limitsOf(t, "1")))
+	s := newService(t, "4294967295", candidate)
+	for range queueSize + 3 { // nobody runs the candidate
+		assert.Equal(t, rlsv3.RateLimitResponse_OK, send(t, s, "acme"))
+	}
+	assert.Equal(t, map[Result]int{Dropped: 3}, results.results)
+}
+
+func TestNothingIsEvaluatedWithoutACandidate(t *testing.T) {
+	candidate := New(Options{Limiter: failing{}, Observer: newResultCounter()})
+	send(t, newService(t, "1", candidate), "acme")
+	assert.Empty(t, candidate.queue)
+	assert.Zero(t, candidate.Status().Since)
+}
+
+// updates is a source.Source.
+type updates []source.Update
+
+func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
+	for _, update := range u {
+		_ = apply(update)
+	}
+	return nil
+}
+
+func TestBadCandidateLeavesTheLastGoodOne(t *testing.T) {
+	candidate := New(Options{Limiter: failing{}, Observer: newResultCounter()})
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	mistake := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
+	candidate.Follow(t.Context(), updates{mistake}, log)
+	assert.Contains(t, out.String(), "candidate limits rejected; no candidate is evaluated")
+	assert.NotContains(t, out.String(), "last good")
+	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, mistake}, log)
+	assert.Contains(t, out.String(), "candidate limits rejected; the last good ones are still evaluated")
+	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
+	assert.Equal(t, 1, candidate.Store().Load().Rules())
+	candidate.Follow(t.Context(), updates{{}}, log)
+	assert.NoError(t, candidate.Status().Problem)
+	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "8")}}, log)
+	assert.NoError(t, candidate.Status().Problem)
+}
+
+func TestRulesOfAStatusAreBounded(t *testing.T) {
+	var s stats
+	s.reset(time.Now())
+	for i := range maxRules + 50 {
+		s.addRule(string(rune('a'+i%26)) + time.Duration(i).String())
+	}
+	assert.Len(t, s.rules, maxRules+1)
+	assert.EqualValues(t, 50, s.rules[OtherRules])
+}

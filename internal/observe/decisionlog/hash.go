@@ -1,0 +1,49 @@
+package decisionlog
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash"
+	"sync"
+)
+
+// hashBytes is the length of a hashed value before it is written in hexadecimal.
+const hashBytes = 8
+
+// Hash replaces the values of descriptors in records, so that a reader can compare values
+// but not see them. A nil *Hash replaces nothing. It is safe for concurrent use.
+type Hash struct{ macs sync.Pool }
+
+// NewHash returns a Hash with a secret key. It returns nil if the key is empty.
+func NewHash(key string) *Hash {
+	if key == "" {
+		return nil
+	}
+	h := new(Hash)
+	h.macs.New = func() any { return hmac.New(sha256.New, []byte(key)) }
+	return h
+}
+
+// Value returns the first 16 hexadecimal digits of the HMAC-SHA256 of a value.
+func (h *Hash) Value(value string) string {
+	mac := h.macs.Get().(hash.Hash)
+	defer h.macs.Put(mac)
+	mac.Reset()
+	_, _ = mac.Write([]byte(value)) // never fails
+	var sum [sha256.Size]byte
+	return hex.EncodeToString(mac.Sum(sum[:0])[:hashBytes])
+}
+
+// replaceValues replaces the values of the descriptor of r, and the id of its hold.
+func (h *Hash) replaceValues(r *Record) {
+	if h == nil {
+		return
+	}
+	for i := range r.Descriptor {
+		r.Descriptor[i].Value = h.Value(r.Descriptor[i].Value)
+	}
+	if r.Hold != "" {
+		r.Hold = h.Value(r.Hold)
+	}
+}

@@ -1,0 +1,260 @@
+// Package decisionlog describes single decisions to people and programs: as a stream of
+// live decisions, and as a log.
+//
+// Terms:
+//
+//   - record: the description of one decision, or of a descriptor that no limit decided;
+//   - subscriber: a reader of live records;
+//   - dropped: a record is dropped if its buffer is full. A call never waits.
+package decisionlog
+
+import (
+	"context"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Code is the outcome of a decision.
+type Code string
+
+// The codes of records.
+const (
+	OK        Code = "OK"
+	OverLimit Code = "OVER_LIMIT"
+	Failed    Code = "ERROR" // nobody could decide, or the request was invalid
+)
+
+// Record describes one decision of one call: the decision of one limit about one
+// descriptor. A descriptor without a decision has one Record, whose Limit is empty.
+type Record struct {
+	Time   time.Time `json:"time"`
+	Domain string    `json:"domain"`
+
+	// Descriptor has the entries of the descriptor, as the request has them.
+	Descriptor []Entry `json:"descriptor,omitempty"`
+
+	// DescriptorIndex is the place of the descriptor in the request, from 0.
+	DescriptorIndex int `json:"descriptor_index"`
+
+	// Rule is the path of the rule that matched: `shop > tenant=acme`. It is empty if no
+	// rule matched.
+	Rule string `json:"rule,omitempty"`
+
+	// Limit is the limit in short: `10 per minute`. It is empty if no limit decided,
+	// because the rule is unlimited or its limits are replaced.
+	Limit           string `json:"limit,omitempty"`
+	LimitName       string `json:"limit_name,omitempty"`
+	RequestsPerUnit uint32 `json:"requests_per_unit"`
+
+	// Code is the decision of the limit. OverallCode is the answer to the whole call.
+	Code        Code `json:"code"`
+	OverallCode Code `json:"overall_code"`
+
+	// Hits is the number of hits of the descriptor: 0 for a peek, negative for a refund. It is
+	// 0 if the request has no descriptor.
+	Hits      int64 `json:"hits"`
+	Remaining int64 `json:"remaining"`
+
+	// Hold is the id of the hold that a decision about a concurrency limit takes, renews or ends. It
+	// is empty for an anonymous hold. Acquire reports that the caller waits for permits, so that a
+	// denied call charges nothing.
+	Hold    string `json:"hold,omitempty"`
+	Acquire bool   `json:"acquire,omitempty"`
+
+	// Source is the part of the service that decided. Degraded reports whether the fallback
+	// decided. If so, Reason is why the backend did not decide, and Mode is how the fallback
+	// decided.
+	Source   string `json:"source,omitempty"`
+	Degraded bool   `json:"degraded"`
+	Reason   string `json:"reason,omitempty"`
+	Mode     string `json:"mode,omitempty"`
+
+	// Shadow reports that the rule or the service is in shadow mode. The request then passes
+	// even if Code is OverLimit.
+	Shadow bool `json:"shadow"`
+
+	// Switch is the switch that has taken the limits of the descriptor out of force, or nil.
+	Switch *service.Switch `json:"switch,omitempty"`
+
+	// Error is why the code is Failed.
+	Error string `json:"error,omitempty"`
+
+	// DurationMicros is the time that the call took.
+	DurationMicros int64 `json:"duration_us"`
+
+	// TraceID is the trace of the call. It is empty without tracing.
+	TraceID string `json:"trace_id,omitempty"`
+}
+
+// Entry is a key and a value of a descriptor.
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// FormatEntries returns a descriptor in the form of the command line: `tenant=acme,path=/`.
+func FormatEntries(entries []Entry) string {
+	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	for i, e := range entries {
+		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
+	}
+	return entrytext.Format(requested)
+}
+
+// outcome is the content of a Record before it is written: a decision of a call, or a
+// descriptor without a decision.
+type outcome struct {
+	call       *service.Call
+	descriptor int // its place in the request; -1 if the request has none
+	code       Code
+	decided    bool
+	decision   service.Decision // undefined unless decided
+
+	decisionsRead int // number of decisions that next has returned
+}
+
+// newOutcomes returns an iterator of the outcomes of c. The first call of next moves the
+// iterator to the first outcome.
+func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
+
+// next moves o to the next outcome of its call. It reports false after the last outcome.
+func (o *outcome) next() bool {
+	if o.descriptor >= 0 && o.nextDecision() {
+		return true
+	}
+	count := len(o.call.Request.GetDescriptors())
+	if count == 0 && o.code == "" {
+		o.code = o.undecidedCode()
+		return true
+	}
+	if o.descriptor++; o.descriptor >= count {
+		return false
+	}
+	if !o.nextDecision() {
+		o.decided, o.code = false, o.undecidedCode()
+	}
+	return true
+}
+
+// nextDecision moves o to the next decision about the descriptor of o, if any.
+func (o *outcome) nextDecision() bool {
+	if o.decisionsRead >= o.call.Decisions() {
+		return false
+	}
+	d := o.call.Decision(o.decisionsRead)
+	if d.Descriptor != o.descriptor {
+		return false
+	}
+	o.decisionsRead++
+	o.decided, o.decision = true, d
+	switch {
+	case d.Result.Err != nil:
+		o.code = Failed
+	case d.Result.Allowed:
+		o.code = OK
+	default:
+		o.code = OverLimit
+	}
+	return true
+}
+
+// undecidedCode returns the code of a descriptor without a decision.
+func (o *outcome) undecidedCode() Code {
+	if o.call.Err != nil {
+		return Failed
+	}
+	return OK
+}
+
+// requestEntries returns the entries of the descriptor in the request.
+func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
+	if o.descriptor < 0 {
+		return nil
+	}
+	return o.call.Request.Descriptors[o.descriptor].GetEntries()
+}
+
+// entries returns a copy of the entries of the descriptor.
+func (o *outcome) entries() []Entry {
+	var entries []Entry
+	if requested := o.requestEntries(); len(requested) > 0 {
+		entries = make([]Entry, len(requested))
+		for i, e := range requested {
+			entries[i] = Entry{e.GetKey(), e.GetValue()}
+		}
+	}
+	return entries
+}
+
+// rule returns the path of the rule that matched, or an empty string.
+func (o *outcome) rule() string {
+	if o.descriptor < 0 || o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
+		return ""
+	}
+	return o.call.Rules[o.descriptor].Path
+}
+
+// source returns the name of the part of the service that decided, or an empty string.
+func (o *outcome) source() string {
+	if !o.decided || o.decision.Result.Err != nil {
+		return ""
+	}
+	return o.decision.Result.Source.String()
+}
+
+// record returns the Record of o. The call with context ctx took duration.
+func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
+	c := o.call
+	r := Record{
+		Time:           c.Start.UTC(),
+		Domain:         c.Request.GetDomain(),
+		Descriptor:     o.entries(),
+		Rule:           o.rule(),
+		Code:           o.code,
+		OverallCode:    overallCode(c),
+		Source:         o.source(),
+		DurationMicros: duration.Microseconds(),
+	}
+	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
+		r.TraceID = span.TraceID().String()
+	}
+	if o.descriptor >= 0 {
+		r.Switch = c.Switch(o.descriptor)
+		r.DescriptorIndex, r.Hits = o.descriptor, c.RequestedHits(o.descriptor)
+	}
+	if r.Rule != "" {
+		r.Shadow = c.Rules[o.descriptor].ShadowMode || c.GlobalShadow
+	}
+	if !o.decided {
+		if c.Err != nil {
+			r.Error = c.Err.Error()
+		}
+		return r
+	}
+	d := &o.decision
+	r.Shadow = d.Shadow || c.GlobalShadow
+	r.Limit, r.LimitName, r.RequestsPerUnit = d.Limit.String(), d.Limit.Name, d.Limit.Requests
+	r.Hold, r.Acquire = d.HoldID, c.IsAcquire()
+	if d.Result.Err != nil {
+		r.Error = d.Result.Err.Error()
+		return r
+	}
+	r.Remaining = max(d.Result.Remaining, 0)
+	if r.Degraded = d.Result.Degraded(); r.Degraded {
+		r.Reason, r.Mode = d.Result.Reason.String(), d.Result.Mode.String()
+	}
+	return r
+}
+
+// overallCode returns the code of the answer to a call.
+func overallCode(c *service.Call) Code {
+	if c.Err != nil {
+		return Failed
+	}
+	return Code(c.Response.GetOverallCode().String())
+}

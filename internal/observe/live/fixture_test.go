@@ -1,0 +1,123 @@
+package live
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+const testLimits = `
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 10}
+    descriptors:
+      - key: path
+        rate_limits: [{unit: minute, requests_per_unit: 100}, {unit: hour, requests_per_unit: 5, algorithm: token_bucket}]
+  - {key: trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: free, quota_mode: true, rate_limit: {unlimited: true}}
+  - {key: old, rate_limit: {unit: day, requests_per_unit: 3, enabled: false}}
+`
+
+// rig is a Live and the service that it shows.
+type rig struct {
+	*Live
+	t        testing.TB
+	service  *service.Service
+	store    *descriptors.Store
+	events   *timeline.Timeline
+	counts   []LimitCounts
+	redis    *Redis
+	result   *backend.Result // of all hits, instead of counting
+	draining bool
+}
+
+// allHits counts all hits of a denied decision.
+func allHits(d service.Decision) int64 { return d.N }
+
+func newRig(t testing.TB, change func(*Options)) *rig {
+	r := &rig{t: t, store: new(descriptors.Store), events: timeline.New(10)}
+	o := Options{
+		Backend:  "redis",
+		Recorder: NewRecorder(allHits, true),
+		Store:    r.store,
+		Limits:   func() Limits { return Limits{Source: "file"} },
+		Counts: func() iter.Seq[LimitCounts] {
+			return func(yield func(LimitCounts) bool) {
+				for _, c := range r.counts {
+					if !yield(c) {
+						return
+					}
+				}
+			}
+		},
+		Redis:    func() *Redis { return r.redis },
+		Draining: func() bool { return r.draining },
+		Events:   r.events,
+		Keys:     KeysOn,
+	}
+	r.redis = &Redis{Up: true, Mode: "local", Ratio: 0.5}
+	if change != nil {
+		change(&o)
+	}
+	r.load(testLimits)
+	r.Live = New(o)
+	counters := local.New(local.Options{MaxKeys: 100_000})
+	limiter := backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+		if r.result == nil {
+			counters.Take(ctx, now, hits, results)
+			return
+		}
+		for i := range results {
+			results[i] = *r.result
+		}
+	})
+	r.service = service.New(service.Options{Limits: r.store, Limiter: limiter, Observers: []service.Observer{o.Recorder}})
+	return r
+}
+
+func (r *rig) load(limits string) {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
+	require.NoError(r.t, err)
+	r.store.Set(descriptors.Compile(set))
+}
+
+// call sends a request with the descriptors, each written key=value,key=value.
+func (r *rig) call(texts ...string) {
+	_, _ = r.service.ShouldRateLimit(context.Background(), request(texts...))
+}
+
+func request(texts ...string) *rlsv3.RateLimitRequest {
+	req := &rlsv3.RateLimitRequest{Domain: "shop"}
+	for _, text := range texts {
+		d := &ratelimitv3.RateLimitDescriptor{}
+		for entry := range strings.SplitSeq(text, ",") {
+			key, value, _ := strings.Cut(entry, "=")
+			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+		}
+		req.Descriptors = append(req.Descriptors, d)
+	}
+	return req
+}
+
+// tick lets n seconds pass.
+func (r *rig) tick(n int) {
+	for range n {
+		time.Sleep(time.Second)
+		r.takeSample(time.Now())
+	}
+}

@@ -1,0 +1,118 @@
+package live
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// KeyMode is what TopKeys shows of keys.
+type KeyMode string
+
+// The modes.
+const (
+	KeysOn     KeyMode = "on"
+	KeysHashed KeyMode = "hashed" // an HMAC of each key, with a key of the process
+	KeysOff    KeyMode = "off"
+)
+
+func newHashKey() []byte {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // never fails
+	return key
+}
+
+// topKeys returns the busiest keys that accept reports true for. If accept is nil, topKeys
+// returns the busiest of all keys.
+func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
+	r := l.o.Recorder
+	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: Value(r.sampledShare())}
+	if l.o.Keys == KeysOff {
+		return top
+	}
+	r.mu.Lock()
+	hottest, denied := r.keys.top(byHits, maxKeys, accept), r.keys.top(byDenied, maxKeys, accept)
+	examples := r.examples.top(byHits, maxExamples, accept)
+	r.mu.Unlock()
+	for i := range hottest {
+		top.Hottest = append(top.Hottest, l.newKey(&hottest[i]))
+	}
+	for i := range denied {
+		top.Denied = append(top.Denied, l.newKey(&denied[i]))
+	}
+	for i := range examples {
+		top.Unmatched = append(top.Unmatched, l.newKey(&examples[i]))
+	}
+	return top
+}
+
+// newKey describes an entry.
+func (l *Live) newKey(e *rankedEntry) Key {
+	k := Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)}
+	switch {
+	case e.rule != nil:
+		k.Rule, k.Limit = e.rule.Path, e.limit.String()
+	case e.isDomainUnknown:
+		k.Rule, k.Limit = pathOf(e.key), unknownDomain
+	default:
+		k.Rule, k.Limit = pathOf(e.key), noRule
+	}
+	if e.capacity > 0 {
+		k.Spent, k.Capacity = &e.spent, &e.capacity
+	}
+	return k
+}
+
+// Texts of Key.Limit for descriptors without a rule.
+const (
+	noRule        = "no rule"
+	unknownDomain = "unknown domain"
+)
+
+// pathOf returns the domain and the keys of a descriptor as the path of a rule. The texts keep the
+// escapes of key.
+func pathOf(key []byte) string {
+	parts := strings.Split(string(key), "|")
+	for i, part := range parts {
+		parts[i], _, _ = strings.Cut(part, "=")
+	}
+	return strings.Join(parts, " > ")
+}
+
+// keyText returns what viewers see of a key.
+func (l *Live) keyText(key []byte) string {
+	text := strings.ToValidUTF8(string(key), "�")
+	if len(key) == maxKeyBytes {
+		text += "…"
+	}
+	if l.o.Keys == KeysHashed {
+		return l.hashKeyText(text)
+	}
+	return text
+}
+
+// hashKeyText returns the hash of a key. Only this process makes the same hash of the same key.
+func (l *Live) hashKeyText(text string) string {
+	mac := hmac.New(sha256.New, l.hashSecret)
+	mac.Write([]byte(text))
+	return "#" + hex.EncodeToString(mac.Sum(nil)[:8])
+}
+
+// hashedKeys returns top with hashed keys.
+func (l *Live) hashedKeys(top TopKeys) TopKeys {
+	if top.Mode != KeysOn {
+		return top
+	}
+	top.Mode = KeysHashed
+	hashAll := func(keys []Key) []Key {
+		hashed := append([]Key{}, keys...)
+		for i := range hashed {
+			hashed[i].Key = l.hashKeyText(hashed[i].Key)
+		}
+		return hashed
+	}
+	top.Hottest, top.Denied, top.Unmatched = hashAll(top.Hottest), hashAll(top.Denied), hashAll(top.Unmatched)
+	return top
+}

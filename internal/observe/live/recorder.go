@@ -1,0 +1,307 @@
+package live
+
+import (
+	"context"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Bounds of the memory of a Recorder. docs/observability.md has the resulting memory.
+const (
+	maxStripes   = 64
+	stripeEvents = 32      // events of a stripe that wait for the sketches
+	stripeBytes  = 4 << 10 // size of the keys of these events
+	sketchKeys   = 2560    // keys of each ranking
+	exampleKeys  = 100     // keys of descriptors without a rule
+)
+
+// maxEventsPerSecond bounds what the sketches cost. If there are more decisions, a random
+// sample of the calls is used, and each call of the sample counts for several calls.
+const maxEventsPerSecond = 4000
+
+// Recorder counts calls and finds the busiest keys. It is a service.Observer.
+type Recorder struct {
+	overHits func(service.Decision) int64
+	keepKeys bool
+	seed     maphash.Seed
+	stripes  []stripe // their number is a power of two
+
+	sampleInterval atomic.Uint32 // with an interval of n, the sketches get one of n calls
+
+	redisMu    sync.Mutex
+	redisTrips histogram // round trips to Redis since the last collect
+
+	mu       sync.Mutex // guards the fields below
+	keys     *sketch
+	examples *sketch            // descriptors without a rule
+	ruleUses map[string]float64 // highest use of each rule since the last collect, by path
+}
+
+// stripe is a part of a Recorder. A call uses any stripe that is free, so that calls don't
+// wait for each other.
+type stripe struct {
+	mu sync.Mutex
+	callCounts
+	events []event
+	keys   []byte // the keys of the events, one after the other
+	_      [64]byte
+}
+
+// callCounts has the numbers of calls and decisions in a span of time.
+type callCounts struct {
+	calls, denied, errors uint64
+	decisions             uint64
+	withoutRedis          uint64 // decisions of the fallback
+	unmatched             uint64 // descriptors that no rule limits
+	latency               histogram
+}
+
+func (c *callCounts) add(other *callCounts) {
+	c.calls += other.calls
+	c.denied += other.denied
+	c.errors += other.errors
+	c.decisions += other.decisions
+	c.withoutRedis += other.withoutRedis
+	c.unmatched += other.unmatched
+	c.latency.add(&other.latency)
+}
+
+// event is what a call does to one key.
+type event struct {
+	hash         uint64
+	rule         *descriptors.Rule      // nil if no rule limits the descriptor
+	limit        *descriptors.RateLimit // the limit that is spent most
+	hits, denied float64                // hits that the event stands for; denied hits are also in hits
+	spent        int64
+	capacity     int64 // 0 if spent is unknown
+	keyEnd       int   // where the event's key ends in stripe.keys
+
+	isDomainUnknown bool // the domain has no limits
+}
+
+// NewRecorder returns a Recorder. overHits returns how many hits of a decision are over its limit. If
+// keepKeys is false, the Recorder forgets the keys.
+func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder {
+	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
+	r := &Recorder{
+		overHits: overHits, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: newStripes(stripes),
+		keys: newSketch(sketchKeys), examples: newSketch(exampleKeys), ruleUses: map[string]float64{},
+	}
+	r.sampleInterval.Store(1)
+	return r
+}
+
+func newStripes(n int) []stripe {
+	stripes := make([]stripe, n)
+	for i := range stripes {
+		stripes[i].events = make([]event, 0, stripeEvents)
+		stripes[i].keys = make([]byte, 0, stripeBytes)
+	}
+	return stripes
+}
+
+// Answered implements service.Observer.
+func (r *Recorder) Answered(_ context.Context, c *service.Call) {
+	random := rand.Uint64()
+	bucket := bucketOf(time.Since(c.Start))
+	s := r.lockStripe(int(random))
+	defer s.mu.Unlock()
+	s.calls++
+	s.latency[bucket]++
+	switch {
+	case c.Err != nil:
+		s.errors++
+	case c.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
+		s.denied++
+	}
+	interval := r.sampleInterval.Load()
+	isSampled := interval <= 1 || uint32(random>>32)%interval == 0
+	for i, rule := range c.Rules {
+		if rule == nil && c.IsUnmatched(i) {
+			s.unmatched++
+			if isSampled && r.keepKeys {
+				r.addExample(s, c, i, float64(interval))
+			}
+		}
+	}
+	if !isSampled {
+		s.countDecisions(c)
+		return
+	}
+	for i := 0; i < c.Decisions(); {
+		i = r.recordDescriptor(s, c, i, float64(interval))
+	}
+}
+
+// addExample records descriptor i, which no rule limits. The recorded descriptor stands for weight
+// descriptors, because the other calls are not in the sample.
+func (r *Recorder) addExample(s *stripe, c *service.Call, i int, weight float64) {
+	var memory [maxKeyBytes]byte
+	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
+	r.addEvent(s, event{hits: weight, isDomainUnknown: !c.DomainFound}, key)
+}
+
+// countDecisions counts the decisions of a call that is not in the sample.
+func (s *stripe) countDecisions(c *service.Call) {
+	for i := range c.Decisions() {
+		if d := c.Decision(i); d.Result.Err == nil {
+			s.decisions++
+			if d.Result.Degraded() {
+				s.withoutRedis++
+			}
+		}
+	}
+}
+
+// RedisAnswered records the time of a round trip to Redis.
+func (r *Recorder) RedisAnswered(took time.Duration) {
+	r.redisMu.Lock()
+	defer r.redisMu.Unlock()
+	r.redisTrips[bucketOf(took)]++
+}
+
+// lockStripe returns a locked stripe. It waits only if all stripes are in use.
+func (r *Recorder) lockStripe(random int) *stripe {
+	for i := range r.stripes {
+		if s := &r.stripes[(random+i)&(len(r.stripes)-1)]; s.mu.TryLock() {
+			return s
+		}
+	}
+	s := &r.stripes[random&(len(r.stripes)-1)]
+	s.mu.Lock()
+	return s
+}
+
+// recordDescriptor records the decisions about one descriptor. The first one is decision i. It returns
+// the index of the first decision about the next descriptor.
+func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight float64) int {
+	first := c.Decision(i)
+	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0))}
+	use, isDecided := -1.0, false
+	for ; i < c.Decisions(); i++ {
+		d := c.Decision(i)
+		if d.Descriptor != first.Descriptor {
+			break
+		}
+		if d.Result.Err != nil {
+			continue
+		}
+		isDecided = true
+		s.decisions++
+		if d.Result.Degraded() {
+			s.withoutRedis++
+		}
+		if !d.Result.Allowed && !d.Shadow && d.N > 0 {
+			ev.denied = max(ev.denied, weight*float64(r.overHits(d)))
+		}
+		spent, capacity := spentAndCapacity(&d)
+		if u := useOf(spent, capacity); u > use {
+			use, ev.limit, ev.spent, ev.capacity = u, d.Limit, spent, capacity
+		}
+	}
+	if !isDecided {
+		return i
+	}
+	r.addEvent(s, ev, first.Key)
+	return i
+}
+
+// useOf returns spent / capacity, or -1 if the capacity is 0.
+func useOf(spent, capacity int64) float64 {
+	if capacity <= 0 {
+		return -1
+	}
+	return float64(spent) / float64(capacity)
+}
+
+// spentAndCapacity returns the spent hits and the capacity of the limit of d. The capacity is 0 if the
+// spent hits are unknown. The fallback counts a share of the limit.
+func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
+	l := d.Limit.Limit
+	if d.Result.Degraded() {
+		if l = d.Result.Share; l == nil {
+			return 0, 0
+		}
+	}
+	return max(l.Spent(d.Result.Result), 0), l.Capacity()
+}
+
+// addEvent appends an event to a stripe. If the stripe is full, addEvent first moves its events to the
+// sketches.
+func (r *Recorder) addEvent(s *stripe, ev event, key []byte) {
+	ev.hash = maphash.Bytes(r.seed, key)
+	key = key[:min(len(key), maxKeyBytes)]
+	if len(s.events) == cap(s.events) || len(s.keys)+len(key) > cap(s.keys) {
+		r.mu.Lock()
+		r.moveEvents(s)
+		r.mu.Unlock()
+	}
+	if r.keepKeys {
+		s.keys = append(s.keys, key...)
+	}
+	ev.keyEnd = len(s.keys)
+	s.events = append(s.events, ev)
+}
+
+// moveEvents moves the events of s to the sketches. The caller holds r.mu and s.mu.
+func (r *Recorder) moveEvents(s *stripe) {
+	start := 0
+	for i := range s.events {
+		ev := &s.events[i]
+		key := s.keys[start:ev.keyEnd]
+		start = ev.keyEnd
+		if ev.rule == nil {
+			r.examples.add(ev, key)
+			continue
+		}
+		if u := useOf(ev.spent, ev.capacity); u > r.ruleUses[ev.rule.Path] {
+			r.ruleUses[ev.rule.Path] = u
+		}
+		if r.keepKeys && ev.hits > 0 {
+			r.keys.add(ev, key)
+		}
+	}
+	clear(s.events) // limits that are no longer in force can be freed
+	s.events, s.keys = s.events[:0], s.keys[:0]
+}
+
+// collect returns the calls, the round trips to Redis and the highest use of each rule since
+// the last call of collect, which was this number of seconds ago. It also moves all events to the
+// sketches.
+func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram, uses map[string]float64) {
+	for i := range r.stripes {
+		s := &r.stripes[i]
+		s.mu.Lock()
+		counts.add(&s.callCounts)
+		s.callCounts = callCounts{}
+		r.mu.Lock()
+		r.moveEvents(s)
+		r.mu.Unlock()
+		s.mu.Unlock()
+	}
+	r.redisMu.Lock()
+	redis, r.redisTrips = r.redisTrips, histogram{}
+	r.redisMu.Unlock()
+	eventsPerSecond := float64(counts.decisions+counts.unmatched) / max(seconds, 1)
+	r.sampleInterval.Store(uint32(max(math.Ceil(eventsPerSecond/maxEventsPerSecond), 1)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys.advance(seconds)
+	r.examples.advance(seconds)
+	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
+	return counts, redis, uses
+}
+
+// sampledShare returns the share of the calls that is in the sketches.
+func (r *Recorder) sampledShare() float64 { return 1 / float64(r.sampleInterval.Load()) }

@@ -1,0 +1,337 @@
+package live
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+func TestCallsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 15 {
+			r.call("tenant=acme", "unknown=1")
+		}
+		r.call()
+		counts, _, uses := r.o.Recorder.collect(1)
+		assert.EqualValues(t, 16, counts.calls)
+		assert.EqualValues(t, 5, counts.denied)
+		assert.EqualValues(t, 1, counts.errors)
+		assert.EqualValues(t, 15, counts.decisions)
+		assert.Equal(t, map[string]float64{"shop > tenant": 1.5}, uses)
+		counts, _, uses = r.o.Recorder.collect(1)
+		assert.Zero(t, counts.calls)
+		assert.Empty(t, uses)
+	})
+}
+
+func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 7 {
+			r.call("tenant=acme,path=/a")
+		}
+		r.tick(1)
+		keys := r.Snapshot().Keys
+		require.Len(t, keys.Hottest, 1)
+		k := keys.Hottest[0]
+		assert.Equal(t, "shop|tenant=acme|path=/a", k.Key)
+		assert.Equal(t, "shop > tenant > path", k.Rule)
+		assert.Equal(t, "5 per hour, token_bucket", k.Limit)
+		assert.EqualValues(t, 5, *k.Spent)
+		assert.EqualValues(t, 5, *k.Capacity)
+		assert.EqualValues(t, 1, k.Share)
+		require.Len(t, keys.Denied, 1)
+		assert.InDelta(t, float64(k.Rate)*2/7, float64(k.DeniedRate), 1e-9)
+	})
+}
+
+func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		half, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
+		require.NoError(t, err)
+		r.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: half}
+		r.call("tenant=acme")
+		r.tick(1)
+		k := r.Snapshot().Keys.Hottest[0]
+		assert.EqualValues(t, 4, *k.Spent)
+		assert.EqualValues(t, 5, *k.Capacity)
+
+		r.result.Mode, r.result.Share = limit.FailAllow, nil
+		r.call("tenant=other")
+		r.tick(1)
+		for _, k := range r.Snapshot().Keys.Hottest {
+			assert.Equal(t, k.Key == "shop|tenant=other", k.Spent == nil, "nobody counts in mode allow")
+		}
+		assert.EqualValues(t, 1, float64(r.Snapshot().Figures.WithoutRedis.Now))
+	})
+}
+
+func TestPeeksAndRefundsAreNotHot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		req := request("tenant=acme")
+		req.Descriptors[0].IsNegativeHits = true
+		_, err := r.service.ShouldRateLimit(t.Context(), req)
+		require.NoError(t, err)
+		r.tick(1)
+		assert.Empty(t, r.Snapshot().Keys.Hottest)
+		assert.EqualValues(t, 1, float64(r.Snapshot().Figures.Calls.Now))
+	})
+}
+
+func TestKeysAreForgottenIfOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
+		r.call("tenant=secret")
+		assert.Zero(t, r.o.Recorder.keys.rankings[byHits].total)
+		for i := range r.o.Recorder.stripes {
+			assert.Empty(t, r.o.Recorder.stripes[i].keys)
+		}
+		r.tick(5)
+		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
+		_, keys, _ := r.Rule("shop > tenant")
+		assert.Empty(t, keys.Hottest)
+		rules, _ := r.Rules("tenant")
+		assert.InDelta(t, 0.1, float64(rules[0].Use), 1e-9, "the use of a rule is no key")
+	})
+}
+
+// TestBusiestKeysOfSampledCallsAreFound has ten times more decisions than the sketches
+// take, so that a tenth of the calls is sampled.
+func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
+	t.Parallel()
+	const keys, seconds, perSecond = 1_000_000, 15, 10 * maxEventsPerSecond
+	r, z := NewRecorder(allHits, true), newZipf(keys, 1.1, 7)
+	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Minute})
+	require.NoError(t, err)
+	rule, rateLimit := &descriptors.Rule{Path: "shop > key"}, &descriptors.RateLimit{Limit: l}
+	for range seconds {
+		var calls sync.WaitGroup
+		for range 2 {
+			numbers := make([]int, perSecond/2)
+			for i := range numbers {
+				numbers[i] = z.draw()
+			}
+			calls.Go(func() {
+				for _, number := range numbers {
+					random := rand.Uint64()
+					s := r.lockStripe(int(random))
+					s.calls, s.decisions = s.calls+1, s.decisions+1
+					if interval := r.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
+						r.addEvent(s, event{rule: rule, limit: rateLimit, hits: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
+					}
+					s.mu.Unlock()
+				}
+			})
+		}
+		calls.Wait()
+		counts, _, _ := r.collect(1)
+		require.EqualValues(t, perSecond, counts.decisions)
+	}
+	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
+	found := 0
+	top := r.keys.top(byHits, 20, nil)
+	for i := range top {
+		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
+			found++
+		}
+	}
+	assert.GreaterOrEqual(t, found, 17, "a sample can swap keys near the end of the list")
+	assert.InEpsilon(t, perSecond*z.share(0), top[0].rate, 0.1)
+}
+
+// share returns the probability of number k.
+func (z *zipf) share(k int) float64 {
+	if k == 0 {
+		return z.cumulative[0] / z.cumulative[len(z.cumulative)-1]
+	}
+	return (z.cumulative[k] - z.cumulative[k-1]) / z.cumulative[len(z.cumulative)-1]
+}
+
+func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
+	before := heapBytes()
+	r := NewRecorder(allHits, true)
+	r.stripes = newStripes(maxStripes)
+	rule, rateLimit := &descriptors.Rule{}, &descriptors.RateLimit{}
+	key := make([]byte, 10*maxKeyBytes)
+	for i := range 1_000_000 {
+		binary.LittleEndian.PutUint64(key, uint64(i))
+		r.addEvent(&r.stripes[i%maxStripes], event{rule: rule, limit: rateLimit, hits: 1, denied: 1}, key)
+	}
+	r.collect(1)
+	used := heapBytes() - before
+	assert.Less(t, used, 4<<20)
+	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), len(key))
+	assert.Len(t, r.keys.places, sketchKeys)
+	runtime.KeepAlive(r)
+}
+
+// answered calls f with an answered call.
+func (r *rig) answered(f func(*service.Call), texts ...string) {
+	s := service.New(service.Options{
+		Limits: r.store, Limiter: local.New(local.Options{MaxKeys: 10}), Observers: []service.Observer{answeredFunc(f)},
+	})
+	_, err := s.ShouldRateLimit(context.Background(), request(texts...))
+	require.NoError(r.t, err)
+}
+
+// answeredFunc is a service.Observer.
+type answeredFunc func(*service.Call)
+
+func (f answeredFunc) Answered(_ context.Context, c *service.Call) { f(c) }
+
+func TestAnsweredAllocatesNothing(t *testing.T) {
+	r := newRig(t, nil)
+	r.answered(func(c *service.Call) {
+		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.o.Recorder.Answered(t.Context(), c) }))
+	}, "tenant=acme", "tenant=acme,path=/a")
+}
+
+func BenchmarkAnswered(b *testing.B) {
+	for _, interval := range []uint32{1, 10} {
+		b.Run(fmt.Sprintf("one of %d calls sampled", interval), func(b *testing.B) {
+			r := newRig(b, nil)
+			r.o.Recorder.sampleInterval.Store(interval)
+			r.answered(func(c *service.Call) {
+				b.ReportAllocs()
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						r.o.Recorder.Answered(context.Background(), c)
+					}
+				})
+			}, "tenant=acme")
+		})
+	}
+}
+
+func TestQuantilesAreExactToABucket(t *testing.T) {
+	t.Parallel()
+	var h histogram
+	assert.False(t, h.quantile(0.5).Known())
+	for i := 1; i <= 1000; i++ {
+		h[bucketOf(time.Duration(i)*time.Millisecond)]++
+	}
+	for q, want := range map[float64]float64{0.01: 0.01, 0.5: 0.5, 0.99: 0.99, 1: 1} {
+		assert.InEpsilon(t, want, float64(h.quantile(q)), 0.13, "%v", q)
+	}
+	for _, d := range []time.Duration{-1, 0, 1, 1023, 1024, 1025, time.Second, 20 * time.Second, time.Hour} {
+		bucket := bucketOf(d)
+		assert.GreaterOrEqual(t, max(d, 0), bucketStart(bucket), d)
+		if bucket+1 < histogramBuckets {
+			assert.Less(t, d, bucketStart(bucket+1), d)
+		}
+	}
+}
+
+func TestDescriptorsWithoutARuleAreSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		unknown := request("tenant=acme")
+		unknown.Domain = "shp\u202e"
+		for range 5 {
+			for range 3 {
+				r.call("tennant=<b>,path=/x", "tenant=acme")
+			}
+			_, err := r.service.ShouldRateLimit(t.Context(), unknown)
+			require.NoError(t, err)
+			r.call("free=1") // its rule is unlimited
+			r.tick(1)
+		}
+		s := r.Snapshot()
+		assert.EqualValues(t, 4, s.Figures.Unmatched.Now)
+		assert.Equal(t, []Value{4}, s.Figures.Unmatched.Points)
+		require.Len(t, s.Keys.Unmatched, 2)
+		first, second := s.Keys.Unmatched[0], s.Keys.Unmatched[1]
+		assert.InDelta(t, 0.75, float64(first.Share), 1e-9)
+		first.Share, second.Share = 0, 0
+		assert.Equal(t, Key{Key: "shop|tennant=<b>|path=/x", Rule: "shop > tennant > path", Limit: "no rule", Rate: 3}, first)
+		assert.Equal(t, Key{Key: "shp%E2%80%AE|tenant=acme", Rule: "shp%E2%80%AE > tenant", Limit: "unknown domain", Rate: 1}, second)
+
+		public := r.snapshotFor(false).Keys.Unmatched[0]
+		assert.Regexp(t, "^#[0-9a-f]{16}$", public.Key)
+		assert.Equal(t, "shop > tennant > path", public.Rule)
+
+		r.tick(1000)
+		s = r.Snapshot()
+		assert.False(t, s.Figures.Unmatched.HadTraffic())
+		assert.Empty(t, s.Keys.Unmatched)
+	})
+}
+
+func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
+		r.call("tennant=secret")
+		for i := range r.o.Recorder.stripes {
+			assert.Empty(t, r.o.Recorder.stripes[i].keys)
+		}
+		r.tick(1)
+		s := r.Snapshot()
+		assert.EqualValues(t, 1, s.Figures.Unmatched.Now)
+		assert.Empty(t, s.Keys.Unmatched)
+	})
+}
+
+func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
+	r := newRig(t, nil)
+	recorder := r.o.Recorder
+	before := heapBytes()
+	for i := range 20_000 {
+		r.call(fmt.Sprintf("x%d=%s", i, strings.Repeat("ü", 10*maxKeyBytes)), "common=1")
+	}
+	recorder.collect(1)
+	assert.Less(t, heapBytes()-before, 1<<20)
+	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "one of ten calls is used from now on")
+	assert.Len(t, recorder.examples.places, exampleKeys)
+	examples := r.topKeys(nil).Unmatched
+	require.Len(t, examples, maxExamples)
+	assert.Equal(t, "shop|common=1", examples[0].Key)
+	for i := range recorder.examples.entries {
+		assert.LessOrEqual(t, len(recorder.examples.entries[i].key), maxKeyBytes)
+	}
+	r.answered(func(c *service.Call) {
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { recorder.Answered(t.Context(), c) }))
+	}, "nothing="+strings.Repeat("x", 1000))
+}
+
+func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		allowed, denied := &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}}, &backend.Result{}
+		for range 10 {
+			for i := range 12 {
+				r.result = allowed
+				if i >= 4 {
+					r.result = denied
+				}
+				r.call("tenant=acme")
+			}
+			r.tick(1)
+		}
+		keys := r.Snapshot().Keys
+		require.Len(t, keys.Hottest, 1)
+		assert.EqualValues(t, 12, keys.Hottest[0].Rate)
+		assert.EqualValues(t, 8, keys.Hottest[0].DeniedRate)
+		assert.Equal(t, keys.Hottest, keys.Denied)
+	})
+}

@@ -1,0 +1,226 @@
+package live
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+)
+
+// zipf draws numbers below n, whose k-th has a probability in proportion to 1/(k+1)^s.
+type zipf struct {
+	cumulative []float64
+	random     *rand.Rand
+}
+
+func newZipf(n int, s float64, seed uint64) *zipf {
+	z := &zipf{cumulative: make([]float64, n), random: rand.New(rand.NewPCG(seed, 1))}
+	sum := 0.0
+	for k := range n {
+		sum += math.Pow(float64(k+1), -s)
+		z.cumulative[k] = sum
+	}
+	return z
+}
+
+func (z *zipf) draw() int {
+	x := z.random.Float64() * z.cumulative[len(z.cumulative)-1]
+	place, _ := slices.BinarySearch(z.cumulative, x)
+	return place
+}
+
+// recall returns the share of the n most frequent numbers that are among the n top keys.
+func recall(s *sketch, n int) float64 {
+	found := 0
+	for _, e := range s.top(byHits, n, nil) {
+		if int(e.hash) < n {
+			found++
+		}
+	}
+	return float64(found) / float64(n)
+}
+
+func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
+	t.Parallel()
+	const keys = 1_000_000
+	for seed := range uint64(1) {
+		s, z := newSketch(sketchKeys), newZipf(keys, 1.1, seed)
+		for range 60 { // seconds
+			for range maxEventsPerSecond {
+				number := z.draw()
+				s.add(&event{hash: uint64(number), hits: 1}, binary.AppendUvarint(nil, uint64(number)))
+			}
+			s.advance(1)
+		}
+		assert.GreaterOrEqual(t, recall(s, 20), 0.95, "seed %d", seed)
+	}
+}
+
+func TestRatesFollowTraffic(t *testing.T) {
+	t.Parallel()
+	s := newSketch(10)
+	second := func(hits, denied float64) {
+		s.add(&event{hash: 1, hits: hits, denied: denied}, []byte("a"))
+		s.add(&event{hash: 2, hits: 100}, []byte("b"))
+		s.advance(1)
+	}
+	for range 20 {
+		second(300, 200)
+	}
+	top := s.top(byHits, 5, nil)
+	require.Len(t, top, 2)
+	assert.Equal(t, "a", string(top[0].key))
+	assertRates := func(wantAll, wantDenied float64) {
+		assert.InDelta(t, wantAll, top[0].rate, 1e-3)
+		assert.InDelta(t, wantDenied, top[0].deniedRate, 1e-3)
+	}
+	assertRates(300, 200)
+	assert.InDelta(t, 0.75, top[0].share, 0.001)
+	for range 5 {
+		second(10, 0)
+	}
+	top = s.top(byHits, 5, nil)
+	assertRates(10, 0)
+	assert.Equal(t, "a", string(top[0].key), "the order is that of the last minutes")
+	for range 120 {
+		second(10, 0)
+	}
+	assert.Equal(t, "b", string(s.top(byHits, 1, nil)[0].key))
+}
+
+func TestKeyWithoutHitsIsForgotten(t *testing.T) {
+	t.Parallel()
+	s := newSketch(10)
+	s.add(&event{hash: 1, hits: 1}, []byte("a"))
+	for range 10 {
+		s.add(&event{hash: 2, hits: 1}, []byte("b"))
+		s.advance(60)
+	}
+	require.Len(t, s.places, 1)
+	assert.Equal(t, "b", string(s.top(byHits, 5, nil)[0].key))
+	s.add(&event{hash: 1, hits: 5}, []byte("a"))
+	assert.Len(t, s.top(byHits, 5, nil), 2)
+	checkSketch(t, s)
+}
+
+// checkSketch checks the heaps, the index and the free entries of s.
+func checkSketch(t *testing.T, s *sketch) {
+	t.Helper()
+	inUse := map[int32]bool{}
+	for i, r := range s.rankings {
+		for heapPlace, place := range r.heap {
+			e := &s.entries[place]
+			inUse[place] = true
+			require.EqualValues(t, heapPlace, e.ranks[i].heapPlace)
+			require.Equal(t, place, s.places[e.hash])
+			if heapPlace > 0 {
+				require.LessOrEqual(t, s.countAt(i, int32((heapPlace-1)/2)), e.ranks[i].count)
+			}
+		}
+	}
+	require.Len(t, s.places, len(inUse))
+	require.Len(t, s.entries, len(inUse)+len(s.free))
+	for _, place := range s.free {
+		require.False(t, inUse[place])
+	}
+}
+
+func TestSketchKeepsItsOrderUnderRandomTraffic(t *testing.T) {
+	t.Parallel()
+	s, random := newSketch(50), rand.New(rand.NewPCG(1, 2))
+	total := 0.0
+	for i := range 20_000 {
+		n := float64(random.IntN(5))
+		total += n
+		s.add(&event{hash: uint64(random.IntN(200)), hits: n, denied: n * float64(random.IntN(2))}, nil)
+		if i%1000 == 0 {
+			s.advance(float64(random.IntN(100)))
+			checkSketch(t, s)
+		}
+	}
+	checkSketch(t, s)
+}
+
+func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
+	s := newSketch(sketchKeys)
+	key := make([]byte, 2*maxKeyBytes)
+	rule, limit := &descriptors.Rule{}, &descriptors.RateLimit{}
+	heavy := 0
+	before := heapBytes()
+	for i := range 1_000_000 {
+		binary.LittleEndian.PutUint64(key, uint64(i))
+		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes])
+		if i%50 == 0 {
+			heavy++
+			s.add(&event{hash: uint64(heavy % 20), rule: rule, limit: limit, hits: 1}, key[:10])
+		}
+		if i%20_000 == 0 {
+			s.advance(1)
+		}
+	}
+	used := heapBytes() - before
+	assert.Len(t, s.places, sketchKeys)
+	assert.Less(t, used, 3<<20, "bytes of one sketch")
+	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), maxKeyBytes)
+	assert.Equal(t, 1.0, recall(s, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
+	runtime.KeepAlive(s)
+}
+
+func heapBytes() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+func BenchmarkSketch(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		keys int
+	}{{"zipf", 0}, {"random keys", 1 << 40}} {
+		b.Run(c.name, func(b *testing.B) {
+			s, z := newSketch(sketchKeys), newZipf(100_000, 1.1, 1)
+			numbers := make([]uint64, 1<<16)
+			for i := range numbers {
+				numbers[i] = uint64(z.draw())
+			}
+			key := []byte(fmt.Sprintf("shop|remote_address=%s", "10.20.30.40"))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				hash := numbers[i%len(numbers)]
+				if c.keys > 0 {
+					hash = uint64(i)
+				}
+				s.add(&event{hash: hash, hits: 1}, key)
+			}
+		})
+	}
+}
+
+// TestDeniedKeyKeepsItsHitsUnderFlood has more keys with many hits than the ranking by hits takes.
+func TestDeniedKeyKeepsItsHitsUnderFlood(t *testing.T) {
+	t.Parallel()
+	s := newSketch(10)
+	for range 20 {
+		s.add(&event{hash: 1, hits: 4}, []byte("denied"))
+		s.add(&event{hash: 1, hits: 8, denied: 8}, []byte("denied"))
+		for i := range uint64(50) {
+			s.add(&event{hash: 100 + i, hits: 1000}, []byte("hot"))
+		}
+		s.advance(1)
+		checkSketch(t, s)
+	}
+	top := s.top(byDenied, 5, nil)
+	require.Len(t, top, 1)
+	assert.InDelta(t, 12, top[0].rate, 1e-9)
+	assert.InDelta(t, 8, top[0].deniedRate, 1e-9)
+	assert.Equal(t, "denied", string(top[0].key))
+}

@@ -1,0 +1,337 @@
+// Package live describes what the process does right now: its state, its traffic of the last
+// five minutes, its rules, its hottest keys and its last changes. The live page and rls top
+// show it.
+//
+// Terms:
+//
+//   - snapshot: a description of one moment, which all viewers of this moment share;
+//   - step: the time between two points of a sparkline;
+//   - quiet: a rule is quiet if it had no hits in the last five minutes;
+//   - use: the share of a limit that its busiest key has spent; 1 is the whole limit.
+package live
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+)
+
+// Snapshot describes the process at one moment. Texts of requests and of limits files can
+// contain any character; a viewer must escape them.
+type Snapshot struct {
+	Time     time.Time `json:"time"`
+	Started  time.Time `json:"started"`
+	Version  string    `json:"version"`
+	Instance string    `json:"instance"` // the name of the host
+
+	State     State            `json:"state"`
+	Figures   Figures          `json:"figures"`
+	Rules     RuleList         `json:"rules"`
+	Keys      TopKeys          `json:"keys"`
+	Events    []timeline.Event `json:"events"` // newest first
+	Overrides OverrideList     `json:"overrides"`
+}
+
+// Level is the state in one word.
+type Level string
+
+// The levels.
+const (
+	Well    Level = "well"
+	Warning Level = "warning" // calls are decided as they should be, but not all is well
+	Trouble Level = "trouble" // limits do not apply as they should
+)
+
+// State reports whether the process is well.
+type State struct {
+	Level    Level    `json:"level"`
+	Headline string   `json:"headline"` // one line in words
+	Details  []string `json:"details"`  // further lines, the most important first
+
+	Backend  string `json:"backend"`            // "redis" or "local"
+	Redis    *Redis `json:"redis,omitempty"`    // nil if the backend is local
+	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
+	Limits   Limits `json:"limits"`
+
+	// Candidate describes the candidate limits. It is nil without LIMITS_CANDIDATE.
+	Candidate *Candidate `json:"candidate,omitempty"`
+
+	Draining   bool `json:"draining,omitempty"`
+	ShadowMode bool `json:"shadow_mode,omitempty"` // of the whole service
+
+	// Off describes the limits that switches have taken out of force.
+	Off []string `json:"off,omitempty"`
+}
+
+// Candidate describes limits that are evaluated on live calls and not in force. The counts
+// start when the candidate changes.
+type Candidate struct {
+	Since   *time.Time `json:"since,omitempty"` // nil before the first valid candidate
+	Problem string     `json:"problem,omitempty"`
+
+	Compared      uint64 `json:"compared"` // calls
+	NewlyDenied   uint64 `json:"newly_denied"`
+	NewlyAdmitted uint64 `json:"newly_admitted"`
+	NotCompared   uint64 `json:"not_compared"` // calls for which the queue was full or the backend failed
+
+	Rules []CandidateRule `json:"rules"` // the most newly denied descriptors first
+}
+
+// CandidateRule is a rule of the candidate that denies descriptors newly.
+type CandidateRule struct {
+	Path        string `json:"path"`
+	NewlyDenied uint64 `json:"newly_denied"`
+}
+
+// Redis is the state of Redis, as the calls of this process see it.
+type Redis struct {
+	Up       bool       `json:"up"`
+	Since    *time.Time `json:"since,omitempty"` // start of this state, if Redis was ever down
+	Error    string     `json:"error,omitempty"` // of the outage in progress
+	Mode     string     `json:"mode"`            // how calls are decided without Redis: local, allow or deny
+	Ratio    float64    `json:"ratio"`           // share of each limit in mode local
+	Breakers Breakers   `json:"breakers"`
+
+	// Outage is the outage in progress if Up is false, else the last outage, if any. Blip is
+	// the last short time in which calls were decided without Redis.
+	Outage *Outage `json:"outage,omitempty"`
+	Blip   *Outage `json:"blip,omitempty"`
+
+	Findings []RedisFinding `json:"findings"` // of the last self-check
+}
+
+// RedisFinding is a finding of the self-check of Redis.
+type RedisFinding struct {
+	Level   string `json:"level"`   // problem, warning or note
+	Check   string `json:"check"`   // for example rights
+	Server  string `json:"server"`  // main or per_second
+	Address string `json:"address"` // without secrets
+	Text    string `json:"text"`
+	Advice  string `json:"advice,omitempty"`
+}
+
+// Breakers has the number of breakers in each state.
+type Breakers struct {
+	Closed  int `json:"closed"`
+	Failing int `json:"failing"`
+	Open    int `json:"open"`
+}
+
+// Outage is a time in which calls were decided without Redis, and its price.
+type Outage struct {
+	Start   time.Time  `json:"start"`
+	End     *time.Time `json:"end,omitempty"` // nil while the outage lasts
+	Seconds Value      `json:"seconds"`
+	Error   string     `json:"error,omitempty"`
+
+	Calls         int64            `json:"calls"`
+	AdmittedCalls int64            `json:"admitted_calls"`
+	Decisions     int64            `json:"decisions"`
+	ByReason      map[string]int64 `json:"by_reason"`
+	AdmittedHits  int64            `json:"admitted_hits"`
+	MaxExcessHits int64            `json:"max_excess_hits"` // upper bound of the hits admitted beyond the limits
+	Replayed      int64            `json:"replayed"`
+	Limits        []LimitPrice     `json:"limits"` // the highest price first
+	MoreLimits    int              `json:"more_limits,omitempty"`
+}
+
+// LimitPrice is the part of an Outage that concerns one limit.
+type LimitPrice struct {
+	Rule          string `json:"rule"`
+	Limit         string `json:"limit"`
+	Decisions     int64  `json:"decisions"`
+	AdmittedHits  int64  `json:"admitted_hits"`
+	MaxExcessHits int64  `json:"max_excess_hits"`
+}
+
+// Limits describes the limits in force, and the problems for which newer limits were rejected.
+type Limits struct {
+	Loaded  bool       `json:"loaded"`
+	Since   *time.Time `json:"since,omitempty"` // when the limits came into force
+	Hash    string     `json:"hash,omitempty"`  // equal limits have equal hashes on all replicas
+	Source  string     `json:"source"`          // "file" or "xds"
+	Domains []string   `json:"domains"`
+	Rules   int        `json:"rules"`
+
+	Problems     []string `json:"problems"` // one line each
+	MoreProblems int      `json:"more_problems,omitempty"`
+}
+
+// Figures are the traffic of the process. Each point is the mean of one step. The last point
+// is the newest.
+type Figures struct {
+	StepSeconds int `json:"step_seconds"`
+
+	Calls        Series `json:"calls"`        // per second
+	DeniedShare  Series `json:"denied_share"` // of the calls, from 0 to 1
+	Errors       Series `json:"errors"`       // per second
+	P50          Series `json:"p50_seconds"`  // of the time of a call
+	P99          Series `json:"p99_seconds"`  // of the time of a call
+	RedisP50     Series `json:"redis_p50_seconds"`
+	RedisP99     Series `json:"redis_p99_seconds"`
+	WithoutRedis Series `json:"without_redis"` // decisions per second
+	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
+}
+
+// Series is a figure and its history. A value without traffic is null.
+type Series struct {
+	Now    Value   `json:"now"`
+	Points []Value `json:"points"`
+}
+
+// HadTraffic reports whether the figure was above 0 in the last five minutes.
+func (s *Series) HadTraffic() bool {
+	isAbove := func(v Value) bool { return v > 0 }
+	return isAbove(s.Now) || slices.ContainsFunc(s.Points, isAbove)
+}
+
+// RuleList is the list of rules with traffic.
+type RuleList struct {
+	Total int `json:"total"` // rules in force
+
+	// Shown has the rules with traffic in the last five minutes, the most denied hits first,
+	// then the most hits.
+	Shown []Rule `json:"shown"`
+	More  int    `json:"more"`  // rules with traffic that Shown leaves out
+	Quiet int    `json:"quiet"` // rules without traffic
+}
+
+// Rule is a rule and its traffic. Rates are hits per second.
+type Rule struct {
+	Domain string `json:"domain"`
+	Path   string `json:"path"`  // `shop > service=checkout > path`; names the rule
+	Label  string `json:"label"` // the last part of the path
+	Depth  int    `json:"depth"` // 1 for the rules below a domain
+
+	// Limits has the limits in file order. The rates of the rule are those of its limit with
+	// the most denied hits.
+	Limits []Limit `json:"limits"`
+	Rates
+	Use Value `json:"use"` // null if no hit was counted in the last ten seconds
+
+	// OKPoints and DeniedPoints are rates for each step of Figures. They are empty for a
+	// quiet rule.
+	OKPoints     []Value `json:"ok_points,omitempty"`
+	DeniedPoints []Value `json:"denied_points,omitempty"`
+
+	// Marks are "shadow", "quota", "unlimited", "disabled" and "override".
+	Marks    []string      `json:"marks"`
+	Override *RuleOverride `json:"override,omitempty"`
+
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+}
+
+// Rates are hits per second. A hit that a limit in shadow mode lets pass is in Shadow, and
+// not in OK or Denied.
+type Rates struct {
+	OK     Value `json:"ok"`
+	Near   Value `json:"near"` // the part of OK that is near the limit
+	Denied Value `json:"denied"`
+	Shadow Value `json:"shadow"`
+}
+
+// Limit is one limit of a rule.
+type Limit struct {
+	Text      string `json:"text"` // "10 per minute"
+	Name      string `json:"name,omitempty"`
+	Algorithm string `json:"algorithm,omitempty"`
+	Unlimited bool   `json:"unlimited,omitempty"`
+	Disabled  bool   `json:"disabled,omitempty"`
+}
+
+// RuleOverride is the override that changes a rule.
+type RuleOverride struct {
+	Target    string     `json:"target"`
+	Author    string     `json:"author,omitempty"`
+	ExpiresAt *time.Time `json:"until,omitempty"` // nil: without end
+}
+
+// TopKeys has the keys with the most hits and the most denied hits of the last minutes.
+type TopKeys struct {
+	Mode    KeyMode `json:"mode"`
+	Hottest []Key   `json:"hottest"`
+	Denied  []Key   `json:"denied"`
+
+	// Unmatched has the most frequent descriptors that no rule limits. Their Rule is the domain
+	// and the keys of the entries, and their Limit is "no rule" or "unknown domain".
+	Unmatched []Key `json:"unmatched"`
+
+	// SampledShare is the share of the decisions that the lists are computed from. It is
+	// below 1 if there are very many decisions.
+	SampledShare Value `json:"sampled_share"`
+}
+
+// Key is a key of requests. Rates are hits per second.
+type Key struct {
+	// Key is the name of the counter: `shop|remote_address=10.0.0.1`. It is a hash in mode
+	// KeysHashed.
+	Key   string `json:"key"`
+	Rule  string `json:"rule"` // the path of the rule
+	Limit string `json:"limit"`
+
+	Rate       Value `json:"rate"`
+	DeniedRate Value `json:"denied_rate"`
+
+	// Share is the share of all hits of the last minutes. In TopKeys.Denied it is the share
+	// of all denied hits.
+	Share Value `json:"share"`
+
+	// Spent and Capacity are the count of the limit in the last second with hits. They are
+	// null if nobody counted, because the fallback admits or denies all hits.
+	Spent    *int64 `json:"spent"`
+	Capacity *int64 `json:"capacity"`
+}
+
+// OverrideList is the list of overrides.
+type OverrideList struct {
+	Enabled bool       `json:"enabled"`
+	Shown   []Override `json:"shown"` // sorted by target
+	More    int        `json:"more"`  // overrides that Shown leaves out
+}
+
+// Override describes an override.
+type Override struct {
+	Target string     `json:"target"`
+	Path   string     `json:"path,omitempty"` // of the descriptor
+	State  string     `json:"state"`          // "in force", "rejected" or "expired"
+	Limits string     `json:"limits,omitempty"`
+	Base   string     `json:"base_limits,omitempty"` // without the override
+	Author string     `json:"author,omitempty"`
+	SetAt  *time.Time `json:"set,omitempty"`
+
+	ExpiresAt *time.Time `json:"until,omitempty"` // nil: without end
+
+	Problem string `json:"problem,omitempty"`
+}
+
+// Value is a number with four significant digits. NaN means unknown and is null in JSON.
+type Value float64
+
+// Unknown is the Value of a figure without traffic.
+var Unknown = Value(math.NaN())
+
+// Known reports whether v is a number.
+func (v Value) Known() bool { return !math.IsNaN(float64(v)) }
+
+// MarshalJSON implements json.Marshaler.
+func (v Value) MarshalJSON() ([]byte, error) {
+	if !v.Known() || math.IsInf(float64(v), 0) {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, float64(v), 'g', 4, 64), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (v *Value) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*v = Unknown
+		return nil
+	}
+	f, err := strconv.ParseFloat(string(text), 64)
+	*v = Value(f)
+	return err
+}

@@ -1,0 +1,34 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// domainCounter counts descriptors by the domain of their request.
+type domainCounter struct {
+	vec     *prometheus.CounterVec
+	domains boundedMap[prometheus.Counter]
+}
+
+// newDomainCounter registers a counter. Domains beyond maxDomains count as the domain "other".
+func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCounter {
+	return &domainCounter{
+		vec:     m.auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"domain"}),
+		domains: boundedMap[prometheus.Counter]{maxTexts: maxDomains},
+	}
+}
+
+// count counts the descriptors of a request for domain.
+func (d *domainCounter) count(domain string, descriptors int) {
+	var counter *prometheus.Counter
+	if len(domain) <= maxMetricKey {
+		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return d.counterOf(domain) })
+	}
+	if counter == nil {
+		counter = d.counterOf(otherValue)
+	}
+	(*counter).Add(float64(descriptors))
+}
+
+func (d *domainCounter) counterOf(domain string) *prometheus.Counter {
+	counter := d.vec.WithLabelValues(validText(domain))
+	return &counter
+}

@@ -1,0 +1,364 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/lease"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/server/admission"
+	"github.com/seed-81f232ab/rls/internal/source/reload"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// assertMetrics checks the samples of the named metrics. It ignores their help.
+func assertMetrics(t *testing.T, m *Metrics, want string, names ...string) {
+	t.Helper()
+	scrape := scrapeOf(t, m)
+	families, err := scrape.Gather()
+	require.NoError(t, err)
+	help := ""
+	for _, f := range families {
+		help += "# HELP " + f.GetName() + " " + f.GetHelp() + "\n# TYPE " + f.GetName() + " " + strings.ToLower(f.GetType().String()) + "\n"
+	}
+	assert.NoError(t, testutil.GatherAndCompare(scrape, strings.NewReader(help+want), names...))
+}
+
+// answer lets o observe a call with one descriptor, key=x. The backend answers with result.
+func answer(t *testing.T, o service.Observer, key string, result backend.Result) {
+	t.Helper()
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(`
+domain: d
+descriptors:
+  - {key: plain, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
+`)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	store := new(descriptors.Store)
+	store.Set(descriptors.Compile(set))
+	counters := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = result })
+	s := service.New(service.Options{Limits: store, Limiter: counters, Observers: []service.Observer{o}})
+	_, err = s.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}},
+	}})
+	require.NoError(t, err)
+}
+
+func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
+	m := New()
+	allowed := limit.Result{Allowed: true}
+	s := m.Service()
+	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
+	answer(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowed})
+	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis})
+	answer(t, s, "shadow", backend.Result{Result: allowed})
+	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
+	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
+	assertMetrics(t, m, `
+rls_decisions_total{result="ok",source="deny_cache"} 0
+rls_decisions_total{result="ok",source="fallback"} 0
+rls_decisions_total{result="ok",source="lease"} 1
+rls_decisions_total{result="ok",source="local"} 1
+rls_decisions_total{result="ok",source="redis"} 1
+rls_decisions_total{result="over_limit",source="deny_cache"} 0
+rls_decisions_total{result="over_limit",source="fallback"} 0
+rls_decisions_total{result="over_limit",source="lease"} 0
+rls_decisions_total{result="over_limit",source="local"} 0
+rls_decisions_total{result="over_limit",source="redis"} 1
+rls_decisions_total{result="shadowed",source="deny_cache"} 2
+rls_decisions_total{result="shadowed",source="fallback"} 0
+rls_decisions_total{result="shadowed",source="lease"} 0
+rls_decisions_total{result="shadowed",source="local"} 0
+rls_decisions_total{result="shadowed",source="redis"} 0
+`, "rls_decisions_total")
+}
+
+func TestOutageOfRedisIsMeasuredWhileItLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		f := m.Fallback()
+		assertOutages := func(want string) {
+			t.Helper()
+			assertMetrics(t, m, want, "rls_redis_up", "rls_redis_down_seconds_total", "rls_redis_state_changes_total",
+				"rls_redis_fallback_hits_total", "rls_fallback_replayed_hits_total")
+		}
+		f.StateChanged(fallback.StateChange{Down: true})
+		f.Served(30)
+		f.Served(10)
+		time.Sleep(1500 * time.Millisecond)
+		assertOutages(`
+rls_redis_up 0
+rls_redis_down_seconds_total 1.5
+rls_redis_state_changes_total{state="down"} 1
+rls_redis_state_changes_total{state="up"} 0
+rls_redis_fallback_hits_total 40
+rls_fallback_replayed_hits_total 0
+`)
+		f.Replayed(7)
+		f.StateChanged(fallback.StateChange{})
+		time.Sleep(time.Hour)
+		f.StateChanged(fallback.StateChange{Down: true})
+		time.Sleep(time.Second)
+		assertOutages(`
+rls_redis_up 0
+rls_redis_down_seconds_total 2.5
+rls_redis_state_changes_total{state="down"} 2
+rls_redis_state_changes_total{state="up"} 1
+rls_redis_fallback_hits_total 40
+rls_fallback_replayed_hits_total 7
+`)
+	})
+}
+
+func TestDenyCacheIsCounted(t *testing.T) {
+	m := New()
+	d := m.DenyCache()
+	d.Denied(nil)
+	d.Denied(nil)
+	assertMetrics(t, m, "rls_deny_cache_denials_total 2\n", "rls_deny_cache_denials_total")
+}
+
+func TestLeasesAreCounted(t *testing.T) {
+	m := New()
+	m.Leases(func() lease.Stats {
+		return lease.Stats{Leases: 2, Held: 30, Taken: 100, Used: 40, Returned: 20, Lapsed: 10, SavedTrips: 35}
+	})
+	assertMetrics(t, m, `
+rls_lease_counters 2
+rls_lease_permits_held 30
+rls_lease_permits_lapsed_total 10
+rls_lease_permits_returned_total 20
+rls_lease_permits_taken_total 100
+rls_lease_permits_used_total 40
+rls_lease_trips_saved_total 35
+`, "rls_lease_counters", "rls_lease_permits_held", "rls_lease_permits_lapsed_total", "rls_lease_permits_returned_total",
+		"rls_lease_permits_taken_total", "rls_lease_permits_used_total", "rls_lease_trips_saved_total")
+}
+
+func TestObserversDoNotAllocate(t *testing.T) {
+	m := New()
+	decisions, batches, call := m.Service(), m.Redis(redis.RoleMain), new(service.Call)
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		decisions.Answered(t.Context(), call)
+		batches.BatchDone(redis.Batch{Hits: 3})
+	}))
+}
+
+type localCounters struct{ keys, evictions, bytes int }
+
+func (c *localCounters) Keys() int        { return c.keys }
+func (c *localCounters) Evictions() int64 { return int64(c.evictions) }
+func (c *localCounters) Bytes() int64     { return int64(c.bytes) }
+
+func TestLocalCountersAreReadByEachScrape(t *testing.T) {
+	m, counters := New(), &localCounters{}
+	m.Local(counters.Keys, counters.Evictions, counters.Bytes)
+	*counters = localCounters{keys: 5, evictions: 3, bytes: 900}
+	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\nrls_local_memory_bytes 900\n", "rls_local_keys", "rls_local_memory_bytes", "rls_local_evictions_total")
+}
+
+func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
+	m := New()
+	refused := m.Refused("grpc")
+	refused(admission.PendingBytes)
+	refused(admission.PendingBytes)
+	m.Refused("http")(admission.Connections)
+	assertMetrics(t, m, `
+rls_connections_refused_total{listener="grpc",reason="peer_cuts"} 0
+rls_connections_refused_total{listener="grpc",reason="connections"} 0
+rls_connections_refused_total{listener="grpc",reason="frames"} 0
+rls_connections_refused_total{listener="grpc",reason="peer_connections"} 0
+rls_connections_refused_total{listener="grpc",reason="pending_bytes"} 2
+rls_connections_refused_total{listener="http",reason="peer_cuts"} 0
+rls_connections_refused_total{listener="http",reason="connections"} 1
+rls_connections_refused_total{listener="http",reason="frames"} 0
+rls_connections_refused_total{listener="http",reason="peer_connections"} 0
+rls_connections_refused_total{listener="http",reason="pending_bytes"} 0
+`, "rls_connections_refused_total")
+}
+
+func TestReloadsAreCounted(t *testing.T) {
+	m := New()
+	r := m.Reload("xds", "overrides")
+	r.LimitsLoaded(4)
+	r.LimitsRejected(nil)
+	r.LimitsRejected(nil)
+	r.ConfigProblems(7)
+	r.Overrides(reload.OverrideCounts{InForce: 3, Rejected: 2, Waiting: 1, OffRules: 4, OffAll: 1})
+	r.SourceState("xds", nil)
+	r.LimitsChanged(reload.LimitsChange{Time: time.UnixMilli(1_700_000_000_500), Rules: 12})
+	assertMetrics(t, m, `
+ratelimit_service_config_load_error 2
+ratelimit_service_config_load_success 1
+rls_config_domains 4
+rls_config_in_force_timestamp_seconds 1.7000000005e+09
+rls_config_problems 7
+rls_config_rules 12
+rls_limits_off{scope="all"} 1
+rls_limits_off{scope="domain"} 0
+rls_limits_off{scope="rule"} 4
+rls_overrides{state="in_force"} 3
+rls_overrides{state="rejected"} 2
+rls_overrides{state="waiting"} 1
+rls_source_up{source="overrides"} 0
+rls_source_up{source="xds"} 1
+`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_config_rules", "rls_config_in_force_timestamp_seconds", "rls_overrides", "rls_source_up")
+	r.SourceState("xds", errors.New("connection refused"))
+	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
+}
+
+// newFull returns the Metrics of all packages, with at least one series for each metric.
+func newFull(t *testing.T) *Metrics {
+	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
+	f.hit(1, "a", "x")
+	f.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
+	f.sendTo("d", &ratelimitv3.RateLimitDescriptor{})
+	m := f.Metrics
+	m.Build(BuildInfo{Version: "v1", Commit: "c1", Date: "d1", GoVersion: "go1"})
+	m.Server()("ShouldRateLimit")
+	m.Reload("file")
+	m.Service()
+	m.Fallback()
+	m.FallbackStatus([]Shard{{Server: "main"}}, func() fallback.Status {
+		return fallback.Status{Breakers: make([]fallback.BreakerStatus, 1), Outage: fallback.Outage{Limits: make([]fallback.LimitPrice, 1)}}
+	})
+	m.Redis(redis.Roles[:]...)
+	m.RedisStatus(redisStatus{})
+	m.RedisCheck(redis.Roles[:]...)
+	m.DenyCache()
+	m.Leases(func() lease.Stats { return lease.Stats{} })
+	m.DecisionLog()
+	gate := admission.New(admission.Options{})
+	m.Admission("grpc", gate.Connections, gate.PendingBytes)
+	m.Refused("grpc")
+	m.Callers()
+	m.Candidate(func() bool { return false }).NewlyDenied("shop > tenant")
+	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
+	m.ConfigHash(func() string { return "abc" })
+	conditions := m.Conditions()
+	conditions.ExpressionFailed("shop", nil, nil)
+	conditions.ConditionNotTested("shop", nil)
+	return m
+}
+
+func TestNamesFollowPrometheusRules(t *testing.T) {
+	problems, err := testutil.GatherAndLint(scrapeOf(t, newFull(t)))
+	require.NoError(t, err)
+	for _, p := range problems {
+		assert.True(t, strings.HasPrefix(p.Metric, "ratelimit_"), "only names of envoyproxy/ratelimit may break the rules: %s: %s", p.Metric, p.Text)
+	}
+}
+
+// docRow matches a row of docs/metrics.md: name, labels and type of a metric.
+var docRow = regexp.MustCompile("(?m)^\\| `((?:rls|ratelimit)_\\w+)(?:\\{([\\w,]+)\\})?` \\| (counter|gauge|histogram) \\| .+ \\|.*\\|$")
+
+func TestDocsListAllMetricsWithTypeAndLabels(t *testing.T) {
+	docs, err := os.ReadFile("../../../docs/metrics.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, row := range docRow.FindAllStringSubmatch(string(docs), -1) {
+		documented[row[1]] = row[3] + " " + row[2]
+	}
+	families, err := scrapeOf(t, newFull(t)).Gather()
+	require.NoError(t, err)
+	exported := map[string]string{}
+	for _, f := range families {
+		name := f.GetName()
+		if !strings.HasPrefix(name, "rls_") && !strings.HasPrefix(name, "ratelimit_") {
+			continue
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		exported[name] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
+	}
+	assert.Equal(t, exported, documented)
+}
+
+func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
+	n, err := testutil.GatherAndCount(New().registry, "rls_redis_up", "rls_redis_state_changes_total", "rls_source_up", "rls_deny_cache_denials_total")
+	require.NoError(t, err)
+	assert.Zero(t, n)
+}
+
+func TestFailedCallsAreCountedByKind(t *testing.T) {
+	m := New()
+	o := m.Service()
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded} {
+		o.Answered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
+	}
+	o.Answered(t.Context(), &service.Call{GlobalShadow: true})
+	assertMetrics(t, m, `
+ratelimit_service_global_shadow_mode 1
+ratelimit_service_should_rate_limit_error{err_type="redis_error"} 3
+ratelimit_service_should_rate_limit_error{err_type="service_error"} 2
+`, "ratelimit_service_global_shadow_mode", "ratelimit_service_should_rate_limit_error")
+}
+
+func TestCallsAreCountedByMethod(t *testing.T) {
+	m := New()
+	observeMethod := m.Server()
+	call, check := observeMethod("ShouldRateLimit"), observeMethod("Check")
+	call(30 * time.Microsecond)
+	call(20 * time.Second)
+	check(time.Millisecond)
+	const times = "ratelimit_service_response_time_seconds"
+	assertMetrics(t, m, `
+ratelimit_service_total_requests{grpc_method="Check"} 1
+ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2
+`, "ratelimit_service_total_requests")
+	families, err := m.registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == times {
+			h := f.GetMetric()[1].GetHistogram()
+			assert.EqualValues(t, 2, h.GetSampleCount())
+			assert.EqualValues(t, 1, h.GetBucket()[0].GetCumulativeCount(), "at most 50 µs")
+			assert.InDelta(t, 20.00003, h.GetSampleSum(), 1e-9)
+		}
+	}
+}
+
+func TestConfigHashIsReadByEachScrape(t *testing.T) {
+	m, hash := New(), ""
+	m.ConfigHash(func() string { return hash })
+	assertMetrics(t, m, "", "rls_config_info")
+	hash = "0a1b"
+	assertMetrics(t, m, "rls_config_info{hash=\"0a1b\"} 1\n", "rls_config_info")
+}
+
+func TestGoodReadsOfSourcesHaveTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		r := m.Reload("file", "overrides")
+		time.Sleep(time.Until(time.Unix(1_700_000_000, 0)))
+		r.SourceRead("file")
+		assertMetrics(t, m, fmt.Sprintf(`
+rls_source_last_success_timestamp_seconds{source="file"} %v
+rls_source_last_success_timestamp_seconds{source="overrides"} 0
+`, 1.7e9), "rls_source_last_success_timestamp_seconds")
+	})
+}

@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed-81f232ab/rls/internal/source/reload"
+)
+
+// reloads counts changes of the limits and describes their state.
+type reloads struct {
+	loadedSets, rejectedSets prometheus.Counter
+	problems, domains, rules prometheus.Gauge
+	inForceTime              prometheus.Gauge // Unix time in seconds
+	overrides, off, sourceUp *prometheus.GaugeVec
+	sourceReadTime           *prometheus.GaugeVec // Unix time in seconds
+}
+
+// Reload registers the metrics of package reload and returns its Observer. sources are
+// the names of the sources in use, which are down at first.
+func (m *Metrics) Reload(sources ...string) reload.Observer {
+	r := &reloads{
+		loadedSets:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
+		rejectedSets: m.newCounter("ratelimit_service_config_load_error", "Sets of limits that were rejected."),
+		problems:     m.newGauge("rls_config_problems", "Problems that keep the newest limits or overrides out of force. /rlconfig/problems lists them."),
+		domains:      m.newGauge("rls_config_domains", "Domains of the limits in force."),
+		rules:        m.newGauge("rls_config_rules", "Rules of the limits in force."),
+		inForceTime:  m.newGauge("rls_config_in_force_timestamp_seconds", "Time at which the limits in force were loaded, or were last changed by overrides."),
+		overrides: m.auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_overrides", Help: "Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.",
+		}, []string{"state"}),
+		off: m.auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_limits_off", Help: "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.",
+		}, []string{"scope"}),
+		sourceUp: m.auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_source_up", Help: "1 if the source of limits or overrides can be read, else 0.",
+		}, []string{"source"}),
+		sourceReadTime: m.auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rls_source_last_success_timestamp_seconds", Help: "Time of the last good read of the source. 0 if there was none.",
+		}, []string{"source"}),
+	}
+	r.Overrides(reload.OverrideCounts{})
+	for _, source := range sources {
+		r.sourceUp.WithLabelValues(source)
+		r.sourceReadTime.WithLabelValues(source)
+	}
+	return r
+}
+
+// LimitsLoaded implements reload.Observer.
+func (r *reloads) LimitsLoaded(domains int) {
+	r.loadedSets.Inc()
+	r.domains.Set(float64(domains))
+	r.inForceTime.SetToCurrentTime()
+}
+
+// LimitsChanged implements reload.Observer.
+func (r *reloads) LimitsChanged(c reload.LimitsChange) {
+	r.rules.Set(float64(c.Rules))
+	r.inForceTime.Set(float64(c.Time.UnixMilli()) / 1000)
+}
+
+// LimitsRejected implements reload.Observer.
+func (r *reloads) LimitsRejected(error) { r.rejectedSets.Inc() }
+
+// OverridesChanged implements reload.Observer.
+func (r *reloads) OverridesChanged([]reload.OverrideChange) {}
+
+// ConfigProblems implements reload.Observer.
+func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
+
+// Overrides implements reload.Observer.
+func (r *reloads) Overrides(c reload.OverrideCounts) {
+	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
+	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
+	r.overrides.WithLabelValues("waiting").Set(float64(c.Waiting))
+	r.off.WithLabelValues("rule").Set(float64(c.OffRules))
+	r.off.WithLabelValues("domain").Set(float64(c.OffDomains))
+	r.off.WithLabelValues("all").Set(float64(c.OffAll))
+}
+
+// SourceRead implements reload.Observer.
+func (r *reloads) SourceRead(source string) {
+	r.sourceReadTime.WithLabelValues(source).SetToCurrentTime()
+}
+
+// SourceState implements reload.Observer.
+func (r *reloads) SourceState(source string, err error) {
+	up := 1.0
+	if err != nil {
+		up = 0
+	}
+	r.sourceUp.WithLabelValues(source).Set(up)
+}
+
+// ConfigHash registers the metric of the limits in force. Each scrape calls hash, which
+// returns "" before the first limits.
+func (m *Metrics) ConfigHash(hash func() string) {
+	m.registry.MustRegister(configHash{hash, prometheus.NewDesc("rls_config_info",
+		"1 for the hash of the limits in force. Replicas with equal limits have equal hashes.", []string{"hash"}, nil)})
+}
+
+type configHash struct {
+	hash func() string
+	info *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c configHash) Describe(out chan<- *prometheus.Desc) { out <- c.info }
+
+// Collect implements prometheus.Collector.
+func (c configHash) Collect(out chan<- prometheus.Metric) {
+	if hash := c.hash(); hash != "" {
+		out <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, hash)
+	}
+}

@@ -1,0 +1,137 @@
+package metrics
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// hitCounts counts the hits of one limit.
+type hitCounts struct {
+	within, near, over  atomic.Uint64
+	overLocal, shadowed atomic.Uint64
+
+	// others are the hits that are in neither within nor over: hits of failed calls, and
+	// the part of denied hits that was still within the limit.
+	others atomic.Uint64
+}
+
+// HitSums are the sums of several hitCounts, or the values of one.
+type HitSums struct {
+	// Total is all hits. Peeks and refunds are not counted.
+	Total uint64
+
+	// WithinLimit are the hits that passed. OverLimit are the hits beyond the limit.
+	WithinLimit, OverLimit uint64
+
+	// NearLimit are the hits between NEAR_LIMIT_RATIO × the limit and the limit.
+	NearLimit uint64
+
+	// OverLocal are those of OverLimit that the deny cache denied.
+	OverLocal uint64
+
+	// Shadow are those of OverLimit that passed because the rule is in shadow mode.
+	Shadow uint64
+}
+
+// add adds the values of c to s. It reads shadowed before over, because count writes them in the
+// other order. So Shadow never exceeds OverLimit.
+func (s *HitSums) add(c *hitCounts) {
+	s.Shadow += c.shadowed.Load()
+	within, over := c.within.Load(), c.over.Load()
+	s.Total += within + over + c.others.Load()
+	s.WithinLimit += within
+	s.OverLimit += over
+	s.NearLimit += c.near.Load()
+	s.OverLocal += c.overLocal.Load()
+}
+
+// addSums adds other to s.
+func (s *HitSums) addSums(other HitSums) {
+	s.Total += other.Total
+	s.WithinLimit += other.WithinLimit
+	s.OverLimit += other.OverLimit
+	s.NearLimit += other.NearLimit
+	s.OverLocal += other.OverLocal
+	s.Shadow += other.Shadow
+}
+
+// hitClassifier decides whether a hit counts as within, near or over its limit.
+type hitClassifier struct {
+	nearRatio float32
+}
+
+// count counts the hits of d like envoyproxy/ratelimit. The decision has at least one hit.
+func (h *hitClassifier) count(c *hitCounts, d *service.Decision) {
+	n, r := d.N, &d.Result
+	switch {
+	case r.Err != nil:
+		c.others.Add(uint64(n))
+	case r.Allowed:
+		c.within.Add(uint64(n))
+		if near := min(n, h.nearHits(d.Limit.Limit, r)); near > 0 {
+			c.near.Add(uint64(near))
+		}
+	default:
+		over, near := h.overHits(d)
+		c.over.Add(uint64(over))
+		if near > 0 {
+			c.near.Add(uint64(near))
+		}
+		if over < n {
+			c.others.Add(uint64(n - over))
+		}
+		if r.Source == backend.SourceDenyCache {
+			c.overLocal.Add(uint64(over))
+		}
+		if d.Shadow {
+			c.shadowed.Add(uint64(over))
+		}
+	}
+}
+
+// nearHits returns how far the counter of l is beyond the near limit, if r allowed hits. The
+// fallback knows only the counter of this replica, so its near limit is a share of the limit.
+func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
+	if r.Source == backend.SourceFallback {
+		if r.Share == nil {
+			return 0
+		}
+		l = r.Share
+	}
+	return l.Spent(r.Result) - h.nearLimit(l)
+}
+
+// overHits returns how many of the denied hits of d are beyond the limit, and how many of the others are
+// near the limit. If denied hits are charged, the first of them can fill the limit up. Those hits
+// are not over.
+func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
+	l, n, r := d.Limit.Limit, d.N, &d.Result
+	if !d.ChargesDenied {
+		return n, 0
+	}
+	switch r.Source {
+	case backend.SourceDenyCache:
+		return n, 0
+	case backend.SourceFallback:
+		if r.Share == nil {
+			return n, 0
+		}
+		l = r.Share
+	}
+	after := l.Spent(r.Result)
+	before := after - n
+	if before >= l.Capacity() {
+		return n, 0
+	}
+	return after - l.Capacity(), l.Capacity() - max(h.nearLimit(l), before)
+}
+
+// nearLimit returns the count from which hits on l are near the limit. It has the single
+// precision of envoyproxy/ratelimit.
+func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
+	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
+}

@@ -1,0 +1,362 @@
+package metrics
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// removedRuleTTL is how long the metrics keep the counts of a rule that is no longer in
+// force. In this time Prometheus can read the last counts. A rule that comes back in this
+// time keeps its counts.
+const removedRuleTTL = 10 * time.Minute
+
+// idleValueTTL is how long a value of requests keeps its series without a hit, if another
+// value could use the series.
+const idleValueTTL = time.Hour
+
+// RuleOptions configure the metrics of rules.
+type RuleOptions struct {
+	// NearLimitRatio × the limit is the count at which hits begin to be near the limit.
+	NearLimitRatio float32
+
+	// MaxSeries is the maximum number of values of requests that a limit has metrics for.
+	// Hits with further values count for the value "other".
+	MaxSeries int
+
+	Log *slog.Logger
+}
+
+// RuleCounts are the hits on one limit since the process has started. They survive reloads
+// as long as the rule has the same path.
+type RuleCounts struct {
+	Domain string
+	Rule   string // the path of the rule
+
+	// Limit is the name of the limit, or its window and algorithm. It is empty if the rule has
+	// a single limit.
+	Limit string
+
+	HitSums
+}
+
+// rules counts the hits of all rules.
+type rules struct {
+	hitClassifier
+	options        RuleOptions
+	unknownDomains *domainCounter
+	unmatched      *domainCounter
+	limits         limitTable
+}
+
+// limitName names a limit of a rule.
+type limitName struct {
+	rule, limit string
+	flags       string // see descriptors.Rule.MetricFlags
+}
+
+// limitSeries has the series of one limit. RateLimit.Metrics of the limit has a pointer to its
+// limitSeries, so a call needs no lookup. The counts of a series come first, so two limits never share
+// a cache line.
+type limitSeries struct {
+	single      series         // unused if valueSeries is set
+	valueSeries *varyingSeries // nil unless the series vary with the values of requests
+
+	domain string
+	name   limitName
+
+	// The mutex of limitTable guards the fields below.
+
+	next   *limitSeries // of the same rule
+	config uint32       // number of the last configuration with the limit
+
+	// removedAt is the Unix time in nanoseconds at which the limit was removed, or 0 if the limit is
+	// in force.
+	removedAt int64
+}
+
+// varyingSeries has the series of a limit whose metric key has values of requests.
+type varyingSeries struct {
+	// values has a series for each metric key. If the key of a hit has no place in values, the
+	// hit counts for other. The first such hit makes other.
+	values boundedMap[series]
+	other  atomic.Pointer[series]
+
+	// The mutex of limitTable guards the fields below.
+
+	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
+	// sums of the series that checks have deleted.
+	checkedAt   time.Time
+	deletedSums HitSums
+}
+
+func newRules() *rules { return &rules{limits: limitTable{byRule: map[string]*limitSeries{}}} }
+
+// RuleObserver registers the metrics of rules and returns their Observer.
+func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
+	m.rules.options = o
+	m.rules.hitClassifier = hitClassifier{nearRatio: o.NearLimitRatio}
+	m.rules.unknownDomains = m.newDomainCounter("ratelimit_service_rate_limit_domain_not_found", "Descriptors of requests whose domain has no limits.", o.MaxSeries)
+	m.rules.unmatched = m.newDomainCounter("rls_unmatched_descriptors_total", "Descriptors that no rule of their domain limits.", o.MaxSeries)
+	return m.rules
+}
+
+// OverHits returns how many hits of d, which are denied, count in OverLimit.
+func (m *Metrics) OverHits(d service.Decision) int64 {
+	over, _ := m.rules.overHits(&d)
+	return over
+}
+
+// Rules returns the counts of the limits that have had a hit. The limits of a rule follow each
+// other. Rules have no order.
+func (m *Metrics) Rules() iter.Seq[RuleCounts] {
+	return func(yield func(RuleCounts) bool) {
+		all := m.rules.limits.all(time.Now())
+		for rules := 1; len(all) > 0; rules++ {
+			if rules%rulesPerStep == 0 {
+				runtime.Gosched() // calls may run
+			}
+			end := 1
+			for end < len(all) && all[end].name.rule == all[0].name.rule {
+				end++
+			}
+			for _, c := range m.rules.countsOf(all[:end]) {
+				if !yield(c) {
+					return
+				}
+			}
+			all = all[end:]
+		}
+	}
+}
+
+// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one
+// limit.
+func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
+	var counts []RuleCounts
+	for _, l := range limits {
+		i := slices.IndexFunc(counts, func(c RuleCounts) bool { return c.Limit == l.name.limit })
+		if i < 0 {
+			i = len(counts)
+			counts = append(counts, RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit})
+		}
+		counts[i].addSums(r.sumsOf(l))
+	}
+	return counts
+}
+
+// KeyCounts are the hits that envoyproxy/ratelimit counts under one metric key.
+type KeyCounts struct {
+	Key string // the domain and the keys of the rule, joined by dots
+	ID  string // differs between counts with the same Key
+	HitSums
+}
+
+// KeyCounts returns the hits of all rules by metric key.
+func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
+	return func(yield func(KeyCounts) bool) {
+		for _, l := range m.rules.limits.all(time.Now()) {
+			for s := range l.series() {
+				c := KeyCounts{Key: s.key, ID: s.path + l.name.flags}
+				if l.valueSeries != nil && s == l.valueSeries.other.Load() {
+					c.ID += " and further values" // because a value can have the text of otherValue
+				}
+				c.add(&s.hitCounts)
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// PrepareRules connects the limits of c with the counts of the limits in force. It must be
+// called before c comes into force.
+func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
+
+// Answered implements service.Observer.
+func (r *rules) Answered(_ context.Context, c *service.Call) {
+	if !c.DomainFound && len(c.Rules) > 0 {
+		r.unknownDomains.count(c.Request.GetDomain(), len(c.Rules))
+		return
+	}
+	for i, rule := range c.Rules {
+		if rule == nil && c.IsUnmatched(i) {
+			r.unmatched.count(c.Request.GetDomain(), 1)
+		}
+	}
+	for i := range c.Decisions() {
+		d := c.Decision(i)
+		if d.N <= 0 { // a peek or a refund
+			continue
+		}
+		l, _ := d.Limit.Metrics.Load().(*limitSeries)
+		if l == nil {
+			l = r.addLimit(c.Request, &d)
+		}
+		s := &l.single
+		if l.valueSeries != nil {
+			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
+		}
+		r.count(&s.hitCounts, &d)
+	}
+}
+
+// addLimit returns the series of the limit of d, which had no hit before.
+func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
+	name := nameOf(d.Rule, d.Limit)
+	l := r.limits.find(name)
+	if l == nil {
+		l = &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
+		if d.Rule.MetricKeyVaries() {
+			l.valueSeries = &varyingSeries{}
+			l.valueSeries.values.maxTexts = r.options.MaxSeries
+		} else {
+			l.single.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
+		}
+		l = r.limits.add(l)
+	}
+	d.Limit.Metrics.Store(l)
+	return l
+}
+
+// domainIn returns domain, as a part of path if path starts with it. So the text of the request can be
+// freed.
+func domainIn(path, domain string) string {
+	if strings.HasPrefix(path, domain) {
+		return path[:len(domain)]
+	}
+	return domain
+}
+
+// seriesOf returns the series of l for the entries of a request, which match rule.
+func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
+	var memory [maxMetricKey]byte
+	if key := rule.AppendMetricKey(memory[:0], domain, entries); len(key) <= maxMetricKey {
+		if s := l.valueSeries.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
+			return s
+		}
+	}
+	if other := l.valueSeries.other.Load(); other != nil {
+		return other
+	}
+	if l.valueSeries.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
+			"reason", "further values of requests count as "+otherValue)
+	}
+	return l.valueSeries.other.Load()
+}
+
+// sumsOf returns the sums of all series that l has or had.
+func (r *rules) sumsOf(l *limitSeries) HitSums {
+	var sums HitSums
+	if l.valueSeries == nil {
+		sums.add(&l.single.hitCounts)
+		return sums
+	}
+	r.limits.mu.Lock()
+	defer r.limits.mu.Unlock()
+	sums = l.valueSeries.deletedSums
+	for s := range l.series() {
+		sums.add(&s.hitCounts)
+	}
+	return sums
+}
+
+// series returns all series of l.
+func (l *limitSeries) series() iter.Seq[*series] {
+	return func(yield func(*series) bool) {
+		if l.valueSeries == nil {
+			yield(&l.single)
+			return
+		}
+		for _, s := range l.valueSeries.values.values() {
+			if !yield(s) {
+				return
+			}
+		}
+		if other := l.valueSeries.other.Load(); other != nil {
+			yield(other)
+		}
+	}
+}
+
+// prepare attaches the counts to the limits of c, and marks the counts of other limits as
+// removed at now. Calls go on meanwhile.
+func (r *rules) prepare(c *descriptors.Config, now time.Time) {
+	r.limits.beginConfig()
+	attach := func(name limitName, a *descriptors.Attachment) {
+		if l := r.limits.keep(name); l != nil {
+			a.Store(l)
+		}
+	}
+	c.EachRule(func(rule *descriptors.Rule) {
+		for _, l := range rule.Limits {
+			attach(nameOf(rule, l), l.Metrics)
+		}
+	})
+	for _, d := range c.Domains() {
+		attach(limitName{rule: d.RequestPath()}, d.RequestMetrics())
+		untested := d.UntestedRule()
+		attach(nameOf(untested, untested.Limits[0]), untested.Limits[0].Metrics)
+	}
+	r.limits.markRemoved(now)
+}
+
+// deleteIdleValues deletes the series that have had no hit since the last check. The caller
+// holds the mutex of limitTable.
+func (v *varyingSeries) deleteIdleValues(now time.Time) {
+	v.checkedAt = now
+	v.values.deleteFunc(func(s *series) bool {
+		var sums HitSums
+		sums.add(&s.hitCounts)
+		isIdle := s.checkedTotal == sums.Total
+		if s.checkedTotal = sums.Total; isIdle {
+			v.deletedSums.addSums(sums)
+		}
+		return isIdle
+	})
+}
+
+// nameOf returns the name of l, which is a limit of rule.
+func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
+	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
+	if len(rule.Limits) == 1 {
+		return name
+	}
+	sameName := 0
+	for _, other := range rule.Limits {
+		if other.Name == l.Name {
+			sameName++
+		}
+	}
+	if name.limit = l.Name; l.Name == "" || sameName > 1 {
+		name.limit = kindOf(l.Limit)
+	}
+	return name
+}
+
+// kindOf returns the window, algorithm and scope of l. Two limits of one rule have different
+// kinds. A change of the number of requests keeps the kind.
+func kindOf(l *limit.Limit) string {
+	kind := l.PerWindow()
+	if l.Algorithm != limit.DefaultAlgorithm {
+		kind += ", " + l.Algorithm.String()
+	}
+	if l.Scope == limit.Instance {
+		kind += ", per instance"
+	}
+	return kind
+}

@@ -1,0 +1,235 @@
+package metrics
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+)
+
+const perValue = `
+domain: d
+descriptors:
+  - {key: user, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: both, detailed_metric: true, rate_limits: [{unit: hour, requests_per_unit: 10}, {unit: year, requests_per_unit: 10}]}
+  - {key: plain, rate_limit: {unit: year, requests_per_unit: 10}, descriptors: [{key: b, descriptors: [
+      {key: c, rate_limit: {unit: year, requests_per_unit: 10}},
+      {key: d, rate_limit: {unit: year, requests_per_unit: 10}}]}]}
+`
+
+const totalHits = "ratelimit_service_rate_limit_total_hits"
+
+func newPerValueFixture(t testing.TB, maxSeries int) *ruleFixture {
+	return newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: maxSeries})
+}
+
+func TestSeriesHaveTheLabelsOfTheIncumbentAndTheRule(t *testing.T) {
+	f := newPerValueFixture(t, 10)
+	f.hit(1, "user", "10.0.0.1")
+	f.hit(2, "user", "a:80|b")
+	f.hit(3, "user", "www.example.com")
+	f.hit(4, "both", "x")
+	f.hit(5, "plain", "x")
+	f.hit(6, "plain", "x", "b", "y", "c", "z")
+	f.hit(7, "plain", "x", "b", "y", "d", "z")
+	f.sendTo("d", &ratelimitv3.RateLimitDescriptor{
+		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "user", Value: "x"}},
+		Limit:   &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 4},
+	})
+	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_10_0_0_1",key2="",rule="d > user=10.0.0.1"} 1
+`+totalHits+`{domain="d",key1="user_a_80_b",key2="",rule="d > user=a:80|b"} 2
+`+totalHits+`{domain="d",key1="user_www",key2="example",rule="d > user=www.example.com"} 3
+`+totalHits+`{domain="d",key1="both_x",key2="",rule="d > both=x (per hour)"} 4
+`+totalHits+`{domain="d",key1="both_x",key2="",rule="d > both=x (per year)"} 4
+`+totalHits+`{domain="d",key1="plain",key2="",rule="d > plain"} 5
+`+totalHits+`{domain="d",key1="plain",key2="b",rule="d > plain > b > c"} 6
+`+totalHits+`{domain="d",key1="plain",key2="b",rule="d > plain > b > d"} 7
+`+totalHits+`{domain="d",key1="user_x",key2="",rule="d > the request's own limit > user=x"} 1
+`, totalHits)
+}
+
+func TestAllCountsOfARuleAreExported(t *testing.T) {
+	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+	f.hit(5, "shadow", "x")
+	f.hit(4, "shadow", "x")
+	const labels = `{domain="d",key1="shadow",key2="",rule="d > shadow"}`
+	const prefix = "ratelimit_service_rate_limit_"
+	assertMetrics(t, f.Metrics,
+		prefix+"total_hits"+labels+" 9\n"+prefix+"within_limit"+labels+" 0\n"+prefix+"near_limit"+labels+" 1\n"+
+			prefix+"over_limit"+labels+" 7\n"+prefix+"over_limit_with_local_cache"+labels+" 0\n"+prefix+"shadow_mode"+labels+" 7\n",
+		prefix+"total_hits", prefix+"within_limit", prefix+"near_limit", prefix+"over_limit", prefix+"over_limit_with_local_cache", prefix+"shadow_mode")
+}
+
+func TestSeriesWithTheSameLabelsAreAdded(t *testing.T) {
+	f := newPerValueFixture(t, 1)
+	f.hit(1, "user", "other")
+	f.hit(2, "user", "x")
+	f.hit(3, "user", "y")
+	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 6`+"\n", totalHits)
+	assert.EqualValues(t, 6, f.Rules()[0].Total)
+}
+
+func TestChangedFlagsStartNewSeries(t *testing.T) {
+	f := newPerValueFixture(t, 10)
+	f.hit(1, "user", "x")
+	f.load(strings.ReplaceAll(perValue, "value_to_metric", "share_threshold: false, quota_mode"))
+	f.hit(2, "user", "x")
+	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user",key2="",rule="d > user"} 2
+`+totalHits+`{domain="d",key1="user_x",key2="",rule="d > user=x"} 1
+`, totalHits)
+	all := f.Rules()
+	require.Len(t, all, 1)
+	assert.EqualValues(t, 3, all[0].Total)
+}
+
+func TestValuesBeyondTheMaximumCountAsOther(t *testing.T) {
+	var logged bytes.Buffer
+	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: 3, Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	for range 2 {
+		for i := range 100 {
+			f.hit(1, "user", fmt.Sprint("u", i))
+		}
+	}
+	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_u0",key2="",rule="d > user=u0"} 2
+`+totalHits+`{domain="d",key1="user_u1",key2="",rule="d > user=u1"} 2
+`+totalHits+`{domain="d",key1="user_u2",key2="",rule="d > user=u2"} 2
+`+totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 194
+`, totalHits)
+	assert.Equal(t, 1, strings.Count(logged.String(), "\n"), logged.String())
+	assert.Contains(t, logged.String(), `msg="metrics limited" rule="d > user" setting=METRICS_MAX_SERIES max_series=3`)
+}
+
+func TestLongValuesCountAsOther(t *testing.T) {
+	f := newPerValueFixture(t, 3)
+	f.hit(1, "user", strings.Repeat("x", 300))
+	f.hit(1, "user", "y")
+	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_y",key2="",rule="d > user=y"} 1
+`+totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 1
+`, totalHits)
+}
+
+func TestUnknownDomainsAreCountedUpToAMaximum(t *testing.T) {
+	f := newPerValueFixture(t, 2)
+	two := []*ratelimitv3.RateLimitDescriptor{{}, {}}
+	for _, domain := range []string{"a.b", "b", "c", "a.b", strings.Repeat("x", 300)} {
+		f.sendTo(domain, two...)
+	}
+	f.sendTo("d", two...)
+	f.sendTo("", two...)
+	const name = "ratelimit_service_rate_limit_domain_not_found"
+	assertMetrics(t, f.Metrics, name+`{domain="a.b"} 4
+`+name+`{domain="b"} 2
+`+name+`{domain="other"} 4
+`, name)
+}
+
+func TestDescriptorsWithoutARuleAreCountedByDomain(t *testing.T) {
+	f := newPerValueFixture(t, 2)
+	descriptor := func(key string) *ratelimitv3.RateLimitDescriptor {
+		return &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}}
+	}
+	f.sendTo("d", descriptor("user"), descriptor("usr"))
+	f.sendTo("d", descriptor("usr"))
+	f.sendTo("unknown", descriptor("usr"))
+	const name = "rls_unmatched_descriptors_total"
+	assertMetrics(t, f.Metrics, name+`{domain="d"} 2
+`, name)
+}
+
+func TestIdleValuesMakeRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPerValueFixture(t, 2)
+		hitAll := func(values ...string) {
+			for _, value := range values {
+				f.hit(1, "user", value)
+			}
+			_ = f.Rules()
+		}
+		assertValues := func(want ...string) {
+			t.Helper()
+			var got []string
+			for _, s := range f.rules.limits.all(time.Now())[0].valueSeries.values.values() {
+				got = append(got, strings.TrimPrefix(s.labels().key1, "user_"))
+			}
+			assert.ElementsMatch(t, want, got)
+		}
+		hitAll("busy", "idle", "new")
+		assertValues("busy", "idle")
+		time.Sleep(idleValueTTL / 2)
+		hitAll("busy", "new")
+		time.Sleep(idleValueTTL / 2)
+		hitAll()
+		assertValues("busy")
+		hitAll("new", "newer")
+		assertValues("busy", "new")
+		assert.EqualValues(t, 7, f.Rules()[0].Total)
+	})
+}
+
+func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
+	const callers, maxBytes = 4, 1 << 20
+	values := 100_000
+	if os.Getenv("RLS_TEST_FULL") != "" {
+		values = 1_000_000
+	}
+	f := newPerValueFixture(t, 1000)
+	rule := f.store.Load().Domain("d").Match(entriesOf("user", "x"))
+	f.hit(1, "user", "first")
+	limit := rule.Limits[0].Metrics.Load().(*limitSeries)
+	before := heapBytes()
+	var running sync.WaitGroup
+	for caller := range callers {
+		running.Go(func() {
+			entries := entriesOf("user", "")
+			for i := range values / callers {
+				entries[0].Value = fmt.Sprintf("00000000-0000-0000-0000-%d-%010d", caller, i)
+				f.rules.seriesOf(limit, "d", rule, entries).within.Add(1)
+			}
+		})
+	}
+	running.Wait()
+	grown := heapBytes() - before
+	t.Logf("%d bytes for %d values", grown, values)
+	assert.Less(t, grown, int64(maxBytes))
+	assert.Len(t, limit.valueSeries.values.values(), 1000)
+	assert.EqualValues(t, values+1, f.Rules()[0].Total)
+	assert.Greater(t, limit.valueSeries.other.Load().within.Load(), uint64(values-1000))
+}
+
+// heapBytes returns the bytes that are in use after a garbage collection.
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
+	f := newPerValueFixture(t, 100)
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for i := range 1000 {
+				f.hit(1, "user", fmt.Sprint(i%50))
+			}
+		})
+	}
+	callers.Wait()
+	all := f.Rules()
+	require.Len(t, all, 1)
+	assert.EqualValues(t, 8000, all[0].Total)
+	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
+	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.values(), 50)
+}

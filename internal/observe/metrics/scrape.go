@@ -1,0 +1,130 @@
+package metrics
+
+import (
+	"cmp"
+	"compress/gzip"
+	"context"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+)
+
+const (
+	// maxScrapeWait bounds how long a scrape waits for the scrape in progress. It is the default timeout
+	// of a scrape in Prometheus.
+	maxScrapeWait = 10 * time.Second
+
+	// maxScrapeTime bounds a scrape, so a client that does not read can't stop further scrapes for long.
+	maxScrapeTime = 15 * time.Second
+)
+
+// family is the series of one metric.
+type family struct {
+	name  string
+	write func(io.Writer, expfmt.Format) error
+}
+
+// Handler returns the HTTP handler for Prometheus. Each tag becomes a label of all metrics. If a
+// request has parameters name[], the answer has only the metrics of these names.
+//
+// The handlers of m serve one scrape at a time, so that scrapes together don't need more memory than one.
+// Another scrape waits for at most ten seconds, and then gets a 503. A scrape that takes 15 seconds is cut.
+func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
+	return m.handler(extraTags, maxScrapeTime)
+}
+
+// handler returns a Handler that cuts a scrape after maxTime.
+func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration) http.Handler {
+	labels := extraLabelsOf(extraTags)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !m.beginScrape(r.Context()) {
+			http.Error(w, "another scrape is in progress; try again later", http.StatusServiceUnavailable)
+			return
+		}
+		defer m.endScrape()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // until the server has sent the answer
+		families, err := m.families(labels, r.URL.Query()["name[]"])
+		if err != nil {
+			http.Error(w, "An error has occurred while serving metrics:\n\n"+err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_ = writeFamilies(w, r, families) // an error means that the client has left
+	})
+}
+
+// beginScrape waits for the scrape in progress. It reports whether this scrape may begin.
+func (m *Metrics) beginScrape(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, maxScrapeWait)
+	defer cancel()
+	select {
+	case m.scraping <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (m *Metrics) endScrape() { <-m.scraping }
+
+// families returns the metrics of these names, or all metrics if there is no name. They are sorted by
+// name.
+func (m *Metrics) families(labels extraLabels, names []string) ([]family, error) {
+	gathered, err := m.registry.Gather()
+	if err != nil {
+		return nil, err
+	}
+	isWanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
+	var families []family
+	for _, f := range gathered {
+		if !isWanted(f.GetName()) {
+			continue
+		}
+		for _, metric := range f.GetMetric() {
+			metric.Label = labels.addTo(metric.GetLabel())
+		}
+		families = append(families, family{f.GetName(), func(w io.Writer, format expfmt.Format) error {
+			return expfmt.NewEncoder(w, format).Encode(f)
+		}})
+	}
+	families = append(families, m.rules.families(labels, isWanted)...)
+	slices.SortFunc(families, func(a, b family) int { return cmp.Compare(a.name, b.name) })
+	return families, nil
+}
+
+// writeFamilies answers r in the format and the encoding that r accepts.
+func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) error {
+	format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...)
+	w.Header().Set("Content-Type", string(format))
+	w.Header().Add("Vary", "Accept")
+	w.Header().Add("Vary", "Accept-Encoding")
+	body := io.Writer(w)
+	if acceptsGzip(r.Header) {
+		w.Header().Set("Content-Encoding", "gzip")
+		compressed := gzip.NewWriter(w)
+		defer func() { _ = compressed.Close() }()
+		body = compressed
+	}
+	for _, f := range families {
+		if err := f.write(body, format); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acceptsGzip reports whether a client that sends header h reads gzip.
+func acceptsGzip(h http.Header) bool {
+	for encoding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
+		if name, parameters, err := mime.ParseMediaType(encoding); err == nil && name == "gzip" {
+			quality, err := strconv.ParseFloat(parameters["q"], 64)
+			return err != nil || quality > 0
+		}
+	}
+	return false
+}

@@ -1,0 +1,279 @@
+package metrics
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/local"
+)
+
+// scrapeOf returns the metrics of one scrape of m.
+func scrapeOf(t *testing.T, m *Metrics) prometheus.Gatherer {
+	page := httptest.NewRecorder()
+	m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	require.Equal(t, http.StatusOK, page.Code)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	byName, err := parser.TextToMetricFamilies(page.Body)
+	require.NoError(t, err)
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		return slices.SortedFunc(maps.Values(byName), func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }), nil
+	})
+}
+
+// newLibraryRegistry returns a registry with metrics of each kind, and a copy that also has the counts of
+// rules of f. They have no metric that changes from scrape to scrape.
+func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
+	others, all = prometheus.NewRegistry(), prometheus.NewRegistry()
+	both := func(c prometheus.Collector) { others.MustRegister(c); all.MustRegister(c) }
+	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_rate_limit_over", Help: "Sorted among the rules."}, []string{"text"})
+	counter.WithLabelValues("a\\b\n\"c\" é").Add(1.5)
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "a_gauge", Help: "Help with \\ and\nlines."})
+	gauge.Set(-1e300)
+	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "z_histogram", Help: "Seconds.", Buckets: []float64{0.1, 1}})
+	histogram.Observe(0.5)
+	summary := prometheus.NewSummary(prometheus.SummaryOpts{Name: "m_summary", Help: "Seconds.", Objectives: map[float64]float64{0.5: 0.01}})
+	summary.Observe(3)
+	both(counter)
+	both(gauge)
+	both(histogram)
+	both(summary)
+	both(prometheus.NewUntypedFunc(prometheus.UntypedOpts{Name: "b_untyped"}, func() float64 { return 7 }))
+	all.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
+		for _, m := range ruleMetrics {
+			desc := prometheus.NewDesc("ratelimit_service_rate_limit_"+m.name, m.help, []string{"domain", "key1", "key2", "rule"}, nil)
+			values := map[ruleLabels]float64{}
+			for _, l := range f.rules.limits.all(time.Now()) {
+				for s := range l.series() {
+					var sums HitSums
+					sums.add(&s.hitCounts)
+					values[s.labels()] += float64(m.value(&sums))
+				}
+			}
+			for l, value := range values {
+				metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, l.domain, l.key1, l.key2, l.rule)
+			}
+		}
+	}))
+	return others, all
+}
+
+// taggedGatherer adds labels to all metrics of a registry.
+type taggedGatherer struct {
+	*prometheus.Registry
+	labels extraLabels
+}
+
+func (g taggedGatherer) Gather() ([]*dto.MetricFamily, error) {
+	families, err := g.Registry.Gather()
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			m.Label = g.labels.addTo(m.GetLabel())
+		}
+	}
+	return families, err
+}
+
+// The library encodes all series of a metric at once. A scrape encodes the series of rules in pieces, and
+// must send the same bytes.
+func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
+	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8, MaxSeries: samplesPerPiece})
+	f.hit(3, "user", "other") // has the labels of the values beyond MaxSeries
+	for i := range samplesPerPiece + 1 {
+		f.hit(int64(i%20+1), "user", fmt.Sprintf("u%d\\ \"x\"\ny\xff.é", i))
+	}
+	f.hit(11, "both", "x")
+	f.hit(2, "plain", "x", "b", "y", "c", "z")
+	others, all := newLibraryRegistry(f)
+	f.registry = others
+	ours := httptest.NewServer(nil)
+	library := httptest.NewServer(nil)
+	defer ours.Close()
+	defer library.Close()
+	get := func(server *httptest.Server, query, accept, encoding string) (http.Header, []byte) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+query, nil)
+		require.NoError(t, err)
+		r.Header.Set("Accept", accept)
+		r.Header.Set("Accept-Encoding", encoding)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		body := io.Reader(resp.Body)
+		if resp.Header.Get("Content-Encoding") == "gzip" {
+			body, err = gzip.NewReader(resp.Body)
+			require.NoError(t, err)
+		}
+		text, err := io.ReadAll(body)
+		require.NoError(t, err)
+		resp.Header.Del("Date")
+		resp.Header.Del("Content-Length")
+		return resp.Header, text
+	}
+	const prometheusAccept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+	for _, tags := range []map[string]string{nil, {"dc": "eu\n1", "rule": "not this", "zone": "z"}} {
+		ours.Config.Handler = f.Handler(tags)
+		library.Config.Handler = promhttp.HandlerFor(taggedGatherer{all, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
+		requests := []struct{ query, accept, encoding string }{
+			{"", prometheusAccept, "gzip"},
+			{"", "", ""},
+			{"", "*/*", ""},
+			{"", "text/plain;version=0.0.4;escaping=allow-utf-8", ""},
+			{"", "application/openmetrics-text;version=1.0.0", ""},
+			{"", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", ""},
+			{"", "", "gzip"},
+			{"", "", "identity"},
+			{"", "", "gzip;q=0"},
+			{"", "", "br, gzip;q=0.5"},
+			{"", "", "deflate"},
+			{"", "", "*"},
+			{"?name[]=a_gauge&name[]=ratelimit_service_rate_limit_over_limit", "", ""},
+			{"?name[]=ratelimit_service_rate_limit_total_hits", prometheusAccept, ""},
+			{"?name[]=none", "", "gzip"},
+		}
+		if tags != nil {
+			requests = requests[:1]
+		}
+		for _, r := range requests {
+			wantHeader, want := get(library, r.query, r.accept, r.encoding)
+			header, got := get(ours, r.query, r.accept, r.encoding)
+			assert.Equal(t, wantHeader, header, "%+v", r)
+			assert.True(t, bytes.Equal(want, got), "%v %+v", tags, r)
+		}
+	}
+	const compact = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=compact-text"
+	_, wantText := get(library, "", compact, "")
+	_, text := get(ours, "", compact, "")
+	series := []byte("metric:{")
+	assert.Equal(t, bytes.Count(wantText, series), bytes.Count(text, series))
+	assert.Greater(t, bytes.Count(text, series), len(ruleMetrics)*samplesPerPiece)
+}
+
+func TestFailedGatheringIsAnError(t *testing.T) {
+	m := New()
+	m.registry.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
+		metrics <- prometheus.NewInvalidMetric(prometheus.NewDesc("a", "", nil, nil), errors.New("no value"))
+	}))
+	page := httptest.NewRecorder()
+	m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	assert.Equal(t, http.StatusInternalServerError, page.Code)
+	assert.Contains(t, page.Body.String(), "no value")
+}
+
+func TestScrapesFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		require.True(t, m.beginScrape(t.Context()))
+		code := func(ctx context.Context) int {
+			page := httptest.NewRecorder()
+			m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
+			if page.Code != http.StatusOK {
+				assert.Contains(t, page.Body.String(), "another scrape is in progress")
+			}
+			return page.Code
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() { assert.Equal(t, http.StatusOK, code(t.Context())) })
+		time.Sleep(maxScrapeWait / 2)
+		m.endScrape()
+		waiting.Wait()
+
+		require.True(t, m.beginScrape(t.Context()))
+		start := time.Now()
+		assert.Equal(t, http.StatusServiceUnavailable, code(t.Context()))
+		assert.Equal(t, maxScrapeWait, time.Since(start))
+		left, cancel := context.WithCancel(t.Context())
+		cancel()
+		assert.Equal(t, http.StatusServiceUnavailable, code(left), "a client that has left does not wait")
+	})
+}
+
+// A client that does not read holds its scrape until the write deadline.
+func TestClientThatDoesNotReadEndsWithItsScrape(t *testing.T) {
+	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{})
+	for i := range 1000 {
+		f.hit(1, "user", fmt.Sprintf("%d%s", i, strings.Repeat("x", 200)))
+	}
+	pages := http.NewServeMux()
+	pages.Handle("/unread", f.handler(nil, 100*time.Millisecond))
+	pages.Handle("/metrics", f.Handler(nil))
+	server := httptest.NewServer(pages)
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, strings.Repeat("GET /unread HTTP/1.1\r\nHost: x\r\n\r\n", 100))
+	require.NoError(t, err)
+	resp, err := http.Get(server.URL + "/metrics")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, http.StatusOK, resp.StatusCode)
+}
+
+// deadlinePage remembers its write deadlines.
+type deadlinePage struct {
+	discardPage
+	deadlines []time.Time
+}
+
+func (p *deadlinePage) SetWriteDeadline(t time.Time) error {
+	p.deadlines = append(p.deadlines, t)
+	return nil
+}
+
+// The server sends the last bytes after the handler has returned.
+func TestWriteDeadlineOutlivesScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var page deadlinePage
+		New().Handler(nil).ServeHTTP(&page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		assert.Equal(t, []time.Time{time.Now().Add(maxScrapeTime)}, page.deadlines)
+	})
+}
+
+func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
+	const series = 5_000
+	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: series})
+	for i := range series {
+		f.hit(1, "user", fmt.Sprintf("u%d", i))
+	}
+	allocatedBy := func(h http.Handler) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		h.ServeHTTP(discardPage{}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	_, all := newLibraryRegistry(f)
+	ours, library := allocatedBy(f.Handler(nil)), allocatedBy(promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
+	t.Logf("%d bytes for each set of labels; the library needs %d", ours/series, library/series)
+	assert.Less(t, 5*ours, library)
+}
+
+// discardPage is a http.ResponseWriter that keeps nothing.
+type discardPage struct{}
+
+func (discardPage) Header() http.Header         { return http.Header{} }
+func (discardPage) Write(p []byte) (int, error) { return len(p), nil }
+func (discardPage) WriteHeader(int)             {}

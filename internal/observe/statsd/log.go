@@ -1,0 +1,51 @@
+package statsd
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// runtimePrefix begins the names of the metrics of the Go runtime.
+const runtimePrefix = "ratelimit.go."
+
+// logLines writes the points to the log. It implements sink. A gauge is written only if its
+// value has changed. Metrics of the Go runtime are left out, because they always change.
+type logLines struct {
+	log       *slog.Logger
+	extraTags []Tag
+	gauges    map[string]float64 // the written values by name
+}
+
+// isOn implements sink. The level of the log can change at any time.
+func (l *logLines) isOn(ctx context.Context) bool { return l.log.Enabled(ctx, slog.LevelInfo) }
+
+// open implements sink.
+func (l *logLines) open(context.Context) error { return nil }
+
+// send implements sink.
+func (l *logLines) send(points iter.Seq[point]) error {
+	for p := range points {
+		if strings.HasPrefix(p.name, runtimePrefix) {
+			continue
+		}
+		name := plainName(p.name, p.tags, l.extraTags)
+		switch p.kind {
+		case timer:
+			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
+			continue
+		case gauge:
+			if last, written := l.gauges[name]; written && last == p.value {
+				continue
+			}
+			l.gauges[name] = p.value
+		}
+		l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.value)
+	}
+	return nil
+}
+
+// formatValue formats the value of a counter or gauge without an exponent.
+func formatValue(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }

@@ -1,0 +1,199 @@
+package statsd
+
+import (
+	"iter"
+	"maps"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+)
+
+// kind is the kind of a metric.
+type kind string
+
+const (
+	counter kind = "counter"
+	gauge   kind = "gauge"
+	timer   kind = "timer"
+)
+
+// point is the value of one metric in one flush.
+type point struct {
+	name     string
+	tags     []Tag // the labels of a metric that only rls has
+	kind     kind
+	value    float64       // the growth of a counter since the last flush, or the value of a gauge
+	duration time.Duration // the duration of the calls of a timer
+	calls    int           // the number of calls of a timer
+}
+
+// pointReader reads the metrics of the process as points. It keeps the counts of the last
+// flush.
+type pointReader struct {
+	gatherer prometheus.Gatherer
+	rules    func() iter.Seq[metrics.KeyCounts]
+
+	counts   map[string]float64 // by keyOf
+	ruleSums map[ruleKey]readSums
+	reads    uint64 // how often the rules have been read
+}
+
+// readSums are the counts of a rule at the last read that had the rule.
+type readSums struct {
+	metrics.HitSums
+	read uint64 // number of this read
+}
+
+// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd,
+// which adds their counts.
+type ruleKey struct{ key, id string }
+
+// points returns the points since the last call. Counters that did not grow are left out. The points are
+// read one by one, because there can be many rules. If the loop ends early, the other points are lost.
+func (r *pointReader) points() (iter.Seq[point], error) {
+	families, err := r.gatherer.Gather()
+	return func(yield func(point) bool) {
+		wantsMore := true
+		add := func(p point) { wantsMore = wantsMore && yield(p) }
+		r.readRules(add)
+		r.readFamilies(families, add)
+	}, err
+}
+
+// readFamilies calls add with the points of families.
+func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)) {
+	counts := map[string]float64{}
+	for _, f := range families {
+		translation, known := translations[f.GetName()]
+		if !known && !isOurs(f.GetName()) {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			p, key := point{name: f.GetName()}, keyOf(f, m)
+			if known {
+				p.name = translation.nameOf(m)
+			} else {
+				p.tags = tagsOf(m)
+			}
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				p.kind = counter
+				p.value = r.growth(counts, key, m.GetCounter().GetValue())
+				if p.value > 0 {
+					add(p)
+				}
+			case dto.MetricType_GAUGE:
+				p.kind, p.value = gauge, m.GetGauge().GetValue()
+				add(p)
+			case dto.MetricType_HISTOGRAM:
+				if known {
+					for _, p := range r.timerPoints(counts, p.name, key, m.GetHistogram()) {
+						add(p)
+					}
+				}
+			}
+		}
+	}
+	r.counts = counts
+}
+
+// isOurs reports whether a metric is sent under its own name. It excludes info metrics, because
+// their value is always 1.
+func isOurs(name string) bool {
+	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
+}
+
+// nameOf returns the name of a metric in statsd.
+func (t translation) nameOf(m *dto.Metric) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == t.label {
+			return strings.Replace(t.name, "*", metrics.PlainKey(l.GetValue()), 1)
+		}
+	}
+	return t.name
+}
+
+// separator joins the parts of a key. Names and labels don't contain it.
+const separator = "\xff"
+
+// keyOf returns the key of a metric in readings.counts.
+func keyOf(f *dto.MetricFamily, m *dto.Metric) string {
+	key := f.GetName()
+	for _, l := range m.GetLabel() {
+		key += separator + l.GetValue()
+	}
+	return key
+}
+
+func tagsOf(m *dto.Metric) []Tag {
+	var tags []Tag
+	for _, l := range m.GetLabel() {
+		tags = append(tags, Tag{l.GetName(), l.GetValue()})
+	}
+	return tags
+}
+
+// growth returns how much a counter has grown since the last flush, and stores its value in
+// counts. A counter that is lower now has started again at 0.
+func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
+	counts[key] = value
+	if last := r.counts[key]; value >= last {
+		return value - last
+	}
+	return value
+}
+
+// timerPoints returns a point for each bucket with new calls. Its time is the middle of the
+// bucket.
+func (r *pointReader) timerPoints(counts map[string]float64, name, key string, h *dto.Histogram) []point {
+	var points []point
+	previousCount, lowerBound := 0.0, 0.0
+	addBucket := func(bucket string, cumulativeCount, seconds float64) {
+		calls := r.growth(counts, key+separator+bucket, cumulativeCount-previousCount)
+		previousCount = cumulativeCount
+		if calls > 0 {
+			points = append(points, point{name: name, kind: timer, calls: int(calls), duration: time.Duration(seconds * float64(time.Second))})
+		}
+	}
+	for _, b := range h.GetBucket() {
+		if upperBound := b.GetUpperBound(); !math.IsInf(upperBound, 1) {
+			addBucket(formatValue(upperBound), float64(b.GetCumulativeCount()), (lowerBound+upperBound)/2)
+			lowerBound = upperBound
+		}
+	}
+	addBucket("", float64(h.GetSampleCount()), lowerBound)
+	return points
+}
+
+// readRules calls add with the points of all rules.
+func (r *pointReader) readRules(add func(point)) {
+	if r.ruleSums == nil {
+		r.ruleSums = map[ruleKey]readSums{}
+	}
+	r.reads++
+	for current := range r.rules() {
+		key := ruleKey{current.Key, current.ID}
+		last := r.ruleSums[key]
+		addGrowth := func(name string, hits, lastHits uint64) {
+			if hits < lastHits { // the rule has started again at 0
+				lastHits = 0
+			}
+			if hits > lastHits {
+				add(point{name: "ratelimit.service.rate_limit." + current.Key + name, kind: counter, value: float64(hits - lastHits)})
+			}
+		}
+		addGrowth(".total_hits", current.Total, last.Total)
+		addGrowth(".within_limit", current.WithinLimit, last.WithinLimit)
+		addGrowth(".near_limit", current.NearLimit, last.NearLimit)
+		addGrowth(".over_limit", current.OverLimit, last.OverLimit)
+		addGrowth(".over_limit_with_local_cache", current.OverLocal, last.OverLocal)
+		addGrowth(".shadow_mode", current.Shadow, last.Shadow)
+		r.ruleSums[key] = readSums{current.HitSums, r.reads}
+	}
+	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s readSums) bool { return s.read != r.reads })
+}

@@ -1,0 +1,152 @@
+// Package statsd sends the metrics of the process to a statsd server, to DogStatsD or to the
+// log. The metrics have the names of envoyproxy/ratelimit. Calls never wait for this
+// package, because it reads the metrics at intervals.
+package statsd
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+)
+
+// warningPause is the shortest time between two warnings about a server.
+const warningPause = time.Minute
+
+// Options are the options of New.
+type Options struct {
+	// Gatherer has all metrics but the counts of rules.
+	Gatherer prometheus.Gatherer
+
+	// Rules returns the counts of all rules.
+	Rules func() iter.Seq[metrics.KeyCounts]
+
+	// Server is the server to send to. Without a server, the metrics go to the log.
+	Server *Server
+
+	ExtraTags map[string]string
+	Interval  time.Duration
+	Log       *slog.Logger
+}
+
+// Server is a statsd server.
+type Server struct {
+	Network string // tcp or udp
+	Host    string
+	Port    int
+
+	// DogStatsD is true if the server understands tags. Mogrifiers rename metrics for
+	// DogStatsD.
+	DogStatsD  bool
+	Mogrifiers []Mogrifier
+}
+
+// sink receives the points of each flush.
+type sink interface {
+	// isOn reports whether anybody gets the points. Otherwise a flush reads no metrics.
+	isOn(ctx context.Context) bool
+
+	// open prepares for send. After an error, the next flush sends what has changed since
+	// the last flush that was sent.
+	open(ctx context.Context) error
+
+	// send sends points. After an error, the points are lost, because sending points twice
+	// would count hits twice.
+	send(points iter.Seq[point]) error
+}
+
+// Exporter sends the metrics at intervals.
+type Exporter struct {
+	reader   pointReader
+	sink     sink
+	interval time.Duration
+	log      *slog.Logger
+
+	lastWarning time.Time
+	hasWarned   bool // since the last flush that succeeded
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// New returns an Exporter that sends the metrics until Close.
+func New(o Options) *Exporter {
+	e := newExporter(o)
+	ctx, stop := context.WithCancel(context.Background())
+	e.stop, e.done = stop, make(chan struct{})
+	go func() {
+		defer close(e.done)
+		e.run(ctx)
+	}()
+	return e
+}
+
+// newExporter returns an Exporter that does not run.
+func newExporter(o Options) *Exporter {
+	e := &Exporter{reader: pointReader{gatherer: o.Gatherer, rules: o.Rules}, interval: o.Interval, log: o.Log}
+	tags := sortedTags(o.ExtraTags)
+	if o.Server == nil {
+		e.sink = &logLines{log: o.Log, extraTags: tags, gauges: map[string]float64{}}
+		return e
+	}
+	e.log = o.Log.With("statsd", net.JoinHostPort(o.Server.Host, strconv.Itoa(o.Server.Port)))
+	e.sink = &server{
+		network:    o.Server.Network,
+		address:    net.JoinHostPort(o.Server.Host, strconv.Itoa(o.Server.Port)),
+		isDog:      o.Server.DogStatsD,
+		mogrifiers: o.Server.Mogrifiers,
+		extraTags:  tags,
+	}
+	return e
+}
+
+// Close sends what has changed since the last flush, and stops.
+func (e *Exporter) Close() {
+	e.stop()
+	<-e.done
+}
+
+// run flushes at intervals, and once more when ctx is done.
+func (e *Exporter) run(ctx context.Context) {
+	ticker := time.NewTicker(e.interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			e.flush(ctx)
+		case <-ctx.Done():
+			e.flush(context.WithoutCancel(ctx))
+			return
+		}
+	}
+}
+
+// flush sends the metrics once.
+func (e *Exporter) flush(ctx context.Context) {
+	switch err := e.tryFlush(ctx); {
+	case err == nil && e.hasWarned:
+		e.hasWarned = false
+		e.log.Info("metrics sent again")
+	case err != nil && time.Since(e.lastWarning) >= warningPause:
+		e.hasWarned, e.lastWarning = true, time.Now()
+		e.log.Warn("metrics not sent", "error", err)
+	}
+}
+
+func (e *Exporter) tryFlush(ctx context.Context) error {
+	if !e.sink.isOn(ctx) {
+		return nil
+	}
+	if err := e.sink.open(ctx); err != nil {
+		return err
+	}
+	points, err := e.reader.points()
+	return errors.Join(err, e.sink.send(points))
+}

@@ -1,0 +1,446 @@
+package admission
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials/insecure"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+)
+
+// appendFrame appends a frame with a payload of zeros.
+func appendFrame(b []byte, f frame) []byte {
+	b = append(b, byte(f.length>>16), byte(f.length>>8), byte(f.length), f.kind, f.flags)
+	b = binary.BigEndian.AppendUint32(b, f.stream)
+	return append(b, make([]byte, f.length)...)
+}
+
+func TestScannerFindsFramesInAnyPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		frames := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) frame {
+			return frame{
+				length: rapid.IntRange(0, 300).Draw(t, "length"),
+				kind:   rapid.Uint8Range(0, 9).Draw(t, "kind"),
+				flags:  rapid.Uint8().Draw(t, "flags"),
+				stream: rapid.Uint32Range(0, 1<<31-1).Draw(t, "stream"),
+			}
+		}), 0, 10).Draw(t, "frames")
+		data := []byte(clientPreface)
+		for _, f := range frames {
+			data = appendFrame(data, f)
+		}
+		s := frameScanner{skip: len(clientPreface)}
+		var found []frame
+		for len(data) > 0 {
+			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
+			s.scan(data[:n], func(f frame) { found = append(found, f) })
+			data = data[n:]
+		}
+		assert.Equal(t, len(frames), len(found))
+		for i := range found {
+			assert.Equal(t, frames[i], found[i])
+		}
+	})
+}
+
+func FuzzScanner(f *testing.F) {
+	f.Add(appendFrame([]byte(clientPreface), frame{length: 3, kind: frameData, stream: 1}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := frameScanner{}
+		bytes := 0
+		s.scan(data, func(f frame) { bytes += frameHeaderSize + f.length })
+		assert.Equal(t, len(data), bytes-s.skip+s.filled, "each byte belongs to one frame")
+	})
+}
+
+// gateFixture is a Gate with clients over pipes.
+type gateFixture struct {
+	t       *testing.T
+	gate    *Gate
+	refused []Reason
+	log     bytes.Buffer
+}
+
+func newGateFixture(t *testing.T, o Options) *gateFixture {
+	f := &gateFixture{t: t}
+	o.Refused = func(r Reason) { f.refused = append(f.refused, r) }
+	o.Log = slog.New(slog.NewTextHandler(&f.log, nil))
+	f.gate = New(o)
+	return f
+}
+
+// addressConn is a connection from an IP address.
+type addressConn struct {
+	net.Conn
+	ip          string
+	beforeClose func() // may be nil
+}
+
+func (c addressConn) Close() error {
+	if c.beforeClose != nil {
+		c.beforeClose()
+	}
+	return c.Conn.Close()
+}
+
+func (c addressConn) RemoteAddr() net.Addr {
+	if c.ip == "" {
+		return &net.UnixAddr{}
+	}
+	return &net.TCPAddr{IP: net.ParseIP(c.ip)}
+}
+
+// client is one side of a connection. The server side is what grpc would use.
+type client struct {
+	net.Conn
+	server net.Conn
+}
+
+// connect returns a client of ip, or nil if the gate refuses it.
+func (f *gateFixture) connect(ip string) *client { return f.connectAndClose(ip, nil) }
+
+// connectAndClose is connect with a function that runs before the gate closes the connection.
+func (f *gateFixture) connectAndClose(ip string, beforeClose func()) *client {
+	f.t.Helper()
+	near, far := net.Pipe()
+	f.t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+	c := f.gate.admit(addressConn{far, ip, beforeClose})
+	if c == nil {
+		return nil
+	}
+	plain, _, err := Credentials(insecure.NewCredentials()).ServerHandshake(c)
+	require.NoError(f.t, err)
+	_, err = (&client{near, plain}).exchange([]byte(clientPreface))
+	require.NoError(f.t, err)
+	return &client{near, plain}
+}
+
+// exchange lets the server read data.
+func (c *client) exchange(data []byte) (int, error) {
+	go func() { _, _ = c.Write(data) }()
+	return io.ReadFull(c.server, make([]byte, len(data)))
+}
+
+// send lets the server read frames.
+func (c *client) send(frames ...frame) error {
+	var data []byte
+	for _, f := range frames {
+		data = appendFrame(data, f)
+	}
+	_, err := c.exchange(data)
+	return err
+}
+
+// answer ends a stream.
+func (c *client) answer(stream uint32) {
+	data := appendFrame(nil, frame{length: 5, kind: frameHeaders, flags: 5, stream: stream})
+	go func() { _, _ = io.ReadFull(c, make([]byte, len(data))) }()
+	_, _ = c.server.Write(data)
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	f := newGateFixture(t, Options{MaxConnections: 5, MaxPeerConnections: 2})
+	first := f.connect("10.0.0.1")
+	require.NotNil(t, f.connect("10.0.0.1"))
+	assert.Nil(t, f.connect("10.0.0.1"), "third of its address")
+	require.NotNil(t, f.connect("10.0.0.2"))
+	require.NotNil(t, f.connect(""))
+	require.NotNil(t, f.connect(""))
+	assert.Nil(t, f.connect("10.0.0.3"), "sixth in all")
+	assert.Equal(t, []Reason{PeerConnections, Connections}, f.refused)
+	assert.Equal(t, 5, f.gate.Connections())
+
+	require.NoError(t, first.server.Close())
+	assert.Error(t, first.server.Close())
+	assert.NotNil(t, f.connect("10.0.0.1"), "a closed connection makes room")
+}
+
+func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
+	f := newGateFixture(t, Options{MaxPendingBytes: 50_000})
+	attacker, other := f.connect("10.0.0.1"), f.connect("10.0.0.2")
+	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 1}))
+	for stream := range uint32(2) {
+		require.NoError(t, attacker.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
+	}
+	assert.Empty(t, f.refused)
+	_ = attacker.send(frame{length: 16_000, kind: frameData, stream: 5})
+	assert.Equal(t, []Reason{PendingBytes}, f.refused)
+	assert.EqualValues(t, 1000+frameOverhead, f.gate.PendingBytes(), "the other client's bytes are left")
+	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 3}))
+	assert.Equal(t, 1, f.gate.Connections())
+}
+
+func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
+	const maxPending = 50_000
+	f := newGateFixture(t, Options{MaxPendingBytes: maxPending})
+	third := f.connect("10.0.0.3")
+	thirdSent := make(chan error)
+	var attacker *client
+	attacker = f.connectAndClose("10.0.0.1", func() {
+		attacker.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
+		go func() { thirdSent <- third.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
+		polltest.Until(t, 10*time.Second, func() bool { return f.gate.PendingBytes() > maxPending })
+	})
+	require.NoError(t, attacker.send(frame{length: 40_000, kind: frameData, stream: 1}))
+	sent := make(chan error)
+	go func() { sent <- f.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
+	for _, end := range []struct {
+		sent <-chan error
+		cut  bool
+	}{{sent, false}, {thirdSent, true}} {
+		select {
+		case err := <-end.sent:
+			assert.Equal(t, end.cut, err != nil)
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "a connection waits forever")
+		}
+	}
+	assert.Equal(t, []Reason{PendingBytes, PendingBytes}, f.refused)
+	assert.EqualValues(t, 20_000+frameOverhead, f.gate.PendingBytes())
+}
+
+func TestAnsweredAndResetStreamsAreNotPending(t *testing.T) {
+	f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
+	c := f.connect("10.0.0.1")
+	require.NoError(t, c.send(frame{length: 9000, kind: frameData, stream: 1}, frame{length: 9000, kind: frameData, stream: 3}))
+	assert.EqualValues(t, 2*(9000+frameOverhead), f.gate.PendingBytes())
+	c.answer(1)
+	assert.EqualValues(t, 9000+frameOverhead, f.gate.PendingBytes())
+	require.NoError(t, c.send(frame{length: 9000, kind: frameData, stream: 1}))
+	assert.EqualValues(t, 9000+frameOverhead, f.gate.PendingBytes(), "a late frame of an answered stream")
+	require.NoError(t, c.send(frame{length: 4, kind: frameReset, stream: 3}))
+	assert.Zero(t, f.gate.PendingBytes())
+}
+
+func TestSmallWholeRequestsAreNotPending(t *testing.T) {
+	f := newGateFixture(t, Options{MaxPendingBytes: 1})
+	c := f.connect("10.0.0.1")
+	for stream := range uint32(100) {
+		require.NoError(t, c.send(frame{length: smallRequest, kind: frameData, flags: 1, stream: stream}))
+	}
+	assert.Zero(t, f.gate.PendingBytes())
+	assert.Empty(t, f.refused)
+}
+
+// maxResetsOfTests is the bound on resets in tests: 1,500 frames in a second.
+const maxResetsOfTests = 250
+
+var reset = frame{length: 4, kind: frameReset, stream: 1}
+
+// sendEvenly sends n frames in a second of the fake clock, and returns the first error.
+func (c *client) sendEvenly(n int, f frame) error {
+	for range n / 10 {
+		if err := c.send(slices.Repeat([]frame{f}, 10)...); err != nil {
+			return err
+		}
+		time.Sleep(time.Second * 10 / time.Duration(n))
+	}
+	return nil
+}
+
+func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
+	for name, flood := range map[string]frame{
+		"resets":                        reset,
+		"pings":                         {length: 8, kind: 6},
+		"settings":                      {length: 6, kind: 4},
+		"window updates":                {length: 4, kind: 8},
+		"continuations":                 {kind: 9, stream: 1},
+		"headers":                       {kind: frameHeaders, stream: 1},
+		"priorities":                    {length: 5, kind: 2, stream: 1},
+		"frames of an unknown kind":     {kind: 99},
+		"ends of streams without calls": {kind: frameData, flags: 1, stream: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+				attacker, innocent := f.connect("10.0.0.1"), f.connect("10.0.0.1")
+				for range 5 {
+					require.NoError(t, attacker.sendEvenly(300, flood))
+				}
+				assert.Empty(t, f.refused, "fewer frames than the bound")
+				require.NoError(t, innocent.send(reset))
+				assert.Error(t, attacker.sendEvenly(10_000, flood))
+				assert.Equal(t, []Reason{Frames}, f.refused)
+				require.NoError(t, innocent.send(reset), "the connections of an address have bounds of their own")
+			})
+		})
+	}
+}
+
+func TestFramesOfAnsweredStreamCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+		c := f.connect("10.0.0.1")
+		late := frame{length: 1, kind: frameData, stream: 1}
+		require.NoError(t, c.send(late))
+		c.answer(1)
+		require.NoError(t, c.sendEvenly(900, late))
+		assert.Error(t, c.sendEvenly(10_000, late))
+		assert.Equal(t, []Reason{Frames}, f.refused)
+	})
+}
+
+// The frames of a reset call are not pending, so only the bound on frames bounds them.
+func TestDataOfResetCallsCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests, MaxPendingBytes: 1 << 30})
+		c := f.connect("10.0.0.1")
+		stream := uint32(1)
+		sendCall := func() error {
+			frames := slices.Repeat([]frame{{length: 1, kind: frameData, stream: stream}}, 96)
+			frames = append(frames, frame{length: 4, kind: frameReset, stream: stream})
+			stream += 2
+			return c.send(frames...)
+		}
+		for range 14 {
+			require.NoError(t, sendCall())
+			time.Sleep(time.Second / 15)
+		}
+		assert.NoError(t, sendCall())
+		assert.Error(t, errors.Join(sendCall(), sendCall()), "more frames than the bound")
+		assert.Equal(t, []Reason{Frames}, f.refused)
+	})
+}
+
+func TestAnsweredCallsAllowResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+		envoy := f.connect("10.0.0.1")
+		for range 20 {
+			for range 10 {
+				envoy.answer(3)
+			}
+			require.NoError(t, envoy.sendEvenly(1500, reset))
+		}
+		assert.Empty(t, f.refused)
+	})
+}
+
+// TestResetsAfterStallAreNoFlood sends the calls of a stalled second and their resets at once.
+func TestResetsAfterStallAreNoFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+		c := f.connect("10.0.0.1")
+		call := []frame{{kind: frameHeaders, stream: 1}, {length: 9, kind: frameData, flags: 1, stream: 1}}
+		for range 2 {
+			for range 2000 {
+				require.NoError(t, c.send(call...))
+				c.answer(1)
+			}
+			time.Sleep(time.Second)
+			for range 2000 {
+				require.NoError(t, c.send(append(call, reset)...))
+			}
+		}
+		assert.Empty(t, f.refused)
+	})
+}
+
+func TestNewConnectionCanHaveAllItsCallsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxResets: 1, MaxStreams: 1024})
+		c := f.connect("10.0.0.1")
+		for range 3 {
+			for range 1024 {
+				require.NoError(t, c.send(frame{kind: frameHeaders, stream: 1}, frame{length: 9, kind: frameData, flags: 1, stream: 1}))
+			}
+			for range 1024 {
+				c.answer(1)
+			}
+		}
+		assert.Empty(t, f.refused)
+		for range 400 {
+			_ = c.send(reset)
+		}
+		assert.Empty(t, f.refused, "saved by the answers")
+		assert.Error(t, c.send(slices.Repeat([]frame{reset}, 3000)...))
+	})
+}
+
+func TestNoBoundOnResetsMeansNone(t *testing.T) {
+	f := newGateFixture(t, Options{})
+	c := f.connect("10.0.0.1")
+	require.NoError(t, c.send(slices.Repeat([]frame{reset}, 100_000)...))
+	assert.Empty(t, f.refused)
+}
+
+func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxPendingBytes: 10_000})
+		open := f.connect("10.0.0.1")
+		for range maxPeerCuts + 1 {
+			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+		}
+		assert.Nil(t, f.connect("10.0.0.1"))
+		assert.Equal(t, PeerCuts, f.refused[len(f.refused)-1])
+		assert.NotNil(t, f.connect("10.0.0.2"))
+		assert.NotNil(t, f.connect(""), "unix sockets have no address")
+		require.NoError(t, open.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")
+		time.Sleep(time.Second)
+		assert.NotNil(t, f.connect("10.0.0.1"))
+	})
+}
+
+func TestAddressThatGetsAnswersCanConnectAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{MaxPendingBytes: 10_000})
+		innocent := f.connect("10.0.0.1")
+		for range maxPeerCuts + 1 {
+			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+		}
+		assert.Nil(t, f.connect("10.0.0.1"), "no connection has got an answer")
+		innocent.answer(1)
+		assert.NotNil(t, f.connect("10.0.0.1"))
+		require.NoError(t, innocent.server.Close())
+		assert.Nil(t, f.connect("10.0.0.1"), "the answered connection is closed")
+	})
+}
+
+func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newGateFixture(t, Options{Listener: "grpc", MaxPeerConnections: 1})
+		f.connect("10.0.0.1")
+		for range 30 {
+			f.connect("10.0.0.1")
+			time.Sleep(10 * time.Second)
+		}
+		lines := strings.Split(strings.TrimSpace(f.log.String()), "\n")
+		assert.Len(t, lines, 5)
+		assert.Contains(t, lines[1], `level=WARN msg="connections refused" reason=peer_connections count=6 listener=grpc last_address=10.0.0.1`)
+		assert.Len(t, f.refused, 30)
+	})
+}
+
+func TestEveryReasonHasAName(t *testing.T) {
+	for _, r := range Reasons {
+		assert.NotEmpty(t, fmt.Sprint(r))
+	}
+}
+
+func BenchmarkSmallRequest(b *testing.B) {
+	var data []byte
+	data = appendFrame(data, frame{length: 60, kind: frameHeaders, flags: 4, stream: 1})
+	data = appendFrame(data, frame{length: 120, kind: frameData, flags: 1, stream: 1})
+	answer := appendFrame(nil, frame{length: 20, kind: frameHeaders, flags: 5, stream: 1})
+	c := newStreamConn(nil, &conn{gate: New(Options{MaxResets: 1000})})
+	c.readFrames.skip = 0
+	b.ReportAllocs()
+	for b.Loop() {
+		c.readFrames.scan(data, c.countRequest)
+		c.writeFrames.scan(answer, c.countResponse)
+	}
+}

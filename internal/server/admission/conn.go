@@ -1,0 +1,219 @@
+package admission
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Listener returns l with the bounds on connections. Refused connections are closed.
+func (g *Gate) Listener(l net.Listener) net.Listener { return &listener{l, g} }
+
+type listener struct {
+	net.Listener
+	gate *Gate
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.gate.admit(raw); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// Credentials returns inner with the bounds on pending bytes and frames. The connections
+// must come from a Listener of a Gate.
+func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
+	return gatedCredentials{inner}
+}
+
+// gatedCredentials counts the frames of a connection after TLS has decrypted them.
+type gatedCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (t gatedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	decrypted, info, err := t.TransportCredentials.ServerHandshake(raw)
+	if c, ok := raw.(*conn); ok && err == nil {
+		decrypted = newStreamConn(decrypted, c)
+	}
+	return decrypted, info, err
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (t gatedCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return t.TransportCredentials.ClientHandshake(ctx, authority, raw)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t gatedCredentials) Clone() credentials.TransportCredentials {
+	return gatedCredentials{t.TransportCredentials.Clone()}
+}
+
+// conn is an admitted connection. With TLS, its bytes are encrypted.
+type conn struct {
+	net.Conn
+	gate    *Gate
+	address string
+
+	pendingBytes atomic.Int64 // request bytes of unanswered calls; 0 after Close
+	answers      atomic.Int64 // answered calls
+	closeOnce    sync.Once
+	closed       atomic.Bool
+}
+
+// Close implements net.Conn. Further calls return net.ErrClosed.
+func (c *conn) Close() error {
+	err := net.ErrClosed
+	c.closeOnce.Do(func() {
+		c.closed.Store(true)
+		err = c.Conn.Close()
+		c.gate.release(c)
+		c.gate.pendingBytes.Add(-c.pendingBytes.Swap(0)) // addPending may be waiting for this Close, so Close can't call it
+	})
+	return err
+}
+
+// addPending adds n pending bytes.
+func (c *conn) addPending(n int64) {
+	c.pendingBytes.Add(n)
+	if c.closed.Load() { // Close may have missed n
+		n -= c.pendingBytes.Swap(0)
+	}
+	c.gate.addPending(n)
+}
+
+const (
+	// smallRequest is the most bytes of a small request. A small request that comes in one frame does not
+	// count as pending, because grpc already bounds the streams of a connection. Nearly all requests are
+	// small, so they take no lock and no memory here.
+	smallRequest = 4 << 10
+
+	// frameOverhead is added to each counted frame, because grpc rounds up the size of its
+	// buffer. A client that sends tiny frames reaches the bound sooner.
+	frameOverhead = 4 << 10
+
+	// rememberedStreams is the number of answered streams whose late frames are ignored.
+	rememberedStreams = 16
+)
+
+// streamConn is a connection after its handshake. It follows the frames of both directions.
+type streamConn struct {
+	net.Conn
+	admittedConn            *conn
+	readFrames, writeFrames frameScanner
+	frameBudget             frameBudget
+	hasPending              atomic.Bool // streamBytes is not empty
+
+	mu              sync.Mutex       // guards the fields below
+	streamBytes     map[uint32]int64 // pending bytes by stream
+	answeredStreams [rememberedStreams]uint32
+	oldestIndex     int // index of the oldest stream in answeredStreams, which the next one replaces
+}
+
+func newStreamConn(decrypted net.Conn, admittedConn *conn) *streamConn {
+	return &streamConn{
+		Conn: decrypted, admittedConn: admittedConn,
+		readFrames:  frameScanner{skip: len(clientPreface)},
+		frameBudget: newFrameBudget(&admittedConn.gate.o, time.Now()),
+		streamBytes: map[uint32]int64{},
+	}
+}
+
+// clientPreface is what an HTTP/2 client sends before its first frame (RFC 9113, 3.4).
+const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// Read implements net.Conn.
+func (c *streamConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.readFrames.scan(p[:n], c.countRequest)
+	if c.admittedConn.closed.Load() {
+		return 0, net.ErrClosed // grpc must not handle the bytes of a cut connection
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *streamConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.writeFrames.scan(p[:n], c.countResponse)
+	return n, err
+}
+
+// countRequest counts a frame from the client.
+func (c *streamConn) countRequest(f frame) {
+	frames := int64(1)
+	switch f.kind {
+	case frameData:
+		c.add(f)
+	case frameReset:
+		c.remove(f.stream)
+		frames = resetFrames
+	}
+	if a := c.admittedConn; !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, a.answers.Load(), time.Now()) {
+		a.gate.cut(a, Frames)
+	}
+}
+
+// countResponse counts a frame to the client. If the frame ends its stream, countResponse removes
+// the pending bytes of the stream.
+func (c *streamConn) countResponse(f frame) {
+	switch {
+	case f.kind == frameHeaders && f.endStream():
+		c.admittedConn.answers.Add(1)
+		c.remove(f.stream)
+	case f.kind == frameReset:
+		c.remove(f.stream)
+	}
+}
+
+// add counts the bytes of f as pending. It does not count a small request that is complete in
+// f, nor a frame of an answered call.
+func (c *streamConn) add(f frame) {
+	if f.length <= smallRequest && f.endStream() && !c.hasPending.Load() {
+		return
+	}
+	c.mu.Lock()
+	bytes, known := c.streamBytes[f.stream]
+	small := !known && f.length <= smallRequest && f.endStream()
+	if small || slices.Contains(c.answeredStreams[:], f.stream) {
+		c.mu.Unlock()
+		return
+	}
+	n := int64(f.length) + frameOverhead
+	c.streamBytes[f.stream] = bytes + n
+	c.hasPending.Store(true)
+	c.mu.Unlock()
+	c.admittedConn.addPending(n)
+}
+
+// remove takes the bytes of a stream off the pending bytes, and remembers the stream as answered.
+func (c *streamConn) remove(stream uint32) {
+	if !c.hasPending.Load() {
+		return
+	}
+	c.mu.Lock()
+	bytes, known := c.streamBytes[stream]
+	if known {
+		delete(c.streamBytes, stream)
+		c.hasPending.Store(len(c.streamBytes) > 0)
+		c.answeredStreams[c.oldestIndex] = stream
+		c.oldestIndex = (c.oldestIndex + 1) % len(c.answeredStreams)
+	}
+	c.mu.Unlock()
+	if known {
+		c.admittedConn.addPending(-bytes)
+	}
+}

@@ -1,0 +1,214 @@
+package codec_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/internal/server/codec"
+)
+
+// general is the codec that Codec must agree with.
+var general = encoding.GetCodecV2(protocodec.Name)
+
+func requestOf(domain string, descriptors ...[]string) *rlsv3.RateLimitRequest {
+	request := &rlsv3.RateLimitRequest{Domain: domain}
+	for _, texts := range descriptors {
+		d := new(ratelimitv3.RateLimitDescriptor)
+		for i := 0; i < len(texts); i += 2 {
+			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: texts[i], Value: texts[i+1]})
+		}
+		request.Descriptors = append(request.Descriptors, d)
+	}
+	return request
+}
+
+// usualRequests returns requests of all sizes of memory, with common and rare fields.
+func usualRequests() []*rlsv3.RateLimitRequest {
+	pair := []string{"service", "checkout", "ip", "10.0.0.1"}
+	rare := requestOf("shop", pair)
+	rare.Descriptors[0].HitsAddend = wrapperspb.UInt64(3)
+	rare.Descriptors[0].IsNegativeHits = true
+	addend := requestOf("shop", pair)
+	addend.HitsAddend = 1<<32 - 1
+	return []*rlsv3.RateLimitRequest{
+		{},
+		requestOf("shop"), requestOf("shop", nil), requestOf("shop", []string{"", ""}), requestOf("shop", pair),
+		requestOf("shop", pair, pair[:2], nil, pair), requestOf("shop", append(pair, pair...)), requestOf("", pair, pair, pair, pair, pair),
+		rare, addend,
+	}
+}
+
+func FuzzRequest(f *testing.F) {
+	for _, request := range usualRequests() {
+		data, err := proto.Marshal(request)
+		require.NoError(f, err)
+		f.Add(data)
+	}
+	f.Add([]byte("\x0a\x01\xff"))                       // a domain that is not text
+	f.Add([]byte("\x12\x05\x0a\x03\x0a\x01\xff"))       // a key that is not text
+	f.Add([]byte("\x18\xff\xff\xff\xff\xff\x01"))       // a large hits_addend
+	f.Add([]byte("\x0a\x01a\x0a\x01b\x12\x00\x18\x05")) // two domains
+	f.Add([]byte("\x0a\x05a"))                          // too short
+	f.Add([]byte("\x8a\x00\x01a"))                      // a tag of two bytes
+	f.Fuzz(func(t *testing.T, data []byte) {
+		want, got := new(rlsv3.RateLimitRequest), new(rlsv3.RateLimitRequest)
+		wantErr := general.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, want)
+		err := codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)
+		if wantErr != nil {
+			assert.EqualError(t, err, wantErr.Error())
+			return
+		}
+		require.NoError(t, err)
+		assert.True(t, proto.Equal(want, got), "got %v, want %v", got, want)
+	})
+}
+
+func TestDecodedRequestKeepsNoBytesOfItsBuffer(t *testing.T) {
+	data, err := proto.Marshal(usualRequests()[4])
+	require.NoError(t, err)
+	got := new(rlsv3.RateLimitRequest)
+	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
+	clear(data) // grpc uses the buffer again
+	assert.True(t, proto.Equal(usualRequests()[4], got))
+}
+
+func TestRequestInPiecesIsDecoded(t *testing.T) {
+	data, err := proto.Marshal(usualRequests()[4])
+	require.NoError(t, err)
+	got := new(rlsv3.RateLimitRequest)
+	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+	assert.True(t, proto.Equal(usualRequests()[4], got))
+}
+
+func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
+	bounded := codec.New(100)
+	decode := func(descriptors int) *rlsv3.RateLimitRequest {
+		want := requestOf("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
+		want.HitsAddend = 3
+		data, err := proto.Marshal(want)
+		require.NoError(t, err)
+		got := new(rlsv3.RateLimitRequest)
+		require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+		if descriptors <= 100 {
+			assert.True(t, proto.Equal(want, got))
+		}
+		return got
+	}
+	decode(99)
+	decode(100)
+	got := decode(101)
+	assert.Equal(t, "shop", got.Domain)
+	assert.Len(t, got.Descriptors, 101)
+	assert.Empty(t, got.Descriptors[100].Entries)
+
+	tooShort := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
+	assert.Error(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(tooShort)}, got))
+}
+
+// response draws a response with common and rare fields.
+func response(t *rapid.T) *rlsv3.RateLimitResponse {
+	isRare := func(field string) bool { return rapid.IntRange(0, 19).Draw(t, field) == 0 }
+	r := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "code"))}
+	for range rapid.IntRange(0, 6).Draw(t, "statuses") {
+		s := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "status"))}
+		if rapid.Bool().Draw(t, "has limit") {
+			s.CurrentLimit = &rlsv3.RateLimitResponse_RateLimit{
+				RequestsPerUnit: rapid.Uint32().Draw(t, "limit"),
+				Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(rapid.IntRange(0, 7).Draw(t, "unit")),
+				Name:            rapid.StringN(0, 200, 200).Draw(t, "name"),
+			}
+			if isRare("multiplier") {
+				s.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(2)
+			}
+			s.DurationUntilReset = &durationpb.Duration{Seconds: rapid.Int64().Draw(t, "seconds"), Nanos: rapid.Int32().Draw(t, "nanos")}
+		}
+		s.LimitRemaining = rapid.Uint32().Draw(t, "remaining")
+		r.Statuses = append(r.Statuses, s)
+	}
+	if isRare("headers") {
+		r.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "a", Value: "b"}}
+	}
+	if isRare("body") {
+		r.RawBody = []byte("denied")
+	}
+	return r
+}
+
+func TestResponseIsEncodedAsByGeneralCode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := response(t)
+		want, err := general.Marshal(r)
+		require.NoError(t, err)
+		got, err := codec.New(0).Marshal(r)
+		require.NoError(t, err)
+		assert.Equal(t, want.Materialize(), got.Materialize())
+	})
+}
+
+func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
+	encoded, err := codec.New(0).Marshal(usualRequests()[4])
+	require.NoError(t, err)
+	got := new(rlsv3.RateLimitRequest)
+	require.NoError(t, general.Unmarshal(encoded, got))
+	assert.True(t, proto.Equal(usualRequests()[4], got))
+
+	_, err = codec.New(0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
+		{CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{Name: "\xff"}},
+	}})
+	assert.ErrorContains(t, err, "UTF-8")
+}
+
+func TestUsualMessagesNeedFewAllocations(t *testing.T) {
+	data, err := proto.Marshal(usualRequests()[4])
+	require.NoError(t, err)
+	c := codec.New(0)
+	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
+	request := new(rlsv3.RateLimitRequest)
+	assert.EqualValues(t, 2, testing.AllocsPerRun(100, func() {
+		_ = c.Unmarshal(buffers, request)
+	}), "the strings, and all else")
+	response := &rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{LimitRemaining: 7}}}
+	assert.EqualValues(t, 1, testing.AllocsPerRun(100, func() { _, _ = c.Marshal(response) }))
+}
+
+func BenchmarkMessages(b *testing.B) {
+	data, err := proto.Marshal(usualRequests()[4])
+	require.NoError(b, err)
+	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
+	response := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
+		Code: rlsv3.RateLimitResponse_OK, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 100, Unit: 1},
+		LimitRemaining: 1234, DurationUntilReset: durationpb.New(17e9),
+	}}}
+	for name, c := range map[string]encoding.CodecV2{"general": general, "own": codec.New(0)} {
+		b.Run("request/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := c.Unmarshal(buffers, new(rlsv3.RateLimitRequest)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("response/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Marshal(response); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

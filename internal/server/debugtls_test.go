@@ -1,0 +1,158 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+)
+
+// whoPage shows the common name of a verified caller, or "nobody".
+var whoPage = Page{Path: "/who", Help: "the caller", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	if chains := r.TLS.VerifiedChains; len(chains) > 0 {
+		fmt.Fprint(w, chains[0][0].Subject.CommonName)
+		return
+	}
+	fmt.Fprint(w, "nobody")
+})}
+
+// askWho gets whoPage on a new connection. With the same c the connection resumes the
+// session of the one before.
+func askWho(t *testing.T, r *testServer, c *tls.Config) (who string, conn *tls.ConnectionState, err error) {
+	t.Helper()
+	client := http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
+	resp, err := client.Get("https://" + r.DebugAddr().String() + "/who")
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusOK, resp.StatusCode)
+	return string(body), resp.TLS, nil
+}
+
+func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
+	t.Parallel()
+	ca, clients, other := certtest.New(t), certtest.New(t), certtest.New(t)
+	pair := func(a *certtest.Authority, dns ...string) [][]byte {
+		cert, key := issue(t, a, "client", dns...)
+		return [][]byte{cert, key}
+	}
+	const unknown = "certificate signed by unknown authority"
+	for _, tt := range []struct {
+		name     string
+		noCA     bool // no authority for clients is configured
+		required bool
+		san      string
+		pair     [][]byte
+		want     string // who the caller is, or
+		refused  string // part of the reason
+	}{
+		{name: "no certificate", want: "nobody"},
+		{name: "right CA", pair: pair(clients), want: "client"},
+		{name: "wrong CA", pair: pair(other), refused: unknown},
+		{name: "the server's CA is not the clients'", pair: pair(ca), refused: unknown},
+		{name: "name wanted, no certificate", san: "ops.example", want: "nobody"},
+		{name: "name wanted, right name", san: "ops.example", pair: pair(clients, "ops.example"), want: "client"},
+		{name: "name wanted, wrong name", san: "ops.example", pair: pair(clients, "a.example"), refused: "client certificate: got DNS names"},
+		{name: "name wanted, right name of the wrong CA", san: "ops.example", pair: pair(other, "ops.example"), refused: unknown},
+		{name: "required, no certificate", required: true, refused: "didn't provide a certificate"},
+		{name: "required, right CA", required: true, pair: pair(clients), want: "client"},
+		{name: "no clients' CA: nobody is verified", noCA: true, pair: pair(clients), want: "nobody"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			files := tlsFiles(t)
+			issueTo(t, files, ca, "server")
+			replace(t, files.ClientCAFile, content(t, clients.File))
+			files.ClientCertOptional, files.ClientSAN = !tt.required, tt.san
+			if tt.noCA {
+				files.ClientCAFile, files.ClientCertOptional = "", false
+			}
+			r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
+
+			c := clientTLS(t, ca, tt.pair...)
+			c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+			for _, resumed := range []bool{false, true} {
+				who, conn, err := askWho(t, r, c)
+				if tt.refused != "" {
+					assert.Error(t, err)
+					r.logs(t, tt.refused)
+					continue
+				}
+				require.NoError(t, err)
+				assert.Equal(t, tt.want, who)
+				assert.Equal(t, resumed, conn.DidResume)
+			}
+		})
+	}
+}
+
+func TestDebugTLSFilesAreReloaded(t *testing.T) {
+	t.Parallel()
+	ca, oldCA, newCA := certtest.New(t), certtest.New(t), certtest.New(t)
+	files := tlsFiles(t)
+	issueTo(t, files, ca, "first")
+	replace(t, files.ClientCAFile, content(t, oldCA.File))
+	files.ClientCertOptional = true
+	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
+
+	oldCert, oldKey := issue(t, oldCA, "old client")
+	old := clientTLS(t, ca, oldCert, oldKey)
+	old.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	who, conn, err := askWho(t, r, old)
+	require.NoError(t, err)
+	assert.Equal(t, "old client", who)
+	assert.Equal(t, "first", conn.PeerCertificates[0].Subject.CommonName)
+
+	issueTo(t, files, ca, "second")
+	replace(t, files.ClientCAFile, content(t, newCA.File))
+	newCert, newKey := issue(t, newCA, "new client")
+	polltest.Until(t, maxWait, func() bool {
+		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
+		return err == nil && who == "new client" && conn.PeerCertificates[0].Subject.CommonName == "second"
+	})
+	_, _, err = askWho(t, r, old)
+	assert.Error(t, err, "the CA of its session is no longer trusted")
+	r.logs(t, "certificate signed by unknown authority")
+	who, _, err = askWho(t, r, clientTLS(t, ca))
+	require.NoError(t, err)
+	assert.Equal(t, "nobody", who)
+	assert.Contains(t, r.log.String(), "listener=debug")
+}
+
+func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
+	t.Parallel()
+	files := tlsFiles(t)
+	issueTo(t, files, certtest.New(t), "server")
+	files.ClientCAFile = ""
+	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
+
+	code, _, body := request(t, http.MethodGet, r.DebugAddr(), "/who", "")
+	assert.Equal(t, http.StatusBadRequest, code)
+	assert.Contains(t, body, "HTTP request to an HTTPS server")
+}
+
+// An API for operators may rely on verified callers, so a server with bad TLS files must
+// not start.
+func TestBadDebugTLSFilesFailStartEvenIfPortIsInUse(t *testing.T) {
+	t.Parallel()
+	first := start(t, Options{})
+	files := tlsFiles(t)
+	o := Options{Services: register(alwaysOK), Debug: hostPort(t, first.DebugAddr()), DebugTLS: &files}
+	_, err := New(o)
+	assert.ErrorContains(t, err, "debug TLS: ")
+
+	issueTo(t, files, certtest.New(t), "server")
+	files.ClientCAFile = ""
+	second := start(t, o)
+	assert.Nil(t, second.DebugAddr())
+	assert.Contains(t, second.log.String(), "debug listener failed")
+}

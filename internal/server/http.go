@@ -1,0 +1,127 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
+func httpHandler(o *Options, calls *inflight) http.Handler {
+	mux := http.NewServeMux()
+	bodies := newBodyReader(o, calls)
+	if o.JSON != nil {
+		// Pages of other sites must not spend a visitor's limits.
+		mux.Handle("/json", http.NewCrossOriginProtection().Handler(bodies.handler(&jsonHandler{o.JSON, o.JSONRefunds})))
+	}
+	if o.Check != nil {
+		sameOrigin := http.NewCrossOriginProtection()
+		sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			o.Check.Refuse(w, http.StatusForbidden, "request comes from a page of another site")
+		}))
+		mux.Handle("/v1/check", sameOrigin.Handler(bodies.handler(o.Check)))
+	}
+	for _, p := range o.HTTPPages {
+		mux.Handle(p.Path, p.Handler)
+	}
+	mux.Handle("/healthcheck", healthHandler(o.Health))
+	return onlyOwnNamesForBrowsers(o.DebugNames, mux)
+}
+
+// jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
+// RateLimitRequest as JSON by any method and answers a RateLimitResponse as JSON. The
+// status is the decision: 200 is OK and 429 is OVER_LIMIT.
+type jsonHandler struct {
+	service rlsv3.RateLimitServiceServer
+	refunds bool
+}
+
+// holdHeader is the HTTP form of the metadata key.
+var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
+
+// Refuse implements BodyHandler.
+func (*jsonHandler) Refuse(w http.ResponseWriter, code int, reason string) {
+	httpError(w, code, reason)
+}
+
+// ServeBody implements BodyHandler.
+func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
+	var req rlsv3.RateLimitRequest
+	if err := protojson.Unmarshal(body, &req); err != nil {
+		httpError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if !j.refunds && hasRefund(&req) {
+		httpError(w, http.StatusBadRequest, "refunds (is_negative_hits) are turned off for /json; JSON_REFUNDS=true turns them on")
+		return
+	}
+	ctx := r.Context()
+	if ids := r.Header[holdHeader]; len(ids) > 0 {
+		ctx = metadata.NewIncomingContext(ctx, metadata.MD{limit.HoldKey: ids})
+	}
+	resp, err := j.service.ShouldRateLimit(ctx, &req)
+	if err != nil {
+		// The incumbent answers 400 to every failed call, and its callers expect 400. It knows
+		// no forbidden calls.
+		code := http.StatusBadRequest
+		if status.Code(err) == codes.PermissionDenied {
+			code = http.StatusForbidden
+		}
+		httpError(w, code, status.Convert(err).Message())
+		return
+	}
+	answer, err := protojson.Marshal(resp)
+	if err != nil {
+		httpError(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(httpStatus(resp.GetOverallCode()))
+	_, _ = w.Write(answer) // an error means that the caller has gone
+}
+
+// hasRefund reports whether a descriptor of req is a refund.
+func hasRefund(req *rlsv3.RateLimitRequest) bool {
+	return slices.ContainsFunc(req.GetDescriptors(), func(d *ratelimitv3.RateLimitDescriptor) bool { return d.GetIsNegativeHits() })
+}
+
+func httpStatus(code rlsv3.RateLimitResponse_Code) int {
+	switch code {
+	case rlsv3.RateLimitResponse_OK:
+		return http.StatusOK
+	case rlsv3.RateLimitResponse_OVER_LIMIT:
+		return http.StatusTooManyRequests
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for
+// each note follows in both cases.
+func healthHandler(h *Health) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		faults, notes := h.Faults(), h.Notes()
+		if len(faults) > 0 {
+			http.Error(w, strings.Join(append(faults, notes...), "\n"), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, strings.Join(append([]string{"OK"}, notes...), "\n"))
+	}
+}
+
+// httpError answers "<status text>: <reason>" as plain text.
+func httpError(w http.ResponseWriter, code int, reason string) {
+	http.Error(w, http.StatusText(code)+": "+reason, code)
+}

@@ -1,0 +1,179 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+)
+
+func TestMain(m *testing.M) {
+	if variant := os.Getenv(benchServerEnv); variant != "" {
+		benchServer(variant)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// maxWait is how long tests wait for events that should happen at once.
+const maxWait = 20 * time.Second
+
+// serviceFunc is a rate-limit service made of a function.
+type serviceFunc func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error)
+
+var _ rlsv3.RateLimitServiceServer = serviceFunc(nil)
+
+func (f serviceFunc) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return f(ctx, req)
+}
+
+var alwaysOK = serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return &rlsv3.RateLimitResponse{
+		OverallCode: rlsv3.RateLimitResponse_OK,
+		Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
+			{Code: rlsv3.RateLimitResponse_OK, LimitRemaining: 7},
+		},
+	}, nil
+})
+
+// register returns Options.Services for one rate-limit service.
+func register(s rlsv3.RateLimitServiceServer) []func(grpc.ServiceRegistrar) {
+	return []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, s) }}
+}
+
+var shopRequest = &rlsv3.RateLimitRequest{
+	Domain: "shop",
+	Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
+			{Key: "remote_address", Value: "192.0.2.17"},
+			{Key: "path", Value: "/checkout"},
+		},
+	}},
+}
+
+// testServer is a Server that serves.
+type testServer struct {
+	*Server
+	stop context.CancelFunc
+	done chan error // what Serve returned
+	log  *logBuffer
+}
+
+// start serves o on free ports of 127.0.0.1 until the test ends.
+func start(t *testing.T, o Options) *testServer {
+	t.Helper()
+	r := &testServer{log: &logBuffer{}, done: make(chan error, 1)}
+	if o.Services == nil {
+		o.Services, o.JSON = register(alwaysOK), alwaysOK
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	}
+	addrs := []*Addr{&o.GRPC.Addr, &o.HTTP, &o.Debug}
+	if o.Metrics != nil {
+		addrs = append(addrs, &o.Metrics.Addr)
+	}
+	for _, a := range addrs {
+		if a.Host == "" {
+			a.Host = "127.0.0.1"
+		}
+	}
+	var err error
+	r.Server, err = New(o)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() { r.done <- r.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-r.done:
+			assert.NoError(t, err)
+		case <-time.After(2 * maxWait):
+			t.Error("Serve does not return")
+		}
+	})
+	return r
+}
+
+// waitUntilStopped waits up to d until Serve returns.
+func (r *testServer) waitUntilStopped(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- nil // for the clean-up
+		require.NoError(t, err)
+	case <-time.After(d):
+		require.Fail(t, "Serve does not return")
+	}
+}
+
+// logs waits until the log contains want.
+func (r *testServer) logs(t *testing.T, want string) {
+	t.Helper()
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.log.String(), want) }, want)
+}
+
+func (r *testServer) client(t *testing.T) rlsv3.RateLimitServiceClient {
+	return rlsv3.NewRateLimitServiceClient(dial(t, r.GRPCAddr().String()))
+}
+
+// dial connects in plain text unless opts say otherwise.
+func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	opts = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)
+	c, err := grpc.NewClient(target, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// request sends an HTTP request on a new connection.
+func request(t *testing.T, method string, addr net.Addr, path, body string) (status int, header http.Header, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr.String()+path, bytes.NewBufferString(body))
+	require.NoError(t, err)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	content, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, resp.Header, string(content)
+}
+
+// logBuffer collects log lines of concurrent writers.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

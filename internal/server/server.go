@@ -1,0 +1,279 @@
+// Package server runs the listeners of a rate-limit service. They are gRPC for Envoy, HTTP
+// for /json, /v1/check and /healthcheck, a debug listener for operators, and optionally metrics alone.
+// Package server starts them, protects them from bad requests, and stops them without
+// cutting calls. It knows nothing of limits.
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+
+	"github.com/seed-81f232ab/rls/internal/server/admission"
+)
+
+// Options are the options of New. Only Services is required.
+type Options struct {
+	// Services register gRPC services. A panic in a service fails its call and does not
+	// end the process.
+	Services []func(grpc.ServiceRegistrar)
+
+	// JSON answers /json; without it the page is missing.
+	JSON rlsv3.RateLimitServiceServer
+
+	// JSONRefunds allows refunds over /json.
+	JSONRefunds bool
+
+	// Check answers /v1/check; without it the page is missing.
+	Check BodyHandler
+
+	// HTTPPages are more pages of the HTTP listener.
+	HTTPPages []Page
+
+	// HTTPContext returns the context of a call of JSON or Check. The default is the context of
+	// the request.
+	HTTPContext func(context.Context, http.Header) context.Context
+
+	// Health answers probes; by default it is healthy until shutdown.
+	Health *Health
+
+	GRPC GRPC
+	HTTP Addr // of /json, /v1/check and /healthcheck
+
+	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener; nil
+	// means no bound.
+	HTTPGate, DebugGate *admission.Gate
+
+	Debug      Addr
+	DebugTLS   *TLS   // nil means plain text
+	DebugPages []Page // besides pprof
+
+	// DebugNames are names of this host on the internet. Requests for debug pages, and requests of
+	// browsers to the HTTP listener, may address them, IP addresses, and names that no site on
+	// the internet can have.
+	DebugNames []string
+
+	Metrics *MetricsListener // nil means none
+
+	// ObserveMethod is called once for each unary gRPC method, with its name without the
+	// service. The result is called after each call of the method, with the time that the
+	// call took, and must return at once. The default observes nothing.
+	ObserveMethod func(name string) (observeCall func(took time.Duration))
+
+	// DrainDelay is how long the server still takes calls after health has turned
+	// NOT_SERVING, so that load balancers notice; default 0.
+	DrainDelay time.Duration
+
+	// DrainTimeout is how long calls in flight may take after DrainDelay; default 20s.
+	// The server then cuts them. A client that never finishes connecting can add 5s.
+	DrainTimeout time.Duration
+
+	// Observer learns of rare events; default none.
+	Observer Observer
+
+	Log *slog.Logger // default slog.Default()
+}
+
+// GRPC is the gRPC part of Options.
+type GRPC struct {
+	Addr
+	UDS string // path of a unix socket, used instead of Addr
+	TLS *TLS   // nil means plain text
+
+	// MaxMessageBytes is the largest request, also over HTTP; default 128 KiB.
+	MaxMessageBytes int
+
+	// MaxDescriptors is the largest number of descriptors that the service accepts. The server only
+	// counts the descriptors of a larger request. 0 means that it decodes each request.
+	MaxDescriptors int
+
+	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
+	MaxStreams uint32
+
+	// Gate bounds what all clients together can take; nil means no bound.
+	Gate *admission.Gate
+
+	// MaxConnectionIdle is the time after which a connection without calls is closed; 0 means
+	// never.
+	MaxConnectionIdle time.Duration
+
+	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that
+	// load spreads over new replicas. It varies by ±10 %; 0 means never.
+	// MaxConnectionAgeGrace is how long calls in flight may then still take; 0 means no
+	// bound.
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
+}
+
+func (o *Options) setDefaults() {
+	if o.Health == nil {
+		o.Health = NewHealth()
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.ObserveMethod == nil {
+		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
+	}
+	if o.Observer == nil {
+		o.Observer = noObserver{}
+	}
+	o.Health.logTo(o.Log)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
+	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 128<<10)
+	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
+}
+
+// Server is a set of listeners. New makes it, and Serve runs it once.
+type Server struct {
+	opts  Options
+	certs []*tlsReloader // of all listeners
+
+	grpc         *grpc.Server
+	grpcListener net.Listener
+	http         *httpListener
+	debug        *httpListener   // nil if its address was in use
+	metrics      *httpListener   // nil without Options.Metrics
+	optional     []*httpListener // debug and metrics, unless nil
+
+	calls inflight // of gRPC, /json and /v1/check
+
+	drainCtx   context.Context // done when the server stops accepting calls
+	startDrain context.CancelFunc
+
+	streamCtx  context.Context // done when the debug listener stops
+	endStreams context.CancelFunc
+}
+
+// New reads the TLS files and binds the listeners. A bad certificate and an address in
+// use are errors. If the debug address is in use, New logs it and goes on. Clients can
+// connect at once, but get answers only when Serve runs. Close releases a Server whose
+// Serve is never called.
+func New(o Options) (_ *Server, err error) {
+	if len(o.Services) == 0 {
+		return nil, errors.New("server: got no Options.Services, want at least one")
+	}
+	o.setDefaults()
+	s := &Server{opts: o}
+	s.drainCtx, s.startDrain = context.WithCancel(context.Background())
+	s.streamCtx, s.endStreams = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+
+	grpcCerts, err := s.readTLS("gRPC", o.GRPC.TLS)
+	if err != nil {
+		return nil, err
+	}
+	debugCerts, err := s.readTLS("debug", o.DebugTLS)
+	if err != nil {
+		return nil, err
+	}
+	if s.grpcListener, err = listenGRPC(&o.GRPC); err != nil {
+		return nil, fmt.Errorf("gRPC listener: %w", err)
+	}
+	if o.GRPC.Gate != nil {
+		s.grpcListener = o.GRPC.Gate.Listener(s.grpcListener)
+	}
+	s.grpc = newGRPCServer(&o, grpcCerts, &s.calls, s.drainCtx)
+	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
+		return nil, err
+	}
+	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
+		o.Log.Error("debug listener failed; serving without it", "error", err)
+	} else {
+		s.debug.server.RegisterOnShutdown(s.endStreams)
+		s.optional = append(s.optional, s.debug)
+	}
+	if m := o.Metrics; m != nil {
+		// Unlike missing debug pages, missing metrics would be noticed only when they are
+		// needed. So an address in use is an error.
+		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
+			return nil, err
+		}
+		s.optional = append(s.optional, s.metrics)
+	}
+	return s, nil
+}
+
+// readTLS reads the files of o, or returns nil if o is nil. Serve reloads the files when
+// they change.
+func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
+	if o == nil {
+		return nil, nil
+	}
+	certs, err := newTLSReloader(*o, func(subject string, err error) { s.opts.Observer.TLSReloaded(listener, subject, err) }, s.opts.Log.With("listener", listener))
+	if err != nil {
+		return nil, fmt.Errorf("%s TLS: %w", listener, err)
+	}
+	s.certs = append(s.certs, certs)
+	return certs, nil
+}
+
+// GRPCAddr returns the address of the gRPC listener.
+func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
+
+// HTTPAddr returns the address of /json, /v1/check and /healthcheck.
+func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
+
+// DebugAddr returns the address of the debug pages, or nil if it was in use.
+func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
+
+// MetricsAddr returns the address of the metrics listener, or nil without
+// Options.Metrics.
+func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
+
+// Serve answers calls until ctx is done or a listener fails, and then drains. To drain,
+// Serve turns health to NOT_SERVING, waits DrainDelay, refuses new calls, and lets those
+// in flight finish within DrainTimeout. Without the delay it drains if the cause of ctx is
+// ErrInterrupted. Serve returns nil, or the error of the gRPC or
+// HTTP listener. A failed debug or metrics listener is only logged.
+func (s *Server) Serve(ctx context.Context) error {
+	var running sync.WaitGroup
+	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
+	for _, l := range s.optional {
+		addrs = append(addrs, l.name, l.addr().String())
+		running.Go(func() {
+			if err := l.serve(); err != nil {
+				s.opts.Log.Error("listener failed; serving without it", "error", err)
+			}
+		})
+	}
+	s.opts.Log.Info("listening", addrs...)
+	stopped := make(chan error, 2)
+	running.Go(func() { stopped <- s.serveGRPC() })
+	running.Go(func() { stopped <- s.http.serve() })
+	for _, certs := range s.certs {
+		running.Go(func() { certs.run(s.drainCtx) })
+	}
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-stopped:
+	}
+	delay := s.opts.DrainDelay
+	if errors.Is(context.Cause(ctx), ErrInterrupted) {
+		delay = 0
+	}
+	s.drain(delay)
+	running.Wait()
+	return err
+}
+
+func (s *Server) serveGRPC() error {
+	if err := s.grpc.Serve(s.grpcListener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("gRPC listener: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+)
+
+// startWaiting starts n requests that wait for their turns. It returns the number of requests
+// that got their turn at once, and a function that ends all.
+func startWaiting(t *testing.T, turns *turns, n int, address string, bodyBytes int) (admitted int64, end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var inTurn atomic.Int64
+	for range n {
+		go func() {
+			endTurn, err := turns.wait(ctx, address, bodyBytes)
+			if err != nil {
+				return
+			}
+			inTurn.Add(1)
+			<-ctx.Done()
+			endTurn()
+		}()
+	}
+	synctest.Wait()
+	return inTurn.Load(), cancel
+}
+
+func TestRequestsWaitBeyondBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns()
+		const bodyBytes = 4096 - requestBytes
+		admitted, endFirst := startWaiting(t, turns, 50, "10.0.0.1", bodyBytes)
+		assert.EqualValues(t, 8, admitted, "all that fit into 32 KiB")
+		admitted, endSecond := startWaiting(t, turns, 1, "10.0.0.2", 1<<20)
+		assert.EqualValues(t, 1, admitted, "a larger body than the bound gets its turn alone")
+		admitted, endThird := startWaiting(t, turns, 1, "10.0.0.3", 0)
+		assert.Zero(t, admitted, "the bodies of all addresses are bounded, too")
+
+		endThird()
+		endSecond()
+		synctest.Wait()
+		admitted, endFourth := startWaiting(t, turns, 1, "10.0.0.4", 0)
+		assert.EqualValues(t, 1, admitted, "waiting requests of another address don't delay it")
+		endFourth()
+		endFirst()
+		synctest.Wait()
+		assert.Empty(t, turns.peers)
+		admitted, endLast := startWaiting(t, turns, 50, "10.0.0.1", bodyBytes)
+		assert.EqualValues(t, 8, admitted, "ended requests left their places")
+		endLast()
+	})
+}
+
+func TestWaitingRequestEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns()
+		_, err := turns.wait(t.Context(), "10.0.0.1", 1<<20)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = turns.wait(ctx, "10.0.0.1", 0)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// slowCheck answers when released.
+type slowCheck struct {
+	running atomic.Int64
+	release chan struct{}
+}
+
+func (c *slowCheck) ServeBody(w http.ResponseWriter, _ *http.Request, _ []byte) {
+	c.running.Add(1)
+	<-c.release
+	w.WriteHeader(http.StatusOK)
+}
+
+func (*slowCheck) Refuse(w http.ResponseWriter, code int, _ string) { w.WriteHeader(code) }
+
+func TestBatchesInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	check := &slowCheck{release: make(chan struct{})}
+	r := start(t, Options{Services: register(alwaysOK), JSON: alwaysOK, Check: check})
+	const batches, fit = 40, 8
+	codes := make(chan int, batches)
+	for range batches {
+		go func() {
+			code := 0
+			resp, err := http.Post("http://"+r.HTTPAddr().String()+"/v1/check", "application/json", strings.NewReader(strings.Repeat("x", 4096-requestBytes)))
+			if err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				code = resp.StatusCode
+			}
+			codes <- code
+		}()
+	}
+	polltest.Until(t, maxWait, func() bool { return r.calls.count() == batches })
+	polltest.Until(t, maxWait, func() bool { return check.running.Load() == fit })
+	assert.EqualValues(t, fit, check.running.Load(), "the others wait")
+	close(check.release)
+	for range batches {
+		assert.Equal(t, http.StatusOK, <-codes, "all batches get their turn")
+	}
+}
+
+// stuckWriter is the connection of a client that does not read.
+type stuckWriter struct {
+	http.ResponseWriter
+	stop chan struct{}
+}
+
+func (w *stuckWriter) Write([]byte) (int, error) {
+	<-w.stop
+	return 0, io.ErrClosedPipe
+}
+
+func TestAnswerThatIsNotReadDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns()
+		endTurn, err := turns.wait(t.Context(), "10.0.0.1", 1<<20)
+		require.NoError(t, err)
+		stuck := &stuckWriter{stop: make(chan struct{})}
+		defer close(stuck.stop)
+		answer := &turnWriter{ResponseWriter: stuck, endTurn: sync.OnceFunc(endTurn)}
+		go func() { _, _ = answer.Write([]byte("{}")) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		endTurn, err = turns.wait(ctx, "10.0.0.1", 1<<20)
+		require.NoError(t, err)
+		endTurn()
+	})
+}

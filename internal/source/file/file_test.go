@@ -1,0 +1,603 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const interval = time.Second
+
+// follower is a running Source. The clock of its test is not real, so that waiting takes
+// no time.
+type follower struct {
+	*Source
+	t       *testing.T
+	root    string
+	applied chan *snapshot
+}
+
+// follow runs a Source of place, which lies below root, and waits for its first snapshot.
+func follow(t *testing.T, root string, place Place) (*follower, *snapshot) {
+	f := begin(t, root, place)
+	first := f.next()
+	f.nothing()
+	return f, first
+}
+
+// begin runs a Source of place, which lies below root.
+func begin(t *testing.T, root string, place Place) *follower {
+	place.Root = filepath.Join(root, place.Root)
+	f := &follower{New(Options{Place: place}), t, root, make(chan *snapshot, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		assert.ErrorIs(t, f.poll(ctx, func(n *snapshot) { f.applied <- n }, func() {}), context.Canceled)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return f
+}
+
+// next returns the next snapshot, which must come soon.
+func (f *follower) next() *snapshot {
+	f.t.Helper()
+	select {
+	case n := <-f.applied:
+		return n
+	case <-time.After(3 * interval):
+		require.FailNow(f.t, "no change is applied")
+		return nil
+	}
+}
+
+// nothing demands that no snapshot comes for a while.
+func (f *follower) nothing() {
+	f.t.Helper()
+	select {
+	case n := <-f.applied:
+		assert.Fail(f.t, "applied once too often", "%v %v", f.texts(n), n.err)
+	case <-time.After(3 * interval):
+	}
+}
+
+// texts returns the contents of the files by their names below the root.
+func (f *follower) texts(n *snapshot) map[string]string {
+	f.t.Helper()
+	all := map[string]string{}
+	for _, file := range n.files {
+		name, err := filepath.Rel(f.root, file.Name)
+		require.NoError(f.t, err)
+		all[name] = string(file.Data)
+	}
+	return all
+}
+
+// write makes text the content of a file. It repeats that until the file's time has
+// changed, because the clock of the file system is coarse.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	before, err := os.Stat(path)
+	for {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		if err != nil || !modTime(t, path).Equal(before.ModTime()) {
+			return
+		}
+	}
+}
+
+func modTime(t *testing.T, path string) time.Time {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	return info.ModTime()
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.Rename(from, to))
+}
+
+func link(t *testing.T, target, path string) {
+	t.Helper()
+	require.NoError(t, os.Symlink(target, path))
+}
+
+// TestEveryKindOfChangeIsAppliedOnce changes a tree in one way and demands one snapshot
+// with the change.
+func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	configMap := map[string]string{
+		"..1/a.yaml": "old", "..data": "-> ..1", "a.yaml": "-> ..data/a.yaml",
+	}
+	for _, test := range []struct {
+		name   string
+		files  map[string]string
+		place  Place // below the root
+		change func(t *testing.T, root string)
+		want   map[string]string
+	}{
+		{
+			name:   "an edit in place",
+			files:  map[string]string{"a.yaml": "old", "b.yaml": "b"},
+			change: func(t *testing.T, root string) { write(t, root+"/a.yaml", "new") },
+			want:   map[string]string{"a.yaml": "new", "b.yaml": "b"},
+		},
+		{
+			name:   "an edit of the one file that is named",
+			files:  map[string]string{"a.conf": "old"},
+			place:  Place{Root: "a.conf"},
+			change: func(t *testing.T, root string) { write(t, root+"/a.conf", "new") },
+			want:   map[string]string{"a.conf": "new"},
+		},
+		{
+			name:  "an editor's rename over the file",
+			files: map[string]string{"a.yaml": "old"},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/.a.yaml.tmp~", "new")
+				rename(t, root+"/.a.yaml.tmp~", root+"/a.yaml")
+			},
+			want: map[string]string{"a.yaml": "new"},
+		},
+		{
+			name:  "a rename over the one file that is named",
+			files: map[string]string{"a.yaml": "old"},
+			place: Place{Root: "a.yaml"},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/tmp", "new")
+				rename(t, root+"/tmp", root+"/a.yaml")
+			},
+			want: map[string]string{"a.yaml": "new"},
+		},
+		{
+			name:   "a file added",
+			files:  map[string]string{"a.yaml": "a"},
+			change: func(t *testing.T, root string) { write(t, root+"/b.yaml", "b") },
+			want:   map[string]string{"a.yaml": "a", "b.yaml": "b"},
+		},
+		{
+			name:   "a file removed",
+			files:  map[string]string{"a.yaml": "a", "b.yaml": "b"},
+			change: func(t *testing.T, root string) { require.NoError(t, os.Remove(root+"/b.yaml")) },
+			want:   map[string]string{"a.yaml": "a"},
+		},
+		{
+			name:   "a file moved out",
+			files:  map[string]string{"in/a.yaml": "a", "in/b.yaml": "b"},
+			place:  Place{Root: "in"},
+			change: func(t *testing.T, root string) { rename(t, root+"/in/b.yaml", root+"/b.yaml") },
+			want:   map[string]string{"in/a.yaml": "a"},
+		},
+		{
+			name:   "an edit deep below",
+			files:  map[string]string{"a.yaml": "a", "x/y/b.yaml": "old"},
+			change: func(t *testing.T, root string) { write(t, root+"/x/y/b.yaml", "new") },
+			want:   map[string]string{"a.yaml": "a", "x/y/b.yaml": "new"},
+		},
+		{
+			name:   "a new sub-directory with files",
+			files:  map[string]string{"a.yaml": "a"},
+			change: func(t *testing.T, root string) { write(t, root+"/x/y/b.yaml", "b") },
+			want:   map[string]string{"a.yaml": "a", "x/y/b.yaml": "b"},
+		},
+		{
+			name:  "another target of the root's link",
+			files: map[string]string{"v1/config/a.yaml": "old", "v2/config/a.yaml": "new", "current": "-> v1"},
+			place: Place{Root: "current", AppDirectory: "config", WatchRoot: true},
+			change: func(t *testing.T, root string) {
+				link(t, "v2", root+"/next")
+				rename(t, root+"/next", root+"/current")
+			},
+			want: map[string]string{"current/config/a.yaml": "new"},
+		},
+		{
+			name:   "an edit behind the root's link",
+			files:  map[string]string{"v1/config/a.yaml": "old", "current": "-> v1"},
+			place:  Place{Root: "current", AppDirectory: "config", WatchRoot: true},
+			change: func(t *testing.T, root string) { write(t, root+"/v1/config/a.yaml", "new") },
+			want:   map[string]string{"current/config/a.yaml": "new"},
+		},
+		{
+			name:   "a file beside the app directory",
+			files:  map[string]string{"r/config/a.yaml": "a"},
+			place:  Place{Root: "r", AppDirectory: "config", WatchRoot: true},
+			change: func(t *testing.T, root string) { write(t, root+"/r/config.yaml", "new") },
+			want:   map[string]string{"r/config/a.yaml": "a", "r/config.yaml": "new"},
+		},
+		{
+			name:  "a link further up with another target",
+			files: map[string]string{"v1/r/config/a.yaml": "old", "v2/r/config/a.yaml": "new", "l1": "-> l2", "l2": "-> v1"},
+			place: Place{Root: "l1/r", AppDirectory: "config"},
+			change: func(t *testing.T, root string) {
+				link(t, "v2", root+"/next")
+				rename(t, root+"/next", root+"/l2")
+			},
+			want: map[string]string{"l1/r/config/a.yaml": "new"},
+		},
+		{
+			name:  "a Kubernetes ConfigMap's next version",
+			files: configMap,
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/a.yaml", "new")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"a.yaml": "new"},
+		},
+		{
+			name:  "a Kubernetes ConfigMap's next version with one more key",
+			files: configMap,
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/a.yaml", "new")
+				write(t, root+"/..2/b.yaml", "b")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				link(t, "..data/b.yaml", root+"/b.yaml")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"a.yaml": "new", "b.yaml": "b"},
+		},
+		{
+			name:  "another directory of the same name",
+			files: map[string]string{"in/a.yaml": "old", "in2/a.yaml": "new"},
+			place: Place{Root: "in"},
+			change: func(t *testing.T, root string) {
+				rename(t, root+"/in", root+"/old")
+				rename(t, root+"/in2", root+"/in")
+			},
+			want: map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name:   "a file behind a link to elsewhere",
+			files:  map[string]string{"in/a.yaml": "-> ../out/a", "out/a": "old"},
+			place:  Place{Root: "in"},
+			change: func(t *testing.T, root string) { write(t, root+"/out/a", "new") },
+			want:   map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name:  "an edit through another name of the file, as of one that is mounted on its own",
+			files: map[string]string{"in/a.yaml": "old"},
+			place: Place{Root: "in"},
+			change: func(t *testing.T, root string) {
+				require.NoError(t, os.Link(root+"/in/a.yaml", root+"/out"))
+				write(t, root+"/out", "new")
+			},
+			want: map[string]string{"in/a.yaml": "new"},
+		},
+		{
+			name: "a Kubernetes ConfigMap's next version with files below directories",
+			files: map[string]string{
+				"..1/sub/a.yaml": "old", "..data": "-> ..1", "sub": "-> ..data/sub",
+			},
+			change: func(t *testing.T, root string) {
+				write(t, root+"/..2/sub/a.yaml", "new")
+				link(t, "..2", root+"/..data_tmp")
+				rename(t, root+"/..data_tmp", root+"/..data")
+				require.NoError(t, os.RemoveAll(root+"/..1"))
+			},
+			want: map[string]string{"sub/a.yaml": "new"},
+		},
+		{
+			name:   "the first file in a place that wasn't there",
+			place:  Place{Root: "x/y", AppDirectory: "config"},
+			change: func(t *testing.T, root string) { write(t, root+"/x/y/config/a.yaml", "new") },
+			want:   map[string]string{"x/y/config/a.yaml": "new"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := follow(t, tree(t, test.files), test.place)
+				test.change(t, f.root)
+				changed := time.Now()
+				assert.Equal(t, test.want, f.texts(f.next()))
+				assert.LessOrEqual(t, time.Since(changed), 2*interval)
+				f.nothing()
+			})
+		})
+	}
+}
+
+// writeSlowly writes "new " n times into a file, with pauses shorter than the interval,
+// and returns the content.
+func writeSlowly(t *testing.T, path string, n int) string {
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	for range n {
+		_, err = f.WriteString("new ")
+		require.NoError(t, err)
+		time.Sleep(interval * 9 / 10)
+	}
+	require.NoError(t, f.Close())
+	return strings.Repeat("new ", n)
+}
+
+func TestFileBeingWrittenIsAppliedOnceItIsComplete(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "old"}), Place{})
+		want := writeSlowly(t, f.root+"/a.yaml", 6)
+		assert.Equal(t, map[string]string{"a.yaml": want}, f.texts(f.next()))
+		f.nothing()
+	})
+}
+
+func TestFirstSnapshotWaitsForFileBeingWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := tree(t, map[string]string{"a.yaml": ""})
+		f := begin(t, root, Place{})
+		for i := range 10 {
+			require.NoError(t, os.WriteFile(root+"/a.yaml", []byte(strings.Repeat("x", i)), 0o644))
+			time.Sleep(settlePause * 9 / 10)
+		}
+		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, f.texts(f.next()))
+		f.nothing()
+	})
+}
+
+func TestFilesThatNeverSettle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := tree(t, map[string]string{"a.yaml": "0"})
+		writing, stop := context.WithCancel(context.Background())
+		written := make(chan string)
+		go func() {
+			text := ""
+			for ; writing.Err() == nil; time.Sleep(settlePause / 2) {
+				text += "x"
+				assert.NoError(t, os.WriteFile(root+"/a.yaml", []byte(text), 0o644))
+			}
+			written <- text
+		}()
+		f := begin(t, root, Place{})
+		time.Sleep(startTries * settlePause)
+		assert.NotEmpty(t, f.next().files, "the first snapshot is taken in any case")
+		time.Sleep(restlessTries * interval)
+		assert.ErrorContains(t, f.next().err, root+": the files keep changing")
+		f.nothing()
+		stop()
+		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.texts(f.next()))
+		f.nothing()
+	})
+}
+
+func TestFirstReadOfOldFilesDoesNotWait(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		changed string // the newest of the file and its directory
+		age     time.Duration
+		want    time.Duration
+	}{
+		{"in", 2 * settlePause, 0},
+		{"in/a.yaml", 2 * settlePause, 0},
+		{"in", settlePause / 2, settlePause},
+		{"in/a.yaml", settlePause / 2, settlePause},
+		{"in/a.yaml", -time.Hour, settlePause}, // another clock
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			root := tree(t, map[string]string{"in/a.yaml": "a"})
+			setAge := func(path string, age time.Duration) {
+				changed := time.Now().Add(-age)
+				require.NoError(t, os.Chtimes(filepath.Join(root, path), changed, changed))
+			}
+			setAge("in/a.yaml", time.Hour)
+			setAge("in", time.Hour)
+			setAge(test.changed, test.age)
+			began := time.Now()
+			f := begin(t, root, Place{Root: "in"})
+			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(f.next()))
+			assert.Equal(t, test.want, time.Since(began), "%s changed %s ago", test.changed, test.age)
+		})
+	}
+}
+
+func TestUnchangedContentIsNotApplied(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		write(t, f.root+"/a.yaml", "a")
+		write(t, f.root+"/.a.yaml.swp", "not limits")
+		write(t, f.root+"/a.yaml~", "not limits")
+		f.nothing()
+		now := time.Now()
+		require.NoError(t, os.Chtimes(f.root+"/a.yaml", now, now))
+		f.nothing()
+	})
+}
+
+func TestFullReadFindsChangeThatMetadataHides(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "old"}), Place{})
+		before := modTime(t, f.root+"/a.yaml")
+		require.NoError(t, os.WriteFile(f.root+"/a.yaml", []byte("new"), 0o644))
+		require.NoError(t, os.Chtimes(f.root+"/a.yaml", before, before))
+		time.Sleep(fullReadEvery * interval)
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.texts(f.next()))
+		time.Sleep(fullReadEvery * interval)
+		f.nothing()
+	})
+}
+
+func TestErrorIsAppliedOnceAndSoIsItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
+		rename(t, f.root+"/in", f.root+"/out")
+		assert.ErrorIs(t, f.next().err, fs.ErrNotExist)
+		write(t, f.root+"/other", "x")
+		f.nothing()
+		rename(t, f.root+"/out", f.root+"/in")
+		n := f.next()
+		assert.NoError(t, n.err)
+		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(n))
+	})
+}
+
+func TestSkippedEntriesAreReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		write(t, f.root+"/b.yaml.txt", "b")
+		n := f.next()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(n))
+		require.Len(t, n.skipped, 1)
+		assert.Equal(t, f.root+"/b.yaml.txt", n.skipped[0].Path)
+		require.NoError(t, os.Remove(f.root+"/b.yaml.txt"))
+		assert.Empty(t, f.next().skipped)
+		f.nothing()
+	})
+}
+
+func TestReloadAppliesUnchangedFilesSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		began := time.Now()
+		f.Reload()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(f.next()))
+		assert.Equal(t, settlePause, time.Since(began))
+		f.nothing()
+
+		write(t, f.root+"/a.yaml", "new")
+		began = time.Now()
+		f.Reload()
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.texts(f.next()))
+		assert.Equal(t, settlePause, time.Since(began), "a file being written must not be read")
+	})
+}
+
+func TestRunParsesFiles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rule := func(key string) string {
+			return "{domain: d, descriptors: [{key: " + key + ", rate_limit: {unit: second, requests_per_unit: 1}}]}"
+		}
+		root := tree(t, map[string]string{"a.yaml": rule("a"), "a.md": ""})
+		var log bytes.Buffer
+		s := New(Options{
+			Place: Place{Root: root}, Parse: limitsfile.Options{MergeDomains: true},
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		applied, done := make(chan source.Update), make(chan error)
+		go func() {
+			done <- s.Run(ctx, func(u source.Update) error { applied <- u; return u.Problem })
+		}()
+		u := <-applied
+		require.NotNil(t, u.Limits)
+		assert.Len(t, u.Limits.Domains[0].Descriptors, 1)
+		assert.Equal(t, []slog.Attr{slog.Int("files", 1)}, u.Attrs)
+
+		write(t, root+"/b.yaml", "nonsense")
+		u = <-applied
+		assert.ErrorContains(t, u.Problem, root+"/b.yaml:1:1: ")
+		assert.Nil(t, u.Limits)
+
+		write(t, root+"/b.yaml", rule("b"))
+		u = <-applied
+		assert.Len(t, u.Limits.Domains[0].Descriptors, 2)
+		assert.Equal(t, []slog.Attr{slog.Int("files", 2)}, u.Attrs)
+
+		require.NoError(t, os.RemoveAll(root))
+		assert.ErrorIs(t, (<-applied).Problem, fs.ErrNotExist)
+		assert.Equal(t, 1, strings.Count(log.String(), "file skipped"), log.String())
+		cancel()
+		assert.ErrorIs(t, <-done, context.Canceled)
+	})
+}
+
+func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       bool
+	}{
+		{"valid files", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5}}]", true},
+		{"invalid files", "domain: [", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "limits.yaml")
+				require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
+				ctx, cancel := context.WithCancel(t.Context())
+				unchanged := 0
+				var running sync.WaitGroup
+				running.Go(func() {
+					_ = New(Options{Place: Place{Root: path}}).Run(ctx, func(u source.Update) error {
+						if u.Limits == nil && u.Problem == nil {
+							unchanged++
+						}
+						return u.Problem
+					})
+				})
+				time.Sleep(2*fullReadEvery*time.Second + time.Minute)
+				cancel()
+				running.Wait()
+				assert.Equal(t, c.want, unchanged >= 2, "%d reads", unchanged)
+			})
+		})
+	}
+}
+
+func TestChangedListIsApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root, listRoot := t.TempDir(), t.TempDir()
+		list := filepath.Join(listRoot, "deny.txt")
+		require.NoError(t, os.WriteFile(filepath.Join(root, "limits.yaml"), []byte("domain: d\ndescriptors: [{key: k, in: {file: "+list+"}}]"), 0o600))
+		updates := make(chan source.Update, 100)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- New(Options{Place: Place{Root: root}}).Run(ctx, func(u source.Update) error {
+				if u.Limits != nil || u.Problem != nil {
+					updates <- u
+				}
+				return u.Problem
+			})
+		}()
+		next := func() source.Update {
+			t.Helper()
+			select {
+			case u := <-updates:
+				return u
+			case <-time.After(5 * interval):
+				require.FailNow(t, "no update arrives")
+				return source.Update{}
+			}
+		}
+		assert.ErrorContains(t, next().Problem, list+": no such file or directory")
+		for _, content := range []string{"a", "a\nb"} {
+			require.NoError(t, os.WriteFile(list, []byte(content), 0o600))
+			u := next()
+			require.NoError(t, u.Problem)
+			assert.Equal(t, len(strings.Fields(content)), u.Limits.Domains[0].Descriptors[0].Condition.List().Len())
+		}
+		time.Sleep(2 * fullReadEvery * interval)
+		assert.Empty(t, updates, "an unchanged list is no update")
+		cancel()
+		assert.ErrorIs(t, <-done, context.Canceled)
+	})
+}

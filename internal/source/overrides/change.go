@@ -1,0 +1,198 @@
+package overrides
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/source"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// historyName returns the name of the list with the history. In a Cluster, it is on the node of
+// the hash.
+func historyName(prefix string) string {
+	name, hash := prefix+"rls:overrides:history", prefix+"rls:overrides"
+	if start := strings.IndexByte(prefix, '{'); start >= 0 && strings.IndexByte(prefix[start:], '}') > 1 {
+		return name // the prefix decides on the node
+	}
+	return name + "{" + hash + "}"
+}
+
+// changeScript makes a change if all its conditions hold. It adds the change to the history,
+// notifies all replicas and returns the old values. It succeeds even if the Redis user has no
+// permission to publish. Replicas then find the change by full reads.
+//
+// KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of
+// the history as JSON without its end; then for each write the field, the existence that it
+// needs (yes, no or nothing), the tags of which the old value must have one, the tags that it
+// must not have, the operation (set or delete) and the value.
+//
+// Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or an
+// empty string, and the old values.
+var changeScript = goredis.NewScript(`
+local hash, history = KEYS[1], KEYS[2]
+local old = {}
+for i = 4, #ARGV, 6 do
+  local field, exists, tags, other_tags = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local value = redis.call('HGET', hash, field)
+  local tag = value and string.sub(redis.sha1hex(value), 1, 16)
+  local holds = (exists ~= 'yes' or value) and (exists ~= 'no' or not value)
+    and (tags == '' or value and string.find(tags, tag, 1, true))
+    and not (value and string.find(other_tags, tag, 1, true))
+  if not holds then
+    return {'conflict', field, value}
+  end
+  old[#old + 1] = value
+end
+local version = tonumber(redis.call('HGET', hash, '|version') or '') or 0
+local newest = redis.call('LINDEX', history, 0)
+if newest then
+  local ok, entry = pcall(cjson.decode, newest)
+  if ok and type(entry) == 'table' then version = math.max(version, tonumber(entry.version) or 0) end
+end
+version = version + 1
+redis.call('HSET', hash, '|version', string.format('%d', version))
+local written = {}
+local n = 0
+for i = 4, #ARGV, 6 do
+  local field, operation, value = ARGV[i], ARGV[i + 4], ARGV[i + 5]
+  n = n + 1
+  local text = '{"field":' .. cjson.encode(field)
+  if old[n] then text = text .. ',"old":' .. cjson.encode(old[n]) end
+  if operation == 'set' then
+    redis.call('HSET', hash, field, value)
+    text = text .. ',"new":' .. cjson.encode(value)
+  else
+    redis.call('HDEL', hash, field)
+  end
+  written[n] = text .. '}'
+end
+redis.call('LPUSH', history, ARGV[3] .. ',"version":' .. string.format('%d', version) .. ',"changes":[' .. table.concat(written, ',') .. ']}')
+redis.call('LTRIM', history, 0, ARGV[2] - 1)
+local published = redis.pcall('PUBLISH', ARGV[1], ARGV[4])
+local reply = {'ok', version, type(published) == 'table' and published.err or ''}
+for i = 1, n do reply[i + 3] = old[i] end
+return reply
+`)
+
+// MakeChange makes a change and notifies all replicas, in one atomic step. If Run is running, the
+// change is in force when MakeChange returns. If a condition doesn't hold, the error is a
+// changes.ConflictError.
+//
+// After a connection error the change may be made nevertheless. The next full read then
+// applies it.
+func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Result, error) {
+	if err := s.lock(ctx); err != nil { // until the change is applied, so that no older full read is applied after it
+		return changes.Result{}, fmt.Errorf("write an override: %w", err)
+	}
+	defer s.unlock()
+	reply, err := changeScript.Run(ctx, s.options.Client, []string{s.hash, s.history}, s.changeArgs(c)...).Slice()
+	if err != nil {
+		s.requestRead() // the change may have been made
+		return changes.Result{}, s.explain("write an override", err)
+	}
+	if reply[0] == "conflict" {
+		s.requestRead() // this replica may have missed a change
+		field, _ := reply[1].(string)
+		return changes.Result{}, &changes.ConflictError{Field: field, Current: textOrNil(reply[2])}
+	}
+	r := changes.Result{}
+	r.Version, _ = reply[1].(int64)
+	if problem, _ := reply[2].(string); problem != "" {
+		s.options.Log.Warn("override written; other replicas not notified", "found_within", s.options.Resync, "error", problem)
+	}
+	for _, old := range reply[3:] {
+		r.OldValues = append(r.OldValues, textOrNil(old))
+	}
+	s.version.Store(r.Version)
+	s.applyWrites(ctx, c.Writes)
+	return r, nil
+}
+
+// changeArgs returns the arguments of changeScript.
+func (s *Store) changeArgs(c changes.Change) []any {
+	entry, _ := json.Marshal(changes.EntryOf(changes.Change{
+		Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, ChangedAt: c.ChangedAt, RestoredVersion: c.RestoredVersion,
+	}, changes.Result{}))
+	// The script adds the version and the writes.
+	text := strings.TrimSuffix(strings.Replace(string(entry), `"version":0,`, "", 1), `,"changes":null}`)
+	args := []any{s.hash, changes.MaxHistory, text}
+	for _, w := range c.Writes {
+		exists, operation, value := "", "delete", ""
+		switch {
+		case w.Condition.Absent:
+			exists = "no"
+		case w.Condition.Exists, w.Condition.Tags != nil:
+			exists = "yes"
+		}
+		tags := strings.Join(w.Condition.Tags, " ")
+		if w.Condition.Exists && w.Condition.Absent || w.Condition.Tags != nil && tags == "" {
+			exists, tags = "yes", "none" // no value has this tag
+		}
+		if w.Value != nil {
+			operation, value = "set", *w.Value
+		}
+		args = append(args, w.Field, exists, tags, strings.Join(w.Condition.OtherTags, " "), operation, value)
+	}
+	return args
+}
+
+// textOrNil returns a value in a reply.
+func textOrNil(reply any) *string {
+	if text, ok := reply.(string); ok {
+		return &text
+	}
+	return nil
+}
+
+// applyWrites applies what MakeChange has written. The caller holds the mutex.
+func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
+	switch {
+	case s.apply == nil:
+		return
+	case s.applied == nil:
+		_ = s.readAll(ctx) // Run retries if this fails
+		return
+	}
+	all := changes.Applied(s.applied, writes)
+	if !maps.Equal(s.applied, all) {
+		s.applied = all
+		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
+	}
+	s.requestReport()
+}
+
+// setVersion takes the version out of all fields.
+func (s *Store) setVersion(all map[string]string) {
+	version, err := strconv.ParseInt(all[changes.VersionField], 10, 64)
+	if err == nil {
+		s.version.Store(version)
+	}
+	delete(all, changes.VersionField)
+}
+
+// Version returns the version of the last change that this replica knows.
+func (s *Store) Version() int64 { return s.version.Load() }
+
+// History returns the last changes, the newest first.
+func (s *Store) History(ctx context.Context) ([]changes.Entry, error) {
+	texts, err := s.options.Client.LRange(ctx, s.history, 0, changes.MaxHistory-1).Result()
+	if err != nil {
+		return nil, s.explain("read the history", err)
+	}
+	var history []changes.Entry
+	for _, text := range texts {
+		var e changes.Entry
+		if err := json.Unmarshal([]byte(text), &e); err != nil {
+			break // somebody else wrote it; what is older can't be compared
+		}
+		history = append(history, e)
+	}
+	return history, nil
+}

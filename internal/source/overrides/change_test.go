@@ -1,0 +1,88 @@
+package overrides_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+// TestChangesInRedisAndMemoryAgree makes random changes in Redis and in memory. The outcomes,
+// the values, the versions and the histories must be equal.
+func TestChangesInRedisAndMemoryAgree(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	for _, prefix := range []string{"", "{tag}"} {
+		r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix + prefix, Resync: noResync})
+		var memory changes.Memory
+		value := rapid.SampledFrom([]string{"", "1", `{"a": "\u0001\"ä"}`, "2"})
+		rapid.Check(t, func(rt *rapid.T) {
+			c := changes.Change{
+				Author: "ä \"b\"", Address: "10.0.0.1:5", Action: rapid.SampledFrom([]changes.Action{changes.Put, changes.Rollback}).Draw(rt, "action"),
+				Reason: value.Draw(rt, "reason"), ChangedAt: time.Unix(rapid.Int64Range(0, 1e9).Draw(rt, "at"), 0), RestoredVersion: rapid.Int64Range(0, 2).Draw(rt, "restored"),
+			}
+			for _, field := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"shop|a", "|rule|shop|a", "\x00 \n"}), 1, 3, rapid.ID).Draw(rt, "fields") {
+				w := changes.Write{Field: field, Condition: changes.Condition{Exists: rapid.Bool().Draw(rt, "exists")}}
+				switch rapid.IntRange(0, 5).Draw(rt, "condition") {
+				case 0:
+					w.Condition.Absent = true
+				case 1:
+					w.Condition.Tags = []string{}
+				case 2:
+					w.Condition.Tags = []string{changes.Tag("1"), changes.Tag(value.Draw(rt, "tag"))}
+				case 3:
+					w.Condition.OtherTags = []string{changes.Tag(value.Draw(rt, "other tag"))}
+				}
+				if rapid.Bool().Draw(rt, "set") {
+					text := value.Draw(rt, "value")
+					w.Value = &text
+				}
+				c.Writes = append(c.Writes, w)
+			}
+			want, wantErr := memory.MakeChange(c)
+			got, err := r.MakeChange(t.Context(), c)
+			if wantConflict := (*changes.ConflictError)(nil); errors.As(wantErr, &wantConflict) {
+				var conflict *changes.ConflictError
+				require.ErrorAs(rt, err, &conflict)
+				require.Equal(rt, wantConflict, conflict)
+				return
+			}
+			require.NoError(rt, err)
+			require.Equal(rt, want, got)
+			require.Equal(rt, memory.Version(), r.Version())
+			require.Equal(rt, memory.Fields(), r.current())
+		})
+		history, err := r.History(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, memory.History(), history)
+	}
+}
+
+func TestHistoryKeepsTheLastChanges(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	for range changes.MaxHistory + 3 {
+		_, _, err := r.Put(t.Context(), "a", "1")
+		require.NoError(t, err)
+	}
+	history, err := r.History(t.Context())
+	require.NoError(t, err)
+	require.Len(t, history, changes.MaxHistory)
+	assert.EqualValues(t, changes.MaxHistory+3, history[0].Version)
+
+	t.Run("versions go on after the loss of the hash", func(t *testing.T) {
+		require.NoError(t, db.Client(t).Del(t.Context(), db.Prefix+"rls:overrides").Err())
+		_, _, err := r.Put(t.Context(), "a", "2")
+		require.NoError(t, err)
+		assert.EqualValues(t, changes.MaxHistory+4, r.Version())
+	})
+}

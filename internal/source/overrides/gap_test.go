@@ -1,0 +1,35 @@
+package overrides_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+func TestEachNewSubscriptionReportsMissedResets(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	var gaps atomic.Int64
+	o := overrides.Options{
+		Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync,
+		OnMissedResets: func() { gaps.Add(1) },
+	}
+	r := startReplica(t, o)
+	for n := range int64(3) {
+		r.await(func() bool { return gaps.Load() == n+1 })
+		awaitSubscriptions(t, "rls:resets", 1, c)
+		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
+			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
+			p.Publish(t.Context(), "rls:resets", "shop|ip=1")
+			return nil
+		})
+		require.NoError(t, err)
+	}
+}

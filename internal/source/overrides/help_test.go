@@ -1,0 +1,246 @@
+package overrides_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, redistest.IgnoreShared()...)
+}
+
+const (
+	// timeout is enough time on a busy machine.
+	timeout = 20 * time.Second
+
+	// noResync is longer than the tests. With it, changes come by messages only.
+	noResync = time.Hour
+)
+
+// connect returns a client as rls makes it, but with a timeout for busy machines.
+func connect(tb testing.TB, s redis.Server) goredis.UniversalClient {
+	tb.Helper()
+	return connectWithin(tb, s, 5*time.Second)
+}
+
+func connectWithin(tb testing.TB, s redis.Server, timeout time.Duration) goredis.UniversalClient {
+	tb.Helper()
+	c, _, err := redis.Connect(s, timeout)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { c.Close() })
+	return c
+}
+
+// replica is a Store and what it has reported.
+type replica struct {
+	*overrides.Store
+	tb testing.TB
+
+	mu      sync.Mutex
+	applied []map[string]string
+	states  []error // each change of Update.Outage
+	resets  []string
+	log     bytes.Buffer
+}
+
+// newReplica completes o and returns a Store of it.
+func newReplica(tb testing.TB, o overrides.Options) *replica {
+	r := &replica{tb: tb}
+	o.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
+	o.Log = slog.New(slog.NewTextHandler(r, nil))
+	r.Store = overrides.New(o)
+	return r
+}
+
+func (r *replica) apply(u source.Update) error {
+	r.withLock(func() {
+		if u.Overrides != nil {
+			r.applied = append(r.applied, u.Overrides)
+		}
+		var last error
+		if n := len(r.states); n > 0 {
+			last = r.states[n-1]
+		}
+		if (u.Outage == nil) != (last == nil) {
+			r.states = append(r.states, u.Outage)
+		}
+	})
+	return nil
+}
+
+// startReplica returns a replica that runs until the test ends, after its first read.
+func startReplica(tb testing.TB, o overrides.Options) *replica {
+	tb.Helper()
+	r := newReplica(tb, o)
+	r.start()
+	r.awaitOverrides(map[string]string{})
+	return r
+}
+
+// start runs r until the test ends or stop is called.
+func (r *replica) start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(ctx, r.apply) })
+	stop = func() { cancel(); running.Wait() }
+	r.tb.Cleanup(stop)
+	return stop
+}
+
+func (r *replica) withLock(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// Write implements io.Writer for the log.
+func (r *replica) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(p)
+}
+
+func (r *replica) logged() (text string) {
+	r.withLock(func() { text = r.log.String() })
+	return text
+}
+
+// current returns the overrides applied last, nil if there were none.
+func (r *replica) current() (all map[string]string) {
+	r.withLock(func() {
+		if n := len(r.applied); n > 0 {
+			all = r.applied[n-1]
+		}
+	})
+	return all
+}
+
+// applyCount returns the number of times that overrides were applied.
+func (r *replica) applyCount() (n int) {
+	r.withLock(func() { n = len(r.applied) })
+	return n
+}
+
+// outageChanges returns each error with which r went down, and nil each time that r came up.
+func (r *replica) outageChanges() (states []error) {
+	r.withLock(func() { states = append(states, r.states...) })
+	return states
+}
+
+// awaitOverrides waits until all is applied.
+func (r *replica) awaitOverrides(all map[string]string) {
+	r.tb.Helper()
+	r.await(func() bool { current := r.current(); return current != nil && maps.Equal(current, all) })
+}
+
+// await waits until f returns true.
+func (r *replica) await(f func() bool) {
+	r.tb.Helper()
+	defer func() {
+		if r.tb.Failed() {
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.outageChanges(), r.logged())
+		}
+	}()
+	polltest.Until(r.tb, timeout, f)
+}
+
+// awaitSubscriptions waits until the nodes have n subscriptions to channel. The full reads that
+// follow may not be complete.
+func awaitSubscriptions(tb testing.TB, channel string, n int64, nodes ...*goredis.Client) {
+	tb.Helper()
+	polltest.Until(tb, timeout, func() bool {
+		sum := int64(0)
+		for _, c := range nodes {
+			sum += c.PubSubNumSub(context.Background(), channel).Val()[channel]
+		}
+		return sum == n
+	}, "subscriptions to %s", channel)
+}
+
+// awaitSettled waits until the replicas are subscribed and the full read after that is
+// complete, because that read would find changes without messages.
+func awaitSettled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
+	tb.Helper()
+	channel := prefix + "rls:resets"
+	awaitSubscriptions(tb, channel, int64(len(replicas)), c)
+	for _, r := range replicas {
+		for range 2 { // the first message can arrive during that read
+			message := rand.Text()
+			r.await(func() (received bool) {
+				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
+				r.withLock(func() { received = slices.Contains(r.resets, message) })
+				return received
+			})
+		}
+	}
+}
+
+// calls returns how often Redis got a command.
+func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
+	tb.Helper()
+	for line := range strings.Lines(c.Info(context.Background(), "commandstats").Val()) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":"); ok {
+			for field := range strings.SplitSeq(strings.TrimSpace(rest), ",") {
+				name, value, _ := strings.Cut(field, "=")
+				if name == "calls" || name == "rejected_calls" {
+					count, err := strconv.Atoi(value)
+					require.NoError(tb, err)
+					n += count
+				}
+			}
+		}
+	}
+	return n
+}
+
+// awaitCalls waits until Redis got a command n more times.
+func awaitCalls(tb testing.TB, c *goredis.Client, command string, n int) {
+	tb.Helper()
+	before := calls(tb, c, command)
+	polltest.Until(tb, timeout, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)
+}
+
+// Put sets a value and returns the old one.
+func (r *replica) Put(ctx context.Context, field, value string) (old string, existed bool, err error) {
+	return r.write(ctx, changes.Write{Field: field, Value: &value})
+}
+
+// Delete deletes a value and returns it.
+func (r *replica) Delete(ctx context.Context, field string) (old string, existed bool, err error) {
+	return r.write(ctx, changes.Write{Field: field})
+}
+
+func (r *replica) write(ctx context.Context, w changes.Write) (old string, existed bool, err error) {
+	result, err := r.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+	if err != nil || result.OldValues[0] == nil {
+		return "", false, err
+	}
+	return *result.OldValues[0], true, nil
+}
+
+// storedValues returns the values in Redis.
+func storedValues(c *goredis.Client, prefix string) map[string]string {
+	all := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
+	delete(all, changes.VersionField)
+	return all
+}

@@ -1,0 +1,288 @@
+package overrides_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+type values = map[string]string
+
+func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	var replicas []*replica
+	for range 3 {
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}))
+	}
+	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
+	for _, step := range []struct {
+		by            int
+		target, value string // no value: delete
+		old           string
+		existed       bool
+		want          values
+	}{
+		{0, "a", "1", "", false, values{"a": "1"}},
+		{1, "b", "2", "", false, values{"a": "1", "b": "2"}},
+		{2, "a", "3", "1", true, values{"a": "3", "b": "2"}},
+		{0, "b", "", "2", true, values{"a": "3"}},
+		{1, "b", "", "", false, values{"a": "3"}},
+		{1, "RELOAD_ALL", "4", "", false, values{"a": "3", "RELOAD_ALL": "4"}},
+		{1, "\x00 \n", "5", "", false, values{"a": "3", "RELOAD_ALL": "4", "\x00 \n": "5"}},
+	} {
+		var old string
+		var existed bool
+		var err error
+		if step.value == "" {
+			old, existed, err = replicas[step.by].Delete(t.Context(), step.target)
+		} else {
+			old, existed, err = replicas[step.by].Put(t.Context(), step.target, step.value)
+		}
+		require.NoError(t, err)
+		assert.Equal(t, step.old, old)
+		assert.Equal(t, step.existed, existed)
+		assert.Equal(t, step.want, replicas[step.by].current(), "applied here when the write returns")
+		for _, r := range replicas {
+			r.awaitOverrides(step.want)
+		}
+	}
+}
+
+func TestUnchangedOverridesAreNotApplied(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
+	for range 3 {
+		_, _, err := r.Put(t.Context(), "a", "1")
+		require.NoError(t, err)
+	}
+	awaitCalls(t, db.Client(t), "hgetall", 5)
+	assert.Equal(t, 2, r.applyCount(), "the empty set at first, then the value")
+}
+
+func TestResyncFindsChangeWithoutMessage(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
+	awaitSettled(t, db.Client(t), db.Prefix, r)
+	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
+	r.awaitOverrides(values{"a": "1"})
+}
+
+func TestAnyMessageCausesFullRead(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	hash, c := db.Prefix+"rls:overrides", db.Client(t)
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, c, db.Prefix, r)
+	for _, step := range []struct {
+		name    string
+		set     values
+		message string
+		want    values
+	}{
+		{"a target", values{"a": "1", "b": "2"}, "a", values{"a": "1", "b": "2"}},
+		{"a target longer than any", values{"c": "3"}, strings.Repeat("x", 5000), values{"a": "1", "b": "2", "c": "3"}},
+		{"an unknown target", values{"a": "4"}, "nobody", values{"a": "4", "b": "2", "c": "3"}},
+		{"an empty message", values{"b": "5"}, "", values{"a": "4", "b": "5", "c": "3"}},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			if step.set != nil {
+				require.NoError(t, c.HSet(t.Context(), hash, step.set).Err())
+			}
+			require.NoError(t, c.Publish(t.Context(), hash, step.message).Err())
+			r.awaitOverrides(step.want)
+		})
+	}
+	require.NoError(t, c.Del(t.Context(), hash).Err())
+	require.NoError(t, c.Publish(t.Context(), hash, "RELOAD_ALL").Err())
+	r.awaitOverrides(values{})
+}
+
+func TestResetsReachAllReplicas(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}
+	a, b := startReplica(t, o), startReplica(t, o)
+	awaitSubscriptions(t, db.Prefix+"rls:resets", 2, db.Client(t))
+	long := strings.Repeat("x", 1<<16)
+	require.NoError(t, a.PublishReset(t.Context(), "shop|ip=1"))
+	require.NoError(t, a.PublishReset(t.Context(), long))
+	for _, r := range []*replica{a, b} {
+		r.await(func() (all bool) {
+			r.withLock(func() { all = assert.ObjectsAreEqual([]string{"shop|ip=1", long}, r.resets) })
+			return all
+		})
+	}
+}
+
+func TestManyAreApplied(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	many, args := values{}, []any{}
+	for i := range 10_001 {
+		many[fmt.Sprint(i)] = "1"
+		args = append(args, fmt.Sprint(i), "1")
+	}
+	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", args...).Err())
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
+	r.start()
+	r.awaitOverrides(many)
+}
+
+func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	c := connect(t, redis.Server{URL: db.Addr})
+	r := startReplica(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, db.Client(t), db.Prefix, r)
+	want := values{}
+	_, err := c.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
+		for i := range 3000 {
+			target, value := fmt.Sprint(i%1000), fmt.Sprint(i)
+			want[target] = value
+			p.HSet(t.Context(), db.Prefix+"rls:overrides", target, value)
+			p.Publish(t.Context(), db.Prefix+"rls:overrides", target)
+			p.Publish(t.Context(), db.Prefix+"rls:resets", target)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	r.awaitOverrides(want)
+	assert.Less(t, r.applyCount(), 1000, "one read serves many messages")
+}
+
+// TestConcurrentWritesAreAtomic demands that concurrent writers of one target each get
+// another previous value, as if they existed written one after the other, and that all
+// replicas end with the same value.
+func TestConcurrentWritesAreAtomic(t *testing.T) {
+	t.Parallel()
+	const writes = 50
+	db := redistest.Open(t)
+	var replicas []*replica
+	for range 3 {
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}))
+	}
+	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
+	var mu sync.Mutex
+	written, replaced := values{}, values{}
+	var writing sync.WaitGroup
+	for i, r := range replicas {
+		writing.Go(func() {
+			for n := range writes {
+				value := fmt.Sprint(i, n)
+				old, existed, err := "", false, error(nil)
+				deleted := n%5 == 4
+				if deleted {
+					old, existed, err = r.Delete(context.Background(), "a")
+				} else {
+					old, existed, err = r.Put(context.Background(), "a", value)
+				}
+				assert.NoError(t, err)
+				mu.Lock()
+				if !deleted {
+					written[value] = ""
+				}
+				if existed {
+					assert.NotContains(t, replaced, old, "two writers replaced the same value")
+					replaced[old] = ""
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	writing.Wait()
+	want := storedValues(db.Client(t), db.Prefix)
+	if last, remains := want["a"]; remains {
+		replaced[last] = ""
+	}
+	assert.Equal(t, written, replaced, "each value is replaced, or remains")
+	for _, r := range replicas {
+		r.awaitOverrides(want)
+	}
+}
+
+func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	other := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, db.Client(t), db.Prefix, other)
+	client := connect(t, redis.Server{URL: db.Addr})
+	s := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix})
+	_, _, err := s.Put(t.Context(), "a", "1") // loads the script
+	require.NoError(t, err)
+	commands := 0
+	for _, name := range []string{"evalsha", "eval", "hset", "hget", "publish", "multi"} {
+		client.AddHook(commandHook{name, func() { commands++ }})
+	}
+	_, _, err = s.Put(t.Context(), "a", "2")
+	require.NoError(t, err)
+	assert.Equal(t, 1, commands)
+	other.awaitOverrides(values{"a": "2"})
+}
+
+func TestPutEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, time.Hour)
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	r := startReplica(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
+	s.Pause()
+	defer s.Resume()
+	for range 3 { // the last two wait for a read that hangs
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		_, _, err := r.Put(ctx, "a", "1")
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Less(t, time.Since(began), timeout)
+	}
+}
+
+func TestWithoutRunNothingIsApplied(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	_, _, err := r.Put(t.Context(), "a", "1")
+	require.NoError(t, err)
+	assert.Zero(t, r.applyCount())
+
+	stop := r.start()
+	r.awaitOverrides(values{"a": "1"})
+	stop()
+	_, _, err = r.Put(t.Context(), "a", "2")
+	require.NoError(t, err)
+	assert.Equal(t, 1, r.applyCount())
+
+	r.start()
+	r.awaitOverrides(values{"a": "2"})
+}
+
+func TestOptionsHaveDefaults(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	s := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
+	awaitSubscriptions(t, db.Prefix+"rls:resets", 1, db.Client(t))
+	_, _, err := s.Put(ctx, "a", "1")
+	require.NoError(t, err)
+	require.NoError(t, s.PublishReset(ctx, "a"))
+	cancel()
+	running.Wait()
+}

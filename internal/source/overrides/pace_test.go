@@ -1,0 +1,72 @@
+package overrides_test
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+// TestReadsAfterMessagesArePaced has an apply that takes 100 ms. Between two reads there
+// is a rest of up to 300 ms, but no rest before a read after a quiet time.
+func TestReadsAfterMessagesArePaced(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	var applied atomic.Int64
+	notified := make(chan struct{}, 1000)
+	s := overrides.New(overrides.Options{
+		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
+	})
+	apply := func(source.Update) error {
+		applied.Add(1)
+		notified <- struct{}{}
+		time.Sleep(100 * time.Millisecond)
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Run(ctx, apply)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	<-notified
+	c := db.Client(t)
+	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, c)
+	change := func(i int) {
+		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
+		require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
+	}
+
+	// A busy machine makes some changes slow, but not all.
+	i := 0
+	polltest.Until(t, timeout, func() bool {
+		time.Sleep(600 * time.Millisecond) // longer than the rest
+		began := time.Now()
+		i++
+		change(i)
+		<-notified
+		return time.Since(began) < 250*time.Millisecond
+	}, "no rest is due after a quiet time")
+
+	before, began := applied.Load(), time.Now()
+	for time.Since(began) < 2*time.Second {
+		i++
+		change(i)
+	}
+	times, most := applied.Load()-before, 2+time.Since(began)/(400*time.Millisecond)
+	assert.LessOrEqual(t, times, int64(most), "a storm of messages causes few reads")
+}

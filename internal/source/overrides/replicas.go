@@ -1,0 +1,126 @@
+package overrides
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+const (
+	// reportInterval is the interval of reports. A change causes an earlier report.
+	reportInterval = 5 * time.Second
+
+	// keepReport is the time after which a report is deleted.
+	keepReport = time.Minute
+
+	// reportsPerPrune is the number of reports after which a replica deletes old ones.
+	reportsPerPrune = 12
+)
+
+// reportScript stores the report of a replica with the time of Redis.
+//
+// KEYS: the hash of replicas. ARGV: the name, the report, the time to live of the hash in
+// milliseconds, and "prune" to delete the reports that are older than that. Reply: OK.
+var reportScript = goredis.NewScript(`
+local now = tonumber(redis.call('TIME')[1])
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+if ARGV[4] == 'prune' then
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local at = tonumber(string.match(all[i + 1], '^%d+') or '')
+    if not at or now - at > ARGV[3] / 1000 then
+      redis.call('HDEL', KEYS[1], all[i])
+    end
+  end
+end
+return redis.status_reply('OK')
+`)
+
+// reportAll reports this replica until ctx is done, and then deletes its report.
+func (s *Store) reportAll(ctx context.Context) {
+	if s.options.Report == nil {
+		return
+	}
+	name := ""
+	for n := 0; ; n++ {
+		r := s.options.Report()
+		r.Version, name = s.Version(), r.Name
+		text, _ := json.Marshal(r)
+		prune := ""
+		if n%reportsPerPrune == reportsPerPrune-1 {
+			prune = "prune"
+		}
+		err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, r.Name, text, keepReport.Milliseconds(), prune).Err()
+		if err != nil && ctx.Err() == nil && n == 0 {
+			s.options.Log.Warn("replica not reported; rls limits status does not show it", "error", err)
+		}
+		if !s.waitForReport(ctx) {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = s.options.Client.HDel(ctx, s.replicas, name).Err() // otherwise it is deleted later
+}
+
+// waitForReport waits until the next report is due. It returns false when ctx is done.
+func (s *Store) waitForReport(ctx context.Context) bool {
+	const minPause = 200 * time.Millisecond
+	if !wait.Sleep(ctx, minPause) {
+		return false
+	}
+	timer := time.NewTimer(time.Duration(float64(reportInterval) * (0.8 + 0.2*rand.Float64())))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-s.reportRequests:
+	}
+	return true
+}
+
+// requestReport makes reportAll report soon.
+func (s *Store) requestReport() {
+	select {
+	case s.reportRequests <- struct{}{}:
+	default: // a report is already due
+	}
+}
+
+// Replicas returns the last reports of all replicas, sorted by name.
+func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {
+	now, err := s.options.Client.Time(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the reports of replicas: %w", err)
+	}
+	all, err := s.options.Client.HGetAll(ctx, s.replicas).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the reports of replicas: %w", err)
+	}
+	var replicas []changes.Replica
+	for _, value := range all {
+		seconds, text, _ := strings.Cut(value, " ")
+		at, err := strconv.ParseInt(seconds, 10, 64)
+		var r changes.Replica
+		if err != nil || json.Unmarshal([]byte(text), &r) != nil {
+			continue // somebody else wrote it
+		}
+		if r.SeenAgo = max(now.Truncate(time.Second).Sub(time.Unix(at, 0)), 0); r.SeenAgo <= keepReport {
+			replicas = append(replicas, r)
+		}
+	}
+	slices.SortFunc(replicas, func(a, b changes.Replica) int { return strings.Compare(a.Name, b.Name) })
+	return replicas, nil
+}

@@ -1,0 +1,103 @@
+package reload_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// forEachBackend runs f with counters in this process, and in Redis.
+func forEachBackend(t *testing.T, f func(t *testing.T, counters backend.Limiter)) {
+	t.Run("local", func(t *testing.T) {
+		t.Parallel()
+		f(t, local.New(local.Options{MaxKeys: 1000}))
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		db := redistest.Open(t)
+		counters, err := redis.New(redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 20 * time.Second})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = counters.Close() })
+		f(t, counters)
+	})
+}
+
+// take charges n hits to the counter of tenant acme.
+func (r *rig) take(counters backend.Limiter, n int64) limit.Result {
+	r.t.Helper()
+	entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}}
+	rule := r.store.Load().Domain("shop").Match(entries)
+	hits := []backend.Hit{{Key: rule.AppendKey(nil, "shop", entries), Limit: rule.Limits[0].Limit, N: n}}
+	results := make([]backend.Result, 1)
+	counters.Take(context.Background(), time.Now(), hits, results)
+	require.NoError(r.t, results[0].Err)
+	return results[0].Result
+}
+
+// admitted returns how many single hits are admitted before the first denial.
+func (r *rig) admitted(counters backend.Limiter) (count int) {
+	for r.take(counters, 1).Allowed {
+		count++
+	}
+	return count
+}
+
+func limitsWith(fields string) string {
+	return "domain: shop\ndescriptors: [{key: tenant, rate_limit: {" + fields + "}}]\n"
+}
+
+// TestChangedNumberKeepsCounter loads one limit after the other. Each step but the first
+// says what the change does to the counter of a caller with 60 hits.
+func TestChangedNumberKeepsCounter(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
+		r := newRig(t)
+		r.load(limitsWith("unit: year, requests_per_unit: 100"))
+		r.take(counters, 60)
+		for _, step := range []struct {
+			fields    string
+			remaining int64
+			logged    string
+		}{
+			{"unit: year, requests_per_unit: 200", 140, "counters=kept"},
+			{"unit: year, requests_per_unit: 100, algorithm: sliding_log", 100, "counters=new"},
+			{"unit: year, requests_per_unit: 200, algorithm: token_bucket", 200, "counters=new"},
+			{"unit: year, requests_per_unit: 200, scope: instance", 200, "counters=new"},
+			{"unit: month, requests_per_unit: 80", 80, "counters=new"},
+			{"unit: year, requests_per_unit: 90", 30, "counters=new"}, // the first counter resumes
+		} {
+			r.load(limitsWith(step.fields))
+			assert.Equal(t, step.remaining, r.take(counters, 0).Remaining, step.fields)
+			assert.Contains(t, r.lastLine(), step.logged, step.fields)
+		}
+	})
+}
+
+// TestChangeAdmitsAtMostOldAndNewLimitTogether changes the algorithm of an exhausted
+// limit, by an override and by a reload, and back.
+func TestChangeAdmitsAtMostOldAndNewLimitTogether(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
+		r := newRig(t)
+		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Equal(t, 10, r.admitted(counters))
+		r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
+		assert.Equal(t, 20, r.admitted(counters))
+		r.override()
+		assert.Zero(t, r.admitted(counters), "the old counter resumes")
+		r.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
+		assert.Equal(t, 5, r.admitted(counters))
+		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Zero(t, r.admitted(counters))
+	})
+}

@@ -1,0 +1,210 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/heap"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/source"
+)
+
+// typeURL is the type of a RateLimitConfig.
+const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+
+const (
+	// pingInterval detects a dead server on a silent connection. A grpc-go server closes
+	// connections with pings more often than every five minutes, unless it is configured
+	// otherwise.
+	pingInterval = 6 * time.Minute
+	pingTimeout  = 20 * time.Second
+
+	// maxReasonBytes bounds the reason in a NACK.
+	maxReasonBytes = 16 << 10
+)
+
+// stream is one connection to the server and the only stream on it.
+type stream struct {
+	client *Client
+	ads    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+
+	connected   bool
+	acceptedAny bool // a response of this stream is or was in force
+
+	// rejection is why the last response was rejected; nil if it is in force. A server
+	// may send a rejected response again at once: go-control-plane does, because the
+	// version in a NACK differs from the version that it has. So the second NACK in a
+	// row is delayed by nackBackoff.
+	rejection   error
+	nackBackoff *backoff.ExponentialBackOff
+}
+
+// run connects, subscribes and receives until the stream ends. It returns why the stream
+// ended.
+func (s *stream) run(ctx context.Context) error {
+	c := s.client
+	creds, err := c.TLS.Credentials()
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(c.Server,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.MaxMessageBytes)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.WithDisableServiceConfig(),
+	)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(c.Headers)))
+	defer cancel()
+	if s.ads, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx); err != nil {
+		return err
+	}
+	s.connected = true
+	c.Log.Info("xDS server connected", "server", c.Server, "node", c.NodeID)
+	receive := s.receiveFirst
+	for err := s.subscribe(); ; receive = s.ads.Recv {
+		var r *discoveryv3.DiscoveryResponse
+		if err == nil || errors.Is(err, io.EOF) { // after EOF of a send, Recv has the reason
+			r, err = receive()
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return errors.New("the server closed the stream")
+		case err != nil:
+			return err
+		}
+		err = s.answer(ctx, r)
+	}
+}
+
+// receiveFirst receives the first response. It reports a long silence, because a server
+// that doesn't know the node sends nothing at all.
+func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
+	c := s.client
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		r, err = s.ads.Recv()
+	}()
+	silence := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
+	if c.acceptedAny { // a new connection ends the outage
+		c.setOutage(nil)
+	} else {
+		c.setOutage(silence)
+	}
+	select {
+	case <-received:
+		return r, err
+	case <-time.After(c.maxSilence):
+	}
+	c.setOutage(silence)
+	c.Log.Warn("xDS server silent; "+c.outageEffect(), "server", c.Server, "node", c.NodeID)
+	<-received
+	return r, err
+}
+
+// subscribe requests all resources. The request has no version. A restarted server may
+// use the last version for other resources. It would then take the request as up to date
+// and send nothing.
+func (s *stream) subscribe() error {
+	node := &corev3.Node{Id: s.client.NodeID}
+	if len(s.client.NodeMetadata) > 0 {
+		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		for name, v := range s.client.NodeMetadata {
+			node.Metadata.Fields[name] = structpb.NewStringValue(v)
+		}
+	}
+	return s.ads.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL})
+}
+
+// answer applies r and sends an ACK or a NACK.
+func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) error {
+	c := s.client
+	if r.GetTypeUrl() != typeURL {
+		c.Log.Warn("xDS response ignored", "got_type", r.GetTypeUrl(), "want_type", typeURL)
+		return nil
+	}
+	answer := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
+	lastRejection := s.rejection
+	if s.apply(r); s.rejection == nil {
+		c.lastAccepted, c.acceptedAny, s.acceptedAny = r.GetVersionInfo(), true, true
+	} else {
+		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())}
+		if lastRejection != nil && !wait.Sleep(ctx, s.nackBackoff.NextBackOff()) {
+			return ctx.Err()
+		}
+	}
+	answer.VersionInfo = c.lastAccepted
+	return s.ads.Send(answer)
+}
+
+// apply applies r and sets s.rejection. It neither applies nor logs a response that is
+// rejected for the same reason as the one before.
+func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
+	defer heap.BeginLoad()()
+	c, lastRejection := s.client, s.rejection
+	update := c.parse(r)
+	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() {
+		return
+	}
+	if s.rejection = c.apply(update); s.rejection != nil {
+		s.nackBackoff.Reset()
+		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted)
+	}
+}
+
+// parse returns the update that r stands for. One invalid resource makes all invalid.
+func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
+	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
+	var errs []error
+	var bounds limitsfile.XDSBounds
+	for i, wrapped := range r.GetResources() {
+		if err := bounds.Add(wrapped.GetValue()); err != nil {
+			return source.Update{Problem: fmt.Errorf("resource %d: %w; send fewer or shorter resources", i+1, err)}
+		}
+		resources[i] = &confv3.RateLimitConfig{}
+		if err := wrapped.UnmarshalTo(resources[i]); err != nil {
+			errs = append(errs, fmt.Errorf("resource %d can't be decoded: %w", i+1, err))
+		}
+	}
+	if len(errs) > 0 {
+		return source.Update{Problem: errors.Join(errs...)}
+	}
+	// The order of go-control-plane is random. Sorted resources give the same problems
+	// and the same merged domains each time.
+	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
+	limits, err := limitsfile.ParseXDS(resources, c.Parse)
+	if err != nil {
+		return source.Update{Problem: err}
+	}
+	return source.Update{Limits: limits, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
+}
+
+// truncateReason cuts reason to the length that a NACK may have.
+func truncateReason(reason string) string {
+	if len(reason) <= maxReasonBytes {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:maxReasonBytes], "") + "\n… and more, see the log of the rate-limit service"
+}

@@ -1,0 +1,62 @@
+package xds
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+)
+
+func TestMutualTLS(t *testing.T) {
+	t.Parallel()
+	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
+	client := ca.Issue("envoy-ratelimit")
+	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
+	p.Set("1", xdstest.Config("a", 1))
+	for name, test := range map[string]struct {
+		tls  *clienttls.Files
+		want string // domains in force, or a part of the error
+	}{
+		"both sides trust each other":       {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}, "a"},
+		"the server has another name":       {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: ca.File, ServerName: ""}, "certificate"},
+		"the server's authority is unknown": {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: "", ServerName: "envoy-gateway"}, "unknown authority"},
+		"the client has no certificate":     {&clienttls.Files{Cert: "", Key: "", CA: ca.File, ServerName: "envoy-gateway"}, "code = Unavailable"},
+		"the client uses plain text":        {nil, "code = Unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := run(t, p.Addr, Options{TLS: test.tls})
+			if test.want == "a" {
+				assert.Equal(t, "a", s.update())
+				return
+			}
+			assert.Contains(t, s.await(2, "retry_in")[1], test.want)
+			assert.Nil(t, s.store.Load())
+		})
+	}
+	_, err := New(Options{
+		Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1},
+		TLS: &clienttls.Files{Cert: client.CertFile, Key: stranger.Issue("x").KeyFile, CA: ca.File, ServerName: ""},
+	})
+	assert.ErrorContains(t, err, client.CertFile)
+	_, err = New(Options{Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1}, TLS: &clienttls.Files{CA: client.KeyFile}})
+	assert.ErrorContains(t, err, "contains no PEM certificate")
+}
+
+func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
+	t.Parallel()
+	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
+	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
+	p.Set("1", xdstest.Config("a", 1))
+	old, good := stranger.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
+	s := run(t, p.Addr, Options{TLS: &clienttls.Files{Cert: old.CertFile, Key: old.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
+	s.await(1, "retry_in")
+	for from, to := range map[string]string{good.CertFile: old.CertFile, good.KeyFile: old.KeyFile} {
+		require.NoError(t, os.Rename(from, to))
+	}
+	assert.Equal(t, "a", s.update())
+}

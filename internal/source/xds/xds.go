@@ -1,0 +1,135 @@
+// Package xds is the source of limits from an xDS management server. Like
+// envoyproxy/ratelimit it gets the state of the world over an aggregated stream (ADS).
+//
+// Terms:
+//
+//   - resource: a RateLimitConfig, the limits of one domain;
+//   - response: a message of the server with all resources. A resource that is missing
+//     from it is no longer in force;
+//   - version: the server's name for a response. It means nothing here: a restarted
+//     server may use a version again for other resources;
+//   - nonce: identifies a response on its stream. Our answer repeats the nonce;
+//   - ACK, NACK: the answer that a response is in force, or why it isn't.
+package xds
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/source"
+)
+
+// Options configure a Client.
+type Options struct {
+	// Server is host:port, or another target that grpc understands.
+	Server string
+
+	// NodeID and NodeMetadata identify this service to the server, which chooses the
+	// limits by them.
+	NodeID       string
+	NodeMetadata map[string]string
+
+	// Headers are sent with each stream, as gRPC metadata.
+	Headers map[string]string
+
+	// TLS secures the connection; nil means plain text. The files are read for each
+	// connection, so that renewed certificates take effect.
+	TLS *clienttls.Files
+
+	// MaxMessageBytes bounds a response; 16 MiB by default.
+	MaxMessageBytes int
+
+	// Backoff spaces attempts to connect. It starts again after a stream that brought
+	// valid limits or lasted for Max.
+	Backoff wait.Backoff
+
+	// Parse says how to parse resources.
+	Parse limitsfile.Options
+
+	// Log gets a line for each connection, rejected response and lost stream. It may
+	// be nil.
+	Log *slog.Logger
+}
+
+// Client is the source of the limits of an xDS server.
+type Client struct {
+	Options
+	nackBackoff  wait.Backoff
+	maxSilence   time.Duration // before the log has a warning about a new stream
+	apply        func(source.Update) error
+	acceptedAny  bool   // a response is in force
+	lastAccepted string // version of the response in force; "" if none
+}
+
+var _ source.Source = (*Client)(nil)
+
+const defaultMessageBytes = 16 << 20
+
+// New returns a Client. The error names the invalid option, or the TLS file that can't be
+// read.
+func New(o Options) (*Client, error) {
+	switch b := o.Backoff; {
+	case o.Server == "":
+		return nil, errors.New("xDS: the server is missing")
+	case b.Initial <= 0 || b.Max < b.Initial:
+		return nil, fmt.Errorf("xDS: back-off: got %s to %s, want an initial interval over 0 and a maximum not below", b.Initial, b.Max)
+	case !(b.Jitter >= 0 && b.Jitter <= 1):
+		return nil, fmt.Errorf("xDS: jitter of the back-off: got %v, want 0 to 1", b.Jitter)
+	}
+	if _, err := o.TLS.Credentials(); err != nil {
+		return nil, fmt.Errorf("xDS TLS: %w", err)
+	}
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, defaultMessageBytes)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Client{
+		Options:     o,
+		nackBackoff: wait.Backoff{Initial: time.Second, Max: 10 * time.Second},
+		maxSilence:  30 * time.Second,
+	}, nil
+}
+
+// Run implements source.Source. While the server is down, the last good limits stay in
+// force.
+func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error {
+	c.apply = apply
+	retry := c.Backoff.Start()
+	for {
+		began := time.Now()
+		s := &stream{client: c, nackBackoff: c.nackBackoff.Start()}
+		err := s.run(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if s.acceptedAny || s.connected && time.Since(began) >= c.Backoff.Max {
+			retry.Reset()
+		}
+		pause := retry.NextBackOff()
+		c.setOutage(fmt.Errorf("xDS server %s: %w", c.Server, err))
+		message := "xDS server unreachable"
+		if s.connected {
+			message = "xDS stream lost"
+		}
+		c.Log.Warn(message+"; "+c.outageEffect(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
+		if !wait.Sleep(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// setOutage reports why no responses arrive; nil reports that they arrive again.
+func (c *Client) setOutage(err error) { _ = c.apply(source.Update{Outage: err}) }
+
+// outageEffect returns the effect of a failure on the limits, for the log.
+func (c *Client) outageEffect() string {
+	if c.acceptedAny {
+		return "the last good limits stay in force"
+	}
+	return "no limits loaded yet"
+}

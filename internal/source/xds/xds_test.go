@@ -1,0 +1,416 @@
+package xds
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+)
+
+func TestEachResponseReplacesAllLimits(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1), xdstest.Config("b", 2))
+	s := run(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
+
+	assert.Equal(t, "a b", s.update())
+	assert.Equal(t, []string{"s3cret"}, (<-p.Headers).Get("authorization"))
+	first := p.Request()
+	assert.Equal(t, xdstest.Node, first.GetNode().GetId())
+	assert.Equal(t, "x", first.GetNode().GetMetadata().GetFields()["zone"].GetStringValue())
+	assert.Equal(t, typeURL, first.GetTypeUrl())
+	assert.Empty(t, first.GetVersionInfo())
+	assert.Empty(t, first.GetResponseNonce())
+	assert.Empty(t, first.GetResourceNames())
+	ack := p.Request()
+	assert.Equal(t, "1", ack.GetVersionInfo())
+	assert.NotEmpty(t, ack.GetResponseNonce())
+	assert.Nil(t, ack.GetErrorDetail())
+	assert.Equal(t, typeURL, ack.GetTypeUrl())
+
+	p.Set("2", xdstest.Config("b", 3))
+	assert.Equal(t, "b", s.update())
+	assert.EqualValues(t, 3, s.perDay("b"))
+	assert.Equal(t, "2", p.Request().GetVersionInfo())
+
+	p.Set("3")
+	assert.Empty(t, s.update(), "an empty response is valid")
+	assert.Equal(t, "3", p.Request().GetVersionInfo())
+
+	p.Set("2", xdstest.Config("c", 4))
+	assert.Equal(t, "c", s.update(), "versions have no order")
+	assert.NotContains(t, s.log.String(), "s3cret")
+}
+
+func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("7", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "a", s.update())
+	p.Request()
+	accepted := p.Request()
+
+	p.Set("8", xdstest.Config("a", 2), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 1))
+	const reason = "b: b > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year\n" +
+		"c: c > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year"
+	assert.Equal(t, reason, s.rejection())
+	nack := p.Request()
+	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted version")
+	assert.NotEmpty(t, nack.GetResponseNonce())
+	assert.NotEqual(t, accepted.GetResponseNonce(), nack.GetResponseNonce())
+	assert.Equal(t, reason, nack.GetErrorDetail().GetMessage())
+	assert.EqualValues(t, codes.InvalidArgument, nack.GetErrorDetail().GetCode())
+	assert.Equal(t, "a", s.inForce())
+	assert.EqualValues(t, 1, s.perDay("a"), "the old limit")
+
+	// The server sends the same response again after each NACK. It is reported once and
+	// each further NACK is delayed.
+	for range 3 {
+		assert.Equal(t, "7", p.Request().GetVersionInfo())
+	}
+	assert.Empty(t, s.rejected)
+	assert.Len(t, s.log.containing("response rejected"), 1)
+
+	p.Set("9", xdstest.Config("a", 3))
+	assert.Equal(t, "a", s.update())
+	assert.EqualValues(t, 3, s.perDay("a"))
+	assert.Empty(t, s.rejected)
+
+	p.Set("8", xdstest.Broken("b"))
+	assert.Contains(t, s.rejection(), "b > tenant", "another rejection is reported")
+	p.Set("10")
+	assert.Empty(t, s.update())
+}
+
+func TestFirstResponseIsRejected(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Broken("a"))
+	s := run(t, p.Addr, Options{})
+	s.rejection()
+	p.Request()
+	assert.Empty(t, p.Request().GetVersionInfo())
+	assert.Nil(t, s.store.Load())
+}
+
+func TestSilentServerIsReported(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	s := run(t, p.Addr, Options{})
+	p.Request()
+	s.awaitOutage(`has sent nothing for node "envoy-ratelimit"`)
+	assert.Contains(t, s.await(1, "xDS server silent")[0], "no limits loaded yet")
+	s.awaitOutage("has sent nothing")
+	p.Set("1", xdstest.Config("a", 1))
+	assert.Equal(t, "a", s.update())
+	s.awaitOutage("<nil>")
+	assert.Empty(t, s.outages)
+
+	p.Stop()
+	s.awaitOutage("xDS server " + p.Addr + ": ")
+	xdstest.Serve(t, p.Addr)
+	s.awaitOutage("<nil>") // the server may be about to send limits
+	s.awaitOutage("has sent nothing")
+	assert.Contains(t, s.await(2, "xDS server silent")[1], "the last good limits stay in force")
+}
+
+func TestRepeatedNACKsAreDelayed(t *testing.T) {
+	t.Parallel()
+	const updates = 20
+	nacked := make(chan time.Duration, 1)
+	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		began := time.Now()
+		for i := range updates {
+			_, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			bad := xdstest.Broken("b")
+			if i == updates/2 {
+				bad = xdstest.Broken("another")
+			}
+			if err := stream.Send(&discoveryv3.DiscoveryResponse{
+				VersionInfo: fmt.Sprint(i), Nonce: fmt.Sprint(i), TypeUrl: typeURL, Resources: wrap(t, bad),
+			}); err != nil {
+				return err
+			}
+		}
+		_, err := stream.Recv()
+		nacked <- time.Since(began)
+		return err
+	})
+	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
+	for _, what := range []string{"b > tenant", "another > tenant", "b > tenant"} {
+		assert.Contains(t, s.rejection(), what)
+	}
+	select {
+	case took := <-nacked:
+		assert.Greater(t, took, (updates-1)*5*time.Millisecond)
+	case <-time.After(xdstest.Patience):
+		require.FailNow(t, "some responses have no answer", s.log.String())
+	}
+	assert.Empty(t, s.rejected)
+	assert.Len(t, s.log.containing("response rejected"), 3)
+}
+
+func TestRestartedServerMayRepeatVersions(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "a", s.update())
+
+	p.Stop()
+	s.await(1, "xDS stream lost; the last good limits stay in force")
+	assert.Equal(t, "a", s.inForce())
+	s.await(2, "xDS server unreachable")
+	assert.Equal(t, "a", s.inForce())
+
+	p = xdstest.Serve(t, p.Addr)
+	p.Set("1", xdstest.Config("b", 5))
+	assert.Equal(t, "b", s.update())
+	assert.Empty(t, p.Request().GetVersionInfo(), "the new server could use the version for other resources")
+	assert.Equal(t, "1", p.Request().GetVersionInfo())
+
+	p.Stop()
+	p = xdstest.Serve(t, p.Addr)
+	p.Set("1", xdstest.Broken("b"))
+	s.rejection()
+	p.Request()
+	assert.Equal(t, "1", p.Request().GetVersionInfo())
+	assert.EqualValues(t, 5, s.perDay("b"))
+}
+
+var retryIn = regexp.MustCompile(`retry_in=(\S+)`)
+
+// retryPauses returns the pauses in log lines.
+func retryPauses(t *testing.T, lines []string) (all []time.Duration) {
+	for _, line := range lines {
+		d, err := time.ParseDuration(retryIn.FindStringSubmatch(line)[1])
+		require.NoError(t, err)
+		all = append(all, d)
+	}
+	return all
+}
+
+func TestGoodStreamResetsBackoff(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{Backoff: wait.Backoff{Initial: 2 * ms, Max: 10 * ms}})
+	s.update()
+	p.Stop()
+	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, retryPauses(t, s.await(5, "retry_in")))
+
+	p = xdstest.Serve(t, p.Addr)
+	p.Set("1", xdstest.Config("a", 1))
+	s.update()
+	before := len(s.log.containing("retry_in"))
+	p.Stop()
+	assert.Equal(t, 2*ms, retryPauses(t, s.await(before+1, "retry_in"))[before])
+}
+
+func TestBackoffIsJittered(t *testing.T) {
+	t.Parallel()
+	b := wait.Backoff{Initial: time.Second, Max: 4 * time.Second, Jitter: 0.5}
+	pauses := map[time.Duration]bool{}
+	for range 100 {
+		e := b.Start()
+		for _, middle := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
+			d := e.NextBackOff()
+			assert.InDelta(t, middle, d, float64(middle)/2+1)
+			pauses[d] = true
+		}
+	}
+	assert.Greater(t, len(pauses), 100)
+}
+
+// TestEmptyStreamKeepsBackoff has streams that end without valid limits.
+func TestEmptyStreamKeepsBackoff(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		_, err := stream.Recv()
+		return err
+	})
+	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: 20 * ms, Max: time.Hour}})
+	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, retryPauses(t, s.await(4, "retry_in")))
+	assert.Contains(t, s.log.String(), "the server closed the stream")
+}
+
+// wrap returns resources as a response has them.
+func wrap(t *testing.T, resources ...*confv3.RateLimitConfig) (all []*anypb.Any) {
+	for _, r := range resources {
+		a, err := anypb.New(r)
+		require.NoError(t, err)
+		all = append(all, a)
+	}
+	return all
+}
+
+func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
+	t.Parallel()
+	other, err := anypb.New(&confv3.RateLimitPolicy{})
+	require.NoError(t, err)
+	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
+	good := wrap(t, xdstest.Config("a", 1))
+	answers := make(chan *discoveryv3.DiscoveryRequest, 100)
+	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		for i, r := range []*discoveryv3.DiscoveryResponse{
+			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: good},
+			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], garbage}},
+			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{other, good[0]}},
+			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], nil}},
+			{VersionInfo: "", Nonce: "n5", TypeUrl: typeURL, Resources: wrap(t, xdstest.Config("b", 1))},
+		} {
+			if i == 1 {
+				if err := stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", Nonce: "n1b"}); err != nil {
+					return err
+				}
+			}
+			for _, do := range []func() error{
+				func() error { return stream.Send(r) },
+				func() error { a, err := stream.Recv(); answers <- a; return err },
+			} {
+				if err := do(); err != nil {
+					return err
+				}
+			}
+		}
+		_, err := stream.Recv()
+		return err
+	})
+	s := run(t, addr, Options{})
+	assert.Equal(t, "a", s.update())
+	assert.Contains(t, s.rejection(), "resource 2 can't be decoded: ")
+	assert.Contains(t, s.rejection(), "resource 1 can't be decoded: ")
+	assert.Contains(t, s.rejection(), "resource 2 can't be decoded: ")
+	assert.Equal(t, "b", s.update())
+	<-answers // the subscription
+	for _, want := range []struct {
+		version, nonce string
+		bad            bool
+	}{{"v1", "n1", false}, {"v1", "n2", true}, {"v1", "n3", true}, {"v1", "n4", true}} {
+		got := <-answers
+		assert.Equal(t, want.version, got.GetVersionInfo())
+		assert.Equal(t, want.nonce, got.GetResponseNonce())
+		assert.Equal(t, want.bad, got.GetErrorDetail() != nil)
+	}
+	assert.Len(t, s.await(1, "xDS response ignored"), 1)
+}
+
+func TestTooLargeResponseLosesTheStream(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: wait.Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
+	assert.Equal(t, "a", s.update())
+
+	huge := xdstest.Config("huge", 1)
+	huge.Descriptors[0].Key = strings.Repeat("k", 200_000)
+	p.Set("2", huge)
+	lost := s.await(3, "larger than max")
+	assert.Contains(t, lost[0], "xDS stream lost")
+	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, retryPauses(t, lost))
+	assert.Equal(t, "a", s.inForce())
+
+	p.Set("3", xdstest.Config("b", 1))
+	assert.Equal(t, "b", s.update())
+}
+
+func TestLargeResponse(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	large := xdstest.Config("large", 1)
+	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
+	p.Set("1", large)
+	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, the default of gRPC")
+}
+
+func TestResponseWithTooManyDescriptorsIsRejected(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	p.Set("1", xdstest.Config("a", 1))
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "a", s.update())
+	many := xdstest.Config("many", 1)
+	for range 320_000 {
+		many.Descriptors = append(many.Descriptors, &confv3.RateLimitDescriptor{})
+	}
+	p.Set("2", many)
+	assert.Equal(t, "resource 1: response has more than 320000 descriptors and limits; send fewer or shorter resources", s.rejection())
+	assert.Equal(t, "a", s.inForce())
+}
+
+func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	bad := xdstest.Broken("a")
+	for range 800 {
+		bad.Descriptors = append(bad.Descriptors, xdstest.Broken("a").Descriptors[0])
+	}
+	p.Set("1", bad)
+	s := run(t, p.Addr, Options{})
+	assert.Greater(t, len(s.rejection()), maxReasonBytes)
+	p.Request()
+	reason := p.Request().GetErrorDetail().GetMessage()
+	assert.LessOrEqual(t, len(reason), maxReasonBytes+100)
+	assert.Contains(t, reason, "… and more")
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	for name, doing := range map[string]func(*testing.T) *subject{
+		"while it waits to connect": func(t *testing.T) *subject {
+			s := run(t, "127.0.0.1:1", Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
+			s.await(1, "unreachable")
+			return s
+		},
+		"on a stream": func(t *testing.T) *subject {
+			p := xdstest.Serve(t, "127.0.0.1:0")
+			s := run(t, p.Addr, Options{})
+			p.Request()
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := doing(t)
+			ended := make(chan struct{})
+			go func() { s.stop(); close(ended) }()
+			select {
+			case <-ended:
+			case <-time.After(xdstest.Patience):
+				t.Fatal("Run goes on")
+			}
+		})
+	}
+}
+
+func TestInvalidOptions(t *testing.T) {
+	t.Parallel()
+	good := wait.Backoff{Initial: 1, Max: 2}
+	for want, o := range map[string]Options{
+		"xDS: the server is missing": {Backoff: good},
+		"xDS: back-off: got 2ns to 1ns, want an initial interval over 0 and a maximum not below": {Server: "s", Backoff: wait.Backoff{Initial: 2, Max: 1}},
+		"xDS: jitter of the back-off: got 2, want 0 to 1":                                        {Server: "s", Backoff: wait.Backoff{Initial: 1, Max: 1, Jitter: 2}},
+		"xDS TLS: client certificate and key: got only one, want both or none":                   {Server: "s", Backoff: good, TLS: &clienttls.Files{Cert: "x"}},
+		"xDS TLS: CA file: open /nowhere: no such file or directory":                             {Server: "s", Backoff: good, TLS: &clienttls.Files{CA: "/nowhere"}},
+	} {
+		_, err := New(o)
+		assert.EqualError(t, err, want)
+	}
+}

@@ -1,0 +1,492 @@
+// Package explain explains the answer to a request: the rule that limits each descriptor and
+// why this rule, the counters, and the answer that the next hit would get. An explanation
+// changes nothing.
+//
+// The package uses the service itself for its answer, with a backend that only peeks. So
+// the explanation can't differ from the decision.
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Options are the options of New. All but Limits can be empty.
+type Options struct {
+	// Limits holds the limits in force.
+	Limits *descriptors.Store
+
+	// Layer is the Layer of the service. If it is nil, all counters are taken as empty.
+	Layer backend.Layer
+
+	// RedisKey returns the address of the Redis and the key of the counter of a hit. It is
+	// nil if the backend is not Redis.
+	RedisKey func(*backend.Hit) (server, key string)
+
+	// HeldPermits returns the permits that this replica holds of the counter of a hit. It is nil
+	// without leases.
+	HeldPermits func(now time.Time, h *backend.Hit) int64
+
+	// FailingSince returns the time since which the backend of a hit fails, or the zero Time.
+	FailingSince func(*backend.Hit) time.Time
+
+	// AllOrNone, ShadowMode and QuotaMode are those of the service.
+	AllOrNone, ShadowMode, QuotaMode bool
+
+	// Candidate explains the answer of the candidate limits. It is nil without a candidate.
+	Candidate *Explainer
+
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+}
+
+// Explainer explains requests. It is safe for concurrent use.
+type Explainer struct {
+	o Options
+
+	// mu lets one explanation run at a time. An explanation compares all rules of a level, so
+	// many at once could slow calls.
+	mu sync.Mutex
+}
+
+// New returns an Explainer.
+func New(o Options) *Explainer {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Explainer{o: o}
+}
+
+// Explain returns the report about a request.
+func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.o
+	now := o.Now()
+	r := &Report{
+		Domain: req.Domain, Time: now.UTC(), Descriptors: []Descriptor{},
+		Offline: o.Layer == nil,
+	}
+	if r.Offline {
+		o.Layer = backend.Counters{Limiter: emptyCounters{}}
+	}
+	config := o.Limits.Load()
+	var sameConfig descriptors.Store // a reload must not come between the answer and its explanation
+	if config != nil {
+		sameConfig.Set(config)
+	}
+	p := &peeker{o: &o}
+	w := &reporter{o: &o, now: now, report: r, peeker: p, config: config}
+	s := service.New(service.Options{
+		Limits: &sameConfig, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
+		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
+	})
+	_, _ = s.ShouldRateLimit(ctx, req) // the reporter gets the response
+	if c := o.Candidate; c != nil && c.o.Limits.Load() != nil {
+		r.Candidate = c.Explain(ctx, req)
+	}
+	return r
+}
+
+// reporter is a service.Observer that fills the report.
+type reporter struct {
+	o      *Options
+	now    time.Time
+	report *Report
+	peeker *peeker
+	config *descriptors.Config
+	domain *descriptors.Domain // nil if unknown
+	budget descriptors.Budget  // for the traces; it starts like the budget of the call
+}
+
+// Answered implements service.Observer.
+func (w *reporter) Answered(_ context.Context, c *service.Call) {
+	r := w.report
+	if c.Err != nil {
+		r.Error = status.Convert(c.Err).Message()
+	} else {
+		r.Code, r.GlobalShadowMode = c.Response.OverallCode.String(), c.GlobalShadow
+	}
+	if w.config == nil {
+		return
+	}
+	if w.domain = w.config.Domain(c.Request.Domain); w.domain == nil {
+		r.UnknownDomain = w.unknownDomain(c.Request)
+	} else {
+		r.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
+		if off := w.domain.Source().Off; off != nil {
+			r.Switches = append(r.Switches, "all limits of "+cmp.Or(fields.Printable(off.Target), "all domains")+" are switched off"+off.String())
+		}
+	}
+	if s := w.config.ShadowMode(); s != nil {
+		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.On, s.Notes))
+	}
+	for i := range c.Request.Descriptors {
+		r.Descriptors = append(r.Descriptors, w.explainDescriptor(c, i))
+	}
+}
+
+func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
+	const maxNames = 20
+	all := w.config.Domains()
+	u := &UnknownDomain{Domains: []string{}, Count: len(all)}
+	var names []string
+	var budget descriptors.Budget
+	for _, d := range all {
+		names = append(names, d.Name)
+		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
+			return r.GetLimit() != nil || d.MatchWithin(&budget, r.GetEntries()) == nil
+		})
+		if hasRules && len(u.WithRule) < maxNames {
+			u.WithRule = append(u.WithRule, d.Name)
+		}
+	}
+	u.Nearest = fields.Nearest(req.Domain, names)
+	u.Domains = append(u.Domains, names[:min(len(names), maxNames)]...)
+	return u
+}
+
+// explainDescriptor explains descriptor i of c.
+func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
+	request := c.Request.Descriptors[i]
+	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
+	d.Hits = c.RequestedHits(i)
+	var rule *descriptors.Rule
+	if i < len(c.Rules) {
+		rule = c.Rules[i]
+	}
+	var fileDescriptor *limitsfile.Descriptor
+	var trace descriptors.Trace
+	if w.domain != nil && request.GetLimit() == nil {
+		trace = w.domain.TraceWithin(&w.budget, request.GetEntries())
+		for j := range trace.Steps {
+			d.Levels = append(d.Levels, explainLevel(&trace.Steps[j]))
+		}
+		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
+			fileDescriptor = trace.Trail[len(trace.Trail)-1]
+		}
+		// If fileDescriptor has limits, they are in force or off, and rules nearby explain nothing.
+		if fileDescriptor == nil || len(fileDescriptor.Limits) == 0 {
+			for _, near := range trace.NearRules {
+				d.NearRules = append(d.NearRules, nearRule(request.GetEntries(), near))
+			}
+		}
+	}
+	if rule != nil {
+		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
+		d.MaxHits = rule.MaxHits
+	}
+	d.Enforcement = newEnforcement(c, i, rule)
+	if fileDescriptor != nil {
+		d.Place, d.Denial = placeText(fileDescriptor.File, fileDescriptor.Line), newDenial(fileDescriptor.Denial)
+		if fileDescriptor.Created != nil {
+			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.Created}))
+		}
+		for _, applied := range fileDescriptor.Overrides {
+			d.Overrides = append(d.Overrides, newOverride(applied))
+		}
+	}
+	d.Limits = append(d.Limits, w.explainLimits(c, i, rule, fileDescriptor)...)
+	if c.Response != nil {
+		st := c.Response.Statuses[i]
+		d.Code, d.Remaining = st.Code.String(), st.LimitRemaining
+		d.DecidingLimit = w.decidingLimit(c, i, rule)
+	}
+	d.Summary = w.summary(c, request, &d, rule, fileDescriptor, &trace)
+	return d
+}
+
+// newEnforcement describes enforce of rule for descriptor i. It returns nil if rule is nil or can
+// deny all keys.
+func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement {
+	if rule == nil || rule.EnforcedPercent() == 100 {
+		return nil
+	}
+	e := &Enforcement{Percent: rule.EnforcedPercent(), IncludesKey: true}
+	for j := range c.Decisions() {
+		if decision := c.Decision(j); decision.Descriptor == i {
+			e.IncludesKey = !decision.Shadow
+		}
+	}
+	return e
+}
+
+// newDenial returns d as the report shows it. d can be nil.
+func newDenial(d *limitsfile.Denial) *Denial {
+	if d == nil {
+		return nil
+	}
+	denial := &Denial{Body: d.Body}
+	for _, h := range d.Headers {
+		denial.Headers = append(denial.Headers, h.Name+": "+h.Value)
+	}
+	return denial
+}
+
+func newOverride(applied limitsfile.AppliedOverride) Override {
+	o := Override{Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits}
+	if !applied.SetAt.IsZero() {
+		o.SetAt = new(applied.SetAt.UTC())
+	}
+	if !applied.Expires.IsZero() {
+		o.ExpiresAt = new(applied.Expires.UTC())
+	}
+	return o
+}
+
+// explainLimits explains the limits of descriptor i. rule can be nil. fileDescriptor is the
+// descriptor in the limits files that matches the last entry. If no descriptor matches, or if the
+// request has its own limit, fileDescriptor is nil.
+func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
+	var inForce []*descriptors.RateLimit // the limits of rule that the report does not have yet
+	if rule != nil {
+		inForce = rule.Limits
+	}
+	nextLimit := func() Limit {
+		l := w.explainLimit(c, i, inForce[0])
+		inForce = inForce[1:]
+		return l
+	}
+	var all []Limit
+	if fileDescriptor == nil {
+		for len(inForce) > 0 {
+			l := nextLimit()
+			if rule == w.domain.UntestedRule() {
+				all = append(all, l)
+				continue
+			}
+			l.FromRequest = true
+			if file, line := w.domain.Source().DefaultsPlace(); file != "" {
+				l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+			}
+			all = append(all, l)
+		}
+		return all
+	}
+	for _, fileLimit := range fileDescriptor.Limits {
+		var l Limit
+		if fileLimit.Enabled && len(inForce) > 0 {
+			l = nextLimit()
+		} else {
+			l = effectiveValues(fileLimit.Limit)
+			l.Name, l.State = fileLimit.Name, Off
+			if fileLimit.Enabled && isRejected(c) {
+				l.State = Rejected
+			}
+		}
+		if fileLimit.Line > 0 {
+			l.Place = placeText(fileDescriptor.File, fileLimit.Line)
+		}
+		l.FromOverride, l.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
+		if len(l.FromDefaults) > 0 {
+			l.DefaultsPlace = placeText(w.domain.Source().DefaultsPlace())
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// effectiveValues returns a Limit with the values of l. If l is nil, the limit is unlimited.
+func effectiveValues(l *limit.Limit) Limit {
+	if l == nil {
+		return Limit{Limit: "unlimited"}
+	}
+	hold := ""
+	if l.Hold != 0 {
+		hold = limit.DurationText(l.Hold)
+	}
+	return Limit{
+		Hold: hold, Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
+		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
+		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
+		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
+	}
+}
+
+// explainLimit explains l, a limit in force of descriptor i.
+func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
+	limitReport := effectiveValues(l.Limit)
+	limitReport.Name = l.Name
+	for j := range c.Decisions() {
+		if d := c.Decision(j); d.Descriptor == i && d.Limit == l {
+			limitReport.State = Counted
+			w.setCounter(&limitReport, &d, &w.peeker.peeks[j])
+			return limitReport
+		}
+	}
+	switch {
+	case l.Unlimited:
+		limitReport.State = Unlimited
+	case isRejected(c):
+		limitReport.State = Rejected
+	default:
+		limitReport.State = Replaced
+		limitReport.ReplacedBy = replacingLimit(c, l.Name)
+	}
+	return limitReport
+}
+
+// isRejected reports whether the service has rejected c, such as a refund that the rule refuses.
+func isRejected(c *service.Call) bool { return c.Err != nil && c.Decisions() == 0 }
+
+// replacingLimit returns the name and rule of the limit that replaces the limits called name.
+func replacingLimit(c *service.Call, name string) string {
+	for _, rule := range c.Rules {
+		if rule == nil {
+			continue
+		}
+		for _, l := range rule.Limits {
+			if slices.Contains(l.Replaces, name) {
+				text := rule.Path
+				if l.Name != "" {
+					text = fmt.Sprintf("limit %s of %s", fields.Printable(l.Name), text)
+				}
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+// setCounter sets the counter and the next answer of l.
+func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
+	lim := d.Limit.Limit
+	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Shadow}
+	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
+	inRedis := w.o.RedisKey != nil && lim.Scope == limit.Global
+	if inRedis {
+		l.Counter.Server, l.Counter.Key = w.o.RedisKey(hit)
+	}
+	if w.o.HeldPermits != nil {
+		l.Counter.Permits = w.o.HeldPermits(w.now, hit)
+	}
+	switch r := p.Result; {
+	case r.Err != nil, r.Degraded() && r.Share == nil:
+		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
+	default:
+		l.Counter.Degraded = r.Degraded()
+		countedLimit := cmp.Or(r.Share, lim)
+		l.Counter.Capacity, l.Counter.Remaining = countedLimit.Capacity(), r.Remaining
+		l.Counter.Spent = countedLimit.Spent(r.Result)
+		if lim.Algorithm.HasHolds() {
+			l.Counter.FirstExpiryAt = w.timeAfter(r.ResetAfter)
+			break
+		}
+		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
+		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
+			start := w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro())
+			l.Counter.WindowStart = &start
+		}
+	}
+	r := d.Result
+	a := &Answer{Allowed: r.Allowed, Remaining: max(r.Remaining, 0), Source: r.Source.String(), Reason: r.Reason.String(), Mode: r.Mode.String()}
+	l.NextHit = a
+	if r.Err != nil {
+		*a = Answer{Error: r.Err.Error()}
+		return
+	}
+	a.Never = !r.Allowed && r.RetryAfter == limit.Never
+	if !r.Allowed && r.RetryAfter > 0 && p.isRetryExact {
+		a.RetryAt = w.timeAfter(r.RetryAfter)
+	}
+	switch r.Source {
+	case backend.SourceLocal:
+		a.By = "this replica"
+	case backend.SourceRedis:
+		a.By = "Redis"
+	case backend.SourceFallback:
+		a.By = "the fallback in this replica"
+		if w.o.FailingSince != nil {
+			if since := w.o.FailingSince(hit); !since.IsZero() {
+				a.Since = new(since.UTC())
+			}
+		}
+	case backend.SourceDenyCache:
+		a.By, a.Since, a.Until = "the deny cache of this replica", new(p.Denial.Since.UTC()), a.RetryAt
+	default:
+		if r.Source.IsBackend() {
+			a.By = r.Source.String()
+		}
+	}
+}
+
+// timeAfter returns now plus micros, to the millisecond, or nil if micros is 0.
+func (w *reporter) timeAfter(micros int64) *time.Time {
+	if micros == 0 {
+		return nil
+	}
+	return new(w.timeAt(micros))
+}
+
+// timeAt returns now plus micros, to the millisecond.
+func (w *reporter) timeAt(micros int64) time.Time {
+	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
+}
+
+// decidingLimit returns the index of the limit that the status of descriptor i describes, or
+// nil.
+func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
+	st := c.Response.Statuses[i]
+	if rule == nil || st.CurrentLimit == nil {
+		return nil
+	}
+	for j, l := range rule.Limits {
+		if l.Response == st.CurrentLimit {
+			return new(j)
+		}
+	}
+	return nil
+}
+
+// placeText returns file:line, or the file alone if the line is 0.
+func placeText(file string, line int) string {
+	if line == 0 {
+		return fields.Printable(file)
+	}
+	return fields.Printable(file) + ":" + strconv.Itoa(line)
+}
+
+// explainLevel explains one step.
+func explainLevel(s *descriptors.Step) Level {
+	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
+	for i := range s.Candidates {
+		c := &s.Candidates[i]
+		candidate := Candidate{
+			Descriptor: c.Label(), Place: placeText(c.File, c.Line), Match: c.Kind.String(), Difference: c.Difference.String(),
+			Reason: candidateReason(s, c),
+		}
+		if c == s.Winner {
+			l.Winner = &candidate
+		} else {
+			l.Others = append(l.Others, candidate)
+		}
+	}
+	return l
+}
+
+// nearRule explains a rule that almost matches entries.
+func nearRule(entries []*ratelimitv3.RateLimitDescriptor_Entry, near descriptors.NearRule) NearRule {
+	last := near.Trail[len(near.Trail)-1]
+	r := NearRule{Rule: near.Path, Place: placeText(last.File, last.Line), Limits: last.Summary()}
+	for _, c := range near.Changes {
+		r.Changes = append(r.Changes, Change{Kind: c.Kind.String(), Entry: c.Entry + 1, Reason: changeReason(entries, c)})
+	}
+	return r
+}

@@ -1,0 +1,88 @@
+package explain_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/testkit/limitsgen"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// explainAndSend explains each request just before it is sent: with the counters, with counters that
+// fail, and without counters. The report has the error of the service, if there is one.
+func explainAndSend(t require.TestingT, limits string, allOrNone, shadowMode, quotaMode bool, requests ...*rlsv3.RateLimitRequest) {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
+	if err != nil {
+		return
+	}
+	store := new(descriptors.Store)
+	store.Set(descriptors.Compile(set))
+	now := start
+	counters := local.New(local.Options{MaxKeys: 1000})
+	svc := service.New(service.Options{Limits: store, Limiter: counters, Now: func() time.Time { return now }, ShadowMode: shadowMode, QuotaMode: quotaMode, AllOrNone: allOrNone})
+	for _, req := range requests {
+		for i, layer := range []backend.Layer{backend.Counters{Limiter: counters}, backend.Counters{Limiter: &brokenCounters{err: errors.New("broken")}}, nil} {
+			o := explain.Options{Limits: store, Layer: layer, Now: func() time.Time { return now }, AllOrNone: allOrNone, ShadowMode: shadowMode, QuotaMode: quotaMode}
+			o.Candidate = explain.New(o)
+			report := explain.New(o).Explain(context.Background(), req)
+			require.NoError(t, report.WriteText(io.Discard))
+			_, err := json.Marshal(report)
+			require.NoError(t, err)
+			if i > 0 {
+				continue
+			}
+			resp, err := svc.ShouldRateLimit(context.Background(), req)
+			require.Equal(t, err != nil, report.Error != "")
+			if err == nil {
+				require.Equal(t, resp.OverallCode.String(), report.Code, "%s %v", limits, requests)
+			}
+		}
+		now = now.Add(700 * time.Millisecond)
+	}
+}
+
+// FuzzExplain explains requests that the fuzzer writes, with limits that it writes.
+func FuzzExplain(f *testing.F) {
+	limits, err := os.ReadFile("../../../examples/limits.yaml")
+	require.NoError(f, err)
+	req, err := explain.NewRequest("shop", []string{"remote_address=10.0.0.1,path=/login", "tenant=free"}, "3/minute")
+	require.NoError(f, err)
+	wire, err := proto.Marshal(req)
+	require.NoError(f, err)
+	f.Add(string(limits), wire, false, false, false)
+	f.Add("domain: shop\ndescriptors: [{key: tenant, refunds: false, rate_limits: [{unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}]}]", wire, true, true, true)
+	f.Fuzz(func(t *testing.T, limits string, wire []byte, allOrNone, shadowMode, quotaMode bool) {
+		var req rlsv3.RateLimitRequest
+		if proto.Unmarshal(wire, &req) == nil {
+			explainAndSend(t, limits, allOrNone, shadowMode, quotaMode, &req, &req)
+		}
+	})
+}
+
+// FuzzDrawnExplain explains drawn requests with drawn limits.
+func FuzzDrawnExplain(f *testing.F) { f.Fuzz(rapid.MakeFuzz(explainDrawn)) }
+
+func TestDrawnRequestsAreExplained(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, explainDrawn)
+}
+
+func explainDrawn(t *rapid.T) {
+	explainAndSend(t, limitsgen.File(t), rapid.Bool().Draw(t, "all or none"), rapid.Bool().Draw(t, "shadow mode"), rapid.Bool().Draw(t, "quota mode"),
+		rapid.SliceOfN(rapid.Custom(limitsgen.Request), 1, 6).Draw(t, "requests")...)
+}

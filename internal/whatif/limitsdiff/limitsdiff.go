@@ -1,0 +1,343 @@
+// Package limitsdiff compares two sets of limits and reports which requests change.
+//
+// The package walks both trees at once. For each descriptor of either tree it takes a request
+// that the descriptor describes, and finds the descriptor that matches the request in each
+// tree. So it also finds requests that meet another rule.
+package limitsdiff
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+// Kind is the effect of a change on requests.
+type Kind string
+
+// The kinds of change.
+const (
+	Same    Kind = "same"    // the same requests pass: a name, metadata or metrics change
+	Looser  Kind = "looser"  // more requests pass
+	Tighter Kind = "tighter" // fewer requests pass
+	Mixed   Kind = "mixed"   // some requests pass that did not, or the other way around
+)
+
+// Event is what happened to the rule of a change.
+type Event string
+
+// The events.
+const (
+	Added   Event = "added"
+	Removed Event = "removed"
+	Changed Event = "changed"
+	Moved   Event = "moved" // the requests meet another rule
+)
+
+// Report is the difference between two sets of limits.
+type Report struct {
+	Kind    Kind     `json:"kind"` // of all changes together; empty without changes
+	Changes []Change `json:"changes"`
+
+	// Incomplete reports that the limits are too large to compare all of their requests.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+// Change is a change for the requests of one descriptor.
+type Change struct {
+	Kind  Kind  `json:"kind"`
+	Event Event `json:"event"`
+
+	// Requests is the path of the descriptor that describes the requests.
+	Requests string `json:"requests"`
+
+	// Old and New are the rules that limit the requests. One of them can be nil.
+	Old *Rule `json:"old,omitempty"`
+	New *Rule `json:"new,omitempty"`
+
+	// Counters is "kept" or "new" if both rules count.
+	Counters string `json:"counters,omitempty"`
+
+	// Reasons says in words what differs.
+	Reasons []string `json:"reasons"`
+}
+
+// Rule is a rule of a Change.
+type Rule struct {
+	Path   string `json:"path"`
+	Place  string `json:"place"`
+	Limits string `json:"limits"`
+}
+
+// maxRequests bounds the requests that are compared.
+const maxRequests = 1_000_000
+
+// Compare returns the difference of current from old.
+func Compare(old, current *descriptors.Config) *Report {
+	c := &comparison{report: &Report{Changes: []Change{}}, seen: map[[3]string]bool{}, indexes: map[*limitsfile.Descriptor]*descriptors.Index{}}
+	names := map[string]bool{}
+	for _, d := range slices.Concat(current.Domains(), old.Domains()) {
+		if names[d.Name] {
+			continue
+		}
+		names[d.Name] = true
+		c.domain = d.Name
+		oldDomain, newDomain := source(old, d.Name), source(current, d.Name)
+		c.compareRequestLimits(oldDomain, newDomain)
+		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
+	}
+	for _, change := range c.report.Changes {
+		c.report.Kind = join(c.report.Kind, change.Kind)
+	}
+	return c.report
+}
+
+// source returns the domain of that name as its files state it. It returns an empty domain if
+// config has none.
+func source(config *descriptors.Config, name string) *limitsfile.Domain {
+	if d := config.Domain(name); d != nil {
+		return d.Source()
+	}
+	return &limitsfile.Domain{Name: name}
+}
+
+// join returns the kind of two changes together.
+func join(a, b Kind) Kind {
+	switch {
+	case a == "" || a == Same || a == b:
+		return b
+	case b == "" || b == Same:
+		return a
+	}
+	return Mixed
+}
+
+// comparison is a Compare while it runs.
+type comparison struct {
+	report   *Report
+	domain   string
+	requests int                // compared so far
+	seen     map[[3]string]bool // old path, new path, and requests or nothing
+	indexes  map[*limitsfile.Descriptor]*descriptors.Index
+}
+
+// treePosition is a place in one of the trees: the descriptors that the next entry can match, and
+// those that the earlier entries matched.
+type treePosition struct {
+	list    []*limitsfile.Descriptor
+	matched []*limitsfile.Descriptor
+}
+
+// next returns the position after the last of entries. Its matched descriptors are nil if nothing
+// matches.
+func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
+	if len(s.list) == 0 {
+		return treePosition{}
+	}
+	x := c.indexes[s.list[0]]
+	if x == nil {
+		x = descriptors.NewIndex(s.list)
+		c.indexes[s.list[0]] = x
+	}
+	d, _ := x.Find(entries)
+	if d == nil {
+		return treePosition{}
+	}
+	return treePosition{d.Descriptors, append(slices.Clip(s.matched), d)}
+}
+
+// walk compares all requests that continue at old and current. path has the descriptors
+// that describe the entries before, and entries has the entries.
+func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
+	labels := map[[2]string]bool{}
+	list := slices.Concat(current.list, old.list)
+	declared := len(list)
+	for i, d := range append(list, overlaps(list)...) {
+		label := [2]string{d.Key, d.Value}
+		if labels[label] {
+			continue
+		}
+		labels[label] = true
+		if c.requests++; c.requests > maxRequests {
+			c.report.Incomplete = true
+			return
+		}
+		e := exampleEntry(d, entries)
+		c.walkEntry(old, current, append(slices.Clip(path), d), append(slices.Clip(entries), e), i >= declared)
+	}
+	for _, d := range conditionExamples(list) {
+		if c.requests++; c.requests > maxRequests {
+			c.report.Incomplete = true
+			return
+		}
+		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
+		c.walkEntry(old, current, append(slices.Clip(path), d), append(slices.Clip(entries), e), true)
+	}
+}
+
+// walkEntry compares all requests that continue with the last of entries at old and current. path
+// has the descriptors that describe the entries.
+func (c *comparison) walkEntry(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
+	oldNext, newNext := c.next(old, entries), c.next(current, entries)
+	c.compareRules(oldNext.matched, newNext.matched, path, isOverlap)
+	c.walk(oldNext, newNext, path, entries)
+}
+
+// conditionExamples returns descriptors for values near the borders of the conditions in list.
+func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
+	var all []*limitsfile.Descriptor
+	conditions := map[[2]string]*condition.Condition{} // by key and text
+	for _, d := range list {
+		if d.Condition == nil {
+			continue
+		}
+		examples := d.Condition.Examples()
+		label := [2]string{d.Key, d.Value}
+		if other := conditions[label]; other != nil { // of the other tree
+			examples = condition.Differences(other, d.Condition)
+		}
+		conditions[label] = d.Condition
+		for _, value := range examples {
+			all = append(all, &limitsfile.Descriptor{Key: d.Key, Value: value})
+		}
+	}
+	return all
+}
+
+// exampleEntry returns an entry that d matches after the entries before it, and that no other
+// descriptor names. For a condition it can return an entry that another descriptor names. If no
+// example meets the condition, the value is the text of the condition, which stands for all values
+// that do.
+func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
+	if d.Condition != nil {
+		for _, value := range d.Condition.Examples() {
+			e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: value}
+			v := condition.NewValue(append(slices.Clip(before), e))
+			if isMet, err := d.Condition.Match(&v, new(condition.Budget)); isMet && err == nil {
+				return e
+			}
+		}
+		return &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
+	}
+	const anyText = "~" // takes the place of any text
+	return &ratelimitv3.RateLimitDescriptor_Entry{
+		Key:   strings.ReplaceAll(d.Key, "*", anyText),
+		Value: strings.ReplaceAll(cmp.Or(d.Value, "*"), "*", anyText),
+	}
+}
+
+// maxPatterns bounds the patterns of one level that are compared in pairs.
+const maxPatterns = 30
+
+// overlaps returns a descriptor for the texts that two patterns of list can both match. The
+// order of the patterns decides about such texts.
+func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
+	var patterns, all []*limitsfile.Descriptor
+	for _, d := range list {
+		if d.WildcardValue && len(patterns) < maxPatterns {
+			patterns = append(patterns, d)
+		}
+	}
+	for _, p := range patterns {
+		for _, q := range patterns {
+			if p.Key == q.Key && p.Value != q.Value {
+				all = append(all, &limitsfile.Descriptor{Key: p.Key, Value: strings.Replace(p.Value, "*", q.Value, 1), WildcardValue: true})
+			}
+		}
+	}
+	return all
+}
+
+// compareRules adds the change between the rules of two lists of matched descriptors, if there is one.
+// Without matched descriptors there is no rule. An overlap is added only if no earlier change has the same rules.
+func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Descriptor, isOverlap bool) {
+	oldRule, newRule := last(oldMatched), last(newMatched)
+	change := Change{Requests: limitsfile.Path(c.domain, path)}
+	change.Old, change.New = c.rule(oldMatched), c.rule(newMatched)
+	key := [3]string{"", "", change.Requests}
+	switch {
+	case oldRule == nil && newRule == nil:
+		return
+	case oldRule == nil:
+		change.Event = Added
+		key[1] = change.New.Path
+	case newRule == nil:
+		change.Event = Removed
+		key[0] = change.Old.Path
+	case change.Old.Path == change.New.Path:
+		change.Event = Changed
+		key = [3]string{change.Old.Path, change.New.Path}
+		if oldRule.Summary() == newRule.Summary() && oldRule.SameAnswers(newRule) {
+			return
+		}
+	default:
+		change.Event = Moved
+		key[0], key[1] = change.Old.Path, change.New.Path
+	}
+	rules := [3]string{key[0], key[1]}
+	if c.seen[key] || isOverlap && c.seen[rules] {
+		return
+	}
+	c.seen[key], c.seen[rules] = true, true
+	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
+	if counts(oldRule) && counts(newRule) {
+		change.Counters = "new"
+		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldMatched), limitsfile.CounterPatterns(newMatched)) {
+			change.Counters = "kept"
+		}
+	}
+	c.report.Changes = append(c.report.Changes, change)
+}
+
+// last returns the last descriptor of matched, or nil if it has no limit in force and no quota_mode.
+func last(matched []*limitsfile.Descriptor) *limitsfile.Descriptor {
+	if len(matched) == 0 {
+		return nil
+	}
+	d := matched[len(matched)-1]
+	if !d.QuotaMode && !slices.ContainsFunc(d.Limits, func(l *limitsfile.Limit) bool { return l.Enabled }) {
+		return nil
+	}
+	return d
+}
+
+// counts reports whether d has a limit that counts.
+func counts(d *limitsfile.Descriptor) bool { return d != nil && len(counted(d)) > 0 }
+
+func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
+	d := last(matched)
+	if d == nil {
+		return nil
+	}
+	return &Rule{Path: limitsfile.Path(c.domain, matched), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
+}
+
+// compareRequestLimits compares the defaults of limits that are part of requests.
+func (c *comparison) compareRequestLimits(old, current *limitsfile.Domain) {
+	oldSpec, oldOn := old.RequestLimit()
+	newSpec, newOn := current.RequestLimit()
+	if oldSpec == newSpec && oldOn == newOn {
+		return
+	}
+	change := Change{Kind: Mixed, Event: Changed, Requests: fields.Printable(c.domain) + " > limits in requests"}
+	switch {
+	case oldOn && !newOn:
+		change.Kind = Looser
+		change.Reasons = []string{"limits in requests are off (defaults: enabled: false)"}
+	case newOn && !oldOn:
+		change.Kind = Tighter
+		change.Reasons = []string{"limits in requests are in force again"}
+	case !newOn:
+		return
+	default:
+		change.Reasons = []string{"the defaults of limits in requests differ"}
+	}
+	c.report.Changes = append(c.report.Changes, change)
+}

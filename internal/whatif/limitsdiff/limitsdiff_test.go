@@ -1,0 +1,253 @@
+package limitsdiff
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+func compile(t *testing.T, name, yaml string) *descriptors.Config {
+	t.Helper()
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: name, Data: []byte(yaml)}}, limitsfile.Options{})
+	require.NoError(t, err, yaml)
+	return descriptors.Compile(set)
+}
+
+func compare(t *testing.T, old, current string) *Report {
+	t.Helper()
+	return Compare(compile(t, "old.yaml", old), compile(t, "new.yaml", current))
+}
+
+// shop returns a limits file with the descriptors of the items.
+func shop(items ...string) string {
+	return "domain: shop\ndescriptors:\n  - " + strings.Join(append(items, "{key: last}"), "\n  - ")
+}
+
+// key returns a descriptor with a limit.
+func key(fields, limitFields string) string {
+	return fmt.Sprintf("{key: k, %s rate_limit: {unit: minute, requests_per_unit: 10, %s}}", fields, limitFields)
+}
+
+func TestChangesHaveTheirKind(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, old, current string
+		kind               Kind
+		counters, reason   string
+	}{
+		{"number", key("", ""), "{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}", Tighter, "kept", "10 per minute becomes 9 per minute"},
+		{"window of the same rate", key("", ""), "{key: k, rate_limit: {unit: hour, requests_per_unit: 600}}", Looser, "new", "10 per minute becomes 600 per hour"},
+		{"window with a higher rate and less at once", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 1}}", Mixed, "new", "becomes 1 per second"},
+		{"stricter algorithm", key("", ""), key("", "algorithm: sliding_log"), Tighter, "new", "becomes 10 per minute, sliding_log"},
+		{"milder algorithm", key("", "algorithm: sliding_log"), key("", ""), Looser, "new", "10 per minute, sliding_log becomes"},
+		{"other algorithm", key("", ""), key("", "algorithm: first_hit_window"), Mixed, "new", "first_hit_window"},
+		{"burst", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
+		{"scope", key("", ""), key("", "scope: instance"), Looser, "new", "per instance"},
+		{"zero", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
+		{"unlimited", key("", ""), "{key: k, rate_limit: {unlimited: true}}", Looser, "", "limit gone: 10 per minute"},
+		{"further limit", key("", ""), "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", Tighter, "new", "new limit: 5 per day"},
+		{"charge_denied", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, charge_denied: true"), Tighter, "kept", "denied hits are charged now"},
+		{"lease", key("", ""), key("", "lease: true, lease_waste: 0.2"), Same, "kept", "(no lease → lease with lease_waste 0.2)"},
+		{"name", key("", ""), key("", "name: n"), Same, "kept", "the name of the limit becomes n"},
+		{"replaces", key("", ""), key("", "replaces: [{name: n}]"), Mixed, "kept", "replaces other limits"},
+		{"failure mode", key("", ""), key("", "on_backend_failure: deny"), Mixed, "kept", "(default → deny)"},
+		{"shadow_mode on", key("", ""), key("shadow_mode: true,", ""), Looser, "kept", "shadow_mode is set"},
+		{"shadow_mode off", key("shadow_mode: true,", ""), key("", ""), Tighter, "kept", "the rule denies now"},
+		{"quota_mode", key("", ""), key("quota_mode: true,", ""), Looser, "kept", "quota_mode is set"},
+		{"quota_mode without a limit", "{key: k}", "{key: k, quota_mode: true}", Looser, "", "no longer deny these requests"},
+		{"quota_mode with a disabled limit", key("quota_mode: true,", "enabled: false"), key("", "enabled: false"), Tighter, "", "can deny these requests"},
+		{"a limit in quota_mode becomes unlimited", key("quota_mode: true,", ""), "{key: k, quota_mode: true, rate_limit: {unlimited: true}}", Looser, "", "no longer deny these requests"},
+		{"a limit without refunds comes into force", key("refunds: false,", "enabled: false"), key("refunds: false,", ""), Tighter, "", "new limit: 10 per minute"},
+		{"enforce of more keys", key("enforce: 5,", ""), key("enforce: 20,", ""), Tighter, "kept", "enforce: 5 % of the keys become 20 %"},
+		{"enforce is new", key("", ""), key("enforce: 5,", ""), Looser, "kept", "enforce: 100 % of the keys become 5 %"},
+		{"refunds", key("", ""), key("refunds: false,", ""), Tighter, "kept", "refunds are rejected"},
+		{"max_hits is new", key("", ""), key("max_hits: 9,", ""), Tighter, "kept", "calls with more than 9 hits are denied"},
+		{"max_hits is gone", key("max_hits: 9,", ""), key("", ""), Looser, "kept", "calls with more than 9 hits are no longer denied"},
+		{"lower max_hits", key("max_hits: 9,", ""), key("max_hits: 8,", ""), Tighter, "kept", "max_hits 9 becomes 8"},
+		{"higher max_hits", key("max_hits: 8,", ""), key("max_hits: 9,", ""), Looser, "kept", "max_hits 8 becomes 9"},
+		{"share_threshold", key(`value: "a*",`, ""), key(`value: "a*", share_threshold: true,`, ""), Tighter, "new", "all values share one counter"},
+		{"metadata", key("", ""), key("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},
+		{"denial", key("denial: {message: a},", ""), key("denial: {message: b},", ""), Same, "kept", "the body or the headers of denials differ"},
+		{"metrics", key("", ""), key("detailed_metric: true,", ""), Same, "kept", "the names of metrics differ"},
+		{"off", key("", ""), key("", "enabled: false"), Looser, "", "limit gone: 10 per minute"},
+		{"new rule", "{key: other}", key("", ""), Tighter, "", "new limit: 10 per minute"},
+		{"both ways", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 11}, {unit: day, requests_per_unit: 4}]}", Mixed, "kept", "5 per day becomes 4 per day"},
+		{"limits in requests", "{key: k}", "{key: k}\ndefaults: {enabled: false}", Looser, "", "limits in requests are off"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			current := shop(c.current)
+			if item, rest, ok := strings.Cut(c.current, "\n"); ok {
+				current = shop(item) + "\n" + rest
+			}
+			r := compare(t, shop(c.old), current)
+			require.Len(t, r.Changes, 1)
+			assert.Equal(t, c.kind, r.Kind)
+			assert.Equal(t, c.counters, r.Changes[0].Counters)
+			assert.Contains(t, strings.Join(r.Changes[0].Reasons, "\n"), c.reason)
+		})
+	}
+}
+
+func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
+	t.Parallel()
+	const limit10, limit5 = "rate_limit: {unit: minute, requests_per_unit: 10}", "rate_limit: {unit: minute, requests_per_unit: 5}"
+	for _, c := range []struct{ name, old, current, want string }{
+		{
+			"a value gets its own rule", shop("{key: k, " + limit10 + "}"), shop("{key: k, "+limit10+"}", "{key: k, value: a, "+limit5+"}"),
+			"tighter  shop > k=a: requests meet another rule: shop > k before, shop > k=a now\n    before: 10 per minute (old.yaml:3)\n    now:    5 per minute (new.yaml:4)\n",
+		},
+		{
+			"a value hides the rule below", shop("{key: k, descriptors: [{key: p, " + limit10 + "}]}"), shop("{key: k, descriptors: [{key: p, "+limit10+"}]}", "{key: k, value: a}"),
+			"looser   shop > k=a > p: has no rule now; was limited by shop > k > p\n",
+		},
+		{
+			"patterns change their order", shop(`{key: k, value: "a*", `+limit10+"}", `{key: k, value: "*b", `+limit5+"}"), shop(`{key: k, value: "*b", `+limit5+"}", `{key: k, value: "a*", `+limit10+"}"),
+			"tighter  shop > k=a*b: requests meet another rule: shop > k=a* before, shop > k=*b now\n",
+		},
+		{
+			"a network joins a list", shop("{key: k, cidr: [10.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"), shop("{key: k, cidr: [10.0.0.0/8, 192.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"),
+			"looser   shop > k=192.0.0.0: requests meet another rule: shop > k before, shop > k=cidr(10.0.0.0/8 192.0.0.0/8) now\n",
+		},
+		{
+			"conditions change their order", shop("{key: k, prefix: a, "+limit10+"}", "{key: k, regex: 'a.*', "+limit5+"}"), shop("{key: k, regex: 'a.*', "+limit5+"}", "{key: k, prefix: a, "+limit10+"}"),
+			"requests meet another rule: shop > k=prefix(a) before, shop > k=regex(a.*) now\n",
+		},
+		{
+			"a domain ends", "domain: d\ndescriptors: [{key: k, " + limit10 + "}]", shop(),
+			"looser   d > k: rule gone; these requests have no rule now\n    before: 10 per minute (old.yaml:2)\n",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var text bytes.Buffer
+			require.NoError(t, compare(t, c.old, c.current).WriteText(&text))
+			assert.Contains(t, text.String(), c.want)
+		})
+	}
+}
+
+func TestEqualLimitsHaveNoChange(t *testing.T) {
+	t.Parallel()
+	r := compare(t, shop(key("", ""), "{key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}"), shop(key("", "")))
+	assert.Empty(t, r.Changes)
+	assert.Empty(t, r.Kind)
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"kind": "", "changes": []}`, string(text))
+	assert.Empty(t, compare(t, shop(key("", "enabled: false")), shop(key("refunds: false,", "enabled: false"))).Changes, "without a limit in force, refunds are OK in both")
+	assert.Equal(t, Same, compare(t, shop("{key: k, rate_limit: {unlimited: true}}"), shop("{key: k, refunds: false, rate_limit: {unlimited: true}}")).Kind)
+}
+
+// randomTree returns random limits of depth 2.
+func randomTree(r *rand.Rand) string {
+	level := func(children func() string) string {
+		var items []string
+		for _, i := range r.Perm(5)[:r.IntN(5)] {
+			item := "{key: k, value: '" + []string{"", "a", "b", "a*", "*"}[i] + "'"
+			if r.IntN(3) > 0 {
+				item += fmt.Sprintf(", rate_limit: {unit: minute, requests_per_unit: %d}", 1+r.IntN(2))
+			}
+			items = append(items, item+children()+"}")
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	return "domain: shop\ndescriptors: " + level(func() string {
+		return ", descriptors: " + level(func() string { return "" })
+	})
+}
+
+func TestEveryChangedAnswerOfRandomLimitsIsReported(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	changed := 0
+	for range 300 {
+		oldText, newText := randomTree(random), randomTree(random)
+		old, current := compile(t, "old", oldText), compile(t, "new", newText)
+		report := Compare(old, current)
+		for _, first := range []string{"a", "b", "c", "ab"} {
+			for _, second := range []string{"", "a", "b", "c", "ab"} {
+				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: first}}
+				if second != "" {
+					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: second})
+				}
+				oldRule, newRule := old.Domain("shop").Match(entries), current.Domain("shop").Match(entries)
+				if words(oldRule) == words(newRule) {
+					continue
+				}
+				changed++
+				isReported := false
+				for _, c := range report.Changes {
+					isReported = isReported || path(c.Old) == rulePath(oldRule) && path(c.New) == rulePath(newRule)
+				}
+				require.True(t, isReported, "%s\n%s\nrequest %s: %s, then %s", oldText, newText, entries, words(oldRule), words(newRule))
+			}
+		}
+	}
+	assert.Greater(t, changed, 1000)
+}
+
+func rulePath(r *descriptors.Rule) string {
+	if r == nil {
+		return ""
+	}
+	return r.Path
+}
+
+func path(r *Rule) string {
+	if r == nil {
+		return ""
+	}
+	return r.Path
+}
+
+// words returns the path and the limit of a rule.
+func words(r *descriptors.Rule) string {
+	if r == nil {
+		return "no rule"
+	}
+	return r.Path + ": " + r.Limits[0].String()
+}
+
+func TestNewEntriesOfListInFileAreFound(t *testing.T) {
+	t.Parallel()
+	parse := func(name, list string) *descriptors.Config {
+		yaml := shop("{key: k, in: {file: allow.txt}}", key("", ""))
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: name, Data: []byte(yaml)}}, limitsfile.Options{ReadList: func(string) ([]byte, error) { return []byte(list), nil }})
+		require.NoError(t, err)
+		return descriptors.Compile(set)
+	}
+	r := Compare(parse("old", "a\nb"), parse("new", "a\nb\nc"))
+	require.Len(t, r.Changes, 1)
+	assert.Equal(t, "shop > k=c", r.Changes[0].Requests)
+	assert.Equal(t, Looser, r.Kind)
+}
+
+func TestChangesBehindExpressionsAreFound(t *testing.T) {
+	t.Parallel()
+	plan := func(perDay int, cel string) string {
+		return fmt.Sprintf("domain: shop\ndescriptors:\n- {key: plan, descriptors: [{key: path, cel: '%s', rate_limit: {unit: day, requests_per_unit: %d}}, {key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}\n", cel, perDay)
+	}
+	const text = `entries.plan == "free" && value.startsWith("/export/")`
+	r := compare(t, plan(5, text), plan(4, text))
+	require.Len(t, r.Changes, 1)
+	assert.Equal(t, Tighter, r.Kind)
+	assert.Equal(t, "shop > plan > path=cel("+text+")", r.Changes[0].New.Path)
+	assert.Equal(t, []string{"5 per day becomes 4 per day"}, r.Changes[0].Reasons)
+
+	r = compare(t, "domain: shop\ndescriptors: [{key: plan, descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}]", plan(4, text))
+	require.NotEmpty(t, r.Changes)
+	assert.Equal(t, Moved, r.Changes[0].Event)
+	assert.Equal(t, Tighter, r.Kind)
+	assert.Empty(t, compare(t, plan(5, text), plan(5, text)).Changes)
+}

@@ -1,0 +1,216 @@
+package limitsplan
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+// accessReader is a Reader of an access log with a JSON object on each line.
+type accessReader struct {
+	lines   *lineReader
+	mapping *Mapping
+	calls   sorter[*Call]
+	read    uint64 // lines that were read
+	unused  uint64 // lines without a descriptor
+
+	found     map[string]bool // fields of the mapping that a line has
+	lineNames []string        // fields of the first line
+}
+
+func newAccessReader(lines *lineReader, m *Mapping) *accessReader {
+	a := &accessReader{lines: lines, mapping: m, found: map[string]bool{}}
+	a.calls.next = a.readCall
+	return a
+}
+
+// Notes implements Reader.
+func (a *accessReader) Notes() []string {
+	notes := a.lines.notes()
+	if a.read == 0 {
+		return append(notes, a.lines.name+": the log has no lines")
+	}
+	for _, field := range a.mapping.fields() {
+		if a.found[field] {
+			continue
+		}
+		note := fmt.Sprintf("%s: no line has a value in the field %s of the mapping", a.lines.name, fields.Printable(field))
+		if near := fields.Nearest(field, a.lineNames); near != "" {
+			note += fmt.Sprintf("; did you mean %s?", fields.Printable(near))
+		}
+		notes = append(notes, note)
+	}
+	if a.unused > 0 {
+		notes = append(notes, fmt.Sprintf("%s: %d of %d lines have no field of a descriptor and were left out", a.lines.name, a.unused, a.read))
+	}
+	return notes
+}
+
+// Next implements Reader.
+func (a *accessReader) Next() (*Call, error) {
+	c, err := a.calls.pop()
+	return c.value, err
+}
+
+// readCall returns the call of the next line that has a descriptor.
+func (a *accessReader) readCall() (timed[*Call], error) {
+	for {
+		var line map[string]any
+		if err := a.lines.nextObject(&line, "got no JSON object; an access log has a JSON object on each line"); err != nil {
+			return timed[*Call]{}, err
+		}
+		if a.read++; a.read == 1 {
+			a.lineNames = fieldNames(line, "", nil)
+			slices.Sort(a.lineNames)
+		}
+		c, err := a.newCall(line)
+		if err != nil {
+			return timed[*Call]{}, err
+		}
+		if len(c.Request.Descriptors) > 0 {
+			return timed[*Call]{c.Time, a.lines.number, c}, nil
+		}
+		a.unused++
+	}
+}
+
+// newCall returns the call that a line describes.
+func (a *accessReader) newCall(line map[string]any) (*Call, error) {
+	m := a.mapping
+	c := &Call{Request: &rlsv3.RateLimitRequest{Domain: m.Domain}}
+	start, hasStart := a.fieldText(line, m.Time)
+	var ok bool
+	switch c.Time, ok = parseTime(start); {
+	case !hasStart && line["overall_code"] != nil:
+		return nil, a.lines.errorf("got a record of a decision log; leave --access-log out")
+	case !hasStart:
+		text := ""
+		if near := fields.Nearest(m.Time, a.lineNames); near != "" {
+			text = fmt.Sprintf("; did you mean %s?", fields.Printable(near))
+		}
+		return nil, a.lines.errorf("the line has no field %s with the time%s", fields.Printable(m.Time), text)
+	case !ok:
+		return nil, a.lines.errorf("field %s: got %q, want a time in RFC 3339, or seconds or milliseconds since 1970", m.Time, start)
+	}
+	if err := a.lines.checkTime(m.Time, c.Time); err != nil {
+		return nil, err
+	}
+	if m.Denied != nil {
+		value, _ := a.fieldText(line, m.Denied.Field)
+		c.Denied = value == m.Denied.Equals
+	}
+	hits := int64(1)
+	if m.Hits != "" {
+		if text, ok := a.fieldText(line, m.Hits); ok {
+			n, err := strconv.ParseFloat(text, 64)
+			if err != nil || math.IsNaN(n) || math.Abs(n) > math.MaxInt32 {
+				return nil, a.lines.errorf("field %s: got %q, want a number of hits", m.Hits, text)
+			}
+			hits = int64(n)
+		}
+	}
+	for _, mapped := range m.Descriptors {
+		if entries := a.mapEntries(line, mapped); entries != nil {
+			c.addDescriptor(entries, hits, c.Denied)
+		}
+	}
+	return c, nil
+}
+
+// maxFieldNames bounds the names of fieldNames.
+const maxFieldNames = 1000
+
+// fieldNames appends the paths of the fields of object to names.
+func fieldNames(object map[string]any, prefix string, names []string) []string {
+	for name, value := range object {
+		if len(names) >= maxFieldNames {
+			break
+		}
+		if inner, ok := value.(map[string]any); ok {
+			names = fieldNames(inner, prefix+name+".", names)
+		} else {
+			names = append(names, prefix+name)
+		}
+	}
+	return names
+}
+
+// mapEntries returns the entries of a descriptor, or nil if a field is missing.
+func (a *accessReader) mapEntries(line map[string]any, mapped []EntryMapping) []*ratelimitv3.RateLimitDescriptor_Entry {
+	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(mapped))
+	isComplete := true
+	for i, e := range mapped {
+		value := e.Value
+		if e.Field != "" {
+			var ok bool
+			if value, ok = a.fieldText(line, e.Field); !ok {
+				isComplete = false // the other fields are still looked for
+			}
+		}
+		entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value}
+	}
+	if !isComplete {
+		return nil
+	}
+	return entries
+}
+
+// fieldText returns the text of a field of the mapping.
+func (a *accessReader) fieldText(line map[string]any, path string) (text string, ok bool) {
+	if text, ok = fieldText(line, path); ok {
+		a.found[path] = true
+	}
+	return text, ok
+}
+
+// fieldText returns the text of a field. A dot in the path enters an object, unless the line
+// has a field of the whole path. Envoy writes null or - for a missing value.
+func fieldText(line map[string]any, path string) (text string, ok bool) {
+	value, found := line[path]
+	for rest := path; !found; {
+		name, inner, hasDot := strings.Cut(rest, ".")
+		object, isObject := line[name].(map[string]any)
+		if !hasDot || !isObject {
+			return "", false
+		}
+		line, rest = object, inner
+		value, found = line[rest]
+	}
+	switch v := value.(type) {
+	case string:
+		return v, v != "" && v != "-"
+	case json.Number:
+		return v.String(), true
+	case bool:
+		return strconv.FormatBool(v), true
+	}
+	return "", false
+}
+
+// maxSeconds is the largest number of a time in seconds; larger numbers are milliseconds.
+const maxSeconds = 1e11
+
+// parseTime returns the time that text describes.
+func parseTime(text string) (t time.Time, ok bool) {
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return t.UTC(), true
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds > 0 && seconds < maxSeconds*1000) {
+		return time.Time{}, false
+	}
+	if seconds >= maxSeconds {
+		seconds /= 1000
+	}
+	whole, fraction := math.Modf(seconds)
+	return time.Unix(int64(whole), int64(fraction*1e9)).UTC(), true
+}

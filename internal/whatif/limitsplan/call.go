@@ -1,0 +1,139 @@
+// Package limitsplan replays recorded calls against other limits on a virtual clock. Its
+// report shows which calls those limits would have denied, beside what happened.
+//
+// Terms:
+//
+//   - recorded call: a call that a decision log or an access log describes;
+//   - newly denied: admitted when the call was recorded, denied by the new limits;
+//   - newly admitted: denied when the call was recorded, admitted by the new limits.
+package limitsplan
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Call is a recorded call.
+type Call struct {
+	Time    time.Time
+	Request *rlsv3.RateLimitRequest
+
+	// Denied reports whether the recorded answer was a denial.
+	Denied bool
+
+	// overLimit reports for each descriptor of the request whether a limit that can deny was
+	// exceeded. An access log does not say which descriptor was denied, so a denied call has all
+	// descriptors over their limits.
+	overLimit []bool
+
+	// decisions are the recorded decisions in the order of the request. An access log has none.
+	decisions []*decisionlog.Record
+
+	// places has the index that each descriptor had in the recorded request. The recorded request
+	// can have more descriptors than the log.
+	places []int
+
+	replica int // index of the log among the merged logs
+}
+
+// addDescriptor adds a descriptor with hits to the request of c.
+func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, hits int64, isOverLimit bool) {
+	d := &ratelimitv3.RateLimitDescriptor{Entries: entries}
+	if hits < 0 {
+		d.IsNegativeHits, hits = true, -hits
+	}
+	if hits != 1 {
+		d.HitsAddend = wrapperspb.UInt64(uint64(min(hits, limit.MaxHits)))
+	}
+	c.Request.Descriptors = append(c.Request.Descriptors, d)
+	c.overLimit = append(c.overLimit, isOverLimit)
+}
+
+// Reader reads the recorded calls of a log.
+type Reader interface {
+	// Next returns the next call. The error is io.EOF after the last one. Another error names
+	// the line that cannot be read.
+	Next() (*Call, error)
+
+	// Notes returns sentences about the lines read so far that make figures wrong, or that say why
+	// there are no calls.
+	Notes() []string
+}
+
+// NewReader returns a Reader of log, which errors call name. The log is a decision log, or an
+// access log if m is not nil.
+func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
+	lines, err := newLineReader(name, log)
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
+		return newAccessReader(lines, m), nil
+	}
+	return newDecisionReader(lines), nil
+}
+
+// mergedReader reads the calls of several readers in the order of time.
+type mergedReader struct {
+	readers []Reader
+	heads   []*Call // next call of each reader; nil at its end
+}
+
+// Merge returns a Reader of the calls of all readers, such as the logs of several replicas.
+// Each reader has its calls in the order of time.
+func Merge(readers ...Reader) (Reader, error) {
+	if len(readers) == 1 {
+		return readers[0], nil
+	}
+	m := &mergedReader{readers: readers, heads: make([]*Call, len(readers))}
+	for i := range readers {
+		if err := m.readHead(i); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *mergedReader) readHead(i int) error {
+	c, err := m.readers[i].Next()
+	if errors.Is(err, io.EOF) {
+		c, err = nil, nil
+	}
+	if c != nil {
+		c.replica = i
+	}
+	m.heads[i] = c
+	return err
+}
+
+// Next implements Reader.
+func (m *mergedReader) Next() (*Call, error) {
+	first := -1
+	for i, c := range m.heads {
+		if c != nil && (first < 0 || c.Time.Before(m.heads[first].Time)) {
+			first = i
+		}
+	}
+	if first < 0 {
+		return nil, io.EOF
+	}
+	c := m.heads[first]
+	return c, m.readHead(first)
+}
+
+// Notes implements Reader.
+func (m *mergedReader) Notes() []string {
+	var notes []string
+	for _, r := range m.readers {
+		notes = append(notes, r.Notes()...)
+	}
+	return notes
+}

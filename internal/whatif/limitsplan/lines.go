@@ -1,0 +1,112 @@
+package limitsplan
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// maxLineBytes bounds a line of a log.
+const maxLineBytes = 1 << 20
+
+// The times of calls are in this range.
+var (
+	firstTime = time.Unix(0, 0)
+	endOfTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// lineReader reads the lines of a log.
+type lineReader struct {
+	name    string
+	scanner *bufio.Scanner
+	number  int // of the last line, from 1
+
+	cutLines, firstCutLine int // how many lines have no end, and the number of the first of them
+}
+
+// newLineReader returns a reader of a log, which may be compressed by gzip.
+func newLineReader(name string, r io.Reader) (*lineReader, error) {
+	buffered := bufio.NewReaderSize(r, 1<<16)
+	var plain io.Reader = buffered
+	if magic, _ := buffered.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
+		unzipped, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, fmt.Errorf("%s: not a whole gzip file: %w", name, err)
+		}
+		plain = unzipped
+	}
+	s := bufio.NewScanner(plain)
+	s.Buffer(make([]byte, 1<<16), maxLineBytes)
+	return &lineReader{name: name, scanner: s}, nil
+}
+
+// next returns the next line that is not empty. It is valid until the following call.
+func (r *lineReader) next() ([]byte, error) {
+	for r.scanner.Scan() {
+		r.number++
+		if line := bytes.TrimSpace(r.scanner.Bytes()); len(line) > 0 {
+			return line, nil
+		}
+	}
+	switch err := r.scanner.Err(); {
+	case err == nil:
+		return nil, io.EOF
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.number+1, maxLineBytes)
+	default:
+		return nil, fmt.Errorf("%s:%d: %w", r.name, r.number+1, err)
+	}
+}
+
+// nextObject decodes the next line that is not empty and not cut into v. A line is cut if the
+// program that wrote it ended, or has not written the rest yet. wanted says what a line is.
+func (r *lineReader) nextObject(v any, wanted string) error {
+	for {
+		text, err := r.next()
+		if err != nil {
+			return err
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		err = d.Decode(v)
+		if _, end := d.Token(); err == nil && !errors.Is(end, io.EOF) {
+			err = errors.New("the line has more than one object")
+		}
+		switch {
+		case err == nil:
+			return nil
+		case text[0] == '{' && errors.Is(err, io.ErrUnexpectedEOF):
+			if r.cutLines++; r.cutLines == 1 {
+				r.firstCutLine = r.number
+			}
+		default:
+			return r.errorf("%s: %w", wanted, err)
+		}
+	}
+}
+
+// notes returns a sentence about cut lines, if there are any.
+func (r *lineReader) notes() []string {
+	if r.cutLines == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %d lines have no end and were left out, the first is line %d", r.name, r.cutLines, r.firstCutLine)}
+}
+
+// checkTime returns an error if a call is at a time that no log has.
+func (r *lineReader) checkTime(field string, t time.Time) error {
+	if t.Before(firstTime) || !t.Before(endOfTime) {
+		return r.errorf("field %s: got %s, want a time from 1970 to 2199", field, t.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// errorf returns an error about the last line.
+func (r *lineReader) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s:%d: %w", r.name, r.number, fmt.Errorf(format, args...))
+}

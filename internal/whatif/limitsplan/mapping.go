@@ -1,0 +1,107 @@
+package limitsplan
+
+import (
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+// MaxMappingBytes bounds a mapping file.
+const MaxMappingBytes = 1 << 16
+
+// Mapping says how a line of a JSON access log becomes a rate-limit request.
+type Mapping struct {
+	// Time is the field with the start of the request: RFC 3339, or seconds or milliseconds
+	// since 1970.
+	Time string
+
+	// Domain is the domain of all requests.
+	Domain string
+
+	// Denied is the field that shows a denial, and its value. Without Denied, all requests
+	// count as admitted.
+	Denied *Condition
+
+	// Hits is the field with the number of hits. Without Hits, each request has one hit.
+	Hits string
+
+	// Descriptors are the descriptors of each request. A descriptor is left out if a field of
+	// it is missing, as Envoy does.
+	Descriptors [][]EntryMapping
+}
+
+// Condition holds if a field has the value.
+type Condition struct{ Field, Equals string }
+
+// EntryMapping is an entry of a descriptor: a key, and a field of the line or a fixed value.
+type EntryMapping struct{ Key, Field, Value string }
+
+var (
+	mappingFields = []fields.Field{
+		{Name: "time", Kind: fields.Word, Remedy: "want the field with the start of the request, such as start_time"},
+		{Name: "domain", Kind: fields.Word, Remedy: "want the domain of the limits file"},
+		{Name: "denied", Kind: fields.Object},
+		{Name: "hits", Kind: fields.Word},
+		{Name: "descriptors", Kind: fields.List, Min: 1, Remedy: "want a list of descriptors, each a list of entries"},
+	}
+	conditionFields = []fields.Field{
+		{Name: "field", Kind: fields.Word, Remedy: "want the field that shows a denial, such as response_code"},
+		{Name: "equals", Kind: fields.Word, Remedy: `want the value of the field in a denial, such as "429"`},
+	}
+	entryFields = []fields.Field{
+		{Name: "key", Kind: fields.Word, Remedy: "want the key of the entry"},
+		{Name: "field", Kind: fields.Word},
+		{Name: "value", Kind: fields.Word},
+	}
+)
+
+// ParseMapping reads a mapping file. The error is fields.Problems.
+func ParseMapping(name string, data []byte) (*Mapping, error) {
+	m := new(Mapping)
+	f := fields.File{Name: name, Data: data, MaxBytes: MaxMappingBytes, Things: "fields", Missing: "time, domain and descriptors are missing"}
+	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
+		values := r.Object(root, "mapping file", mappingFields)
+		m.Time, m.Domain, m.Hits = values["time"].Text, values["domain"].Text, values["hits"].Text
+		if denied := values["denied"]; denied.Is() {
+			c := r.Object(denied.Node, "denied", conditionFields)
+			m.Denied = &Condition{c["field"].Text, c["equals"].Text}
+		}
+		for _, entries := range r.Items(values["descriptors"]) {
+			var descriptor []EntryMapping
+			for _, n := range r.List(entries, fields.Field{Name: "descriptor", Kind: fields.List, Min: 1, Want: "a list of entries"}) {
+				e := r.Object(n, "entry", entryFields)
+				if e["field"].Is() == e["value"].Is() && e != nil {
+					r.Errorf(n, "entry: want either field or value")
+				}
+				descriptor = append(descriptor, EntryMapping{e["key"].Text, e["field"].Text, e["value"].Text})
+			}
+			m.Descriptors = append(m.Descriptors, descriptor)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// fields returns the paths of all fields that m reads, except for Time, which each line must have.
+func (m *Mapping) fields() []string {
+	var all []string
+	add := func(field string) {
+		if field != "" && !slices.Contains(all, field) {
+			all = append(all, field)
+		}
+	}
+	for _, entries := range m.Descriptors {
+		for _, e := range entries {
+			add(e.Field)
+		}
+	}
+	add(m.Hits)
+	if m.Denied != nil {
+		add(m.Denied.Field)
+	}
+	return all
+}

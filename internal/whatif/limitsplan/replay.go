@@ -1,0 +1,190 @@
+package limitsplan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Options of a replay.
+type Options struct {
+	// Settings of the service: SHADOW_MODE, QUOTA_MODE and
+	// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+	ShadowMode, QuotaMode, AllOrNone bool
+
+	// MaxKeys is the number of keys in the report; default 20.
+	MaxKeys int
+}
+
+// maxCounters bounds the counters of a replay, and the keys that the report counts. It bounds
+// the memory, too.
+const maxCounters = 2_000_000
+
+// replay is a service with a virtual clock and its observer.
+type replay struct {
+	counts    counts
+	call      *Call
+	service   *service.Service
+	shared    *local.Limiter
+	instances map[int]*local.Limiter // counters of each replica for limits with scope instance
+}
+
+// Run replays all calls of r against the limits in config. The error says why there is no replay: r
+// has no calls, or no call meets a rule.
+func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (*Report, error) {
+	if o.MaxKeys <= 0 {
+		o.MaxKeys = 20
+	}
+	var store descriptors.Store
+	store.Set(config)
+	var now time.Time
+	p := &replay{counts: newCounts(maxCounters), instances: map[int]*local.Limiter{}}
+	p.shared = newCounters()
+	p.service = service.New(service.Options{
+		Limits: &store, Limiter: p, Observers: []service.Observer{p},
+		Now: func() time.Time { return now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
+	})
+	var first *Call
+	var disordered uint64
+	for ctx.Err() == nil {
+		c, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			if reason := p.noReplay(config, first); reason != "" {
+				return nil, errors.New(strings.Join(append([]string{reason}, r.Notes()...), "\n"))
+			}
+			report := p.counts.report(o.MaxKeys)
+			report.addNote(disordered, "calls are more than %d lines out of order; they are replayed late", maxSorted)
+			report.addNote(uint64(p.evictions()), "counters were forgotten, because the replay has room for %d keys; some denials are missing", maxCounters)
+			report.Notes = append(report.Notes, r.Notes()...)
+			return report, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = c
+		}
+		if c.Time.Before(now) {
+			disordered++ // the clock does not go back
+		} else {
+			now = c.Time
+		}
+		p.call = c
+		_, _ = p.service.ShouldRateLimit(c.context(ctx), c.Request) // Answered counts the error
+	}
+	return nil, ctx.Err()
+}
+
+// noReplay returns why the replay says nothing about config, or an empty text. first is the first call,
+// or nil.
+func (p *replay) noReplay(config *descriptors.Config, first *Call) string {
+	switch {
+	case first == nil:
+		return "no call to replay"
+	case p.counts.calls.Total == 0:
+		return "no call can be replayed; the first error is: " + p.counts.failure.Error()
+	case !p.counts.hasRule() && config.Rules() > 0:
+		return noRuleText(config, first)
+	}
+	return ""
+}
+
+// noRuleText says that no call meets a rule of config. first is the first call.
+func noRuleText(config *descriptors.Config, first *Call) string {
+	text := fmt.Sprintf("no call meets a rule of the new limits; the first call is %s in domain %s",
+		descriptors.Quoted(entrytext.Format(first.Request.Descriptors[0].Entries)), fields.Printable(first.Request.Domain))
+	var names []string
+	domain := config.Domain(first.Request.Domain)
+	if domain == nil {
+		for _, d := range config.Domains() {
+			names = append(names, fields.Printable(d.Name))
+		}
+		return text + ", and the limits have only the domains " + firstNames(names)
+	}
+	for _, d := range domain.Source().Descriptors {
+		if name := fields.Printable(d.Key); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return text + ", and the rules of this domain begin with the keys " + firstNames(names)
+}
+
+// firstNames lists the first of names.
+func firstNames(names []string) string {
+	const most = 10
+	if len(names) > most {
+		names = append(slices.Clip(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
+	}
+	return strings.Join(names, ", ")
+}
+
+// Take implements backend.Limiter. Each replica has its own counters for limits with scope instance.
+func (p *replay) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	if len(hits) == len(p.call.decisions) {
+		for i := range hits {
+			// The deny cache denies a hit and charges nothing for it.
+			if source := p.call.decisions[i].Source; hits[i].N > 0 && source == backend.SourceDenyCache.String() {
+				hits[i].Limit = hits[i].Limit.NotCharging()
+			}
+		}
+	}
+	instance := p.instances[p.call.replica]
+	if instance == nil {
+		instance = newCounters()
+		p.instances[p.call.replica] = instance
+	}
+	backend.Scopes{Global: backend.Counters{Limiter: p.shared}, Instance: backend.Counters{Limiter: instance}}.Take(ctx, now, hits, results)
+}
+
+func newCounters() *local.Limiter { return local.New(local.Options{MaxKeys: maxCounters}) }
+
+// evictions returns how many counters were forgotten.
+func (p *replay) evictions() int64 {
+	n := p.shared.Evictions()
+	for _, instance := range p.instances {
+		n += instance.Evictions()
+	}
+	return n
+}
+
+// context returns ctx with the metadata that the recorded call had.
+func (c *Call) context(ctx context.Context) context.Context {
+	md := metadata.MD{}
+	for i := range c.decisions {
+		d := c.decisions[i]
+		if d.Acquire {
+			md.Set(limit.AcquireKey, "true")
+		}
+		if d.Hold != "" {
+			md.Set(limit.HoldKey, d.Hold)
+		}
+	}
+	if len(md) == 0 {
+		return ctx
+	}
+	return metadata.NewIncomingContext(ctx, md)
+}
+
+// Answered implements service.Observer.
+func (p *replay) Answered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
+
+// addNote adds a note about n things, unless n is 0.
+func (r *Report) addNote(n uint64, format string, args ...any) {
+	if n > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d ", n)+fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,17 @@
+package limitstest
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+func TestEachFieldHasASchema(t *testing.T) {
+	names := fields.Names(slices.Concat(fileFields, settingFields, testFields, requestFields, targetFields, wantFields, statusFields))
+	slices.Sort(names)
+	assert.Equal(t, slices.Compact(names), slices.Sorted(maps.Keys(fieldSchemas)))
+}

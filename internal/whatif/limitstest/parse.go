@@ -1,0 +1,411 @@
+package limitstest
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Bounds of a test file.
+const (
+	MaxFileBytes = 16 << 20
+	MaxRepeat    = 100_000
+	MaxRequests  = 1_000_000 // of all tests, with repetitions
+)
+
+// Times of tests are in this range.
+var (
+	minTime = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
+	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// defaultStart is the start of a test without its own start. It is the start of a second, a
+// minute, an hour, a day and a week.
+var defaultStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Parse reads a test file. The error is fields.Problems: every mistake with its place.
+func Parse(name string, data []byte) (*File, error) {
+	file := &File{Name: name}
+	f := fields.File{Name: name, Data: data, MaxBytes: MaxFileBytes, Things: "tests", Missing: "limits and tests are missing"}
+	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
+		p := &parser{Reader: r, file: file, start: defaultStart}
+		p.parseFile(root)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
+}
+
+// parser reads one test file.
+type parser struct {
+	*fields.Reader
+	file     *File
+	requests int // of all tests so far, with repetitions
+
+	domain string    // default of the tests
+	start  time.Time // default of the tests
+}
+
+const (
+	wantDuration = "a duration such as 500ms, 90s, 1h30m or 30d"
+	wantTime     = "a time such as 2026-01-01T09:30:00Z"
+)
+
+var (
+	fileFields = []fields.Field{
+		{Name: "limits", Kind: fields.Any, Remedy: "write limits: and the path of a limits file, relative to this file"},
+		{Name: "merge", Kind: fields.Flag},
+		{Name: "domain", Kind: fields.Word},
+		startField,
+		{Name: "settings", Kind: fields.Object},
+		{Name: "tests", Kind: fields.List, Min: 1, Remedy: "write a list of tests, each with name and requests"},
+	}
+	settingFields = []fields.Field{
+		{Name: "shadow_mode", Kind: fields.Flag},
+		{Name: "quota_mode", Kind: fields.Flag},
+		{Name: "all_or_none", Kind: fields.Flag},
+	}
+	testFields = []fields.Field{
+		{Name: "name", Kind: fields.Word, Remedy: "write name: and what the test shows"},
+		{Name: "domain", Kind: fields.Word},
+		startField,
+		{Name: "requests", Kind: fields.List, Min: 1, Remedy: "write a list of requests, each with descriptor and want"},
+	}
+	requestFields = []fields.Field{
+		{Name: "descriptor", Kind: fields.Any},
+		{Name: "descriptors", Kind: fields.List, Min: 1},
+		{Name: "domain", Kind: fields.Word},
+		{Name: "at", Kind: fields.Word, Want: wantDuration + " since the start of the test, or " + wantTime},
+		{Name: "repeat", Kind: fields.Count, Min: 1, Max: MaxRepeat},
+		{Name: "every", Kind: fields.Word, Want: wantDuration},
+		hitsField,
+		limitField,
+		{Name: "want", Kind: fields.Object, Remedy: "write want: {code: OK} or what else the answer must be"},
+	}
+	targetFields = []fields.Field{
+		{Name: "descriptor", Kind: fields.Word, Remedy: wantDescriptor},
+		hitsField,
+		limitField,
+	}
+	wantFields = append([]fields.Field{
+		{Name: "error", Kind: fields.Word},
+		{Name: "admitted", Kind: fields.Count, Max: MaxRepeat},
+		{Name: "headers", Kind: fields.Free, Want: "a mapping of names to values"},
+		{Name: "body", Kind: fields.Word},
+		{Name: "statuses", Kind: fields.List, Min: 1},
+	}, statusFields...)
+	statusFields = []fields.Field{
+		{Name: "code", Kind: fields.Choice, Choices: []string{codeOK, codeOverLimit}},
+		{Name: "rule", Kind: fields.Word},
+		{Name: "denied_in_shadow", Kind: fields.Flag},
+		limitField,
+		{Name: "remaining", Kind: fields.Count, Max: fields.MaxCount},
+		{Name: "reset", Kind: fields.Word, Want: wantDuration},
+	}
+
+	startField = fields.Field{Name: "start", Kind: fields.Word, Want: wantTime + ", from 1971 to 2199"}
+	hitsField  = fields.Field{Name: "hits", Kind: fields.Count, Min: -limit.MaxHits, Max: limit.MaxHits}
+	limitField = fields.Field{Name: "limit", Kind: fields.Word}
+)
+
+const wantDescriptor = "write descriptor: key=value,key=value"
+
+func (p *parser) parseFile(root *yaml.Node) {
+	f := p.file
+	m := p.Object(root, "test file", fileFields)
+	if limits := m["limits"]; limits.Is() {
+		f.Limits = p.limits(limits)
+	}
+	f.Merge, p.domain = m["merge"].Flag, m["domain"].Text
+	p.start = p.startOf(m["start"], p.start)
+	if n := m["settings"]; n.Is() {
+		s := p.Object(n.Node, "settings", settingFields)
+		f.Settings = Settings{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
+	}
+	lines := map[string]int{}
+	for _, n := range p.Items(m["tests"]) {
+		t := p.parseTest(n)
+		if line := lines[t.Name]; line > 0 && t.Name != "" {
+			p.Errorf(n, "the test in line %d has the same name; give each test its own", line)
+		}
+		lines[t.Name] = n.Line
+		f.Tests = append(f.Tests, t)
+		p.Path = ""
+	}
+}
+
+// limits reads a path, or a list of paths.
+func (p *parser) limits(v fields.Given) (paths []string) {
+	path := fields.Field{Name: "limits", Kind: fields.Word, Min: 1}
+	items := []*yaml.Node{v.Node}
+	if v.Node.Kind == yaml.SequenceNode {
+		items = p.List(v.Node, fields.Field{Name: "limits", Kind: fields.List, Min: 1})
+	}
+	for _, item := range items {
+		paths = append(paths, p.Read(item, path).Text)
+	}
+	return paths
+}
+
+func (p *parser) parseTest(n *yaml.Node) Test {
+	m := p.Object(n, "test", testFields)
+	t := Test{Line: n.Line, Name: m["name"].Text}
+	p.Path = fields.Printable(t.Name)
+	domain := cmp.Or(m["domain"].Text, p.domain)
+	start := p.startOf(m["start"], p.start)
+	now := start
+	for _, item := range p.Items(m["requests"]) {
+		r := p.parseRequest(item, domain, start, now)
+		now = r.time(max(r.Repeat, 1) - 1)
+		if now.After(maxTime) || now.Before(r.At) { // the multiplication can overflow
+			p.Errorf(item, "repeat and every: the last request is after the year 2199")
+			now = r.At
+		}
+		t.Requests = append(t.Requests, r)
+	}
+	return t
+}
+
+// parseRequest reads a request. now is the time of the request before it.
+func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time) Request {
+	r := Request{Line: n.Line, At: now, Repeat: 1, Message: &rlsv3.RateLimitRequest{}}
+	m := p.Object(n, "request", requestFields)
+	if m == nil {
+		return r
+	}
+	if at := m["at"]; at.Is() {
+		if r.At = p.timeSince(start, at); r.At.Before(now) {
+			p.Errorf(at.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", at.Text, now.Sub(start))
+		}
+	}
+	r.Repeat = max(int(m["repeat"].Number), 1)
+	if p.requests += r.Repeat; p.requests > MaxRequests && p.requests-r.Repeat <= MaxRequests {
+		p.Errorf(n, "file has more than %d requests, with repetitions; split it", MaxRequests)
+	}
+	if every := m["every"]; every.Is() {
+		if r.Repeat == 1 {
+			p.Errorf(every.Node, "every has no meaning without repeat")
+		}
+		r.Every = p.duration(every)
+	}
+	r.Message.Domain = cmp.Or(m["domain"].Text, domain)
+	if r.Message.Domain == "" {
+		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
+		r.Message.Domain = NoRule // the descriptors are still read
+	}
+	var targets []*yaml.Node
+	switch one, all := m["descriptor"], m["descriptors"]; {
+	case one.Is() && all.Is():
+		p.Errorf(all.Node, "descriptor and descriptors are both given; put all into descriptors")
+	case one.Is():
+		targets = []*yaml.Node{one.Node}
+	case all.Is():
+		targets = p.Items(all)
+	default:
+		p.Errorf(n, "descriptor is missing; "+wantDescriptor)
+	}
+	for _, target := range targets {
+		p.parseTarget(&r, target, m["hits"], m["limit"])
+	}
+	if want := m["want"]; want.Is() {
+		p.parseWant(&r, want.Node)
+	}
+	return r
+}
+
+// parseTarget adds a descriptor to r. hits and ownLimit are those of the request.
+func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Given) {
+	var descriptor string
+	if n.Kind == yaml.MappingNode {
+		m := p.Object(n, "descriptor", targetFields)
+		descriptor = m["descriptor"].Text
+		if own := m["hits"]; own.Is() {
+			hits = own
+		}
+		if own := m["limit"]; own.Is() {
+			ownLimit = own
+		}
+		n = cmp.Or(m["descriptor"].Node, n)
+	} else {
+		descriptor = p.Read(n, targetFields[0]).Text
+	}
+	if descriptor == "" {
+		return
+	}
+	req, err := explain.NewRequest(r.Message.Domain, []string{descriptor}, ownLimit.Text)
+	if err != nil {
+		place := n
+		if _, withoutLimit := explain.NewRequest(r.Message.Domain, []string{descriptor}, ""); withoutLimit == nil {
+			place = ownLimit.Node
+		}
+		p.Errorf(place, "%v", err)
+		return
+	}
+	d := req.Descriptors[0]
+	if hits.Is() {
+		d.IsNegativeHits = hits.Number < 0
+		d.HitsAddend = wrapperspb.UInt64(uint64(max(hits.Number, -hits.Number)))
+	}
+	r.Descriptors = append(r.Descriptors, descriptor)
+	r.Message.Descriptors = append(r.Message.Descriptors, d)
+}
+
+func (p *parser) parseWant(r *Request, n *yaml.Node) {
+	m := p.Object(n, "want", wantFields)
+	if m != nil && len(m) == 0 {
+		p.Errorf(n, "want is empty; write want: {code: OK} or what else the answer must be")
+	}
+	w := &r.Want
+	w.Code = textOf(m["code"])
+	if w.Error = textOf(m["error"]); w.Error != nil {
+		for name, v := range m {
+			if name != "error" {
+				p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", name)
+			}
+		}
+	}
+	if a := m["admitted"]; a.Is() {
+		w.Admitted = new(int(a.Number))
+		if *w.Admitted > r.Repeat {
+			p.Errorf(a.Node, "admitted: got %d, want a whole number from 0 to %d", a.Number, r.Repeat)
+		}
+	}
+	if h := m["headers"]; h.Is() {
+		w.Headers = p.headers(h.Node)
+	}
+	w.Body = textOf(m["body"])
+	if list := m["statuses"]; list.Is() {
+		for _, f := range statusFields[1:] { // the code is that of the whole answer
+			if v := m[f.Name]; v.Is() {
+				p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
+			}
+		}
+		items := p.Items(list)
+		if len(items) != len(r.Descriptors) {
+			p.Errorf(list.Node, "statuses: got %d items, want one for each of the %d descriptors", len(items), len(r.Descriptors))
+			return
+		}
+		for _, item := range items {
+			status := p.Object(item, "status", statusFields)
+			s := p.status(status)
+			s.Code = textOf(status["code"])
+			w.Statuses = append(w.Statuses, s)
+		}
+		return
+	}
+	s := p.status(m)
+	if s == (WantStatus{}) {
+		return
+	}
+	if len(r.Descriptors) > 1 {
+		p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
+		return
+	}
+	w.Statuses = []WantStatus{s}
+}
+
+// status reads all fields of a wanted status but the code.
+func (p *parser) status(m fields.Values) WantStatus {
+	s := WantStatus{Rule: textOf(m["rule"]), Limit: textOf(m["limit"])}
+	if v := m["denied_in_shadow"]; v.Is() {
+		s.DeniedInShadow = new(v.Flag)
+	}
+	if v := m["remaining"]; v.Is() {
+		s.Remaining = new(uint32(v.Number))
+	}
+	if v := m["reset"]; v.Is() {
+		s.Reset = new(p.duration(v))
+	}
+	return s
+}
+
+// textOf returns the text of a field, or nil if the field is not given.
+func textOf(v fields.Given) *string {
+	if !v.Is() {
+		return nil
+	}
+	return &v.Text
+}
+
+func (p *parser) headers(n *yaml.Node) map[string]string {
+	headers := map[string]string{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name := strings.ToLower(p.Read(n.Content[i], fields.Field{Name: "name of a header", Kind: fields.Word}).Text)
+		value := fields.Field{Name: "value of header " + fields.Printable(name), Kind: fields.Word}
+		headers[name] = p.Read(n.Content[i+1], value).Text
+	}
+	return headers
+}
+
+// reject reports a text that its field can't have. An invalid text is reported already.
+func (p *parser) reject(v fields.Given) {
+	if v.Text != "" {
+		p.Errorf(v.Node, "%s: got %s, want %s", v.Name, fields.Display(v.Node), v.Want)
+	}
+}
+
+func (p *parser) duration(v fields.Given) time.Duration {
+	d, ok := parseDuration(v.Text)
+	if !ok {
+		p.reject(v)
+	}
+	return d
+}
+
+// parseDuration parses a duration of time.ParseDuration with days (d) in front. It rejects
+// negative durations and fractions of a microsecond.
+func parseDuration(text string) (time.Duration, bool) {
+	const day, maxDays = 24 * time.Hour, 100_000
+	var days uint64
+	rest := text
+	if before, after, ok := strings.Cut(text, "d"); ok {
+		var err error
+		if days, err = strconv.ParseUint(before, 10, 32); err != nil || days > maxDays {
+			return 0, false
+		}
+		rest = cmp.Or(after, "0")
+	}
+	d, err := time.ParseDuration(rest)
+	if err != nil || d < 0 || d > maxDays*day || d%time.Microsecond != 0 {
+		return 0, false
+	}
+	return time.Duration(days)*day + d, days*uint64(day)+uint64(d) <= maxDays*uint64(day)
+}
+
+// startOf reads the field start, or returns the default.
+func (p *parser) startOf(v fields.Given, start time.Time) time.Time {
+	if !v.Is() {
+		return start
+	}
+	t, err := time.Parse(time.RFC3339, v.Text)
+	if err != nil || !isTestTime(t) {
+		p.reject(v)
+		return start
+	}
+	return t.UTC()
+}
+
+// timeSince reads the time of a request: a duration since start, or a time.
+func (p *parser) timeSince(start time.Time, v fields.Given) time.Time {
+	t, err := time.Parse(time.RFC3339, v.Text)
+	if d, ok := parseDuration(v.Text); ok {
+		t, err = start.Add(d), nil
+	}
+	if err != nil || !isTestTime(t) {
+		p.reject(v)
+		return start
+	}
+	return t.UTC()
+}
+
+func isTestTime(t time.Time) bool { return !t.Before(minTime) && !t.After(maxTime) }

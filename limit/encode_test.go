@@ -1,0 +1,76 @@
+package limit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestDecodedStateDecidesAsTheOriginal(t *testing.T) {
+	for _, a := range Algorithms() {
+		if a.HasHolds() {
+			continue
+		}
+		t.Run(a.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				l, err := New(Spec{Algorithm: a, Requests: rapid.Uint32Range(0, 50).Draw(t, "requests"), Unit: Minute, ChargeDenied: rapid.Bool().Draw(t, "charge denied")})
+				require.NoError(t, err)
+				var original, decoded State
+				now := int64(1_800_000_000 * second)
+				for range rapid.IntRange(1, 30).Draw(t, "takes") {
+					now += rapid.Int64Range(-second, 40*second).Draw(t, "pause")
+					n := rapid.Int64Range(-3, 20).Draw(t, "n")
+					require.Equal(t, l.Take(&original, now, n), l.Take(&decoded, now, n))
+					decoded, err = DecodeState(decoded.Append(nil))
+					require.NoError(t, err)
+				}
+			})
+		})
+	}
+}
+
+func TestLargestLogFitsInAnItemOfAStore(t *testing.T) {
+	l, err := New(Spec{Algorithm: SlidingLog, Requests: 1 << 31, Unit: Year, Multiplier: 10})
+	require.NoError(t, err)
+	var s State
+	for i := range int64(3 * MaxLogEntries) {
+		l.Take(&s, 1_800_000_000*second+i*l.Period()/(3*MaxLogEntries), 1<<18)
+	}
+	assert.Greater(t, s.Entries(), exactLogEntries)
+	assert.Less(t, len(s.Append(nil)), 64<<10, "memcached stores up to a megabyte")
+}
+
+func TestForeignValueIsNoState(t *testing.T) {
+	for name, value := range map[string][]byte{
+		"empty":                 {},
+		"two numbers":           {1, 2},
+		"text":                  []byte("hello"),
+		"number above MaxHits":  {1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0},
+		"negative time":         {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0, 0},
+		"entry without hits":    {1, 0, 0, 5, 0},
+		"half an entry":         {1, 0, 0, 5},
+		"sum of other hits":     {2, 0, 0, 5, 1},
+		"number without an end": {0x80, 0x80},
+	} {
+		_, err := DecodeState(value)
+		assert.ErrorIs(t, err, errNoState, name)
+	}
+}
+
+func FuzzDecodeState(f *testing.F) {
+	l, err := New(Spec{Algorithm: TokenBucket, Requests: 7, Unit: Second})
+	require.NoError(f, err)
+	f.Add([]byte{1, 0, 0, 5, 1})
+	f.Fuzz(func(t *testing.T, value []byte) {
+		s, err := DecodeState(value)
+		if err != nil {
+			return
+		}
+		again, err := DecodeState(s.Append(nil))
+		require.NoError(t, err)
+		require.Equal(t, s, again)
+		l.Take(&s, 1_800_000_000*second, 1)
+	})
+}

@@ -1,0 +1,178 @@
+// Package callers decides which domains a caller may ask, by the names in its client
+// certificate. A file binds names to domains.
+//
+// Terms:
+//
+//   - name: a URI, a DNS name or the common name in a certificate;
+//   - binding: a name, and the domains that callers with this name may ask.
+package callers
+
+import (
+	"crypto/x509"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+// MaxFileBytes is the maximum size of a file.
+const MaxFileBytes = 1 << 20
+
+// The fields of a file and of a binding.
+const (
+	fieldCallers       = "callers"
+	fieldURI           = "uri"
+	fieldDNS           = "dns"
+	fieldCommonName    = "common_name"
+	fieldNoCertificate = "without_certificate"
+	fieldDomains       = "domains"
+
+	wantDomains = `a list of domains, or ["*"] for all`
+)
+
+// nameFields are the fields that name callers.
+var nameFields = []string{fieldURI, fieldDNS, fieldCommonName, fieldNoCertificate}
+
+var (
+	fileFields = []fields.Field{
+		{Name: fieldCallers, Kind: fields.List, Remedy: "write a list, each item with " + fields.JoinOr(nameFields) + ", and domains"},
+	}
+	bindingFields = []fields.Field{
+		{Name: fieldURI, Kind: fields.Word},
+		{Name: fieldDNS, Kind: fields.Word},
+		{Name: fieldCommonName, Kind: fields.Word},
+		{Name: fieldNoCertificate, Kind: fields.Word},
+		{Name: fieldDomains, Kind: fields.List, Min: 1, Want: wantDomains, Remedy: "want " + wantDomains},
+	}
+)
+
+// Bindings are the bindings of a file. They are immutable but for a cache.
+type Bindings struct {
+	list []binding
+
+	// cache has the domains of the certificates of open connections. Its size is bounded.
+	cache     sync.Map // *x509.Certificate to domains
+	cacheSize atomic.Int64
+}
+
+// maxCachedCertificates bounds the cached certificates.
+const maxCachedCertificates = 4096
+
+// binding is an item of the file. A * at the end of a name matches any text.
+type binding struct {
+	field, name string
+	domains     domains
+}
+
+// domains is a set of domains. With allDomains, it has all domains.
+type domains map[string]bool
+
+const allDomains = "*"
+
+// Allows reports whether a caller with certificate c may ask domain. c is nil if the caller has no
+// certificate.
+func (b *Bindings) Allows(c *x509.Certificate, domain string) bool {
+	allowed := b.domainsOf(c)
+	return allowed[domain] || allowed[allDomains]
+}
+
+// domainsOf returns the domains that a caller with certificate c may ask.
+func (b *Bindings) domainsOf(c *x509.Certificate) domains {
+	if cached, ok := b.cache.Load(c); ok {
+		return cached.(domains)
+	}
+	all := domains{}
+	for _, item := range b.list {
+		if item.matches(c) {
+			for domain := range item.domains {
+				all[domain] = true
+			}
+		}
+	}
+	if b.cacheSize.Add(1) > maxCachedCertificates {
+		b.cache.Clear()
+		b.cacheSize.Store(1)
+	}
+	b.cache.Store(c, all)
+	return all
+}
+
+// matches reports whether certificate c, which can be nil, has the name of b.
+func (b *binding) matches(c *x509.Certificate) bool {
+	if c == nil || b.field == fieldNoCertificate {
+		return c == nil && b.field == fieldNoCertificate
+	}
+	switch b.field {
+	case fieldURI:
+		return slices.ContainsFunc(c.URIs, func(u *url.URL) bool { return matchesName(b.name, u.String()) })
+	case fieldDNS:
+		return slices.ContainsFunc(c.DNSNames, func(name string) bool {
+			return matchesName(strings.ToLower(b.name), strings.ToLower(name))
+		})
+	default:
+		return c.Subject.CommonName != "" && matchesName(b.name, c.Subject.CommonName)
+	}
+}
+
+func matchesName(pattern, name string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+	return pattern == name
+}
+
+// Parse reads a file. The error is fields.Problems.
+func Parse(file string, data []byte) (*Bindings, error) {
+	b := new(Bindings)
+	f := fields.File{Name: file, Data: data, MaxBytes: MaxFileBytes, Things: "callers", Missing: "callers is missing"}
+	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
+		for _, item := range r.Items(r.Object(root, "file", fileFields)[fieldCallers]) {
+			b.list = append(b.list, readBinding(r, item))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// readBinding reads an item of callers.
+func readBinding(r *fields.Reader, n *yaml.Node) binding {
+	b := binding{domains: domains{}}
+	values := r.Object(n, "item of callers", bindingFields)
+	for _, field := range nameFields {
+		switch name := values[field]; {
+		case !name.Is():
+		case b.field != "":
+			r.Errorf(name.Node, "%s and %s are both given; write an item for each of them", b.field, field)
+		default:
+			b.field, b.name = field, name.Text
+			checkName(r, name)
+		}
+	}
+	if b.field == "" && values != nil {
+		r.Errorf(n, "name is missing; want %s", fields.JoinOr(nameFields))
+	}
+	for _, item := range r.Items(values[fieldDomains]) {
+		b.domains[r.Read(item, fields.Field{Name: "item of domains", Kind: fields.Word}).Text] = true
+	}
+	return b
+}
+
+// checkName checks the value of a field that names callers.
+func checkName(r *fields.Reader, name fields.Given) {
+	switch {
+	case name.Text == "": // reported
+	case name.Name == fieldNoCertificate && name.Text != "true":
+		r.Errorf(name.Node, "%s: got %s, want true", name.Name, fields.Printable(name.Text))
+	case strings.Contains(strings.TrimSuffix(name.Text, "*"), "*"):
+		r.Errorf(name.Node, "%s: got %s, want a * only at the end", name.Name, fields.Printable(name.Text))
+	case name.Name == fieldURI && !strings.Contains(name.Text, ":"):
+		r.Errorf(name.Node, "uri: got %s, want a URI such as spiffe://cluster.local/ns/shop/sa/envoy", fields.Printable(name.Text))
+	}
+}

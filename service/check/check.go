@@ -1,0 +1,204 @@
+// Package check answers POST /v1/check: several independent checks of limits as JSON, for
+// programs without gRPC.
+//
+// Terms:
+//
+//   - check: one descriptor and its hits, like a ShouldRateLimit call with one descriptor;
+//   - answer: the decision about one check, or its error;
+//   - refusal: the answer to a request that is rejected as a whole, without a decision.
+package check
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
+)
+
+// Path is the path of the handler.
+const Path = "/v1/check"
+
+// Options are the options of New. Only Service is required.
+type Options struct {
+	// Service decides the checks.
+	Service *service.Service
+
+	// CheckDomain returns an error if the caller may not use the domain. The default allows every
+	// domain.
+	CheckDomain func(ctx context.Context, domain string) error
+
+	// StartCall returns the context of a check. end is called after its answer. The default is the
+	// context of the request.
+	StartCall func(context.Context) (_ context.Context, end func())
+
+	// Refunds allows negative hits.
+	Refunds bool
+
+	// MaxChecks is the maximum number of checks in a request. The default is the constant
+	// MaxChecks, and a larger value is lowered to it.
+	MaxChecks int
+}
+
+// Handler answers requests, whose bodies the server has read. It is safe for concurrent use.
+type Handler struct{ o Options }
+
+// New returns a Handler.
+func New(o Options) *Handler {
+	o.MaxChecks = min(cmp.Or(o.MaxChecks, MaxChecks), MaxChecks)
+	if o.CheckDomain == nil {
+		o.CheckDomain = func(context.Context, string) error { return nil }
+	}
+	if o.StartCall == nil {
+		o.StartCall = func(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
+	}
+	return &Handler{o}
+}
+
+// refusalCodes are the codes in refusals.
+var refusalCodes = map[int]codes.Code{
+	http.StatusBadRequest:            codes.InvalidArgument,
+	http.StatusForbidden:             codes.PermissionDenied,
+	http.StatusMethodNotAllowed:      codes.Unimplemented,
+	http.StatusRequestEntityTooLarge: codes.ResourceExhausted,
+	http.StatusServiceUnavailable:    codes.Unavailable,
+}
+
+// Refuse answers a request with a refusal.
+func (h *Handler) Refuse(w http.ResponseWriter, httpCode int, reason string) {
+	respond(w, httpCode, Refusal{*newError(status.Error(refusalCodes[httpCode], reason))})
+}
+
+// ServeBody answers the request r, whose body the server has already read.
+func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		h.Refuse(w, http.StatusMethodNotAllowed, "method: want POST")
+		return
+	}
+	req, err := parse(body, h.o.MaxChecks)
+	if err != nil {
+		h.Refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	respond(w, http.StatusOK, Response{h.decideChecks(r.Context(), req)})
+}
+
+// decideChecks decides the checks of req.
+func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
+	answers := make([]Answer, len(req.Checks))
+	items := make([]service.Item, 0, len(req.Checks))
+	endCalls := make([]func(), 0, len(req.Checks))
+	itemPlaces := make([]int, 0, len(req.Checks)) // of the items in the request
+	for i := range req.Checks {
+		c := &req.Checks[i]
+		c.Domain = cmp.Or(c.Domain, req.Domain)
+		call, err := h.newRequest(ctx, c)
+		if err != nil {
+			answers[i] = Answer{Code: Failed, Error: newError(err)}
+			continue
+		}
+		callCtx, end := h.o.StartCall(c.contextWithHold(ctx))
+		items, endCalls, itemPlaces = append(items, service.Item{Context: callCtx, Request: call}), append(endCalls, end), append(itemPlaces, i)
+	}
+	h.o.Service.AnswerAll(ctx, items, func(j int, c *service.Call) {
+		answers[itemPlaces[j]] = newAnswer(c, req.Rules)
+		endCalls[j]()
+	})
+	return answers
+}
+
+// newRequest returns the gRPC request that has the same meaning as c.
+func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitRequest, error) {
+	if err := h.o.CheckDomain(ctx, c.Domain); err != nil {
+		return nil, err
+	}
+	d := &ratelimitv3.RateLimitDescriptor{Entries: make([]*ratelimitv3.RateLimitDescriptor_Entry, len(c.Descriptor))}
+	for i, e := range c.Descriptor {
+		d.Entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
+	}
+	if len(d.Entries) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "descriptor: got no entries, want at least one")
+	}
+	if c.Hits != nil {
+		n := *c.Hits
+		switch {
+		case n > maxHits || n < -maxHits:
+			return nil, status.Errorf(codes.InvalidArgument, "hits: got %d, want %d to %d", n, -maxHits, maxHits)
+		case n < 0 && !h.o.Refunds:
+			return nil, status.Error(codes.PermissionDenied, "hits: negative hits are turned off over HTTP; JSON_REFUNDS=true turns them on")
+		}
+		d.IsNegativeHits = n < 0
+		d.HitsAddend = wrapperspb.UInt64(uint64(max(n, -n)))
+	}
+	return &rlsv3.RateLimitRequest{Domain: c.Domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}, nil
+}
+
+// contextWithHold returns ctx with the hold of c, as a caller of gRPC sends it.
+func (c *Check) contextWithHold(ctx context.Context) context.Context {
+	if c.Hold == "" {
+		return ctx
+	}
+	return metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
+}
+
+// newAnswer describes the answer to a call with one descriptor. It has the rule if withRule is set.
+func newAnswer(c *service.Call, withRule bool) Answer {
+	if c.Err != nil {
+		return Answer{Code: Failed, Error: newError(c.Err)}
+	}
+	a := Answer{Code: OK}
+	if c.Response.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
+		a.Code = OverLimit
+	}
+	if rule := c.Rules[0]; withRule && rule != nil {
+		a.Rule = rule.Path
+	}
+	d, ok := c.DescriptorDecision(0)
+	if !ok {
+		return a
+	}
+	st := c.Response.Statuses[0]
+	reset := st.DurationUntilReset.AsDuration().Seconds()
+	a.Remaining, a.ResetSeconds = &st.LimitRemaining, &reset
+	a.Never = a.Code == OverLimit && !d.Result.Allowed && d.Result.RetryAfter == limit.Never
+	a.Limit = &Limit{
+		Name: d.Limit.Name, RequestsPerUnit: d.Limit.Requests, Unit: d.Limit.Unit.String(), UnitMultiplier: d.Limit.Multiplier,
+		Algorithm: d.Limit.Algorithm.String(),
+	}
+	return a
+}
+
+// maxMessage bounds the message of an Error, in bytes.
+const maxMessage = 1024
+
+// newError describes an error.
+func newError(err error) *Error {
+	s := status.Convert(err)
+	message := s.Message()
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	}
+	return &Error{Code: code.Code(s.Code()).String(), Message: message}
+}
+
+// respond writes an answer.
+func respond(w http.ResponseWriter, httpCode int, answer any) {
+	text, _ := json.Marshal(answer) // texts and numbers never fail
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(httpCode)
+	_, _ = w.Write(append(text, '\n')) // an error means that the caller has gone
+}

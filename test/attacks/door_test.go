@@ -1,0 +1,209 @@
+//go:build attacks
+
+package attacks
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+)
+
+// doorAttacks are attacks on the ports of the service.
+var doorAttacks = []attack{
+	{name: "floods of PING on 8 connections", run: flood((*frames).ping), refused: "frames"},
+	{name: "floods of SETTINGS on 8 connections", run: flood((*frames).settings), refused: "frames"},
+	{name: "floods of WINDOW_UPDATE on 8 connections", run: flood((*frames).windowUpdate), refused: "frames"},
+	{name: "floods of CONTINUATION on 8 connections", run: flood((*frames).continuation), refused: "frames"},
+	{name: "floods of empty DATA on 8 connections", run: flood((*frames).emptyData), refused: "peer_cuts"},
+	{
+		name: "calls that are reset at once on 8 connections, from the address of the other client", run: resets(8), refused: "frames",
+		prepare: answerNeighbour, calls: newConnectionCalls,
+	},
+	{name: "4,000 calls a second that clients of the other client's Envoy cancel", run: cancelThroughEnvoy(4000), prepare: startEnvoy, calls: envoyCalls},
+	{name: "16 clients with deadlines of 20 ms, while the service stands still for a second", run: standStill(16), stopsService: true},
+	{name: "200 connections that pipeline batches of 100 checks to /v1/check", run: pipelinedPosts(200, "/v1/check", batchOfChecks)},
+	{name: "200 connections that pipeline calls of 256 descriptors to /json", run: pipelinedPosts(200, "/json", largeJSON)},
+	{name: "posts of a web page to /v1/check, by DNS rebinding", run: rebindingPosts},
+	{name: "Redis that announces replies of 4 GB", settings: hostileRedis, breaksRedis: true},
+}
+
+func init() { allAttacks = append(allAttacks, doorAttacks...) }
+
+// flood sends frames without a pause on 8 connections.
+func flood(send func(*frames) error) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) { onEach(ctx, 8, s.grpc, send) }
+}
+
+func (f *frames) ping() error { return f.WritePing(false, [8]byte{}) }
+
+func (f *frames) settings() error {
+	return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65535})
+}
+
+func (f *frames) windowUpdate() error { return f.WriteWindowUpdate(0, 1) }
+
+// continuation sends CONTINUATION frames without headers, all for one call.
+func (f *frames) continuation() error {
+	if f.stream == 1 {
+		f.stream += 2
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1})
+	}
+	return f.WriteContinuation(1, false, nil)
+}
+
+// emptyData sends DATA frames without data, all for one call.
+func (f *frames) emptyData() error {
+	if f.stream == 1 {
+		if _, err := f.open(); err != nil {
+			return err
+		}
+	}
+	return f.WriteData(1, false, nil)
+}
+
+// answerNeighbour opens a connection at the address of the attackers. The connection gets an
+// answer and stays open.
+func answerNeighbour(s *service) {
+	client, closeClient := s.client(attackers)
+	s.t.Cleanup(closeClient)
+	_, err := client.ShouldRateLimit(s.t.Context(), request("neighbour", 1))
+	require.NoError(s.t, err)
+}
+
+// standStill stops the service for a second, while clients call it with short deadlines.
+func standStill(clients int) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		var running sync.WaitGroup
+		for range clients {
+			client, closeClient := s.client(attackers)
+			defer closeClient()
+			running.Go(func() {
+				for ctx.Err() == nil {
+					running.Go(func() {
+						callCtx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+						defer cancel()
+						_, _ = client.ShouldRateLimit(callCtx, request("short", 1))
+					})
+					time.Sleep(5 * time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(500 * time.Millisecond)
+		assert.NoError(s.t, s.cmd.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(time.Second)
+		assert.NoError(s.t, s.cmd.Process.Signal(syscall.SIGCONT))
+		running.Wait()
+	}
+}
+
+// pipelinedPosts posts a body on each connection again and again, without waiting for answers.
+func pipelinedPosts(conns int, path string, body func() string) func(context.Context, *service) {
+	return func(ctx context.Context, s *service) {
+		text := body()
+		post := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", path, len(text), text)
+		var running sync.WaitGroup
+		for range conns {
+			running.Go(func() {
+				conn, err := attackers.DialContext(ctx, "tcp", s.http)
+				if err != nil {
+					return
+				}
+				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+				running.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+				for err == nil {
+					_, err = conn.Write(post)
+				}
+			})
+		}
+		running.Wait()
+	}
+}
+
+// batchOfChecks returns a body of /v1/check.
+func batchOfChecks() string {
+	var checks []string
+	for i := range 100 {
+		checks = append(checks, fmt.Sprintf(`{"descriptor":[{"key":"k","value":"%d"}]}`, i))
+	}
+	return `{"domain":"d","checks":[` + strings.Join(checks, ",") + `]}`
+}
+
+// largeJSON returns a body of /json.
+func largeJSON() string {
+	var descriptors []string
+	for i := range 256 {
+		descriptors = append(descriptors, fmt.Sprintf(`{"entries":[{"key":"k","value":"%d"}]}`, i))
+	}
+	return `{"domain":"d","descriptors":[` + strings.Join(descriptors, ",") + `]}`
+}
+
+// rebindingPosts posts as a browser does for a web site whose name has got the address of the
+// service.
+func rebindingPosts(ctx context.Context, s *service) {
+	client := http.Client{Transport: &http.Transport{DialContext: attackers.DialContext}}
+	defer client.CloseIdleConnections()
+	answers := map[int]bool{} // by status
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.http+"/v1/check", strings.NewReader(batchOfChecks()))
+		require.NoError(s.t, err)
+		req.Host = "evil.example"
+		req.Header.Set("Origin", "http://evil.example")
+		resp, err := client.Do(req)
+		if err != nil {
+			continue
+		}
+		_ = resp.Body.Close()
+		answers[resp.StatusCode] = true
+	}
+	assert.Equal(s.t, map[int]bool{http.StatusForbidden: true}, answers)
+}
+
+// hostileRedis returns the settings for a Redis that answers each command with a text of 4 GB.
+func hostileRedis(t *testing.T) []string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var running sync.WaitGroup
+	serve := func(conn net.Conn) {
+		defer func() { _ = conn.Close() }()
+		stop := context.AfterFunc(t.Context(), func() { _ = conn.Close() })
+		defer stop()
+		command := make([]byte, 4<<10)
+		n, err := conn.Read(command)
+		if bytes.Contains(command[:n], []byte("hello")) { // go-redis wants a map here
+			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
+			_, err = conn.Read(command)
+		}
+		if err == nil {
+			_, err = io.WriteString(conn, "$4000000000\r\n")
+		}
+		for piece := make([]byte, 64<<10); err == nil; {
+			_, err = conn.Write(piece)
+		}
+	}
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		running.Wait()
+	})
+	return []string{"REDIS_URL=" + l.Addr().String()}
+}

@@ -1,0 +1,754 @@
+package spec
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// descriptor is a descriptor of a request.
+type descriptor struct {
+	entries  []entry
+	hits     int64 // negative for a refund
+	ownLimit *limit
+}
+
+// request is a call.
+type request struct {
+	descriptors []descriptor
+	acquire     bool
+	holdID      string
+}
+
+// hit is the part of a request that one limit decides.
+type hit struct {
+	descriptor int
+	rule       *rule
+	limit      *limit
+	counter    string
+	n          int64
+	shadow     bool
+	tooLarge   bool // above max_hits of the rule
+	inGroup    bool // charged together with the other hits of the group, or not at all
+}
+
+// outcome is the decision of the real service about a hit.
+type outcome struct {
+	verdict
+	source string
+	err    error
+	took   int64 // real time of the call, in microseconds
+}
+
+// status is the answer to a descriptor.
+type status struct {
+	over      bool
+	hasLimit  bool
+	remaining int64
+	wait      int64 // duration_until_reset
+
+	hasMinWait bool // wait is only the least wait
+}
+
+// ledger has what is known about a counter. Charges that are not certain are only in most.
+type ledger struct {
+	least *counter
+	most  []*counter // by replica, because replicas remember denials
+
+	unsureUntil int64  // until this time, denials can be too early
+	waste       int64  // most permits that replicas may hold
+	hasDenied   []bool // the replica has denied a hit and admitted none since
+
+	// The fallback of each replica. known has the hits that Redis may have counted in its last answer to the
+	// replica, and fallbackMost starts from this count.
+	fallbackLeast, fallbackMost, known []*counter
+	wasAsked                           bool // a replica has asked Redis
+}
+
+func (e *ledger) clone() *ledger {
+	all := func(counters []*counter) (clones []*counter) {
+		for _, c := range counters {
+			clones = append(clones, c.clone())
+		}
+		return clones
+	}
+	return &ledger{e.least.clone(), all(e.most), e.unsureUntil, e.waste, slices.Clone(e.hasDenied), all(e.fallbackLeast), all(e.fallbackMost), all(e.known), e.wasAsked}
+}
+
+// reference is the sequential service.
+type reference struct {
+	settings *settings
+	limits   limits
+	ledgers  map[string]*ledger
+}
+
+// ledger returns the ledger of a hit. Limits with scope instance have one for each replica.
+func (r *reference) ledger(h *hit, replica int) *ledger {
+	name := h.counter
+	if h.limit.instance || r.settings.redis == "local" {
+		name = fmt.Sprintf("replica %d %s", replica, name)
+	}
+	e := r.ledgers[name]
+	if e == nil {
+		e = &ledger{least: &counter{}, hasDenied: make([]bool, r.settings.replicas)}
+		for range r.settings.replicas {
+			e.most = append(e.most, &counter{})
+			e.fallbackLeast = append(e.fallbackLeast, &counter{})
+			e.fallbackMost = append(e.fallbackMost, &counter{})
+			e.known = append(e.known, &counter{})
+		}
+		r.ledgers[name] = e
+	}
+	return e
+}
+
+// match returns the rules and the hits of a request. refused is true if a refund is not allowed.
+func (r *reference) match(q *request) (rules []*rule, hits []hit, refused bool) {
+	var names []string
+	var replaced []string
+	for i := range q.descriptors {
+		d := &q.descriptors[i]
+		found, name := r.limits.find(d.entries)
+		if d.ownLimit != nil {
+			found, name = &rule{limits: []limit{*d.ownLimit}}, ""
+			for _, e := range d.entries {
+				name += "|" + e.key + "=" + e.value
+			}
+		}
+		rules, names = append(rules, found), append(names, name)
+		if found == nil {
+			continue
+		}
+		for j := range found.limits {
+			if !found.limits[j].disabled {
+				replaced = append(replaced, found.limits[j].replaces...)
+			}
+		}
+	}
+	for i, found := range rules {
+		if found == nil {
+			continue
+		}
+		hasHolds := slices.ContainsFunc(found.limits, func(l limit) bool { return l.algorithm == "concurrency" })
+		for j := range found.limits {
+			l := &found.limits[j]
+			if l.unlimited || l.disabled || l.name != "" && slices.Contains(replaced, l.name) {
+				continue
+			}
+			n := q.descriptors[i].hits
+			if hasHolds && l.algorithm != "concurrency" {
+				n = max(n, 0) // a release refunds nothing of another limit
+			}
+			if q.acquire {
+				charged := *l
+				charged.chargeDenied = false
+				l = &charged
+			}
+			refused = refused || q.descriptors[i].hits < 0 && found.noRefunds
+			hits = append(hits, hit{
+				descriptor: i, rule: found, limit: l, n: n, shadow: found.shadow,
+				counter:  fmt.Sprintf("%s %s %d %v", names[i], l.algorithm, l.window(), l.instance),
+				tooLarge: found.maxHits > 0 && n > found.maxHits,
+			})
+		}
+	}
+	return rules, hits, refused
+}
+
+// window returns the part of a counter's name for the window.
+func (l *limit) window() int64 {
+	if l.algorithm == "concurrency" {
+		return 0
+	}
+	return l.period
+}
+
+// inQuotaMode reports whether a descriptor with this rule denies only together with others. A rule whose
+// limits are all replaced does not take part.
+func (r *reference) inQuotaMode(found *rule, hasLimit bool) bool {
+	isReplaced := func() bool {
+		return !hasLimit && slices.ContainsFunc(found.limits, func(l limit) bool { return !l.unlimited && !l.disabled })
+	}
+	return r.settings.quotaMode || found != nil && found.quota && !isReplaced()
+}
+
+// isTooLarge reports whether max_hits denies the request, so nothing of it is charged.
+func (r *reference) isTooLarge(rules []*rule, hits []hit) bool {
+	quotas, quotasTooLarge := 0, 0
+	for i, found := range rules {
+		tooLarge := slices.ContainsFunc(hits, func(h hit) bool { return h.descriptor == i && h.tooLarge && !h.shadow })
+		switch {
+		case !r.inQuotaMode(found, slices.ContainsFunc(hits, func(h hit) bool { return h.descriptor == i })):
+			if tooLarge {
+				return true
+			}
+		case tooLarge:
+			quotas++
+			quotasTooLarge++
+		default:
+			quotas++
+		}
+	}
+	return quotas > 0 && quotas == quotasTooLarge
+}
+
+// isDenied reports whether the request is denied, if these descriptors are over their limits.
+func (r *reference) isDenied(rules []*rule, over []bool, hits []hit) bool {
+	var hasLimit []int
+	for _, h := range hits {
+		hasLimit = append(hasLimit, h.descriptor)
+	}
+	quotas, quotasOver := 0, 0
+	for i, found := range rules {
+		switch {
+		case !r.inQuotaMode(found, slices.Contains(hasLimit, i)):
+			if over[i] {
+				return true
+			}
+		case over[i]:
+			quotas++
+			quotasOver++
+		default:
+			quotas++
+		}
+	}
+	return quotas > 0 && quotas == quotasOver
+}
+
+// decide checks the outcomes of a request, which the replica has answered at now, and charges the
+// request. It returns what the statuses of the response must be, and whether the request is denied.
+func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []outcome, replica int, now int64) (statuses []status, denied bool, problems []string) {
+	peeksOnly := r.isTooLarge(rules, hits)
+	before := map[*ledger]*ledger{}
+	for i := range hits {
+		e := r.ledger(&hits[i], replica)
+		if before[e] == nil {
+			before[e] = e.clone()
+		}
+	}
+	r.formGroup(q, hits, peeksOnly)
+	groupDenied := isGroupDenied(hits, outcomes)
+	for i := range hits {
+		h, got := &hits[i], &outcomes[i]
+		e := r.ledger(h, replica)
+		c := &check{reference: r, hit: h, outcome: got, ledger: e, replica: replica, now: now, holdID: q.holdID}
+		switch {
+		case h.tooLarge:
+			if got.allowed || got.retry != never {
+				c.problem("a hit above max_hits got %v", got.verdict)
+			}
+		case peeksOnly:
+			c.ledger = before[e].clone()
+			c.peek()
+		case got.allowed && h.inGroup && groupDenied:
+			c.ledger = before[e]
+			isAlone := true // the charges of other hits can be refunded later
+			for j := range hits {
+				isAlone = isAlone && (j == i || r.ledger(&hits[j], replica) != e)
+			}
+			c.takeUncharged(isAlone)
+			c.ledger = e
+			c.charge() // later hits of the request may see this charge
+		case !h.inGroup && groupDenied:
+			// The hit may have seen the charges of the group, so only an admission is checked.
+			c.ledger = before[e]
+			if got.allowed {
+				c.takeAdmitted()
+			} else {
+				c.charge()
+			}
+			c.ledger = e
+			c.charge()
+		default:
+			c.groupDenied = h.inGroup && groupDenied
+			c.take()
+		}
+		problems = append(problems, c.problems...)
+	}
+	if groupDenied { // a denied group charges nothing
+		for e, old := range before {
+			*e = *old
+		}
+		for i := range hits {
+			h := &hits[i]
+			switch {
+			case h.inGroup && outcomes[i].allowed:
+				r.noteUnsureUndo(h, &outcomes[i], replica, now)
+				r.noteExtendedHold(q, hits, h, replica, now)
+			case h.inGroup:
+				r.ledger(h, replica).hasDenied[replica] = true
+			}
+		}
+	}
+	statuses, over := assemble(rules, hits, outcomes)
+	denied = r.isDenied(rules, over, hits) && !r.settings.shadowMode
+	if denied && q.acquire && !peeksOnly { // a denied call that waits charges nothing
+		for i := range hits {
+			h, got := &hits[i], &outcomes[i]
+			isUndone := h.inGroup && groupDenied
+			if got.allowed && !got.renewed && h.n > 0 && !isUndone && !h.tooLarge {
+				h.n = -h.n
+				c := &check{reference: r, hit: h, outcome: &outcome{verdict: verdict{allowed: true}, source: got.source}, ledger: r.ledger(h, replica), replica: replica, now: now, holdID: q.holdID, isUndo: true}
+				c.charge()
+				h.n = -h.n
+			}
+		}
+	}
+	if !denied || !q.acquire {
+		r.raiseWaits(statuses, hits, outcomes)
+	}
+	return statuses, denied, problems
+}
+
+// raiseWaits raises the waits of denied descriptors: they include the waits for limits whose last hits the call
+// has charged.
+func (r *reference) raiseWaits(statuses []status, hits []hit, outcomes []outcome) {
+	for i := range hits {
+		h, st := &hits[i], &statuses[hits[i].descriptor]
+		if !st.over || !outcomes[i].allowed {
+			continue
+		}
+		isSure := !r.settings.leases && !r.settings.outage
+		if isSure {
+			st.wait = max(st.wait, roundWait(h.limit, outcomes[i].next))
+		}
+		st.hasMinWait = st.hasMinWait || !isSure || h.limit.algorithm == "token_bucket" // which can be a microsecond longer
+	}
+}
+
+// formGroup marks the hits that are charged together: all hits of a call that waits, or all hits that are not
+// in shadow mode. If quota mode or SHADOW_MODE can admit a call with a denied hit, the call forms no group.
+func (r *reference) formGroup(q *request, hits []hit, peeksOnly bool) {
+	isWaiting := q.acquire && !r.settings.shadowMode && !slices.ContainsFunc(hits, func(h hit) bool { return r.inQuotaMode(h.rule, true) })
+	for i := range hits {
+		h := &hits[i]
+		h.inGroup = (isWaiting || r.settings.allOrNone && !h.shadow) && h.n > 0 && !h.tooLarge && !peeksOnly
+	}
+}
+
+// isGroupDenied reports whether a hit of the group is denied, and not only in shadow mode.
+func isGroupDenied(hits []hit, outcomes []outcome) bool {
+	for i := range hits {
+		if hits[i].inGroup && !hits[i].shadow && !outcomes[i].allowed {
+			return true
+		}
+	}
+	return false
+}
+
+// undoesCharges reports whether the request can charge hits for a moment and then refund them, so other calls
+// can be denied at this moment.
+func (r *reference) undoesCharges(q *request, hits []hit) bool {
+	isGroup := q.acquire || r.settings.allOrNone
+	isOneStep := r.settings.redis != "cluster" && !r.settings.perSecond
+	names := map[string]bool{}
+	for i := range hits {
+		names[hits[i].counter] = true
+		isOneStep = isOneStep && (hits[i].inGroup || hits[i].shadow && !q.acquire) && hits[i].limit.instance == hits[0].limit.instance
+	}
+	return isGroup && len(hits) > 1 && (!isOneStep || len(names) < len(hits))
+}
+
+// noteUnsureUndo notes that a charge may stay. If a group is charged in several steps, its refund leaves out
+// windows that may have ended by the real clock.
+func (r *reference) noteUnsureUndo(h *hit, got *outcome, replica int, now int64) {
+	e := r.ledger(h, replica)
+	hasSteps := r.settings.redis == "cluster" || r.settings.perSecond
+	if hasSteps && e.least.clone().take(h.limit, now, h.n, "").reset <= got.took {
+		e.unsureUntil = now + 2*h.limit.period
+	}
+	for _, known := range e.known { // Redis may have counted the hit when it answered another call
+		known.forget(h.limit, now)
+		known.charge(h.limit, now, h.n)
+	}
+}
+
+// noteExtendedHold notes that an anonymous hold may last longer. The call takes slots and gives them back, and a
+// release without an id ends the hold that expires first.
+func (r *reference) noteExtendedHold(q *request, hits []hit, h *hit, replica int, now int64) {
+	if h.limit.algorithm == "concurrency" && q.holdID == "" && r.undoesCharges(q, hits) {
+		e := r.ledger(h, replica)
+		e.unsureUntil = max(e.unsureUntil, now+h.limit.period)
+	}
+}
+
+// decideTotals checks the outcomes of a request that was sent several times at once. Call i went to
+// replica i modulo the number of replicas. The order of the calls is not known, so decideTotals checks how
+// many hits were admitted, and that no hit was denied that fits after all of them. The second check needs
+// calls that undo no charges.
+func (r *reference) decideTotals(q *request, rules []*rule, hits []hit, calls [][]outcome, now int64) (problems []string) {
+	newCheck := func(call, i int) *check {
+		replica := call % r.settings.replicas
+		return &check{reference: r, hit: &hits[i], outcome: &calls[call][i], ledger: r.ledger(&hits[i], replica), replica: replica, now: now}
+	}
+	peeksOnly := r.isTooLarge(rules, hits)
+	r.formGroup(q, hits, peeksOnly)
+	var undone, denied []*check
+	for call, outcomes := range calls {
+		groupDenied := isGroupDenied(hits, outcomes)
+		_, over := assemble(rules, hits, outcomes)
+		isUndone := q.acquire && r.isDenied(rules, over, hits) && !r.settings.shadowMode
+		for i := range hits {
+			h, c := &hits[i], newCheck(call, i)
+			switch {
+			case peeksOnly || h.tooLarge:
+			case h.inGroup && outcomes[i].allowed && groupDenied:
+				r.noteUnsureUndo(h, c.outcome, c.replica, now)
+				r.noteExtendedHold(q, hits, h, c.replica, now)
+			case !outcomes[i].allowed:
+				denied = append(denied, c)
+			case isUndone:
+				undone = append(undone, c)
+			default:
+				c.takeAdmitted()
+				problems = append(problems, c.problems...)
+			}
+		}
+	}
+	for _, c := range denied {
+		c.charge()
+	}
+	for _, c := range undone { // a release can end the hold of another call, so all are charged first
+		if c.hit.limit.algorithm == "concurrency" {
+			c.charge()
+		}
+	}
+	for _, c := range undone {
+		if c.hit.limit.algorithm == "concurrency" {
+			h := *c.hit
+			h.n = -h.n
+			c.hit, c.isUndo = &h, true
+			c.charge()
+		}
+	}
+	for _, c := range denied {
+		if !r.undoesCharges(q, hits) && c.outcome.source != "fallback" {
+			c.peek()
+			problems = append(problems, c.problems...)
+		}
+	}
+	return problems
+}
+
+// check compares one outcome with the ledger of its counter.
+type check struct {
+	reference   *reference
+	hit         *hit
+	outcome     *outcome
+	ledger      *ledger
+	replica     int
+	now         int64
+	holdID      string
+	groupDenied bool
+	isUndo      bool // of a charge of this request
+	problems    []string
+}
+
+func (c *check) problem(format string, args ...any) {
+	h := c.hit
+	c.problems = append(c.problems, fmt.Sprintf("descriptor %d, limit %s, %d hits, decided by %s: %s",
+		h.descriptor, h.limit.yaml(), h.n, c.outcome.source, fmt.Sprintf(format, args...)))
+}
+
+// peek checks a hit that is not charged because another hit denies the request.
+func (c *check) peek() {
+	most := c.ledger.most[c.replica]
+	most.forget(c.hit.limit, c.now)
+	room := c.hit.limit.capacity() - most.spent(c.hit.limit, c.now)
+	if c.hit.n > 0 && c.outcome.source != "fallback" && c.now >= c.ledger.unsureUntil && !c.outcome.allowed && c.hit.n <= room-c.reference.early(c.ledger, c.hit.limit) {
+		c.problem("denied, but %d hits are left", room)
+	}
+}
+
+// takeUncharged checks a hit that would pass, but is not charged because its group is denied. isAlone
+// reports that it is the only hit of the request on the counter.
+func (c *check) takeUncharged(isAlone bool) {
+	l, least := c.hit.limit, c.ledger.least
+	if c.outcome.source == "fallback" {
+		l, least = c.reference.share(l), c.ledger.fallbackLeast[c.replica]
+	}
+	before := least.clone().take(l, c.now, 0, "")
+	want := least.clone().take(l, c.now, c.hit.n, c.holdID)
+	if !want.allowed {
+		c.problem("answered as allowed, but %d hits are left", before.remaining)
+	}
+	s := c.reference.settings
+	isAlone = isAlone && want.reset > c.outcome.took && c.now >= c.ledger.unsureUntil // see noteUnsureUndo
+	if got := c.outcome.remaining; isAlone && !s.leases && !s.outage && got != before.remaining {
+		c.problem("not charged, got %d remaining, want %d", got, before.remaining)
+	}
+}
+
+// takeAdmitted checks an admitted hit and charges it.
+func (c *check) takeAdmitted() {
+	l, least := c.hit.limit, c.ledger.least
+	if c.outcome.source == "fallback" {
+		l, least = c.reference.share(l), c.ledger.fallbackLeast[c.replica]
+	}
+	if want := least.clone().take(l, c.now, c.hit.n, c.holdID); !want.allowed {
+		c.problem("too many hits are admitted, want %+v", want)
+	}
+	c.charge()
+}
+
+// take checks a hit and charges it.
+func (c *check) take() {
+	l, got := c.hit.limit, c.outcome
+	if got.err != nil {
+		c.problem("error: %v", got.err)
+		return
+	}
+	least, most := c.ledger.least, c.ledger.most[c.replica]
+	waste := c.reference.early(c.ledger, l)
+	isUnsure := c.now < c.ledger.unsureUntil
+	if got.source == "fallback" {
+		l = c.reference.share(l)
+		least, most, waste = c.ledger.fallbackLeast[c.replica], c.ledger.fallbackMost[c.replica], 0
+		c.startFromLastCount(l)
+		isUnsure = isUnsure || c.ledger.wasAsked && l.algorithm != "fixed_window" // it has the last count for up to another window
+	}
+	charging := *l
+	charging.chargeDenied = l.chargeDenied && c.chargesDenied()
+	want := least.clone().take(&charging, c.now, c.hit.n, c.holdID)
+	full := most.clone()
+	full.forget(l, c.now)
+	room := l.capacity() - full.spent(l, c.now) - waste
+	early := full.take(&charging, c.now, c.hit.n, c.holdID)
+	isEnough := !isUnsure && early.allowed && (early.renewed || c.hit.n < 0 || max(c.hit.n, 1) <= room || l.resetsAtOnce() && c.hit.n <= room)
+	switch {
+	case isUnsure && got.source == "fallback" && l.algorithm == "first_hit_window": // the window of Redis can end earlier
+	case got.allowed && !want.allowed:
+		c.problem("admitted, but %d hits are left, want %+v", l.capacity()-least.spent(l, c.now), want)
+	case !got.allowed && isEnough:
+		c.problem("denied, but %d hits are left, got %+v, want %+v", room, got.verdict, early)
+	case got.allowed == want.allowed:
+		c.compareNumbers(want)
+	}
+	if got.allowed && c.hit.n > 0 && !c.hit.shadow && !c.groupDenied {
+		got.next = want.next
+	}
+	c.charge()
+}
+
+// startFromLastCount charges the fallback with its share of the last count. l is the limit of the fallback.
+func (c *check) startFromLastCount(l *limit) {
+	known, fallback := c.ledger.known[c.replica], c.ledger.fallbackMost[c.replica]
+	if l.algorithm != "fixed_window" || c.hit.limit.requests == 0 {
+		return
+	}
+	known.forget(c.hit.limit, c.now)
+	fallback.forget(l, c.now)
+	spent := min(known.spent(c.hit.limit, c.now)+c.reference.waste(c.ledger, c.hit.limit), c.hit.limit.requests)
+	if missing := spent*l.requests/c.hit.limit.requests - fallback.spent(l, c.now); missing > 0 {
+		fallback.charge(l, c.now, missing)
+	}
+}
+
+// compareNumbers compares the numbers of the outcome if they must be exact.
+func (c *check) compareNumbers(want verdict) {
+	got := c.outcome.verdict
+	want.next = 0
+	isExact := c.outcome.source == "redis" || c.outcome.source == "local"
+	switch {
+	case c.reference.settings.leases || c.reference.settings.outage || c.now < c.ledger.unsureUntil:
+	case isExact && !c.hit.inGroup:
+		if got != want {
+			c.problem("got %+v, want %+v", got, want)
+		}
+	case isExact && !c.groupDenied:
+		if got != want {
+			c.problem("all hits of the request pass: got %+v, want %+v", got, want)
+		}
+	case got.allowed:
+	case c.hit.inGroup:
+		if (got.retry == never) != (want.retry == never) {
+			c.problem("got %+v, want %+v", got, want)
+		}
+	default: // a remembered denial
+		if got.retry > max(want.retry, want.reset) || got.retry == 0 || (got.retry == never) != (want.retry == never) {
+			c.problem("a remembered denial: got %+v, want %+v", got, want)
+		}
+		if got.remaining > 0 && got.remaining != want.remaining {
+			c.problem("a remembered denial: got %d remaining, want %d", got.remaining, want.remaining)
+		}
+	}
+}
+
+// chargesDenied reports whether the outcome of a denial can be a charge. A remembered denial charges
+// nothing, and neither do hits that are charged together.
+func (c *check) chargesDenied() bool {
+	s := c.outcome.source
+	return (s == "redis" || s == "local" || s == "fallback") && !c.hit.inGroup
+}
+
+// charge charges the hit as its outcome says.
+func (c *check) charge() {
+	h, got := c.hit, c.outcome
+	l, counters := h.limit, append([]*counter{c.ledger.least}, c.ledger.most...)
+	if got.source == "fallback" {
+		l = c.reference.share(l)
+		c.startFromLastCount(l)
+		counters = []*counter{c.ledger.fallbackLeast[c.replica], c.ledger.fallbackMost[c.replica]}
+	}
+	if got.source == "redis" {
+		c.ledger.wasAsked = true
+	}
+	if h.limit.algorithm != "concurrency" && got.source != "fallback" && h.n > 0 && (got.allowed || c.chargesDenied() && l.chargeDenied) {
+		for _, known := range c.ledger.known {
+			known.forget(l, c.now)
+			known.charge(l, c.now, h.n)
+		}
+	}
+	for i, counter := range counters {
+		counter.forget(l, c.now)
+		isHidden := h.n < 0 && i > 0 && got.source != "fallback" && i-1 != c.replica && !c.isUndo && c.remembersDenial(i-1)
+		switch {
+		case isHidden && l.algorithm == "first_hit_window": // the refund can end the window
+			c.ledger.unsureUntil = c.now + 2*l.period
+			counter.add(l, c.now, h.n, c.holdID)
+		case isHidden: // a refund through another replica can take effect when the denial ends
+		case got.allowed:
+			counter.add(l, c.now, h.n, c.holdID)
+		case l.chargeDenied && c.chargesDenied() && h.n > 0:
+			n := h.n
+			if waste := c.reference.waste(c.ledger, l); waste > 0 && counter == c.ledger.least { // permits still pass
+				n = min(n, max(l.capacity()-waste-counter.spent(l, c.now), 0))
+			}
+			counter.charge(l, c.now, n)
+		}
+	}
+	if h.n >= 0 {
+		c.ledger.hasDenied[c.replica] = !got.allowed
+	}
+}
+
+// remembersDenial reports whether a replica may remember a denial of the counter.
+func (c *check) remembersDenial(replica int) bool {
+	s := c.reference.settings
+	return c.hit.limit.algorithm != "concurrency" && s.denyCache && c.ledger.hasDenied[replica]
+}
+
+// add charges n admitted hits, even if the counter has no room for them.
+func (c *counter) add(l *limit, now, n int64, id string) {
+	switch {
+	case n < 0:
+		c.take(l, now, n, id)
+	case l.algorithm == "concurrency":
+		unbounded := *l
+		unbounded.requests = math.MaxInt64 / 2
+		c.take(&unbounded, now, n, id)
+	case n > 0:
+		c.charge(l, now, n)
+	}
+}
+
+// waste returns the most permits that replicas can hold.
+func (r *reference) waste(e *ledger, l *limit) int64 {
+	e.waste = max(e.waste, l.waste())
+	return e.waste
+}
+
+// early returns the hits of a limit that can be denied because of leases. Replicas can hold permits. And the
+// bucket in Redis is smaller by the permits that replicas may hold, even if they hold none.
+func (r *reference) early(e *ledger, l *limit) int64 {
+	if l.algorithm == "token_bucket" {
+		return r.waste(e, l) + l.waste()
+	}
+	return r.waste(e, l)
+}
+
+// fallbackRatio is the share of a limit that each replica admits without Redis.
+const fallbackRatio = 0.5
+
+// share returns the limit of the fallback.
+func (r *reference) share(l *limit) *limit {
+	share := func(n int64) int64 {
+		if n == 0 {
+			return 0
+		}
+		return max(int64(float64(n)*fallbackRatio), 1)
+	}
+	shared := *l
+	shared.requests, shared.burst, shared.lease = share(l.requests), share(l.burst), false
+	return &shared
+}
+
+// assemble returns the statuses that follow from the outcomes, and which descriptors are over.
+func assemble(rules []*rule, hits []hit, outcomes []outcome) (statuses []status, over []bool) {
+	statuses, over = make([]status, len(rules)), make([]bool, len(rules))
+	for i, found := range rules {
+		if found != nil && len(found.limits) == 1 && found.limits[0].unlimited {
+			statuses[i].remaining = math.MaxUint32
+		}
+		best := -1
+		for j := range hits {
+			if hits[j].descriptor != i {
+				continue
+			}
+			if best < 0 || isMoreRestrictive(&hits[j], &outcomes[j], &hits[best], &outcomes[best]) {
+				best = j
+			}
+		}
+		if best < 0 {
+			continue
+		}
+		v, l := outcomes[best].verdict, hits[best].limit
+		over[i] = !v.allowed && !hits[best].shadow
+		statuses[i] = status{over: over[i], hasLimit: true, remaining: max(v.remaining, 0), wait: roundWait(l, v.wait(l))}
+		for j := range hits {
+			if over[i] && hits[j].descriptor == i && !outcomes[j].allowed && outcomes[j].retry != never {
+				statuses[i].wait = max(statuses[i].wait, roundWait(hits[j].limit, outcomes[j].retry))
+			}
+		}
+	}
+	return statuses, over
+}
+
+// isMoreRestrictive reports whether the status describes hit a and not hit b: a denied hit that never
+// passes, the denied hit with the longest wait, or else the hit with the least remaining.
+func isMoreRestrictive(a *hit, aOutcome *outcome, b *hit, bOutcome *outcome) bool {
+	switch {
+	case aOutcome.allowed != bOutcome.allowed:
+		return !aOutcome.allowed
+	case aOutcome.allowed:
+		return aOutcome.remaining < bOutcome.remaining
+	}
+	if (aOutcome.retry == never) != (bOutcome.retry == never) {
+		return aOutcome.retry == never
+	}
+	return aOutcome.wait(a.limit) > bOutcome.wait(b.limit)
+}
+
+// roundWait rounds waits of a second or more up to whole seconds. The waits of fixed_window are always
+// whole seconds, if its window is.
+func roundWait(l *limit, wait int64) int64 {
+	if wait < second && (l.algorithm != "fixed_window" || l.period%second != 0) {
+		return wait
+	}
+	return ceilDiv(wait, second) * second
+}
+
+// String returns the request in short.
+func (q *request) String() string {
+	var parts []string
+	for _, d := range q.descriptors {
+		var text []string
+		for _, e := range d.entries {
+			text = append(text, e.key+"="+e.value)
+		}
+		part := fmt.Sprintf("%s ×%d", strings.Join(text, ","), d.hits)
+		if d.ownLimit != nil {
+			part += " with limit " + d.ownLimit.yaml()
+		}
+		parts = append(parts, part)
+	}
+	text := strings.Join(parts, "; ")
+	if q.acquire {
+		text += " (acquire)"
+	}
+	if q.holdID != "" {
+		text += " (hold " + q.holdID + ")"
+	}
+	return text
+}
