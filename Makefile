@@ -78,6 +78,12 @@ rolling-restart: ## Restart replicas behind Envoy with its timeout of 20 ms, whi
 	@test/e2e/need-envoy
 	ROLLING_TIMEOUT=20ms $(GO) test -tags e2e -count=1 -timeout 10m -v -run TestRollingRestart ./test/e2e
 
+.PHONY: parity
+parity: build incumbent ## Run the tests of envoyproxy/ratelimit against rls
+	@deploy/scripts/test-tools
+	RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_PARITY_INCUMBENT=$(lastword $(subst @, ,$(INCUMBENT))) \
+		$(GO) test -tags parity -count=1 -timeout 30m -v ./test/parity
+
 lint: ## Run the linters of .golangci.yml in all modules, and actionlint for .github
 	@for module in . $(NESTED_MODULES); do \
 		echo "lint $$module"; \
