@@ -23,6 +23,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/heap"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/internal/server/admission"
 	"github.com/seed-81f232ab/rls/service"
@@ -209,6 +210,8 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
 			AnyHost: true, // metrics have no secrets, and Prometheus uses any name
+		}, {
+			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(meter, meter.KeyCounts, s.ExtraTags),
 		}},
 		DebugNames:   s.DebugNames,
 		DrainDelay:   s.DrainDelay,

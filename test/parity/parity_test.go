@@ -62,7 +62,7 @@ func readCases(t *testing.T, events []byte) map[string]testCase {
 		require.NoError(t, json.Unmarshal([]byte(line), &e), "%s", line)
 		c := cases[e.Test]
 		switch e.Action {
-		case "output":
+		case "output", "build-output":
 			c.output += e.Output
 		case "pass", "fail", "skip":
 			c.result = e.Action

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,7 @@ func (r *pointReader) points() (iter.Seq[point], error) {
 		add := func(p point) { wantsMore = wantsMore && yield(p) }
 		r.readRules(add)
 		r.readFamilies(families, add)
+		readDenyCache(families, add)
 	}, err
 }
 
@@ -100,6 +102,29 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 		}
 	}
 	r.counts = counts
+}
+
+// readDenyCache calls add with the gauges of the local cache of envoyproxy/ratelimit, if the deny cache is on. All
+// decisions that it did not make are misses.
+func readDenyCache(families []*dto.MetricFamily, add func(point)) {
+	isOn, hits, misses := false, 0.0, 0.0
+	for _, f := range families {
+		isOn = isOn || f.GetName() == "rls_deny_cache_denials_total"
+		if f.GetName() != "rls_decisions_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetValue() == "deny_cache" }) {
+				hits += m.GetCounter().GetValue()
+			} else {
+				misses += m.GetCounter().GetValue()
+			}
+		}
+	}
+	if isOn {
+		add(point{name: "ratelimit.localcache.hitCount", kind: gauge, value: hits})
+		add(point{name: "ratelimit.localcache.missCount", kind: gauge, value: misses})
+	}
 }
 
 // isOurs reports whether a metric is sent under its own name. It excludes info metrics, because
