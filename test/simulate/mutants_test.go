@@ -291,7 +291,7 @@ var mutants = []mutant{
 		file:    "lua/lua.go",
 		old:     readsScript,
 		new:     fmt.Sprintf(changesScript, "hold.expiry <= now", "hold.expiry <= 0"),
-		runs:    []run{{"holders", 1}},
+		runs:    []run{{"holders", 2}},
 		problem: "slots were taken",
 	},
 	{
