@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -10,11 +9,9 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
-	"github.com/seed-81f232ab/rls/internal/observe/live"
-	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
-	"github.com/seed-81f232ab/rls/service"
 )
 
 // candidateKeyPrefix begins the names of the candidate's counters in a store.
@@ -28,12 +25,12 @@ type candidateLimits struct {
 
 // startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns nil
 // without the setting.
-func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (*candidateLimits, error) {
+func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLimits, error) {
 	if s.LimitsCandidate == "" {
 		return nil, nil
 	}
 	c := &candidateLimits{}
-	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: meter.Candidate(func() bool { return c.Status().Problem != nil })}
+	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: e.Metrics.Candidate(func() bool { return c.Status().Problem != nil })}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	switch s.Backend() {
 	case env.BackendRedis:
@@ -45,7 +42,7 @@ func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *sl
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter, x.RedisKey = client, client.Counter
 	case env.BackendMemcache:
-		client, err := newMemcached(s, s.CacheKeyPrefix+candidateKeyPrefix, log)
+		client, err := newMemcached(s, s.CacheKeyPrefix+candidateKeyPrefix, e.Log)
 		if err != nil {
 			return nil, err
 		}
@@ -63,42 +60,9 @@ func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *sl
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
 		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
-		Log:      log.With("limits", "candidate"),
+		Log:      e.Log.With("limits", "candidate"),
 	})
-	p.start(func(ctx context.Context) { c.Follow(ctx, files, log) })
+	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
 	return c, nil
-}
-
-// observers returns the observer that evaluates the candidate, if there is one.
-func (c *candidateLimits) observers() []service.Observer {
-	if c == nil {
-		return nil
-	}
-	return []service.Observer{c.Candidate}
-}
-
-// liveCandidate describes the candidate.
-func liveCandidate(status candidate.Status) *live.Candidate {
-	out := &live.Candidate{Since: timeOrNil(status.Since), Rules: []live.CandidateRule{}}
-	if status.Problem != nil {
-		out.Problem = status.Problem.Error()
-	}
-	for result, n := range status.Calls {
-		switch result {
-		case candidate.NewlyDenied:
-			out.NewlyDenied = n
-		case candidate.NewlyAdmitted:
-			out.NewlyAdmitted = n
-		case candidate.Failed, candidate.Dropped:
-			out.NotCompared += n
-			continue
-		}
-		out.Compared += n
-	}
-	const maxRules = 20
-	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
-		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})
-	}
-	return out
 }

@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
-	"github.com/seed-81f232ab/rls/internal/observe/metrics"
-	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -27,10 +24,10 @@ type decisions struct {
 }
 
 // newDecisions returns the observers of the settings, and starts the decision log.
-func newDecisions(p *process, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *decisions {
+func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 	hash := decisionlog.NewHash(s.DecisionLogHashKey)
 	d := &decisions{hub: decisionlog.NewHub(nil, hash)}
-	d.observers = []service.Observer{d.hub, decisionlog.CallLog{Log: log, Hash: hash}}
+	d.observers = []service.Observer{d.hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
 	if s.DecisionLog == env.DecisionLogOff {
 		return d
 	}
@@ -41,8 +38,8 @@ func newDecisions(p *process, s *env.Settings, meter *metrics.Metrics, log *slog
 		Path:         s.DecisionLogPath,
 		Writer:       os.Stdout,
 		Hash:         hash,
-		Observer:     meter.DecisionLog(),
-		Log:          log,
+		Observer:     e.Metrics.DecisionLog(),
+		Log:          e.Log,
 	})
 	if s.DecisionLogPath == "" {
 		// Without this, the end of the reader of stdout would end the service.
@@ -62,18 +59,8 @@ func newDecisions(p *process, s *env.Settings, meter *metrics.Metrics, log *slog
 		select {
 		case <-done:
 		case <-time.After(decisionLogCloseTimeout):
-			log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
+			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
 	})
 	return d
-}
-
-// page returns the page of the live stream.
-func (d *decisions) page(callers *admin.Callers, log *slog.Logger) server.Page {
-	return privatePage(callers, server.Page{
-		Path:    decisionsPath,
-		Help:    "a stream of live decisions, for rls tail; " + privateHelp(callers),
-		Handler: d.hub,
-		Stream:  true,
-	}, log)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/server"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
@@ -352,7 +353,7 @@ func (d *doctor) checkRedis(ctx context.Context) {
 		return
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, events.RedisCheckTimeout)
 	defer cancel()
 	isGood := true
 	for _, f := range client.Check(ctx) {

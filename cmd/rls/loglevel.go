@@ -8,21 +8,20 @@ import (
 	"strings"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
 // logLevelPath is the path of the page that changes LOG_LEVEL.
 const logLevelPath = "/loglevel"
 
-// logLevelPage returns the page that shows and changes the level of the log. The page is
+// logLevel returns the page that shows and changes the level of the log. The page is
 // private, because level debug logs values of requests and slows calls.
-func logLevelPage(callers *admin.Callers, level *slog.LevelVar, log *slog.Logger) server.Page {
-	return privatePage(callers, server.Page{
+func (p privatePages) logLevel(level *slog.LevelVar) server.Page {
+	return p.newPage(server.Page{
 		Path:    logLevelPath,
-		Help:    "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + privateHelp(callers),
-		Handler: logLevelHandler(level, log),
-	}, log)
+		Help:    "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + p.help(),
+		Handler: logLevelHandler(level, p.log),
+	})
 }
 
 func logLevelHandler(level *slog.LevelVar, log *slog.Logger) http.HandlerFunc {
@@ -53,14 +52,7 @@ func logLevelHandler(level *slog.LevelVar, log *slog.Logger) http.HandlerFunc {
 // so that the change is in the log.
 func setLogLevel(level *slog.LevelVar, newLevel slog.Level, log *slog.Logger) {
 	old := level.Level()
-	logChange := func() {
-		log.Warn("log level changed", "old", strings.ToLower(old.String()), "new", strings.ToLower(newLevel.String()))
-	}
-	if newLevel > old {
-		logChange()
-	}
+	level.Set(min(old, newLevel))
+	log.Warn("log level changed", "old", strings.ToLower(old.String()), "new", strings.ToLower(newLevel.String()))
 	level.Set(newLevel)
-	if newLevel <= old {
-		logChange()
-	}
 }

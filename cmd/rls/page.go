@@ -3,12 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
@@ -19,15 +17,14 @@ import (
 const defaultGRPCPort = 8081
 
 // livePage returns the live page and its assets.
-func livePage(s *env.Settings, callers *admin.Callers, h live.Handlers, x *explain.Explainer, log *slog.Logger) []server.Page {
-	isAllowed := privateCaller(callers)
+func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain.Explainer) []server.Page {
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
 		Rules:    h.Live.Rules,
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
-			if _, ok := isAllowed(r); !ok {
-				return nil, errors.New("explain shows counters: " + privateRefusal(callers) + ". Sign in, or use the command rls explain --admin URL")
+			if !private.admits(r) {
+				return nil, errors.New("explain shows counters: " + private.refusal() + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
 			if err != nil {
@@ -41,7 +38,7 @@ func livePage(s *env.Settings, callers *admin.Callers, h live.Handlers, x *expla
 			{Href: "/metrics", Name: "Metrics"},
 			{Href: "/endpoints", Name: "All pages"},
 		},
-		Log: log,
+		Log: private.log,
 	}
 	for _, source := range backend.Sources() {
 		o.Sources = append(o.Sources, source.String())
@@ -52,11 +49,13 @@ func livePage(s *env.Settings, callers *admin.Callers, h live.Handlers, x *expla
 	case s.GRPCPort != defaultGRPCPort && s.GRPCPort != 0:
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
-	if hasTokens(callers) {
+	var pages []server.Page
+	if private.hasTokens() {
 		o.Links = append(o.Links, page.Link{Href: signInPath, Name: "Sign in"})
+		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
+		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(private.signIn)})
 	}
-	return append(signInPage(callers), []server.Page{
-		{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
-		{Path: page.AssetsPath, Handler: page.Assets()},
-	}...)
+	return append(pages,
+		server.Page{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
+		server.Page{Path: page.AssetsPath, Handler: page.Assets()})
 }

@@ -9,91 +9,99 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// privatePage returns a page that shows values of requests, or changes this process.
-// Callers of the admin API may open it. If there are none, callers on this host may. A page
-// of another site can't change anything through the browser of such a caller.
-func privatePage(callers *admin.Callers, p server.Page, log *slog.Logger) server.Page {
-	p.AnyHost = true // the callers are checked here
-	isAllowed, next := privateCaller(callers), http.NewCrossOriginProtection().Handler(p.Handler)
-	code := http.StatusForbidden
-	if callers.CanAuthorize() {
-		code = http.StatusUnauthorized
-	}
+// privatePages makes pages that show values of requests, or change this process. Callers of the admin API may open
+// them. If there are none, callers on this host may.
+type privatePages struct {
+	*admin.Callers
+	log *slog.Logger
+}
+
+// explain returns the page that explains the answer to a request. It shows counters.
+func (p privatePages) explain(x *explain.Explainer) server.Page {
+	return p.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: x})
+}
+
+// decisions returns the page of the live stream.
+func (p privatePages) decisions(hub *decisionlog.Hub) server.Page {
+	return p.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + p.help(), Handler: hub, Stream: true})
+}
+
+// newPage returns a page with a check of its callers. A page of another site can't change anything through the
+// browser of a caller.
+func (p privatePages) newPage(page server.Page) server.Page {
+	page.AnyHost = true // the callers are checked here
+	next, path := http.NewCrossOriginProtection().Handler(page.Handler), page.Path
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
-	p.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, authorized := isAllowed(r)
-		if !authorized {
-			if logs.Allow() {
-				log.Warn("page refused", "path", p.Path, "method", r.Method, "from", r.RemoteAddr, "remedy", privateRefusal(callers))
-			}
-			if code == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
-			}
-			http.Error(w, http.StatusText(code)+": "+privateRefusal(callers), code)
+	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, isAllowed := p.caller(r)
+		if isAllowed {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
-	})
-	return p
-}
-
-// privateCaller returns a function that reports whether a caller may see values of requests,
-// and the name of the caller.
-func privateCaller(callers *admin.Callers) func(*http.Request) (name string, ok bool) {
-	return func(r *http.Request) (string, bool) {
-		name, ok := callers.Reader(r)
-		if !ok && !callers.CanAuthorize() && server.IsLocal(r) {
-			return "same host", true
+		if logs.Allow() {
+			p.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", p.refusal())
 		}
-		return name, ok
-	}
+		code := http.StatusForbidden
+		if p.CanAuthorize() {
+			code = http.StatusUnauthorized
+			w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
+		}
+		http.Error(w, http.StatusText(code)+": "+p.refusal(), code)
+	})
+	return page
 }
 
-// privateRefusal says who may open a private page.
-func privateRefusal(callers *admin.Callers) string {
-	if callers.CanAuthorize() {
+// caller returns the name of a caller that may see values of requests.
+func (p privatePages) caller(r *http.Request) (name string, isAllowed bool) {
+	if !p.CanAuthorize() && server.IsLocal(r) {
+		return "same host", true
+	}
+	return p.Reader(r)
+}
+
+// admits reports whether the caller may see values of requests.
+func (p privatePages) admits(r *http.Request) bool {
+	_, isAllowed := p.caller(r)
+	return isAllowed
+}
+
+// refusal says who may open a private page.
+func (p privatePages) refusal() string {
+	if p.CanAuthorize() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
 	}
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 }
 
-// privateHelp says in the list of pages who may open a private page.
-func privateHelp(callers *admin.Callers) string {
-	if callers.CanAuthorize() {
+// help says in the list of pages who may open a private page.
+func (p privatePages) help() string {
+	if p.CanAuthorize() {
 		return "needs a token or a client certificate"
 	}
 	return "only for callers on the same host"
 }
 
-// signInPath is the page that makes a browser ask for a token.
+// signInPath is the path of the page that makes a browser ask for a token. The browser then sends the token to all
+// pages of the debug listener.
 const signInPath = "/signin"
 
-// signInPage returns the page that signs a browser in, or none if there are no tokens. The
-// browser then sends the token to all pages of the debug listener.
-func signInPage(callers *admin.Callers) []server.Page {
-	if !hasTokens(callers) {
-		return nil
-	}
-	isAllowed := privateCaller(callers)
-	return []server.Page{{
-		Path: signInPath,
-		Help: "asks a browser for a token of ADMIN_TOKEN, as the password of any user",
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if _, ok := isAllowed(r); !ok {
-				w.Header().Set("WWW-Authenticate", `Basic realm="rls: any user, and a token of ADMIN_TOKEN as the password", charset="UTF-8"`)
-				http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
-				return
-			}
-			http.Redirect(w, r, "/", http.StatusSeeOther)
-		}),
-	}}
-}
-
 // hasTokens reports whether any caller can have a token.
-func hasTokens(callers *admin.Callers) bool { return len(callers.Tokens) > 0 || callers.File != nil }
+func (p privatePages) hasTokens() bool { return len(p.Tokens) > 0 || p.File != nil }
+
+// signIn signs a browser in.
+func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
+	if p.admits(r) {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	w.Header().Set("WWW-Authenticate", `Basic realm="rls: any user, and a token of ADMIN_TOKEN as the password", charset="UTF-8"`)
+	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
+}
 
 // callerKey is the key of the caller's name in the context of a private page.
 type callerKey struct{}

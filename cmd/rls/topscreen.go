@@ -143,10 +143,10 @@ func (t *topScreen) ruleLines(list *live.RuleList) []string {
 	}
 	var more []string
 	if list.More > 0 {
-		more = append(more, countedText(list.More, "more rule")+" with traffic")
+		more = append(more, page.FormatCounted(list.More, "more rule")+" with traffic")
 	}
 	if list.Quiet > 0 {
-		more = append(more, countedText(list.Quiet, "quiet rule"))
+		more = append(more, page.FormatCounted(list.Quiet, "quiet rule"))
 	}
 	if len(more) > 0 {
 		lines = append(lines, t.inColour(dim, t.truncate(strings.Join(more, ", "), t.width)))

@@ -1,4 +1,4 @@
-package main
+package events
 
 import (
 	"log/slog"
@@ -8,12 +8,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// conditionObserver reports conditions that are not tested to the metrics and the log. It writes at most one
-// line of each kind a minute.
+// conditionObserver reports conditions that are not tested. It writes at most one line of each kind a minute.
 type conditionObserver struct {
 	descriptors.Observer // the metrics
 	log                  *slog.Logger
 	failed, notTested    minuteLog
+}
+
+// Conditions returns the observer of conditions.
+func (e *Events) Conditions() descriptors.Observer {
+	return &conditionObserver{Observer: e.Metrics.Conditions(), log: e.Log}
 }
 
 // ExpressionFailed implements descriptors.Observer.
