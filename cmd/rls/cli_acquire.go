@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/client"
-	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
@@ -38,11 +37,9 @@ var passesSignals atomic.Bool
 
 // acquireFlags are the flags of the command rls acquire.
 type acquireFlags struct {
-	addr, domain string
-	permits      int
-	timeout      waitTime
-	useTLS       bool
-	tls          clienttls.Files
+	grpcFlags
+	permits int
+	timeout waitTime
 }
 
 // newAcquire returns the command rls acquire.
@@ -71,13 +68,9 @@ func newAcquire() *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return acquireFailure(err) })
 	fs := cmd.Flags()
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
-	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+	f.add(fs)
 	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
 	fs.Var(&f.timeout, "timeout", "how long to wait for the permits: seconds, or a number with s, m, h or d (default 0, no bound)")
-	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
-	addTLSFlags(fs, &f.tls, "with --tls")
-	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
 	return cmd
 }
 

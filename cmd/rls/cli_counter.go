@@ -20,14 +20,13 @@ import (
 
 // newCounter returns the command rls counter.
 func newCounter() *cobra.Command {
-	cmd := commandGroup(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "counter",
 		Short: "Show and reset counters of a running service",
 		Long: "Shows or resets the counters of a request. The descriptor has the keys and values of the\n" +
 			"request.\n" + descriptorHelp,
-	})
-	client := &adminClient{}
-	client.addFlags(cmd)
+	}
+	client := newAdminGroup(cmd)
 	cmd.AddCommand(
 		newCounterCommand(client, "get", http.MethodGet, "Show the spent and the remaining hits of each limit of a request"),
 		newCounterReset(client),

@@ -3,12 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsdiff"
 )
 
@@ -41,11 +39,7 @@ func newDiff() *cobra.Command {
 				return fmt.Errorf("new limits files have mistakes:\n%w", err)
 			}
 			r := limitsdiff.Compare(old, current)
-			write := r.WriteText
-			if asJSON {
-				write = func(w io.Writer) error { return explain.EncodeJSON(w, r) }
-			}
-			if err := write(cmd.OutOrStdout()); err != nil || len(r.Changes) == 0 {
+			if err := printAs(cmd.OutOrStdout(), asJSON, r, r.WriteText); err != nil || len(r.Changes) == 0 {
 				return err
 			}
 			return diffExitCodes[r.Kind]

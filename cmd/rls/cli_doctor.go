@@ -1,11 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,15 +34,14 @@ func newDoctor() *cobra.Command {
 			s, warnings, problems := env.Load()
 			d := &doctor{settings: s, now: time.Now()}
 			results := d.runChecks(cmd.Context(), warnings, problems)
-			if err := printDiagnoses(cmd.OutOrStdout(), results, asJSON); err != nil {
-				return err
+			err := printAs(cmd.OutOrStdout(), asJSON, results, func(out io.Writer) error { printDiagnoses(out, results); return nil })
+			isBad := func(d diagnosis) bool {
+				return d.Level == redis.LevelProblem || strict && d.Level == redis.LevelWarning
 			}
-			for _, r := range results {
-				if r.Level == redis.LevelProblem || strict && r.Level == redis.LevelWarning {
-					return exitCode(1)
-				}
+			if err == nil && slices.ContainsFunc(results, isBad) {
+				return exitCode(1)
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -52,18 +51,11 @@ func newDoctor() *cobra.Command {
 }
 
 // printDiagnoses prints a line for each result, and a line for its advice.
-func printDiagnoses(out io.Writer, results []diagnosis, asJSON bool) error {
-	if asJSON {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		return e.Encode(results)
-	}
+func printDiagnoses(out io.Writer, results []diagnosis) {
 	for _, r := range results {
 		fmt.Fprintf(out, "%-8s %s: %s: %s\n", r.Level, r.Area, printable(r.Subject), printable(r.Text))
 		if r.Advice != "" {
 			fmt.Fprintf(out, "%-8s   → %s\n", "", printable(r.Advice))
 		}
 	}
-	return nil
 }

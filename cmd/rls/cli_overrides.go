@@ -21,15 +21,14 @@ import (
 
 // newLimitsCLI returns the command rls limits.
 func newLimitsCLI() *cobra.Command {
-	cmd := commandGroup(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "limits",
 		Short: "Change limits of a running service",
 		Long: "Changes limits on all replicas, until the change is deleted or expires. Overrides change\n" +
 			"the limits of a descriptor, rules add limits, and switches turn limits off.\n" +
 			"Limits files stay as they are.",
-	})
-	client := &adminClient{}
-	client.addFlags(cmd)
+	}
+	client := newAdminGroup(cmd)
 	cmd.AddCommand(newLimitsList(client), newLimitsSet(client), newLimitsUnset(client),
 		newLimitsCreate(client), newLimitsDelete(client),
 		newLimitsOff(client), newLimitsOn(client), newLimitsShadowMode(client),

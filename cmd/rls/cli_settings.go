@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -22,7 +21,6 @@ func newSettings() *cobra.Command {
 			"Exit code: 0 if the service would accept the settings, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := cmd.OutOrStdout()
 			s, _, problems := env.Load()
 			var variables []env.Variable
 			for _, v := range s.Variables() {
@@ -30,21 +28,12 @@ func newSettings() *cobra.Command {
 					variables = append(variables, v)
 				}
 			}
-			if asJSON {
-				e := json.NewEncoder(out)
-				e.SetIndent("", "  ")
-				e.SetEscapeHTML(false)
-				if err := e.Encode(variables); err != nil {
-					return err
-				}
-			} else {
-				printSettings(out, variables)
-			}
-			if problems != nil {
+			err := printAs(cmd.OutOrStdout(), asJSON, variables, func(out io.Writer) error { printSettings(out, variables); return nil })
+			if err == nil && problems != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), problems)
 				return exitCode(1)
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -14,7 +14,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
@@ -87,7 +86,9 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 		return read, ctx.Err()
 	}
 	report := limitstest.NewReport(reports, &coverage)
-	if err := o.write(report); err != nil {
+	err = errors.Join(printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) }),
+		writeReportFile(o.junit, report.WriteJUnit))
+	if err != nil {
 		fmt.Fprintln(o.errOut, "rls:", err)
 		failed = true
 	}
@@ -97,22 +98,13 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 	return read, o.verdict(report)
 }
 
-// write writes the report in all formats.
-func (o *testOptions) write(r *limitstest.Report) error {
-	write := func() error { return r.WriteText(o.out, o.verbose) }
-	if o.asJSON {
-		write = func() error { return explain.EncodeJSON(o.out, r) }
-	}
-	return errors.Join(write(), writeReportFile(o.junit, r.WriteJUnit))
-}
-
 // verdict returns the exit code of a report whose files have no mistakes.
 func (o *testOptions) verdict(r *limitstest.Report) error {
-	if r.Coverage.Percent < o.coverageMin {
+	tooLow := r.Coverage.Percent < o.coverageMin
+	if tooLow {
 		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", r.Coverage.Percent, o.coverageMin)
-		return exitCode(1)
 	}
-	if r.Failed > 0 {
+	if tooLow || r.Failed > 0 {
 		return exitCode(1)
 	}
 	return nil

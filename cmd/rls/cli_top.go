@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +13,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // newTop returns the command rls top.
 func newTop() *cobra.Command {
-	t := &top{now: time.Now}
+	t := &top{}
 	var once bool
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -44,7 +45,7 @@ func newTop() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	t.debugConnection.addFlags(fs, "admin")
+	t.addFlags(fs, "admin")
 	fs.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
 	fs.BoolVar(&t.asJSON, "json", false, "print one snapshot as JSON")
 	fs.BoolVar(&once, "once", false, "print one screen as plain text")
@@ -61,30 +62,20 @@ func isScreen(out io.Writer) bool {
 type top struct {
 	adminClient
 	colour bool
-	now    func() time.Time
 }
 
 // fetch returns the snapshot of this moment.
 func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 	s := &live.Snapshot{}
-	if err := t.callPath(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
 }
 
 func (t *top) printJSON(ctx context.Context, out io.Writer) error {
-	var text json.RawMessage
-	if err := t.callPath(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &text); err != nil {
+	var snapshot json.RawMessage
+	if err := t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &snapshot); err != nil {
 		return err
 	}
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, text, "", "  "); err != nil {
-		return err
-	}
-	indented.WriteByte('\n')
-	_, err := indented.WriteTo(out)
-	return err
+	return explain.EncodeJSON(out, snapshot)
 }
 
 // onceWidth is the width of a screen that goes to a file or a pipe.
@@ -109,11 +100,8 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// Pauses of rls top.
-const (
-	fetchPause = time.Second
-	sizePause  = 200 * time.Millisecond // how often the size of the terminal is read
-)
+// fetchPause is the pause between two snapshots.
+const fetchPause = time.Second
 
 // run shows snapshots until ctx is done or a key quits. It returns an error if there is no
 // first snapshot.
@@ -141,65 +129,26 @@ func (t *top) run(ctx context.Context, in, out *os.File) error {
 	return t.showScreens(ctx, first, size, out)
 }
 
-// fetched is the result of fetch.
-type fetched struct {
-	snapshot *live.Snapshot
-	err      error
-}
-
-// showScreens draws first and each further snapshot until ctx is done.
-func (t *top) showScreens(ctx context.Context, first *live.Snapshot, size func() (width, height int), out io.Writer) error {
-	results := make(chan fetched)
-	done := make(chan struct{})
-	defer func() { <-done }()
-	go func() {
-		defer close(done)
-		t.pollSnapshots(ctx, results)
-	}()
+// showScreens draws s and further snapshots until ctx is done.
+func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (width, height int), out io.Writer) error {
 	screen := topScreen{hasColours: t.colour, location: time.Local}
-	snapshot, problem := first, ""
-	sizes := time.NewTicker(sizePause)
-	defer sizes.Stop()
-	draw := func() error { return screen.draw(out, snapshot, problem) }
-	screen.width, screen.height = size()
-	for err := draw(); ; {
-		if err != nil {
+	problem := ""
+	for {
+		screen.width, screen.height = size()
+		if err := screen.draw(out, s, problem); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, fetchPause) {
 			return nil
-		case r := <-results:
-			if r.err != nil {
-				problem = r.err.Error()
-			} else {
-				snapshot, problem = r.snapshot, ""
-			}
-			err = draw()
-		case <-sizes.C:
-			if width, height := size(); width != screen.width || height != screen.height {
-				screen.width, screen.height = width, height
-				err = draw()
-			}
 		}
-	}
-}
-
-// pollSnapshots sends a snapshot each second until ctx is done.
-func (t *top) pollSnapshots(ctx context.Context, results chan<- fetched) {
-	ticker := time.NewTicker(fetchPause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		s, err := t.fetch(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case results <- fetched{s, err}:
+		newer, err := t.fetch(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			problem = err.Error()
+		default:
+			s, problem = newer, ""
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 		lines := screen.lines(s, "connection refused")
 		assert.LessOrEqual(t, len(lines), size[1])
 		for _, line := range lines {
-			assert.LessOrEqual(t, textWidth(line), max(size[0], 30), "%v: %q", size, line)
+			assert.LessOrEqual(t, cells.StringWidth(line), max(size[0], 30), "%v: %q", size, line)
 		}
 		if size[0] >= 80 {
 			text := strings.Join(lines, "\n")
@@ -119,7 +119,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 		assert.NoError(t, json.NewEncoder(w).Encode(testSnapshot()))
 	}))
 	defer s.Close()
-	top := &top{adminClient: adminClient{debugConnection: debugConnection{addr: s.URL}, timeout: maxWait}}
+	top := &top{adminClient: adminClient{addr: s.URL, timeout: maxWait}}
 	first, err := top.fetch(t.Context())
 	require.NoError(t, err)
 	assert.False(t, first.Figures.P99.Now.Known())

@@ -3,12 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
-	"golang.org/x/text/width"
+	"github.com/mattn/go-runewidth"
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
@@ -52,7 +53,7 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 		keys = keys[:min(len(keys), max(rest/3, 2))]
 		rules = rules[:min(len(rules), max(rest-len(keys)-len(changes), 2))]
 	}
-	lines = append(append(append(append(append(lines, rules...), ""), keys...), ""), changes...)
+	lines = slices.Concat(lines, rules, []string{""}, keys, []string{""}, changes)
 	if t.height > 0 {
 		lines = lines[:min(len(lines), t.height)]
 	}
@@ -63,9 +64,9 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
 	title := fmt.Sprintf("rls %s · %s · up %s", s.Version, s.Instance, s.Time.Sub(s.Started).Round(time.Second))
 	clock := s.Time.In(t.location).Format("15:04:05")
-	lines := []string{t.inColour(dim, t.pad(title, t.width-len(clock)-1)+" "+clock)}
+	lines := []string{t.inColour(dim, pad(title, t.width-len(clock)-1)+" "+clock)}
 	if problem != "" {
-		lines = append(lines, t.inColour(red, t.truncate("figures of "+clock+", trying again: "+problem, t.width)))
+		lines = append(lines, t.inColour(red, truncate("figures of "+clock+", trying again: "+problem, t.width)))
 	}
 	symbol, colour := "✓", green
 	switch s.State.Level {
@@ -74,28 +75,25 @@ func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
 	case live.Trouble:
 		symbol, colour = "✗", red
 	}
-	lines = append(lines, t.inColour(colour, t.truncate(symbol+" "+s.State.Headline, t.width)))
-	for i, detail := range s.State.Details {
-		if i == 3 {
-			break
-		}
-		lines = append(lines, t.truncate("  "+detail, t.width))
+	lines = append(lines, t.inColour(colour, truncate(symbol+" "+s.State.Headline, t.width)))
+	for _, detail := range s.State.Details[:min(len(s.State.Details), 3)] {
+		lines = append(lines, truncate("  "+detail, t.width))
 	}
 	f := &s.Figures
 	spark := func(x live.Series) string { return sparkline(x.Points, 20) }
 	lines = append(lines, "",
-		t.truncate(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
-		t.truncate(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
+		truncate(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
+		truncate(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
 	if r := s.State.Redis; r != nil {
 		p50 := durationText(f.RedisP50.Now)
 		if !r.Up {
 			p50 = "away"
 		}
-		lines = append(lines, t.truncate(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
+		lines = append(lines, truncate(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
 			p50, spark(f.RedisP50), durationText(f.RedisP99.Now), rateText(f.WithoutRedis.Now)), t.width))
 	}
 	if s.Figures.Unmatched.HadTraffic() {
-		lines = append(lines, t.truncate(fmt.Sprintf("No rule %8s/s  %s   %s", rateText(f.Unmatched.Now), spark(f.Unmatched), unmatchedText(&s.Keys)), t.width))
+		lines = append(lines, truncate(fmt.Sprintf("No rule %8s/s  %s   %s", rateText(f.Unmatched.Now), spark(f.Unmatched), unmatchedText(&s.Keys)), t.width))
 	}
 	return lines
 }
@@ -119,7 +117,7 @@ func (t *topScreen) ruleLines(list *live.RuleList) []string {
 	limitWidth := min(max(t.width/5, 12), 28)
 	pathWidth := max(t.width-limitWidth-numbersWidth-2, 16)
 	row := func(path, limit, ok, denied, shadow, use, marks string) string {
-		return t.truncate(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", t.padEnd(path, pathWidth), t.pad(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
+		return truncate(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
 	}
 	lines := []string{t.inColour(dim, row("RULE", "LIMIT", "OK/s", "DENIED/s", "SHADOW/s", "USE", ""))}
 	for i := range list.Shown {
@@ -149,7 +147,7 @@ func (t *topScreen) ruleLines(list *live.RuleList) []string {
 		more = append(more, page.FormatCounted(list.Quiet, "quiet rule"))
 	}
 	if len(more) > 0 {
-		lines = append(lines, t.inColour(dim, t.truncate(strings.Join(more, ", "), t.width)))
+		lines = append(lines, t.inColour(dim, truncate(strings.Join(more, ", "), t.width)))
 	}
 	return lines
 }
@@ -183,7 +181,7 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 		if i < len(denied) {
 			right = denied[i]
 		}
-		line := t.pad(left, half) + "  " + t.pad(right, half)
+		line := pad(left, half) + "  " + pad(right, half)
 		if i == 0 {
 			line = t.inColour(dim, line)
 		}
@@ -200,7 +198,7 @@ func (t *topScreen) keyListLines(title, rateName string, mode live.KeyMode, keys
 		title += " (hashed)"
 	}
 	row := func(key, perSecond, share, used string) string {
-		return fmt.Sprintf("%s %9s %6s %11s", t.pad(key, max(columns-29, 8)), perSecond, share, used)
+		return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, used)
 	}
 	lines := []string{row(title, rateName, "SHARE", "USED")}
 	for i := range keys {
@@ -226,7 +224,7 @@ func (t *topScreen) changeLines(events []timeline.Event) []string {
 		for _, a := range e.Attrs {
 			text += " · " + a.Name + " " + strings.ReplaceAll(a.Value, "\n", "; ")
 		}
-		line := t.truncate(text, t.width)
+		line := truncate(text, t.width)
 		if e.Failed {
 			line = t.inColour(red, line)
 		}
@@ -236,48 +234,24 @@ func (t *topScreen) changeLines(events []timeline.Event) []string {
 }
 
 // inColour returns text in a colour.
-func (t *topScreen) inColour(colour, text string) string {
-	if !t.hasColours {
-		return text
-	}
-	return colour + text + noColour
-}
+func (t *topScreen) inColour(colour, text string) string { return inColour(t.hasColours, colour, text) }
+
+// cells measures text in columns of a terminal, in the same way in all locales.
+var cells = &runewidth.Condition{StrictEmojiNeutral: true}
 
 // pad cuts text or adds spaces, so that the text takes as many columns as given.
-func (t *topScreen) pad(text string, columns int) string {
-	text = t.truncate(text, columns)
-	return text + strings.Repeat(" ", max(columns-textWidth(text), 0))
-}
+func pad(text string, columns int) string { return cells.FillRight(truncate(text, columns), columns) }
 
 // padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters
 // most.
-func (t *topScreen) padEnd(text string, columns int) string {
-	text = replaceControls(text)
-	runes := []rune(text)
-	for textWidth(string(runes)) > columns-1 && textWidth(text) > columns {
-		runes = runes[1:]
-	}
-	if len(string(runes)) < len(text) {
-		text = "…" + string(runes)
-	}
-	return t.pad(text, columns)
+func padEnd(text string, columns int) string {
+	return cells.FillRight(cells.TruncatePrefix(replaceControls(text), columns, "…"), columns)
 }
 
 // truncate shortens text to at most the given columns. It also replaces runes that could control the
 // terminal.
-func (t *topScreen) truncate(text string, columns int) string {
-	text = replaceControls(text)
-	if textWidth(text) <= columns {
-		return text
-	}
-	used := 0
-	for i, r := range text {
-		if used+runeWidth(r) > columns-1 {
-			return text[:i] + "…"
-		}
-		used += runeWidth(r)
-	}
-	return text
+func truncate(text string, columns int) string {
+	return cells.Truncate(replaceControls(text), columns, "…")
 }
 
 // replaceControls replaces each rune that could control a terminal or change the order of other
@@ -289,26 +263,6 @@ func replaceControls(text string) string {
 		}
 		return r
 	}, text)
-}
-
-func textWidth(text string) int {
-	columns := 0
-	for _, r := range text {
-		columns += runeWidth(r)
-	}
-	return columns
-}
-
-// runeWidth returns the columns that a terminal uses for r.
-func runeWidth(r rune) int {
-	if unicode.In(r, unicode.Mn, unicode.Me) {
-		return 0
-	}
-	switch width.LookupRune(r).Kind() {
-	case width.EastAsianWide, width.EastAsianFullwidth:
-		return 2
-	}
-	return 1
 }
 
 // sparkline draws the last points with one bar a column. Unknown points are spaces.
