@@ -26,7 +26,9 @@ func newCheck() *cobra.Command {
 			"Exit code: 0 if the service would load the files, else 1.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			c, config := newLimitsCheck(cmd.InOrStdin(), paths, strict, ignoreDotFiles, parseOptions)
+			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
+			c, config := newLimitsCheck(files, errs, strict, parseOptions)
+			c.Skipped = skipped
 			err := printAs(cmd.OutOrStdout(), asJSON, c, func(out io.Writer) error {
 				return c.writeText(out, cmd.ErrOrStderr(), config, strict)
 			})
@@ -59,11 +61,10 @@ type checkedRule struct {
 	Limits string `json:"limits"`
 }
 
-// newLimitsCheck checks the limits files in all paths. It returns the limits, or nil after a problem.
-func newLimitsCheck(stdin io.Reader, paths []string, strict, ignoreDotFiles bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
+// newLimitsCheck checks limits files. errs are the errors of files that can't be read. It returns the limits, or nil
+// after a problem.
+func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
 	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}}
-	files, skipped, errs := readLimits(stdin, paths, ignoreDotFiles)
-	c.Skipped = skipped
 	set, err := filesource.Parse(files, o)
 	for _, err := range append(errs, err) {
 		if list := fields.Problems(nil); errors.As(err, &list) {

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,10 +25,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/server"
-	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
 
 // levelOK is the level of a diagnosis that needs no attention. The other levels are those of
@@ -95,21 +92,17 @@ func (d *doctor) checkLimits() {
 		d.addResult(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
 		return
 	}
-	set, err := filesource.Parse(files, limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()})
-	if list := fields.Problems(nil); errors.As(err, &list) {
-		for _, p := range list {
-			d.addResult(redis.LevelProblem, area, subject, p.String(), "")
-		}
-		return
+	c, limits := newLimitsCheck(files, nil, false, limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()})
+	for _, p := range c.Problems {
+		d.addResult(redis.LevelProblem, area, subject, p.String(), "")
 	}
-	if err != nil {
-		d.addResult(redis.LevelProblem, area, subject, err.Error(), "")
-		return
-	}
-	for _, w := range set.Warnings {
+	for _, w := range c.Warnings {
 		d.addResult(redis.LevelWarning, area, subject, w.String(), "")
 	}
-	d.addResult(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(set.Domains)), "")
+	if !c.OK {
+		return
+	}
+	d.addResult(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(limits.Domains())), "")
 	for _, f := range files {
 		if info, err := os.Stat(f.Name); err == nil && info.Mode().Perm()&0o002 != 0 {
 			d.addResult(redis.LevelWarning, "files", f.Name, "every user of this machine can change the limits", "run chmod o-w")
@@ -120,24 +113,28 @@ func (d *doctor) checkLimits() {
 // checkListeners examines whether the addresses of the service are free, or rls serves them.
 func (d *doctor) checkListeners(ctx context.Context) {
 	s := d.settings
-	if s.GRPCUDS != "" {
-		d.checkSocket(ctx, "GRPC_UDS", s.GRPCUDS, isRLSOverGRPC(s.GRPCServerUseTLS))
-	} else {
-		d.checkListener(ctx, "GRPC_PORT", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC(s.GRPCServerUseTLS))
+	answers := func(scheme, path, want string) func(string) bool {
+		return func(address string) bool { return isAnswer(ctx, scheme+"://"+address+path, want) }
 	}
-	d.checkListener(ctx, "PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
+	isRLSOverGRPC := func(address string) bool { return isHealthy(ctx, address, s.GRPCServerUseTLS) }
+	if s.GRPCUDS != "" {
+		d.checkSocket("GRPC_UDS", s.GRPCUDS, isRLSOverGRPC)
+	} else {
+		d.checkListener("GRPC_PORT", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC)
+	}
+	d.checkListener("PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), answers("http", "/json", "Bad Request: proto:"))
 	scheme := "http"
 	if s.DebugTLSCert != "" {
 		scheme = "https"
 	}
-	d.checkListener(ctx, "DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
+	d.checkListener("DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), answers(scheme, "/metrics", "rls_build_info"))
 	if s.UsePrometheus && !s.DisableStats {
-		d.checkListener(ctx, "PROMETHEUS_ADDR", s.PrometheusAddr, isRLSOverHTTP("http", s.PrometheusPath, "rls_build_info"))
+		d.checkListener("PROMETHEUS_ADDR", s.PrometheusAddr, answers("http", s.PrometheusPath, "rls_build_info"))
 	}
 }
 
 // checkListener examines an address, which is the value of setting.
-func (d *doctor) checkListener(ctx context.Context, setting, address string, isRLS func(context.Context, string) bool) {
+func (d *doctor) checkListener(setting, address string, isRLS func(address string) bool) {
 	const area = "listeners"
 	subject := setting + " " + address
 	listener, err := net.Listen("tcp", address)
@@ -147,7 +144,7 @@ func (d *doctor) checkListener(ctx context.Context, setting, address string, isR
 		d.addResult(levelOK, area, subject, "it is free", "")
 	case !errors.Is(err, syscall.EADDRINUSE):
 		d.addResult(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
-	case isRLS(ctx, dialableAddress(address)):
+	case isRLS(dialableAddress(address)):
 		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
 		d.addResult(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
@@ -156,7 +153,7 @@ func (d *doctor) checkListener(ctx context.Context, setting, address string, isR
 
 // checkSocket examines the path of a unix socket. It does not listen, as this would replace the
 // socket.
-func (d *doctor) checkSocket(ctx context.Context, setting, path string, isRLS func(context.Context, string) bool) {
+func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bool) {
 	const area = "listeners"
 	subject, directory := setting+" "+path, filepath.Dir(path)
 	socket, socketErr := os.Stat(path)
@@ -168,7 +165,7 @@ func (d *doctor) checkSocket(ctx context.Context, setting, path string, isRLS fu
 		d.addResult(levelOK, area, subject, "it is free", "")
 	case socket.Mode().Type() != os.ModeSocket:
 		d.addResult(redis.LevelProblem, area, subject, "the path has a file that is no socket", "remove the file, or set another path")
-	case isRLS(ctx, "unix:"+path):
+	case isRLS("unix:" + path):
 		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
 		d.addResult(redis.LevelNote, area, subject, "the path has a socket that no rls serves", "rls replaces the socket if its process has ended")
@@ -187,78 +184,61 @@ func dialableAddress(address string) string {
 // listenerTimeout bounds a request to a listener.
 const listenerTimeout = 3 * time.Second
 
-// isRLSOverGRPC returns a function that reports whether rls serves gRPC at an address. A server
-// that rejects the certificate of this client counts as rls if it needs TLS.
-func isRLSOverGRPC(useTLS bool) func(context.Context, string) bool {
-	return func(ctx context.Context, address string) bool {
-		ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
-		defer cancel()
-		transport := insecure.NewCredentials()
-		if useTLS {
-			transport = credentials.NewTLS(acceptAnyCertificate())
-		}
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
-		if err != nil {
-			return false
-		}
-		defer conn.Close()
-		_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: "ratelimit"})
-		return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
+// isHealthy reports whether rls serves gRPC at an address. A server that rejects the certificate of this client
+// counts as rls if it needs TLS.
+func isHealthy(ctx context.Context, address string, useTLS bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
+	defer cancel()
+	transport := insecure.NewCredentials()
+	if useTLS {
+		transport = credentials.NewTLS(anyCertificate)
 	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: "ratelimit"})
+	return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
 }
 
-// isRLSOverHTTP returns a function that reports whether rls answers at a path. Its answer to an
-// empty GET contains want.
-func isRLSOverHTTP(scheme, path, want string) func(context.Context, string) bool {
-	return func(ctx context.Context, address string) bool {
-		ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
-		defer cancel()
-		transport := &http.Transport{TLSClientConfig: acceptAnyCertificate(), DisableKeepAlives: true}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+path, http.NoBody)
-		if err != nil {
-			return false
-		}
-		response, err := (&http.Client{Transport: transport}).Do(request)
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		body, _ := io.ReadAll(io.LimitReader(response.Body, 16<<20))
-		return strings.Contains(string(body), want)
+// isAnswer reports whether the answer to a GET contains want.
+func isAnswer(ctx context.Context, address, want string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return false
 	}
+	client := http.Client{Timeout: listenerTimeout, Transport: &http.Transport{TLSClientConfig: anyCertificate, DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 16<<20))
+	return strings.Contains(string(body), want)
 }
 
-// acceptAnyCertificate returns a configuration that accepts each server. The doctor sends no secret,
-// and only asks who listens on this machine.
-func acceptAnyCertificate() *tls.Config { return &tls.Config{InsecureSkipVerify: true} } //nolint:gosec // see above
+// anyCertificate accepts each server. The doctor sends no secret, and only asks who listens on this machine.
+var anyCertificate = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 
 // expiryWarningTime is the time before the end of a certificate in which the doctor warns.
 const expiryWarningTime = 14 * 24 * time.Hour
 
 // checkCertificates examines the files of certificates and keys.
 func (d *doctor) checkCertificates() {
-	s := d.settings
-	for _, c := range []struct{ setting, cert, keySetting, key string }{
-		{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert, "GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey},
-		{"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert, "", ""},
-		{"DEBUG_TLS_CERT", s.DebugTLSCert, "DEBUG_TLS_KEY", s.DebugTLSKey},
-		{"DEBUG_TLS_CLIENT_CACERT", s.DebugTLSClientCACert, "", ""},
-		{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert, "REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey},
-		{"REDIS_TLS_CACERT", s.RedisTLSCACert, "", ""},
-		{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey},
-		{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert, "", ""},
-	} {
-		if c.cert == "" {
+	for _, f := range d.settings.TLSFiles() {
+		for _, file := range []env.File{f.Cert, f.CA} {
+			if file.Path != "" {
+				d.checkCertificate(file.String(), file.Path)
+			}
+		}
+		if f.Cert.Path == "" || f.Key.Path == "" {
 			continue
 		}
-		d.checkCertificate(c.setting+" "+c.cert, c.cert)
-		if c.key == "" {
-			continue
+		if _, err := tls.LoadX509KeyPair(f.Cert.Path, f.Key.Path); err != nil {
+			d.addResult(redis.LevelProblem, "certificates", f.Key.String(), "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
 		}
-		if _, err := tls.LoadX509KeyPair(c.cert, c.key); err != nil {
-			d.addResult(redis.LevelProblem, "certificates", c.keySetting+" "+c.key, "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
-		}
-		d.checkKeyRights(c.keySetting+" "+c.key, c.key)
+		d.checkKeyRights(f.Key.String(), f.Key.Path)
 	}
 }
 
@@ -309,9 +289,9 @@ func (d *doctor) checkKeyRights(subject, path string) {
 	}
 	switch mode := info.Mode().Perm(); {
 	case mode&0o022 != 0:
-		d.addResult(redis.LevelWarning, "files", subject, "other users can change the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600")
+		d.addResult(redis.LevelWarning, "files", subject, fmt.Sprintf("other users can change the key (mode %o)", mode), "run chmod 600")
 	case mode&0o004 != 0:
-		d.addResult(redis.LevelNote, "files", subject, "every user of this machine can read the key (mode "+strconv.FormatUint(uint64(mode), 8)+")", "run chmod 600 if others use this machine")
+		d.addResult(redis.LevelNote, "files", subject, fmt.Sprintf("every user of this machine can read the key (mode %o)", mode), "run chmod 600 if others use this machine")
 	}
 }
 

@@ -33,7 +33,7 @@ func (ps *problems) addIf(bad bool, format string, args ...any) {
 // Unused settings are not checked.
 func (s *Settings) check() []error {
 	var ps problems
-	for _, f := range s.tlsFiles() {
+	for _, f := range s.TLSFiles() {
 		if f.used {
 			ps.checkTLSFiles(f)
 		}
@@ -121,63 +121,77 @@ func (s *Settings) usesRedis() bool { return s.Backend() == BackendRedis || s.Ov
 // usesPerSecond reports whether counters are in a second Redis.
 func (s *Settings) usesPerSecond() bool { return s.Backend() == BackendRedis && s.PerSecond }
 
-// tlsFiles are the variables with the paths of a certificate, its key and authorities.
-type tlsFiles struct {
-	used              bool
-	reason            string // why the files are not used, unless empty
-	cert, key, caCert string
+// File is a setting that names a file.
+type File struct{ Setting, Path string }
+
+// String returns the setting and the path.
+func (f File) String() string { return f.Setting + " " + f.Path }
+
+// TLSFiles are a certificate, its key and authorities. Each can be missing.
+type TLSFiles struct {
+	Cert, Key, CA File
+
+	used   bool
+	reason string // why the files are not used, unless empty
 }
 
-// tlsFiles returns the files for which TLS is on or could be turned on.
-func (s *Settings) tlsFiles() []tlsFiles {
-	files := []tlsFiles{
-		{s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"},
-		{true, "", "DEBUG_TLS_CERT", "DEBUG_TLS_KEY", "DEBUG_TLS_CLIENT_CACERT"},
+// TLSFiles returns the files for which TLS is on or could be turned on.
+func (s *Settings) TLSFiles() []TLSFiles {
+	files := []TLSFiles{
+		{
+			File{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, File{"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey},
+			File{"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert}, s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true",
+		},
+		{
+			File{"DEBUG_TLS_CERT", s.DebugTLSCert}, File{"DEBUG_TLS_KEY", s.DebugTLSKey},
+			File{"DEBUG_TLS_CLIENT_CACERT", s.DebugTLSClientCACert}, true, "",
+		},
 	}
 	if s.ConfigType == ConfigXDS {
-		files = append(files, tlsFiles{
-			s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
-			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+		files = append(files, TLSFiles{
+			File{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, File{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey},
+			File{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert}, s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
 		})
 	}
 	if s.usesRedis() {
-		files = append(files, tlsFiles{
-			s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
-			"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT",
+		files = append(files, TLSFiles{
+			File{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, File{"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey},
+			File{"REDIS_TLS_CACERT", s.RedisTLSCACert}, s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
 		})
 	}
 	if s.Backend() == BackendMemcache {
-		files = append(files, tlsFiles{s.MemcacheTLS, "MEMCACHE_TLS is not true", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_CACERT"})
+		files = append(files, TLSFiles{
+			File{"MEMCACHE_TLS_CLIENT_CERT", s.MemcacheTLSClientCert}, File{"MEMCACHE_TLS_CLIENT_KEY", s.MemcacheTLSClientKey},
+			File{"MEMCACHE_TLS_CACERT", s.MemcacheTLSCACert}, s.MemcacheTLS, "MEMCACHE_TLS is not true",
+		})
 	}
 	return files
 }
 
-func (ps *problems) checkTLSFiles(f tlsFiles) {
-	caPEM := ps.read(f.caCert)
-	ps.addIf(caPEM != nil && !x509.NewCertPool().AppendCertsFromPEM(caPEM), "%s=%q contains no PEM certificate", f.caCert, os.Getenv(f.caCert))
+func (ps *problems) checkTLSFiles(f TLSFiles) {
+	caPEM := ps.read(f.CA)
+	ps.addIf(caPEM != nil && !x509.NewCertPool().AppendCertsFromPEM(caPEM), "%s=%q contains no PEM certificate", f.CA.Setting, f.CA.Path)
 
-	cert, key := os.Getenv(f.cert), os.Getenv(f.key)
-	ps.addIf(cert != "" && key == "", "%s=%q needs %s, its key", f.cert, cert, f.key)
-	ps.addIf(cert == "" && key != "", "%s=%q needs %s, its certificate", f.key, key, f.cert)
-	certPEM, keyPEM := ps.read(f.cert), ps.read(f.key)
+	cert, key := f.Cert, f.Key
+	ps.addIf(cert.Path != "" && key.Path == "", "%s=%q needs %s, its key", cert.Setting, cert.Path, key.Setting)
+	ps.addIf(cert.Path == "" && key.Path != "", "%s=%q needs %s, its certificate", key.Setting, key.Path, cert.Setting)
+	certPEM, keyPEM := ps.read(cert), ps.read(key)
 	if certPEM != nil && keyPEM != nil {
 		_, err := tls.X509KeyPair(certPEM, keyPEM)
-		ps.addIf(err != nil, "%s=%q and %s=%q are not a certificate and its key: %w", f.cert, cert, f.key, key, err)
+		ps.addIf(err != nil, "%s=%q and %s=%q are not a certificate and its key: %w", cert.Setting, cert.Path, key.Setting, key.Path, err)
 	}
 }
 
-// read reads the file that a variable names. It returns nil if the variable is empty or
-// the file can't be read.
-func (ps *problems) read(variable string) []byte {
-	path := os.Getenv(variable)
-	if path == "" {
+// read reads a file. It returns nil if the setting is empty or the file can't be read.
+func (ps *problems) read(f File) []byte {
+	if f.Path == "" {
 		return nil
 	}
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(f.Path)
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
 	}
-	ps.addIf(err != nil, "%s=%q can't be read: %w", variable, path, err)
+	ps.addIf(err != nil, "%s=%q can't be read: %w", f.Setting, f.Path, err)
 	return content
 }
 
@@ -190,20 +204,6 @@ func variablesFor(prefix string, except ...string) string {
 		}
 	}
 	return setVariables(names...)
-}
-
-// setTracingVariables returns the names of set variables that only describe traces.
-func setTracingVariables() string {
-	var names []string
-	for _, variable := range os.Environ() {
-		name, value, _ := strings.Cut(variable, "=")
-		isTracing := strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_")
-		if isTracing && value != "" {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, ",")
 }
 
 // setVariables returns those of the names that are set.
@@ -243,11 +243,18 @@ func (s *Settings) warnings() []Warning {
 		warnUnused(setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
 	}
 	if !s.TracesCalls() {
-		warnUnused(setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
+		var tracing []string
+		for _, variable := range slices.Sorted(slices.Values(os.Environ())) {
+			name, _, _ := strings.Cut(variable, "=")
+			if strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") {
+				tracing = append(tracing, name)
+			}
+		}
+		warnUnused(setVariables(tracing...), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
 	}
-	for _, f := range s.tlsFiles() {
+	for _, f := range s.TLSFiles() {
 		if !f.used {
-			warnUnused(setVariables(f.cert, f.key, f.caCert), f.reason)
+			warnUnused(setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
 		}
 	}
 	return warnings

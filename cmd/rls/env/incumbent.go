@@ -90,10 +90,8 @@ func Compare(variable string) (Comparison, string) {
 		}
 	}
 	for _, s := range unusedSettings {
-		for pattern := range strings.FieldsSeq(s.names) {
-			if matches, _ := path.Match(pattern, variable); matches {
-				return NoEffect, s.reason
-			}
+		if slices.Contains(strings.Fields(s.names), variable) {
+			return NoEffect, s.reason
 		}
 	}
 	return OnlyRls, ""

@@ -2,14 +2,12 @@ package env
 
 import (
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// unusedSettings are variables of the incumbent that change nothing here. A * at the end of
-// a name matches any rest.
+// unusedSettings are variables of the incumbent that change nothing here.
 var unusedSettings = []struct{ names, reason string }{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
@@ -29,12 +27,8 @@ var unusedSettings = []struct{ names, reason string }{
 	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "ratelimit_service_response_time_seconds is in seconds, as its name says; multiply by 1000 in the query"},
 }
 
-// redundantValues are the booleans of unused settings that need no warning, because they
-// describe what rls does anyway.
-var redundantValues = map[string]string{
-	"USE_CALENDAR_MONTH_RATE_LIMIT":            "false",
-	"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS": "false",
-}
+// redundantIfFalse are the unused settings that need no warning if they are false, because rls does the same.
+var redundantIfFalse = []string{"USE_CALENDAR_MONTH_RATE_LIMIT", "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"}
 
 // unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
 // no effect.
@@ -61,17 +55,15 @@ func unusedReason(name, value string) string {
 	if value == "" || serviceLink.MatchString(value) {
 		return ""
 	}
-	if b, err := strconv.ParseBool(value); err == nil && slices.Contains(strings.Fields(redundantValues[name]), strconv.FormatBool(b)) {
+	if isOn, err := strconv.ParseBool(value); err == nil && !isOn && slices.Contains(redundantIfFalse, name) {
 		return ""
 	}
 	if _, err := os.Stat(value); name == "PROMETHEUS_MAPPER_YAML" && err != nil {
 		return "" // the incumbent ignores a missing file too
 	}
 	for _, s := range unusedSettings {
-		for pattern := range strings.FieldsSeq(s.names) {
-			if matches, _ := path.Match(pattern, name); matches {
-				return s.reason
-			}
+		if slices.Contains(strings.Fields(s.names), name) {
+			return s.reason
 		}
 	}
 	return ""

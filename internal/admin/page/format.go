@@ -56,8 +56,8 @@ func formatCount(n int64) string {
 	return digits
 }
 
-// FormatCounted returns n and its noun.
-func FormatCounted(n int, noun string) string {
+// counted returns n and its noun.
+func counted(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

@@ -221,10 +221,10 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	}
 	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
 	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
-		t.More = FormatCounted(n, "more rule") + ". The filter finds all rules."
+		t.More = counted(n, "more rule") + ". The filter finds all rules."
 	}
 	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
-	t.Quiet = "Show " + FormatCounted(s.Rules.Quiet, "quiet rule")
+	t.Quiet = "Show " + counted(s.Rules.Quiet, "quiet rule")
 	if c.Quiet {
 		t.Quiet = "Hide quiet rules"
 	}

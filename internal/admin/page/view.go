@@ -82,7 +82,7 @@ func limitsNote(l *live.Limits) string {
 	if !l.Loaded {
 		return "No limits in force"
 	}
-	note := FormatCounted(l.Rules, "rule") + " in " + FormatCounted(len(l.Domains), "domain") + ", from " + l.Source
+	note := counted(l.Rules, "rule") + " in " + counted(len(l.Domains), "domain") + ", from " + l.Source
 	if l.Hash != "" {
 		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
 	}

@@ -86,8 +86,8 @@ func (e *Events) addReload(text string, attrs []timeline.Attr, rejected string, 
 	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})
 }
 
-// counted returns n with its noun.
-func counted(n int, noun string) string {
+// Counted returns n with its noun.
+func Counted(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

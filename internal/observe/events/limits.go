@@ -52,7 +52,7 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 	text := "limits in force"
 	switch {
 	case c.First:
-		text += ": " + counted(c.Rules, "rule") + " in " + counted(c.Domains, "domain")
+		text += ": " + Counted(c.Rules, "rule") + " in " + Counted(c.Domains, "domain")
 	case c.Cause == "":
 		text += " without an expired override"
 	case c.Cause == SourceOverrides:

@@ -104,18 +104,9 @@ func Candidate(status candidate.Status) *live.Candidate {
 	if status.Problem != nil {
 		out.Problem = status.Problem.Error()
 	}
-	for result, n := range status.Calls {
-		switch result {
-		case candidate.NewlyDenied:
-			out.NewlyDenied = n
-		case candidate.NewlyAdmitted:
-			out.NewlyAdmitted = n
-		case candidate.Failed, candidate.Dropped:
-			out.NotCompared += n
-			continue
-		}
-		out.Compared += n
-	}
+	out.NewlyDenied, out.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
+	out.Compared = status.Calls[candidate.Same] + out.NewlyDenied + out.NewlyAdmitted
+	out.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
 	const maxRules = 20
 	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
 		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})
