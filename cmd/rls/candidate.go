@@ -66,3 +66,14 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 	p.start(c.Run)
 	return c, nil
 }
+
+// newExplainer returns the Explainer of the service.
+func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *candidateLimits) *explain.Explainer {
+	o := counters.explain
+	o.Limits = l.store
+	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	if candidate != nil {
+		o.Candidate = candidate.explainer
+	}
+	return explain.New(o)
+}

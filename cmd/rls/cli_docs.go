@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -46,22 +47,15 @@ func newDocs() *cobra.Command {
 // writeCommandPage writes docs/cli.md: the help of each command.
 func writeCommandPage(w io.Writer) error {
 	var toc, help strings.Builder
-	for _, path := range commandPaths(newRoot()) {
-		root := newRoot() // a command keeps the flags of its last run
-		cmd, _, err := root.Find(path)
-		if err != nil {
-			return err
-		}
-		title := strings.Join(append([]string{"rls"}, path...), " ")
-		anchor := strings.ReplaceAll(title, " ", "-")
-		fmt.Fprintf(&toc, "| [`%s`](#%s) | %s |\n", title, anchor, cmd.Short)
-		fmt.Fprintf(&help, "\n## %s\n\n```text\n", title)
-		root.SetOut(&help)
-		root.SetArgs(append(path, "--help"))
-		if err := root.Execute(); err != nil {
-			return err
-		}
-		help.WriteString("```\n")
+	root := newRoot()
+	commands := visibleCommands(root)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range commands {
+		cmd.InitDefaultHelpFlag()
+		title := cmd.CommandPath()
+		fmt.Fprintf(&toc, "| [`%s`](#%s) | %s |\n", title, strings.ReplaceAll(title, " ", "-"), cmd.Short)
+		fmt.Fprintf(&help, "\n## %s\n\n```text\n%s\n\n%s```\n", title, cmp.Or(cmd.Long, cmd.Short), cmd.UsageString())
 	}
 	_, err := fmt.Fprintf(w, `# Commands
 
@@ -74,17 +68,13 @@ the code. In the image, `+"`kubectl exec deploy/rls -- rls COMMAND`"+` runs a co
 	return err
 }
 
-// commandPaths returns the names below cmd that lead to each command which users see. The first
-// path is empty.
-func commandPaths(cmd *cobra.Command) [][]string {
-	paths := [][]string{{}}
+// visibleCommands returns cmd and all commands below it that users see.
+func visibleCommands(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
 	for _, child := range cmd.Commands() {
-		if child.Hidden {
-			continue
-		}
-		for _, path := range commandPaths(child) {
-			paths = append(paths, append([]string{child.Name()}, path...))
+		if !child.Hidden {
+			all = append(all, visibleCommands(child)...)
 		}
 	}
-	return paths
+	return all
 }
