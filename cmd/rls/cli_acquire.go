@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -42,7 +43,6 @@ type acquireFlags struct {
 	timeout waitTime
 }
 
-// newAcquire returns the command rls acquire.
 func newAcquire() *cobra.Command {
 	var f acquireFlags
 	cmd := &cobra.Command{
@@ -227,21 +227,19 @@ func (w *waitTime) Type() string { return "duration" }
 
 // Set implements pflag.Value.
 func (w *waitTime) Set(text string) error {
-	d, err := time.ParseDuration(text)
+	number, isDays := strings.CutSuffix(text, "d")
+	seconds, err := strconv.ParseFloat(number, 64)
+	if isDays {
+		seconds *= (24 * time.Hour).Seconds()
+	}
 	if err != nil {
-		number, unit := text, time.Second
-		if days, ok := strings.CutSuffix(text, "d"); ok {
-			number, unit = days, 24*time.Hour
-		}
-		n, err := strconv.ParseFloat(number, 64)
-		if err != nil || !(n >= 0 && n < float64(1<<62)/float64(unit)) {
-			return fmt.Errorf("got %q, want seconds, or a number with s, m, h or d", text)
-		}
-		d = time.Duration(n * float64(unit))
+		var d time.Duration
+		d, err = time.ParseDuration(text)
+		seconds = d.Seconds()
 	}
-	if d < 0 {
-		return fmt.Errorf("got %q, want at least 0", text)
+	if err != nil || !(seconds >= 0 && seconds < math.MaxInt64/float64(time.Second)) {
+		return fmt.Errorf("got %q, want seconds, or a number with s, m, h or d, at least 0", text)
 	}
-	*w = waitTime(d)
+	*w = waitTime(seconds * float64(time.Second))
 	return nil
 }

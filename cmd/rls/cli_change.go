@@ -159,7 +159,6 @@ func deleteField(cmd *cobra.Command, client *adminClient, path string, query url
 	})
 }
 
-// newLimitsCreate returns the command rls limits create.
 func newLimitsCreate(client *adminClient) *cobra.Command {
 	var domain, value string
 	var flags changeFlags

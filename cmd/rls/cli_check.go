@@ -13,7 +13,6 @@ import (
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
 
-// newCheck returns the command rls check.
 func newCheck() *cobra.Command {
 	var strict, ignoreDotFiles, asJSON bool
 	var parseOptions limitsfile.Options

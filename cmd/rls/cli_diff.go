@@ -13,7 +13,6 @@ import (
 // diffExitCodes are the exit codes of rls diff, by the kind of all changes together.
 var diffExitCodes = map[limitsdiff.Kind]exitCode{limitsdiff.Same: 2, limitsdiff.Looser: 3, limitsdiff.Tighter: 4, limitsdiff.Mixed: 4}
 
-// newDiff returns the command rls diff.
 func newDiff() *cobra.Command {
 	var asJSON bool
 	var o limitsfile.Options

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,22 +24,25 @@ func generatedPages() map[string]func(io.Writer) error {
 
 // newDocs returns the hidden command rls docs. `make docs` uses it.
 func newDocs() *cobra.Command {
-	pages := generatedPages()
-	names := slices.Sorted(maps.Keys(pages))
-	return &cobra.Command{
-		Use:       "docs " + strings.Join(names, "|"),
-		Short:     "Print a page of docs that comes from the code",
-		Hidden:    true,
-		ValidArgs: names,
-		Args:      cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			write := pages[args[0]]
-			if write == nil {
-				return fmt.Errorf("docs: got %q, want %s", args[0], fields.OneOf(args[0], names))
-			}
-			return write(cmd.OutOrStdout())
-		},
+	return printOneOf(generatedPages(), &cobra.Command{
+		Use: "docs", Short: "Print a page of docs that comes from the code", Hidden: true,
+		ValidArgs: []string{"cli", "limits-fields", "settings"},
+	})
+}
+
+// printOneOf completes cmd, whose argument names what it prints: one of ValidArgs.
+func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *cobra.Command {
+	name := cmd.Use
+	cmd.Use += " " + strings.Join(cmd.ValidArgs, "|")
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		write := contents[args[0]]
+		if write == nil {
+			return fmt.Errorf("%s: got %q, want %s", name, args[0], fields.OneOf(args[0], cmd.ValidArgs))
+		}
+		return write(cmd.OutOrStdout())
 	}
+	return cmd
 }
 
 // writeCommandPage writes docs/cli.md: the help of each command.

@@ -31,7 +31,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
-// newDoctor returns the command rls doctor.
 func newDoctor() *cobra.Command {
 	var asJSON, strict bool
 	var limits string

@@ -14,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// newExplain returns the command rls explain.
 func newExplain() *cobra.Command {
 	var domain, ownLimit string
 	var files []string

@@ -18,7 +18,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// newLimitsHistory returns the command rls limits history.
 func newLimitsHistory(client *adminClient) *cobra.Command {
 	var target string
 	var count int
@@ -78,7 +77,6 @@ func fieldText(k override.Kind, target string) string {
 	return strings.TrimSpace(kindText(k) + " " + printable(cmp.Or(target, "of all")))
 }
 
-// newLimitsRollback returns the command rls limits rollback.
 func newLimitsRollback(client *adminClient) *cobra.Command {
 	var to int64
 	var isDryRun, isForced bool
@@ -147,7 +145,6 @@ func printRollback(out io.Writer, r *admin.Rollback, now time.Time) {
 	}
 }
 
-// newLimitsStatus returns the command rls limits status.
 func newLimitsStatus(client *adminClient) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",

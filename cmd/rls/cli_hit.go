@@ -64,7 +64,6 @@ func (f *grpcFlags) files() *clienttls.Files {
 	return &f.tls
 }
 
-// newHit returns the command rls hit.
 func newHit() *cobra.Command {
 	var f hitFlags
 	cmd := &cobra.Command{

@@ -22,7 +22,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
-// newLimitsCLI returns the command rls limits.
 func newLimitsCLI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "limits",
@@ -205,7 +204,6 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 const switchHelp = "RULE is the path of a rule as rls explain shows it ('shop > tenant=acme'), or its target\n" +
 	"('shop|tenant=acme'). DOMAIN is the name of a domain."
 
-// newLimitsOff returns the command rls limits off.
 func newLimitsOff(client *adminClient) *cobra.Command {
 	var all bool
 	flags := changeFlags{allowsNoEnd: true}
@@ -233,7 +231,6 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 	return cmd
 }
 
-// newLimitsOn returns the command rls limits on.
 func newLimitsOn(client *adminClient) *cobra.Command {
 	var all bool
 	var reason string
@@ -278,7 +275,6 @@ func switchTarget(args []string, all bool) (string, error) {
 	return descriptors.Target{Domain: args[0]}.String(), nil
 }
 
-// newLimitsShadowMode returns the command rls limits shadow-mode.
 func newLimitsShadowMode(client *adminClient) *cobra.Command {
 	var flags changeFlags
 	cmd := &cobra.Command{

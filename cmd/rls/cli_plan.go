@@ -25,7 +25,6 @@ type planOptions struct {
 	conditions []string
 }
 
-// newPlan returns the command rls plan.
 func newPlan() *cobra.Command {
 	o := planOptions{}
 	cmd := &cobra.Command{

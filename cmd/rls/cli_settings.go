@@ -10,7 +10,6 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
-// newSettings returns the command rls settings.
 func newSettings() *cobra.Command {
 	var asJSON, onlySet bool
 	cmd := &cobra.Command{

@@ -29,7 +29,6 @@ const maxStreamLine = 1 << 20
 // errRefused means that the service refused the stream. Another attempt would not help.
 var errRefused = errors.New("stream refused")
 
-// newTail returns the command rls tail.
 func newTail() *cobra.Command {
 	t := &tail{reconnect: wait.Backoff{Initial: 500 * time.Millisecond, Max: 5 * time.Second}}
 	var domain, rule, code, source string

@@ -19,7 +19,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
-// newTest returns the command rls test.
 func newTest() *cobra.Command {
 	o := testOptions{}
 	cmd := &cobra.Command{
@@ -71,11 +70,11 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 		return read, exitUnusable
 	}
 	failed := false
-	loader := limitsLoader{}
 	var coverage limitstest.Coverage
 	var reports []limitstest.FileReport
 	for _, path := range testFiles {
-		f, config, err := loader.load(path)
+		f, config, limitsPaths, err := loadTest(path)
+		read = append(read, limitsPaths...)
 		if err != nil {
 			reports = append(reports, limitstest.FileReport{File: path, Error: err.Error()})
 			failed = true
@@ -83,7 +82,6 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 		}
 		reports = append(reports, f.Run(ctx, config, &coverage))
 	}
-	read = append(read, loader.paths...)
 	if ctx.Err() != nil {
 		return read, ctx.Err()
 	}
@@ -138,43 +136,25 @@ func findTestFiles(paths []string) ([]string, error) {
 	return slices.Compact(found), errors.Join(errs...)
 }
 
-// limitsLoader loads limits files, each set of files once.
-type limitsLoader struct {
-	configs map[string]*descriptors.Config
-	paths   []string // of limits files
-}
-
-// load reads a test file and its limits files.
-func (l *limitsLoader) load(path string) (*limitstest.File, *descriptors.Config, error) {
+// loadTest reads a test file and its limits files, which are at limitsPaths.
+func loadTest(path string) (f *limitstest.File, config *descriptors.Config, limitsPaths []string, err error) {
 	data, err := readBounded(path, limitstest.MaxFileBytes)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	f, err := limitstest.Parse(path, data)
-	if err != nil {
-		return nil, nil, err
+	if f, err = limitstest.Parse(path, data); err != nil {
+		return nil, nil, nil, err
 	}
-	var names []string
 	for _, name := range f.Limits {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
-		names = append(names, name)
+		limitsPaths = append(limitsPaths, name)
 	}
-	l.paths = append(l.paths, names...)
-	key := fmt.Sprintf("%t %q", f.Merge, names)
-	if config := l.configs[key]; config != nil {
-		return f, config, nil
+	if config, err = loadLimits(nil, limitsPaths, limitsfile.Options{MergeDomains: f.Merge}); err != nil {
+		err = fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
 	}
-	config, err := loadLimits(nil, names, limitsfile.Options{MergeDomains: f.Merge})
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
-	}
-	if l.configs == nil {
-		l.configs = map[string]*descriptors.Config{}
-	}
-	l.configs[key] = config
-	return f, config, nil
+	return f, config, limitsPaths, err
 }
 
 // watchInterval is the time between two looks at the watched files.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -26,7 +27,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// newTop returns the command rls top.
 func newTop() *cobra.Command {
 	t := &top{}
 	var once bool
@@ -428,10 +428,9 @@ func replaceControls(text string) string {
 
 // sparkline draws the last points with one bar a column. Unknown points are spaces.
 func sparkline(points []live.Value, columns int) string {
-	const bars = "▁▂▃▄▅▆▇█"
-	levels := []rune(bars)
+	levels := []rune("▁▂▃▄▅▆▇█")
 	pointsPerColumn := 60 / columns
-	highest := 0.0
+	highest := math.SmallestNonzeroFloat64
 	for _, p := range points {
 		if p.Known() {
 			highest = max(highest, float64(p))
@@ -439,19 +438,15 @@ func sparkline(points []live.Value, columns int) string {
 	}
 	text := make([]rune, columns)
 	for i := range text {
-		end := len(points) - (columns-1-i)*pointsPerColumn
-		value, known := 0.0, false
-		for _, p := range points[max(min(end-pointsPerColumn, len(points)), 0):max(end, 0)] {
+		end := max(len(points)-(columns-1-i)*pointsPerColumn, 0)
+		value := -1.0 // unknown
+		for _, p := range points[max(end-pointsPerColumn, 0):end] {
 			if p.Known() {
-				value, known = max(value, float64(p)), true
+				value = max(value, float64(p))
 			}
 		}
-		switch {
-		case !known:
-			text[i] = ' '
-		case highest == 0:
-			text[i] = levels[0]
-		default:
+		text[i] = ' '
+		if value >= 0 {
 			text[i] = levels[min(int(value/highest*float64(len(levels))), len(levels)-1)]
 		}
 	}

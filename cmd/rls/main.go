@@ -97,7 +97,6 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// newVersion returns the command rls version.
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

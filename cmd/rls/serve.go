@@ -30,7 +30,6 @@ import (
 	"github.com/seed-81f232ab/rls/service/check"
 )
 
-// newServe returns the command rls serve.
 func newServe() *cobra.Command {
 	var limits string
 	cmd := &cobra.Command{
