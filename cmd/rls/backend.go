@@ -40,9 +40,8 @@ type counterBackend struct {
 
 // newBackend returns the backend of the settings. p owns its goroutines.
 func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
-	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
+	counters := newLocalCounters(p, s)
 	e.Metrics.Local(counters.Keys, counters.Evictions, counters.Bytes)
-	p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
 	switch s.Backend() {
 	case env.BackendRedis:
 		return newRedisBackend(p, s, e, counters, recorder, tracer)
@@ -52,6 +51,13 @@ func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Re
 	e.Log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
 	layer := backend.Counters{Limiter: counters}
 	return &counterBackend{Layer: layer, prefixes: counters, perReplica: true, explain: explain.Options{Layer: layer}}, nil
+}
+
+// newLocalCounters returns counters in this process.
+func newLocalCounters(p *process, s *env.Settings) *local.Limiter {
+	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
+	p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
+	return counters
 }
 
 // store is a place of counters that all replicas share.

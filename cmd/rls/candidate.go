@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
@@ -32,26 +30,24 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 	c := &candidateLimits{}
 	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: e.Metrics.Candidate(func() bool { return c.Status().Problem != nil })}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	switch s.Backend() {
+	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
-		client, err := newRedis(s, s.CacheKeyPrefix+candidateKeyPrefix, nil, nil)
+		client, err := newRedis(s, keyPrefix, nil, nil)
 		if err != nil {
 			return nil, err
 		}
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter, x.RedisKey = client, client.Counter
 	case env.BackendMemcache:
-		client, err := newMemcached(s, s.CacheKeyPrefix+candidateKeyPrefix, e.Log)
+		client, err := newMemcached(s, keyPrefix, e.Log)
 		if err != nil {
 			return nil, err
 		}
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter = client
 	default:
-		counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
-		p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
-		o.Limiter = counters
+		o.Limiter = newLocalCounters(p, s)
 	}
 	c.Candidate = candidate.New(o)
 	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}

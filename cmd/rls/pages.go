@@ -261,15 +261,12 @@ const replicasPause = 5 * time.Second
 // or 0 if the last read failed.
 func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
 	var count atomic.Int64
-	readOnce := func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, overrideTimeout)
-		defer cancel()
-		replicas, _ := read(ctx)
-		count.Store(int64(len(replicas)))
-	}
 	p.start(func(ctx context.Context) {
-		for readOnce(ctx); wait.Sleep(ctx, replicasPause); {
-			readOnce(ctx)
+		for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, replicasPause) {
+			limited, cancel := context.WithTimeout(ctx, overrideTimeout)
+			replicas, _ := read(limited)
+			cancel()
+			count.Store(int64(len(replicas)))
 		}
 	})
 	return func() int { return int(count.Load()) }

@@ -91,10 +91,8 @@ func Compare(variable string) (Comparison, string) {
 			return Same, ""
 		}
 	}
-	for _, s := range unusedSettings {
-		if slices.Contains(strings.Fields(s.names), variable) {
-			return NoEffect, s.reason
-		}
+	if reason := reasonOfUnused(variable); reason != "" {
+		return NoEffect, reason
 	}
 	return OnlyRls, ""
 }
@@ -153,6 +151,11 @@ func unusedReason(name, value string) string {
 	if _, err := os.Stat(value); name == "PROMETHEUS_MAPPER_YAML" && err != nil {
 		return "" // the incumbent ignores a missing file too
 	}
+	return reasonOfUnused(name)
+}
+
+// reasonOfUnused returns the reason of unusedSettings for a variable, or an empty string.
+func reasonOfUnused(name string) string {
 	for _, s := range unusedSettings {
 		if slices.Contains(strings.Fields(s.names), name) {
 			return s.reason

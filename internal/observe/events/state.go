@@ -61,7 +61,7 @@ func outage(o *fallback.Outage) *live.Outage {
 	out := &live.Outage{
 		Start: o.Start, End: TimeOrNil(o.End), Seconds: live.Value(o.Duration().Seconds()),
 		Calls: o.Calls, AdmittedCalls: o.AdmittedCalls, Decisions: o.Decisions, ByReason: map[string]int64{},
-		AdmittedHits: o.AdmittedHits, MaxExcessHits: o.MaxExcessHits, Replayed: o.Replayed, Limits: []live.LimitPrice{},
+		AdmittedHits: o.AdmittedHits, MaxExcessHits: o.MaxExcessHits, Replayed: o.Replayed, Limits: []fallback.LimitPrice{},
 	}
 	if o.Err != nil {
 		out.Error = o.Err.Error()
@@ -72,9 +72,7 @@ func outage(o *fallback.Outage) *live.Outage {
 		}
 	}
 	const maxLimits = 10
-	for _, p := range o.Limits[:min(len(o.Limits), maxLimits)] {
-		out.Limits = append(out.Limits, live.LimitPrice{Rule: p.Rule, Limit: p.Limit, Decisions: p.Decisions, AdmittedHits: p.AdmittedHits, MaxExcessHits: p.MaxExcessHits})
-	}
+	out.Limits = append(out.Limits, o.Limits[:min(len(o.Limits), maxLimits)]...)
 	out.MoreLimits = len(o.Limits) - len(out.Limits)
 	return out
 }
