@@ -221,6 +221,11 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	return lines
 }
 
+// levelMarks show the level of the state.
+var levelMarks = map[live.Level]struct{ symbol, colour string }{
+	live.Well: {"✓", green}, live.Warning: {"▲", yellow}, live.Trouble: {"✗", red},
+}
+
 // headLines describes the state and the figures.
 func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
 	title := fmt.Sprintf("rls %s · %s · up %s", s.Version, s.Instance, s.Time.Sub(s.Started).Round(time.Second))
@@ -229,14 +234,8 @@ func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
 	if problem != "" {
 		lines = append(lines, t.inColour(red, truncate("figures of "+clock+", trying again: "+problem, t.width)))
 	}
-	symbol, colour := "✓", green
-	switch s.State.Level {
-	case live.Warning:
-		symbol, colour = "▲", yellow
-	case live.Trouble:
-		symbol, colour = "✗", red
-	}
-	lines = append(lines, t.inColour(colour, truncate(symbol+" "+s.State.Headline, t.width)))
+	mark := levelMarks[s.State.Level]
+	lines = append(lines, t.inColour(mark.colour, truncate(mark.symbol+" "+s.State.Headline, t.width)))
 	for _, detail := range s.State.Details[:min(len(s.State.Details), 3)] {
 		lines = append(lines, truncate("  "+detail, t.width))
 	}
@@ -325,15 +324,15 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 	}
 	hottest := t.keyListLines("HOTTEST KEYS", "HITS/s", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
 	denied := t.keyListLines("MOST DENIED KEYS", "DENIED/s", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
-	var lines []string
 	if t.width < narrowWidth {
 		list := denied
 		if len(keys.Denied) == 0 {
 			list = hottest
 		}
-		lines = append(lines, t.inColour(dim, list[0]))
-		return append(lines, list[1:]...)
+		list[0] = t.inColour(dim, list[0])
+		return list
 	}
+	var lines []string
 	for i := range max(len(hottest), len(denied)) {
 		left, right := "", ""
 		if i < len(hottest) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -206,10 +207,29 @@ func variablesFor(prefix string, except ...string) string {
 	return setVariables(names...)
 }
 
+// setTracingVariables returns the names of set variables that only describe traces.
+func setTracingVariables() string {
+	var names []string
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return setVariables(names...)
+}
+
 // setVariables returns those of the names that are set.
 func setVariables(names ...string) string {
 	unset := func(name string) bool { return os.Getenv(name) == "" }
 	return strings.Join(slices.DeleteFunc(names, unset), ",")
+}
+
+// trueVariables returns those of the names that are set to true.
+func trueVariables(names ...string) string {
+	notTrue := func(name string) bool { isTrue, _ := strconv.ParseBool(os.Getenv(name)); return !isTrue }
+	return strings.Join(slices.DeleteFunc(names, notTrue), ",")
 }
 
 // warnings returns warnings about settings that other settings turn off, and about a long
@@ -217,44 +237,41 @@ func setVariables(names ...string) string {
 func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
 	var warnings []Warning
-	warnUnused := func(variables, reason string) {
-		if variables != "" {
-			warnings = append(warnings, Warning{noEffect, variables, reason})
-		}
-	}
-	switch {
-	case s.Backend() != BackendLocal && s.RedisTimeout > Timeout(longTimeout):
+	if s.Backend() != BackendLocal && s.RedisTimeout > Timeout(longTimeout) {
 		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
 			"got %v, default 50ms; the timeout bounds a whole call to Redis or memcached, not only connecting, so calls wait up to %[1]v while the server hangs", s.RedisTimeout)})
-	case s.BackendType == BackendLocal && !s.OverridesEnabled:
-		warnUnused(variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process")
-	case s.Backend() == BackendMemcache && !s.OverridesEnabled:
-		warnUnused(variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"), "BACKEND_TYPE=memcache counts in memcached")
 	}
-	if s.Backend() != BackendMemcache {
-		warnUnused(variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache")
+	isMemcached, sendsStats := s.Backend() == BackendMemcache, s.UseStatsd || s.UseDogStatsd
+	type unused struct {
+		isUnused          bool
+		variables, reason string
 	}
-	if s.DecisionLog == DecisionLogOff {
-		warnUnused(setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
-	}
-	warnUnused(setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
-	s.warnUnusedStats(warnUnused)
-	if s.ConfigType == ConfigXDS {
-		warnUnused(setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
-	}
-	if !s.TracesCalls() {
-		var tracing []string
-		for _, variable := range slices.Sorted(slices.Values(os.Environ())) {
-			name, _, _ := strings.Cut(variable, "=")
-			if strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") {
-				tracing = append(tracing, name)
-			}
-		}
-		warnUnused(setVariables(tracing...), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
+	all := []unused{
+		{s.BackendType == BackendLocal && !s.OverridesEnabled, variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process"},
+		{
+			isMemcached && !s.OverridesEnabled,
+			variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+			"BACKEND_TYPE=memcache counts in memcached",
+		},
+		{!isMemcached, variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache"},
+		{s.DecisionLog == DecisionLogOff, setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all"},
+		{true, setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting"},
+		{s.DisableStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off"},
+		{
+			!s.DisableStats && !sendsStats,
+			setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"), "neither USE_STATSD nor USE_DOG_STATSD is true",
+		},
+		{!s.DisableStats && s.UseStatsd, setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true"},
+		{!s.DisableStats && s.UseDogStatsd && s.StatsdProtocol != "udp", setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP"},
+		{s.ConfigType == ConfigXDS, setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)"},
+		{!s.TracesCalls(), setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)"},
 	}
 	for _, f := range s.TLSFiles() {
-		if !f.used {
-			warnUnused(setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
+		all = append(all, unused{!f.used, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason})
+	}
+	for _, u := range all {
+		if u.isUnused && u.variables != "" {
+			warnings = append(warnings, Warning{noEffect, u.variables, u.reason})
 		}
 	}
 	return warnings
