@@ -97,7 +97,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 
 	options := serverOptions(s, e)
 	decisions := newDecisions(p, s, e)
-	observers := append(decisions.observers, recorder)
+	observers := slices.Concat(decisions.observers, []service.Observer{recorder})
 	if tracer != nil {
 		observers = append(observers, tracer)
 	}

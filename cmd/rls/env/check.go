@@ -35,7 +35,7 @@ func (ps *problems) addIf(bad bool, format string, args ...any) {
 func (s *Settings) check() []error {
 	var ps problems
 	for _, f := range s.TLSFiles() {
-		if f.used {
+		if f.isUsed {
 			ps.checkTLSFiles(f)
 		}
 	}
@@ -132,41 +132,38 @@ func (f File) String() string { return f.Setting + " " + f.Path }
 type TLSFiles struct {
 	Cert, Key, CA File
 
-	used   bool
+	isUsed bool
 	reason string // why the files are not used, unless empty
 }
 
 // TLSFiles returns the files for which TLS is on or could be turned on.
 func (s *Settings) TLSFiles() []TLSFiles {
 	files := []TLSFiles{
-		{
-			File{"GRPC_SERVER_TLS_CERT", s.GRPCServerTLSCert}, File{"GRPC_SERVER_TLS_KEY", s.GRPCServerTLSKey},
-			File{"GRPC_CLIENT_TLS_CACERT", s.GRPCClientTLSCACert}, s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true",
-		},
-		{
-			File{"DEBUG_TLS_CERT", s.DebugTLSCert}, File{"DEBUG_TLS_KEY", s.DebugTLSKey},
-			File{"DEBUG_TLS_CLIENT_CACERT", s.DebugTLSClientCACert}, true, "",
-		},
+		s.tlsFiles(s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"),
+		s.tlsFiles(true, "", "DEBUG_TLS_CERT", "DEBUG_TLS_KEY", "DEBUG_TLS_CLIENT_CACERT"),
 	}
 	if s.ConfigType == ConfigXDS {
-		files = append(files, TLSFiles{
-			File{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", s.XDSTLSCert}, File{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", s.XDSTLSKey},
-			File{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", s.XDSTLSCACert}, s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
-		})
+		files = append(files, s.tlsFiles(s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"))
 	}
 	if s.usesRedis() {
-		files = append(files, TLSFiles{
-			File{"REDIS_TLS_CLIENT_CERT", s.RedisTLSClientCert}, File{"REDIS_TLS_CLIENT_KEY", s.RedisTLSClientKey},
-			File{"REDIS_TLS_CACERT", s.RedisTLSCACert}, s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
-		})
+		files = append(files, s.tlsFiles(s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
+			"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT"))
 	}
 	if s.Backend() == BackendMemcache {
-		files = append(files, TLSFiles{
-			File{"MEMCACHE_TLS_CLIENT_CERT", s.MemcacheTLSClientCert}, File{"MEMCACHE_TLS_CLIENT_KEY", s.MemcacheTLSClientKey},
-			File{"MEMCACHE_TLS_CACERT", s.MemcacheTLSCACert}, s.MemcacheTLS, "MEMCACHE_TLS is not true",
-		})
+		files = append(files, s.tlsFiles(s.MemcacheTLS, "MEMCACHE_TLS is not true",
+			"MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_CACERT"))
 	}
 	return files
+}
+
+// tlsFiles returns the files that three settings name.
+func (s *Settings) tlsFiles(isUsed bool, reason, cert, key, ca string) TLSFiles {
+	paths := map[string]string{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		paths[f.Tag.Get("envconfig")] = reflect.ValueOf(s).Elem().FieldByIndex(f.Index).String()
+	}
+	return TLSFiles{File{cert, paths[cert]}, File{key, paths[key]}, File{ca, paths[ca]}, isUsed, reason}
 }
 
 func (ps *problems) checkTLSFiles(f TLSFiles) {
@@ -267,7 +264,7 @@ func (s *Settings) warnings() []Warning {
 		{!s.TracesCalls(), setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)"},
 	}
 	for _, f := range s.TLSFiles() {
-		all = append(all, unused{!f.used, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason})
+		all = append(all, unused{!f.isUsed, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason})
 	}
 	for _, u := range all {
 		if u.isUnused && u.variables != "" {
