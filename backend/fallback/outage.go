@@ -49,11 +49,11 @@ type Outage struct {
 
 // LimitPrice is the part of an Outage that concerns one limit.
 type LimitPrice struct {
-	Rule          string // path of the rule, or OtherRules
-	Limit         string // the limit in short, such as "10 per minute"
-	Decisions     int64
-	AdmittedHits  int64
-	MaxExcessHits int64
+	Rule          string `json:"rule"`  // path of the rule, or OtherRules
+	Limit         string `json:"limit"` // the limit in short, such as "10 per minute"
+	Decisions     int64  `json:"decisions"`
+	AdmittedHits  int64  `json:"admitted_hits"`
+	MaxExcessHits int64  `json:"max_excess_hits"`
 }
 
 // OtherRules is the Rule of the LimitPrice that sums the limits beyond maxPricedLimits.

@@ -3,11 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -20,9 +19,10 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
-	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/observe/tracing"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -31,32 +31,33 @@ import (
 type counterBackend struct {
 	backend.Layer
 
-	prefixes     backend.PrefixResetter
-	perReplica   bool              // each replica has its own counters
-	fallback     *fallback.Limiter // nil if the counters are local
-	redisCheck   *redisCheck       // nil without Redis
-	explain      explain.Options   // without the limits and the settings of the service
-	waitForStore func()            // waits until the store has answered, or has not answered for a second
+	prefixes   backend.PrefixResetter
+	perReplica bool               // each replica has its own counters
+	state      func() *live.Redis // nil if the counters are local
+	explain    explain.Options    // without the limits and the settings of the service
+	pinged     <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
 }
 
 // newBackend returns the backend of the settings. p owns its goroutines.
-func newBackend(p *process, s *env.Settings, health *server.Health, meter *metrics.Metrics, recorder *live.Recorder, tracer redis.Tracer, events changes, log *slog.Logger) (*counterBackend, error) {
-	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
-	meter.Local(counters.Keys, counters.Evictions, counters.Bytes)
-	p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
-	if s.Backend() != env.BackendLocal {
-		observer := &storeObserver{
-			Observer: meter.Fallback(), process: p, settings: s, health: health, events: events, outageEnded: func() {},
-			loggedOpenings: map[int]loggedOpening{}, log: log,
-		}
-		if s.Backend() == env.BackendMemcache {
-			return newMemcachedBackend(p, s, counters, observer, meter)
-		}
-		return newRedisBackend(p, s, counters, observer, meter, recorder, tracer)
+func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
+	counters := newLocalCounters(p, s)
+	e.Metrics.Local(counters.Keys, counters.Evictions, counters.Bytes)
+	switch s.Backend() {
+	case env.BackendRedis:
+		return newRedisBackend(p, s, e, counters, recorder, tracer)
+	case env.BackendMemcache:
+		return newMemcachedBackend(p, s, e, counters)
 	}
-	log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
+	e.Log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
 	layer := backend.Counters{Limiter: counters}
-	return &counterBackend{Layer: layer, prefixes: counters, perReplica: true, explain: explain.Options{Layer: layer}, waitForStore: func() {}}, nil
+	return &counterBackend{Layer: layer, prefixes: counters, perReplica: true, explain: explain.Options{Layer: layer}}, nil
+}
+
+// newLocalCounters returns counters in this process.
+func newLocalCounters(p *process, s *env.Settings) *local.Limiter {
+	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
+	p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
+	return counters
 }
 
 // store is a place of counters that all replicas share.
@@ -70,30 +71,62 @@ type store interface {
 	Close() error
 }
 
+// sharedStore is a store, and what differs between stores.
+type sharedStore struct {
+	store
+	events    events.StoreOptions
+	fallback  fallback.Options
+	connected func(context.Context)                    // is called after the first answer of the store
+	findings  func() []redis.Finding                   // of the self-check
+	addLeases func(*counterBackend, *fallback.Limiter) // adds leases to the layers; may be nil
+}
+
+// idleProbePause is the pause between two probes of a store without failures. They find an
+// outage of the store before the next call does.
+const idleProbePause = 10 * time.Second
+
+// pingPause is the pause between two pings of a store that has not answered yet.
+const pingPause = 200 * time.Millisecond
+
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
-// localCounters. o has the options that only some stores have. connected is called after the first answer
-// of the store. addLeases adds leases to the layers, unless it is nil.
-func newStoreBackend(p *process, s *env.Settings, store store, o fallback.Options, localCounters *local.Limiter, observer *storeObserver, meter *metrics.Metrics, connected func(context.Context), addLeases func(*counterBackend)) *counterBackend {
+// localCounters.
+func newStoreBackend(p *process, s *env.Settings, e *events.Events, store sharedStore, localCounters *local.Limiter) *counterBackend {
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
+	store.events.Mode, store.events.Ratio, store.events.NeedsStore = mode, s.RedisFallbackRatio, s.RedisHealthCheckActive
+	observer := e.NewStore(store.events)
+	o := store.fallback
 	o.Primary, o.Shards, o.ShardOf, o.Probe = store, store.Shards(), store.ShardOf, store.Probe
 	o.Secondary, o.Ratio, o.Mode, o.IdleProbe, o.Observer = localCounters, s.RedisFallbackRatio, mode, idleProbePause, observer
 	withFallback := fallback.New(o)
-	observer.fallback.Store(withFallback)
-	meter.FallbackStatus(observer.shards, withFallback.Status)
-	pinged := make(chan struct{})
-	if s.RedisHealthCheckActive {
-		observer.health.Set(strings.ToLower(observer.store), false, "no connection to "+observer.store+" yet")
-	}
-	w := storeWatch{name: observer.store, ping: store.Ping, connected: connected, health: observer.health, reportHealth: s.RedisHealthCheckActive}
-	p.start(func(ctx context.Context) { w.run(ctx, func() { close(pinged) }) })
+	e.Metrics.FallbackStatus(observer.Shards, withFallback.Status)
+	p.start(func(ctx context.Context) { observer.LogProgress(ctx, withFallback.Status) })
 	p.atEnd(func() { withFallback.Close(); _ = store.Close() })
 
-	b := &counterBackend{Layer: withFallback, fallback: withFallback, waitForStore: func() { awaitPing(pinged) }}
-	if s.DenyCacheBytes > 0 {
-		b.Layer = denycache.New(b.Layer, denycache.Options{SizeBytes: s.DenyCacheBytes, Observer: meter.DenyCache()})
+	// A failed ping has no log line, because the line about the outage has the cause.
+	connect := func(ctx context.Context) bool {
+		if store.Ping(ctx) != nil || ctx.Err() != nil {
+			return false
+		}
+		observer.Connected()
+		store.connected(ctx)
+		return true
 	}
-	if addLeases != nil {
-		addLeases(b)
+	pinged := make(chan struct{})
+	p.start(func(ctx context.Context) {
+		isConnected := connect(ctx)
+		close(pinged)
+		for !isConnected && wait.Sleep(ctx, pingPause) {
+			isConnected = connect(ctx)
+		}
+	})
+
+	b := &counterBackend{Layer: withFallback, pinged: pinged}
+	b.state = func() *live.Redis { return observer.State(withFallback.Status(), store.findings()) }
+	if s.DenyCacheBytes > 0 {
+		b.Layer = denycache.New(b.Layer, denycache.Options{SizeBytes: s.DenyCacheBytes, Observer: e.Metrics.DenyCache()})
+	}
+	if store.addLeases != nil {
+		store.addLeases(b, withFallback)
 	}
 	b.Layer = backend.Scopes{Global: b.Layer, Instance: backend.Counters{Limiter: localCounters}}
 	b.prefixes = backend.ScopePrefixes{Global: store, Instance: localCounters}
@@ -101,61 +134,77 @@ func newStoreBackend(p *process, s *env.Settings, store store, o fallback.Option
 	return b
 }
 
-// idleProbePause is the pause between two probes of a store without failures. They find an
-// outage of the store before the next call does.
-const idleProbePause = 10 * time.Second
+// awaitStore waits until the store has answered, or has not answered for a second.
+func (b *counterBackend) awaitStore() {
+	if b.pinged == nil {
+		return
+	}
+	select {
+	case <-b.pinged:
+	case <-time.After(time.Second):
+	}
+}
 
 // newRedisBackend returns a backend that counts in Redis.
-func newRedisBackend(p *process, s *env.Settings, localCounters *local.Limiter, observer *storeObserver, meter *metrics.Metrics, recorder *live.Recorder, tracer redis.Tracer) (*counterBackend, error) {
+func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
 	roles := []redis.Role{redis.RoleMain}
 	if s.PerSecond {
 		roles = append(roles, redis.RolePerSecond)
 	}
-	log := observer.log
-	client, err := newRedis(s, s.CacheKeyPrefix, batchObserver{meter.Redis(roles...), recorder, &unconfirmedLog{replicas: s.RedisWaitReplicas, log: log}}, tracer)
+	var batchTracer redis.Tracer
+	if tracer != nil {
+		batchTracer = tracer
+	}
+	client, err := newRedis(s, s.CacheKeyPrefix, e.Batches(recorder, s.RedisWaitReplicas, roles...), batchTracer)
 	if err != nil {
 		return nil, err
 	}
-	redis.LogTo(log)
-	meter.RedisStatus(client)
-	check := newRedisCheck(client.Check, meter.RedisCheck(roles...), observer.health, log)
-	observer.store, observer.advice, observer.outageEnded, observer.shards = "Redis", redis.AdviceFor, check.outageEnded, metrics.ShardsOf(client)
-	connected := func(ctx context.Context) {
-		roundTrip := client.MeasureRoundTrip(ctx)
-		log.Info("counting in Redis", "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
-	}
-	addLeases := func(b *counterBackend) {
-		leases := lease.New(lease.Options{
-			Next: b.Layer, Source: client,
-			IsFailing: func(h *backend.Hit) bool { return !b.fallback.FailingSince(h).IsZero() },
-		})
-		meter.Leases(leases.Stats)
-		p.start(leases.Run)
-		p.atEnd(leases.Close)
-		b.Layer, b.explain.HeldPermits = leases, leases.HeldPermits
-	}
-	o := fallback.Options{KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount}
-	b := newStoreBackend(p, s, client, o, localCounters, observer, meter, connected, addLeases)
-	p.start(check.run)
-	b.redisCheck, b.explain.RedisKey = check, client.Counter
+	redis.LogTo(e.Log)
+	e.Metrics.RedisStatus(client)
+	check := e.NewRedisCheck(client.Check, roles...)
+	b := newStoreBackend(p, s, e, sharedStore{
+		store:    client,
+		events:   events.StoreOptions{Name: "Redis", Advice: redis.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
+		fallback: fallback.Options{KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount},
+		findings: check.Findings,
+		connected: func(ctx context.Context) {
+			roundTrip := client.MeasureRoundTrip(ctx)
+			e.Log.Info("counting in Redis", "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
+		},
+		addLeases: func(b *counterBackend, f *fallback.Limiter) {
+			leases := lease.New(lease.Options{
+				Next: b.Layer, Source: client,
+				IsFailing: func(h *backend.Hit) bool { return !f.FailingSince(h).IsZero() },
+			})
+			e.Metrics.Leases(leases.Stats)
+			p.start(leases.Run)
+			p.atEnd(leases.Close)
+			b.Layer, b.explain.HeldPermits = leases, leases.HeldPermits
+		},
+	}, localCounters)
+	p.start(check.Run)
+	b.explain.RedisKey = client.Counter
 	return b, nil
 }
 
 // newMemcachedBackend returns a backend that counts in memcached.
-func newMemcachedBackend(p *process, s *env.Settings, localCounters *local.Limiter, observer *storeObserver, meter *metrics.Metrics) (*counterBackend, error) {
-	client, err := newMemcached(s, s.CacheKeyPrefix, observer.log)
+func newMemcachedBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter) (*counterBackend, error) {
+	client, err := newMemcached(s, s.CacheKeyPrefix, e.Log)
 	if err != nil {
 		return nil, err
 	}
-	observer.store = "memcached"
-	observer.advice = func(error) string {
+	o := events.StoreOptions{Name: "memcached", Advice: func(error) string {
 		return "check that memcached runs, and that MEMCACHE_HOST_PORT or MEMCACHE_SRV has its address"
-	}
+	}}
 	for i := range client.Shards() {
-		observer.shards = append(observer.shards, metrics.Shard{Server: "main", Name: strconv.Itoa(i)})
+		o.Shards = append(o.Shards, metrics.Shard{Server: "main", Name: strconv.Itoa(i)})
 	}
-	connected := func(context.Context) { observer.log.Info("counting in memcached", "servers", client.Shards()) }
-	return newStoreBackend(p, s, client, fallback.Options{}, localCounters, observer, meter, connected, nil), nil
+	return newStoreBackend(p, s, e, sharedStore{
+		store:     client,
+		events:    o,
+		findings:  func() []redis.Finding { return nil },
+		connected: func(context.Context) { e.Log.Info("counting in memcached", "servers", client.Shards()) },
+	}, localCounters), nil
 }
 
 // newMemcached returns a client whose keys begin with keyPrefix.
@@ -171,13 +220,10 @@ func newMemcached(s *env.Settings, keyPrefix string, log *slog.Logger) (*memcach
 		Timeout:     cmp.Or(time.Duration(s.RedisTimeout), defaultTimeout),
 		Log:         log,
 	}
-	if s.MemcacheTLS {
-		files := clienttls.Files{CA: s.MemcacheTLSCACert, Cert: s.MemcacheTLSClientCert, Key: s.MemcacheTLSClientKey, SkipHostname: s.MemcacheTLSSkipHostname}
-		config, err := files.Config()
-		if err != nil {
-			return nil, fmt.Errorf("memcached TLS: %w", err)
-		}
-		o.TLS = config
+	files := clienttls.Files{CA: s.MemcacheTLSCACert, Cert: s.MemcacheTLSClientCert, Key: s.MemcacheTLSClientKey, SkipHostname: s.MemcacheTLSSkipHostname}
+	var err error
+	if o.TLS, err = clientTLS(s.MemcacheTLS, "memcached", files); err != nil {
+		return nil, err
 	}
 	return memcached.New(o)
 }
@@ -214,75 +260,21 @@ func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer
 }
 
 // withTLS returns r, which uses the files of REDIS_TLS_… if useTLS is true.
-func withTLS(s *env.Settings, r redis.Server, useTLS bool) (redis.Server, error) {
-	if !useTLS {
-		return r, nil
-	}
-	files := clienttls.Files{
-		CA:           s.RedisTLSCACert,
-		Cert:         s.RedisTLSClientCert,
-		Key:          s.RedisTLSClientKey,
-		SkipHostname: s.RedisTLSSkipHostname,
+func withTLS(s *env.Settings, r redis.Server, useTLS bool) (_ redis.Server, err error) {
+	r.TLS, err = clientTLS(useTLS, "redis", clienttls.Files{
+		CA: s.RedisTLSCACert, Cert: s.RedisTLSClientCert, Key: s.RedisTLSClientKey, SkipHostname: s.RedisTLSSkipHostname,
+	})
+	return r, err
+}
+
+// clientTLS returns the configuration of connections to a store, or nil without TLS.
+func clientTLS(isOn bool, store string, files clienttls.Files) (*tls.Config, error) {
+	if !isOn {
+		return nil, nil
 	}
 	config, err := files.Config()
 	if err != nil {
-		return r, fmt.Errorf("redis TLS: %w", err)
+		return nil, fmt.Errorf("%s TLS: %w", store, err)
 	}
-	r.TLS = config
-	return r, nil
-}
-
-// Pauses between pings, before and after the first connection.
-const (
-	pingPauseAtStart = 200 * time.Millisecond
-	pingPause        = time.Second
-)
-
-// connectTime bounds the time that the start waits for a store.
-const connectTime = time.Second
-
-// awaitPing waits until the channel is closed, or connectTime is over.
-func awaitPing(pinged <-chan struct{}) {
-	select {
-	case <-pinged:
-	case <-time.After(connectTime):
-	}
-}
-
-// storeWatch pings a store until the first connection. With reportHealth, it goes on and sets the health
-// component of the store.
-type storeWatch struct {
-	name         string
-	ping         func(context.Context) error
-	connected    func(context.Context) // called after the first answer
-	health       *server.Health
-	reportHealth bool
-}
-
-// run pings until ctx is done. It logs no failure, because the line about the outage has the cause. It
-// calls onPing after the first ping, once the connections are open.
-func (w storeWatch) run(ctx context.Context, onPing func()) {
-	onPing = sync.OnceFunc(onPing)
-	defer onPing()
-	component := strings.ToLower(w.name)
-	pause := pingPauseAtStart
-	for {
-		err := w.ping(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil && pause == pingPauseAtStart {
-			w.connected(ctx)
-			pause = pingPause
-		}
-		if w.reportHealth {
-			w.health.Set(component, err == nil, "no connection to "+w.name)
-		} else if err == nil {
-			return
-		}
-		onPing()
-		if !wait.Sleep(ctx, pause) {
-			return
-		}
-	}
+	return config, nil
 }

@@ -2,19 +2,14 @@ package main
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
-	"github.com/seed-81f232ab/rls/internal/observe/live"
-	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
-	"github.com/seed-81f232ab/rls/service"
 )
 
 // candidateKeyPrefix begins the names of the candidate's counters in a store.
@@ -28,33 +23,31 @@ type candidateLimits struct {
 
 // startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns nil
 // without the setting.
-func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) (*candidateLimits, error) {
+func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLimits, error) {
 	if s.LimitsCandidate == "" {
 		return nil, nil
 	}
 	c := &candidateLimits{}
-	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: meter.Candidate(func() bool { return c.Status().Problem != nil })}
+	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: e.Metrics.Candidate(func() bool { return c.Status().Problem != nil })}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	switch s.Backend() {
+	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
-		client, err := newRedis(s, s.CacheKeyPrefix+candidateKeyPrefix, nil, nil)
+		client, err := newRedis(s, keyPrefix, nil, nil)
 		if err != nil {
 			return nil, err
 		}
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter, x.RedisKey = client, client.Counter
 	case env.BackendMemcache:
-		client, err := newMemcached(s, s.CacheKeyPrefix+candidateKeyPrefix, log)
+		client, err := newMemcached(s, keyPrefix, e.Log)
 		if err != nil {
 			return nil, err
 		}
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter = client
 	default:
-		counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
-		p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
-		o.Limiter = counters
+		o.Limiter = newLocalCounters(p, s)
 	}
 	c.Candidate = candidate.New(o)
 	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
@@ -63,42 +56,20 @@ func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *sl
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
 		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
-		Log:      log.With("limits", "candidate"),
+		Log:      e.Log.With("limits", "candidate"),
 	})
-	p.start(func(ctx context.Context) { c.Follow(ctx, files, log) })
+	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
 	return c, nil
 }
 
-// observers returns the observer that evaluates the candidate, if there is one.
-func (c *candidateLimits) observers() []service.Observer {
-	if c == nil {
-		return nil
+// newExplainer returns the Explainer of the service.
+func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *candidateLimits) *explain.Explainer {
+	o := counters.explain
+	o.Limits = l.store
+	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	if candidate != nil {
+		o.Candidate = candidate.explainer
 	}
-	return []service.Observer{c.Candidate}
-}
-
-// liveCandidate describes the candidate.
-func liveCandidate(status candidate.Status) *live.Candidate {
-	out := &live.Candidate{Since: timeOrNil(status.Since), Rules: []live.CandidateRule{}}
-	if status.Problem != nil {
-		out.Problem = status.Problem.Error()
-	}
-	for result, n := range status.Calls {
-		switch result {
-		case candidate.NewlyDenied:
-			out.NewlyDenied = n
-		case candidate.NewlyAdmitted:
-			out.NewlyAdmitted = n
-		case candidate.Failed, candidate.Dropped:
-			out.NotCompared += n
-			continue
-		}
-		out.Compared += n
-	}
-	const maxRules = 20
-	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
-		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})
-	}
-	return out
+	return explain.New(o)
 }

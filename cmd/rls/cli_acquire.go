@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/client"
-	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
@@ -38,14 +38,11 @@ var passesSignals atomic.Bool
 
 // acquireFlags are the flags of the command rls acquire.
 type acquireFlags struct {
-	addr, domain string
-	permits      int
-	timeout      waitTime
-	useTLS       bool
-	tls          clienttls.Files
+	grpcFlags
+	permits int
+	timeout waitTime
 }
 
-// newAcquire returns the command rls acquire.
 func newAcquire() *cobra.Command {
 	var f acquireFlags
 	cmd := &cobra.Command{
@@ -71,13 +68,9 @@ func newAcquire() *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return acquireFailure(err) })
 	fs := cmd.Flags()
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
-	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+	f.add(fs)
 	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
 	fs.Var(&f.timeout, "timeout", "how long to wait for the permits: seconds, or a number with s, m, h or d (default 0, no bound)")
-	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
-	addTLSFlags(fs, &f.tls, "with --tls")
-	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
 	return cmd
 }
 
@@ -234,21 +227,19 @@ func (w *waitTime) Type() string { return "duration" }
 
 // Set implements pflag.Value.
 func (w *waitTime) Set(text string) error {
-	d, err := time.ParseDuration(text)
+	number, isDays := strings.CutSuffix(text, "d")
+	seconds, err := strconv.ParseFloat(number, 64)
+	if isDays {
+		seconds *= (24 * time.Hour).Seconds()
+	}
 	if err != nil {
-		number, unit := text, time.Second
-		if days, ok := strings.CutSuffix(text, "d"); ok {
-			number, unit = days, 24*time.Hour
-		}
-		n, err := strconv.ParseFloat(number, 64)
-		if err != nil || !(n >= 0 && n < float64(1<<62)/float64(unit)) {
-			return fmt.Errorf("got %q, want seconds, or a number with s, m, h or d", text)
-		}
-		d = time.Duration(n * float64(unit))
+		var d time.Duration
+		d, err = time.ParseDuration(text)
+		seconds = d.Seconds()
 	}
-	if d < 0 {
-		return fmt.Errorf("got %q, want at least 0", text)
+	if err != nil || !(seconds >= 0 && seconds < math.MaxInt64/float64(time.Second)) {
+		return fmt.Errorf("got %q, want seconds, or a number with s, m, h or d, at least 0", text)
 	}
-	*w = waitTime(d)
+	*w = waitTime(seconds * float64(time.Second))
 	return nil
 }

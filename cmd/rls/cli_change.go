@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,20 +67,14 @@ func (f *changeFlags) put(cmd *cobra.Command, client *adminClient, path, target 
 		return err
 	}
 	if path == "rules" {
-		fields, err = intoRateLimit(fields)
-	}
-	if err != nil {
-		return err
+		if fields, err = intoRateLimit(fields); err != nil {
+			return err
+		}
 	}
 	value, err := overrideJSON(fields)
 	if err != nil {
 		return err
 	}
-	return f.putValue(cmd, client, path, target, value)
-}
-
-// putValue sends a PUT with a value.
-func (f *changeFlags) putValue(cmd *cobra.Command, client *adminClient, path, target string, value []byte) error {
 	query := url.Values{}
 	if path != "shadow-mode" {
 		query.Set("target", target)
@@ -163,9 +159,8 @@ func deleteField(cmd *cobra.Command, client *adminClient, path string, query url
 	})
 }
 
-// newLimitsCreate returns the command rls limits create.
 func newLimitsCreate(client *adminClient) *cobra.Command {
-	var domain, json string
+	var domain, value string
 	var flags changeFlags
 	cmd := &cobra.Command{
 		Use:   "create -d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] {FIELD=VALUE … | --json-value JSON}",
@@ -178,47 +173,38 @@ func newLimitsCreate(client *adminClient) *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := parseTarget(domain, args[0])
-			switch {
-			case err != nil:
-				return err
-			case json == "" && len(args) == 1:
-				return errors.New("give FIELD=VALUE arguments or --json-value")
-			case json == "":
-				return flags.put(cmd, client, "rules", target.String(), args[1:])
-			case len(args) > 1:
-				return errors.New("give FIELD=VALUE arguments or --json-value, not both")
-			}
-			value, err := flags.addNotes(cmd, json)
 			if err != nil {
 				return err
 			}
-			return flags.putValue(cmd, client, "rules", target.String(), value)
+			fields := args[1:]
+			switch {
+			case value == "" && len(fields) == 0:
+				return errors.New("give FIELD=VALUE arguments or --json-value")
+			case value != "" && len(fields) > 0:
+				return errors.New("give FIELD=VALUE arguments or --json-value, not both")
+			case value != "":
+				if fields, err = fieldsOf(value); err != nil {
+					return fmt.Errorf("--json-value: %w", err)
+				}
+			}
+			return flags.put(cmd, client, "rules", target.String(), fields)
 		},
 	}
 	addDomainFlag(cmd, &domain)
-	cmd.Flags().StringVar(&json, "json-value", "", "the rule as a JSON object")
+	cmd.Flags().StringVar(&value, "json-value", "", "the rule as a JSON object")
 	flags.add(cmd)
 	return cmd
 }
 
-// addNotes adds the end and the reason to a JSON object.
-func (f *changeFlags) addNotes(cmd *cobra.Command, text string) ([]byte, error) {
-	notes, err := f.notes(cmd, nil, time.Now())
-	if err != nil || len(notes) == 0 {
-		return []byte(text), err
+// fieldsOf returns the fields of a JSON object as FIELD=VALUE arguments.
+func fieldsOf(object string) ([]string, error) {
+	var values map[string]json.RawMessage
+	err := json.Unmarshal([]byte(object), &values)
+	var fields []string
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		fields = append(fields, name+"="+string(values[name]))
 	}
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil, fmt.Errorf("--json-value: %w", err)
-	}
-	added, err := overrideJSON(notes)
-	if err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(added, &fields); err != nil {
-		return nil, err
-	}
-	return json.Marshal(fields)
+	return fields, err
 }
 
 func newLimitsDelete(client *adminClient) *cobra.Command {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -12,13 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// stdinPath is the path that stands for the standard input.
-const stdinPath = "-"
-
-// newCheck returns the command rls check.
 func newCheck() *cobra.Command {
 	var strict, ignoreDotFiles, asJSON bool
 	var parseOptions limitsfile.Options
@@ -31,19 +25,16 @@ func newCheck() *cobra.Command {
 			"Exit code: 0 if the service would load the files, else 1.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			c := &limitsCheck{Problems: []checkProblem{}, Warnings: []checkProblem{}}
-			config := c.run(cmd.InOrStdin(), paths, strict, ignoreDotFiles, parseOptions)
-			if asJSON {
-				if err := explain.EncodeJSON(cmd.OutOrStdout(), c); err != nil {
-					return err
-				}
-			} else if err := c.writeText(cmd.OutOrStdout(), cmd.ErrOrStderr(), config, strict); err != nil {
-				return err
-			}
-			if !c.OK {
+			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
+			c, config := newLimitsCheck(files, errs, strict, parseOptions)
+			c.Skipped = skipped
+			err := printAs(cmd.OutOrStdout(), asJSON, c, func(out io.Writer) error {
+				return c.writeText(out, cmd.ErrOrStderr(), config, strict)
+			})
+			if err == nil && !c.OK {
 				return exitCode(1)
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as problems")
@@ -55,22 +46,11 @@ func newCheck() *cobra.Command {
 
 // limitsCheck is the result of a check.
 type limitsCheck struct {
-	OK       bool           `json:"ok"` // the service would load the files, or with --strict no warning either
-	Problems []checkProblem `json:"problems"`
-	Warnings []checkProblem `json:"warnings"`
-	Skipped  []string       `json:"skipped,omitempty"` // files that are no limits files, with the reason
-	Rules    []checkedRule  `json:"rules,omitempty"`   // in file order, if there are no problems
-}
-
-// checkProblem is a problem of a limits file, as JSON shows it.
-type checkProblem struct {
-	File   string `json:"file,omitempty"`
-	Line   int    `json:"line,omitempty"`
-	Column int    `json:"column,omitempty"`
-	Path   string `json:"path,omitempty"` // of the descriptor
-	Reason string `json:"reason"`
-
-	text string // for people
+	OK       bool             `json:"ok"` // the service would load the files, or with --strict no warning either
+	Problems []fields.Problem `json:"problems"`
+	Warnings []fields.Problem `json:"warnings"`
+	Skipped  []string         `json:"skipped,omitempty"` // files that are no limits files, with the reason
+	Rules    []checkedRule    `json:"rules,omitempty"`   // in file order, if there are no problems
 }
 
 // checkedRule is a descriptor with limits.
@@ -80,81 +60,31 @@ type checkedRule struct {
 	Limits string `json:"limits"`
 }
 
-// run checks the limits files in all paths. It returns the limits, or nil after a problem.
-func (c *limitsCheck) run(stdin io.Reader, paths []string, strict, ignoreDotFiles bool, o limitsfile.Options) *descriptors.Config {
-	files := c.read(stdin, paths, ignoreDotFiles)
+// newLimitsCheck checks limits files. errs are the errors of files that can't be read. It returns the limits, or nil
+// after a problem.
+func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
+	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}}
 	set, err := filesource.Parse(files, o)
-	if err != nil {
-		c.addError(err)
-		return nil
+	for _, err := range append(errs, err) {
+		if list := fields.Problems(nil); errors.As(err, &list) {
+			c.Problems = append(c.Problems, list...)
+		} else if err != nil {
+			c.Problems = append(c.Problems, fields.Problem{Reason: err.Error()})
+		}
 	}
-	for _, p := range set.Warnings {
-		c.Warnings = append(c.Warnings, newCheckProblem(p))
+	if err == nil {
+		c.Warnings = append(c.Warnings, set.Warnings...)
 	}
 	if len(c.Problems) > 0 {
-		return nil
+		return c, nil
 	}
 	c.OK = !strict || len(c.Warnings) == 0
 	config := descriptors.Compile(set)
 	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
 		d := trail[len(trail)-1]
-		c.Rules = append(c.Rules, checkedRule{limitsfile.Path(domain, trail), fmt.Sprintf("%s:%d", d.File, d.Line), d.Summary()})
+		c.Rules = append(c.Rules, checkedRule{limitsfile.Path(domain, trail), fields.FileLine(d.File, d.Line), d.Summary()})
 	})
-	return config
-}
-
-// read reads the limits files in all paths. It adds a problem for each path that it can't read.
-func (c *limitsCheck) read(stdin io.Reader, paths []string, ignoreDotFiles bool) []limitsfile.File {
-	var files []limitsfile.File
-	for i, path := range paths {
-		if path == stdinPath {
-			if slices.Contains(paths[:i], stdinPath) {
-				c.addError(errors.New("the path - is given twice; want it once"))
-				continue
-			}
-			f, err := readStdin(stdin)
-			if err != nil {
-				c.addError(err)
-				continue
-			}
-			files = append(files, f)
-			continue
-		}
-		found, skipped, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
-		for _, s := range skipped {
-			c.Skipped = append(c.Skipped, fmt.Sprint(s))
-		}
-		if err != nil {
-			c.addError(err)
-		}
-		files = append(files, found...)
-	}
-	return files
-}
-
-// readStdin reads a limits file from the standard input.
-func readStdin(stdin io.Reader) (limitsfile.File, error) {
-	data, err := io.ReadAll(io.LimitReader(stdin, limitsfile.DefaultMaxFileBytes+1)) // Parse rejects larger files
-	if err != nil {
-		return limitsfile.File{}, fmt.Errorf("stdin: %w", err)
-	}
-	return limitsfile.File{Name: "stdin", Data: data}, nil
-}
-
-// addError adds the problems of err.
-func (c *limitsCheck) addError(err error) {
-	var problems fields.Problems
-	if !errors.As(err, &problems) {
-		c.Problems = append(c.Problems, checkProblem{Reason: err.Error(), text: err.Error()})
-		return
-	}
-	for _, p := range problems {
-		c.Problems = append(c.Problems, newCheckProblem(p))
-	}
-}
-
-func newCheckProblem(p fields.Problem) checkProblem {
-	return checkProblem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Reason: p.Reason, text: p.String()}
+	return c, config
 }
 
 // writeText writes the limits to out, and all else to errOut. config is nil if there is a problem.
@@ -163,14 +93,14 @@ func (c *limitsCheck) writeText(out, errOut io.Writer, config *descriptors.Confi
 		fmt.Fprintln(errOut, "skipped:", s)
 	}
 	for _, p := range c.Problems {
-		fmt.Fprintln(errOut, p.text)
+		fmt.Fprintln(errOut, p)
 	}
 	prefix := "warning: "
 	if strict {
 		prefix = ""
 	}
 	for _, p := range c.Warnings {
-		fmt.Fprintln(errOut, prefix+p.text)
+		fmt.Fprintln(errOut, prefix+p.String())
 	}
 	if !c.OK {
 		return nil

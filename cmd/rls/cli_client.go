@@ -12,67 +12,55 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 64 << 20
 
-// debugConnection connects to the debug listener of a running service. Its fields are
-// flags.
-type debugConnection struct {
+// adminClient calls the debug listener of a running service. Flags set its fields.
+type adminClient struct {
 	addrFlag    string // the name of the flag of addr
 	addr, token string
 	tls         clienttls.Files
+	timeout     time.Duration
+	asJSON      bool
 	header      http.Header // of requests; may be nil
 }
 
-// adminClient calls the admin API of a running service. Its fields are flags.
-type adminClient struct {
-	debugConnection
-	timeout time.Duration
-	asJSON  bool
-}
-
-// withHeader returns a client that adds a header to its requests, unless value is empty.
+// withHeader returns a client that adds a header to its requests.
 func (c adminClient) withHeader(name, value string) *adminClient {
-	if value != "" {
-		c.header = http.Header{name: {value}}
-	}
+	c.header = http.Header{name: {value}}
 	return &c
 }
 
-// addFlags adds the flags of the client to cmd and its subcommands.
-func (c *adminClient) addFlags(cmd *cobra.Command) {
-	fs := cmd.PersistentFlags()
-	c.debugConnection.addFlags(fs, "addr")
-	c.addAnswerFlags(fs)
+// addFlags adds the flags of the connection. addrFlag names the flag of the address.
+func (c *adminClient) addFlags(fs *pflag.FlagSet, addrFlag string) {
+	c.addrFlag = "--" + addrFlag
+	fs.StringVarP(&c.addr, addrFlag, "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
+	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
+	addTLSFlags(fs, &c.tls, "https")
 }
 
 // addAnswerFlags adds the flags about the answer.
 func (c *adminClient) addAnswerFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
-}
-
-// addFlags adds the flags of the connection. addrFlag names the flag of the address.
-func (c *debugConnection) addFlags(fs *pflag.FlagSet, addrFlag string) {
-	c.addrFlag = "--" + addrFlag
-	fs.StringVarP(&c.addr, addrFlag, "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
-	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
-	addTLSFlags(fs, &c.tls, "https")
 }
 
 // addTLSFlags adds flags that set files. needs is the condition
@@ -84,15 +72,13 @@ func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
 }
 
 // baseURL returns the address as a URL, and the TLS configuration to connect.
-func (c *debugConnection) baseURL() (*url.URL, *tls.Config, error) {
-	wantsTLS := c.tls != clienttls.Files{}
-	addr := c.addr
-	switch {
-	case strings.Contains(addr, "://"):
-	case wantsTLS:
-		addr = "https://" + addr
-	default:
-		addr = "http://" + addr
+func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
+	addr, scheme, wantsTLS := c.addr, "http://", c.tls != clienttls.Files{}
+	if wantsTLS {
+		scheme = "https://"
+	}
+	if !strings.Contains(addr, "://") {
+		addr = scheme + addr
 	}
 	u, err := url.Parse(addr)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
@@ -105,54 +91,50 @@ func (c *debugConnection) baseURL() (*url.URL, *tls.Config, error) {
 	return u, t, err
 }
 
-// run sends a call and prints the answer: as JSON with --json, else by printText.
+// run sends a call to a path of the admin API and prints the answer.
 func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, printText func(io.Writer)) error {
-	if err := c.callEndpoint(cmd.Context(), method, path, query, body, answer); err != nil {
+	if err := c.call(cmd.Context(), method, admin.Prefix+path, query, body, answer); err != nil {
 		return err
 	}
-	if !c.asJSON {
-		printText(cmd.OutOrStdout())
-		return nil
+	return printAs(cmd.OutOrStdout(), c.asJSON, answer, func(out io.Writer) error { printText(out); return nil })
+}
+
+// printAs prints v as JSON, or by printText.
+func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {
+	if asJSON {
+		return explain.EncodeJSON(out, v)
 	}
-	e := json.NewEncoder(cmd.OutOrStdout())
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(answer)
+	return printText(out)
 }
 
-// callEndpoint sends a call to a path below /admin/ and decodes the answer. The error lists the
+// call sends a call to a path of the debug listener and decodes the answer. The error lists the
 // problems that the service answers, one a line.
-func (c *adminClient) callEndpoint(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
-	return c.callPath(ctx, method, admin.Prefix+path, query, body, answer)
-}
-
-// callPath is callEndpoint for a path of the debug listener.
-func (c *adminClient) callPath(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
+func (c *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	u, resp, err := c.open(ctx, method, path, query, body)
+	resp, err := c.open(ctx, method, path, query, body)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return c.connectError(u, err)
+		return c.connectError(resp.Request.URL, err)
 	}
-	return decodeAnswer(u, resp, text, answer)
+	return decodeAnswer(resp, text, answer)
 }
 
 // open sends a request to a path of the debug listener. The caller must close the body of
 // the answer. Each request has a connection of its own.
-func (c *debugConnection) open(ctx context.Context, method, path string, query url.Values, body []byte) (*url.URL, *http.Response, error) {
+func (c *adminClient) open(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	u, tlsConfig, err := c.baseURL()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	u.Path, u.RawQuery = path, query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, errors.New("invalid request") // err could contain the token
+		return nil, errors.New("invalid request") // err could contain the token
 	}
 	maps.Copy(req.Header, c.header)
 	if token := cmp.Or(c.token, env.AdminToken()); token != "" {
@@ -165,13 +147,13 @@ func (c *debugConnection) open(ctx context.Context, method, path string, query u
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, nil, c.connectError(u, err)
+		return nil, c.connectError(u, err)
 	}
-	return u, resp, nil
+	return resp, nil
 }
 
 // connectError returns an error that names u and says why the call failed.
-func (c *debugConnection) connectError(u *url.URL, err error) error {
+func (c *adminClient) connectError(u *url.URL, err error) error {
 	if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
 		err = urlErr.Err
 	}
@@ -185,23 +167,24 @@ func (c *debugConnection) connectError(u *url.URL, err error) error {
 }
 
 // decodeAnswer decodes an answer, or returns its problems.
-func decodeAnswer(u *url.URL, resp *http.Response, text []byte, answer any) error {
+func decodeAnswer(resp *http.Response, text []byte, answer any) error {
+	host := resp.Request.URL.Host
 	switch kind := resp.Header.Get("Content-Type"); {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.New("unauthorized: set --token or ADMIN_TOKEN, or --cert and --key")
 	case resp.StatusCode == http.StatusForbidden && kind != "application/json":
-		return fmt.Errorf("%s: %s", u.Host, printable(strings.TrimSpace(string(text))))
+		return fmt.Errorf("%s: %s", host, printable(strings.TrimSpace(string(text))))
 	case kind != "application/json":
-		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --addr is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", u.Host, resp.Status)
+		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --addr is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", host, resp.Status)
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(text, answer); err != nil {
-			return fmt.Errorf("%s: invalid answer: %w", u.Host, err)
+			return fmt.Errorf("%s: invalid answer: %w", host, err)
 		}
 		return nil
 	}
 	var p admin.Problems
 	if err := json.Unmarshal(text, &p); err != nil || len(p.Problems) == 0 {
-		return fmt.Errorf("%s: %s", u.Host, resp.Status)
+		return fmt.Errorf("%s: %s", host, resp.Status)
 	}
 	for i, line := range p.Problems {
 		p.Problems[i] = printable(line)
@@ -209,11 +192,14 @@ func decodeAnswer(u *url.URL, resp *http.Response, text []byte, answer any) erro
 	return errors.New(strings.Join(p.Problems, "\n"))
 }
 
-// commandGroup makes cmd print its help, which lists its subcommands.
-func commandGroup(cmd *cobra.Command) *cobra.Command {
+// newAdminGroup makes cmd print its help, which lists its subcommands. It returns the client of the subcommands.
+func newAdminGroup(cmd *cobra.Command) *adminClient {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	return cmd
+	client := &adminClient{}
+	client.addFlags(cmd.PersistentFlags(), "addr")
+	client.addAnswerFlags(cmd.PersistentFlags())
+	return client
 }
 
 // printTable prints rows in columns.
@@ -248,15 +234,47 @@ func formatDuration(d time.Duration) string {
 	return strings.Replace(fmt.Sprintf("%dd%dh", hours/24, hours%24), "d0h", "d", 1)
 }
 
-// printable returns s, quoted if it has characters that a terminal does not print.
-func printable(s string) string {
-	for _, r := range s {
-		if !strconv.IsPrint(r) || r == utf8.RuneError {
-			return strconv.Quote(s)
-		}
-	}
-	return s
-}
+// printable returns s, in quotes if s has characters that a terminal can't show.
+var printable = fields.Printable
 
 // orDash returns s, or a dash if s is empty.
 func orDash(s string) string { return cmp.Or(printable(s), "-") }
+
+// descriptorHelp describes the descriptors of the command line.
+const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated by commas. Write \\, for a comma,\n" +
+	"\\= for a = in a key, and \\\\ for a \\. Quote the argument, because shells remove a \\."
+
+// parseTarget parses a descriptor of limits. A key without = matches any value.
+func parseTarget(domain, text string) (descriptors.Target, error) {
+	entries, hasValue, err := entrytext.Parse(text)
+	for i, e := range entries {
+		// An empty value is most likely an empty shell variable. It must not become an
+		// override for all values.
+		if err == nil && hasValue[i] && e.Key != "" && e.Value == "" {
+			err = fmt.Errorf("the value of %s is empty; write %s without = for any value", printable(e.Key), printable(e.Key))
+		}
+	}
+	return newTarget(domain, text, entries, err)
+}
+
+// parseRequest parses a descriptor of a request. Each entry must have a value, which can be
+// empty.
+func parseRequest(domain, text string) (descriptors.Target, error) {
+	entries, err := entrytext.ParseRequest(text)
+	if err != nil {
+		return descriptors.Target{}, err
+	}
+	return newTarget(domain, text, entries, nil)
+}
+
+// newTarget returns a target, or an error that names text.
+func newTarget(domain, text string, entries []*ratelimitv3.RateLimitDescriptor_Entry, err error) (descriptors.Target, error) {
+	t := descriptors.Target{Domain: domain, Entries: entries}
+	if err == nil {
+		err = t.Check()
+	}
+	if err != nil {
+		return t, fmt.Errorf("%q is not a descriptor: %w", text, err)
+	}
+	return t, nil
+}

@@ -16,18 +16,17 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 )
 
-// newCounter returns the command rls counter.
 func newCounter() *cobra.Command {
-	cmd := commandGroup(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "counter",
 		Short: "Show and reset counters of a running service",
 		Long: "Shows or resets the counters of a request. The descriptor has the keys and values of the\n" +
 			"request.\n" + descriptorHelp,
-	})
-	client := &adminClient{}
-	client.addFlags(cmd)
+	}
+	client := newAdminGroup(cmd)
 	cmd.AddCommand(
 		newCounterCommand(client, "get", http.MethodGet, "Show the spent and the remaining hits of each limit of a request"),
 		newCounterReset(client),
@@ -63,7 +62,6 @@ func newCounterCommand(client *adminClient, name, method, short string) *cobra.C
 	return cmd
 }
 
-// newCounterReset returns the command rls counter reset.
 func newCounterReset(client *adminClient) *cobra.Command {
 	cmd := newCounterCommand(client, "reset", http.MethodDelete, "Reset the counters of a request, or all counters that start with its entries")
 	var isPrefix, dryRun bool
@@ -127,12 +125,8 @@ func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix
 // printResetByPrefix prints the outcome of a reset by prefix.
 func printResetByPrefix(out io.Writer, r *admin.ResetByPrefix) {
 	counters := "all counters"
-	switch {
-	case r.Counters == nil:
-	case *r.Counters == 1:
-		counters = "1 counter"
-	default:
-		counters = fmt.Sprintf("%d counters", *r.Counters)
+	if r.Counters != nil {
+		counters = events.Counted(*r.Counters, "counter")
 	}
 	verb := "reset"
 	if r.DryRun {

@@ -3,19 +3,16 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsdiff"
 )
 
 // diffExitCodes are the exit codes of rls diff, by the kind of all changes together.
 var diffExitCodes = map[limitsdiff.Kind]exitCode{limitsdiff.Same: 2, limitsdiff.Looser: 3, limitsdiff.Tighter: 4, limitsdiff.Mixed: 4}
 
-// newDiff returns the command rls diff.
 func newDiff() *cobra.Command {
 	var asJSON bool
 	var o limitsfile.Options
@@ -41,11 +38,7 @@ func newDiff() *cobra.Command {
 				return fmt.Errorf("new limits files have mistakes:\n%w", err)
 			}
 			r := limitsdiff.Compare(old, current)
-			write := r.WriteText
-			if asJSON {
-				write = func(w io.Writer) error { return explain.EncodeJSON(w, r) }
-			}
-			if err := write(cmd.OutOrStdout()); err != nil || len(r.Changes) == 0 {
+			if err := printAs(cmd.OutOrStdout(), asJSON, r, r.WriteText); err != nil || len(r.Changes) == 0 {
 				return err
 			}
 			return diffExitCodes[r.Kind]

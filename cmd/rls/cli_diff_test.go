@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,4 +60,13 @@ func TestDiffSpeaksJSON(t *testing.T) {
 	require.Len(t, r.Changes, 1)
 	assert.Equal(t, limitsdiff.Rule{Path: "shop > tenant", Place: current + ":4", Limits: "2 per year (named yearly)"}, *r.Changes[0].New)
 	assert.Equal(t, limitsdiff.Tighter, r.Kind)
+}
+
+func TestDiffReadsListFiles(t *testing.T) {
+	t.Parallel()
+	list := file(t, "deny.txt", "192.0.2.1\n")
+	limits := filepath.Join(filepath.Dir(list), "limits.yaml")
+	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors: [{key: ip, in: {file: deny.txt}, rate_limit: {unit: day, requests_per_unit: 1}}]\n"), 0o600))
+	_, errOut, code := rls(t, "diff", limits, limits)
+	assert.Zero(t, code, errOut)
 }

@@ -1,10 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,43 +24,39 @@ func generatedPages() map[string]func(io.Writer) error {
 
 // newDocs returns the hidden command rls docs. `make docs` uses it.
 func newDocs() *cobra.Command {
-	pages := generatedPages()
-	names := slices.Sorted(maps.Keys(pages))
-	return &cobra.Command{
-		Use:       "docs " + strings.Join(names, "|"),
-		Short:     "Print a page of docs that comes from the code",
-		Hidden:    true,
-		ValidArgs: names,
-		Args:      cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			write := pages[args[0]]
-			if write == nil {
-				return fmt.Errorf("docs: got %q, want %s", args[0], fields.OneOf(args[0], names))
-			}
-			return write(cmd.OutOrStdout())
-		},
+	return printOneOf(generatedPages(), &cobra.Command{
+		Use: "docs", Short: "Print a page of docs that comes from the code", Hidden: true,
+		ValidArgs: []string{"cli", "limits-fields", "settings"},
+	})
+}
+
+// printOneOf completes cmd, whose argument names what it prints: one of ValidArgs.
+func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *cobra.Command {
+	name := cmd.Use
+	cmd.Use += " " + strings.Join(cmd.ValidArgs, "|")
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		write := contents[args[0]]
+		if write == nil {
+			return fmt.Errorf("%s: got %q, want %s", name, args[0], fields.OneOf(args[0], cmd.ValidArgs))
+		}
+		return write(cmd.OutOrStdout())
 	}
+	return cmd
 }
 
 // writeCommandPage writes docs/cli.md: the help of each command.
 func writeCommandPage(w io.Writer) error {
 	var toc, help strings.Builder
-	for _, path := range commandPaths(newRoot()) {
-		root := newRoot() // a command keeps the flags of its last run
-		cmd, _, err := root.Find(path)
-		if err != nil {
-			return err
-		}
-		title := strings.Join(append([]string{"rls"}, path...), " ")
-		anchor := strings.ReplaceAll(title, " ", "-")
-		fmt.Fprintf(&toc, "| [`%s`](#%s) | %s |\n", title, anchor, cmd.Short)
-		fmt.Fprintf(&help, "\n## %s\n\n```text\n", title)
-		root.SetOut(&help)
-		root.SetArgs(append(path, "--help"))
-		if err := root.Execute(); err != nil {
-			return err
-		}
-		help.WriteString("```\n")
+	root := newRoot()
+	commands := visibleCommands(root)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range commands {
+		cmd.InitDefaultHelpFlag()
+		title := cmd.CommandPath()
+		fmt.Fprintf(&toc, "| [`%s`](#%s) | %s |\n", title, strings.ReplaceAll(title, " ", "-"), cmd.Short)
+		fmt.Fprintf(&help, "\n## %s\n\n```text\n%s\n\n%s```\n", title, cmp.Or(cmd.Long, cmd.Short), cmd.UsageString())
 	}
 	_, err := fmt.Fprintf(w, `# Commands
 
@@ -74,17 +69,13 @@ the code. In the image, `+"`kubectl exec deploy/rls -- rls COMMAND`"+` runs a co
 	return err
 }
 
-// commandPaths returns the names below cmd that lead to each command which users see. The first
-// path is empty.
-func commandPaths(cmd *cobra.Command) [][]string {
-	paths := [][]string{{}}
+// visibleCommands returns cmd and all commands below it that users see.
+func visibleCommands(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
 	for _, child := range cmd.Commands() {
-		if child.Hidden {
-			continue
-		}
-		for _, path := range commandPaths(child) {
-			paths = append(paths, append([]string{child.Name()}, path...))
+		if !child.Hidden {
+			all = append(all, visibleCommands(child)...)
 		}
 	}
-	return paths
+	return all
 }

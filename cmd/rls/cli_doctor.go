@@ -1,20 +1,36 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/server"
 )
 
-// newDoctor returns the command rls doctor.
 func newDoctor() *cobra.Command {
 	var asJSON, strict bool
 	var limits string
@@ -34,15 +50,14 @@ func newDoctor() *cobra.Command {
 			s, warnings, problems := env.Load()
 			d := &doctor{settings: s, now: time.Now()}
 			results := d.runChecks(cmd.Context(), warnings, problems)
-			if err := printDiagnoses(cmd.OutOrStdout(), results, asJSON); err != nil {
-				return err
+			err := printAs(cmd.OutOrStdout(), asJSON, results, func(out io.Writer) error { printDiagnoses(out, results); return nil })
+			isBad := func(d diagnosis) bool {
+				return d.Level == redis.LevelProblem || strict && d.Level == redis.LevelWarning
 			}
-			for _, r := range results {
-				if r.Level == redis.LevelProblem || strict && r.Level == redis.LevelWarning {
-					return exitCode(1)
-				}
+			if err == nil && slices.ContainsFunc(results, isBad) {
+				return exitCode(1)
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -52,18 +67,327 @@ func newDoctor() *cobra.Command {
 }
 
 // printDiagnoses prints a line for each result, and a line for its advice.
-func printDiagnoses(out io.Writer, results []diagnosis, asJSON bool) error {
-	if asJSON {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		return e.Encode(results)
-	}
+func printDiagnoses(out io.Writer, results []diagnosis) {
 	for _, r := range results {
 		fmt.Fprintf(out, "%-8s %s: %s: %s\n", r.Level, r.Area, printable(r.Subject), printable(r.Text))
 		if r.Advice != "" {
 			fmt.Fprintf(out, "%-8s   → %s\n", "", printable(r.Advice))
 		}
 	}
-	return nil
+}
+
+// levelOK is the level of a diagnosis that needs no attention. The other levels are those of
+// package redis.
+const levelOK redis.Level = "ok"
+
+// diagnosis is a result of rls doctor.
+type diagnosis struct {
+	Level   redis.Level `json:"level"`
+	Area    string      `json:"area"`    // settings, limits, listeners, certificates, files or redis
+	Subject string      `json:"subject"` // a setting, a file or an address
+	Text    string      `json:"text"`
+	Advice  string      `json:"advice,omitempty"`
+}
+
+// doctor examines what a service with these settings needs.
+type doctor struct {
+	settings *env.Settings
+	now      time.Time
+	results  []diagnosis
+}
+
+func (d *doctor) addResult(level redis.Level, area, subject, text, advice string) {
+	d.results = append(d.results, diagnosis{level, area, subject, text, advice})
+}
+
+// runChecks returns the results of all checks. warnings and problems are those of the settings.
+func (d *doctor) runChecks(ctx context.Context, warnings []env.Warning, problems error) []diagnosis {
+	d.checkSettings(warnings, problems)
+	d.checkLimits()
+	d.checkListeners(ctx)
+	d.checkCertificates()
+	if problems == nil {
+		d.checkRedis(ctx)
+	}
+	return d.results
+}
+
+func (d *doctor) checkSettings(warnings []env.Warning, problems error) {
+	for _, w := range warnings {
+		d.addResult(redis.LevelWarning, "settings", w.Setting, w.Message+": "+w.Reason, "")
+	}
+	if problems == nil {
+		d.addResult(levelOK, "settings", "environment", "the settings are valid", "")
+		return
+	}
+	for line := range strings.SplitSeq(problems.Error(), "\n") {
+		d.addResult(redis.LevelProblem, "settings", "environment", line, "")
+	}
+}
+
+func (d *doctor) checkLimits() {
+	const area = "limits"
+	s := d.settings
+	if s.ConfigType == env.ConfigXDS {
+		d.addResult(redis.LevelNote, area, env.WithoutLogin(s.XDSServer), "limits come from the xDS server, and are not checked here", "")
+		return
+	}
+	place := limitsPlace(s)
+	subject := filepath.Join(place.Root, place.Subdirectory, place.AppDirectory)
+	files, _, err := place.Read()
+	if err != nil {
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
+		return
+	}
+	c, limits := newLimitsCheck(files, nil, false, limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()})
+	for _, p := range c.Problems {
+		d.addResult(redis.LevelProblem, area, subject, p.String(), "")
+	}
+	for _, w := range c.Warnings {
+		d.addResult(redis.LevelWarning, area, subject, w.String(), "")
+	}
+	if !c.OK {
+		return
+	}
+	d.addResult(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(limits.Domains())), "")
+	for _, f := range files {
+		if info, err := os.Stat(f.Name); err == nil && info.Mode().Perm()&0o002 != 0 {
+			d.addResult(redis.LevelWarning, "files", f.Name, "every user of this machine can change the limits", "run chmod o-w")
+		}
+	}
+}
+
+// checkListeners examines whether the addresses of the service are free, or rls serves them.
+func (d *doctor) checkListeners(ctx context.Context) {
+	s := d.settings
+	answers := func(scheme, path, want string) func(string) bool {
+		return func(address string) bool { return isAnswer(ctx, scheme+"://"+address+path, want) }
+	}
+	isRLSOverGRPC := func(address string) bool { return isHealthy(ctx, address, s.GRPCServerUseTLS) }
+	if s.GRPCUDS != "" {
+		d.checkSocket("GRPC_UDS", s.GRPCUDS, isRLSOverGRPC)
+	} else {
+		d.checkListener("GRPC_PORT", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC)
+	}
+	d.checkListener("PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), answers("http", "/json", "Bad Request: proto:"))
+	scheme := "http"
+	if s.DebugTLSCert != "" {
+		scheme = "https"
+	}
+	d.checkListener("DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), answers(scheme, "/metrics", "rls_build_info"))
+	if s.UsePrometheus && !s.DisableStats {
+		d.checkListener("PROMETHEUS_ADDR", s.PrometheusAddr, answers("http", s.PrometheusPath, "rls_build_info"))
+	}
+}
+
+// checkListener examines an address, which is the value of setting.
+func (d *doctor) checkListener(setting, address string, isRLS func(address string) bool) {
+	const area = "listeners"
+	subject := setting + " " + address
+	listener, err := net.Listen("tcp", address)
+	switch {
+	case err == nil:
+		_ = listener.Close()
+		d.addResult(levelOK, area, subject, "it is free", "")
+	case !errors.Is(err, syscall.EADDRINUSE):
+		d.addResult(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
+	case isRLS(dialableAddress(address)):
+		d.addResult(levelOK, area, subject, "rls serves it", "")
+	default:
+		d.addResult(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
+	}
+}
+
+// checkSocket examines the path of a unix socket. It does not listen, as this would replace the
+// socket.
+func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bool) {
+	const area = "listeners"
+	subject, directory := setting+" "+path, filepath.Dir(path)
+	socket, socketErr := os.Stat(path)
+	info, err := os.Stat(directory)
+	switch {
+	case err != nil || !info.IsDir():
+		d.addResult(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
+	case socketErr != nil:
+		d.addResult(levelOK, area, subject, "it is free", "")
+	case socket.Mode().Type() != os.ModeSocket:
+		d.addResult(redis.LevelProblem, area, subject, "the path has a file that is no socket", "remove the file, or set another path")
+	case isRLS("unix:" + path):
+		d.addResult(levelOK, area, subject, "rls serves it", "")
+	default:
+		d.addResult(redis.LevelNote, area, subject, "the path has a socket that no rls serves", "rls replaces the socket if its process has ended")
+	}
+}
+
+// dialableAddress returns the address of a listener with a host that clients can dial.
+func dialableAddress(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// listenerTimeout bounds a request to a listener.
+const listenerTimeout = 3 * time.Second
+
+// isHealthy reports whether rls serves gRPC at an address. A server that rejects the certificate of this client
+// counts as rls if it needs TLS.
+func isHealthy(ctx context.Context, address string, useTLS bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
+	defer cancel()
+	transport := insecure.NewCredentials()
+	if useTLS {
+		transport = credentials.NewTLS(anyCertificate)
+	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: "ratelimit"})
+	return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
+}
+
+// isAnswer reports whether the answer to a GET contains want.
+func isAnswer(ctx context.Context, address, want string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return false
+	}
+	client := http.Client{Timeout: listenerTimeout, Transport: &http.Transport{TLSClientConfig: anyCertificate, DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 16<<20))
+	return strings.Contains(string(body), want)
+}
+
+// anyCertificate accepts each server. The doctor sends no secret, and only asks who listens on this machine.
+var anyCertificate = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
+
+// expiryWarningTime is the time before the end of a certificate in which the doctor warns.
+const expiryWarningTime = 14 * 24 * time.Hour
+
+// checkCertificates examines the files of certificates and keys.
+func (d *doctor) checkCertificates() {
+	for _, f := range d.settings.TLSFiles() {
+		for _, file := range []env.File{f.Cert, f.CA} {
+			if file.Path != "" {
+				d.checkCertificate(file.String(), file.Path)
+			}
+		}
+		if f.Cert.Path == "" || f.Key.Path == "" {
+			continue
+		}
+		if _, err := tls.LoadX509KeyPair(f.Cert.Path, f.Key.Path); err != nil {
+			d.addResult(redis.LevelProblem, "certificates", f.Key.String(), "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
+		}
+		d.checkKeyRights(f.Key.String(), f.Key.Path)
+	}
+}
+
+// checkCertificate examines the dates of all certificates in a PEM file.
+func (d *doctor) checkCertificate(subject, path string) {
+	const area = "certificates"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check the path, and let the user of rls read it")
+		return
+	}
+	var earliest time.Time
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			d.addResult(redis.LevelProblem, area, subject, err.Error(), "replace the certificate")
+			return
+		}
+		if d.now.Before(c.NotBefore) {
+			d.addResult(redis.LevelProblem, area, subject, "a certificate is valid only from "+c.NotBefore.UTC().Format(time.RFC3339), "check the clock of this machine")
+			return
+		}
+		if earliest.IsZero() || c.NotAfter.Before(earliest) {
+			earliest = c.NotAfter
+		}
+	}
+	until := earliest.UTC().Format(time.RFC3339)
+	switch left := earliest.Sub(d.now); {
+	case earliest.IsZero():
+		d.addResult(redis.LevelProblem, area, subject, "the file has no certificate", "replace the file by a PEM file")
+	case left <= 0:
+		d.addResult(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
+	case left < expiryWarningTime:
+		d.addResult(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(left)+", at "+until, "replace the certificate")
+	default:
+		d.addResult(levelOK, area, subject, "it is valid until "+until, "")
+	}
+}
+
+// checkKeyRights examines who can use the file of a key.
+func (d *doctor) checkKeyRights(subject, path string) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return
+	}
+	switch mode := info.Mode().Perm(); {
+	case mode&0o022 != 0:
+		d.addResult(redis.LevelWarning, "files", subject, fmt.Sprintf("other users can change the key (mode %o)", mode), "run chmod 600")
+	case mode&0o004 != 0:
+		d.addResult(redis.LevelNote, "files", subject, fmt.Sprintf("every user of this machine can read the key (mode %o)", mode), "run chmod 600 if others use this machine")
+	}
+}
+
+// checkMemcached asks all servers of memcached for an answer.
+func (d *doctor) checkMemcached(ctx context.Context) {
+	const area = "memcached"
+	subject := "MEMCACHE_HOST_PORT"
+	if d.settings.MemcacheSRV != "" {
+		subject = "MEMCACHE_SRV"
+	}
+	client, err := newMemcached(d.settings, d.settings.CacheKeyPrefix, slog.New(slog.DiscardHandler))
+	if err != nil {
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "")
+		return
+	}
+	defer client.Close()
+	if err := client.Ping(ctx); err != nil {
+		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check that memcached runs there")
+		return
+	}
+	d.addResult(levelOK, area, subject, "all servers answer", "")
+}
+
+// checkRedis runs the checks of Redis that the service also runs.
+func (d *doctor) checkRedis(ctx context.Context) {
+	const area = "redis"
+	s := d.settings
+	switch s.Backend() {
+	case env.BackendMemcache:
+		d.checkMemcached(ctx)
+		return
+	case env.BackendLocal:
+		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
+		return
+	}
+	client, err := newRedis(s, s.CacheKeyPrefix, nil, nil)
+	if err != nil {
+		d.addResult(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
+		return
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, events.RedisCheckTimeout)
+	defer cancel()
+	isGood := true
+	for _, f := range client.Check(ctx) {
+		isGood = isGood && f.Level == redis.LevelNote
+		d.addResult(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
+	}
+	if isGood {
+		d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
+	}
 }

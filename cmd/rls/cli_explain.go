@@ -3,22 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
 
 	"github.com/spf13/cobra"
 
-	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// newExplain returns the command rls explain.
 func newExplain() *cobra.Command {
 	var domain, ownLimit string
 	var files []string
@@ -45,21 +40,24 @@ func newExplain() *cobra.Command {
 				if cmd.Flags().Changed("admin") {
 					return errors.New("--limits and --admin are both given; want one of them")
 				}
-				report, err := explainFiles(cmd, files, parseOptions, req)
+				config, err := loadLimits(nil, files, parseOptions)
 				if err != nil {
-					return err
+					return fmt.Errorf("limits files have problems:\n%w", err)
 				}
-				return printReport(cmd.OutOrStdout(), report, client.asJSON)
+				var store descriptors.Store
+				store.Set(config)
+				report := explain.New(explain.Options{Limits: &store}).Explain(cmd.Context(), req)
+				return printAs(cmd.OutOrStdout(), client.asJSON, report, report.WriteText)
 			}
 			query := url.Values{explain.DomainParam: {domain}, explain.DescriptorParam: args, explain.FormatParam: {"json"}}
 			if ownLimit != "" {
 				query.Set(explain.LimitParam, ownLimit)
 			}
 			report := &explain.Report{}
-			if err := client.callPath(cmd.Context(), http.MethodGet, explain.Path, query, nil, report); err != nil {
+			if err := client.call(cmd.Context(), http.MethodGet, explain.Path, query, nil, report); err != nil {
 				return err
 			}
-			return printReport(cmd.OutOrStdout(), report, client.asJSON)
+			return printAs(cmd.OutOrStdout(), client.asJSON, report, report.WriteText)
 		},
 	}
 	fs := cmd.Flags()
@@ -67,33 +65,7 @@ func newExplain() *cobra.Command {
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
 	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
 	fs.StringVar(&ownLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")
-	client.debugConnection.addFlags(fs, "admin")
+	client.addFlags(fs, "admin")
 	client.addAnswerFlags(fs)
 	return cmd
-}
-
-// explainFiles explains req by limits files.
-func explainFiles(cmd *cobra.Command, paths []string, o limitsfile.Options, req *rlsv3.RateLimitRequest) (*explain.Report, error) {
-	var files []limitsfile.File
-	for _, path := range paths {
-		found, _, err := filesource.Place{Root: path}.Read()
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, found...)
-	}
-	set, err := filesource.Parse(files, o)
-	if err != nil {
-		return nil, fmt.Errorf("limits files have problems:\n%w", err)
-	}
-	var store descriptors.Store
-	store.Set(descriptors.Compile(set))
-	return explain.New(explain.Options{Limits: &store}).Explain(cmd.Context(), req), nil
-}
-
-func printReport(out io.Writer, report *explain.Report, asJSON bool) error {
-	if asJSON {
-		return explain.EncodeJSON(out, report)
-	}
-	return report.WriteText(out)
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
+
+// stdinPath is the path that stands for the standard input.
+const stdinPath = "-"
 
 // exitUnusable is the exit code of a command whose input has mistakes.
 const exitUnusable exitCode = 2
@@ -63,31 +68,45 @@ func inputError(cmd *cobra.Command, err error) error {
 // loadLimits reads the limits files in all paths. A test file beside limits files is no limits
 // file. The path - is stdin, unless stdin is nil.
 func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descriptors.Config, error) {
-	var files []limitsfile.File
-	for _, path := range paths {
-		if path == stdinPath && stdin != nil {
-			f, err := readStdin(stdin)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, f)
-			continue
-		}
-		found, _, err := filesource.Place{Root: path}.Read()
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range found {
-			if f.Name == path || !strings.HasSuffix(f.Name, testFileSuffix) {
-				files = append(files, f)
-			}
-		}
+	files, _, errs := readLimits(stdin, paths, false)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
-	set, err := limitsfile.Parse(files, o)
+	files = slices.DeleteFunc(files, func(f limitsfile.File) bool {
+		return strings.HasSuffix(f.Name, testFileSuffix) && !slices.Contains(paths, f.Name)
+	})
+	set, err := filesource.Parse(files, o)
 	if err != nil {
 		return nil, err
 	}
 	return descriptors.Compile(set), nil
+}
+
+// readLimits returns the limits files in all paths, other files with the reason why they were skipped, and an error
+// for each path that can't be read. The path - is stdin, unless stdin is nil.
+func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []limitsfile.File, skipped []string, errs []error) {
+	for i, path := range paths {
+		switch {
+		case path != stdinPath || stdin == nil:
+			found, others, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
+			for _, s := range others {
+				skipped = append(skipped, fmt.Sprint(s))
+			}
+			if err != nil {
+				errs = append(errs, err)
+			}
+			files = append(files, found...)
+		case slices.Contains(paths[:i], stdinPath):
+			errs = append(errs, errors.New("the path - is given twice; want it once"))
+		default:
+			data, err := io.ReadAll(io.LimitReader(stdin, limitsfile.DefaultMaxFileBytes+1)) // Parse rejects larger files
+			if err != nil {
+				errs = append(errs, fmt.Errorf("stdin: %w", err))
+			}
+			files = append(files, limitsfile.File{Name: "stdin", Data: data})
+		}
+	}
+	return files, skipped, errs
 }
 
 // readBounded reads a file of at most maxBytes.

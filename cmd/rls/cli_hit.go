@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,12 +15,14 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/service"
@@ -32,16 +33,37 @@ const exitOverLimit exitCode = 2
 
 // hitFlags are the flags of the command rls hit.
 type hitFlags struct {
-	addr, domain  string
-	hits          int64
-	calls         int
-	rate          float64
-	timeout       time.Duration
-	quiet, useTLS bool
-	tls           clienttls.Files
+	grpcFlags
+	hits    int64
+	calls   int
+	rate    float64
+	timeout time.Duration
+	quiet   bool
 }
 
-// newHit returns the command rls hit.
+// grpcFlags are the flags of a connection to the gRPC listener, and the domain of the limits.
+type grpcFlags struct {
+	addr, domain string
+	useTLS       bool
+	tls          clienttls.Files
+}
+
+func (f *grpcFlags) add(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
+	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
+	addTLSFlags(fs, &f.tls, "with --tls")
+	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
+}
+
+// files returns the files of TLS, or nil without TLS.
+func (f *grpcFlags) files() *clienttls.Files {
+	if !f.useTLS {
+		return nil
+	}
+	return &f.tls
+}
+
 func newHit() *cobra.Command {
 	var f hitFlags
 	cmd := &cobra.Command{
@@ -65,16 +87,12 @@ func newHit() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
-	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+	f.add(fs)
 	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
 	fs.IntVarP(&f.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
-	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
-	addTLSFlags(fs, &f.tls, "with --tls")
-	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }
@@ -99,11 +117,7 @@ func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 
 // run sends calls and prints their answers and a summary.
 func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitRequest) error {
-	files := &f.tls
-	if !f.useTLS {
-		files = nil
-	}
-	creds, err := files.Credentials()
+	creds, err := f.files().Credentials()
 	if err != nil {
 		return err
 	}
@@ -221,22 +235,11 @@ func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, swi
 	if !needsHint {
 		return ""
 	}
-	words := []string{"rls explain -d", shellQuote(req.Domain)}
+	words := []string{"rls explain -d", page.ShellWord(req.Domain)}
 	for _, d := range req.Descriptors {
-		words = append(words, shellQuote(entrytext.Format(d.Entries)))
+		words = append(words, page.ShellWord(entrytext.Format(d.Entries)))
 	}
 	return strings.Join(words, " ")
-}
-
-// plainWord matches words that a shell leaves as they are.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
-
-// shellQuote returns text as a word of a shell.
-func shellQuote(text string) string {
-	if plainWord.MatchString(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // limitText describes a limit, such as `10 per 15 minutes "name"`.

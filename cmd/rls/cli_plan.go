@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsplan"
 )
 
@@ -26,7 +25,6 @@ type planOptions struct {
 	conditions []string
 }
 
-// newPlan returns the command rls plan.
 func newPlan() *cobra.Command {
 	o := planOptions{}
 	cmd := &cobra.Command{
@@ -48,18 +46,14 @@ func newPlan() *cobra.Command {
 			if err != nil {
 				return inputError(cmd, err)
 			}
-			code := exitCode(0)
 			for _, c := range conditions {
 				holds, text := c.Check(report)
 				fmt.Fprintln(cmd.ErrOrStderr(), text)
 				if holds {
-					code = 1
+					err = exitCode(1)
 				}
 			}
-			if code != 0 {
-				return code
-			}
-			return nil
+			return err
 		},
 	}
 	takePaths(cmd)
@@ -94,12 +88,12 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 	if err != nil {
 		return nil, nil, fmt.Errorf("new limits files have mistakes:\n%w", err)
 	}
-	logs, err := o.openLogs(cmd.InOrStdin())
-	defer logs.close()
+	readers, closeLogs, err := o.openLogs(cmd.InOrStdin())
+	defer closeLogs()
 	if err != nil {
 		return nil, nil, err
 	}
-	calls, err := limitsplan.Merge(logs.readers...)
+	calls, err := limitsplan.Merge(readers...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -107,41 +101,26 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 	if err != nil {
 		return nil, nil, err
 	}
-	return report, conditions, o.write(cmd.OutOrStdout(), report, strings.Join(paths, " "))
+	return report, conditions, errors.Join(printAs(cmd.OutOrStdout(), o.asJSON, report, report.WriteText),
+		writeReportFile(o.html, func(page io.Writer) error { return report.WriteHTML(page, strings.Join(paths, " ")) }))
 }
 
-// write writes the report in all formats.
-func (o *planOptions) write(out io.Writer, r *limitsplan.Report, limits string) error {
-	write := func() error { return r.WriteText(out) }
-	if o.asJSON {
-		write = func() error { return explain.EncodeJSON(out, r) }
+// openLogs opens all logs. The caller must call closeLogs, after an error too.
+func (o *planOptions) openLogs(stdin io.Reader) (readers []limitsplan.Reader, closeLogs func(), err error) {
+	var files []*os.File
+	closeLogs = func() {
+		for _, f := range files {
+			_ = f.Close() // it was only read
+		}
 	}
-	return errors.Join(write(), writeReportFile(o.html, func(page io.Writer) error { return r.WriteHTML(page, limits) }))
-}
-
-// openedLogs are the open files of recorded calls, and their readers.
-type openedLogs struct {
-	files   []*os.File
-	readers []limitsplan.Reader
-}
-
-func (l *openedLogs) close() {
-	for _, f := range l.files {
-		_ = f.Close() // it was only read
-	}
-}
-
-// openLogs opens all logs. The caller must close them, after an error too.
-func (o *planOptions) openLogs(stdin io.Reader) (*openedLogs, error) {
-	logs := new(openedLogs)
 	var mapping *limitsplan.Mapping
 	if o.accessLog != "" {
 		data, err := readBounded(o.accessLog, limitsplan.MaxMappingBytes)
 		if err != nil {
-			return logs, err
+			return nil, closeLogs, err
 		}
 		if mapping, err = limitsplan.ParseMapping(o.accessLog, data); err != nil {
-			return logs, err
+			return nil, closeLogs, err
 		}
 	}
 	for _, path := range o.from {
@@ -149,16 +128,16 @@ func (o *planOptions) openLogs(stdin io.Reader) (*openedLogs, error) {
 		if path != stdinPath {
 			f, err := os.Open(path)
 			if err != nil {
-				return logs, err
+				return nil, closeLogs, err
 			}
-			logs.files = append(logs.files, f)
+			files = append(files, f)
 			in = f
 		}
 		reader, err := limitsplan.NewReader(path, in, mapping)
 		if err != nil {
-			return logs, err
+			return nil, closeLogs, err
 		}
-		logs.readers = append(logs.readers, reader)
+		readers = append(readers, reader)
 	}
-	return logs, nil
+	return readers, closeLogs, nil
 }

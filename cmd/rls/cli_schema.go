@@ -1,10 +1,7 @@
 package main
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
+	"io"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/spf13/cobra"
@@ -14,53 +11,33 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
-// schemas has the JSON Schema of each kind of file.
-var schemas = map[string]func() map[string]any{
-	"limits": limitsfile.JSONSchema,
-	"tests":  limitstest.JSONSchema,
+// schemas write the schema of each kind.
+var schemas = map[string]func(io.Writer) error{
+	"limits":   func(out io.Writer) error { return explain.EncodeJSON(out, limitsfile.JSONSchema()) },
+	"tests":    func(out io.Writer) error { return explain.EncodeJSON(out, limitstest.JSONSchema()) },
+	"protocol": writeProtocol,
 }
 
-// protocolKind is the kind of schema that describes the protocol.
-const protocolKind = "protocol"
-
-// newSchema returns the command rls schema.
 func newSchema() *cobra.Command {
-	kinds := append(slices.Sorted(maps.Keys(schemas)), protocolKind)
-	return &cobra.Command{
-		Use:   "schema " + strings.Join(kinds, "|"),
+	return printOneOf(schemas, &cobra.Command{
+		Use:   "schema",
 		Short: "Print the JSON Schema of limits files or test files, or the protocol for generators",
 		Long: "schema limits and schema tests print a JSON Schema, for editors.\n" +
 			"schema protocol prints Envoy's rate-limit protocol with all its imports as a\n" +
 			"FileDescriptorSet, which protoc, grpcurl and libraries of gRPC read.",
 		Example: "  rls schema protocol > rls.binpb\n" +
 			"  protoc --descriptor_set_in=rls.binpb --python_out=. envoy/service/ratelimit/v3/rls.proto",
-		ValidArgs: kinds,
-		Args:      cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == protocolKind {
-				data, err := proto.Marshal(protocol())
-				if err == nil {
-					_, err = cmd.OutOrStdout().Write(data)
-				}
-				return err
-			}
-			schema := schemas[args[0]]
-			if schema == nil {
-				return fmt.Errorf("schema: got %q, want %s", args[0], fields.OneOf(args[0], kinds))
-			}
-			return explain.EncodeJSON(cmd.OutOrStdout(), schema())
-		},
-	}
+		ValidArgs: []string{"limits", "tests", "protocol"},
+	})
 }
 
-// protocol returns the file of Envoy's rate-limit service and all files that it imports, each
-// after its imports.
-func protocol() *descriptorpb.FileDescriptorSet {
+// writeProtocol writes a FileDescriptorSet with the file of Envoy's rate-limit service and all files that it imports,
+// each after its imports.
+func writeProtocol(out io.Writer) error {
 	set := new(descriptorpb.FileDescriptorSet)
 	added := map[string]bool{}
 	var add func(file protoreflect.FileDescriptor)
@@ -76,5 +53,9 @@ func protocol() *descriptorpb.FileDescriptorSet {
 		set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
 	}
 	add(rlsv3.File_envoy_service_ratelimit_v3_rls_proto)
-	return set
+	data, err := proto.Marshal(set)
+	if err == nil {
+		_, err = out.Write(data)
+	}
+	return err
 }

@@ -15,16 +15,14 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
-
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 func TestSchemasInDocsAreCurrent(t *testing.T) {
-	for kind, schema := range schemas {
+	for _, kind := range []string{"limits", "tests"} {
 		want, err := os.ReadFile("../../docs/schema/" + kind + ".json")
 		require.NoError(t, err)
 		var got bytes.Buffer
-		require.NoError(t, explain.EncodeJSON(&got, schema()))
+		require.NoError(t, schemas[kind](&got))
 		assert.Equal(t, string(want), got.String(), "make docs writes the file")
 	}
 }
@@ -52,9 +50,9 @@ func TestProtocolHasAllItsImports(t *testing.T) {
 // compileSchema returns the compiled schema of a kind.
 func compileSchema(t *testing.T, kind string) *jsonschema.Schema {
 	t.Helper()
-	text, err := json.Marshal(schemas[kind]())
-	require.NoError(t, err)
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	var text bytes.Buffer
+	require.NoError(t, schemas[kind](&text))
+	document, err := jsonschema.UnmarshalJSON(&text)
 	require.NoError(t, err)
 	compiler := jsonschema.NewCompiler()
 	require.NoError(t, compiler.AddResource(kind, document))

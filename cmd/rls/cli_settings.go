@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
-// newSettings returns the command rls settings.
 func newSettings() *cobra.Command {
 	var asJSON, onlySet bool
 	cmd := &cobra.Command{
@@ -22,7 +20,6 @@ func newSettings() *cobra.Command {
 			"Exit code: 0 if the service would accept the settings, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := cmd.OutOrStdout()
 			s, _, problems := env.Load()
 			var variables []env.Variable
 			for _, v := range s.Variables() {
@@ -30,21 +27,12 @@ func newSettings() *cobra.Command {
 					variables = append(variables, v)
 				}
 			}
-			if asJSON {
-				e := json.NewEncoder(out)
-				e.SetIndent("", "  ")
-				e.SetEscapeHTML(false)
-				if err := e.Encode(variables); err != nil {
-					return err
-				}
-			} else {
-				printSettings(out, variables)
-			}
-			if problems != nil {
+			err := printAs(cmd.OutOrStdout(), asJSON, variables, func(out io.Writer) error { printSettings(out, variables); return nil })
+			if err == nil && problems != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), problems)
 				return exitCode(1)
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

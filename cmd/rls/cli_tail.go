@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
@@ -30,7 +29,6 @@ const maxStreamLine = 1 << 20
 // errRefused means that the service refused the stream. Another attempt would not help.
 var errRefused = errors.New("stream refused")
 
-// newTail returns the command rls tail.
 func newTail() *cobra.Command {
 	t := &tail{reconnect: wait.Backoff{Initial: 500 * time.Millisecond, Max: 5 * time.Second}}
 	var domain, rule, code, source string
@@ -69,16 +67,14 @@ func newTail() *cobra.Command {
 
 // isColourTerminal reports whether out shows colours. See no-color.org.
 func isColourTerminal(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	return os.Getenv("NO_COLOR") == "" && isScreen(out)
 }
 
 // tail prints the stream of a service.
 type tail struct {
-	debugConnection
+	adminClient
 	filter     decisionlog.Filter
 	out, notes io.Writer
-	asJSON     bool
 	colour     bool
 	reconnect  wait.Backoff
 }
@@ -86,25 +82,16 @@ type tail struct {
 // run prints until ctx is done. It returns an error if the first connection fails, or if
 // the service refuses the stream.
 func (t *tail) run(ctx context.Context) error {
-	wasConnected, pauses := false, t.reconnect.Start()
-	for told := false; ; told = true {
-		received, err := t.stream(ctx, func() {
-			if wasConnected {
-				fmt.Fprintln(t.notes, "rls: connected again")
-			}
-			wasConnected = true
-		})
+	pauses := t.reconnect.Start()
+	for isFirst := true; ; isFirst = false {
+		wasConnected, err := t.stream(ctx, isFirst)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case !wasConnected || errors.Is(err, errRefused):
+		case isFirst && !wasConnected || errors.Is(err, errRefused):
 			return err
-		}
-		if received {
-			told = false
+		case wasConnected:
 			pauses.Reset()
-		}
-		if !told {
 			fmt.Fprintf(t.notes, "rls: %v; connecting again\n", err)
 		}
 		if !wait.Sleep(ctx, pauses.NextBackOff()) {
@@ -113,24 +100,25 @@ func (t *tail) run(ctx context.Context) error {
 	}
 }
 
-// stream prints the lines of one connection. It calls connected when the stream begins.
-// received reports whether the stream had begun.
-func (t *tail) stream(ctx context.Context, connected func()) (received bool, err error) {
+// stream prints the lines of one connection. wasConnected reports whether the stream had begun.
+func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err error) {
 	// A stream without even a heartbeat is dead.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
 	defer silence.Stop()
 
-	u, resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.filter.Query(), nil)
+	resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.filter.Query(), nil)
 	if err != nil {
 		return false, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != decisionlog.ContentType {
-		return false, t.refusalError(u.Host, resp)
+		return false, t.refusalError(resp)
 	}
-	connected()
+	if !isFirst {
+		fmt.Fprintln(t.notes, "rls: connected again")
+	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxStreamLine)
 	for lines.Scan() {
@@ -146,11 +134,12 @@ func (t *tail) stream(ctx context.Context, connected func()) (received bool, err
 	if err == nil {
 		err = errors.New("stream ended by the service")
 	}
-	return true, fmt.Errorf("%s: %w", u.Host, err)
+	return true, fmt.Errorf("%s: %w", resp.Request.URL.Host, err)
 }
 
 // refusalError returns the error of an answer that is not a stream.
-func (t *tail) refusalError(host string, resp *http.Response) error {
+func (t *tail) refusalError(resp *http.Response) error {
+	host := resp.Request.URL.Host
 	if resp.StatusCode == http.StatusOK {
 		return fmt.Errorf("%w: %s: got no stream of decisions; check that %s is the debug listener of an rls with %s", errRefused, host, t.addrFlag, decisionsPath)
 	}
@@ -198,8 +187,8 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 	case r.Code == decisionlog.OverLimit:
 		colour = red
 	}
-	code := t.inColour(colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
-	return t.inColour(dim, formatTime(r.Time)) + "  " + code + "  " + strings.Join(recordColumns(r), "  ") + "\n"
+	code := inColour(t.colour, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
+	return inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  " + strings.Join(recordColumns(r), "  ") + "\n"
 }
 
 // recordColumns returns what a line says about r after the code: descriptor, rule, limit, hits,
@@ -242,8 +231,9 @@ func recordColumns(r *decisionlog.Record) []string {
 	return append(columns, (time.Duration(r.DurationMicros) * time.Microsecond).String())
 }
 
-func (t *tail) inColour(colour, text string) string {
-	if !t.colour {
+// inColour returns text in a colour if isOn is true.
+func inColour(isOn bool, colour, text string) string {
+	if !isOn {
 		return text
 	}
 	return colour + text + noColour

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 func TestCheckListsEveryProblemWithItsPosition(t *testing.T) {
@@ -134,7 +136,7 @@ func TestCheckSpeaksJSON(t *testing.T) {
 	c, path, code := check(threePerYear)
 	assert.Zero(t, code)
 	assert.Equal(t, limitsCheck{
-		OK: true, Problems: []checkProblem{}, Warnings: []checkProblem{},
+		OK: true, Problems: []fields.Problem{}, Warnings: []fields.Problem{},
 		Rules: []checkedRule{{"shop > tenant", path + ":4", "3 per year (named yearly)"}},
 	}, c)
 

@@ -6,19 +6,19 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
-// newTest returns the command rls test.
 func newTest() *cobra.Command {
 	o := testOptions{}
 	cmd := &cobra.Command{
@@ -70,11 +70,11 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 		return read, exitUnusable
 	}
 	failed := false
-	loader := limitsLoader{}
 	var coverage limitstest.Coverage
 	var reports []limitstest.FileReport
 	for _, path := range testFiles {
-		f, config, err := loader.load(path)
+		f, config, limitsPaths, err := loadTest(path)
+		read = append(read, limitsPaths...)
 		if err != nil {
 			reports = append(reports, limitstest.FileReport{File: path, Error: err.Error()})
 			failed = true
@@ -82,12 +82,13 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 		}
 		reports = append(reports, f.Run(ctx, config, &coverage))
 	}
-	read = append(read, loader.paths...)
 	if ctx.Err() != nil {
 		return read, ctx.Err()
 	}
 	report := limitstest.NewReport(reports, &coverage)
-	if err := o.write(report); err != nil {
+	err = errors.Join(printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) }),
+		writeReportFile(o.junit, report.WriteJUnit))
+	if err != nil {
 		fmt.Fprintln(o.errOut, "rls:", err)
 		failed = true
 	}
@@ -97,22 +98,13 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 	return read, o.verdict(report)
 }
 
-// write writes the report in all formats.
-func (o *testOptions) write(r *limitstest.Report) error {
-	write := func() error { return r.WriteText(o.out, o.verbose) }
-	if o.asJSON {
-		write = func() error { return explain.EncodeJSON(o.out, r) }
-	}
-	return errors.Join(write(), writeReportFile(o.junit, r.WriteJUnit))
-}
-
 // verdict returns the exit code of a report whose files have no mistakes.
 func (o *testOptions) verdict(r *limitstest.Report) error {
-	if r.Coverage.Percent < o.coverageMin {
+	tooLow := r.Coverage.Percent < o.coverageMin
+	if tooLow {
 		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", r.Coverage.Percent, o.coverageMin)
-		return exitCode(1)
 	}
-	if r.Failed > 0 {
+	if tooLow || r.Failed > 0 {
 		return exitCode(1)
 	}
 	return nil
@@ -144,41 +136,70 @@ func findTestFiles(paths []string) ([]string, error) {
 	return slices.Compact(found), errors.Join(errs...)
 }
 
-// limitsLoader loads limits files, each set of files once.
-type limitsLoader struct {
-	configs map[string]*descriptors.Config
-	paths   []string // of limits files
-}
-
-// load reads a test file and its limits files.
-func (l *limitsLoader) load(path string) (*limitstest.File, *descriptors.Config, error) {
+// loadTest reads a test file and its limits files, which are at limitsPaths.
+func loadTest(path string) (f *limitstest.File, config *descriptors.Config, limitsPaths []string, err error) {
 	data, err := readBounded(path, limitstest.MaxFileBytes)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	f, err := limitstest.Parse(path, data)
-	if err != nil {
-		return nil, nil, err
+	if f, err = limitstest.Parse(path, data); err != nil {
+		return nil, nil, nil, err
 	}
-	var names []string
 	for _, name := range f.Limits {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
-		names = append(names, name)
+		limitsPaths = append(limitsPaths, name)
 	}
-	l.paths = append(l.paths, names...)
-	key := fmt.Sprintf("%t %q", f.Merge, names)
-	if config := l.configs[key]; config != nil {
-		return f, config, nil
+	if config, err = loadLimits(nil, limitsPaths, limitsfile.Options{MergeDomains: f.Merge}); err != nil {
+		err = fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
 	}
-	config, err := loadLimits(nil, names, limitsfile.Options{MergeDomains: f.Merge})
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
+	return f, config, limitsPaths, err
+}
+
+// watchInterval is the time between two looks at the watched files.
+const watchInterval = 300 * time.Millisecond
+
+// watchFiles runs the tests now and after each change of a file, until ctx ends.
+func (o *testOptions) watchFiles(ctx context.Context, paths []string) error {
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	watched, last := paths, ""
+	for {
+		if state := filesState(watched); state != last {
+			read, err := o.run(ctx, paths)
+			var code exitCode
+			if err != nil && !errors.As(err, &code) && ctx.Err() == nil {
+				return err
+			}
+			if !slices.Equal(read, watched) {
+				watched, state = read, filesState(read)
+			}
+			last = state
+			fmt.Fprintf(o.errOut, "%s: waiting for changes\n", time.Now().Format(time.TimeOnly))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
 	}
-	if l.configs == nil {
-		l.configs = map[string]*descriptors.Config{}
+}
+
+// filesState returns a text that changes with the names, sizes and times of all files at or
+// below paths.
+func filesState(paths []string) string {
+	var state strings.Builder
+	for _, path := range paths {
+		_ = filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
+			info, statErr := os.Stat(name) // of the target of a link
+			if err == nil && statErr == nil {
+				fmt.Fprintf(&state, "%s %d %d\n", name, info.Size(), info.ModTime().UnixNano())
+			} else {
+				fmt.Fprintf(&state, "%s is unreadable\n", name)
+			}
+			return nil
+		})
 	}
-	l.configs[key] = config
-	return f, config, nil
+	return state.String()
 }

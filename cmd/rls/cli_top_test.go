@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
-	"github.com/seed-81f232ab/rls/internal/source/reload"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
@@ -83,7 +81,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 		lines := screen.lines(s, "connection refused")
 		assert.LessOrEqual(t, len(lines), size[1])
 		for _, line := range lines {
-			assert.LessOrEqual(t, textWidth(line), max(size[0], 30), "%v: %q", size, line)
+			assert.LessOrEqual(t, cells.StringWidth(line), max(size[0], 30), "%v: %q", size, line)
 		}
 		if size[0] >= 80 {
 			text := strings.Join(lines, "\n")
@@ -121,7 +119,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 		assert.NoError(t, json.NewEncoder(w).Encode(testSnapshot()))
 	}))
 	defer s.Close()
-	top := &top{adminClient: adminClient{debugConnection: debugConnection{addr: s.URL}, timeout: maxWait}}
+	top := &top{adminClient: adminClient{addr: s.URL, timeout: maxWait}}
 	first, err := top.fetch(t.Context())
 	require.NoError(t, err)
 	assert.False(t, first.Figures.P99.Now.Known())
@@ -236,14 +234,5 @@ func TestRefusalOfLimitsIsVisibleInTheSnapshot(t *testing.T) {
 		screen, _, _ := rls(t, "top", "--admin", r.debug, "--once")
 		snapshot, _, _ := rls(t, "top", "--admin", r.debug, "--json")
 		return strings.Contains(screen, "▲ Counting in this process") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
-	})
-}
-
-func TestManyChangedOverridesAreOneEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newChanges()
-		c.overridesChanged(make([]reload.OverrideChange, 30))
-		require.Len(t, c.Events(), 1)
-		assert.Equal(t, "30 overrides changed", c.Events()[0].Text)
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"html"
-	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -28,8 +27,10 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
 	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
@@ -87,15 +88,16 @@ func newObservedProcess(t *testing.T) observedProcess {
 	require.NoError(t, err)
 	s, _, err := env.Load()
 	require.NoError(t, err)
-	log, meter := slog.New(slog.DiscardHandler), metrics.New()
+	meter := metrics.New()
+	e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	store.Set(descriptors.Compile(set))
 	recorder := live.NewRecorder(meter.OverHits, true)
-	observers := callObservers(s, meter, log, recorder)
+	observers := callObservers(s, e, recorder)
 	l := live.New(live.Options{
-		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: newChanges().Timeline,
-		Limits:   func() live.Limits { return live.Limits{Source: sourceFile} },
-		Counts:   func() iter.Seq[live.LimitCounts] { return limitCounts(meter) },
+		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: e.Timeline,
+		Limits:   func() live.Limits { return live.Limits{Source: events.SourceFile} },
+		Counts:   e.LimitCounts,
 		Draining: func() bool { return false },
 	})
 	ctx, stop := context.WithCancel(t.Context())

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -94,4 +95,17 @@ func newRoot() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.AddCommand(serve, newCheck(), newTest(), newDiff(), newPlan(), newSchema(), newHit(), newAcquire(), newTail(), newTop(), newExplain(), newLimitsCLI(), newCounter(), newVersion(), newSettings(), newDoctor(), newDocs())
 	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, and the commit and its date",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b := thisBuild()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "rls %s\ncommit %s\ndate %s\n%s %s/%s\n", b.Version, b.Commit, b.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
 }

@@ -1,11 +1,20 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
-	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/observe/statsd"
+	"github.com/seed-81f232ab/rls/internal/observe/tracing"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -14,24 +23,121 @@ import (
 var observers string
 
 // callObservers returns the observers of calls: those given and the metrics.
-func callObservers(s *env.Settings, meter *metrics.Metrics, log *slog.Logger, others ...service.Observer) []service.Observer {
+func callObservers(s *env.Settings, e *events.Events, others ...service.Observer) []service.Observer {
 	if observers == "off" {
 		return nil
 	}
-	return append(others, meter.Service(), meter.RuleObserver(ruleOptions(s, log)))
+	rules := metrics.RuleOptions{NearLimitRatio: float32(s.NearLimitRatio), MaxSeries: s.MetricsMaxSeries, Log: e.Log}
+	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
 }
 
-// observeMethods lets meter observe the gRPC methods of the server.
-func observeMethods(o *server.Options, meter *metrics.Metrics) {
-	if observers != "off" {
-		o.ObserveMethod = meter.Server()
-	}
+// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the
+// records in its buffer.
+const decisionLogCloseTimeout = 3 * time.Second
+
+// decisions are the observers that describe decisions.
+type decisions struct {
+	hub       *decisionlog.Hub
+	observers []service.Observer
 }
 
-func ruleOptions(s *env.Settings, log *slog.Logger) metrics.RuleOptions {
-	return metrics.RuleOptions{
-		NearLimitRatio: float32(s.NearLimitRatio),
-		MaxSeries:      s.MetricsMaxSeries,
-		Log:            log,
+// newDecisions returns the observers of the settings, and starts the decision log.
+func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
+	hash := decisionlog.NewHash(s.DecisionLogHashKey)
+	d := &decisions{hub: decisionlog.NewHub(nil, hash)}
+	d.observers = []service.Observer{d.hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
+	if s.DecisionLog == env.DecisionLogOff {
+		return d
 	}
+	l := decisionlog.NewLog(decisionlog.LogOptions{
+		All:          s.DecisionLog == env.DecisionLogAll,
+		Sample:       s.DecisionLogSample,
+		MaxPerSecond: s.DecisionLogMaxPerSecond,
+		Path:         s.DecisionLogPath,
+		Writer:       os.Stdout,
+		Hash:         hash,
+		Observer:     e.Metrics.DecisionLog(),
+		Log:          e.Log,
+	})
+	if s.DecisionLogPath == "" {
+		// Without this, the end of the reader of stdout would end the service.
+		signal.Ignore(syscall.SIGPIPE)
+	} else {
+		p.onHangup(l.Reopen)
+	}
+	d.observers = append(d.observers, l)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Run(ctx)
+	}()
+	p.atEnd(func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(decisionLogCloseTimeout):
+			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
+		}
+	})
+	return d
+}
+
+// traceCloseTimeout bounds the time that the last spans have to reach the collector.
+const traceCloseTimeout = 3 * time.Second
+
+// startTracing returns the tracer of the settings, or nil if tracing is off.
+func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
+	if !s.TracesCalls() {
+		return nil, nil
+	}
+	o := tracing.Options{
+		Version:     thisBuild().Version,
+		ServiceName: s.TracingServiceName,
+		Namespace:   s.TracingServiceNamespace,
+		InstanceID:  s.TracingServiceInstanceID,
+		Protocol:    s.TracingProtocol(),
+		Log:         log,
+	}
+	if os.Getenv("OTEL_SERVICE_NAME") == "" {
+		o.ServiceName = cmp.Or(o.ServiceName, "RateLimit")
+	}
+	if os.Getenv("TRACING_SAMPLING_RATE") != "" || os.Getenv("OTEL_TRACES_SAMPLER") == "" {
+		o.SamplingRate = &s.TracingSamplingRate
+	}
+	tracer, err := tracing.Start(p.ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("calls traced", "protocol", o.Protocol)
+	p.atEnd(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
+		defer cancel()
+		if err := tracer.Close(ctx); err != nil {
+			log.Warn("last spans not exported", "error", err)
+		}
+	})
+	return tracer, nil
+}
+
+// sendStats sends metrics to where the settings say, until p ends.
+func sendStats(p *process, s *env.Settings, e *events.Events) {
+	o := statsd.Options{
+		Gatherer:  e.Metrics,
+		Rules:     e.Metrics.KeyCounts,
+		ExtraTags: s.ExtraTags,
+		Interval:  s.StatsFlushInterval,
+		Log:       e.Log,
+	}
+	switch s.StatsSink() {
+	case env.SinkNone:
+		return
+	case env.SinkStatsd:
+		o.Server = &statsd.Server{Network: s.StatsdProtocol, Host: s.StatsdHost, Port: s.StatsdPort}
+	case env.SinkDogStatsd:
+		mogrifiers, _ := s.Mogrifiers() // package env has checked them
+		o.Server = &statsd.Server{Network: "udp", Host: s.StatsdHost, Port: s.StatsdPort, DogStatsD: true, Mogrifiers: mogrifiers}
+	}
+	e.Log.Info("metrics sent at intervals", "to", s.StatsSink(), "interval", s.StatsFlushInterval)
+	p.atEnd(statsd.New(o).Close)
 }

@@ -21,8 +21,10 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -46,12 +48,12 @@ func newObservedCall(t testing.TB, observed bool) func(*rlsv3.RateLimitRequest) 
 	if observed {
 		s, _, err := env.Load()
 		require.NoError(t, err)
-		log := slog.New(slog.DiscardHandler)
+		e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
 		p := newProcess(t.Context())
 		t.Cleanup(p.end)
-		decisions := newDecisions(p, s, meter, log)
+		decisions := newDecisions(p, s, e)
 		recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
-		o.Observers = callObservers(s, meter, log, append(decisions.observers, recorder)...)
+		o.Observers = callObservers(s, e, append(decisions.observers, recorder)...)
 	}
 	svc := service.New(o)
 	call := func(req *rlsv3.RateLimitRequest) { _, _ = svc.ShouldRateLimit(context.Background(), req) }

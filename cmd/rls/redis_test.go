@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/server"
@@ -208,8 +209,9 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 
 	var logged bytes.Buffer
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: env.Timeout(time.Minute)}
+	e := events.New(events.Options{Metrics: metrics.New(), Health: server.NewHealth(), Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	p := newProcess(t.Context())
-	_, err = newBackend(p, s, server.NewHealth(), metrics.New(), live.NewRecorder(nil, true), nil, newChanges(), slog.New(slog.NewTextHandler(&logged, nil)))
+	_, err = newBackend(p, s, e, live.NewRecorder(nil, true), nil)
 	require.NoError(t, err)
 	<-pinged
 	p.end()

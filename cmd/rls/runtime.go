@@ -11,6 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/source"
 	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/source/overrides"
@@ -81,7 +82,7 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 	started := make(chan error, 1)
 	p.start(func(ctx context.Context) {
 		// The store reports an outage itself, so the error is left out.
-		_ = l.Follow(ctx, sourceOverrides, r.overrideStore, started)
+		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, started)
 	})
 	// Wait for the overrides, so that they are in force at the first call. An outage of Redis does not
 	// stop the start.

@@ -21,6 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/docs/openapi"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/statsd"
@@ -30,7 +31,6 @@ import (
 	"github.com/seed-81f232ab/rls/service/check"
 )
 
-// newServe returns the command rls serve.
 func newServe() *cobra.Command {
 	var limits string
 	cmd := &cobra.Command{
@@ -65,29 +65,24 @@ func newServe() *cobra.Command {
 // serve runs the service until ctx is done. level is the level of log.
 func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.LevelVar) error {
 	setMemoryLimits(ctx, log)
-	health := server.NewHealth()
-	meter := metrics.New()
-	meter.Build(metrics.BuildInfo{Version: thisBuild().Version, Commit: thisBuild().Commit, Date: thisBuild().Date, GoVersion: runtime.Version()})
-	events := newChanges()
-	events.serviceStarted(s)
-	logStart(s, log)
-	limits := newLimits(s, health, meter, events, log)
+	e := newEvents(s, log)
+	limits := newLimits(s, e)
 
 	p := newProcess(ctx)
 	defer p.end()
-	if err := followLimits(p, s, limits, health, log); err != nil {
+	if err := followLimits(p, s, limits, e); err != nil {
 		return err
 	}
-	recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
-	tracing, err := startTraces(p, s, log)
+	recorder := live.NewRecorder(e.Metrics.OverHits, s.TopKeys != string(live.KeysOff))
+	tracer, err := startTracing(p, s, log)
 	if err != nil {
 		return err
 	}
-	counters, err := newBackend(p, s, health, meter, recorder, tracing.batches(), events, log)
+	counters, err := newBackend(p, s, e, recorder, tracer)
 	if err != nil {
 		return err
 	}
-	sendStats(p, s, meter, log)
+	sendStats(p, s, e)
 	callers, err := newCallers(p, s, log)
 	if err != nil {
 		return err
@@ -96,33 +91,41 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	if err != nil {
 		return err
 	}
-
-	candidate, err := startCandidate(p, s, meter, log)
+	candidate, err := startCandidate(p, s, e)
 	if err != nil {
 		return err
 	}
 
-	options := serverOptions(s, health, meter, log)
-	options.Observer = events
-	observeMethods(&options, meter)
-	decisions := newDecisions(p, s, meter, log)
-	observers := slices.Concat(decisions.observers, tracing.observers(), []service.Observer{recorder}, candidate.observers())
-	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, meter, log, observers...)...)
-	rateLimit, checkDomain, err := bindCallers(p, s, tracing.wrap(rateLimitService, &options), meter, events, log)
-	if err != nil {
+	options := serverOptions(s, e)
+	decisions := newDecisions(p, s, e)
+	observers := slices.Concat(decisions.observers, []service.Observer{recorder})
+	if tracer != nil {
+		observers = append(observers, tracer)
+	}
+	if candidate != nil {
+		observers = append(observers, candidate)
+	}
+	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, e, observers...)...)
+	checkOptions := check.Options{Service: rateLimitService, Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors}
+	var rateLimit rlsv3.RateLimitServiceServer = rateLimitService
+	if tracer != nil {
+		rateLimit, checkOptions.StartCall, options.HTTPContext = tracer.Service(rateLimit), tracer.StartCall, tracer.HTTPContext
+	}
+	if rateLimit, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimit, e); err != nil {
 		return err
 	}
 	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
-	options.Check = check.New(check.Options{Service: rateLimitService, CheckDomain: checkDomain, StartCall: tracing.startCall(), Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors})
+	options.Check = check.New(checkOptions)
 	options.HTTPPages = []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}}
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
-	liveHandlers := newLiveHandlers(callers, newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, meter, events))
+	private := privatePages{callers, log}
+	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
 	explainer := newExplainer(s, limits, counters, candidate)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, callers, liveHandlers, explainer, log), adminPages(s, callers, limits, counters, overrides, log),
-		[]server.Page{explainPage(callers, explainer, log), decisions.page(callers, log), logLevelPage(callers, level, log)})
-	counters.waitForStore() // the first calls need not wait for it
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(s, callers, limits, counters, overrides, log),
+		[]server.Page{private.explain(explainer), private.decisions(decisions.hub), private.logLevel(level)})
+	counters.awaitStore() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
 		return err
@@ -134,14 +137,18 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	return nil
 }
 
-// logStart logs the build and the settings that differ from their defaults.
-func logStart(s *env.Settings, log *slog.Logger) {
+// newEvents returns the events of the service. It logs the build and the settings that differ from their
+// defaults.
+func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
+	b := thisBuild()
+	meter := metrics.New()
+	meter.Build(metrics.BuildInfo{Version: b.Version, Commit: b.Commit, Date: b.Date, GoVersion: runtime.Version()})
 	var changed []any
 	for _, v := range s.ChangedVariables() {
 		changed = append(changed, slog.String(v.Name, v.Value))
 	}
-	b := thisBuild()
 	log.Info("service started", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changed...))
+	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
 }
 
 // setMemoryLimits sets how the garbage collector uses memory.
@@ -185,9 +192,10 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 
 // serverOptions returns the options of the listeners, without services and without pages
 // of limits.
-func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metrics, log *slog.Logger) server.Options {
+func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	o := server.Options{
-		Health: health,
+		Health:   e.Health,
+		Observer: e,
 		GRPC: server.GRPC{
 			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort, Setting: "GRPC_PORT"},
 			UDS:               s.GRPCUDS,
@@ -199,16 +207,16 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 				MaxPendingBytes: s.GRPCMaxPendingBytes,
 				MaxResets:       s.GRPCMaxPeerResets,
 				MaxStreams:      int64(s.GRPCMaxStreams),
-			}, s, meter, log),
+			}, s, e),
 			MaxConnectionAge:      s.GRPCMaxConnectionAge,
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
 		},
 		HTTP:      server.Addr{Host: s.Host, Port: s.Port, Setting: "PORT"},
-		HTTPGate:  newGate("http", admission.Options{}, s, meter, log),
+		HTTPGate:  newGate("http", admission.Options{}, s, e),
 		Debug:     server.Addr{Host: s.DebugHost, Port: s.DebugPort, Setting: "DEBUG_PORT"},
-		DebugGate: newGate("debug", admission.Options{}, s, meter, log),
+		DebugGate: newGate("debug", admission.Options{}, s, e),
 		DebugPages: []server.Page{{
-			Path: "/metrics", Help: "metrics for Prometheus", Handler: meter.Handler(s.ExtraTags),
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: e.Metrics.Handler(s.ExtraTags),
 			AnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}, {
 			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(meter, meter.KeyCounts, s.ExtraTags),
@@ -216,7 +224,10 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 		DebugNames:   s.DebugNames,
 		DrainDelay:   s.DrainDelay,
 		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
-		Log:          log,
+		Log:          e.Log,
+	}
+	if observers != "off" {
+		o.ObserveMethod = e.Metrics.Server()
 	}
 	if s.GRPCServerUseTLS {
 		o.GRPC.TLS = &server.TLS{
@@ -237,17 +248,17 @@ func serverOptions(s *env.Settings, health *server.Health, meter *metrics.Metric
 	if s.UsePrometheus && !s.DisableStats {
 		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
 		addr.Setting = "PROMETHEUS_ADDR"
-		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: meter.Handler(s.ExtraTags)}
+		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: e.Metrics.Handler(s.ExtraTags)}
 	}
 	return o
 }
 
 // newGate returns the gate of a listener. It adds the bounds on connections to o.
-func newGate(listener string, o admission.Options, s *env.Settings, meter *metrics.Metrics, log *slog.Logger) *admission.Gate {
-	o.Listener, o.Log = listener, log
+func newGate(listener string, o admission.Options, s *env.Settings, e *events.Events) *admission.Gate {
+	o.Listener, o.Log = listener, e.Log
 	o.MaxConnections, o.MaxPeerConnections = s.MaxConnections, s.MaxPeerConnections
-	o.Refused = meter.Refused(listener)
+	o.Refused = e.Metrics.Refused(listener)
 	gate := admission.New(o)
-	meter.Admission(listener, gate.Connections, gate.PendingBytes)
+	e.Metrics.Admission(listener, gate.Connections, gate.PendingBytes)
 	return gate
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,8 +34,8 @@ func (ps *problems) addIf(bad bool, format string, args ...any) {
 // Unused settings are not checked.
 func (s *Settings) check() []error {
 	var ps problems
-	for _, f := range s.tlsFiles() {
-		if f.used {
+	for _, f := range s.TLSFiles() {
+		if f.isUsed {
 			ps.checkTLSFiles(f)
 		}
 	}
@@ -121,63 +122,74 @@ func (s *Settings) usesRedis() bool { return s.Backend() == BackendRedis || s.Ov
 // usesPerSecond reports whether counters are in a second Redis.
 func (s *Settings) usesPerSecond() bool { return s.Backend() == BackendRedis && s.PerSecond }
 
-// tlsFiles are the variables with the paths of a certificate, its key and authorities.
-type tlsFiles struct {
-	used              bool
-	reason            string // why the files are not used, unless empty
-	cert, key, caCert string
+// File is a setting that names a file.
+type File struct{ Setting, Path string }
+
+// String returns the setting and the path.
+func (f File) String() string { return f.Setting + " " + f.Path }
+
+// TLSFiles are a certificate, its key and authorities. Each can be missing.
+type TLSFiles struct {
+	Cert, Key, CA File
+
+	isUsed bool
+	reason string // why the files are not used, unless empty
 }
 
-// tlsFiles returns the files for which TLS is on or could be turned on.
-func (s *Settings) tlsFiles() []tlsFiles {
-	files := []tlsFiles{
-		{s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"},
-		{true, "", "DEBUG_TLS_CERT", "DEBUG_TLS_KEY", "DEBUG_TLS_CLIENT_CACERT"},
+// TLSFiles returns the files for which TLS is on or could be turned on.
+func (s *Settings) TLSFiles() []TLSFiles {
+	files := []TLSFiles{
+		s.tlsFiles(s.GRPCServerUseTLS, "GRPC_SERVER_USE_TLS is not true", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"),
+		s.tlsFiles(true, "", "DEBUG_TLS_CERT", "DEBUG_TLS_KEY", "DEBUG_TLS_CLIENT_CACERT"),
 	}
 	if s.ConfigType == ConfigXDS {
-		files = append(files, tlsFiles{
-			s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
-			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-		})
+		files = append(files, s.tlsFiles(s.XDSUseTLS, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"))
 	}
 	if s.usesRedis() {
-		files = append(files, tlsFiles{
-			s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
-			"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT",
-		})
+		files = append(files, s.tlsFiles(s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
+			"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT"))
 	}
 	if s.Backend() == BackendMemcache {
-		files = append(files, tlsFiles{s.MemcacheTLS, "MEMCACHE_TLS is not true", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_CACERT"})
+		files = append(files, s.tlsFiles(s.MemcacheTLS, "MEMCACHE_TLS is not true",
+			"MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_CACERT"))
 	}
 	return files
 }
 
-func (ps *problems) checkTLSFiles(f tlsFiles) {
-	caPEM := ps.read(f.caCert)
-	ps.addIf(caPEM != nil && !x509.NewCertPool().AppendCertsFromPEM(caPEM), "%s=%q contains no PEM certificate", f.caCert, os.Getenv(f.caCert))
+// tlsFiles returns the files that three settings name.
+func (s *Settings) tlsFiles(isUsed bool, reason, cert, key, ca string) TLSFiles {
+	paths := map[string]string{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		paths[f.Tag.Get("envconfig")] = reflect.ValueOf(s).Elem().FieldByIndex(f.Index).String()
+	}
+	return TLSFiles{File{cert, paths[cert]}, File{key, paths[key]}, File{ca, paths[ca]}, isUsed, reason}
+}
 
-	cert, key := os.Getenv(f.cert), os.Getenv(f.key)
-	ps.addIf(cert != "" && key == "", "%s=%q needs %s, its key", f.cert, cert, f.key)
-	ps.addIf(cert == "" && key != "", "%s=%q needs %s, its certificate", f.key, key, f.cert)
-	certPEM, keyPEM := ps.read(f.cert), ps.read(f.key)
+func (ps *problems) checkTLSFiles(f TLSFiles) {
+	caPEM := ps.read(f.CA)
+	ps.addIf(caPEM != nil && !x509.NewCertPool().AppendCertsFromPEM(caPEM), "%s=%q contains no PEM certificate", f.CA.Setting, f.CA.Path)
+
+	cert, key := f.Cert, f.Key
+	ps.addIf(cert.Path != "" && key.Path == "", "%s=%q needs %s, its key", cert.Setting, cert.Path, key.Setting)
+	ps.addIf(cert.Path == "" && key.Path != "", "%s=%q needs %s, its certificate", key.Setting, key.Path, cert.Setting)
+	certPEM, keyPEM := ps.read(cert), ps.read(key)
 	if certPEM != nil && keyPEM != nil {
 		_, err := tls.X509KeyPair(certPEM, keyPEM)
-		ps.addIf(err != nil, "%s=%q and %s=%q are not a certificate and its key: %w", f.cert, cert, f.key, key, err)
+		ps.addIf(err != nil, "%s=%q and %s=%q are not a certificate and its key: %w", cert.Setting, cert.Path, key.Setting, key.Path, err)
 	}
 }
 
-// read reads the file that a variable names. It returns nil if the variable is empty or
-// the file can't be read.
-func (ps *problems) read(variable string) []byte {
-	path := os.Getenv(variable)
-	if path == "" {
+// read reads a file. It returns nil if the setting is empty or the file can't be read.
+func (ps *problems) read(f File) []byte {
+	if f.Path == "" {
 		return nil
 	}
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(f.Path)
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
 	}
-	ps.addIf(err != nil, "%s=%q can't be read: %w", variable, path, err)
+	ps.addIf(err != nil, "%s=%q can't be read: %w", f.Setting, f.Path, err)
 	return content
 }
 
@@ -196,14 +208,13 @@ func variablesFor(prefix string, except ...string) string {
 func setTracingVariables() string {
 	var names []string
 	for _, variable := range os.Environ() {
-		name, value, _ := strings.Cut(variable, "=")
-		isTracing := strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_")
-		if isTracing && value != "" {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, "TRACING_") && name != "TRACING_ENABLED" || strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return strings.Join(names, ",")
+	return setVariables(names...)
 }
 
 // setVariables returns those of the names that are set.
@@ -212,42 +223,52 @@ func setVariables(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, unset), ",")
 }
 
+// trueVariables returns those of the names that are set to true.
+func trueVariables(names ...string) string {
+	notTrue := func(name string) bool { isTrue, _ := strconv.ParseBool(os.Getenv(name)); return !isTrue }
+	return strings.Join(slices.DeleteFunc(names, notTrue), ",")
+}
+
 // warnings returns warnings about settings that other settings turn off, and about a long
 // REDIS_TIMEOUT.
 func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
 	var warnings []Warning
-	warnUnused := func(variables, reason string) {
-		if variables != "" {
-			warnings = append(warnings, Warning{noEffect, variables, reason})
-		}
-	}
-	switch {
-	case s.Backend() != BackendLocal && s.RedisTimeout > Timeout(longTimeout):
+	if s.Backend() != BackendLocal && s.RedisTimeout > Timeout(longTimeout) {
 		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
 			"got %v, default 50ms; the timeout bounds a whole call to Redis or memcached, not only connecting, so calls wait up to %[1]v while the server hangs", s.RedisTimeout)})
-	case s.BackendType == BackendLocal && !s.OverridesEnabled:
-		warnUnused(variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process")
-	case s.Backend() == BackendMemcache && !s.OverridesEnabled:
-		warnUnused(variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"), "BACKEND_TYPE=memcache counts in memcached")
 	}
-	if s.Backend() != BackendMemcache {
-		warnUnused(variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache")
+	isMemcached, sendsStats := s.Backend() == BackendMemcache, s.UseStatsd || s.UseDogStatsd
+	type unused struct {
+		isUnused          bool
+		variables, reason string
 	}
-	if s.DecisionLog == DecisionLogOff {
-		warnUnused(setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
+	all := []unused{
+		{s.BackendType == BackendLocal && !s.OverridesEnabled, variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process"},
+		{
+			isMemcached && !s.OverridesEnabled,
+			variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+			"BACKEND_TYPE=memcache counts in memcached",
+		},
+		{!isMemcached, variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache"},
+		{s.DecisionLog == DecisionLogOff, setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all"},
+		{true, setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting"},
+		{s.DisableStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off"},
+		{
+			!s.DisableStats && !sendsStats,
+			setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"), "neither USE_STATSD nor USE_DOG_STATSD is true",
+		},
+		{!s.DisableStats && s.UseStatsd, setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true"},
+		{!s.DisableStats && s.UseDogStatsd && s.StatsdProtocol != "udp", setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP"},
+		{s.ConfigType == ConfigXDS, setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)"},
+		{!s.TracesCalls(), setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)"},
 	}
-	warnUnused(setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
-	s.warnUnusedStats(warnUnused)
-	if s.ConfigType == ConfigXDS {
-		warnUnused(setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
+	for _, f := range s.TLSFiles() {
+		all = append(all, unused{!f.isUsed, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason})
 	}
-	if !s.TracesCalls() {
-		warnUnused(setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
-	}
-	for _, f := range s.tlsFiles() {
-		if !f.used {
-			warnUnused(setVariables(f.cert, f.key, f.caCert), f.reason)
+	for _, u := range all {
+		if u.isUnused && u.variables != "" {
+			warnings = append(warnings, Warning{noEffect, u.variables, u.reason})
 		}
 	}
 	return warnings

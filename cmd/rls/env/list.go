@@ -3,7 +3,6 @@ package env
 import (
 	"fmt"
 	"os"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -30,11 +29,9 @@ func WithoutLogin(text string) string {
 	if at < 0 {
 		return text
 	}
-	scheme, _, found := strings.Cut(text[:at], "://")
-	if found {
-		scheme += "://"
-	} else {
-		scheme = ""
+	scheme := ""
+	if before, _, found := strings.Cut(text[:at], "://"); found {
+		scheme = before + "://"
 	}
 	return scheme + maskedSecret + text[at:]
 }
@@ -63,7 +60,13 @@ func (s *Settings) Variables() []Variable {
 			list = append(list, v)
 		}
 	}
-	return append(list, unusedVariables()...)
+	for _, unused := range unusedSettings {
+		for name := range strings.FieldsSeq(unused.names) {
+			value := WithoutLogin(os.Getenv(name))
+			list = append(list, Variable{Name: name, Value: value, IsSet: value != "", Comparison: NoEffect, Note: unused.reason})
+		}
+	}
+	return list
 }
 
 // ChangedVariables returns the variables of Settings that are set to another value than
@@ -80,39 +83,6 @@ func (s *Settings) ChangedVariables() []Variable {
 	return slices.DeleteFunc(s.Variables(), func(v Variable) bool {
 		return !v.IsSet || v.Comparison == NoEffect || v.Value == defaults[v.Name]
 	})
-}
-
-// unusedVariables returns the variables of the incumbent that have no effect.
-func unusedVariables() []Variable {
-	var list []Variable
-	for _, s := range unusedSettings {
-		for pattern := range strings.FieldsSeq(s.names) {
-			for _, name := range expandPattern(pattern) {
-				v := Variable{Name: name, Value: WithoutLogin(os.Getenv(name)), Comparison: NoEffect, Note: s.reason}
-				if v.IsSet = v.Value != ""; v.IsSet && strings.Contains(name, "KEY") {
-					v.Value = maskedSecret
-				}
-				list = append(list, v)
-			}
-		}
-	}
-	return list
-}
-
-// expandPattern returns the set variables that match a pattern, or the pattern without any.
-func expandPattern(pattern string) []string {
-	var names []string
-	for _, variable := range os.Environ() {
-		name, _, _ := strings.Cut(variable, "=")
-		if matches, _ := path.Match(pattern, name); matches {
-			names = append(names, name)
-		}
-	}
-	if names == nil {
-		names = []string{pattern}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // shownValue returns the value of a field as its variable would have it. A list is shown as

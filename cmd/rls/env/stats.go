@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/internal/observe/statsd"
@@ -46,33 +45,6 @@ func (s *Settings) checkStats(ps *problems) {
 		_, errs := s.Mogrifiers()
 		*ps = append(*ps, errs...)
 	}
-}
-
-// warnUnusedStats warns about settings of statsd that other settings turn off.
-func (s *Settings) warnUnusedStats(warnUnused func(variables, reason string)) {
-	switch {
-	case s.DisableStats:
-		warnUnused(setTrue(map[string]bool{"USE_STATSD": s.UseStatsd, "USE_DOG_STATSD": s.UseDogStatsd, "USE_PROMETHEUS": s.UsePrometheus}), "DISABLE_STATS=true turns them off")
-	case s.StatsSink() == SinkNone || s.StatsSink() == SinkLog:
-		warnUnused(setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"), "neither USE_STATSD nor USE_DOG_STATSD is true")
-	case s.UseStatsd:
-		warnUnused(setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
-	case s.StatsdProtocol == "udp":
-	default:
-		warnUnused(setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
-	}
-}
-
-// setTrue returns the names whose value is true.
-func setTrue(values map[string]bool) string {
-	var names []string
-	for name, value := range values {
-		if value {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, ",")
 }
 
 // mogrifierPrefix begins the names of the variables of mogrifiers.

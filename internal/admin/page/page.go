@@ -138,9 +138,9 @@ func (p *Page) hitCommand() string {
 		if slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled }) {
 			words := []string{"rls", "hit"}
 			if p.o.GRPCAddr != "" {
-				words = append(words, "-a", shellWord(p.o.GRPCAddr))
+				words = append(words, "-a", ShellWord(p.o.GRPCAddr))
 			}
-			return strings.Join(append(words, "-d", shellWord(r.Domain), shellWord(exampleDescriptor(r.Path)), "-n", "8"), " ")
+			return strings.Join(append(words, "-d", ShellWord(r.Domain), ShellWord(exampleDescriptor(r.Path)), "-n", "8"), " ")
 		}
 	}
 	return ""
@@ -149,8 +149,8 @@ func (p *Page) hitCommand() string {
 // plainWord matches a word that a shell takes as it is.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_=,./:@%+-]+$`)
 
-// shellWord quotes a word for a shell if needed.
-func shellWord(word string) string {
+// ShellWord quotes a word for a shell if needed.
+func ShellWord(word string) string {
 	if plainWord.MatchString(word) {
 		return word
 	}

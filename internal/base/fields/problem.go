@@ -8,14 +8,15 @@ import (
 
 // Problem is a mistake in a limits file. Unknown fields are zero.
 type Problem struct {
-	File         string
-	Line, Column int // from 1
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`   // from 1
+	Column int    `json:"column,omitempty"` // from 1
 
 	// Path is the path to the descriptor: `shop > service=checkout > path`.
-	Path string
+	Path string `json:"path,omitempty"`
 
 	// Reason is the mistake and its remedy.
-	Reason string
+	Reason string `json:"reason"`
 }
 
 // String returns file:line:column: path: reason.

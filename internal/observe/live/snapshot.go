@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
@@ -127,24 +128,15 @@ type Outage struct {
 	Seconds Value      `json:"seconds"`
 	Error   string     `json:"error,omitempty"`
 
-	Calls         int64            `json:"calls"`
-	AdmittedCalls int64            `json:"admitted_calls"`
-	Decisions     int64            `json:"decisions"`
-	ByReason      map[string]int64 `json:"by_reason"`
-	AdmittedHits  int64            `json:"admitted_hits"`
-	MaxExcessHits int64            `json:"max_excess_hits"` // upper bound of the hits admitted beyond the limits
-	Replayed      int64            `json:"replayed"`
-	Limits        []LimitPrice     `json:"limits"` // the highest price first
-	MoreLimits    int              `json:"more_limits,omitempty"`
-}
-
-// LimitPrice is the part of an Outage that concerns one limit.
-type LimitPrice struct {
-	Rule          string `json:"rule"`
-	Limit         string `json:"limit"`
-	Decisions     int64  `json:"decisions"`
-	AdmittedHits  int64  `json:"admitted_hits"`
-	MaxExcessHits int64  `json:"max_excess_hits"`
+	Calls         int64                 `json:"calls"`
+	AdmittedCalls int64                 `json:"admitted_calls"`
+	Decisions     int64                 `json:"decisions"`
+	ByReason      map[string]int64      `json:"by_reason"`
+	AdmittedHits  int64                 `json:"admitted_hits"`
+	MaxExcessHits int64                 `json:"max_excess_hits"` // upper bound of the hits admitted beyond the limits
+	Replayed      int64                 `json:"replayed"`
+	Limits        []fallback.LimitPrice `json:"limits"` // the highest price first
+	MoreLimits    int                   `json:"more_limits,omitempty"`
 }
 
 // Limits describes the limits in force, and the problems for which newer limits were rejected.

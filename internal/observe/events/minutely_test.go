@@ -1,8 +1,7 @@
-package main
+package events
 
 import (
 	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,17 +10,18 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 func TestUnconfirmedBatchesMakeOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		u := &unconfirmedLog{replicas: 2, log: slog.New(slog.NewTextHandler(&out, nil))}
+		o := newEvents(&out).Batches(live.NewRecorder(nil, true), 2, redis.RoleMain, redis.RolePerSecond)
 		for range 120 {
-			u.add(redis.RoleMain)
+			o.BatchDone(redis.Batch{Role: redis.RoleMain, ReplicasMissing: true})
 			time.Sleep(time.Second)
 		}
-		u.add(redis.RolePerSecond)
+		o.BatchDone(redis.Batch{Role: redis.RolePerSecond, ReplicasMissing: true})
 		assert.Equal(t, 2, strings.Count(out.String(), "server=main"))
 		assert.Contains(t, out.String(), "batches=1 replicas_wanted=2")
 		assert.Contains(t, out.String(), "batches=60")

@@ -1,4 +1,4 @@
-package main
+package events
 
 import (
 	"bytes"
@@ -31,11 +31,7 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				o := &storeObserver{
-					store:    "Redis",
-					Observer: metrics.New().Fallback(), process: newProcess(t.Context()), shards: c.shards, loggedOpenings: map[int]loggedOpening{},
-					log: slog.New(slog.NewTextHandler(&log, nil)),
-				}
+				o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: c.shards})
 				shard := len(c.shards) - 1
 				open := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
 				closed := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
@@ -63,7 +59,7 @@ func TestPriceInTheLogNamesTheDearestLimits(t *testing.T) {
 		{Rule: "shop > b", Limit: "5 per day", MaxExcessHits: 1},
 		{Rule: "shop > c", Limit: "5 per day", MaxExcessHits: 1},
 	}}
-	slog.New(slog.NewTextHandler(&log, nil)).LogAttrs(t.Context(), slog.LevelInfo, "price", priceLogAttrs(outage)...)
+	slog.New(slog.NewTextHandler(&log, nil)).Info("price", price(outage)...)
 	assert.Contains(t, log.String(), `lasted=2s calls=9 calls_admitted=8 hits_admitted=7 most_beyond_limits=6 `+
 		`limits="shop > a (5 per day): 3; other (several): 2; shop > b (5 per day): 1"`)
 }

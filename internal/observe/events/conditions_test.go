@@ -1,9 +1,8 @@
-package main
+package events
 
 import (
 	"bytes"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,14 +11,13 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
 func TestConditionsThatAreNotTestedMakeOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		meter := metrics.New()
-		o := &conditionObserver{Observer: meter.Conditions(), log: slog.New(slog.NewTextHandler(&out, nil))}
+		e := newEvents(&out)
+		o := e.Conditions()
 		for range 120 {
 			o.ConditionNotTested("shop", &limitsfile.Descriptor{Key: "agent", Value: "regex(.*bot.*)", File: "limits.yaml", Line: 8})
 			o.ExpressionFailed("shop", &limitsfile.Descriptor{Key: "size", Value: "cel(int(value) > 9)", File: "limits.yaml", Line: 7}, errors.New("no number"))
@@ -29,7 +27,7 @@ func TestConditionsThatAreNotTestedMakeOneLineAMinute(t *testing.T) {
 		assert.Equal(t, 2, strings.Count(out.String(), "condition not tested"))
 		assert.Contains(t, out.String(), `domain=shop descriptor="agent=regex(.*bot.*)" place=limits.yaml:8 count=60`)
 		assert.Contains(t, out.String(), `domain=shop descriptor="size=cel(int(value) > 9)" place=limits.yaml:7 error="no number" failures=60`)
-		families, err := meter.Gather()
+		families, err := e.Metrics.Gather()
 		assert.NoError(t, err)
 		counts := map[string]float64{}
 		for _, family := range families {

@@ -1,0 +1,95 @@
+// Package events reports what the parts of the service observe: as log lines, as events of the timeline, as notes
+// of /healthcheck, as metrics, and as the state that the live page shows.
+package events
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/server"
+)
+
+// Options are the places that get events, and what describes the events.
+type Options struct {
+	Metrics *metrics.Metrics
+	Health  *server.Health
+	Log     *slog.Logger
+
+	// Version and Backend describe the start of the service.
+	Version, Backend string
+}
+
+// Events reports events. It is safe for concurrent use.
+type Events struct {
+	*timeline.Timeline
+	Options
+}
+
+// maxTimelineEvents is the number of events that the timeline keeps.
+const maxTimelineEvents = 200
+
+// New returns an Events, whose first event is the start of the service.
+func New(o Options) *Events {
+	e := &Events{timeline.New(maxTimelineEvents), o}
+	e.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
+	return e
+}
+
+// details returns details of an event. pairs are names and values; a name without a value is left out.
+func details(pairs ...any) []timeline.Attr {
+	var attrs []timeline.Attr
+	for i := 0; i < len(pairs); i += 2 {
+		if value := fmt.Sprint(pairs[i+1]); value != "" {
+			attrs = append(attrs, timeline.Attr{Name: strings.ReplaceAll(pairs[i].(string), "_", " "), Value: value})
+		}
+	}
+	return attrs
+}
+
+// record logs a line, and adds the same to the timeline. attrs are names and values.
+func (e *Events) record(level slog.Level, event timeline.Event, attrs ...any) {
+	e.Log.Log(context.Background(), level, event.Text, attrs...)
+	event.Failed, event.Attrs = level >= slog.LevelError, details(attrs...)
+	e.Add(event)
+}
+
+// DrainStarted implements server.Observer.
+func (e *Events) DrainStarted(callsInFlight int64) {
+	e.Add(timeline.Event{Kind: timeline.Drain, Text: "drain started", Attrs: details("calls in flight", callsInFlight)})
+}
+
+// DrainFinished implements server.Observer.
+func (e *Events) DrainFinished(cut int64) {
+	e.Add(timeline.Event{Kind: timeline.Drain, Failed: cut > 0, Text: "drain finished", Attrs: details("calls cut", cut)})
+}
+
+// TLSReloaded implements server.Observer.
+func (e *Events) TLSReloaded(listener, subject string, err error) {
+	e.addReload("TLS files reloaded: "+listener, details("subject", subject), "TLS files rejected: "+listener, err)
+}
+
+// CallersReloaded reports that the file of the callers has changed.
+func (e *Events) CallersReloaded(file string, err error) {
+	e.addReload("callers reloaded", details("file", file), "callers rejected", err)
+}
+
+// addReload records that a file came into force, or that it was rejected if err is not nil.
+func (e *Events) addReload(text string, attrs []timeline.Attr, rejected string, err error) {
+	if err != nil {
+		text, attrs = rejected, details("error", err)
+	}
+	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})
+}
+
+// Counted returns n with its noun.
+func Counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
+}

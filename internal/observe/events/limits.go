@@ -1,0 +1,167 @@
+package events
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/source/reload"
+)
+
+// The names of sources of limits.
+const (
+	SourceFile      = "file"
+	SourceXDS       = "xds"
+	SourceOverrides = "overrides"
+)
+
+// limitsObserver reports changes of the limits in force.
+type limitsObserver struct {
+	reload.Observer // the metrics
+	*Events
+	needsDomain bool
+}
+
+// Limits returns the observer of a Reloader with these sources. If needsDomain is true, the process is unhealthy
+// while no domain is loaded.
+func (e *Events) Limits(needsDomain bool, sources ...string) reload.Observer {
+	o := limitsObserver{e.Metrics.Reload(sources...), e, needsDomain}
+	o.setHealth(0)
+	return o
+}
+
+func (o limitsObserver) setHealth(domains int) {
+	if o.needsDomain {
+		o.Health.Set("config", domains > 0, "no limits loaded")
+	}
+}
+
+// LimitsLoaded implements reload.Observer.
+func (o limitsObserver) LimitsLoaded(domains int) {
+	o.Observer.LimitsLoaded(domains)
+	o.setHealth(domains)
+	o.Health.Set("xds", true, "")
+}
+
+// LimitsChanged implements reload.Observer.
+func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
+	o.Observer.LimitsChanged(c)
+	text := "limits in force"
+	switch {
+	case c.First:
+		text += ": " + Counted(c.Rules, "rule") + " in " + Counted(c.Domains, "domain")
+	case c.Cause == "":
+		text += " without an expired override"
+	case c.Cause == SourceOverrides:
+		text += " with other overrides"
+	}
+	counters := ""
+	switch {
+	case len(c.Changed) == 0:
+	case c.NewCounters:
+		counters = "new"
+	default:
+		counters = "kept"
+	}
+	o.Add(timeline.Event{Time: c.Time, Kind: timeline.Reload, Text: text, Attrs: details(
+		"source", c.Cause, "rules", c.Rules, "added", pathsText(c.Added), "changed", pathsText(c.Changed), "removed", pathsText(c.Removed), "counters", counters,
+	)})
+}
+
+// pathsText returns the first of paths, one a line.
+func pathsText(paths []string) string {
+	const maxPaths = 10
+	text := strings.Join(paths[:min(len(paths), maxPaths)], "\n")
+	if more := len(paths) - maxPaths; more > 0 {
+		text += fmt.Sprintf("\nand %d more", more)
+	}
+	return text
+}
+
+// LimitsRejected implements reload.Observer.
+func (o limitsObserver) LimitsRejected(err error) {
+	o.Observer.LimitsRejected(err)
+	o.Add(timeline.Event{Kind: timeline.Refusal, Failed: true, Text: "limits rejected", Attrs: details("problem", err)})
+}
+
+// OverridesChanged implements reload.Observer. Many changes at once make one event.
+func (o limitsObserver) OverridesChanged(all []reload.OverrideChange) {
+	o.Observer.OverridesChanged(all)
+	o.auditDirectWrites(all)
+	const maxEvents = 10
+	if len(all) <= maxEvents {
+		for _, change := range all {
+			o.Add(overrideEvent(change))
+		}
+		return
+	}
+	counts := map[reload.Action]int{}
+	for _, change := range all {
+		counts[change.Action]++
+	}
+	e := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(all))}
+	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideExpired, reload.OverrideRejected} {
+		if counts[action] > 0 {
+			e.Attrs = append(e.Attrs, details(string(action), counts[action])...)
+		}
+	}
+	o.Add(e)
+}
+
+func overrideEvent(change reload.OverrideChange) timeline.Event {
+	s := &change.State
+	until := ""
+	if !s.Expires.IsZero() {
+		until = s.Expires.UTC().Format(time.RFC3339)
+	}
+	e := timeline.Event{
+		Kind:  timeline.Override,
+		Text:  strings.ReplaceAll(string(s.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(s.Target, "all"),
+		Attrs: details("set by", s.Author, "reason", s.Reason, "until", until),
+	}
+	var more []timeline.Attr
+	switch change.Action {
+	case reload.OverrideDeleted, reload.OverrideExpired:
+		more = details("limits", s.BaseLimits)
+	case reload.OverrideRejected:
+		e.Kind, e.Failed = timeline.Refusal, true
+		more = details("problem", s.Problem, "limits", s.Limits, "without", s.BaseLimits)
+	default:
+		more = details("limits", s.Limits, "without", s.BaseLimits)
+	}
+	e.Attrs = append(e.Attrs, more...)
+	return e
+}
+
+// auditDirectWrites logs each override, rule and switch that somebody has written to Redis
+// without the API. The API adds the name of the caller to each value, so a value without a name
+// is such a write. Each replica logs the write when it reads the value.
+func (o limitsObserver) auditDirectWrites(all []reload.OverrideChange) {
+	writes := []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideRejected}
+	for _, change := range all {
+		s := &change.State
+		if !slices.Contains(writes, change.Action) || s.Author != "" {
+			continue
+		}
+		const maxBytes = 1000
+		o.Log.Warn("audit", "action", "direct write", "by", "unknown", "outcome", string(change.Action), "kind", string(s.Kind),
+			"target", s.Target, "new", s.Value[:min(len(s.Value), maxBytes)], "limits_before", s.BaseLimits, "limits", s.Limits)
+	}
+}
+
+// SourceState implements reload.Observer.
+func (o limitsObserver) SourceState(source string, err error) {
+	o.Observer.SourceState(source, err)
+	e, note := timeline.Event{Kind: timeline.Source, Text: "source of limits in use: " + source}, ""
+	if err != nil {
+		e.Failed, e.Text, e.Attrs = true, "source of limits lost: "+source, details("error", err)
+		note = fmt.Sprintf("unreadable since %s; the last overrides stay in force", time.Now().UTC().Format(time.RFC3339))
+	}
+	o.Add(e)
+	if source == SourceOverrides {
+		o.Health.Note(source, note)
+	}
+}

@@ -1,0 +1,73 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+)
+
+func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
+	var out bytes.Buffer
+	var found, reported []redis.Finding
+	c := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return found })
+	c.report = func(all []redis.Finding) { reported = all }
+	rights := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
+	changed := rights
+	changed.Text = "may not run mget, set"
+	note := redis.Finding{Address: "a:1", Check: redis.CheckPersistence, Level: redis.LevelNote, Text: "no append-only file", Advice: "set appendonly yes"}
+	away := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
+	for _, step := range []struct {
+		name  string
+		found []redis.Finding
+		lines []string
+	}{
+		{"nothing", nil, nil},
+		{"a problem", []redis.Finding{rights}, []string{`level=ERROR msg="Redis check failed" check=rights server=main address=a:1 finding="may not run mget" advice="allow mget"`}},
+		{"the same", []redis.Finding{rights}, nil},
+		{"more", []redis.Finding{changed}, []string{`finding="may not run mget, set"`}},
+		{"no answer, which the line about the outage says", []redis.Finding{away}, nil},
+		{"an answer", []redis.Finding{changed}, nil},
+		{"repaired, with a note", []redis.Finding{note}, []string{`level=INFO msg="Redis check passed with a note" check=persistence`, `level=INFO msg="Redis check passed again" check=rights`}},
+		{"the note is gone", nil, []string{`level=INFO msg="Redis check passed again" check=persistence`}},
+	} {
+		out.Reset()
+		found = step.found
+		c.runOnce(t.Context())
+		assert.GreaterOrEqual(t, len(reported), len(step.found))
+		assert.Equal(t, reported, c.Findings())
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(step.lines) == 0 {
+			assert.Empty(t, out.String(), step.name)
+			continue
+		}
+		if assert.Len(t, lines, len(step.lines), step.name) {
+			for i, line := range step.lines {
+				assert.Contains(t, lines[i], line, step.name)
+			}
+		}
+	}
+}
+
+func TestRedisIsCheckedAtStartEachMinuteAndAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var checks atomic.Int64
+		c := newEvents(io.Discard).NewRedisCheck(func(context.Context) []redis.Finding { checks.Add(1); return nil })
+		go c.Run(t.Context())
+		synctest.Wait()
+		assert.EqualValues(t, 1, checks.Load())
+		time.Sleep(redisCheckPause + time.Second)
+		assert.EqualValues(t, 2, checks.Load())
+		c.OutageEnded()
+		synctest.Wait()
+		assert.EqualValues(t, 3, checks.Load())
+	})
+}

@@ -1,0 +1,121 @@
+package events
+
+import (
+	"iter"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+)
+
+// LimitCounts returns the hits on all limits.
+func (e *Events) LimitCounts() iter.Seq[live.LimitCounts] {
+	return func(yield func(live.LimitCounts) bool) {
+		for c := range e.Metrics.Rules() {
+			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.WithinLimit, Near: c.NearLimit, Denied: c.OverLimit - c.Shadow, Shadow: c.Shadow}) {
+				return
+			}
+		}
+	}
+}
+
+// State describes the store for the live page.
+func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Redis {
+	r := &live.Redis{
+		Up: !status.Down, Mode: s.Mode.String(), Ratio: s.Ratio,
+		Outage: outage(&status.Outage), Blip: outage(&status.Blip), Findings: make([]live.RedisFinding, len(findings)),
+	}
+	for i, f := range findings {
+		r.Findings[i] = live.RedisFinding{Level: string(f.Level), Check: f.Check, Server: f.Role.String(), Address: f.Address, Text: f.Text, Advice: f.Advice}
+	}
+	for _, b := range status.Breakers {
+		switch b.State {
+		case fallback.Closed:
+			r.Breakers.Closed++
+		case fallback.Failing:
+			r.Breakers.Failing++
+		default:
+			r.Breakers.Open++
+		}
+	}
+	if r.Outage != nil {
+		r.Since = &r.Outage.Start
+		if r.Up {
+			r.Since = r.Outage.End
+		} else {
+			r.Error = r.Outage.Error
+		}
+	}
+	return r
+}
+
+// outage describes o, or returns nil if there was no outage.
+func outage(o *fallback.Outage) *live.Outage {
+	if o.Start.IsZero() {
+		return nil
+	}
+	out := &live.Outage{
+		Start: o.Start, End: TimeOrNil(o.End), Seconds: live.Value(o.Duration().Seconds()),
+		Calls: o.Calls, AdmittedCalls: o.AdmittedCalls, Decisions: o.Decisions, ByReason: map[string]int64{},
+		AdmittedHits: o.AdmittedHits, MaxExcessHits: o.MaxExcessHits, Replayed: o.Replayed, Limits: []fallback.LimitPrice{},
+	}
+	if o.Err != nil {
+		out.Error = o.Err.Error()
+	}
+	for _, reason := range backend.Reasons {
+		if n := o.ByReason[reason]; n > 0 {
+			out.ByReason[reason.String()] = n
+		}
+	}
+	const maxLimits = 10
+	out.Limits = append(out.Limits, o.Limits[:min(len(o.Limits), maxLimits)]...)
+	out.MoreLimits = len(o.Limits) - len(out.Limits)
+	return out
+}
+
+// Overrides describes overrides for the live page.
+func Overrides(states []override.State) []live.Override {
+	all := make([]live.Override, len(states))
+	for i := range states {
+		s := &states[i]
+		all[i] = live.Override{
+			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
+			Author: s.Author, SetAt: TimeOrNil(s.SetAt), ExpiresAt: TimeOrNil(s.Expires),
+		}
+		switch {
+		case s.Problem != nil:
+			all[i].State, all[i].Problem = "rejected", s.Problem.Error()
+		case s.Expired:
+			all[i].State = "expired"
+		}
+	}
+	return all
+}
+
+// Candidate describes candidate limits for the live page.
+func Candidate(status candidate.Status) *live.Candidate {
+	out := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []live.CandidateRule{}}
+	if status.Problem != nil {
+		out.Problem = status.Problem.Error()
+	}
+	out.NewlyDenied, out.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
+	out.Compared = status.Calls[candidate.Same] + out.NewlyDenied + out.NewlyAdmitted
+	out.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
+	const maxRules = 20
+	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
+		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})
+	}
+	return out
+}
+
+// TimeOrNil returns the address of t, or nil if t is zero.
+func TimeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

@@ -1,0 +1,164 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// StoreOptions describe a store of counters.
+type StoreOptions struct {
+	Name   string             // such as Redis
+	Advice func(error) string // what to do about an error
+	Shards []metrics.Shard
+
+	// Mode and Ratio say how hits are decided without the store.
+	Mode  limit.FailureMode
+	Ratio float64
+
+	// NeedsStore makes the process unhealthy while the store is down.
+	NeedsStore bool
+
+	OutageEnded func() // may be nil
+}
+
+// Store reports outages of a store. It implements fallback.Observer.
+type Store struct {
+	fallback.Observer // the metrics
+	*Events
+	StoreOptions
+
+	mu             sync.Mutex
+	loggedOpenings map[int]loggedOpening // by shard
+}
+
+// loggedOpening is the last line in the log that says that a breaker opened.
+type loggedOpening struct {
+	openedAt time.Time
+	isOpen   bool // no later line says that the breaker closed
+}
+
+// progressPause is the pause between two log lines about the current outage.
+const progressPause = time.Minute
+
+// breakerLogPause is the minimum pause between two log lines about openings of a breaker.
+const breakerLogPause = 10 * time.Second
+
+// NewStore returns the observer of a store that has not answered yet.
+func (e *Events) NewStore(o StoreOptions) *Store {
+	s := &Store{Observer: e.Metrics.Fallback(), Events: e, StoreOptions: o, loggedOpenings: map[int]loggedOpening{}}
+	s.setHealth(false, "no connection to "+s.Name+" yet")
+	return s
+}
+
+// Connected reports the first answer of the store.
+func (s *Store) Connected() { s.setHealth(true, "") }
+
+func (s *Store) setHealth(isUp bool, detail string) {
+	if s.NeedsStore {
+		s.Health.Set(strings.ToLower(s.Name), isUp, detail)
+	}
+}
+
+// StateChanged implements fallback.Observer.
+func (s *Store) StateChanged(c fallback.StateChange) {
+	s.Observer.StateChanged(c)
+	o := &c.Outage
+	s.setHealth(!c.Down, "no connection to "+s.Name)
+	if c.Down {
+		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
+			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
+		s.record(slog.LevelError, timeline.Event{Time: o.Start, Kind: timeline.Breaker, Text: s.Name + " outage started"},
+			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
+		return
+	}
+	s.Health.Note(strings.ToLower(s.Name), "")
+	if s.OutageEnded != nil {
+		s.OutageEnded()
+	}
+	s.record(slog.LevelInfo, timeline.Event{Kind: timeline.Breaker, Text: s.Name + " outage ended"},
+		append(price(o), "hits_replayed", o.Replayed, "counters_kept", o.CountersKept)...)
+}
+
+// decidedHits returns how the service decides hits without the store.
+func (s *Store) decidedHits() string {
+	switch s.Mode {
+	case limit.FailAllow:
+		return "admitted"
+	case limit.FailDeny:
+		return "denied"
+	}
+	return fmt.Sprintf("counted here, up to %v of each limit", s.Ratio)
+}
+
+// LogProgress logs the price of an outage in progress each minute until ctx is done.
+func (s *Store) LogProgress(ctx context.Context, status func() fallback.Status) {
+	for wait.Sleep(ctx, progressPause) {
+		if now := status(); now.Down {
+			s.Log.Warn(s.Name+" outage not over", price(&now.Outage)...)
+		}
+	}
+}
+
+// BlipEnded implements fallback.Observer.
+func (s *Store) BlipEnded(blip fallback.Outage) {
+	s.Observer.BlipEnded(blip)
+	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, price(&blip)...)
+}
+
+// BreakerChanged implements fallback.Observer. If there is only one breaker, BreakerChanged logs
+// nothing, because the lines about outages have the same times.
+func (s *Store) BreakerChanged(c fallback.BreakerChange) {
+	s.Observer.BreakerChanged(c)
+	if len(s.Shards) == 1 {
+		return
+	}
+	shard := s.Shards[c.Shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.loggedOpenings[c.Shard]
+	switch {
+	case c.Open && time.Since(last.openedAt) >= breakerLogPause:
+		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: time.Now(), isOpen: true}
+		s.Log.Warn(s.Name+" breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(c.Err).String(), "error", c.Err)
+	case !c.Open && last.isOpen:
+		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: last.openedAt}
+		s.Log.Info(s.Name+" breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", c.OpenFor.Round(time.Millisecond))
+	}
+}
+
+// price describes the price of an outage, as names and values.
+func price(o *fallback.Outage) []any {
+	attrs := []any{
+		"lasted", o.Duration().Round(time.Millisecond), "calls", o.Calls, "calls_admitted", o.AdmittedCalls,
+		"hits_admitted", o.AdmittedHits, "most_beyond_limits", o.MaxExcessHits,
+	}
+	for _, reason := range backend.Reasons {
+		if n := o.ByReason[reason]; n > 0 {
+			attrs = append(attrs, reason.String(), n)
+		}
+	}
+	const maxLimits = 3
+	var limits []string
+	for _, p := range o.Limits[:min(len(o.Limits), maxLimits)] {
+		if p.MaxExcessHits > 0 {
+			limits = append(limits, fmt.Sprintf("%s (%s): %d", p.Rule, cmp.Or(p.Limit, "several"), p.MaxExcessHits))
+		}
+	}
+	if len(limits) > 0 {
+		attrs = append(attrs, "limits", strings.Join(limits, "; "))
+	}
+	return attrs
+}
