@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -368,14 +367,13 @@ func replacingLimit(c *service.Call, name string) string {
 // setCounter sets the counter and the next answer of l.
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
-	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Shadow}
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
 	inRedis := w.o.RedisKey != nil && lim.Scope == limit.Global
 	if inRedis {
-		l.Counter.Server, l.Counter.Key = w.o.RedisKey(hit)
+		l.Counter.Server, l.Counter.Key = w.o.RedisKey(d.Hit)
 	}
 	if w.o.HeldPermits != nil {
-		l.Counter.Permits = w.o.HeldPermits(w.now, hit)
+		l.Counter.Permits = w.o.HeldPermits(w.now, d.Hit)
 	}
 	switch r := p.Result; {
 	case r.Err != nil, r.Degraded() && r.Share == nil:
@@ -414,7 +412,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {
-			if since := w.o.FailingSince(hit); !since.IsZero() {
+			if since := w.o.FailingSince(d.Hit); !since.IsZero() {
 				a.Since = new(since.UTC())
 			}
 		}
@@ -456,12 +454,7 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 }
 
 // placeText returns file:line, or the file alone if the line is 0.
-func placeText(file string, line int) string {
-	if line == 0 {
-		return fields.Printable(file)
-	}
-	return fields.Printable(file) + ":" + strconv.Itoa(line)
-}
+func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
 // explainLevel explains one step.
 func explainLevel(s *descriptors.Step) Level {
