@@ -258,22 +258,15 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 	if rule != nil {
 		inForce = rule.Limits
 	}
-	nextLimit := func() Limit {
-		l := w.explainLimit(c, i, inForce[0])
-		inForce = inForce[1:]
-		return l
-	}
 	var all []Limit
 	if fileDescriptor == nil {
-		for len(inForce) > 0 {
-			l := nextLimit()
-			if rule == w.domain.UntestedRule() {
-				all = append(all, l)
-				continue
-			}
-			l.FromRequest = true
-			if file, line := w.domain.Source().DefaultsPlace(); file != "" {
-				l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+		for _, requestLimit := range inForce {
+			l := w.explainLimit(c, i, requestLimit)
+			if rule != w.domain.UntestedRule() {
+				l.FromRequest = true
+				if file, line := w.domain.Source().DefaultsPlace(); file != "" {
+					l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+				}
 			}
 			all = append(all, l)
 		}
@@ -282,7 +275,8 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 	for _, fileLimit := range fileDescriptor.Limits {
 		var l Limit
 		if fileLimit.Enabled && len(inForce) > 0 {
-			l = nextLimit()
+			l = w.explainLimit(c, i, inForce[0])
+			inForce = inForce[1:]
 		} else {
 			l = effectiveValues(fileLimit.Limit)
 			l.Name, l.State = fileLimit.Name, Off
@@ -445,10 +439,8 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 	if rule == nil || st.CurrentLimit == nil {
 		return nil
 	}
-	for j, l := range rule.Limits {
-		if l.Response == st.CurrentLimit {
-			return new(j)
-		}
+	if j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit }); j >= 0 {
+		return new(j)
 	}
 	return nil
 }
