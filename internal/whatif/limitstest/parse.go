@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/limit"
@@ -130,7 +132,7 @@ func (p *parser) parseFile(root *yaml.Node) {
 		f.Limits = p.limits(limits)
 	}
 	f.Merge, p.domain = m["merge"].Flag, m["domain"].Text
-	p.start = p.startOf(m["start"], p.start)
+	p.start = p.time(m["start"], p.start)
 	if n := m["settings"]; n.Is() {
 		s := p.Object(n.Node, "settings", settingFields)
 		f.Settings = service.Options{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
@@ -165,7 +167,7 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	t := Test{Line: n.Line, Name: m["name"].Text}
 	p.Path = fields.Printable(t.Name)
 	domain := cmp.Or(m["domain"].Text, p.domain)
-	start := p.startOf(m["start"], p.start)
+	start := p.time(m["start"], p.start)
 	now := start
 	for _, item := range p.Items(m["requests"]) {
 		r := p.parseRequest(item, domain, start, now)
@@ -187,7 +189,7 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 		return r
 	}
 	if at := m["at"]; at.Is() {
-		if r.At = p.timeSince(start, at); r.At.Before(now) {
+		if r.At = p.time(at, start); r.At.Before(now) {
 			p.Errorf(at.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", at.Text, now.Sub(start))
 		}
 	}
@@ -204,7 +206,6 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	r.Message.Domain = cmp.Or(m["domain"].Text, domain)
 	if r.Message.Domain == "" {
 		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
-		r.Message.Domain = none // the descriptors are still read
 	}
 	var targets []*yaml.Node
 	switch one, all := m["descriptor"], m["descriptors"]; {
@@ -245,16 +246,16 @@ func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Giv
 	if descriptor == "" {
 		return
 	}
-	req, err := explain.NewRequest(r.Message.Domain, []string{descriptor}, ownLimit.Text)
-	if err != nil {
-		place := n
-		if _, withoutLimit := explain.NewRequest(r.Message.Domain, []string{descriptor}, ""); withoutLimit == nil {
-			place = ownLimit.Node
-		}
-		p.Errorf(place, "%v", err)
-		return
+	d := &ratelimitv3.RateLimitDescriptor{}
+	var err error
+	if d.Entries, err = entrytext.ParseRequest(descriptor); err != nil {
+		p.Errorf(n, "%v", err)
 	}
-	d := req.Descriptors[0]
+	if ownLimit.Text != "" {
+		if d.Limit, err = explain.ParseLimit(ownLimit.Text); err != nil {
+			p.Errorf(ownLimit.Node, "%v", err)
+		}
+	}
 	if hits.Is() {
 		d.IsNegativeHits = hits.Number < 0
 		d.HitsAddend = wrapperspb.UInt64(uint64(max(hits.Number, -hits.Number)))
@@ -369,30 +370,19 @@ func parseDuration(text string) (time.Duration, bool) {
 	return time.Duration(days)*day + d, days*uint64(day)+uint64(d) <= maxDays*uint64(day)
 }
 
-// startOf reads the field start, or returns the default.
-func (p *parser) startOf(v fields.Given, start time.Time) time.Time {
+// time reads the field start, or the field at, which can also be a duration since the start. It returns start if
+// the field is not given.
+func (p *parser) time(v fields.Given, start time.Time) time.Time {
 	if !v.Is() {
 		return start
 	}
 	t, err := time.Parse(time.RFC3339, v.Text)
-	if err != nil || !isTestTime(t) {
-		p.reject(v)
-		return start
-	}
-	return t.UTC()
-}
-
-// timeSince reads the time of a request: a duration since start, or a time.
-func (p *parser) timeSince(start time.Time, v fields.Given) time.Time {
-	t, err := time.Parse(time.RFC3339, v.Text)
-	if d, ok := parseDuration(v.Text); ok {
+	if d, ok := parseDuration(v.Text); ok && v.Name == "at" {
 		t, err = start.Add(d), nil
 	}
-	if err != nil || !isTestTime(t) {
+	if err != nil || t.Before(minTime) || t.After(maxTime) {
 		p.reject(v)
 		return start
 	}
 	return t.UTC()
 }
-
-func isTestTime(t time.Time) bool { return !t.Before(minTime) && !t.After(maxTime) }

@@ -85,46 +85,41 @@ func (r *runner) explain(ctx context.Context, t *Test, i, n int) *explain.Report
 	}).Explain(ctx, failed.Message)
 }
 
-// testService is a service with empty counters and a virtual clock.
+// testService is a service with empty counters and a virtual clock. It is also the Observer of the service.
 type testService struct {
 	service *service.Service
 	limiter *local.Limiter
 	config  *descriptors.Config
 	now     time.Time
-	last    observer
 
-	admitted int // answers to the last request that are OK
+	met            ruleSet             // rules that requests have met; nil if nobody wants to know
+	rules          []*descriptors.Rule // of the last call
+	deniedInShadow []bool              // descriptors of the last call
+	admitted       int                 // answers to the last request that are OK
 }
 
 func (r *runner) newTestService(met ruleSet) *testService {
-	s := &testService{config: r.config, limiter: local.New(local.Options{}), last: observer{met: met}}
+	s := &testService{config: r.config, limiter: local.New(local.Options{}), met: met}
 	o := r.file.Settings
-	o.Limits, o.Limiter, o.Observers = &r.store, s.limiter, []service.Observer{&s.last}
+	o.Limits, o.Limiter, o.Observers = &r.store, s.limiter, []service.Observer{s}
 	o.Now, o.Headers, o.PolicyHeaders = func() time.Time { return s.now }, headers, true
 	s.service = service.New(o)
 	return s
 }
 
-// observer is a service.Observer that keeps the rules of the last call.
-type observer struct {
-	met            ruleSet // nil if nobody wants to know
-	rules          []*descriptors.Rule
-	deniedInShadow []bool // by descriptor
-}
-
 // Answered implements service.Observer.
-func (o *observer) Answered(_ context.Context, c *service.Call) {
-	o.rules = append(o.rules[:0], c.Rules...)
-	o.deniedInShadow = append(o.deniedInShadow[:0], make([]bool, len(c.Rules))...)
+func (s *testService) Answered(_ context.Context, c *service.Call) {
+	s.rules = append(s.rules[:0], c.Rules...)
+	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(c.Rules))...)
 	for i := range c.Decisions() {
 		d := c.Decision(i)
 		if d.Shadow && d.Result.Err == nil && !d.Result.Allowed {
-			o.deniedInShadow[d.Descriptor] = true
+			s.deniedInShadow[d.Descriptor] = true
 		}
 	}
-	if o.met != nil {
+	if s.met != nil {
 		for _, rule := range c.Rules {
-			o.met[rule] = true
+			s.met[rule] = true
 		}
 	}
 }
@@ -191,7 +186,7 @@ func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err err
 // value returns the value of the answer that w wants.
 func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	i := max(w.Descriptor, 0)
-	got, rule := resp.Statuses[i], s.last.rules[i]
+	got, rule := resp.Statuses[i], s.rules[i]
 	switch w.Field {
 	case "code":
 		if w.Descriptor == wholeAnswer {
@@ -215,7 +210,7 @@ func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 		}
 		return rule.Path
 	case "denied_in_shadow":
-		return strconv.FormatBool(s.last.deniedInShadow[i])
+		return strconv.FormatBool(s.deniedInShadow[i])
 	case "limit":
 		return limitOf(rule, got, w.Text)
 	case "remaining":
