@@ -70,7 +70,8 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 // of the request.
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer b.inflight.end(b.inflight.begin())
+		b.inflight.begin()
+		defer b.inflight.end()
 		body, err := b.read(w, r)
 		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			next.Refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))

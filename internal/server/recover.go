@@ -38,9 +38,10 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for i, m := range service.Methods {
 		observeCall := r.observeMethod(m.MethodName)
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
-			start, part := time.Since(clockStart), r.inflight.begin()
+			start := time.Since(clockStart)
+			r.inflight.begin()
 			defer func() {
-				r.inflight.end(part)
+				r.inflight.end()
 				observeCall(time.Since(clockStart) - start)
 			}()
 			defer r.recoverCall(ctx, m.MethodName, &err)
