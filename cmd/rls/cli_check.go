@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // stdinPath is the path that stands for the standard input.
@@ -34,7 +34,7 @@ func newCheck() *cobra.Command {
 			c := &limitsCheck{Problems: []checkProblem{}, Warnings: []checkProblem{}}
 			config := c.run(cmd.InOrStdin(), paths, strict, ignoreDotFiles, parseOptions)
 			if asJSON {
-				if err := explain.EncodeJSON(cmd.OutOrStdout(), c); err != nil {
+				if err := reports.JSON(cmd.OutOrStdout(), c); err != nil {
 					return err
 				}
 			} else if err := c.writeText(cmd.OutOrStdout(), cmd.ErrOrStderr(), config, strict); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsdiff"
 )
 
@@ -43,7 +43,7 @@ func newDiff() *cobra.Command {
 			r := limitsdiff.Compare(old, current)
 			write := r.WriteText
 			if asJSON {
-				write = func(w io.Writer) error { return explain.EncodeJSON(w, r) }
+				write = func(w io.Writer) error { return reports.JSON(w, r) }
 			}
 			if err := write(cmd.OutOrStdout()); err != nil || len(r.Changes) == 0 {
 				return err

@@ -16,6 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // newExplain returns the command rls explain.
@@ -93,7 +94,7 @@ func explainFiles(cmd *cobra.Command, paths []string, o limitsfile.Options, req 
 
 func printReport(out io.Writer, report *explain.Report, asJSON bool) error {
 	if asJSON {
-		return explain.EncodeJSON(out, report)
+		return reports.JSON(out, report)
 	}
 	return report.WriteText(out)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsplan"
 )
 
@@ -114,7 +114,7 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 func (o *planOptions) write(out io.Writer, r *limitsplan.Report, limits string) error {
 	write := func() error { return r.WriteText(out) }
 	if o.asJSON {
-		write = func() error { return explain.EncodeJSON(out, r) }
+		write = func() error { return reports.JSON(out, r) }
 	}
 	return errors.Join(write(), writeReportFile(o.html, func(page io.Writer) error { return r.WriteHTML(page, limits) }))
 }

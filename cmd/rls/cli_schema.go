@@ -15,7 +15,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
@@ -53,7 +53,7 @@ func newSchema() *cobra.Command {
 			if schema == nil {
 				return fmt.Errorf("schema: got %q, want %s", args[0], fields.OneOf(args[0], kinds))
 			}
-			return explain.EncodeJSON(cmd.OutOrStdout(), schema())
+			return reports.JSON(cmd.OutOrStdout(), schema())
 		},
 	}
 }

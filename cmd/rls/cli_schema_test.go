@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 func TestSchemasInDocsAreCurrent(t *testing.T) {
@@ -24,7 +24,7 @@ func TestSchemasInDocsAreCurrent(t *testing.T) {
 		want, err := os.ReadFile("../../docs/schema/" + kind + ".json")
 		require.NoError(t, err)
 		var got bytes.Buffer
-		require.NoError(t, explain.EncodeJSON(&got, schema()))
+		require.NoError(t, reports.JSON(&got, schema()))
 		assert.Equal(t, string(want), got.String(), "make docs writes the file")
 	}
 }

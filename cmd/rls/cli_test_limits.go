@@ -14,7 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
@@ -101,7 +101,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 func (o *testOptions) write(r *limitstest.Report) error {
 	write := func() error { return r.WriteText(o.out, o.verbose) }
 	if o.asJSON {
-		write = func() error { return explain.EncodeJSON(o.out, r) }
+		write = func() error { return reports.JSON(o.out, r) }
 	}
 	return errors.Join(write(), writeReportFile(o.junit, r.WriteJUnit))
 }

@@ -3,7 +3,6 @@ package explain
 import (
 	"bytes"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -14,16 +13,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/limit"
 )
-
-// EncodeJSON writes v as JSON for people and programs.
-func EncodeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // paths of rules contain >
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
 
 //go:embed report.tmpl
 var reportTemplate string
@@ -53,18 +45,12 @@ func timeFuncs(r *Report) template.FuncMap {
 // WriteText writes r for people.
 func (r *Report) WriteText(w io.Writer) error {
 	parts := template.Must(textParts.Clone()).Funcs(timeFuncs(r))
-	var text, part bytes.Buffer
+	var text bytes.Buffer
 	add := func(name string, data any) {
 		if text.Len() > 0 {
 			text.WriteByte('\n')
 		}
-		part.Reset()
-		_ = parts.ExecuteTemplate(&part, name, data) // it fails only if the template does not fit Report
-		for line := range bytes.Lines(part.Bytes()) {
-			if len(bytes.TrimSpace(line)) > 0 {
-				text.Write(line)
-			}
-		}
+		_ = reports.Text(&text, parts.Lookup(name), data) // it fails only if the template does not fit Report
 	}
 	add("header", r)
 	for i := range r.Descriptors {
