@@ -40,24 +40,14 @@ func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	}, nil
 }
 
-// headerStream receives the header of an answer in this process. The trailer has nothing for a Client.
-type headerStream struct{ header metadata.MD }
-
-// Method implements grpc.ServerTransportStream.
-func (*headerStream) Method() string { return rlsv3.RateLimitService_ShouldRateLimit_FullMethodName }
+// headerStream receives the header of an answer in this process. A service calls only SetHeader for a Client.
+type headerStream struct {
+	grpc.ServerTransportStream
+	header metadata.MD
+}
 
 // SetHeader implements grpc.ServerTransportStream.
 func (s *headerStream) SetHeader(md metadata.MD) error {
-	if s.header == nil {
-		s.header = md
-	} else {
-		s.header = metadata.Join(s.header, md)
-	}
+	s.header = metadata.Join(s.header, md)
 	return nil
 }
-
-// SendHeader implements grpc.ServerTransportStream.
-func (s *headerStream) SendHeader(md metadata.MD) error { return s.SetHeader(md) }
-
-// SetTrailer implements grpc.ServerTransportStream.
-func (*headerStream) SetTrailer(metadata.MD) error { return nil }
