@@ -73,16 +73,14 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 		b.inflight.begin()
 		defer b.inflight.end()
 		body, err := b.read(w, r)
-		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			next.Refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))
-			return
-		}
-		if errors.Is(err, errManyLargeBodies) {
-			next.Refuse(w, http.StatusServiceUnavailable, err.Error())
-			return
-		}
 		if err != nil {
-			next.Refuse(w, http.StatusBadRequest, err.Error())
+			code := http.StatusBadRequest
+			if _, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
+				code, err = http.StatusRequestEntityTooLarge, fmt.Errorf("body exceeds %d bytes", b.maxBytes)
+			} else if errors.Is(err, errManyLargeBodies) {
+				code = http.StatusServiceUnavailable
+			}
+			next.Refuse(w, code, err.Error())
 			return
 		}
 		address, _, _ := net.SplitHostPort(r.RemoteAddr)
