@@ -240,14 +240,18 @@ func newDenial(d *limitsfile.Denial) *Denial {
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
-	o := Override{Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits}
-	if !applied.SetAt.IsZero() {
-		o.SetAt = new(applied.SetAt.UTC())
+	return Override{
+		Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
+		SetAt: utc(applied.SetAt), ExpiresAt: utc(applied.Expires),
 	}
-	if !applied.Expires.IsZero() {
-		o.ExpiresAt = new(applied.Expires.UTC())
+}
+
+// utc returns t for a report, or nil if t is zero.
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
 	}
-	return o
+	return new(t.UTC())
 }
 
 // explainLimits explains the limits of descriptor i. rule can be nil. fileDescriptor is the
@@ -362,8 +366,7 @@ func replacingLimit(c *service.Call, name string) string {
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
-	inRedis := w.o.RedisKey != nil && lim.Scope == limit.Global
-	if inRedis {
+	if w.o.RedisKey != nil && lim.Scope == limit.Global {
 		l.Counter.Server, l.Counter.Key = w.o.RedisKey(d.Hit)
 	}
 	if w.o.HeldPermits != nil {
@@ -383,8 +386,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		}
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			start := w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro())
-			l.Counter.WindowStart = &start
+			l.Counter.WindowStart = new(w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
 		}
 	}
 	r := d.Result
@@ -406,12 +408,10 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {
-			if since := w.o.FailingSince(d.Hit); !since.IsZero() {
-				a.Since = new(since.UTC())
-			}
+			a.Since = utc(w.o.FailingSince(d.Hit))
 		}
 	case backend.SourceDenyCache:
-		a.By, a.Since, a.Until = "the deny cache of this replica", new(p.Denial.Since.UTC()), a.RetryAt
+		a.By, a.Since, a.Until = "the deny cache of this replica", utc(p.Denial.Since), a.RetryAt
 	default:
 		if r.Source.IsBackend() {
 			a.By = r.Source.String()
