@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
@@ -84,7 +85,7 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 		Offline: o.Layer == nil,
 	}
 	if r.Offline {
-		o.Layer = backend.Counters{Limiter: emptyCounters{}}
+		o.Layer = backend.Counters{Limiter: local.New(local.Options{})} // empty counters
 	}
 	config := o.Limits.Load()
 	var sameConfig descriptors.Store // a reload must not come between the answer and its explanation

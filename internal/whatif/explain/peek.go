@@ -102,13 +102,3 @@ func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkippe
 	}
 	return r, resetsAtOnce
 }
-
-// emptyCounters is a backend.Limiter whose counters are always empty.
-type emptyCounters struct{}
-
-// Take implements backend.Limiter.
-func (emptyCounters) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	for i, h := range hits {
-		results[i] = backend.Result{Result: h.Limit.Take(new(limit.State), now.UnixMicro(), h.N)}
-	}
-}
