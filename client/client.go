@@ -204,9 +204,13 @@ func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
 	}
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	calledAt := c.clock.Now()
 	a, err := c.decider.decide(callCtx, &k)
-	if err != nil && ctx.Err() != nil {
-		return nil, ctx.Err()
+	switch {
+	case err == nil:
+		a.calledAt = calledAt
+	case ctx.Err() != nil:
+		err = ctx.Err()
 	}
 	return a, err
 }

@@ -64,7 +64,7 @@ type answer struct {
 	// is 0 if no limit of the call counts holders, or if another limit denies the call.
 	holdTime time.Duration
 
-	calledAt time.Time // the time before the call, if the call was sent for Acquire or Reserve
+	calledAt time.Time // the time before the call
 }
 
 func (a *answer) decision() Decision {

@@ -75,5 +75,6 @@ func Ask(ctx context.Context, c *Client, r Request, o CallOptions) string {
 	if err != nil {
 		return err.Error()
 	}
+	a.calledAt = time.Time{}
 	return fmt.Sprintf("%+v", *a)
 }

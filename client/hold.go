@@ -97,7 +97,6 @@ func (h *Hold) renew(ctx context.Context) {
 			stop()
 			return
 		}
-		calledAt := c.clock.Now()
 		a, err := c.decide(c.lifetime, call{request: h.request, n: h.request.n(), chargesNothingIfDenied: true, holdID: h.id})
 		if err == nil && a.Allowed {
 			h.noteGrant(a.Degraded)
@@ -109,7 +108,7 @@ func (h *Hold) renew(ctx context.Context) {
 			if a.holdTime > 0 { // the limits file has changed
 				holdTime = a.holdTime
 			}
-			validUntil, pause = calledAt.Add(holdTime), holdTime/3
+			validUntil, pause = a.calledAt.Add(holdTime), holdTime/3
 			continue
 		case err != nil && isOutage(err) && c.clock.Now().Before(validUntil):
 			c.log.Warn("renewal of a hold failed", "error", err)

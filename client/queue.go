@@ -69,7 +69,6 @@ func (q *queue) run() {
 			return
 		}
 		bound = oneWaiter
-		calledAt := q.client.clock.Now()
 		a, err := q.client.decide(q.client.lifetime, call{request: q.request, n: permits, chargesNothingIfDenied: true, holdID: batch[0].holdID})
 		switch {
 		case q.client.lifetime.Err() != nil:
@@ -81,7 +80,6 @@ func (q *queue) run() {
 		case err != nil:
 			q.finishBatch(batch, err)
 		case a.Allowed:
-			a.calledAt = calledAt
 			q.grantBatch(batch, a)
 			bound = batchBound{waiters: min(2*len(batch), maxWaiters), permits: math.MaxInt64}
 			if a.Limited {
@@ -98,7 +96,6 @@ func (q *queue) run() {
 		case a.holdTime > 0: // only slots are missing, and a holder can release its slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
-			a.calledAt = calledAt
 			q.pause(a.retryAfter+jitter(a.retryAfter), a)
 		}
 		outagePauses.Reset()

@@ -34,7 +34,6 @@ func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (
 // returns a *WeightError.
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
 	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
-	calledAt := c.clock.Now()
 	a, err := c.send(ctx, call{request: r.request, chargesNothingIfDenied: true})
 	switch {
 	case err != nil:
@@ -42,7 +41,6 @@ func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descr
 	case a.Never:
 		return nil, newWeightError(n, a)
 	}
-	a.calledAt = calledAt
 	r.grant = a
 	return r, nil
 }
